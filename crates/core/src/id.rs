@@ -1,0 +1,147 @@
+//! Typed identifiers.
+//!
+//! An id is a two-letter prefix that names the noun and twenty characters of lower-case Crockford
+//! base32: 48 bits of milliseconds since the epoch, then 52 random bits. Ids therefore sort by
+//! age, fit in a DNS label (`3000-sb…` stays below 63), in a cgroup name and in a host name, and
+//! cannot be confused with a port number, which is always decimal.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Code, Error};
+
+const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+/// Characters after the prefix.
+const BODY_LEN: usize = 20;
+const RANDOM_BITS: u32 = 52;
+
+fn encode(prefix: &str, unix_ms: u64, random: u64) -> String {
+    let mut value = (u128::from(unix_ms & 0xffff_ffff_ffff) << RANDOM_BITS)
+        | u128::from(random & ((1 << RANDOM_BITS) - 1));
+    let mut body = [0_u8; BODY_LEN];
+    for slot in body.iter_mut().rev() {
+        *slot = ALPHABET[usize::from((value & 31) as u8)];
+        value >>= 5;
+    }
+    let mut text = String::with_capacity(prefix.len() + BODY_LEN);
+    text.push_str(prefix);
+    text.extend(body.iter().map(|byte| char::from(*byte)));
+    text
+}
+
+fn is_valid(prefix: &str, text: &str) -> bool {
+    text.strip_prefix(prefix)
+        .is_some_and(|body| body.len() == BODY_LEN && body.bytes().all(|b| ALPHABET.contains(&b)))
+}
+
+macro_rules! id_type {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal, $noun:literal, $not_found:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// The two letters that every id of this kind starts with.
+            pub const PREFIX: &'static str = $prefix;
+
+            /// Makes an id from milliseconds since the epoch and 52 random bits (the rest is ignored).
+            #[must_use]
+            pub fn from_parts(unix_ms: u64, random: u64) -> Self {
+                Self(encode($prefix, unix_ms, random))
+            }
+
+            /// The text form.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+
+            /// The error that says no such thing exists.
+            #[must_use]
+            pub fn not_found(text: &str) -> Error {
+                Error::new($not_found, format!(concat!("no ", $noun, " '{}'"), crate::error::shorten(text)))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+            /// A text that is not an id of this kind cannot name an existing thing: the error is "not found".
+            fn from_str(text: &str) -> Result<Self, Error> {
+                if is_valid($prefix, text) { Ok(Self(text.to_owned())) } else { Err(Self::not_found(text)) }
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = Error;
+            fn try_from(text: String) -> Result<Self, Error> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> Self {
+                id.0
+            }
+        }
+    };
+}
+
+id_type!(
+    /// One sandbox.
+    SandboxId, "sb", "sandbox", Code::SandboxNotFound
+);
+id_type!(
+    /// One exec: a command run in a sandbox.
+    ExecId, "ex", "exec", Code::ExecNotFound
+);
+id_type!(
+    /// One version of a template.
+    TemplateId, "tp", "template", Code::TemplateNotFound
+);
+id_type!(
+    /// One API key (not the key itself).
+    KeyId, "ky", "API key", Code::KeyNotFound
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn round_trips_and_sorts_by_time(a in 0_u64..1 << 48, b in 0_u64..1 << 48, r in any::<u64>(), s in any::<u64>()) {
+            let (x, y) = (SandboxId::from_parts(a, r), SandboxId::from_parts(b, s));
+            prop_assert_eq!(x.as_str().parse::<SandboxId>().unwrap(), x.clone());
+            if a < b { prop_assert!(x < y); }
+        }
+
+        #[test]
+        fn rejects_what_is_not_an_id(text in "\\PC{0,40}") {
+            if let Ok(id) = text.parse::<SandboxId>() { prop_assert_eq!(id.as_str(), text); }
+        }
+    }
+
+    #[test]
+    fn kinds_do_not_mix() {
+        let sandbox = SandboxId::from_parts(1, 2);
+        let error = sandbox.as_str().parse::<ExecId>().unwrap_err();
+        assert_eq!(error.code, Code::ExecNotFound);
+        assert_eq!(sandbox.as_str().len(), 22);
+    }
+}

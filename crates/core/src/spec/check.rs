@@ -1,0 +1,153 @@
+//! Checks of single values, shared by the specs. Each error names the field.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Code, Error, Result};
+use crate::limits::{
+    DURATION_MAX_MS, ENV_MAX_COUNT, ENV_NAME_MAX_BYTES, ENV_TOTAL_MAX_BYTES, ENV_VALUE_MAX_BYTES,
+    IMAGE_REF_MAX_BYTES, LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES, LABELS_MAX_COUNT, NAME_MAX_BYTES,
+    PATH_MAX_BYTES, USER_MAX_BYTES,
+};
+
+/// A name is a DNS label: 1 to 63 lower-case letters, digits and hyphens, starting with a letter and
+/// not ending with a hyphen.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] naming `field`.
+pub fn name(field: &str, text: &str) -> Result<()> {
+    let inner = text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    let edges = text.starts_with(|c: char| c.is_ascii_lowercase()) && !text.ends_with('-');
+    if inner && edges && text.len() <= NAME_MAX_BYTES {
+        return Ok(());
+    }
+    Err(Error::invalid(field, format_args!("'{}' is not a name", crate::error::shorten(text)))
+        .hint("use 1 to 63 lower-case letters, digits and hyphens, starting with a letter, not ending with a hyphen"))
+}
+
+/// A path inside a sandbox: absolute, bounded, without NUL. `..` is allowed: the guest resolves it
+/// inside its own root.
+///
+/// # Errors
+/// [`Code::PathInvalid`] naming `field`.
+pub fn path(field: &str, text: &str) -> Result<()> {
+    let why = if text.is_empty() {
+        "is empty"
+    } else if !text.starts_with('/') {
+        "must be absolute"
+    } else if text.len() > PATH_MAX_BYTES {
+        "is longer than 4095 bytes"
+    } else if text.contains('\0') {
+        "contains a NUL byte"
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(Code::PathInvalid, format!("{field}: the path {why}")))
+}
+
+/// An image reference, checked for form only: bounded, printable, no spaces.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] naming `field`.
+pub fn image_reference(field: &str, text: &str) -> Result<()> {
+    if text.is_empty() || text.len() > IMAGE_REF_MAX_BYTES || !text.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(Error::invalid(field, "not an image reference").hint(
+            "write 'host', a name you imported, or a reference such as docker.io/library/python:3.12",
+        ));
+    }
+    Ok(())
+}
+
+pub(super) fn env(field: &str, vars: &BTreeMap<String, String>) -> Result<()> {
+    if vars.len() > ENV_MAX_COUNT {
+        return Err(Error::invalid(field, format_args!("more than {ENV_MAX_COUNT} variables")));
+    }
+    let mut total = 0_usize;
+    for (key, value) in vars {
+        let at = format!("{field}.{}", crate::error::shorten(key));
+        if key.is_empty() || key.len() > ENV_NAME_MAX_BYTES || key.contains(['=', '\0']) {
+            return Err(Error::invalid(&at, "not a variable name")
+                .hint("a name has 1 to 256 bytes and neither '=' nor NUL"));
+        }
+        if value.len() > ENV_VALUE_MAX_BYTES || value.contains('\0') {
+            return Err(Error::invalid(&at, "the value is longer than 120 KiB or contains NUL"));
+        }
+        total += key.len() + value.len() + 2;
+    }
+    if total > ENV_TOTAL_MAX_BYTES {
+        return Err(Error::invalid(field, "all variables together are larger than 512 KiB"));
+    }
+    Ok(())
+}
+
+pub(super) fn labels(field: &str, labels: &BTreeMap<String, String>) -> Result<()> {
+    if labels.len() > LABELS_MAX_COUNT {
+        return Err(Error::invalid(field, format_args!("more than {LABELS_MAX_COUNT} labels")));
+    }
+    for (key, value) in labels {
+        let at = format!("{field}.{}", crate::error::shorten(key));
+        let key_ok = !key.is_empty()
+            && key.len() <= LABEL_KEY_MAX_BYTES
+            && key.bytes().all(|b| b.is_ascii_graphic() && b != b'=' && b != b',');
+        if !key_ok {
+            return Err(Error::invalid(&at, "not a label key")
+                .hint("a key has 1 to 128 printable ASCII characters, without '=', ',' and spaces"));
+        }
+        if value.len() > LABEL_VALUE_MAX_BYTES || value.chars().any(char::is_control) {
+            return Err(Error::invalid(&at, "the value is longer than 1024 bytes or has control characters"));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn user(field: &str, text: &str) -> Result<()> {
+    let ok = !text.is_empty()
+        && text.len() <= USER_MAX_BYTES
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-:$".contains(&b));
+    if ok {
+        return Ok(());
+    }
+    Err(Error::invalid(field, "not a user").hint("write a user name or id, or user:group"))
+}
+
+pub(super) fn duration(field: &str, ms: u64) -> Result<()> {
+    if (1..=DURATION_MAX_MS).contains(&ms) {
+        return Ok(());
+    }
+    Err(Error::invalid(field, "must lie between 1 millisecond and one year"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_at_their_edges() {
+        for good in ["a", "a-1", &format!("a{}", "b".repeat(62))] {
+            assert!(name("name", good).is_ok(), "{good}");
+        }
+        for bad in ["", "A", "1a", "a-", "-a", "a_b", "ü", "a b", &"a".repeat(64)] {
+            assert!(name("name", bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn env_names_and_totals() {
+        let one = |key: &str, value: &str| env("env", &BTreeMap::from([(key.to_owned(), value.to_owned())]));
+        assert!(one("A", "b=c").is_ok());
+        assert!(one("A=B", "").is_err());
+        assert!(one("", "").is_err());
+        assert!(one("A", "\0").is_err());
+        assert!(one("A", &"x".repeat(ENV_VALUE_MAX_BYTES)).is_ok());
+        assert!(one("A", &"x".repeat(ENV_VALUE_MAX_BYTES + 1)).is_err());
+        let many = (0..5).map(|i| (format!("V{i}"), "x".repeat(ENV_VALUE_MAX_BYTES))).collect();
+        assert!(env("env", &many).unwrap_err().message.contains("together"));
+    }
+
+    #[test]
+    fn paths() {
+        assert!(path("path", "/a/../b").is_ok());
+        for bad in ["", "a", "/a\0b", &format!("/{}", "x".repeat(4095))] {
+            assert_eq!(path("path", bad).unwrap_err().code, Code::PathInvalid);
+        }
+    }
+}

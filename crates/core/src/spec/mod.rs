@@ -1,0 +1,16 @@
+//! Drafts and specs.
+//!
+//! A *draft* is what a caller asked, with holes. A *spec* is what was validated and resolved: every
+//! default is filled in, nothing has to be looked up again. Specs are what the store keeps.
+
+mod check;
+mod exec;
+mod sandbox;
+mod template;
+
+pub use check::{image_reference, name, path};
+pub use exec::{Command, ExecDraft, ExecSpec, TtySize};
+pub use sandbox::{
+    Caps, ImageDefaults, IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxSpec, SandboxUpdate,
+};
+pub use template::TemplateSpec;

@@ -1,0 +1,400 @@
+//! What a sandbox is made of: [`SandboxDraft`] as asked, [`SandboxSpec`] as it will be made.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::check;
+use super::template::TemplateSpec;
+use crate::error::{Code, Error, Result};
+use crate::limits::{
+    CPU_MAX_MILLIS, CPU_MIN_MILLIS, DISK_MAX_BYTES, DISK_MIN_BYTES, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES,
+    PIDS_MAX, PIDS_MIN,
+};
+
+/// How strongly a sandbox is cut off. Recorded with the sandbox and never silently downgraded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IsolationLevel {
+    /// Linux namespaces with a user namespace, seccomp and cgroups. Shares the host's kernel.
+    Container,
+}
+
+impl IsolationLevel {
+    /// The stable text form.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+        }
+    }
+}
+
+impl std::fmt::Display for IsolationLevel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Limits of a sandbox, all enforced by the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resources {
+    /// CPU time per wall time, thousandths of a core.
+    pub cpu_millis: u32,
+    /// Memory with page cache and tmpfs, bytes. Beyond it the kernel kills inside the sandbox.
+    pub memory_bytes: u64,
+    /// Processes and threads.
+    pub pids: u32,
+    /// Writable disk, bytes. Beyond it writes get `ENOSPC`.
+    pub disk_bytes: u64,
+}
+
+impl Default for Resources {
+    /// Two cores, 2 GiB of memory, 4096 processes, 10 GiB of disk. All are limits, none is reserved.
+    fn default() -> Self {
+        Self { cpu_millis: 2000, memory_bytes: 2 << 30, pids: 4096, disk_bytes: 10 << 30 }
+    }
+}
+
+/// Limits as asked: what is absent comes from the template or the default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResourcesDraft {
+    /// See [`Resources::cpu_millis`].
+    pub cpu_millis: Option<u32>,
+    /// See [`Resources::memory_bytes`].
+    pub memory_bytes: Option<u64>,
+    /// See [`Resources::pids`].
+    pub pids: Option<u32>,
+    /// See [`Resources::disk_bytes`].
+    pub disk_bytes: Option<u64>,
+}
+
+impl ResourcesDraft {
+    /// Takes what is set here, the rest from `base`.
+    #[must_use]
+    pub fn over(self, base: Resources) -> Resources {
+        Resources {
+            cpu_millis: self.cpu_millis.unwrap_or(base.cpu_millis),
+            memory_bytes: self.memory_bytes.unwrap_or(base.memory_bytes),
+            pids: self.pids.unwrap_or(base.pids),
+            disk_bytes: self.disk_bytes.unwrap_or(base.disk_bytes),
+        }
+    }
+}
+
+/// The operator's upper bounds for one sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caps {
+    /// The most that one sandbox may ask for.
+    pub resources: Resources,
+}
+
+impl Default for Caps {
+    fn default() -> Self {
+        Self {
+            resources: Resources {
+                cpu_millis: CPU_MAX_MILLIS,
+                memory_bytes: MEMORY_MAX_BYTES,
+                pids: PIDS_MAX,
+                disk_bytes: DISK_MAX_BYTES,
+            },
+        }
+    }
+}
+
+fn in_range<T: PartialOrd + std::fmt::Display>(field: &str, value: T, min: T, max: T) -> Result<()> {
+    if value < min || value > max {
+        return Err(Error::invalid(field, format_args!("{value} is not between {min} and {max}")));
+    }
+    Ok(())
+}
+
+impl Resources {
+    fn validate(&self, caps: &Caps) -> Result<()> {
+        let cap = caps.resources;
+        in_range("resources.cpu_millis", self.cpu_millis, CPU_MIN_MILLIS, cap.cpu_millis)?;
+        in_range("resources.memory_bytes", self.memory_bytes, MEMORY_MIN_BYTES, cap.memory_bytes)?;
+        in_range("resources.pids", self.pids, PIDS_MIN, cap.pids)?;
+        in_range("resources.disk_bytes", self.disk_bytes, DISK_MIN_BYTES, cap.disk_bytes)
+    }
+}
+
+/// What an image says about how to run it. Hostile text: validated like a caller's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageDefaults {
+    /// The image's environment.
+    pub env: BTreeMap<String, String>,
+    /// The image's user.
+    pub user: Option<String>,
+    /// The image's working directory.
+    pub workdir: Option<String>,
+}
+
+/// What a caller asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SandboxDraft {
+    /// A name, unique among the living.
+    pub name: Option<String>,
+    /// The image; the template's, or `host`, when absent.
+    pub image: Option<String>,
+    /// Template as `name` (newest version) or `name:version`.
+    pub template: Option<String>,
+    /// The isolation level; the template's, or `container`, when absent.
+    pub isolation: Option<IsolationLevel>,
+    /// Limits.
+    pub resources: ResourcesDraft,
+    /// Variables on top of the image's and the template's.
+    pub env: BTreeMap<String, String>,
+    /// Labels, to find it again.
+    pub labels: BTreeMap<String, String>,
+    /// Default user of execs.
+    pub user: Option<String>,
+    /// Default working directory of execs; made when it is absent.
+    pub workdir: Option<String>,
+    /// Delete it this long after creation.
+    pub ttl_ms: Option<u64>,
+    /// Delete it after this long without a running exec or a request.
+    pub idle_timeout_ms: Option<u64>,
+}
+
+/// What will be made, complete. Kept by the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SandboxSpec {
+    /// The image as it was named.
+    pub image: String,
+    /// The template version it came from, as `name:version`.
+    pub template: Option<String>,
+    /// The isolation level.
+    pub isolation: IsolationLevel,
+    /// Limits.
+    pub resources: Resources,
+    /// The whole environment of execs.
+    pub env: BTreeMap<String, String>,
+    /// Default user of execs.
+    pub user: String,
+    /// Default working directory of execs; `None` is the user's home.
+    pub workdir: Option<String>,
+    /// Delete it after this long without a running exec or a request, milliseconds.
+    pub idle_timeout_ms: Option<u64>,
+}
+
+/// Search path of a sandbox whose image does not set one.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+impl SandboxDraft {
+    /// Checks the form of everything that does not need a look-up, so that bad input is refused
+    /// before anything is touched.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] or [`Code::PathInvalid`] naming the field.
+    pub fn validate(&self) -> Result<()> {
+        if let Some(name) = &self.name {
+            check::name("name", name)?;
+            if name.parse::<crate::id::SandboxId>().is_ok() {
+                return Err(Error::invalid("name", "looks like a sandbox id"));
+            }
+        }
+        if let Some(image) = &self.image {
+            check::image_reference("image", image)?;
+        }
+        check::env("env", &self.env)?;
+        check::labels("labels", &self.labels)?;
+        if let Some(user) = &self.user {
+            check::user("user", user)?;
+        }
+        if let Some(workdir) = &self.workdir {
+            check::path("workdir", workdir)?;
+        }
+        if let Some(ms) = self.ttl_ms {
+            check::duration("ttl_ms", ms)?;
+        }
+        if let Some(ms) = self.idle_timeout_ms {
+            check::duration("idle_timeout_ms", ms)?;
+        }
+        Ok(())
+    }
+
+    /// The image this draft means, given its template.
+    #[must_use]
+    pub fn image_name<'a>(&'a self, template: Option<&'a TemplateSpec>) -> &'a str {
+        self.image.as_deref().or_else(|| template.map(|t| t.image.as_str())).unwrap_or("host")
+    }
+}
+
+impl SandboxSpec {
+    /// Fills every hole of a draft: what the caller said, else the template, else the image, else the default.
+    ///
+    /// `template` comes with its `name:version`.
+    ///
+    /// # Errors
+    /// As [`SandboxDraft::validate`]; [`Code::ImageInvalid`] when the image's own configuration is unusable.
+    pub fn resolve(
+        draft: &SandboxDraft,
+        template: Option<(&str, &TemplateSpec)>,
+        image: &ImageDefaults,
+        caps: &Caps,
+    ) -> Result<Self> {
+        draft.validate()?;
+        image.validate()?;
+        let recipe = template.map(|(_, spec)| spec);
+        let base = recipe.map_or_else(Resources::default, |t| t.resources.over(Resources::default()));
+        let resources = draft.resources.over(base);
+        resources.validate(caps)?;
+
+        let mut env = BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned())]);
+        env.extend(image.env.clone());
+        env.extend(recipe.map(|t| t.env.clone()).unwrap_or_default());
+        env.extend(draft.env.clone());
+        check::env("env", &env)?;
+
+        let pick = |own: &Option<String>, theirs: Option<&Option<String>>, last: &Option<String>| {
+            own.clone().or_else(|| theirs.cloned().flatten()).or_else(|| last.clone())
+        };
+        Ok(Self {
+            image: draft.image_name(recipe).to_owned(),
+            template: template.map(|(name, _)| name.to_owned()),
+            isolation: draft
+                .isolation
+                .or_else(|| recipe.and_then(|t| t.isolation))
+                .unwrap_or(IsolationLevel::Container),
+            resources,
+            env,
+            user: pick(&draft.user, recipe.map(|t| &t.user), &image.user)
+                .unwrap_or_else(|| "root".to_owned()),
+            workdir: pick(&draft.workdir, recipe.map(|t| &t.workdir), &image.workdir),
+            idle_timeout_ms: draft.idle_timeout_ms.or_else(|| recipe.and_then(|t| t.idle_timeout_ms)),
+        })
+    }
+}
+
+impl ImageDefaults {
+    fn validate(&self) -> Result<()> {
+        let checked = check::env("env", &self.env)
+            .and_then(|()| self.user.as_deref().map_or(Ok(()), |user| check::user("user", user)))
+            .and_then(|()| self.workdir.as_deref().map_or(Ok(()), |dir| check::path("workdir", dir)));
+        checked.map_err(|error| Error::new(Code::ImageInvalid, format!("the image's configuration: {error}")))
+    }
+}
+
+/// What can change while a sandbox lives. Absent fields stay as they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SandboxUpdate {
+    /// Replaces all labels.
+    pub labels: Option<BTreeMap<String, String>>,
+    /// New end, this long from now; `Some(None)` removes it.
+    pub ttl_ms: Option<Option<u64>>,
+    /// New idle timeout; `Some(None)` removes it.
+    pub idle_timeout_ms: Option<Option<u64>>,
+    /// New limits. The disk's cannot change.
+    pub resources: ResourcesDraft,
+}
+
+impl SandboxUpdate {
+    /// Checks the update and gives the limits that follow from it.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] naming the field.
+    pub fn validate(&self, current: Resources, caps: &Caps) -> Result<Resources> {
+        if let Some(labels) = &self.labels {
+            check::labels("labels", labels)?;
+        }
+        if let Some(Some(ms)) = self.ttl_ms {
+            check::duration("ttl_ms", ms)?;
+        }
+        if let Some(Some(ms)) = self.idle_timeout_ms {
+            check::duration("idle_timeout_ms", ms)?;
+        }
+        let resources = self.resources.over(current);
+        resources.validate(caps)?;
+        if resources.disk_bytes != current.disk_bytes {
+            return Err(Error::invalid("resources.disk_bytes", "cannot change while the sandbox lives"));
+        }
+        Ok(resources)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(crate) fn spec() -> SandboxSpec {
+        SandboxSpec::resolve(&SandboxDraft::default(), None, &ImageDefaults::default(), &Caps::default())
+            .unwrap()
+    }
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    #[test]
+    fn an_empty_draft_is_a_host_sandbox() {
+        let spec = spec();
+        assert_eq!((spec.image.as_str(), spec.user.as_str()), ("host", "root"));
+        assert_eq!(spec.resources, Resources::default());
+        assert!(spec.env.contains_key("PATH"));
+    }
+
+    #[test]
+    fn caller_over_template_over_image() {
+        let image = ImageDefaults {
+            env: map(&[("A", "image"), ("B", "image"), ("C", "image")]),
+            user: Some("image".into()),
+            workdir: Some("/image".into()),
+        };
+        let template = TemplateSpec {
+            env: map(&[("B", "template"), ("C", "template")]),
+            user: Some("template".into()),
+            resources: ResourcesDraft { pids: Some(77), ..ResourcesDraft::default() },
+            ..TemplateSpec::new("img")
+        };
+        let draft = SandboxDraft { env: map(&[("C", "caller")]), ..SandboxDraft::default() };
+        let spec = SandboxSpec::resolve(&draft, Some(("t:1", &template)), &image, &Caps::default()).unwrap();
+        assert_eq!([&spec.env["A"], &spec.env["B"], &spec.env["C"]], ["image", "template", "caller"]);
+        assert_eq!((spec.user.as_str(), spec.workdir.as_deref()), ("template", Some("/image")));
+        assert_eq!((spec.resources.pids, spec.image.as_str()), (77, "img"));
+        assert_eq!(spec.template.as_deref(), Some("t:1"));
+    }
+
+    #[test]
+    fn limits_at_their_edges() {
+        let try_memory = |bytes| {
+            let draft = SandboxDraft {
+                resources: ResourcesDraft { memory_bytes: Some(bytes), ..ResourcesDraft::default() },
+                ..SandboxDraft::default()
+            };
+            SandboxSpec::resolve(&draft, None, &ImageDefaults::default(), &Caps::default())
+        };
+        assert!(try_memory(MEMORY_MIN_BYTES).is_ok());
+        assert!(try_memory(MEMORY_MIN_BYTES - 1).unwrap_err().message.contains("resources.memory_bytes"));
+        assert!(try_memory(MEMORY_MAX_BYTES).is_ok());
+        assert!(try_memory(MEMORY_MAX_BYTES + 1).is_err());
+    }
+
+    #[test]
+    fn a_hostile_image_configuration_is_the_images_fault() {
+        let image = ImageDefaults { workdir: Some("relative".into()), ..ImageDefaults::default() };
+        let error =
+            SandboxSpec::resolve(&SandboxDraft::default(), None, &image, &Caps::default()).unwrap_err();
+        assert_eq!(error.code, Code::ImageInvalid);
+    }
+
+    #[test]
+    fn an_id_is_no_name() {
+        let id = crate::id::SandboxId::from_parts(1, 1);
+        let draft = SandboxDraft { name: Some(id.to_string()), ..SandboxDraft::default() };
+        assert!(draft.validate().is_err());
+    }
+
+    #[test]
+    fn the_disk_does_not_change() {
+        let current = Resources::default();
+        let asked = ResourcesDraft { disk_bytes: Some(current.disk_bytes * 2), ..ResourcesDraft::default() };
+        let update = SandboxUpdate { resources: asked, ..SandboxUpdate::default() };
+        assert!(update.validate(current, &Caps::default()).is_err());
+        assert_eq!(SandboxUpdate::default().validate(current, &Caps::default()).unwrap(), current);
+    }
+}

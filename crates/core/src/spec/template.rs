@@ -1,0 +1,74 @@
+//! A template: a named, versioned recipe for sandboxes.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::check;
+use super::sandbox::{IsolationLevel, ResourcesDraft};
+use crate::error::Result;
+
+/// The recipe. What it leaves open comes from the image or the defaults when a sandbox is made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TemplateSpec {
+    /// The image.
+    pub image: String,
+    /// The isolation level.
+    pub isolation: Option<IsolationLevel>,
+    /// Limits.
+    pub resources: ResourcesDraft,
+    /// Variables on top of the image's.
+    pub env: BTreeMap<String, String>,
+    /// Labels that every sandbox of this template gets.
+    pub labels: BTreeMap<String, String>,
+    /// Default user of execs.
+    pub user: Option<String>,
+    /// Default working directory of execs.
+    pub workdir: Option<String>,
+    /// Time to live, milliseconds.
+    pub ttl_ms: Option<u64>,
+    /// Idle timeout, milliseconds.
+    pub idle_timeout_ms: Option<u64>,
+}
+
+impl TemplateSpec {
+    /// A recipe that only names an image.
+    #[must_use]
+    pub fn new(image: impl Into<String>) -> Self {
+        Self {
+            image: image.into(),
+            isolation: None,
+            resources: ResourcesDraft::default(),
+            env: BTreeMap::new(),
+            labels: BTreeMap::new(),
+            user: None,
+            workdir: None,
+            ttl_ms: None,
+            idle_timeout_ms: None,
+        }
+    }
+
+    /// Checks every field's form.
+    ///
+    /// # Errors
+    /// [`crate::Code::InvalidArgument`] or [`crate::Code::PathInvalid`] naming the field.
+    pub fn validate(&self) -> Result<()> {
+        check::image_reference("image", &self.image)?;
+        check::env("env", &self.env)?;
+        check::labels("labels", &self.labels)?;
+        if let Some(user) = &self.user {
+            check::user("user", user)?;
+        }
+        if let Some(workdir) = &self.workdir {
+            check::path("workdir", workdir)?;
+        }
+        if let Some(ms) = self.ttl_ms {
+            check::duration("ttl_ms", ms)?;
+        }
+        if let Some(ms) = self.idle_timeout_ms {
+            check::duration("idle_timeout_ms", ms)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,36 @@
+//! The protocol between the host and the guest agent: messages, framing, and the host's client.
+//!
+//! # Transport
+//!
+//! One byte stream (a Unix socket for containers, vsock or virtio-serial for microVMs) carries
+//! HTTP/2 (crate `h2`), host as client, guest as server. HTTP/2 gives streams, flow control,
+//! cancellation and keep-alive; nothing of HTTP's semantics is used beyond a path that names the
+//! operation. Every operation is one HTTP/2 stream: `POST /atoll.guest.v1/<operation>`.
+//!
+//! The body of either direction is a sequence of [`wire`] records: one kind byte, four bytes of
+//! big-endian length, the payload. Control records hold a protobuf [`messages`] value; data records
+//! hold raw bytes, so bulk data is never re-encoded.
+//!
+//! # Who trusts whom
+//!
+//! The guest agent runs among hostile processes and may itself be taken over. The host therefore
+//! bounds every record, refuses what does not parse, and lets nothing the guest says widen what the
+//! guest may do. A protocol violation closes the connection; it never panics the host.
+//!
+//! # Durable output
+//!
+//! The guest numbers the output bytes of each exec from 0, both streams together in the order it
+//! read them. It keeps what the host has not acknowledged, up to a window, and stops reading the
+//! pipes when the window is full: a host that is away costs back-pressure, never bytes. After a
+//! reconnect the host attaches at the offset its log ends with.
+
+pub mod messages;
+pub mod wire;
+
+/// Version of the protocol. A guest and a host of different versions refuse each other by name.
+pub const VERSION: u32 = 1;
+
+/// Output bytes of one exec that the guest keeps until the host acknowledges them.
+pub const OUTPUT_WINDOW_BYTES: usize = 1 << 20;
+/// Standard input bytes of one exec that the guest buffers before a write has to wait.
+pub const STDIN_WINDOW_BYTES: usize = 1 << 20;

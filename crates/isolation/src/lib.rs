@@ -1,0 +1,187 @@
+//! The seam between the engine and the kernel: what every isolation level does.
+//!
+//! A driver makes, finds, measures and destroys instances; what happens *inside* an instance goes
+//! over the guest protocol on the stream that [`Isolation::connect`] gives.
+//!
+//! # Contract (kept by the conformance suite)
+//!
+//! 1. **An instance outlives its driver.** Dropping the driver, or `kill -9` of the process, leaves
+//!    running instances running; [`Isolation::adopt`] of a new driver on the same directory finds them.
+//! 2. **Everything carries the sandbox id.** [`Isolation::destroy`] removes whatever exists for an id,
+//!    from any half-made state, any number of times. It is the undo of every step of `create`.
+//! 3. **Nothing else is touched.** [`Isolation::scan`] lists only what this installation made.
+//! 4. **Limits are enforced or refused**, never ignored: [`IsolationError::Unenforceable`].
+
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use atoll_core::id::SandboxId;
+use atoll_core::spec::{IsolationLevel, Resources};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+mod doctor;
+
+pub use doctor::{Check, Status};
+
+/// A byte stream to a guest agent.
+pub trait GuestStream: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug> GuestStream for T {}
+
+/// What the root file system is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RootFs {
+    /// The host's `/usr`, read-only, with synthesised system files: the image `host`.
+    Host,
+    /// Prepared layer directories of an image, lowest first. Owned by real root, ids as in the image.
+    Layers(Vec<PathBuf>),
+}
+
+/// Everything a driver needs to make one instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// The sandbox; part of the name of everything that is made.
+    pub id: SandboxId,
+    /// The root file system.
+    pub root: RootFs,
+    /// Limits.
+    pub resources: Resources,
+    /// Host name inside.
+    pub hostname: String,
+}
+
+/// Why an instance ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Death {
+    /// Its first process (or its virtual machine) is gone.
+    Exited,
+    /// The kernel killed its first process because memory ran out.
+    OutOfMemory,
+}
+
+impl std::fmt::Display for Death {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Exited => "its guest agent ended",
+            Self::OutOfMemory => "its guest agent was killed because the sandbox was out of memory",
+        })
+    }
+}
+
+/// What an instance uses, seen from outside.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time since it was made, microseconds.
+    pub cpu_us: u64,
+    /// Memory now, bytes.
+    pub memory_bytes: u64,
+    /// Highest memory so far, bytes.
+    pub memory_peak_bytes: u64,
+    /// Processes and threads now.
+    pub pids: u32,
+    /// Times the kernel killed something in it because memory ran out.
+    pub oom_kills: u64,
+    /// Space its writable disk takes on the host, bytes.
+    pub disk_bytes: u64,
+}
+
+/// Something on the host that carries a sandbox id.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Resource {
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// What it is: `process`, `cgroup`, `directory`, `mount`, …
+    pub kind: &'static str,
+    /// Its name on the host: a path, a pid.
+    pub name: String,
+}
+
+/// Why a driver could not.
+#[derive(Debug, thiserror::Error)]
+pub enum IsolationError {
+    /// There is no live instance of this id.
+    #[error("there is no live instance")]
+    Gone,
+    /// This host cannot run this level at all.
+    #[error("{0}")]
+    Unavailable(String),
+    /// A limit that was asked for cannot be enforced on this host.
+    #[error("{0}")]
+    Unenforceable(String),
+    /// The host's disk, or another host-wide resource, is exhausted.
+    #[error("{what}")]
+    HostFull {
+        /// Which one.
+        what: String,
+        /// The kernel's word.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The image's root cannot be used: a mount point is missing or something stands in its way.
+    #[error("the image cannot be used as a root: {0}")]
+    BadRoot(String),
+    /// A call to the kernel failed; `step` says which.
+    #[error("failed to {step}")]
+    Kernel {
+        /// What was being done.
+        step: String,
+        /// The kernel's word.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// One isolation level on this host. See the module for the contract.
+#[async_trait]
+pub trait Isolation: Send + Sync + std::fmt::Debug {
+    /// Which level this is.
+    fn level(&self) -> IsolationLevel;
+
+    /// What this host enforces, for `atoll doctor`. Probes anew each time.
+    async fn doctor(&self) -> Vec<Check>;
+
+    /// Makes an instance and starts its guest agent. When this returns the guest accepts connections
+    /// or is about to. On error everything made so far may still be there: call [`Self::destroy`].
+    ///
+    /// # Errors
+    /// Any [`IsolationError`] but [`IsolationError::Gone`].
+    async fn create(&self, plan: &Plan) -> Result<(), IsolationError>;
+
+    /// Takes up a live instance that an earlier driver made.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when its first process is not alive.
+    async fn adopt(&self, id: &SandboxId) -> Result<(), IsolationError>;
+
+    /// Opens a stream to the guest agent. Only the newest stream is served by the guest.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`], or [`IsolationError::Kernel`] when the socket refuses.
+    async fn connect(&self, id: &SandboxId) -> Result<Box<dyn GuestStream>, IsolationError>;
+
+    /// Waits until the instance dies. Returns at once when it is dead or unknown.
+    async fn died(&self, id: &SandboxId) -> Death;
+
+    /// Measures it.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] or [`IsolationError::Kernel`].
+    async fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError>;
+
+    /// Changes the limits of a live instance, but for the disk's.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`], [`IsolationError::Unenforceable`] or [`IsolationError::Kernel`].
+    async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError>;
+
+    /// Kills and removes whatever exists for this id. Succeeds when there is nothing.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`] when something resists; calling again continues.
+    async fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError>;
+
+    /// Everything this installation has on the host that carries a sandbox id.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    async fn scan(&self) -> Result<Vec<Resource>, IsolationError>;
+}
