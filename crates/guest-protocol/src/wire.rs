@@ -134,7 +134,7 @@ impl Decoder {
     ///
     /// # Errors
     /// [`WireError`] when what arrived is no record; the stream is useless then.
-    pub fn next(&mut self) -> Result<Option<Record>, WireError> {
+    pub fn next_record(&mut self) -> Result<Option<Record>, WireError> {
         if self.buffer.len() < HEADER_BYTES {
             return Ok(None);
         }
@@ -177,7 +177,7 @@ mod tests {
             let mut records = Vec::new();
             for part in [&all[..cut], &all[cut..]] {
                 decoder.push(Bytes::copy_from_slice(part));
-                while let Some(record) = decoder.next().unwrap() {
+                while let Some(record) = decoder.next_record().unwrap() {
                     records.push(record);
                 }
             }
@@ -195,13 +195,13 @@ mod tests {
     fn hostile_headers_are_refused() {
         let mut decoder = Decoder::new();
         decoder.push(Bytes::from_static(&[2, 0xff, 0xff, 0xff, 0xff]));
-        assert_eq!(decoder.next(), Err(WireError::TooLarge(u32::MAX)));
+        assert_eq!(decoder.next_record(), Err(WireError::TooLarge(u32::MAX)));
         let mut decoder = Decoder::new();
         decoder.push(Bytes::from_static(&[9, 0, 0, 0, 0]));
-        assert_eq!(decoder.next(), Err(WireError::Kind(9)));
+        assert_eq!(decoder.next_record(), Err(WireError::Kind(9)));
         let mut decoder = Decoder::new();
         decoder.push(Bytes::from_static(&[2, 0, 0]));
-        assert_eq!(decoder.next(), Ok(None));
+        assert_eq!(decoder.next_record(), Ok(None));
         assert_eq!(decoder.finish(), Err(WireError::Truncated));
     }
 }
