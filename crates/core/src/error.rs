@@ -15,6 +15,7 @@ macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident = $text:literal, $retryable:literal;)*) => {
         /// Machine-readable reason of an [`Error`]. The text form is stable and part of the API.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
         pub enum Code {
             $($(#[$doc])* #[serde(rename = $text)] $variant,)*
         }

@@ -7,6 +7,7 @@ use crate::error::Code;
 /// Where an exec is in its life: `starting → running → exited`, or `lost`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum ExecState {
     /// Journalled; the guest has not confirmed it yet.
     Starting,
@@ -55,6 +56,7 @@ impl std::fmt::Display for ExecState {
 /// Why an exec ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum ExitReason {
     /// It returned by itself.
     Exited,
@@ -78,6 +80,7 @@ pub enum ExitReason {
 
 /// How an exec ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Exit {
     /// Why.
     pub reason: ExitReason,
@@ -133,6 +136,7 @@ pub fn classify(code: Option<i32>, signal: Option<i32>, context: ExitContext) ->
 /// Which of the two outputs a piece belongs to. A terminal has only [`OutputStream::Stdout`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum OutputStream {
     /// Standard output, or everything a terminal shows.
     Stdout,

@@ -19,6 +19,7 @@ use crate::error::{Code, Error, Result};
 /// Where a sandbox is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum SandboxState {
     /// The creation saga is under way.
     Creating,

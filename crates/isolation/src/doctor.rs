@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// How a check came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum Status {
     /// Enforced or usable, verified by trying.
     Ok,
@@ -16,6 +17,7 @@ pub enum Status {
 
 /// One line of the report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Check {
     /// Stable name: `user_namespaces`, `limit_memory`, …
     pub name: String,

@@ -15,6 +15,7 @@ use crate::limits::{
 /// How strongly a sandbox is cut off. Recorded with the sandbox and never silently downgraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum IsolationLevel {
     /// Linux namespaces with a user namespace, seccomp and cgroups. Shares the host's kernel.
     Container,
@@ -39,6 +40,7 @@ impl std::fmt::Display for IsolationLevel {
 /// Limits of a sandbox, all enforced by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Resources {
     /// CPU time per wall time, thousandths of a core.
     pub cpu_millis: u32,
@@ -60,6 +62,7 @@ impl Default for Resources {
 /// Limits as asked: what is absent comes from the template or the default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ResourcesDraft {
     /// See [`Resources::cpu_millis`].
     pub cpu_millis: Option<u32>,

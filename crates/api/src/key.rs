@@ -1,0 +1,96 @@
+//! API keys.
+
+use atoll_core::secret::Secret;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What a key may do. Each includes the ones before it but `admin` is needed for keys and registries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Look at sandboxes, execs, output, files.
+    Read,
+    /// Run commands and change files in sandboxes.
+    Exec,
+    /// Make, change and delete sandboxes, templates and images.
+    Manage,
+    /// Everything, including keys, registries and leaks.
+    Admin,
+}
+
+impl Scope {
+    /// The stable text form.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Exec => "exec",
+            Self::Manage => "manage",
+            Self::Admin => "admin",
+        }
+    }
+
+    /// Reads the text form.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Read, Self::Exec, Self::Manage, Self::Admin].into_iter().find(|scope| scope.as_str() == text)
+    }
+}
+
+/// Makes a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateKey {
+    /// What it is for, for people.
+    pub name: String,
+    /// The highest thing it may do.
+    pub scope: Scope,
+    /// It stops working this long from now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
+}
+
+/// A key, without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Key {
+    /// Its id.
+    pub id: String,
+    /// What it is for.
+    pub name: String,
+    /// The highest thing it may do.
+    pub scope: Scope,
+    /// When it was made.
+    pub created_at_ms: u64,
+    /// When it stops working.
+    pub expires_at_ms: Option<u64>,
+    /// When it was last used, to the minute.
+    pub last_used_at_ms: Option<u64>,
+}
+
+/// A new key. The secret is shown this once.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
+pub struct KeyCreated {
+    /// The key.
+    pub key: Key,
+    /// What to send as `Authorization: Bearer …`.
+    #[schema(value_type = String)]
+    pub secret: Secret,
+}
+
+impl Serialize for KeyCreated {
+    /// The one place where a secret leaves: the answer to the request that made it.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut out = serializer.serialize_struct("KeyCreated", 2)?;
+        out.serialize_field("key", &self.key)?;
+        out.serialize_field("secret", self.secret.reveal())?;
+        out.end()
+    }
+}
+
+/// All keys.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct KeyList {
+    /// The keys.
+    pub items: Vec<Key>,
+}

@@ -1,0 +1,31 @@
+//! The native API, `/v1`: what travels, and nothing else.
+//!
+//! Conventions: times are milliseconds since the epoch and end in `_at_ms`; durations end in `_ms`;
+//! sizes end in `_bytes`. Unknown fields in requests are errors. Lists are pages: `items` and, when
+//! there is more, `next_cursor`. Every error has the body [`ErrorBody`].
+
+mod exec;
+mod file;
+mod image;
+mod key;
+mod sandbox;
+mod system;
+mod template;
+
+pub use exec::{
+    AttachClientMessage, AttachServerMessage, CreateExec, Encoding, Exec, ExecList, ExecWithOutput,
+    OutputChunk, OutputFrame, OutputPage, Resize, SignalExec, StdinWritten,
+};
+pub use file::{
+    Chmod, FileEntry, FileKind, FileList, FileWritten, Mkdir, MoveFile, WatchChange, WatchMessage,
+};
+pub use image::{
+    Image, ImageList, ImageProgress, LayerPhase, PruneResult, PullImage, RegistryCredentials, RegistryEntry,
+    RegistryList, RemovedImage,
+};
+pub use key::{CreateKey, Key, KeyCreated, KeyList, Scope};
+pub use sandbox::{
+    BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
+};
+pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, PortList, ServerInfo};
+pub use template::{CreateTemplate, Template, TemplateList};

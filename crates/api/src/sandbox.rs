@@ -1,0 +1,205 @@
+//! Sandboxes.
+
+use std::collections::BTreeMap;
+
+use atoll_core::sandbox::SandboxState;
+use atoll_core::spec::{IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate};
+use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::ToSchema;
+
+use crate::ErrorBody;
+
+/// Makes a sandbox. Everything is optional: `{}` makes one from the image `host`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CreateSandbox {
+    /// A name, unique among existing sandboxes: a DNS label.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The image: `host`, or one that was pulled, loaded or imported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// A template: `name` for its newest version, or `name:version`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    /// How strongly it is cut off. Never silently downgraded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<IsolationLevel>,
+    /// Limits.
+    pub resources: ResourcesDraft,
+    /// Environment of every exec.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Labels, to find it again.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Default user of execs: name or id, optionally `:group`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Default working directory; made when it is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
+    /// Delete it this long after creation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
+    /// Delete it after this long without a running exec or a request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_ms: Option<u64>,
+}
+
+impl From<CreateSandbox> for SandboxDraft {
+    fn from(request: CreateSandbox) -> Self {
+        Self {
+            name: request.name,
+            image: request.image,
+            template: request.template,
+            isolation: request.isolation,
+            resources: request.resources,
+            env: request.env,
+            labels: request.labels,
+            user: request.user,
+            workdir: request.workdir,
+            ttl_ms: request.ttl_ms,
+            idle_timeout_ms: request.idle_timeout_ms,
+        }
+    }
+}
+
+/// A sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Sandbox {
+    /// Its id.
+    pub id: String,
+    /// Its name, if it has one.
+    pub name: Option<String>,
+    /// Where it is in its life.
+    pub state: SandboxState,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The image as it was named.
+    pub image: String,
+    /// Digest of the image's manifest; absent for `host`.
+    pub image_digest: Option<String>,
+    /// The template version it came from.
+    pub template: Option<String>,
+    /// The isolation level.
+    pub isolation: IsolationLevel,
+    /// Limits.
+    pub resources: Resources,
+    /// Environment of every exec.
+    pub env: BTreeMap<String, String>,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Default user of execs.
+    pub user: String,
+    /// Default working directory of execs.
+    pub workdir: Option<String>,
+    /// When it was made.
+    pub created_at_ms: u64,
+    /// When it will be deleted at the latest.
+    pub expires_at_ms: Option<u64>,
+    /// See [`CreateSandbox::idle_timeout_ms`].
+    pub idle_timeout_ms: Option<u64>,
+    /// When it was last used.
+    pub last_active_at_ms: u64,
+    /// Id of the key that made it.
+    pub owner: Option<String>,
+}
+
+/// A page of sandboxes, newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SandboxList {
+    /// The page.
+    pub items: Vec<Sandbox>,
+    /// Pass it as `cursor` for the next page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// Tells an absent field from `null`.
+#[expect(clippy::option_option, reason = "absent, null and a value are three different wishes")]
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u64>>, D::Error> {
+    Option::<u64>::deserialize(deserializer).map(Some)
+}
+
+/// Changes a sandbox. Absent fields stay as they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct UpdateSandbox {
+    /// Replaces all labels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Extends (or shortens) its life: it ends this long from now. `null` removes the end.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub ttl_ms: Option<Option<u64>>,
+    /// New idle timeout. `null` removes it.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub idle_timeout_ms: Option<Option<u64>>,
+    /// New limits; the disk's cannot change.
+    pub resources: ResourcesDraft,
+}
+
+impl From<UpdateSandbox> for SandboxUpdate {
+    fn from(request: UpdateSandbox) -> Self {
+        Self {
+            labels: request.labels,
+            ttl_ms: request.ttl_ms,
+            idle_timeout_ms: request.idle_timeout_ms,
+            resources: request.resources,
+        }
+    }
+}
+
+/// Makes several sandboxes at once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BatchCreate {
+    /// At most 256.
+    pub sandboxes: Vec<CreateSandbox>,
+}
+
+/// One outcome of a batch: exactly one of the two is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BatchResult {
+    /// The sandbox that was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Sandbox>,
+    /// Why it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorBody>,
+}
+
+/// Outcomes of a batch, in the order of the request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BatchResults {
+    /// One for each request.
+    pub results: Vec<BatchResult>,
+}
+
+/// What a sandbox uses.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Metrics {
+    /// CPU time since creation, microseconds.
+    pub cpu_us: u64,
+    /// Memory now, bytes.
+    pub memory_bytes: u64,
+    /// Highest memory so far, bytes.
+    pub memory_peak_bytes: u64,
+    /// Memory limit, bytes.
+    pub memory_limit_bytes: u64,
+    /// Processes and threads now.
+    pub pids: u32,
+    /// Times the kernel killed something because memory ran out.
+    pub oom_kills: u64,
+    /// Space of the writable disk on the host, bytes.
+    pub disk_host_bytes: u64,
+    /// Size of the file system as seen inside, bytes.
+    pub disk_total_bytes: u64,
+    /// Used of it, bytes.
+    pub disk_used_bytes: u64,
+    /// Seconds since the guest started.
+    pub uptime_s: u64,
+}

@@ -1,0 +1,98 @@
+//! Templates.
+
+use std::collections::BTreeMap;
+
+use atoll_core::spec::{IsolationLevel, ResourcesDraft, TemplateSpec};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Makes a template, or the next version of an existing one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateTemplate {
+    /// Its name: a DNS label.
+    pub name: String,
+    /// The image.
+    pub image: String,
+    /// The isolation level.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<IsolationLevel>,
+    /// Limits.
+    #[serde(default)]
+    pub resources: ResourcesDraft,
+    /// Environment.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Labels that every sandbox of it gets.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Default user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Default working directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
+    /// Time to live of its sandboxes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
+    /// Idle timeout of its sandboxes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_ms: Option<u64>,
+}
+
+impl CreateTemplate {
+    /// Name and recipe.
+    #[must_use]
+    pub fn into_parts(self) -> (String, TemplateSpec) {
+        let spec = TemplateSpec {
+            image: self.image,
+            isolation: self.isolation,
+            resources: self.resources,
+            env: self.env,
+            labels: self.labels,
+            user: self.user,
+            workdir: self.workdir,
+            ttl_ms: self.ttl_ms,
+            idle_timeout_ms: self.idle_timeout_ms,
+        };
+        (self.name, spec)
+    }
+}
+
+/// One version of a template.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Template {
+    /// Id of this version.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Its version, from 1.
+    pub version: u32,
+    /// The image.
+    pub image: String,
+    /// The isolation level.
+    pub isolation: Option<IsolationLevel>,
+    /// Limits.
+    pub resources: ResourcesDraft,
+    /// Environment.
+    pub env: BTreeMap<String, String>,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Default user.
+    pub user: Option<String>,
+    /// Default working directory.
+    pub workdir: Option<String>,
+    /// Time to live of its sandboxes.
+    pub ttl_ms: Option<u64>,
+    /// Idle timeout of its sandboxes.
+    pub idle_timeout_ms: Option<u64>,
+    /// When this version was made.
+    pub created_at_ms: u64,
+}
+
+/// Templates, newest version of each.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TemplateList {
+    /// The templates.
+    pub items: Vec<Template>,
+}
