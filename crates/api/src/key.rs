@@ -1,41 +1,9 @@
 //! API keys.
 
+use atoll_core::key::Scope;
 use atoll_core::secret::Secret;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-
-/// What a key may do. Each includes the ones before it but `admin` is needed for keys and registries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// Look at sandboxes, execs, output, files.
-    Read,
-    /// Run commands and change files in sandboxes.
-    Exec,
-    /// Make, change and delete sandboxes, templates and images.
-    Manage,
-    /// Everything, including keys, registries and leaks.
-    Admin,
-}
-
-impl Scope {
-    /// The stable text form.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Exec => "exec",
-            Self::Manage => "manage",
-            Self::Admin => "admin",
-        }
-    }
-
-    /// Reads the text form.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Read, Self::Exec, Self::Manage, Self::Admin].into_iter().find(|scope| scope.as_str() == text)
-    }
-}
 
 /// Makes a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -23,7 +23,8 @@ pub use image::{
     Image, ImageList, ImageProgress, LayerPhase, PruneResult, PullImage, RegistryCredentials, RegistryEntry,
     RegistryList, RemovedImage,
 };
-pub use key::{CreateKey, Key, KeyCreated, KeyList, Scope};
+pub use atoll_core::key::Scope;
+pub use key::{CreateKey, Key, KeyCreated, KeyList};
 pub use sandbox::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
 };

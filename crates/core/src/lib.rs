@@ -8,11 +8,13 @@
 //! - [`limits`]: a limit on everything, named
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
 //! - [`sandbox`]: the sandbox state machine and admission
+//! - [`key`]: what an API key may do
 //! - [`exec`]: the exec state machine and how an exit is classified
 
 pub mod error;
 pub mod exec;
 pub mod id;
+pub mod key;
 pub mod limits;
 pub mod sandbox;
 pub mod secret;

@@ -3,14 +3,15 @@
 //! ```text
 //!            create saga               delete
 //! creating ───────────────▶ running ───────────▶ deleting ──▶ (gone)
-//!     │                        │                     ▲
-//!     │ undo                   │ died                │ delete, TTL
-//!     └──────────▶ failed ◀────┘─────────────────────┘
+//!     │                        │                   ▲  ▲
+//!     │ undo                   │ died              │  │ delete, TTL
+//!     └─▶ (gone)               └───▶ failed ───────┼──┘
+//!     └────────────────── crash while creating ────┘
 //! ```
 //!
-//! A sandbox that cannot be made goes from `creating` to `failed` with the reason after its parts
-//! were undone; so does one whose guest or host processes died. `failed` keeps the record, the
-//! execs and their output until somebody deletes it or its time to live ends.
+//! A sandbox that cannot be made leaves nothing, not even a record: its caller has the error. One
+//! that died keeps its record with the reason, its execs and their output, as `failed`, until
+//! somebody deletes it or its time to live ends.
 
 use serde::{Deserialize, Serialize};
 
@@ -103,7 +104,7 @@ pub fn admit(state: SandboxState, wish: Wish, reason: Option<&str>) -> Result<Ad
 pub const fn may_follow(from: SandboxState, to: SandboxState) -> bool {
     matches!(
         (from, to),
-        (SandboxState::Creating, SandboxState::Running | SandboxState::Failed | SandboxState::Deleting)
+        (SandboxState::Creating, SandboxState::Running | SandboxState::Deleting)
             | (SandboxState::Running, SandboxState::Failed | SandboxState::Deleting)
             | (SandboxState::Failed, SandboxState::Deleting)
     )

@@ -167,6 +167,14 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// [`IsolationError::Gone`] or [`IsolationError::Kernel`].
     async fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError>;
 
+    /// Only [`Usage::oom_kills`], for callers that ask often. Drivers override it where that is cheaper.
+    ///
+    /// # Errors
+    /// As [`Self::usage`].
+    async fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+        self.usage(id).await.map(|usage| usage.oom_kills)
+    }
+
     /// Changes the limits of a live instance, but for the disk's.
     ///
     /// # Errors

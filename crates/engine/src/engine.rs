@@ -1,0 +1,265 @@
+//! [`Engine`]: what everything hangs on.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use atoll_core::id::{ExecId, KeyId, SandboxId};
+use atoll_core::sandbox::SandboxState;
+use atoll_core::spec::{Caps, IsolationLevel};
+use atoll_core::{Code, Error, Result};
+use atoll_image::Images;
+use atoll_isolation::{Check, Isolation, Resource};
+use atoll_store::Store;
+use atoll_vault::Vault;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock;
+use crate::errors::isolation_error;
+use crate::keys::KeyCache;
+use crate::sandbox::SandboxShared;
+
+/// What the engine is told at start.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where output logs live: `<data_dir>/logs`.
+    pub data_dir: PathBuf,
+    /// Upper bounds for one sandbox.
+    pub caps: Caps,
+    /// Most sandboxes at once, in any state.
+    pub sandboxes_max: usize,
+    /// Most sandboxes being made at once; more wait. About twice the number of cores.
+    pub creates_max: usize,
+}
+
+/// Who asks, for the record.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// The API key, if it came over an API.
+    pub key: Option<KeyId>,
+}
+
+/// Counts, for metrics.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Sandboxes by state.
+    pub sandboxes: BTreeMap<SandboxState, u64>,
+    /// Execs that run now.
+    pub execs_running: u64,
+}
+
+/// The engine. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    pub(crate) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) config: Config,
+    pub(crate) store: Store,
+    pub(crate) vault: Vault,
+    pub(crate) images: Images,
+    pub(crate) drivers: BTreeMap<IsolationLevel, Arc<dyn Isolation>>,
+    pub(crate) keys: KeyCache,
+    pub(crate) creates: Semaphore,
+    pub(crate) tracker: TaskTracker,
+    pub(crate) shutdown: CancellationToken,
+    table: Mutex<Table>,
+}
+
+/// Every sandbox of this server, by id and by name. Held only for look-ups, never across an await.
+#[derive(Debug, Default)]
+struct Table {
+    by_id: BTreeMap<SandboxId, Arc<SandboxShared>>,
+    by_name: BTreeMap<String, SandboxId>,
+}
+
+impl Engine {
+    /// Starts the engine: takes up what an earlier process left, then is ready for calls.
+    ///
+    /// # Errors
+    /// When the store or a driver cannot be read.
+    pub async fn start(
+        config: Config,
+        store: Store,
+        vault: Vault,
+        images: Images,
+        drivers: Vec<Arc<dyn Isolation>>,
+    ) -> Result<Self> {
+        let keys = KeyCache::load(&store).await?;
+        let engine = Self {
+            inner: Arc::new(Inner {
+                creates: Semaphore::new(config.creates_max),
+                config,
+                store,
+                vault,
+                images,
+                drivers: drivers.into_iter().map(|driver| (driver.level(), driver)).collect(),
+                keys,
+                tracker: TaskTracker::new(),
+                shutdown: CancellationToken::new(),
+                table: Mutex::default(),
+            }),
+        };
+        engine.recover().await?;
+        Ok(engine)
+    }
+
+    /// Stops without touching the sandboxes: they go on and are taken up at the next start.
+    pub async fn shutdown(&self) {
+        self.inner.shutdown.cancel();
+        self.inner.tracker.close();
+        self.inner.tracker.wait().await;
+        self.inner.store.close().await;
+    }
+
+    /// The image store.
+    #[must_use]
+    pub fn images(&self) -> &Images {
+        &self.inner.images
+    }
+
+    /// Isolation levels that this server can give.
+    #[must_use]
+    pub fn isolation_levels(&self) -> Vec<IsolationLevel> {
+        self.inner.drivers.keys().copied().collect()
+    }
+
+    /// Most sandboxes at once.
+    #[must_use]
+    pub fn sandboxes_max(&self) -> usize {
+        self.inner.config.sandboxes_max
+    }
+
+    /// Counts of what there is.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats::default();
+        for sandbox in self.inner.all_sandboxes() {
+            *stats.sandboxes.entry(sandbox.record().state).or_default() += 1;
+            stats.execs_running += sandbox.live_execs().len() as u64;
+        }
+        stats
+    }
+
+    /// What this host enforces, by every driver.
+    pub async fn doctor(&self) -> Vec<Check> {
+        let mut checks = Vec::new();
+        for driver in self.inner.drivers.values() {
+            checks.extend(driver.doctor().await);
+        }
+        checks
+    }
+
+    /// Things on the host that carry the id of no known sandbox.
+    ///
+    /// # Errors
+    /// When a driver cannot look.
+    pub async fn leaks(&self) -> Result<Vec<Resource>> {
+        let mut leaks = Vec::new();
+        for driver in self.inner.drivers.values() {
+            let found = driver.scan().await.map_err(|error| isolation_error(&error))?;
+            leaks.extend(found.into_iter().filter(|resource| self.inner.find(&resource.sandbox).is_none()));
+        }
+        Ok(leaks)
+    }
+
+    /// Removes what [`Self::leaks`] finds; gives what it found.
+    ///
+    /// # Errors
+    /// When something resists.
+    pub async fn remove_leaks(&self) -> Result<Vec<Resource>> {
+        let leaks = self.leaks().await?;
+        let ids: std::collections::BTreeSet<&SandboxId> = leaks.iter().map(|leak| &leak.sandbox).collect();
+        for id in ids {
+            for driver in self.inner.drivers.values() {
+                driver.destroy(id).await.map_err(|error| isolation_error(&error))?;
+            }
+        }
+        Ok(leaks)
+    }
+}
+
+impl Inner {
+    fn table(&self) -> std::sync::MutexGuard<'_, Table> {
+        // A panic while holding it would leave two plain maps, usable as they are.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn find(&self, id: &SandboxId) -> Option<Arc<SandboxShared>> {
+        self.table().by_id.get(id).cloned()
+    }
+
+    /// The sandbox with this id or name.
+    pub(crate) fn sandbox(&self, id_or_name: &str) -> Result<Arc<SandboxShared>> {
+        let table = self.table();
+        let id = match table.by_name.get(id_or_name) {
+            Some(id) => id.clone(),
+            None => id_or_name.parse()?,
+        };
+        table.by_id.get(&id).cloned().ok_or_else(|| SandboxId::not_found(id_or_name))
+    }
+
+    pub(crate) fn all_sandboxes(&self) -> Vec<Arc<SandboxShared>> {
+        self.table().by_id.values().cloned().collect()
+    }
+
+    /// Enters a sandbox, if there is room and its name is free.
+    pub(crate) fn enter(&self, sandbox: &Arc<SandboxShared>, counted: bool) -> Result<()> {
+        let record = sandbox.record();
+        let mut table = self.table();
+        let max = self.config.sandboxes_max;
+        if counted && table.by_id.len() >= max {
+            return Err(Error::new(Code::LimitExceeded, format!("there are {max} sandboxes already"))
+                .hint("delete some, or start the server with a larger --sandboxes-max"));
+        }
+        if let Some(name) = &record.name {
+            if table.by_name.contains_key(name) {
+                return Err(Error::new(Code::NameTaken, format!("another sandbox is named '{name}'"))
+                    .hint("choose another name, or delete the sandbox that has it"));
+            }
+            table.by_name.insert(name.clone(), record.id.clone());
+        }
+        table.by_id.insert(record.id.clone(), Arc::clone(sandbox));
+        Ok(())
+    }
+
+    /// Takes a sandbox out.
+    pub(crate) fn leave(&self, id: &SandboxId) {
+        let mut table = self.table();
+        if let Some(sandbox) = table.by_id.remove(id)
+            && let Some(name) = &sandbox.record().name
+            && table.by_name.get(name) == Some(id)
+        {
+            table.by_name.remove(name);
+        }
+    }
+
+    pub(crate) fn driver(&self, level: IsolationLevel) -> Result<&Arc<dyn Isolation>> {
+        self.drivers.get(&level).ok_or_else(|| {
+            Error::new(Code::IsolationUnavailable, format!("this server has no isolation level '{level}'"))
+                .hint("'atoll doctor' says what this host can do")
+        })
+    }
+
+    /// Where the output of a sandbox's execs is kept.
+    pub(crate) fn logs_dir(&self, sandbox: &SandboxId) -> PathBuf {
+        self.config.data_dir.join("logs").join(sandbox.as_str())
+    }
+
+    /// Where the output of one exec is kept.
+    pub(crate) fn log_dir(&self, sandbox: &SandboxId, exec: &ExecId) -> PathBuf {
+        self.logs_dir(sandbox).join(exec.as_str())
+    }
+
+    pub(crate) fn new_sandbox_id(now_ms: u64) -> Result<SandboxId> {
+        Ok(SandboxId::from_parts(now_ms, clock::random()?))
+    }
+
+    pub(crate) fn new_exec_id(now_ms: u64) -> Result<ExecId> {
+        Ok(ExecId::from_parts(now_ms, clock::random()?))
+    }
+}

@@ -1,0 +1,135 @@
+//! Reasons of the lower crates become the one error of the product here, and only here. What the
+//! caller may not know (paths of the host, the kernel's words) is logged with its whole chain.
+
+use std::error::Error as _;
+
+use atoll_core::{Code, Error};
+use atoll_guest_protocol::client::GuestError;
+use atoll_guest_protocol::messages::Reason;
+use atoll_isolation::IsolationError;
+use atoll_store::StoreError;
+
+/// The chain of causes in one line, for the log.
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+pub(crate) fn store_error(error: StoreError) -> Error {
+    let internal = |error: &StoreError| {
+        tracing::error!(error = chain(error), "the store failed");
+        Error::new(Code::Internal, "the database holds something unexpected")
+    };
+    match &error {
+        StoreError::NameTaken => Error::new(Code::NameTaken, "another sandbox has this name")
+            .hint("choose another name, or delete the sandbox that has it"),
+        StoreError::Nul => Error::new(Code::InvalidArgument, "a text contains a NUL byte"),
+        StoreError::Conflict => {
+            Error::new(Code::InvalidState, "it was changed by somebody else at the same time").hint("try again")
+        }
+        StoreError::Unavailable { .. } => {
+            tracing::error!(error = chain(&error), "the database does not answer");
+            Error::new(Code::StoreUnavailable, "the database does not answer")
+        }
+        StoreError::NotFound
+        | StoreError::AlreadyExists
+        | StoreError::Corrupt { .. }
+        | StoreError::Schema { .. } => internal(&error),
+    }
+}
+
+pub(crate) fn isolation_error(error: &IsolationError) -> Error {
+    let detail = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+    match error {
+        IsolationError::Gone => Error::new(Code::SandboxFailed, "the sandbox is not alive"),
+        IsolationError::Unavailable(why) => {
+            Error::new(Code::IsolationUnavailable, format!("this host cannot run this isolation level: {why}"))
+                .hint("'atoll doctor' says what is missing")
+        }
+        IsolationError::Unenforceable(why) => {
+            Error::new(Code::LimitUnenforceable, format!("a limit cannot be enforced on this host: {why}"))
+                .hint("'atoll doctor' says what is missing")
+        }
+        IsolationError::HostFull { what, .. } => {
+            tracing::error!(error = chain(error), "the host is full");
+            Error::new(Code::HostDiskFull, format!("the host is out of {what}")).hint("free some, then try again")
+        }
+        IsolationError::BadRoot(why) => {
+            Error::new(Code::ImageInvalid, format!("the image cannot be used as a root: {why}"))
+        }
+        IsolationError::Kernel { step, .. } => {
+            tracing::error!(error = chain(error), "the kernel refused");
+            Error::new(Code::Internal, format!("failed to {step}{detail}"))
+                .hint("'atoll doctor' may say why; the server's log has the details")
+        }
+    }
+}
+
+/// What a refusal or failure of the guest means for the caller.
+#[must_use]
+pub fn guest_error(error: GuestError) -> Error {
+    let (reason, message) = match error {
+        GuestError::Failure { reason, message } => (reason, message),
+        GuestError::Closed => {
+            return Error::new(Code::GuestUnavailable, "the connection to the sandbox broke off");
+        }
+        GuestError::Timeout => return Error::new(Code::Timeout, "the sandbox did not answer in time"),
+        GuestError::Protocol(why) => {
+            tracing::warn!(%why, "a guest broke the protocol");
+            return Error::new(Code::GuestUnavailable, "the sandbox's guest agent broke the protocol");
+        }
+    };
+    let code = match reason {
+        Reason::Other => Code::Internal,
+        Reason::NotFound => Code::FileNotFound,
+        Reason::Exists => Code::FileExists,
+        Reason::NotADirectory => Code::NotADirectory,
+        Reason::IsADirectory => Code::IsADirectory,
+        Reason::NotEmpty => Code::DirectoryNotEmpty,
+        Reason::Denied => Code::PermissionDenied,
+        Reason::NoSpace => Code::DiskFull,
+        Reason::Invalid => Code::PathInvalid,
+        Reason::NoSuchExec => Code::ExecNotFound,
+        Reason::ExecEnded => Code::ExecEnded,
+        Reason::StdinClosed => Code::StdinClosed,
+        Reason::NotATerminal => Code::NotATerminal,
+        Reason::CwdNotFound => Code::CwdNotFound,
+        Reason::UserNotFound => Code::UserNotFound,
+        Reason::CommandNotFound => Code::CommandNotFound,
+        Reason::CommandNotExecutable => Code::CommandNotExecutable,
+        Reason::PortClosed => Code::PortClosed,
+        Reason::NoProcesses | Reason::NoMemory => Code::LimitExceeded,
+        Reason::Conflict => Code::IdempotencyMismatch,
+    };
+    let message = if message.is_empty() { format!("{reason:?}") } else { message };
+    let error = Error::new(code, message);
+    match reason {
+        Reason::NoSpace => error.hint("delete files in the sandbox, or create one with a larger disk"),
+        Reason::NoProcesses => error.hint("end some processes, or create a sandbox with a larger 'pids' limit"),
+        Reason::NoMemory => error.hint("end some processes, or raise the sandbox's memory limit"),
+        Reason::CwdNotFound => error.hint("create the directory first, or leave 'cwd' out"),
+        Reason::UserNotFound => error.hint("name a user of the image, or a numeric id"),
+        Reason::Other
+        | Reason::NotFound
+        | Reason::Exists
+        | Reason::NotADirectory
+        | Reason::IsADirectory
+        | Reason::NotEmpty
+        | Reason::Denied
+        | Reason::Invalid
+        | Reason::NoSuchExec
+        | Reason::ExecEnded
+        | Reason::StdinClosed
+        | Reason::NotATerminal
+        | Reason::CommandNotFound
+        | Reason::CommandNotExecutable
+        | Reason::PortClosed
+        | Reason::Conflict => error,
+    }
+}

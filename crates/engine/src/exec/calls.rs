@@ -1,0 +1,275 @@
+//! What callers can do with execs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::exec::{ExecState, ExitReason};
+use atoll_core::id::ExecId;
+use atoll_core::limits::{EXECS_RUNNING_MAX_COUNT, STDIN_CHUNK_MAX_BYTES};
+use atoll_core::spec::{ExecDraft, ExecSpec, TtySize};
+use atoll_core::{Code, Error, Result};
+use atoll_guest_protocol::messages;
+use atoll_guest_protocol::messages::{ResizeExec, SignalExec};
+use atoll_store::ExecRecord;
+use bytes::Bytes;
+
+use crate::clock::now_ms;
+use crate::engine::{Caller, Engine, Inner};
+use crate::errors::{guest_error, store_error};
+use crate::log::{self, Extent};
+use crate::sandbox::SandboxShared;
+
+use super::output::OutputReader;
+use super::session;
+use super::shared::{ExecShared, ExecView, Progress, Started};
+
+/// An exec as it was found: its session runs here, or it has ended.
+enum Found {
+    Live(Arc<ExecShared>),
+    Ended(ExecRecord),
+}
+
+impl Engine {
+    /// Runs a command. Answers when it runs (or could not be started, which counts as exit 126 or 127).
+    ///
+    /// # Errors
+    /// Whatever is wrong with the draft, the sandbox, the working directory or the user;
+    /// [`Code::IdempotencyMismatch`]; [`Code::LimitExceeded`]. Then nothing ran.
+    pub async fn create_exec(&self, sandbox: &str, draft: ExecDraft, caller: &Caller) -> Result<ExecView> {
+        let sandbox = self.inner.sandbox(sandbox)?;
+        sandbox.usable().await?;
+        let record = new_record(&sandbox, draft, caller)?;
+        let digest = record.request_digest.clone();
+        let exec = ExecShared::new(record, Extent::default(), None);
+        sandbox.enter_exec(&exec, EXECS_RUNNING_MAX_COUNT)?;
+        session::spawn_new(&self.inner, &sandbox, &exec);
+        match exec.wait_started().await? {
+            Started::Yes => Ok(exec.view()),
+            Started::No(error) => Err(error),
+            Started::Existing(other) if other.request_digest == digest => {
+                self.existing(&sandbox, *other).await
+            }
+            Started::Existing(_) => Err(Error::new(
+                Code::IdempotencyMismatch,
+                "the idempotency key was used before with another command",
+            )
+            .hint("use a new key for a new command")),
+        }
+    }
+
+    /// The exec that a repeated request means, once it has started.
+    async fn existing(&self, sandbox: &SandboxShared, record: ExecRecord) -> Result<ExecView> {
+        if let Some(live) = sandbox.live_exec(&record.id) {
+            if let Started::No(error) = live.wait_started().await? {
+                return Err(error);
+            }
+            return Ok(live.view());
+        }
+        self.exec(sandbox.record().id.as_str(), record.id.as_str()).await
+    }
+
+    /// An exec as it is now.
+    ///
+    /// # Errors
+    /// [`Code::SandboxNotFound`] or [`Code::ExecNotFound`].
+    pub async fn exec(&self, sandbox: &str, exec: &str) -> Result<ExecView> {
+        let sandbox = self.inner.sandbox(sandbox)?;
+        match self.find_exec(&sandbox, exec).await? {
+            Found::Live(live) => Ok(live.view()),
+            Found::Ended(record) => self.ended_view(record).await,
+        }
+    }
+
+    /// Waits until an exec has ended, at most `wait`; gives it as it is then.
+    ///
+    /// # Errors
+    /// As [`Self::exec`].
+    pub async fn wait_exec(&self, sandbox: &str, exec: &str, wait: Duration) -> Result<ExecView> {
+        let sandbox = self.inner.sandbox(sandbox)?;
+        match self.find_exec(&sandbox, exec).await? {
+            Found::Live(live) => {
+                let mut progress = live.progress.subscribe();
+                let ended = progress.wait_for(|progress| progress.state.is_final());
+                // Whether it ended, the wait did, or the server stops: the view says how things are.
+                drop(tokio::time::timeout(wait, ended).await);
+                Ok(live.view())
+            }
+            Found::Ended(record) => self.ended_view(record).await,
+        }
+    }
+
+    /// Output from `offset` on. `attach` counts the reader as a client for `kill_on_disconnect`.
+    ///
+    /// # Errors
+    /// As [`Self::exec`]; [`Code::OffsetOutOfRange`] when `offset` lies beyond the end.
+    pub async fn output(&self, sandbox: &str, exec: &str, offset: u64, attach: bool) -> Result<OutputReader> {
+        let sandbox = self.inner.sandbox(sandbox)?;
+        let sandbox_id = sandbox.record().id;
+        let (reader, extent) = match self.find_exec(&sandbox, exec).await? {
+            Found::Live(live) => {
+                let dir = self.inner.log_dir(&sandbox_id, live.id());
+                let extent = live.view().extent;
+                (OutputReader::live(dir, offset, &live, attach), extent)
+            }
+            Found::Ended(record) => {
+                let dir = self.inner.log_dir(&sandbox_id, &record.id);
+                let view = self.ended_view(record).await?;
+                let progress = Progress {
+                    state: view.record.state,
+                    pid: view.record.pid,
+                    exit: view.record.exit,
+                    ended_ms: view.record.ended_ms,
+                    extent: view.extent,
+                };
+                (OutputReader::ended(dir, offset, progress), view.extent)
+            }
+        };
+        if offset > extent.end {
+            return Err(Error::new(
+                Code::OffsetOutOfRange,
+                format!("offset {offset} lies beyond the end, which is {}", extent.end),
+            )
+            .hint("ask from the 'next_offset' of the last answer, or from 0"));
+        }
+        Ok(reader)
+    }
+
+    /// Writes standard input; returns when the guest has it. `close` ends it after these bytes.
+    ///
+    /// # Errors
+    /// [`Code::ExecEnded`], [`Code::StdinClosed`], [`Code::TooLarge`], or what [`Self::guest`] gives.
+    pub async fn write_stdin(&self, sandbox: &str, exec: &str, bytes: Bytes, close: bool) -> Result<u64> {
+        if bytes.len() > STDIN_CHUNK_MAX_BYTES {
+            return Err(Error::new(Code::TooLarge, "more than 1 MiB of standard input in one call")
+                .hint("send it in pieces"));
+        }
+        let live = self.running(sandbox, exec).await?;
+        if !live.inserted().spec.stdin {
+            return Err(Error::new(Code::StdinClosed, "the exec was created without standard input")
+                .hint("create it with 'stdin': true"));
+        }
+        let size = bytes.len() as u64;
+        let guest = self.guest(sandbox).await?;
+        tokio::select! {
+            written = guest.write_stdin(live.id().as_str(), bytes, close) => written.map_err(guest_error)?,
+            () = guest.dead() => return Err(Error::new(Code::SandboxFailed, "the sandbox died")),
+        }
+        Ok(size)
+    }
+
+    /// Sends a signal, given by name or number, to the process group or the whole tree.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`], [`Code::ExecEnded`], or what [`Self::guest`] gives.
+    pub async fn signal_exec(&self, sandbox: &str, exec: &str, signal: &str, tree: bool) -> Result<()> {
+        let signal = super::signal::parse(signal)?;
+        let live = self.running(sandbox, exec).await?;
+        let request = SignalExec { exec_id: live.id().to_string(), signal, tree };
+        self.guest(sandbox).await?.signal_exec(request).await.map_err(guest_error)
+    }
+
+    /// Changes the size of an exec's terminal.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`], [`Code::NotATerminal`], [`Code::ExecEnded`], or what [`Self::guest`] gives.
+    pub async fn resize_exec(&self, sandbox: &str, exec: &str, size: TtySize) -> Result<()> {
+        size.validate("size")?;
+        let live = self.running(sandbox, exec).await?;
+        if live.inserted().spec.tty.is_none() {
+            return Err(Error::new(Code::NotATerminal, "the exec does not run on a terminal"));
+        }
+        let size = messages::TtySize { cols: size.cols.into(), rows: size.rows.into() };
+        let request = ResizeExec { exec_id: live.id().to_string(), size: Some(size) };
+        self.guest(sandbox).await?.resize_exec(request).await.map_err(guest_error)
+    }
+
+    /// Kills the whole tree of an exec and waits for its end. An exec that has ended is left as it is.
+    ///
+    /// # Errors
+    /// As [`Self::exec`]; [`Code::Timeout`] when it does not end.
+    pub async fn kill_exec(&self, sandbox: &str, exec: &str) -> Result<ExecView> {
+        const KILL_WAIT: Duration = Duration::from_secs(30);
+        let shared = self.inner.sandbox(sandbox)?;
+        if let Found::Live(live) = self.find_exec(&shared, exec).await? {
+            live.ask_kill(ExitReason::Killed);
+            let mut progress = live.progress.subscribe();
+            let ended = progress.wait_for(|progress| progress.state.is_final());
+            if tokio::time::timeout(KILL_WAIT, ended).await.is_err() {
+                return Err(Error::new(Code::Timeout, "the exec does not end")
+                    .hint("a process in it may hang in the kernel; delete the sandbox"));
+            }
+            return Ok(live.view());
+        }
+        self.exec(sandbox, exec).await
+    }
+
+    async fn running(&self, sandbox: &str, exec: &str) -> Result<Arc<ExecShared>> {
+        let sandbox = self.inner.sandbox(sandbox)?;
+        match self.find_exec(&sandbox, exec).await? {
+            Found::Live(live) => Ok(live),
+            Found::Ended(record) => {
+                Err(Error::new(Code::ExecEnded, format!("the exec has {}", match record.state {
+                    ExecState::Lost => "ended with its sandbox",
+                    ExecState::Starting | ExecState::Running | ExecState::Exited => "ended",
+                })))
+            }
+        }
+    }
+
+    async fn find_exec(&self, sandbox: &SandboxShared, exec: &str) -> Result<Found> {
+        let id: ExecId = exec.parse()?;
+        // Twice: it may end, and so move from the table to the store only, between the two look-ups.
+        for _ in 0..2 {
+            if let Some(live) = sandbox.live_exec(&id) {
+                return Ok(Found::Live(live));
+            }
+            let stored = self.inner.store.exec(&id).await.map_err(store_error)?;
+            match stored {
+                Some(record) if record.sandbox == sandbox.record().id && record.state.is_final() => {
+                    return Ok(Found::Ended(record));
+                }
+                _ => {}
+            }
+        }
+        Err(ExecId::not_found(exec))
+    }
+
+    pub(crate) async fn ended_view(&self, record: ExecRecord) -> Result<ExecView> {
+        let dir = self.inner.log_dir(&record.sandbox, &record.id);
+        let found = tokio::task::spawn_blocking(move || log::extent(&dir)).await;
+        let extent = found.unwrap_or_else(|panic| Err(panic.into())).unwrap_or_else(|error| {
+            tracing::error!(%error, "an output log cannot be read");
+            Extent::default()
+        });
+        // A log that is shorter than recorded lost its tail with the machine: say so as a gap.
+        let end = record.output_bytes.max(extent.end);
+        let first = if extent.end < end && extent.end == 0 { end } else { extent.first };
+        Ok(ExecView { record, extent: Extent { first, end } })
+    }
+}
+
+fn new_record(sandbox: &SandboxShared, draft: ExecDraft, caller: &Caller) -> Result<ExecRecord> {
+    let record = sandbox.record();
+    let idempotency_key = draft.idempotency_key.clone();
+    // The spec, not the draft, is digested: a retry may spell out a default.
+    let spec = ExecSpec::resolve(draft, &record.spec)?;
+    let text = serde_json::to_vec(&spec).map_err(|error| {
+        tracing::error!(%error, "a spec cannot be written as JSON");
+        Error::new(Code::Internal, "the request cannot be recorded")
+    })?;
+    let created_ms = now_ms();
+    Ok(ExecRecord {
+        id: Inner::new_exec_id(created_ms)?,
+        sandbox: record.id,
+        idempotency_key,
+        request_digest: blake3::hash(&text).to_hex().to_string(),
+        spec,
+        state: ExecState::Starting,
+        pid: None,
+        exit: None,
+        output_bytes: 0,
+        started_by: caller.key.clone(),
+        created_ms,
+        ended_ms: None,
+    })
+}

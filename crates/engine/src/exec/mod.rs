@@ -1,0 +1,17 @@
+//! Execs: durable commands.
+//!
+//! A [`session`] task owns each running exec: it moves output from the guest to the log, acknowledges
+//! what is safe, keeps the timeouts and records the end. Everybody else reads [`ExecShared`] and the
+//! log. A session outlives broken guest connections: it waits for the next one and attaches at the
+//! offset where its log ends.
+
+mod calls;
+mod output;
+mod session;
+mod shared;
+mod signal;
+
+pub use output::{OutputEvent, OutputReader};
+pub(crate) use session::{take_up, wait_ended};
+pub(crate) use shared::ExecShared;
+pub use shared::ExecView;

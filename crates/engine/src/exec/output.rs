@@ -1,0 +1,124 @@
+//! Reading an exec's output: any number of readers, each at its own offset and pace.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use atoll_core::exec::{ExecState, Exit};
+use atoll_core::{Code, Error, Result};
+use tokio::sync::watch;
+
+use crate::log::{Extent, LogReader, Piece};
+
+use super::shared::{Attachment, ExecShared, Progress};
+
+/// What a reader gets next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OutputEvent {
+    /// Output, or a gap.
+    Piece(Piece),
+    /// There is no more: how it ended.
+    End {
+        /// `exited` or `lost`.
+        state: ExecState,
+        /// How.
+        exit: Exit,
+        /// One past the last byte.
+        offset: u64,
+    },
+}
+
+/// Follows the output of one exec from an offset on.
+#[derive(Debug)]
+pub struct OutputReader {
+    /// `None` only while it is on a blocking thread, or after a call was cancelled there.
+    reader: Option<LogReader>,
+    dir: PathBuf,
+    offset: u64,
+    source: Source,
+    _attachment: Option<Attachment>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Live(watch::Receiver<Progress>),
+    Ended(Progress),
+}
+
+impl OutputReader {
+    pub(super) fn live(dir: PathBuf, offset: u64, exec: &Arc<ExecShared>, attach: bool) -> Self {
+        let attachment = attach.then(|| Attachment::new(Arc::clone(exec)));
+        Self::new(dir, offset, Source::Live(exec.progress.subscribe()), attachment)
+    }
+
+    pub(super) fn ended(dir: PathBuf, offset: u64, progress: Progress) -> Self {
+        Self::new(dir, offset, Source::Ended(progress), None)
+    }
+
+    fn new(dir: PathBuf, offset: u64, source: Source, attachment: Option<Attachment>) -> Self {
+        Self { reader: None, dir, offset, source, _attachment: attachment }
+    }
+
+    /// Offset of the next byte.
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    fn progress(&mut self) -> Progress {
+        match &mut self.source {
+            Source::Live(progress) => progress.borrow_and_update().clone(),
+            Source::Ended(progress) => progress.clone(),
+        }
+    }
+
+    /// The next event, waiting for it. Cancelling the wait loses nothing.
+    ///
+    /// # Errors
+    /// [`Code::Internal`] when the log cannot be read, [`Code::ShuttingDown`] when the server stops.
+    pub async fn next(&mut self, max_bytes: usize) -> Result<OutputEvent> {
+        loop {
+            if let Some(event) = self.next_now(max_bytes).await? {
+                return Ok(event);
+            }
+            let Source::Live(progress) = &mut self.source else {
+                return Err(Error::new(Code::Internal, "an ended exec has no end"));
+            };
+            if progress.changed().await.is_err() {
+                return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
+            }
+        }
+    }
+
+    /// The next event if there is one now.
+    ///
+    /// # Errors
+    /// [`Code::Internal`] when the log cannot be read.
+    pub async fn next_now(&mut self, max_bytes: usize) -> Result<Option<OutputEvent>> {
+        let progress = self.progress();
+        if self.offset < progress.extent.end {
+            let piece = self.read(progress.extent, max_bytes).await?;
+            return Ok(piece.map(OutputEvent::Piece));
+        }
+        Ok(progress.exit.filter(|_| progress.state.is_final()).map(|exit| OutputEvent::End {
+            state: progress.state,
+            exit,
+            offset: progress.extent.end,
+        }))
+    }
+
+    async fn read(&mut self, extent: Extent, max_bytes: usize) -> Result<Option<Piece>> {
+        let mut reader = self.reader.take().unwrap_or_else(|| LogReader::new(&self.dir, self.offset));
+        let read = tokio::task::spawn_blocking(move || {
+            let piece = reader.next_piece(extent, max_bytes);
+            (reader, piece)
+        });
+        let failed = |error: &dyn std::fmt::Display| {
+            tracing::error!(%error, "an output log cannot be read");
+            Error::new(Code::Internal, "the output log cannot be read")
+        };
+        let (reader, piece) = read.await.map_err(|error| failed(&error))?;
+        self.offset = reader.offset();
+        self.reader = Some(reader);
+        piece.map_err(|error| failed(&error))
+    }
+}

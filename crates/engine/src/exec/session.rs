@@ -1,0 +1,549 @@
+//! The session: one task that owns a running exec.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::exec::{ExecState, Exit, ExitContext, ExitReason, OutputStream, classify};
+use atoll_core::limits::EXECS_KEPT_MAX_COUNT;
+use atoll_core::{Code, Result};
+use atoll_guest_protocol::client::{ExecEvent, ExecStream, GuestClient, GuestError};
+use atoll_guest_protocol::messages::{AttachExec, Exited, Reason, SignalExec, StartExec, TtySize};
+use atoll_store::{ExecRecord, Insertion};
+use bytes::Bytes;
+use futures::FutureExt as _;
+use tokio::time::Instant;
+
+use crate::clock::now_ms;
+use crate::engine::Inner;
+use crate::errors::{chain, guest_error, store_error};
+use crate::log::LogWriter;
+use crate::sandbox::SandboxShared;
+
+use super::shared::{ExecShared, Started};
+
+const SIGKILL: i32 = 9;
+/// Output taken together before it is written to the log, bytes.
+const BATCH_MAX_BYTES: usize = 1 << 20;
+/// Pause before writing again when the host's disk is full.
+const FULL_PAUSE: Duration = Duration::from_millis(500);
+/// Pause before telling the store again when it does not answer.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
+/// A kill is sent again this long after, until the exec has ended: a new process may have slipped by.
+const KILL_AGAIN: Duration = Duration::from_secs(2);
+
+/// Starts a new exec: enters its row, starts it in the guest, then serves it.
+pub(super) fn spawn_new(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>, exec: &Arc<ExecShared>) {
+    let session = Session::new(inner, sandbox, exec);
+    inner.tracker.spawn(session.run_new());
+}
+
+/// Takes up execs that an earlier process started.
+pub(crate) async fn take_up(
+    inner: &Arc<Inner>,
+    sandbox: &Arc<SandboxShared>,
+    client: &GuestClient,
+) -> Result<()> {
+    let id = sandbox.record().id;
+    let known = client.list_execs().await.map_err(guest_error)?;
+    let open = inner.store.open_execs().await.map_err(store_error)?;
+    let open: Vec<ExecRecord> = open.into_iter().filter(|exec| exec.sandbox == id).collect();
+    for info in &known {
+        if !open.iter().any(|exec| exec.id.as_str() == info.exec_id) {
+            // Its end is recorded already; only the guest had not been told.
+            client.forget_exec(&info.exec_id).await.map_err(guest_error)?;
+        }
+    }
+    for record in open {
+        if !known.iter().any(|info| info.exec_id == record.id.as_str()) {
+            // The guest never heard of it, so nobody was told that it exists.
+            inner.store.delete_exec(&record.id).await.map_err(store_error)?;
+            continue;
+        }
+        let exec = ExecShared::new(record, crate::log::Extent::default(), Some(Started::Yes));
+        sandbox.enter_exec(&exec, usize::MAX)?;
+        inner.tracker.spawn(Session::new(inner, sandbox, &exec).run_taken_up());
+    }
+    Ok(())
+}
+
+/// Waits until no session of a dead sandbox is left.
+pub(crate) async fn wait_ended(sandbox: &SandboxShared) {
+    for exec in sandbox.live_execs() {
+        exec.progress.subscribe().wait_for(|progress| progress.state.is_final()).await.ok();
+        exec.started.subscribe().wait_for(Option::is_some).await.ok();
+    }
+}
+
+struct Session {
+    inner: Arc<Inner>,
+    sandbox: Arc<SandboxShared>,
+    exec: Arc<ExecShared>,
+    /// `None` only while the writer is on a blocking thread.
+    log: Option<LogWriter>,
+    /// Number of the guest link that is used or was used last.
+    link: u64,
+    /// Kernel out-of-memory kills in the sandbox when the exec began.
+    oom_kills_before: u64,
+    timeout_at: Option<Instant>,
+    idle_at: Option<Instant>,
+    kill_again_at: Option<Instant>,
+}
+
+/// What ended the serving of an exec.
+enum End {
+    Exited(Exited),
+    SandboxDied,
+    ServerStops,
+}
+
+enum Next {
+    Event(Result<Option<ExecEvent>, GuestError>),
+    Kill,
+    TimedOut,
+    IdleTimedOut,
+    Dead,
+    Stop,
+}
+
+impl Session {
+    fn new(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>, exec: &Arc<ExecShared>) -> Self {
+        Self {
+            inner: Arc::clone(inner),
+            sandbox: Arc::clone(sandbox),
+            exec: Arc::clone(exec),
+            log: None,
+            link: 0,
+            oom_kills_before: 0,
+            timeout_at: None,
+            idle_at: None,
+            kill_again_at: None,
+        }
+    }
+
+    async fn run_new(mut self) {
+        match self.insert_and_start().await {
+            Ok(Some(stream)) => {
+                self.exec.progress.send_modify(|progress| progress.pid = Some(stream.pid));
+                self.exec.started.send_replace(Some(Started::Yes));
+                self.run(stream).await;
+            }
+            Ok(None) => {
+                self.leave();
+                self.exec.started.send_if_modified(|started| {
+                    let first = started.is_none();
+                    started.get_or_insert(Started::Yes);
+                    first
+                });
+            }
+            Err(error) => {
+                self.exec.progress.send_modify(|progress| progress.state = ExecState::Lost);
+                self.leave();
+                self.exec.started.send_replace(Some(Started::No(error)));
+            }
+        }
+    }
+
+    async fn run_taken_up(mut self) {
+        if let Err(error) = self.open_log().await {
+            tracing::error!(exec = %self.exec.id(), %error, "an output log cannot be opened");
+            return self.finish(Exit::sandbox_died(), ExecState::Lost).await;
+        }
+        self.start_clocks();
+        match self.attach_next_link().await {
+            Ok(stream) => self.run(stream).await,
+            Err(end) => self.end(end).await,
+        }
+    }
+
+    // === start ===
+
+    /// `None`: it is not ours to run: another exec has the key, or it ended without running.
+    async fn insert_and_start(&mut self) -> Result<Option<ExecStream>> {
+        let record = self.exec.inserted();
+        if let Insertion::Existing(other) = self.inner.store.insert_exec(record).await.map_err(store_error)? {
+            self.exec.progress.send_modify(|progress| progress.state = ExecState::Lost);
+            self.exec.started.send_replace(Some(Started::Existing(other)));
+            return Ok(None);
+        }
+        fail::fail_point!("engine.exec.journalled");
+        self.open_log().await.map_err(|error| host_error(&error))?;
+        let (started, oom_kills) = tokio::join!(self.start_in_guest(), oom_kills(&self.sandbox));
+        self.oom_kills_before = oom_kills;
+        fail::fail_point!("engine.exec.started");
+        self.start_clocks();
+        match started {
+            Ok(stream) => Ok(Some(stream)),
+            Err(GuestError::Failure { reason: Reason::CommandNotFound, .. }) => {
+                self.finish(Exit::not_started(Code::CommandNotFound), ExecState::Exited).await;
+                Ok(None)
+            }
+            Err(GuestError::Failure { reason: Reason::CommandNotExecutable, .. }) => {
+                self.finish(Exit::not_started(Code::CommandNotExecutable), ExecState::Exited).await;
+                Ok(None)
+            }
+            Err(error) => {
+                self.inner.store.delete_exec(self.exec.id()).await.map_err(store_error)?;
+                Err(guest_error(error))
+            }
+        }
+    }
+
+    /// Starting is idempotent in the guest, so a connection that broke meanwhile is no reason to give up.
+    async fn start_in_guest(&self) -> Result<ExecStream, GuestError> {
+        let mut last = self.link;
+        loop {
+            let Ok((number, client)) = self.next_link(last).await else { return Err(GuestError::Closed) };
+            match client.start_exec(start_message(self.exec.inserted())).await {
+                Err(GuestError::Closed) => last = number,
+                other => return other,
+            }
+        }
+    }
+
+    async fn open_log(&mut self) -> io::Result<()> {
+        let record = self.exec.inserted();
+        let dir = self.inner.log_dir(&record.sandbox, &record.id);
+        let keep = record.spec.keep_output_bytes;
+        let log = blocking(move || LogWriter::open(&dir, keep)).await?;
+        let extent = log.extent();
+        self.log = Some(log);
+        self.exec.progress.send_modify(|progress| {
+            progress.extent = extent;
+            progress.state = ExecState::Running;
+        });
+        Ok(())
+    }
+
+    fn start_clocks(&mut self) {
+        let spec = &self.exec.inserted().spec;
+        let began_ms = self.exec.inserted().created_ms;
+        // A timeout counts from the start, also over a restart of the server.
+        self.timeout_at = spec.timeout_ms.map(|timeout| {
+            let left = began_ms.saturating_add(timeout).saturating_sub(now_ms());
+            Instant::now() + Duration::from_millis(left)
+        });
+        self.reset_idle();
+    }
+
+    fn reset_idle(&mut self) {
+        let idle = self.exec.inserted().spec.idle_timeout_ms;
+        self.idle_at = idle.map(|idle| Instant::now() + Duration::from_millis(idle));
+    }
+
+    // === life ===
+
+    async fn run(mut self, mut stream: ExecStream) {
+        loop {
+            let pid = stream.pid;
+            self.exec.progress.send_if_modified(|progress| progress.pid.replace(pid) != Some(pid));
+            match self.serve(&mut stream).await {
+                Ok(end) => return self.end(end).await,
+                Err(error) => {
+                    tracing::debug!(exec = %self.exec.id(), error = chain(&error), "an exec's stream broke");
+                }
+            }
+            match self.attach_next_link().await {
+                Ok(next) => stream = next,
+                Err(end) => return self.end(end).await,
+            }
+        }
+    }
+
+    /// Serves one stream until the exec ends (`Ok`) or the stream breaks (`Err`).
+    async fn serve(&mut self, stream: &mut ExecStream) -> Result<End, GuestError> {
+        if stream.offset != self.end_offset() {
+            return Err(GuestError::Protocol("the guest resumed at another offset".into()));
+        }
+        loop {
+            match self.next(stream).await {
+                Next::Event(event) => match event? {
+                    Some(ExecEvent::Output { stderr, bytes }) => {
+                        if let Some(exited) = self.take_output(stream, stderr, bytes).await? {
+                            return Ok(End::Exited(exited));
+                        }
+                    }
+                    Some(ExecEvent::Exited(exited)) => return Ok(End::Exited(exited)),
+                    None => return Err(GuestError::Closed),
+                },
+                Next::Kill => self.kill().await,
+                Next::TimedOut => {
+                    self.timeout_at = None;
+                    self.exec.ask_kill(ExitReason::TimedOut);
+                }
+                Next::IdleTimedOut => {
+                    self.idle_at = None;
+                    self.exec.ask_kill(ExitReason::IdleTimedOut);
+                }
+                Next::Dead => return Ok(End::SandboxDied),
+                Next::Stop => return Ok(End::ServerStops),
+            }
+        }
+    }
+
+    async fn next(&self, stream: &mut ExecStream) -> Next {
+        tokio::select! {
+            biased;
+            () = self.inner.shutdown.cancelled() => Next::Stop,
+            () = self.exec.kill.notified() => Next::Kill,
+            () = at(self.kill_again_at) => Next::Kill,
+            () = at(self.timeout_at) => Next::TimedOut,
+            event = stream.next() => Next::Event(event),
+            () = at(self.idle_at) => Next::IdleTimedOut,
+            () = self.sandbox.dead.cancelled() => Next::Dead,
+        }
+    }
+
+    /// Writes what has arrived to the log, then acknowledges it. Gives the exit if that came along.
+    async fn take_output(
+        &mut self,
+        stream: &mut ExecStream,
+        stderr: bool,
+        bytes: Bytes,
+    ) -> Result<Option<Exited>, GuestError> {
+        let mut batch = vec![(stderr, bytes)];
+        let mut size = batch[0].1.len();
+        let mut exited = None;
+        // Take along what is here already: one write and one acknowledgement for all.
+        while size < BATCH_MAX_BYTES {
+            match stream.next().now_or_never() {
+                Some(Ok(Some(ExecEvent::Output { stderr, bytes }))) => {
+                    size += bytes.len();
+                    batch.push((stderr, bytes));
+                }
+                Some(Ok(Some(ExecEvent::Exited(end)))) => {
+                    exited = Some(end);
+                    break;
+                }
+                // Nothing there, or broken: the next call says so again.
+                Some(Ok(None) | Err(_)) | None => break,
+            }
+        }
+        self.append(batch).await;
+        fail::fail_point!("engine.exec.appended");
+        self.reset_idle();
+        if exited.is_none() {
+            stream.ack(self.end_offset()).await?;
+        }
+        Ok(exited)
+    }
+
+    fn end_offset(&self) -> u64 {
+        self.log.as_ref().map_or(0, |log| log.extent().end)
+    }
+
+    /// Appends to the log. While the host's disk is full this waits, and with it the guest and the
+    /// command: nothing is lost.
+    async fn append(&mut self, batch: Vec<(bool, Bytes)>) {
+        let Some(mut log) = self.log.take() else { return };
+        let goal = log.extent().end + batch.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
+        let batch = Arc::new(batch);
+        let base = log.extent().end;
+        let mut warned = false;
+        loop {
+            let pieces = Arc::clone(&batch);
+            let written = blocking_with(log, move |log| append_from(log, base, &pieces)).await;
+            let (back, outcome) = written;
+            log = back;
+            let extent = log.extent();
+            self.exec.progress.send_modify(|progress| progress.extent = extent);
+            match outcome {
+                Ok(()) => break,
+                Err(error) => {
+                    if !warned {
+                        tracing::error!(exec = %self.exec.id(), %error, "output cannot be written, waiting");
+                        warned = true;
+                    }
+                    tokio::select! {
+                        () = tokio::time::sleep(FULL_PAUSE) => {}
+                        () = self.inner.shutdown.cancelled() => break,
+                        () = self.sandbox.dead.cancelled() => break,
+                    }
+                }
+            }
+        }
+        debug_assert!(log.extent().end <= goal);
+        self.log = Some(log);
+    }
+
+    async fn kill(&mut self) {
+        self.kill_again_at = Some(Instant::now() + KILL_AGAIN);
+        let link = self.sandbox.guest.borrow().clone();
+        let Some(link) = link else { return };
+        let request =
+            SignalExec { exec_id: self.exec.id().to_string(), signal: SIGKILL, tree: true };
+        if let Err(error) = link.client.signal_exec(request).await {
+            tracing::debug!(exec = %self.exec.id(), error = chain(&error), "a kill did not get through");
+        }
+    }
+
+    /// The first link with a number above `last`.
+    async fn next_link(&self, last: u64) -> Result<(u64, GuestClient), End> {
+        let mut guest = self.sandbox.guest.subscribe();
+        let newer = guest.wait_for(|link| link.as_ref().is_some_and(|link| link.number > last));
+        let link = tokio::select! {
+            biased;
+            link = newer => link.ok().and_then(|link| link.clone()),
+            () = self.sandbox.dead.cancelled() => return Err(End::SandboxDied),
+            () = self.inner.shutdown.cancelled() => return Err(End::ServerStops),
+        };
+        link.map(|link| (link.number, link.client)).ok_or(End::SandboxDied)
+    }
+
+    /// Waits for a connection and attaches where the log ends.
+    async fn attach_next_link(&mut self) -> Result<ExecStream, End> {
+        // The link may be the one whose stream broke: then attaching again is right if it lives, and
+        // fails at once if it does not.
+        let mut last = 0;
+        loop {
+            let (number, client) = self.next_link(last).await?;
+            last = number;
+            self.link = number;
+            let request = AttachExec { exec_id: self.exec.id().to_string(), offset: self.end_offset() };
+            match client.attach_exec(request).await {
+                Ok(stream) => {
+                    self.kill_again_at = self.exec.ended_by().map(|_| Instant::now());
+                    return Ok(stream);
+                }
+                Err(GuestError::Closed | GuestError::Timeout) => {}
+                Err(error) => {
+                    tracing::error!(exec = %self.exec.id(), error = chain(&error), "the guest lost an exec");
+                    return Err(End::SandboxDied);
+                }
+            }
+        }
+    }
+
+    // === end ===
+
+    async fn end(mut self, end: End) {
+        match end {
+            End::Exited(exited) => {
+                fail::fail_point!("engine.exec.exited");
+                let killed = exited.signal == Some(SIGKILL) || exited.code == Some(128 + SIGKILL);
+                let oom_killed = killed && oom_kills(&self.sandbox).await > self.oom_kills_before;
+                let context = ExitContext { ended_by: self.exec.ended_by(), oom_killed };
+                let exit = classify(exited.code, exited.signal, context);
+                self.finish(exit, ExecState::Exited).await;
+            }
+            End::SandboxDied => self.finish(Exit::sandbox_died(), ExecState::Lost).await,
+            End::ServerStops => self.leave(),
+        }
+    }
+
+    /// Records the end, then tells everybody. Until it is recorded nobody hears of it.
+    async fn finish(&mut self, exit: Exit, state: ExecState) {
+        let id = self.exec.id().clone();
+        let ended_ms = now_ms();
+        while let Err(error) =
+            self.inner.store.finish_exec(&id, state, &exit, self.end_offset(), ended_ms).await
+        {
+            if matches!(error, atoll_store::StoreError::NotFound) {
+                break; // the sandbox was removed with everything in it
+            }
+            tracing::error!(exec = %id, error = chain(&error), "the end of an exec cannot be recorded, trying again");
+            tokio::select! {
+                () = tokio::time::sleep(STORE_PAUSE) => {}
+                () = self.inner.shutdown.cancelled() => return self.leave(),
+            }
+        }
+        fail::fail_point!("engine.exec.finished");
+        self.exec.progress.send_modify(|progress| {
+            progress.state = state;
+            progress.exit = Some(exit);
+            progress.ended_ms = Some(ended_ms);
+        });
+        self.leave();
+        self.tidy();
+    }
+
+    fn leave(&self) {
+        self.sandbox.leave_exec(self.exec.id());
+    }
+
+    /// After the end, off everybody's path: the guest may forget it, and old execs go.
+    fn tidy(&self) {
+        let link = self.sandbox.guest.borrow().clone();
+        let exec = self.exec.id().clone();
+        let inner = Arc::clone(&self.inner);
+        let sandbox = self.exec.inserted().sandbox.clone();
+        self.inner.tracker.spawn(async move {
+            if let Some(link) = link
+                && let Err(error) = link.client.forget_exec(exec.as_str()).await
+            {
+                tracing::debug!(%exec, error = chain(&error), "the guest was not told to forget an exec");
+            }
+            match inner.store.prune_execs(&sandbox, EXECS_KEPT_MAX_COUNT as u64).await {
+                Ok(pruned) => {
+                    for old in pruned {
+                        drop(tokio::fs::remove_dir_all(inner.log_dir(&sandbox, &old)).await);
+                    }
+                }
+                Err(error) => tracing::warn!(error = chain(&error), "old execs could not be pruned"),
+            }
+        });
+    }
+}
+
+/// Sleeps until then, or for ever.
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn oom_kills(sandbox: &SandboxShared) -> u64 {
+    let id = sandbox.record().id;
+    sandbox.driver().oom_kills(&id).await.unwrap_or(0)
+}
+
+/// Appends what of `pieces` the log does not have yet; they begin at `base`.
+fn append_from(log: &mut LogWriter, base: u64, pieces: &[(bool, Bytes)]) -> io::Result<()> {
+    let mut at = base;
+    for (stderr, bytes) in pieces {
+        let have = usize::try_from(log.extent().end.saturating_sub(at)).unwrap_or(usize::MAX).min(bytes.len());
+        let stream = if *stderr { OutputStream::Stderr } else { OutputStream::Stdout };
+        log.append(stream, &bytes[have..])?;
+        at += bytes.len() as u64;
+    }
+    Ok(())
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| Err(io::Error::other(panic)))
+}
+
+/// Lends a writer to a blocking thread.
+async fn blocking_with(
+    mut log: LogWriter,
+    work: impl FnOnce(&mut LogWriter) -> io::Result<()> + Send + 'static,
+) -> (LogWriter, io::Result<()>) {
+    let done = tokio::task::spawn_blocking(move || {
+        let outcome = work(&mut log);
+        (log, outcome)
+    });
+    match done.await {
+        Ok(done) => done,
+        // Only a panic in the writer, or the runtime's end, leads here.
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+fn host_error(error: &io::Error) -> atoll_core::Error {
+    tracing::error!(%error, "an output log cannot be opened");
+    atoll_core::Error::new(Code::Internal, "the host cannot keep the output log")
+}
+
+fn start_message(record: &ExecRecord) -> StartExec {
+    let spec = &record.spec;
+    StartExec {
+        exec_id: record.id.to_string(),
+        argv: spec.argv.clone(),
+        env: spec.env.clone(),
+        cwd: spec.cwd.clone().unwrap_or_default(),
+        user: spec.user.clone(),
+        tty: spec.tty.map(|size| TtySize { cols: size.cols.into(), rows: size.rows.into() }),
+        stdin: spec.stdin,
+    }
+}

@@ -1,0 +1,132 @@
+//! What everybody may see of a running exec.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use atoll_core::exec::{ExecState, Exit, ExitReason};
+use atoll_core::id::ExecId;
+use atoll_core::{Code, Error, Result};
+use atoll_store::ExecRecord;
+use tokio::sync::{Notify, watch};
+
+use crate::log::Extent;
+
+/// Where an exec is, as its session last published it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub(crate) state: ExecState,
+    pub(crate) pid: Option<u32>,
+    pub(crate) exit: Option<Exit>,
+    pub(crate) ended_ms: Option<u64>,
+    pub(crate) extent: Extent,
+}
+
+/// An exec, for readers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecView {
+    /// The record, with the latest state.
+    pub record: ExecRecord,
+    /// What of its output is kept.
+    pub extent: Extent,
+}
+
+/// How the start ended.
+#[derive(Debug, Clone)]
+pub(crate) enum Started {
+    /// It runs, or ended at once (a command that does not exist counts as that).
+    Yes,
+    /// An exec with the same idempotency key is there already.
+    Existing(Box<ExecRecord>),
+    /// It never came into being.
+    No(Error),
+}
+
+/// The published side of an exec whose session runs.
+#[derive(Debug)]
+pub(crate) struct ExecShared {
+    record: ExecRecord,
+    pub(super) progress: watch::Sender<Progress>,
+    pub(super) started: watch::Sender<Option<Started>>,
+    /// Why Atoll ends it, once it does. The first reason stands.
+    ended_by: Mutex<Option<ExitReason>>,
+    pub(super) kill: Notify,
+    attached: AtomicUsize,
+}
+
+impl ExecShared {
+    pub(crate) fn new(record: ExecRecord, extent: Extent, started: Option<Started>) -> Arc<Self> {
+        let progress = Progress {
+            state: record.state,
+            pid: record.pid,
+            exit: record.exit.clone(),
+            ended_ms: record.ended_ms,
+            extent,
+        };
+        Arc::new(Self {
+            record,
+            progress: watch::Sender::new(progress),
+            started: watch::Sender::new(started),
+            ended_by: Mutex::default(),
+            kill: Notify::new(),
+            attached: AtomicUsize::new(0),
+        })
+    }
+
+    pub(crate) fn id(&self) -> &ExecId {
+        &self.record.id
+    }
+
+    /// The record as it was inserted.
+    pub(super) const fn inserted(&self) -> &ExecRecord {
+        &self.record
+    }
+
+    pub(crate) fn view(&self) -> ExecView {
+        let progress = self.progress.borrow().clone();
+        let mut record = self.record.clone();
+        record.state = progress.state;
+        record.pid = progress.pid;
+        record.exit = progress.exit;
+        record.ended_ms = progress.ended_ms;
+        record.output_bytes = progress.extent.end;
+        ExecView { record, extent: progress.extent }
+    }
+
+    pub(super) async fn wait_started(&self) -> Result<Started> {
+        let mut started = self.started.subscribe();
+        let outcome = started.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
+        outcome.ok_or_else(|| Error::new(Code::Internal, "the exec's session ended without an outcome"))
+    }
+
+    /// Asks the session to kill the tree.
+    pub(super) fn ask_kill(&self, reason: ExitReason) {
+        self.ended_by.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
+        self.kill.notify_one();
+    }
+
+    pub(super) fn ended_by(&self) -> Option<ExitReason> {
+        *self.ended_by.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A client is attached as long as this lives.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    exec: Arc<ExecShared>,
+}
+
+impl Attachment {
+    pub(super) fn new(exec: Arc<ExecShared>) -> Self {
+        exec.attached.fetch_add(1, Ordering::Relaxed);
+        Self { exec }
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        let last = self.exec.attached.fetch_sub(1, Ordering::Relaxed) == 1;
+        if last && self.exec.record.spec.kill_on_disconnect {
+            self.exec.ask_kill(ExitReason::Disconnected);
+        }
+    }
+}

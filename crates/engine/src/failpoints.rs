@@ -1,0 +1,23 @@
+//! Places where a test can kill the process or inject an error (feature `failpoints`).
+//!
+//! The list is the contract with the crash test: it kills at each of them and checks that recovery
+//! leaves nothing behind.
+
+/// Every fail point of the engine, in the order in which a create, an exec and a delete pass them.
+pub const ALL: &[&str] = &[
+    "engine.create.before",
+    "engine.create.journalled",
+    "engine.create.isolated",
+    "engine.create.connected",
+    "engine.create.configured",
+    "engine.create.committed",
+    "engine.exec.journalled",
+    "engine.exec.started",
+    "engine.exec.appended",
+    "engine.exec.exited",
+    "engine.exec.finished",
+    "engine.delete.marked",
+    "engine.delete.destroyed",
+    "engine.delete.logs_removed",
+    "engine.delete.unrecorded",
+];

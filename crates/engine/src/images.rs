@@ -1,0 +1,26 @@
+//! Which images are in use, so that none is taken from under a sandbox or a template.
+
+use std::collections::BTreeSet;
+
+use atoll_core::Result;
+
+use crate::engine::Engine;
+use crate::errors::store_error;
+
+impl Engine {
+    /// Digests of the images that sandboxes and templates use.
+    ///
+    /// # Errors
+    /// [`atoll_core::Code::StoreUnavailable`].
+    pub async fn images_in_use(&self) -> Result<BTreeSet<String>> {
+        let sandboxes = self.inner.all_sandboxes().into_iter();
+        let mut used: BTreeSet<String> =
+            sandboxes.filter_map(|sandbox| sandbox.record().image_digest).collect();
+        for template in self.inner.store.list_templates(None).await.map_err(store_error)? {
+            if let Ok(image) = self.inner.images.resolve(&template.spec.image) {
+                used.insert(image.digest.to_string());
+            }
+        }
+        Ok(used)
+    }
+}

@@ -1,0 +1,43 @@
+//! Use cases of Atoll: what can be asked of it, whatever the API.
+//!
+//! ```text
+//! server, dialects, CLI (embedded)
+//!          │ Engine::create_sandbox, create_exec, output, guest, delete_sandbox, …
+//!          ▼
+//!   sandbox actor ── one task owns each sandbox; changes are messages; readers watch what it publishes
+//!          │
+//!   exec session ── one task owns each running exec: guest stream → log on disk → acknowledge
+//!          │
+//!   Store (what must survive)   Isolation (the kernel)   GuestClient (inside)   Images
+//! ```
+//!
+//! # What survives `kill -9`
+//!
+//! A sandbox's row is written before anything of it is made, and says `running` before the caller is
+//! told; an exec's row is written before the guest hears of it. Everything a driver makes carries the
+//! sandbox id, so one undo ([`atoll_isolation::Isolation::destroy`]) serves every step. On start the
+//! `recovery` module reads rows (what is intended) and drivers (what is there) and makes them agree:
+//! the same code that a clean start runs.
+
+mod clock;
+mod create;
+mod engine;
+mod errors;
+mod exec;
+pub mod failpoints;
+mod images;
+mod keys;
+mod log;
+mod query;
+mod recovery;
+mod registries;
+mod sandbox;
+mod templates;
+
+pub use engine::{Caller, Config, Engine, Stats};
+pub use errors::guest_error;
+pub use exec::{ExecView, OutputEvent, OutputReader};
+pub use keys::{KeyScope, NewKey, VerifiedKey};
+pub use log::{Extent, Piece, READ_MAX_BYTES};
+pub use query::{ExecQuery, SandboxQuery};
+pub use sandbox::{GuestLease, SandboxMetrics};

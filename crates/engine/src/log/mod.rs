@@ -1,0 +1,44 @@
+//! The output log of one exec: append-only, with offsets, on the host's disk.
+//!
+//! Both streams share one sequence of bytes, in the order the guest read them; an *offset* counts
+//! bytes of both together from the start of the exec. The log is a directory of segments, each named
+//! by the offset of its first byte:
+//!
+//! ```text
+//! 0000000000000000.data   the bytes
+//! 0000000000000000.idx    16 bytes per change of stream: offset u64BE, stream u8, 7 zero bytes
+//! ```
+//!
+//! An index record is written *before* the bytes it describes and says which stream they belong to
+//! until the next record. So after `kill -9` at any instant the length of the newest data file is the
+//! truth: every byte that arrived has its stream, and a record that points at the end is simply not
+//! used yet. What the guest sent but the log does not have was never acknowledged and is sent again.
+//!
+//! When more than the exec's limit is kept, whole segments go, oldest first; a reader that wanted
+//! them is told with [`Piece::Gap`].
+
+mod reader;
+mod segment;
+mod writer;
+
+pub use reader::{LogReader, Piece, extent};
+pub use writer::LogWriter;
+
+/// Most bytes of one segment. Dropping works by segments, so this is also the grain of what is kept.
+const SEGMENT_MAX_BYTES: u64 = 8 << 20;
+/// A log keeps at least this many segments' worth, so that dropping one never empties it.
+const SEGMENTS_PER_LOG: u64 = 4;
+/// Most bytes that one read returns.
+pub const READ_MAX_BYTES: usize = 256 << 10;
+
+/// Where a log begins and ends now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Extent {
+    /// First byte that is still kept.
+    pub first: u64,
+    /// One past the last byte.
+    pub end: u64,
+}
+
+#[cfg(test)]
+mod tests;

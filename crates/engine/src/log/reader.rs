@@ -1,0 +1,161 @@
+//! Readers of a log: any number, each at its own offset and pace. Blocking.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use atoll_core::exec::OutputStream;
+use bytes::{Bytes, BytesMut};
+
+use super::segment::{data_path, list, read_index};
+use super::{Extent, READ_MAX_BYTES};
+
+/// What a reader finds at its offset.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// Bytes of one stream.
+    Output {
+        /// Offset of the first.
+        offset: u64,
+        /// Which stream.
+        stream: OutputStream,
+        /// The bytes; at least one.
+        bytes: Bytes,
+    },
+    /// Bytes from the reader's offset to here were dropped.
+    Gap {
+        /// First dropped byte.
+        from: u64,
+        /// One past the last dropped byte.
+        to: u64,
+    },
+}
+
+/// Where a log begins and ends on disk, for one that nobody writes any more.
+///
+/// # Errors
+/// What the file system says.
+pub fn extent(dir: &Path) -> io::Result<Extent> {
+    let starts = list(dir)?;
+    let (Some(&first), Some(&last)) = (starts.first(), starts.last()) else { return Ok(Extent::default()) };
+    Ok(Extent { first, end: last + std::fs::metadata(data_path(dir, last))?.len() })
+}
+
+/// Reads a log from an offset on.
+#[derive(Debug)]
+pub struct LogReader {
+    dir: PathBuf,
+    offset: u64,
+    open: Option<OpenSegment>,
+}
+
+#[derive(Debug)]
+struct OpenSegment {
+    start: u64,
+    /// One past its last byte, once a later segment exists.
+    sealed_end: Option<u64>,
+    data: File,
+    index: Vec<(u64, OutputStream)>,
+}
+
+impl LogReader {
+    /// A reader that starts at `offset`.
+    #[must_use]
+    pub fn new(dir: &Path, offset: u64) -> Self {
+        Self { dir: dir.to_owned(), offset, open: None }
+    }
+
+    /// Offset of the next byte it will read.
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The next piece, at most `max` bytes, or `None` when the reader is at the end. `extent` is what
+    /// the writer published; it may be older than the files.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn next_piece(&mut self, extent: Extent, max: usize) -> io::Result<Option<Piece>> {
+        loop {
+            if self.offset >= extent.end {
+                return Ok(None);
+            }
+            let found = match self.segment_at_offset() {
+                Ok(found) => found,
+                // The writer dropped it between listing and opening: look again.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            let Some(first) = found else {
+                let piece = Piece::Gap { from: self.offset, to: extent.end };
+                self.offset = extent.end;
+                return Ok(Some(piece));
+            };
+            if first > self.offset {
+                let piece = Piece::Gap { from: self.offset, to: first };
+                self.offset = first;
+                return Ok(Some(piece));
+            }
+            if let Some(piece) = self.read(extent, max.min(READ_MAX_BYTES))? {
+                return Ok(Some(piece));
+            }
+        }
+    }
+
+    /// Makes sure that the segment holding the offset is open. Gives the first offset that can be read:
+    /// larger than the reader's when older segments are gone, `None` when there are no segments.
+    fn segment_at_offset(&mut self) -> io::Result<Option<u64>> {
+        if let Some(open) = &self.open
+            && open.start <= self.offset
+            && open.sealed_end.is_none_or(|end| self.offset < end)
+        {
+            return Ok(Some(self.offset));
+        }
+        let starts = list(&self.dir)?;
+        let after = starts.partition_point(|start| *start <= self.offset);
+        let Some(at) = after.checked_sub(1) else { return Ok(starts.first().copied()) };
+        let start = starts[at];
+        self.open = Some(OpenSegment {
+            start,
+            sealed_end: starts.get(after).copied(),
+            data: File::open(data_path(&self.dir, start))?,
+            index: read_index(&self.dir, start)?,
+        });
+        Ok(Some(self.offset))
+    }
+
+    fn read(&mut self, extent: Extent, max: usize) -> io::Result<Option<Piece>> {
+        let Some(open) = &mut self.open else { return Ok(None) };
+        let mut at = open.index.partition_point(|(offset, _)| *offset <= self.offset);
+        if at == open.index.len() && open.sealed_end.is_none() {
+            // The newest segment may have had changes of stream since the index was read.
+            open.index = read_index(&self.dir, open.start)?;
+            at = open.index.partition_point(|(offset, _)| *offset <= self.offset);
+        }
+        let Some(record) = at.checked_sub(1) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "log index has no record for an offset"));
+        };
+        let stream = open.index[record].1;
+        let mut end = extent.end;
+        if let Some((next, _)) = open.index.get(at) {
+            end = end.min(*next);
+        }
+        if let Some(sealed) = open.sealed_end {
+            end = end.min(sealed);
+        }
+        let want = usize::try_from(end.saturating_sub(self.offset)).unwrap_or(usize::MAX).min(max);
+        let mut buffer = BytesMut::zeroed(want);
+        let got = open.data.read_at(&mut buffer, self.offset - open.start)?;
+        if got == 0 {
+            // The segment ended here and a newer one has begun: open that one.
+            self.open = None;
+            return Ok(None);
+        }
+        buffer.truncate(got);
+        let piece = Piece::Output { offset: self.offset, stream, bytes: buffer.freeze() };
+        self.offset += got as u64;
+        Ok(Some(piece))
+    }
+}

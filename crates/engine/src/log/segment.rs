@@ -1,0 +1,61 @@
+//! Names and index records of segments.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use atoll_core::exec::OutputStream;
+
+pub(super) const RECORD_BYTES: usize = 16;
+
+pub(super) fn data_path(dir: &Path, start: u64) -> PathBuf {
+    dir.join(format!("{start:016x}.data"))
+}
+
+pub(super) fn index_path(dir: &Path, start: u64) -> PathBuf {
+    dir.join(format!("{start:016x}.idx"))
+}
+
+/// Starts of all segments, ascending. A log that never had output has no directory and no segments.
+pub(super) fn list(dir: &Path) -> io::Result<Vec<u64>> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut starts = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name();
+        let start = name.to_str().and_then(|name| name.strip_suffix(".data"));
+        if let Some(start) = start.and_then(|hex| u64::from_str_radix(hex, 16).ok()) {
+            starts.push(start);
+        }
+    }
+    starts.sort_unstable();
+    Ok(starts)
+}
+
+pub(super) fn encode_record(offset: u64, stream: OutputStream) -> [u8; RECORD_BYTES] {
+    let mut record = [0; RECORD_BYTES];
+    record[..8].copy_from_slice(&offset.to_be_bytes());
+    record[8] = match stream {
+        OutputStream::Stdout => 1,
+        OutputStream::Stderr => 2,
+    };
+    record
+}
+
+/// Reads an index. A torn last record (the process died while writing it) is left out.
+pub(super) fn read_index(dir: &Path, start: u64) -> io::Result<Vec<(u64, OutputStream)>> {
+    let bytes = fs::read(index_path(dir, start))?;
+    let (records, _torn) = bytes.as_chunks::<RECORD_BYTES>();
+    Ok(records
+        .iter()
+        .map(|record| {
+            let mut offset = [0; 8];
+            offset.copy_from_slice(&record[..8]);
+            let stream = if record[8] == 2 { OutputStream::Stderr } else { OutputStream::Stdout };
+            (u64::from_be_bytes(offset), stream)
+        })
+        .collect())
+}

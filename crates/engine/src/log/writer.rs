@@ -1,0 +1,136 @@
+//! The one writer of a log. Blocking: call it off the async threads.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use atoll_core::exec::OutputStream;
+
+use super::segment::{RECORD_BYTES, data_path, encode_record, index_path, list, read_index};
+use super::{Extent, SEGMENT_MAX_BYTES, SEGMENTS_PER_LOG};
+
+/// Appends to the log of one exec. There is one writer for each log at any time.
+#[derive(Debug)]
+pub struct LogWriter {
+    dir: PathBuf,
+    keep_bytes: u64,
+    segment_max_bytes: u64,
+    extent: Extent,
+    segment: Option<Segment>,
+}
+
+#[derive(Debug)]
+struct Segment {
+    start: u64,
+    data: File,
+    index: File,
+    stream: Option<OutputStream>,
+}
+
+impl LogWriter {
+    /// Opens the log in `dir` and puts it right after a crash. Nothing is created before the first byte.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn open(dir: &Path, keep_bytes: u64) -> io::Result<Self> {
+        let starts = list(dir)?;
+        let mut writer = Self {
+            dir: dir.to_owned(),
+            keep_bytes,
+            segment_max_bytes: (keep_bytes / SEGMENTS_PER_LOG).clamp(1, SEGMENT_MAX_BYTES),
+            extent: Extent { first: starts.first().copied().unwrap_or(0), end: 0 },
+            segment: None,
+        };
+        if let Some(&start) = starts.last() {
+            let segment = writer.repair(start)?;
+            writer.segment = Some(segment);
+        }
+        Ok(writer)
+    }
+
+    /// Takes up the newest segment: the data file's length is the truth, index records beyond it go.
+    fn repair(&mut self, start: u64) -> io::Result<Segment> {
+        let data = OpenOptions::new().append(true).open(data_path(&self.dir, start))?;
+        let index = OpenOptions::new().append(true).create(true).open(index_path(&self.dir, start))?;
+        let records = read_index(&self.dir, start)?;
+        if records.is_empty() && data.metadata()?.len() > 0 {
+            // Cannot happen by a crash of ours; without a record the bytes have no stream.
+            data.set_len(0)?;
+        }
+        self.extent.end = start + data.metadata()?.len();
+        let used = records.iter().take_while(|(offset, _)| *offset < self.extent.end).count();
+        index.set_len((used * RECORD_BYTES) as u64)?;
+        let stream = used.checked_sub(1).map(|last| records[last].1);
+        Ok(Segment { start, data, index, stream })
+    }
+
+    /// Where the log begins and ends.
+    #[must_use]
+    pub const fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    /// Appends bytes of one stream. On error a first part may have been written; [`Self::extent`] says
+    /// how much, and calling again with the rest continues.
+    ///
+    /// # Errors
+    /// What the file system says, above all that it is full.
+    pub fn append(&mut self, stream: OutputStream, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let room = self.room_for_segment()?;
+            let cut = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
+            let written = self.append_to_segment(stream, &bytes[..cut])?;
+            bytes = &bytes[written..];
+        }
+        Ok(())
+    }
+
+    /// Bytes that still fit into the current segment; begins the next one when there are none.
+    fn room_for_segment(&mut self) -> io::Result<u64> {
+        if let Some(segment) = &self.segment {
+            let used = self.extent.end - segment.start;
+            if used < self.segment_max_bytes {
+                return Ok(self.segment_max_bytes - used);
+            }
+        }
+        let start = self.extent.end;
+        fs::create_dir_all(&self.dir)?;
+        let open = |path| OpenOptions::new().append(true).create(true).open(path);
+        let index = open(index_path(&self.dir, start))?;
+        let data = open(data_path(&self.dir, start))?;
+        self.segment = Some(Segment { start, data, index, stream: None });
+        self.drop_oldest()?;
+        Ok(self.segment_max_bytes)
+    }
+
+    fn append_to_segment(&mut self, stream: OutputStream, bytes: &[u8]) -> io::Result<usize> {
+        let Some(segment) = &mut self.segment else { return Ok(0) };
+        if segment.stream != Some(stream) {
+            if let Err(error) = segment.index.write_all(&encode_record(self.extent.end, stream)) {
+                // A torn record must not shift the ones after it.
+                let whole = segment.index.metadata()?.len() / RECORD_BYTES as u64 * RECORD_BYTES as u64;
+                segment.index.set_len(whole)?;
+                return Err(error);
+            }
+            segment.stream = Some(stream);
+        }
+        let written = segment.data.write(bytes)?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.extent.end += written as u64;
+        Ok(written)
+    }
+
+    /// Keeps the limit: removes whole segments, oldest first, never the newest.
+    fn drop_oldest(&mut self) -> io::Result<()> {
+        while self.extent.end - self.extent.first > self.keep_bytes {
+            let starts = list(&self.dir)?;
+            let [oldest, next, ..] = starts[..] else { return Ok(()) };
+            fs::remove_file(data_path(&self.dir, oldest))?;
+            fs::remove_file(index_path(&self.dir, oldest))?;
+            self.extent.first = next;
+        }
+        Ok(())
+    }
+}

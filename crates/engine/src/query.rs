@@ -1,0 +1,137 @@
+//! Looking at sandboxes and execs, changing and deleting them.
+
+use std::collections::BTreeMap;
+
+use atoll_core::exec::ExecState;
+use atoll_core::limits::{PAGE_DEFAULT_COUNT, PAGE_MAX_COUNT};
+use atoll_core::sandbox::SandboxState;
+use atoll_core::spec::SandboxUpdate;
+use atoll_core::{Error, Result};
+use atoll_store::{Cursor, Page, SandboxFilter, SandboxRecord};
+
+use crate::engine::Engine;
+use crate::errors::store_error;
+use crate::exec::ExecView;
+use crate::sandbox::Message;
+
+/// Which sandboxes to list.
+#[derive(Debug, Clone, Default)]
+pub struct SandboxQuery {
+    /// In one of these states; all when empty.
+    pub states: Vec<SandboxState>,
+    /// With all of these labels.
+    pub labels: BTreeMap<String, String>,
+    /// With a name that begins so.
+    pub name_prefix: Option<String>,
+    /// Where the last page ended.
+    pub cursor: Option<String>,
+    /// Most items.
+    pub limit: Option<u32>,
+}
+
+/// Which execs to list.
+#[derive(Debug, Clone, Default)]
+pub struct ExecQuery {
+    /// In one of these states; all when empty.
+    pub states: Vec<ExecState>,
+    /// Where the last page ended.
+    pub cursor: Option<String>,
+    /// Most items.
+    pub limit: Option<u32>,
+}
+
+fn cursor(text: Option<&str>) -> Result<Option<Cursor>> {
+    text.map(str::parse).transpose().map_err(|error| {
+        Error::invalid("cursor", error).hint("pass the 'next_cursor' of the last page as it is")
+    })
+}
+
+fn limit(asked: Option<u32>) -> Result<u32> {
+    let limit = asked.unwrap_or(PAGE_DEFAULT_COUNT);
+    if (1..=PAGE_MAX_COUNT).contains(&limit) {
+        return Ok(limit);
+    }
+    Err(Error::invalid("limit", format_args!("must lie between 1 and {PAGE_MAX_COUNT}")))
+}
+
+impl Engine {
+    /// A sandbox as it is now.
+    ///
+    /// # Errors
+    /// [`atoll_core::Code::SandboxNotFound`].
+    pub fn sandbox(&self, id_or_name: &str) -> Result<SandboxRecord> {
+        Ok(self.inner.sandbox(id_or_name)?.record())
+    }
+
+    /// A page of sandboxes, newest first.
+    ///
+    /// # Errors
+    /// [`atoll_core::Code::InvalidArgument`] for the cursor or the limit.
+    pub async fn sandboxes(&self, query: &SandboxQuery) -> Result<Page<SandboxRecord>> {
+        let filter = SandboxFilter {
+            states: query.states.clone(),
+            labels: query.labels.clone(),
+            name_prefix: query.name_prefix.clone(),
+        };
+        let after = cursor(query.cursor.as_deref())?;
+        let limit = limit(query.limit)?;
+        let mut page =
+            self.inner.store.list_sandboxes(&filter, after.as_ref(), limit).await.map_err(store_error)?;
+        for record in &mut page.items {
+            // Activity is published more often than it is stored.
+            if let Some(shared) = self.inner.find(&record.id) {
+                record.last_active_ms = shared.record().last_active_ms;
+            }
+        }
+        Ok(page)
+    }
+
+    /// Changes labels, lifetime or limits.
+    ///
+    /// # Errors
+    /// [`atoll_core::Code::InvalidArgument`], [`atoll_core::Code::InvalidState`],
+    /// [`atoll_core::Code::SandboxNotFound`].
+    pub async fn update_sandbox(&self, id_or_name: &str, update: SandboxUpdate) -> Result<SandboxRecord> {
+        let sandbox = self.inner.sandbox(id_or_name)?;
+        sandbox.ask(|reply| Message::Update(update, reply)).await
+    }
+
+    /// Deletes a sandbox with everything in it; returns when nothing is left.
+    ///
+    /// # Errors
+    /// [`atoll_core::Code::SandboxNotFound`], or what resists.
+    pub async fn delete_sandbox(&self, id_or_name: &str) -> Result<()> {
+        let sandbox = self.inner.sandbox(id_or_name)?;
+        sandbox.ask(Message::Delete).await
+    }
+
+    /// A page of a sandbox's execs, newest first.
+    ///
+    /// # Errors
+    /// [`atoll_core::Code::InvalidArgument`] for the cursor or the limit,
+    /// [`atoll_core::Code::SandboxNotFound`].
+    pub async fn execs(&self, sandbox: &str, query: &ExecQuery) -> Result<(Vec<ExecView>, Option<String>)> {
+        let sandbox = self.inner.sandbox(sandbox)?;
+        let id = sandbox.record().id;
+        let after = cursor(query.cursor.as_deref())?;
+        let limit = limit(query.limit)?;
+        // The store calls an exec `starting` until it has ended; only its session knows more.
+        let mut stored = query.states.clone();
+        if stored.contains(&ExecState::Running) {
+            stored.push(ExecState::Starting);
+        }
+        let page =
+            self.inner.store.list_execs(&id, &stored, after.as_ref(), limit).await.map_err(store_error)?;
+        let mut views = Vec::with_capacity(page.items.len());
+        for record in page.items {
+            let view = match sandbox.live_exec(&record.id) {
+                Some(live) => live.view(),
+                None => self.ended_view(record).await?,
+            };
+            if query.states.is_empty() || query.states.contains(&view.record.state) {
+                views.push(view);
+            }
+        }
+        Ok((views, page.next.map(|next| next.to_string())))
+    }
+}

@@ -1,0 +1,155 @@
+//! Recovery: makes what is there agree with what is intended. Runs at every start.
+//!
+//! | row says | on the host | becomes |
+//! |---|---|---|
+//! | `creating` | anything | undone: nobody was told that it exists |
+//! | `running` | alive | taken up, with its execs |
+//! | `running` | dead | `failed`, its execs `lost`, its remains removed |
+//! | `deleting` | anything | deleted |
+//! | `failed` | anything | its remains removed, the record kept |
+//! | no row | anything | removed: a creation died before its row, or a deletion after it |
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use atoll_core::id::SandboxId;
+use atoll_core::sandbox::SandboxState;
+use atoll_core::{Error, Result};
+use atoll_isolation::IsolationError;
+use atoll_store::{SandboxFilter, SandboxRecord};
+
+use crate::clock::now_ms;
+use crate::engine::Engine;
+use crate::errors::{isolation_error, store_error};
+use crate::sandbox::{self, Origin, SandboxShared};
+
+/// Rows read at once.
+const PAGE: u32 = 1000;
+
+impl Engine {
+    pub(crate) async fn recover(&self) -> Result<()> {
+        let records = self.all_records().await?;
+        let known: BTreeSet<SandboxId> = records.iter().map(|record| record.id.clone()).collect();
+        for record in records {
+            let id = record.id.clone();
+            if let Err(error) = self.recover_one(record).await {
+                // One sandbox that resists must not keep the others down.
+                tracing::error!(sandbox = %id, %error, "a sandbox could not be recovered");
+            }
+        }
+        self.remove_unknown(&known).await;
+        self.remove_unknown_logs(&known).await;
+        Ok(())
+    }
+
+    async fn all_records(&self) -> Result<Vec<SandboxRecord>> {
+        let mut records = Vec::new();
+        let mut after = None;
+        loop {
+            let page = self
+                .inner
+                .store
+                .list_sandboxes(&SandboxFilter::default(), after.as_ref(), PAGE)
+                .await
+                .map_err(store_error)?;
+            records.extend(page.items);
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(records),
+            }
+        }
+    }
+
+    async fn recover_one(&self, mut record: SandboxRecord) -> Result<()> {
+        let inner = &self.inner;
+        // The time in which the server was away is nobody's idleness.
+        record.last_active_ms = now_ms();
+        let origin = match record.state {
+            SandboxState::Creating => {
+                tracing::info!(sandbox = %record.id, "undoing a creation that was interrupted");
+                record = self.set_state(record, SandboxState::Deleting, None).await?;
+                Origin::FinishDelete
+            }
+            SandboxState::Deleting => Origin::FinishDelete,
+            SandboxState::Failed => {
+                inner.driver(record.spec.isolation)?.destroy(&record.id).await.map_err(|e| isolation_error(&e))?;
+                Origin::Failed
+            }
+            SandboxState::Running => match inner.driver(record.spec.isolation)?.adopt(&record.id).await {
+                Ok(()) => Origin::Adopt,
+                Err(IsolationError::Gone) => {
+                    record = self.bury(record).await?;
+                    Origin::Failed
+                }
+                Err(error) => return Err(isolation_error(&error)),
+            },
+        };
+        let shared = SandboxShared::new(record, inner)?;
+        inner.enter(&shared, false)?;
+        sandbox::spawn(inner, &shared, origin);
+        Ok(())
+    }
+
+    /// A sandbox that died while the server was away.
+    async fn bury(&self, record: SandboxRecord) -> Result<SandboxRecord> {
+        tracing::warn!(sandbox = %record.id, "a sandbox died while the server was away");
+        let id = record.id.clone();
+        self.inner.store.lose_execs(&id, now_ms()).await.map_err(store_error)?;
+        let driver = Arc::clone(self.inner.driver(record.spec.isolation)?);
+        let record =
+            self.set_state(record, SandboxState::Failed, Some("it died while the server was away")).await?;
+        driver.destroy(&id).await.map_err(|error| isolation_error(&error))?;
+        Ok(record)
+    }
+
+    async fn set_state(
+        &self,
+        mut record: SandboxRecord,
+        to: SandboxState,
+        reason: Option<&str>,
+    ) -> Result<SandboxRecord, Error> {
+        let from = [record.state];
+        record.generation = self
+            .inner
+            .store
+            .set_sandbox_state(&record.id, &from, to, reason)
+            .await
+            .map_err(store_error)?;
+        record.state = to;
+        record.reason = reason.map(str::to_owned);
+        Ok(record)
+    }
+
+    async fn remove_unknown(&self, known: &BTreeSet<SandboxId>) {
+        for driver in self.inner.drivers.values() {
+            let found = match driver.scan().await {
+                Ok(found) => found,
+                Err(error) => {
+                    tracing::error!(%error, "a driver cannot look for what is left over");
+                    continue;
+                }
+            };
+            let unknown: BTreeSet<SandboxId> =
+                found.into_iter().map(|resource| resource.sandbox).filter(|id| !known.contains(id)).collect();
+            for id in unknown {
+                tracing::info!(sandbox = %id, "removing what belongs to no known sandbox");
+                if let Err(error) = driver.destroy(&id).await {
+                    tracing::error!(sandbox = %id, %error, "left-over parts could not be removed");
+                }
+            }
+        }
+    }
+
+    async fn remove_unknown_logs(&self, known: &BTreeSet<SandboxId>) {
+        let logs = self.inner.config.data_dir.join("logs");
+        let Ok(mut entries) = tokio::fs::read_dir(&logs).await else { return };
+        while let Ok(Some(entry)) = entries.next_entry().await {
+            let id = entry.file_name().to_str().and_then(|name| name.parse::<SandboxId>().ok());
+            if id.is_some_and(|id| !known.contains(&id))
+                && let Err(error) = tokio::fs::remove_dir_all(entry.path()).await
+            {
+                tracing::warn!(%error, "left-over output logs could not be removed");
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The actor: one task that owns a sandbox from its creation to its end.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use atoll_core::sandbox::{SandboxState, ends_at, may_follow};
+use atoll_core::spec::SandboxUpdate;
+use atoll_core::{Code, Error, Result};
+use atoll_guest_protocol::client::GuestClient;
+use atoll_guest_protocol::messages::Configure;
+use atoll_isolation::Plan;
+use atoll_store::SandboxRecord;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::clock::now_ms;
+use crate::engine::Inner;
+use crate::errors::{guest_error, isolation_error, store_error};
+use crate::exec;
+
+use super::link;
+use super::shared::{Message, SandboxShared};
+use super::teardown::{destroy, remove};
+
+/// Longest sleep of the timer: a clock that was set is noticed within this.
+const TIMER_MAX: Duration = Duration::from_secs(60);
+
+/// How the actor comes to its sandbox.
+#[derive(Debug)]
+pub(crate) enum Origin {
+    /// Make it.
+    Create(Plan),
+    /// An earlier process made it and the driver has taken it up.
+    Adopt,
+    /// It failed before; only its record is left.
+    Failed,
+    /// An earlier process had begun to delete it.
+    FinishDelete,
+}
+
+/// Starts the actor of a sandbox that was entered in the table.
+pub(crate) fn spawn(inner: &Arc<Inner>, shared: &Arc<SandboxShared>, origin: Origin) {
+    let inbox = shared.inbox.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let Some(inbox) = inbox else { return };
+    let actor = Actor { inner: Arc::clone(inner), shared: Arc::clone(shared), record: shared.record(), inbox };
+    inner.tracker.spawn(actor.run(origin));
+}
+
+struct Actor {
+    inner: Arc<Inner>,
+    shared: Arc<SandboxShared>,
+    /// The actor's own copy; what it publishes.
+    record: SandboxRecord,
+    inbox: mpsc::Receiver<Message>,
+}
+
+impl Actor {
+    async fn run(mut self, origin: Origin) {
+        match origin {
+            Origin::Create(plan) => {
+                if let Err(error) = self.create(&plan).await {
+                    tracing::info!(sandbox = %self.record.id, %error, "a sandbox could not be made");
+                    self.undo_create().await;
+                    self.shared.set_made(Err(error));
+                    return;
+                }
+                self.shared.set_made(Ok(()));
+            }
+            Origin::Adopt => self.take_up().await,
+            Origin::Failed => self.shared.dead.cancel(),
+            Origin::FinishDelete => {
+                if let Err(error) = self.delete().await {
+                    tracing::error!(sandbox = %self.record.id, %error, "a deletion could not be finished");
+                } else {
+                    return;
+                }
+            }
+        }
+        self.serve().await;
+    }
+
+    // === creation ===
+
+    /// The creation saga. Its only undo is [`Self::undo_create`], whatever step failed.
+    async fn create(&mut self, plan: &Plan) -> Result<()> {
+        fail::fail_point!("engine.create.before");
+        let inner = Arc::clone(&self.inner);
+        let _turn = inner
+            .creates
+            .acquire()
+            .await
+            .or(Err(Error::new(Code::ShuttingDown, "the server is shutting down")))?;
+        inner.store.insert_sandbox(&self.record).await.map_err(store_error)?;
+        fail::fail_point!("engine.create.journalled");
+        self.shared.driver().create(plan).await.map_err(|error| isolation_error(&error))?;
+        fail::fail_point!("engine.create.isolated");
+        let client = link::connect(&self.shared).await?;
+        fail::fail_point!("engine.create.connected");
+        self.configure(&client, plan).await?;
+        fail::fail_point!("engine.create.configured");
+        self.move_to(SandboxState::Running, None).await?;
+        fail::fail_point!("engine.create.committed");
+        self.start_link(client);
+        Ok(())
+    }
+
+    async fn configure(&self, client: &GuestClient, plan: &Plan) -> Result<()> {
+        let spec = &self.record.spec;
+        let request = Configure {
+            hostname: plan.hostname.clone(),
+            clock_unix_ns: 0,
+            workdir: spec.workdir.clone().unwrap_or_default(),
+            workdir_user: spec.user.clone(),
+        };
+        client.configure(request).await.map_err(guest_error)
+    }
+
+    async fn undo_create(&mut self) {
+        self.shared.dead.cancel();
+        let id = self.record.id.clone();
+        if let Err(error) = remove(&self.inner, self.shared.driver().as_ref(), &id).await {
+            // The row says `creating`: the next start finishes this. Until then the leak scan sees it.
+            tracing::error!(sandbox = %id, %error, "a failed creation could not be undone");
+        }
+        self.inner.leave(&id);
+    }
+
+    // === life ===
+
+    fn start_link(&self, client: GuestClient) {
+        let shared = Arc::clone(&self.shared);
+        self.inner.tracker.spawn(link::keep(shared, client, self.inner.shutdown.clone()));
+    }
+
+    /// Connects to a guest that an earlier process made and takes up its execs.
+    async fn take_up(&mut self) {
+        match link::connect(&self.shared).await {
+            Ok(client) => {
+                self.start_link(client.clone());
+                if let Err(error) = exec::take_up(&self.inner, &self.shared, &client).await {
+                    tracing::error!(sandbox = %self.record.id, %error, "execs could not be taken up");
+                    self.fail(&error.message).await;
+                }
+            }
+            Err(error) => self.fail(&error.message).await,
+        }
+    }
+
+    async fn serve(&mut self) {
+        loop {
+            let alive = self.record.state == SandboxState::Running;
+            let driver = Arc::clone(self.shared.driver());
+            let id = self.record.id.clone();
+            tokio::select! {
+                biased;
+                () = self.inner.shutdown.cancelled() => return,
+                message = self.inbox.recv() => match message {
+                    None => return,
+                    Some(Message::Delete(reply)) => {
+                        let outcome = self.delete().await;
+                        let done = outcome.is_ok();
+                        answer(reply, outcome);
+                        if done {
+                            return;
+                        }
+                    }
+                    Some(Message::Update(update, reply)) => {
+                        let outcome = self.update(&update).await;
+                        answer(reply, outcome);
+                    }
+                    Some(Message::GuestLost(why)) if alive => self.fail(&why).await,
+                    Some(Message::GuestLost(_)) => {}
+                },
+                death = driver.died(&id), if alive => self.fail(&death.to_string()).await,
+                () = tokio::time::sleep(self.until_end()) => {
+                    if self.has_ended() {
+                        tracing::info!(sandbox = %id, "its time has come");
+                        match self.delete().await {
+                            Ok(()) => return,
+                            Err(error) => tracing::error!(sandbox = %id, %error, "failed to delete, trying again"),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn end_ms(&self) -> Option<u64> {
+        let alive = self.record.state == SandboxState::Running;
+        ends_at(
+            self.record.expires_ms,
+            self.record.spec.idle_timeout_ms.filter(|_| alive),
+            self.shared.last_active_ms(),
+            self.shared.is_busy(),
+        )
+    }
+
+    fn has_ended(&self) -> bool {
+        self.end_ms().is_some_and(|end| end <= now_ms())
+    }
+
+    /// How long to sleep. While something goes on in it the end of its idleness is not known, so an idle
+    /// timeout also bounds the sleep.
+    fn until_end(&self) -> Duration {
+        let now = now_ms();
+        let end = self.end_ms().map_or(TIMER_MAX, |end| Duration::from_millis(end.saturating_sub(now)));
+        let idle = self.record.spec.idle_timeout_ms.map_or(TIMER_MAX, Duration::from_millis);
+        // A failed deletion must not spin.
+        end.min(idle).clamp(Duration::from_millis(20), TIMER_MAX)
+    }
+
+    async fn update(&mut self, update: &SandboxUpdate) -> Result<SandboxRecord> {
+        let resources = update.validate(self.record.spec.resources, &self.inner.config.caps)?;
+        let mut next = self.record.clone();
+        if let Some(labels) = &update.labels {
+            next.labels.clone_from(labels);
+        }
+        if let Some(ttl) = update.ttl_ms {
+            next.expires_ms = ttl.map(|ttl| now_ms().saturating_add(ttl));
+        }
+        if let Some(idle) = update.idle_timeout_ms {
+            next.spec.idle_timeout_ms = idle;
+        }
+        if resources != next.spec.resources {
+            if self.record.state != SandboxState::Running {
+                return Err(Error::new(Code::InvalidState, "limits can only change while the sandbox runs"));
+            }
+            self.shared.driver().update(&next.id, &resources).await.map_err(|error| isolation_error(&error))?;
+            next.spec.resources = resources;
+        }
+        next.generation = self.inner.store.update_sandbox(&next).await.map_err(store_error)?;
+        self.record = next;
+        self.shared.publish(self.record.clone());
+        self.shared.touch();
+        Ok(self.shared.record())
+    }
+
+    // === end ===
+
+    /// The instance is dead, or as good as: remove what is left of it, keep the record and the output.
+    async fn fail(&mut self, why: &str) {
+        let id = self.record.id.clone();
+        tracing::warn!(sandbox = %id, why, "a sandbox died");
+        self.shared.dead.cancel();
+        while let Err(error) = self.move_to(SandboxState::Failed, Some(why)).await {
+            tracing::error!(sandbox = %id, %error, "failed to record a death, trying again");
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_secs(1)) => {}
+                () = self.inner.shutdown.cancelled() => return,
+            }
+        }
+        if let Err(error) = destroy(self.shared.driver().as_ref(), &id).await {
+            tracing::error!(sandbox = %id, %error, "failed to remove what was left of a dead sandbox");
+        }
+    }
+
+    async fn delete(&mut self) -> Result<()> {
+        if self.record.state != SandboxState::Deleting {
+            self.move_to(SandboxState::Deleting, None).await?;
+        }
+        fail::fail_point!("engine.delete.marked");
+        self.shared.dead.cancel();
+        exec::wait_ended(&self.shared).await;
+        remove(&self.inner, self.shared.driver().as_ref(), &self.record.id).await?;
+        self.inner.leave(&self.record.id);
+        Ok(())
+    }
+
+    async fn move_to(&mut self, to: SandboxState, reason: Option<&str>) -> Result<()> {
+        let from = self.record.state;
+        debug_assert!(may_follow(from, to), "{from} → {to}");
+        let generation = self
+            .inner
+            .store
+            .set_sandbox_state(&self.record.id, &[from], to, reason)
+            .await
+            .map_err(store_error)?;
+        self.record.generation = generation;
+        self.record.state = to;
+        self.record.reason = reason.map(str::to_owned);
+        self.shared.publish(self.record.clone());
+        Ok(())
+    }
+}
+
+fn answer<T>(reply: oneshot::Sender<Result<T>>, outcome: Result<T>) {
+    if reply.send(outcome).is_err() {
+        tracing::debug!("nobody waits for the answer any more");
+    }
+}

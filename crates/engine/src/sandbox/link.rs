@@ -1,0 +1,85 @@
+//! The link: keeps one connection to the guest, for as long as the sandbox lives.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::{Code, Error, Result};
+use atoll_guest_protocol::client::{GuestClient, GuestError};
+use atoll_isolation::{Isolation, IsolationError};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::errors::{chain, isolation_error};
+
+use super::shared::{GuestLink, Message, SandboxShared};
+
+/// How long a new or lost guest may take to answer.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
+/// Pause after a failed attempt: doubles from the first to the second.
+const RETRY_FIRST: Duration = Duration::from_millis(1);
+const RETRY_LAST: Duration = Duration::from_millis(500);
+
+/// Connects to the guest, retrying while it starts.
+pub(super) async fn connect(sandbox: &SandboxShared) -> Result<GuestClient> {
+    let id = sandbox.record().id;
+    let driver = Arc::clone(sandbox.driver());
+    let deadline = Instant::now() + CONNECT_DEADLINE;
+    let mut pause = RETRY_FIRST;
+    loop {
+        let error = match attempt(driver.as_ref(), &id).await {
+            Ok(client) => return Ok(client),
+            Err(error) => error,
+        };
+        if matches!(error, AttemptError::Isolation(IsolationError::Gone)) || Instant::now() >= deadline {
+            return Err(match error {
+                AttemptError::Isolation(error) => isolation_error(&error),
+                AttemptError::Guest(error) => Error::new(
+                    Code::GuestUnavailable,
+                    format!("the sandbox's guest agent does not answer: {}", chain(&error)),
+                ),
+            });
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY_LAST);
+    }
+}
+
+enum AttemptError {
+    Isolation(IsolationError),
+    Guest(GuestError),
+}
+
+async fn attempt(driver: &dyn Isolation, id: &atoll_core::id::SandboxId) -> Result<GuestClient, AttemptError> {
+    let stream = driver.connect(id).await.map_err(AttemptError::Isolation)?;
+    let (client, _welcome) = GuestClient::connect(stream, id.as_str()).await.map_err(AttemptError::Guest)?;
+    Ok(client)
+}
+
+/// Publishes a connection and replaces it whenever it breaks, until the sandbox is dead.
+pub(super) async fn keep(sandbox: Arc<SandboxShared>, mut client: GuestClient, shutdown: CancellationToken) {
+    let mut number = 1;
+    loop {
+        let closed = client.closed();
+        sandbox.guest.send_replace(Some(GuestLink { number, client }));
+        tokio::select! {
+            () = closed => {}
+            () = sandbox.dead.cancelled() => break,
+            () = shutdown.cancelled() => break,
+        }
+        sandbox.guest.send_replace(None);
+        let again = tokio::select! {
+            again = connect(&sandbox) => again,
+            () = sandbox.dead.cancelled() => break,
+            () = shutdown.cancelled() => break,
+        };
+        match again {
+            Ok(next) => client = next,
+            Err(error) => {
+                sandbox.tell(Message::GuestLost(error.message)).await;
+                break;
+            }
+        }
+        number += 1;
+    }
+    sandbox.guest.send_replace(None);
+}

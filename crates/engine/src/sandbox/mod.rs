@@ -1,0 +1,21 @@
+//! Sandboxes: what is shared with readers ([`SandboxShared`]) and the actor that owns it.
+//!
+//! ```text
+//!            Message             ┌────────────── actor (one task) ─────────────┐
+//! callers ───────────▶ queue ───▶│ create saga → serve → fail | delete → leave │
+//!    ▲                           └──┬──────────────┬───────────────────────────┘
+//!    │ watch                        │ publishes    │ spawns
+//!    └──────── SandboxShared ◀──────┘              ▼
+//!                  ▲ guest              link (one task): connects to the guest, again and again
+//!                  └────────────────────┘
+//! ```
+
+mod actor;
+mod lease;
+mod link;
+mod shared;
+mod teardown;
+
+pub(crate) use actor::{Origin, spawn};
+pub use lease::{GuestLease, SandboxMetrics};
+pub(crate) use shared::{GuestLink, Message, SandboxShared};

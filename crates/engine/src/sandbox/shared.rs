@@ -1,0 +1,196 @@
+//! What everybody may see of a sandbox, and how to ask its actor for changes.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use atoll_core::id::ExecId;
+use atoll_core::sandbox::{Admission, SandboxState, Wish, admit};
+use atoll_core::spec::SandboxUpdate;
+use atoll_core::{Code, Error, Result};
+use atoll_guest_protocol::client::GuestClient;
+use atoll_isolation::Isolation;
+use atoll_store::SandboxRecord;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::now_ms;
+use crate::engine::Inner;
+use crate::exec::ExecShared;
+
+/// Requests that wait for a busy actor. More are refused by waiting: the channel is bounded.
+const QUEUE_MAX_COUNT: usize = 64;
+
+/// A change that somebody asks for.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// Change labels, lifetime or limits.
+    Update(SandboxUpdate, oneshot::Sender<Result<SandboxRecord>>),
+    /// Take it apart; answered when nothing is left.
+    Delete(oneshot::Sender<Result<()>>),
+    /// The link to the guest could not be made again.
+    GuestLost(String),
+}
+
+/// A connection to the guest. Each new one has a higher number.
+#[derive(Debug, Clone)]
+pub(crate) struct GuestLink {
+    pub(crate) number: u64,
+    pub(crate) client: GuestClient,
+}
+
+/// The published side of a sandbox.
+#[derive(Debug)]
+pub(crate) struct SandboxShared {
+    /// The record as the actor last published it. `last_active_ms` is in its own field.
+    record: watch::Sender<Arc<SandboxRecord>>,
+    /// The connection to the guest, while there is one.
+    pub(crate) guest: watch::Sender<Option<GuestLink>>,
+    /// Fires when the instance is dead or is being taken apart: streams end at once.
+    pub(crate) dead: CancellationToken,
+    /// How the creation ended, once it has: the error, if it was one.
+    made: watch::Sender<Option<Result<()>>>,
+    /// Execs that have not ended.
+    live: Mutex<BTreeMap<ExecId, Arc<ExecShared>>>,
+    last_active_ms: AtomicU64,
+    /// Calls under way that keep it from being idle.
+    users: AtomicUsize,
+    driver: Arc<dyn Isolation>,
+    queue: mpsc::Sender<Message>,
+    /// Taken by the actor when it starts.
+    pub(super) inbox: Mutex<Option<mpsc::Receiver<Message>>>,
+}
+
+impl SandboxShared {
+    pub(crate) fn new(record: SandboxRecord, inner: &Inner) -> Result<Arc<Self>> {
+        let driver = Arc::clone(inner.driver(record.spec.isolation)?);
+        let (queue, inbox) = mpsc::channel(QUEUE_MAX_COUNT);
+        let made = if record.state == SandboxState::Creating { None } else { Some(Ok(())) };
+        Ok(Arc::new(Self {
+            last_active_ms: AtomicU64::new(record.last_active_ms),
+            record: watch::Sender::new(Arc::new(record)),
+            guest: watch::Sender::new(None),
+            dead: CancellationToken::new(),
+            made: watch::Sender::new(made),
+            live: Mutex::default(),
+            users: AtomicUsize::new(0),
+            driver,
+            queue,
+            inbox: Mutex::new(Some(inbox)),
+        }))
+    }
+
+    /// The record, with the latest activity.
+    pub(crate) fn record(&self) -> SandboxRecord {
+        let mut record = SandboxRecord::clone(&self.record.borrow());
+        record.last_active_ms = self.last_active_ms.load(Ordering::Relaxed);
+        record
+    }
+
+    /// Publishes a changed record. Only the actor calls this.
+    pub(super) fn publish(&self, record: SandboxRecord) {
+        self.record.send_replace(Arc::new(record));
+    }
+
+    pub(crate) fn driver(&self) -> &Arc<dyn Isolation> {
+        &self.driver
+    }
+
+    pub(super) fn set_made(&self, outcome: Result<()>) {
+        self.made.send_replace(Some(outcome));
+    }
+
+    /// Waits until the creation has ended.
+    pub(crate) async fn made(&self) -> Result<SandboxRecord> {
+        let mut made = self.made.subscribe();
+        let outcome = match made.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone(),
+            Err(_closed) => None,
+        };
+        outcome.unwrap_or_else(|| Err(Error::new(Code::Internal, "the creation ended without an outcome")))?;
+        Ok(self.record())
+    }
+
+    /// Admits a use and waits for a creation under way.
+    pub(crate) async fn usable(&self) -> Result<()> {
+        loop {
+            let (state, reason) = {
+                let record = self.record.borrow();
+                (record.state, record.reason.clone())
+            };
+            match admit(state, Wish::Use, reason.as_deref())? {
+                Admission::Proceed => return Ok(()),
+                Admission::Join => drop(self.made().await?),
+            }
+        }
+    }
+
+    pub(crate) async fn ask<T>(
+        &self,
+        message: impl FnOnce(oneshot::Sender<Result<T>>) -> Message,
+    ) -> Result<T> {
+        let gone = || Error::new(Code::SandboxNotFound, "the sandbox is gone");
+        let (reply, answer) = oneshot::channel();
+        self.queue.send(message(reply)).await.or(Err(gone()))?;
+        answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Tells the actor something without waiting for it.
+    pub(super) async fn tell(&self, message: Message) {
+        if self.queue.send(message).await.is_err() {
+            tracing::debug!("a sandbox's actor has ended already");
+        }
+    }
+
+    pub(crate) fn touch(&self) {
+        self.last_active_ms.store(now_ms(), Ordering::Relaxed);
+    }
+
+    pub(super) fn last_active_ms(&self) -> u64 {
+        self.last_active_ms.load(Ordering::Relaxed)
+    }
+
+    /// Whether something goes on in it.
+    pub(super) fn is_busy(&self) -> bool {
+        self.users.load(Ordering::Relaxed) > 0 || !self.live_map().is_empty()
+    }
+
+    pub(super) fn enter_use(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+        self.touch();
+    }
+
+    pub(super) fn leave_use(&self) {
+        self.users.fetch_sub(1, Ordering::Relaxed);
+        self.touch();
+    }
+
+    fn live_map(&self) -> std::sync::MutexGuard<'_, BTreeMap<ExecId, Arc<ExecShared>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Execs that have not ended, oldest first.
+    pub(crate) fn live_execs(&self) -> Vec<Arc<ExecShared>> {
+        self.live_map().values().cloned().collect()
+    }
+
+    pub(crate) fn live_exec(&self, id: &ExecId) -> Option<Arc<ExecShared>> {
+        self.live_map().get(id).cloned()
+    }
+
+    /// Enters an exec, if there is room.
+    pub(crate) fn enter_exec(&self, exec: &Arc<ExecShared>, max: usize) -> Result<()> {
+        let mut live = self.live_map();
+        if live.len() >= max {
+            return Err(Error::new(Code::LimitExceeded, format!("{max} execs run in this sandbox already"))
+                .hint("wait for some to end, or kill them"));
+        }
+        live.insert(exec.id().clone(), Arc::clone(exec));
+        Ok(())
+    }
+
+    pub(crate) fn leave_exec(&self, id: &ExecId) {
+        self.live_map().remove(id);
+        self.touch();
+    }
+}

@@ -1,0 +1,91 @@
+//! Templates: named, versioned recipes.
+
+use atoll_core::error::shorten;
+use atoll_core::id::TemplateId;
+use atoll_core::spec::{self, TemplateSpec};
+use atoll_core::{Code, Error, Result};
+use atoll_store::TemplateRecord;
+
+use crate::clock::{now_ms, random};
+use crate::engine::{Caller, Engine};
+use crate::errors::store_error;
+
+impl Engine {
+    /// Stores a recipe as the next version of a template.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] naming the field; [`Code::ImageNotFound`] when its image is not here.
+    pub async fn create_template(
+        &self,
+        name: &str,
+        recipe: TemplateSpec,
+        caller: &Caller,
+    ) -> Result<TemplateRecord> {
+        spec::name("name", name)?;
+        recipe.validate()?;
+        if recipe.image != "host" {
+            self.inner.images.resolve(&recipe.image).map_err(|error| error.to_core())?;
+        }
+        let created_ms = now_ms();
+        let mut record = TemplateRecord {
+            id: TemplateId::from_parts(created_ms, random()?),
+            name: name.to_owned(),
+            version: 0,
+            spec: recipe,
+            created_ms,
+            created_by: caller.key.clone(),
+        };
+        record.version = self.inner.store.insert_template(&record).await.map_err(store_error)?;
+        Ok(record)
+    }
+
+    /// The newest version of every template.
+    ///
+    /// # Errors
+    /// [`Code::StoreUnavailable`].
+    pub async fn templates(&self) -> Result<Vec<TemplateRecord>> {
+        let mut all = self.inner.store.list_templates(None).await.map_err(store_error)?;
+        // They come by name, newest version first.
+        all.dedup_by(|later, first| later.name == first.name);
+        Ok(all)
+    }
+
+    /// One version of a template, the newest when `version` is absent.
+    ///
+    /// # Errors
+    /// [`Code::TemplateNotFound`].
+    pub async fn template(&self, name: &str, version: Option<u32>) -> Result<TemplateRecord> {
+        let found = self.inner.store.template(name, version).await.map_err(store_error)?;
+        found.ok_or_else(|| not_found(name, version))
+    }
+
+    /// Deletes one version, or all when `version` is absent. Sandboxes made from it are not touched.
+    ///
+    /// # Errors
+    /// [`Code::TemplateNotFound`].
+    pub async fn delete_template(&self, name: &str, version: Option<u32>) -> Result<()> {
+        let removed = self.inner.store.delete_template(name, version).await.map_err(store_error)?;
+        if removed == 0 { Err(not_found(name, version)) } else { Ok(()) }
+    }
+
+    /// Finds what a sandbox draft names: `name` or `name:version`.
+    pub(crate) async fn find_template(&self, text: &str) -> Result<TemplateRecord> {
+        let (name, version) = match text.split_once(':') {
+            None => (text, None),
+            Some((name, version)) => match version.parse() {
+                Ok(version) => (name, Some(version)),
+                Err(_) => {
+                    return Err(Error::invalid("template", "the version is not a number")
+                        .hint("write 'name' for the newest version, or 'name:3'"));
+                }
+            },
+        };
+        self.template(name, version).await
+    }
+}
+
+fn not_found(name: &str, version: Option<u32>) -> Error {
+    let which = version.map(|version| format!(":{version}")).unwrap_or_default();
+    Error::new(Code::TemplateNotFound, format!("no template '{}{which}'", shorten(name)))
+        .hint("'atoll template ls' shows what there is")
+}
