@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use atoll_core::secret::Secret;
@@ -68,11 +69,9 @@ impl Postgres {
 
     /// Makes an empty database and gives its URL.
     pub(crate) async fn fresh(&self) -> StoreUrl {
-        let name = {
-            let mut made = self.made.lock().unwrap();
-            made.push(format!("atoll_test_{}_{}", std::process::id(), made.len()));
-            made[made.len() - 1].clone()
-        };
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("atoll_test_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        self.made.lock().unwrap().push(name.clone());
         let mut admin = self.admin().await;
         sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut admin).await.unwrap();
         admin.close().await.unwrap();
