@@ -34,7 +34,7 @@ mod templates;
 mod url;
 mod writer;
 
-#[cfg(feature = "conformance")]
+#[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 
 pub use error::StoreError;

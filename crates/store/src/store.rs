@@ -24,7 +24,7 @@ const POSTGRES_CONNECTIONS_MAX_COUNT: u32 = 16;
 /// How long SQLite waits for a lock that another process holds.
 const SQLITE_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an operation waits for a free or new connection.
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The database. Clones share it.
 #[derive(Debug, Clone)]
@@ -155,8 +155,8 @@ fn create_private(path: &Path) -> std::io::Result<()> {
 
 fn schema_error(error: sqlx::migrate::MigrateError) -> StoreError {
     use sqlx::migrate::MigrateError;
-    match error {
-        MigrateError::Execute(error) => StoreError::from(error),
-        other => StoreError::Schema { source: std::sync::Arc::new(other) },
+    if let MigrateError::Execute(error) = error {
+        return StoreError::unavailable(error);
     }
+    StoreError::Schema { source: std::sync::Arc::new(error) }
 }

@@ -109,8 +109,10 @@ impl Writer {
     {
         let (reply, answer) = oneshot::channel();
         let job = Operation { operation: Some(operation), result: None, reply };
-        self.queue.send(Message::Run(Box::new(job))).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        if self.queue.send(Message::Run(Box::new(job))).await.is_err() {
+            return Err(gone());
+        }
+        answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
     /// Finishes what waits and closes the connection.
@@ -184,4 +186,90 @@ async fn run_in_company(conn: &mut SqliteConnection, jobs: &mut [Box<dyn Job>]) 
 
 async fn statement(conn: &mut SqliteConnection, sql: &'static str) -> Result<(), StoreError> {
     Conn::Sqlite(conn).execute(sql, Vec::new()).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::join_all;
+
+    use crate::conformance;
+    use crate::{Store, StoreError, StoreUrl};
+
+    /// Runs SQL of the test's own on the writing connection.
+    async fn sql(store: &Store, sql: &'static str) {
+        store
+            .read(move |mut conn| Box::pin(async move { conn.execute(sql, Vec::new()).await }))
+            .await
+            .unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_is_unavailable_and_loses_nothing() {
+        let store = Store::open(&StoreUrl::SqliteMemory).await.unwrap();
+        let parent = conformance::sandbox(1, 1);
+        store.insert_sandbox(&parent).await.unwrap();
+        // SQLite says SQLITE_FULL exactly as for a full file system.
+        sql(&store, "PRAGMA max_page_count = 64").await;
+        let mut stored = Vec::new();
+        for round in 0.. {
+            let records: Vec<_> = (0..16).map(|n| conformance::exec(&parent, round, n)).collect();
+            let results = join_all(records.iter().map(|record| store.insert_exec(record))).await;
+            let full = results.iter().any(Result::is_err);
+            for (record, result) in records.into_iter().zip(results) {
+                match result {
+                    Ok(_) => stored.push(record),
+                    Err(StoreError::Unavailable { .. }) => {
+                        assert_eq!(store.exec(&record.id).await.unwrap(), None, "refused, yet there");
+                    }
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+            if full {
+                break;
+            }
+        }
+        assert!(!stored.is_empty());
+        for record in &stored {
+            assert_eq!(store.exec(&record.id).await.unwrap().as_ref(), Some(record));
+        }
+        sql(&store, "PRAGMA max_page_count = 100000").await;
+        store.insert_exec(&conformance::exec(&parent, 1 << 40, 1)).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_operation_runs_to_its_end_when_its_caller_goes_away() {
+        let store = Store::open(&StoreUrl::SqliteMemory).await.unwrap();
+        let parent = conformance::sandbox(1, 1);
+        {
+            let mut insert = std::pin::pin!(store.insert_sandbox(&parent));
+            // One poll puts it into the queue; then the caller is gone.
+            assert!(futures::poll!(&mut insert).is_pending());
+        }
+        assert_eq!(store.sandbox(&parent.id).await.unwrap(), Some(parent));
+    }
+
+    #[tokio::test]
+    async fn unreadable_rows_are_corrupt_and_name_the_column() {
+        let store = Store::open(&StoreUrl::SqliteMemory).await.unwrap();
+        for (damage, wrong) in [
+            ("UPDATE sandboxes SET state = 'dreaming'", "state"),
+            ("UPDATE sandboxes SET spec_version = 99", "spec_version"),
+            ("UPDATE sandboxes SET spec = '{}'", "spec"),
+            ("UPDATE sandboxes SET labels = 'x'", "labels"),
+            ("UPDATE sandboxes SET owner = 'nobody'", "owner"),
+            ("UPDATE sandboxes SET created_ms = -1", "created_ms"),
+            ("UPDATE sandboxes SET expires_ms = 'soon'", "expires_ms"),
+        ] {
+            let record = conformance::sandbox(1, 1);
+            store.insert_sandbox(&record).await.unwrap();
+            sql(&store, damage).await;
+            match store.sandbox(&record.id).await {
+                Err(StoreError::Corrupt { table, id, column }) => {
+                    assert_eq!((table, id.as_str(), column), ("sandboxes", record.id.as_str(), wrong));
+                }
+                other => panic!("{damage}: {other:?}"),
+            }
+            assert!(store.delete_sandbox(&record.id).await.unwrap(), "what is damaged can be removed");
+        }
+    }
 }

@@ -69,7 +69,7 @@ mod tests {
 
     /// The names of this variable and of the test that acts as the process to be killed.
     const VICTIM_FILE: &str = "ATOLL_STORE_VICTIM";
-    const VICTIM_TEST: &str = "tests::victim_writes_until_it_is_killed";
+    const VICTIM_TEST: &str = "sqlite::tests::victim_writes_until_it_is_killed";
 
     /// Not a test by itself: the process that the next test kills. Prints the id of every exec whose
     /// insertion was acknowledged.
@@ -77,8 +77,9 @@ mod tests {
     #[ignore = "run by killed_mid_burst_keeps_every_acknowledged_write"]
     async fn victim_writes_until_it_is_killed() {
         use std::io::Write as _;
-        let Some(path) = std::env::vars_os().find(|(name, _)| name == VICTIM_FILE) else { return };
-        let store = Store::open(&StoreUrl::SqliteFile(path.1.into())).await.unwrap();
+        #[expect(clippy::disallowed_methods, reason = "how the killer tells the file")]
+        let Ok(path) = std::env::var(VICTIM_FILE) else { return };
+        let store = Store::open(&StoreUrl::SqliteFile(path.into())).await.unwrap();
         let parent = conformance::sandbox(1, 1);
         store.insert_sandbox(&parent).await.unwrap();
         for round in 0_u64.. {
