@@ -1,4 +1,5 @@
 //! The instances this driver knows to be alive.
+#![expect(unsafe_code, reason = "registers a descriptor with the runtime")]
 
 use std::collections::HashMap;
 use std::io;
@@ -9,6 +10,8 @@ use atoll_core::id::SandboxId;
 use atoll_isolation::IsolationError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use crate::record::Process;
 use crate::spawn::{self, Exit};
@@ -48,7 +51,8 @@ impl Instance {
     /// Waits for its end.
     pub(crate) async fn ended(&self) -> io::Result<()> {
         let pidfd = self.pidfd.try_clone()?;
-        let watched = tokio::io::unix::AsyncFd::with_interest(pidfd, tokio::io::Interest::READABLE)?;
+        // SAFETY: an owned descriptor stays open and the same for as long as it is owned.
+        let watched = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }?;
         watched.readable().await.map(drop)
     }
 
