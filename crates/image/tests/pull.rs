@@ -1,13 +1,13 @@
 //! Pulling from real registries.
 
-#![expect(clippy::tests_outside_test_module, reason = "an integration test")]
+#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use atoll_core::Code;
 use atoll_core::secret::Secret;
-use atoll_image::{Credentials, ImageError, Images, NoProgress, PullOptions};
+use atoll_image::{Credentials, ImageError, Images, NoProgress, Platform, PullOptions};
 use atoll_testing::{Entry, Flavour, Layout, PASSWORD, Registry, USERNAME};
 
 fn images() -> (tempfile::TempDir, Images) {
@@ -38,7 +38,8 @@ fn layers() -> Vec<Vec<Entry>> {
         Entry::file("opt/new", b"new").xattr("user.note", b"a\nb"),
         Entry::hardlink("opt/same", "opt/new"),
     ];
-    let top = vec![Entry::file("lib/inner", b"inner"), Entry::file("tmp/file", b"t"), Entry::fifo("tmp/pipe")];
+    let top =
+        vec![Entry::file("lib/inner", b"inner"), Entry::file("tmp/file", b"t"), Entry::fifo("tmp/pipe")];
     vec![base, middle, top]
 }
 
@@ -53,12 +54,12 @@ fn listing(dir: &Path) -> Vec<String> {
         "-mindepth",
         "1",
         "-printf",
-        "%P %y %m %U:%G %n %l ",
+        "%P %y %m %U:%G %l ",
         "(",
         "-type",
         "f",
         "-printf",
-        "%s %T@",
+        "%n %s %T@",
         ",",
         "-printf",
         "\\n",
@@ -78,7 +79,8 @@ impl Mounted {
         let empty = dir.path().join("empty");
         std::fs::create_dir_all(&empty).unwrap();
         std::fs::create_dir(dir.path().join("merged")).unwrap();
-        let lowers: Vec<_> = image.layers.iter().rev().chain([&empty]).map(|p| p.display().to_string()).collect();
+        let lowers: Vec<_> =
+            image.layers.iter().rev().chain([&empty]).map(|p| p.display().to_string()).collect();
         let options = format!("lowerdir={}", lowers.join(":"));
         atoll_testing::run(
             std::process::Command::new("mount")
@@ -136,7 +138,9 @@ async fn passwords_are_asked_for_and_never_shown() {
             Ok(_) => assert!(works),
             Err(error) => {
                 assert!(!works, "{error}");
-                assert!(matches!(&error, ImageError::RegistryDenied { with_credentials, .. } if *with_credentials == given));
+                assert!(
+                    matches!(&error, ImageError::RegistryDenied { with_credentials, .. } if *with_credentials == given)
+                );
                 let shown = format!("{error:?} {:?}", error.to_core());
                 assert!(!shown.contains("wrong secret"), "{shown}");
             }
@@ -201,4 +205,39 @@ async fn images_survive_and_go_when_nobody_needs_them() {
     assert_eq!(removed.freed_bytes, image.size_bytes);
     assert_eq!(std::fs::read_dir(dir.path().join("layers")).unwrap().count(), 0);
     assert!(images.list().is_empty());
+}
+
+#[tokio::test]
+async fn an_index_gives_the_image_of_the_platform() {
+    let registry = Registry::start(Flavour::Open);
+    let (_dir, images) = images();
+    let at = |text: &str| PullOptions { platform: Some(text.parse().unwrap()), ..PullOptions::default() };
+    let mut entries = Vec::new();
+    for (name, platform) in [("other", "linux/s390x".to_owned()), ("own", Platform::host().to_string())] {
+        let architecture = platform.trim_start_matches("linux/");
+        let layout =
+            layout().config(&["--architecture", architecture, "--config.label", &format!("is={name}")]);
+        let reference = registry.push(&layout.source(), &format!("app:{name}"), &[]);
+        let image = images.pull(&reference, &at(&platform), &NoProgress).await.unwrap();
+        entries.push(serde_json::json!({
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "digest": image.digest, "size": 1,
+            "platform": { "os": "linux", "architecture": architecture },
+        }));
+    }
+    let kind = "application/vnd.oci.image.index.v1+json";
+    let index = serde_json::json!({ "schemaVersion": 2, "mediaType": kind, "manifests": entries });
+    let url = format!("http://{}/v2/app/manifests/multi", registry.host());
+    let put = reqwest::Client::new().put(url).header("content-type", kind).body(index.to_string());
+    assert!(put.send().await.unwrap().status().is_success());
+
+    let reference = format!("{}/app:multi", registry.host());
+    for (options, expected) in [(PullOptions::default(), "own"), (at("linux/s390x"), "other")] {
+        let image = images.pull(&reference, &options, &NoProgress).await.unwrap();
+        assert_eq!(image.labels["is"], expected);
+        assert_eq!(images.resolve(&reference).unwrap(), image, "the name moves");
+    }
+    let error = images.pull(&reference, &at("linux/riscv64"), &NoProgress).await.unwrap_err();
+    assert_eq!(error.to_core().code, Code::ImagePlatformMismatch);
+    assert!(error.to_string().contains("linux/s390x"), "{error}");
 }
