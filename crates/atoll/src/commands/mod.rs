@@ -1,12 +1,14 @@
 //! The commands, by noun, and what is around every one of them: runtime, connection, exit code.
 
 mod copy;
+mod doctor;
 mod exec;
 mod image;
 mod key;
 mod registry;
 mod run;
 mod sandbox;
+mod serve;
 mod system;
 mod template;
 
@@ -46,12 +48,17 @@ pub(crate) fn main(cli: Cli) -> ExitCode {
 async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {
     match cli.command {
         Command::Completions { shell } => completions(shell).map(|()| 0),
+        Command::Serve(args) => Box::pin(serve::serve(printer, args)).await.map(|()| 0),
+        Command::Doctor(args) => Box::pin(doctor::doctor(&cli.global, printer, &args)).await,
         command => with_connection(&cli.global, printer, command).await,
     }
 }
 
 async fn with_connection(args: &GlobalArgs, printer: Printer, command: Command) -> Result<u8> {
-    let connection = connection::connect(args).await?;
+    let connection = match command {
+        Command::Run(_) => Box::pin(connection::connect_or_embed(args)).await?,
+        _ => connection::connect(args).await?,
+    };
     let result = Box::pin(connected(&connection, printer, command)).await;
     let down = connection.shutdown().await;
     let code = result?;
@@ -61,7 +68,7 @@ async fn with_connection(args: &GlobalArgs, printer: Printer, command: Command) 
 async fn connected(connection: &Connection, printer: Printer, command: Command) -> Result<u8> {
     let client = &connection.client;
     let done = match command {
-        Command::Run(args) => return run::run(client, printer, args).await,
+        Command::Run(args) => return run::run(connection, printer, args).await,
         Command::Exec(args) => return exec::exec(client, printer, args).await,
         Command::Attach(args) => return exec::attach(client, printer, args).await,
         Command::Logs(args) => return exec::logs(client, printer, args).await,
@@ -81,8 +88,9 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Template(command) => template::template(client, printer, command).await,
         Command::Key(command) => key::key(client, printer, command).await,
         Command::Info => system::info(client, printer).await,
-        // Needs no server and was dealt with.
+        // Need no server to talk to and were dealt with.
         Command::Completions { shell } => completions(shell),
+        Command::Serve(_) | Command::Doctor(_) => Ok(()),
     };
     done.map(|()| 0)
 }
