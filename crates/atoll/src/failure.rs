@@ -94,14 +94,10 @@ impl Failure {
     /// What to do about it.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
-            Self::Client(ClientError::Api { error, .. }) => {
-                match error.code {
-                    Code::Unauthorized => Some(error.hint.clone().unwrap_or_else(|| {
-                        "set ATOLL_API_KEY, or api_key in the configuration file".to_owned()
-                    })),
-                    _ => error.hint.clone(),
-                }
-            }
+            Self::Client(ClientError::Api { error, .. }) => error.hint.clone().or_else(|| {
+                let key = "set ATOLL_API_KEY, or api_key in the configuration file";
+                (error.code == Code::Unauthorized).then(|| key.to_owned())
+            }),
             Self::Client(ClientError::Connect { .. }) => {
                 Some("is the server running, and is the address right? (--url, ATOLL_URL)".to_owned())
             }

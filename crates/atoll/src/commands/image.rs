@@ -143,7 +143,7 @@ impl Upload {
         let file = tokio::fs::File::open(path).await.map_err(|error| Failure::io(what(), error))?;
         let meta = file.metadata().await.map_err(|error| Failure::io(what(), error))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        Ok(Self::reader(printer, &name, meta.is_file().then(|| meta.len()), file))
+        Ok(Self::reader(printer, &name, meta.is_file().then_some(meta.len()), file))
     }
 
     /// Standard input.
