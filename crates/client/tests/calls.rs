@@ -1,6 +1,11 @@
 //! Calls and streams: what is sent, how refusals come back, and that bad servers are bounded.
 
-#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "integration test")]
+#![expect(
+    clippy::tests_outside_test_module,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "integration test"
+)]
 
 mod support;
 
