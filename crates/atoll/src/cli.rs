@@ -330,15 +330,14 @@ pub(crate) struct ShellArgs {
     pub(crate) sandbox: String,
 }
 
-/// One side is SANDBOX:/PATH, the other a local path. With '-' it is a tar on standard input or output.
 #[derive(Debug, Args)]
 pub(crate) struct CopyArgs {
     /// Owner of what is written in the sandbox
     #[arg(short, long, value_name = "USER")]
     pub(crate) user: Option<String>,
-    /// From
+    /// SANDBOX:/PATH, a local path, or - for a tar on standard input
     pub(crate) source: String,
-    /// To
+    /// SANDBOX:/PATH, a local path, or - for a tar on standard output
     pub(crate) destination: String,
 }
 

@@ -29,5 +29,8 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
-    commands::main(cli::Cli::parse())
+    match cli::Cli::try_parse() {
+        Ok(cli) => commands::main(cli),
+        Err(error) => commands::usage(&error),
+    }
 }

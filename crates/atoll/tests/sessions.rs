@@ -1,11 +1,6 @@
 //! Commands that are attached to something: exit codes, streams, signals, files, a real terminal.
 
-#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, missing_docs, reason = "integration test")]
-#![allow(
-    dead_code,
-    clippy::allow_attributes,
-    reason = "not every test binary uses all of the support module"
-)]
+#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "integration test")]
 
 mod support;
 

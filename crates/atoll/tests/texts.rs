@@ -1,11 +1,6 @@
 //! What people and programs see, as snapshots. `INSTA_UPDATE=always cargo test` writes new ones.
 
-#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, missing_docs, reason = "integration test")]
-#![allow(
-    dead_code,
-    clippy::allow_attributes,
-    reason = "not every test binary uses all of the support module"
-)]
+#![expect(clippy::tests_outside_test_module, reason = "integration test")]
 
 mod support;
 
@@ -41,6 +36,10 @@ fn errors() {
     insta::assert_snapshot!("error_json", fake.shown(&["inspect", "none", "--json"]));
     insta::assert_snapshot!("error_missing_command", fake.shown(&["run", "--", "missing"]));
     insta::assert_snapshot!("error_usage", fake.shown(&["run", "--memory", "much", "--", "x"]));
+    insta::assert_snapshot!(
+        "error_usage_json",
+        fake.shown(&["run", "--json", "--memory", "much", "--", "x"])
+    );
     insta::assert_snapshot!("error_all", fake.shown(&["rm", "--all"]));
     insta::assert_snapshot!("error_tty", fake.shown(&["run", "-t", "--", "x"]));
     insta::assert_snapshot!("error_password", fake.shown(&["registry", "login", "-u", "me", "h"]));

@@ -1,6 +1,11 @@
 //! Attachments over connections that break anywhere: every byte once, in order.
 
-#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, missing_docs, reason = "integration test")]
+#![expect(
+    clippy::tests_outside_test_module,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "integration test"
+)]
 
 mod support;
 
@@ -55,7 +60,7 @@ async fn replay(mut socket: WebSocket, log: Arc<Log>, asked: usize, connection: 
             return;
         }
     }
-    drop(send(exited(log.bytes.len())).await);
+    let _sent = send(exited(log.bytes.len())).await;
 }
 
 fn replaying(log: Arc<Log>) -> Router {
@@ -269,7 +274,7 @@ async fn echo(
                         return;
                     }
                 }
-                _ => {}
+                Message::Ping(_) | Message::Pong(_) | Message::Close(_) => {}
             }
         }
     })
@@ -352,7 +357,7 @@ async fn a_caller_who_leaves_ends_the_connection() {
             upgrade.on_upgrade(async move |mut socket: WebSocket| {
                 drop(socket.send(attached(0)).await);
                 while let Some(Ok(_)) = socket.recv().await {}
-                drop(gone.send(()));
+                gone.send(()).unwrap();
             })
         }),
     );

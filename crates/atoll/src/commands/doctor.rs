@@ -25,7 +25,7 @@ pub(super) async fn doctor(global: &GlobalArgs, printer: Printer, args: &DoctorA
     if args.leaks {
         let leaks = match client {
             Some(client) if args.remove => client.remove_leaks().await?,
-            Some(client) => client.leaks().await?,
+            Some(client) => client.list_leaks().await?,
             None => local_leaks(args).await?,
         };
         return show_leaks(printer, &leaks);

@@ -20,7 +20,7 @@ use clap::CommandFactory as _;
 use crate::cli::{Cli, Command, GlobalArgs};
 use crate::config;
 use crate::connection::{self, Connection};
-use crate::failure::{EXIT_FAILURE, Failure, Result};
+use crate::failure::{EXIT_FAILURE, EXIT_USAGE, Failure, Result};
 use crate::output::Printer;
 
 /// Runs the command that was asked for.
@@ -43,6 +43,21 @@ pub(crate) fn main(cli: Cli) -> ExitCode {
             ExitCode::from(failure.exit_code())
         }
     }
+}
+
+/// Arguments that make no sense, or a wish for help. Asked for JSON, an error is JSON here too.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    if json && error.use_stderr() {
+        let text = error.render().to_string();
+        let first = text.lines().next().unwrap_or_default();
+        let failure = Failure::Usage(first.strip_prefix("error: ").unwrap_or(first).to_owned());
+        Printer::new(true, false).failure(&failure);
+        return ExitCode::from(failure.exit_code());
+    }
+    // If it cannot be printed there is nobody to tell.
+    drop(error.print());
+    ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 })
 }
 
 async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {

@@ -1,5 +1,12 @@
 //! A server that speaks just enough of the API, and a way to run the built program against it.
 
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::allow_attributes,
+    reason = "tests; no binary uses all of it"
+)]
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -25,7 +32,7 @@ use axum::{Json, Router};
 use tokio::sync::Notify;
 
 /// Longest that any test here may wait for something.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 /// Far in the future, so that ages are always zero.
 const LATER_MS: u64 = 4_000_000_000_000;
 
@@ -39,8 +46,8 @@ struct World {
 }
 
 /// The server, and what it saw.
-pub struct Fake {
-    pub address: SocketAddr,
+pub(crate) struct Fake {
+    pub(crate) address: SocketAddr,
     world: Arc<World>,
     _runtime: tokio::runtime::Runtime,
 }
@@ -183,7 +190,7 @@ impl Program {
             match message {
                 Message::Binary(data) => self.write(OutputStream::Stdout, &data).await,
                 Message::Text(text) if text.contains("close_stdin") => return 0,
-                _ => {}
+                Message::Text(_) | Message::Ping(_) | Message::Pong(_) | Message::Close(_) => {}
             }
         }
         1
@@ -207,7 +214,7 @@ impl Program {
                         self.write(OutputStream::Stdout, format!("size {cols}x{rows}\r\n").as_bytes()).await;
                     }
                 }
-                _ => {}
+                Message::Ping(_) | Message::Pong(_) | Message::Close(_) => {}
             }
         }
         1
@@ -257,7 +264,7 @@ async fn note(State(world): Shared, request: Request, next: Next) -> Response {
 }
 
 impl Fake {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let world = Arc::new(World::default());
         let in_box = Router::new()
             .route("/execs", post(create_exec))
@@ -282,40 +289,40 @@ impl Fake {
     }
 
     /// The program with this server and a right key, and nothing else of our environment.
-    pub fn atoll(&self, args: &[&str]) -> Command {
+    pub(crate) fn atoll(&self, args: &[&str]) -> Command {
         let mut command = bare(args);
         command.env("ATOLL_URL", format!("http://{}", self.address)).env("ATOLL_API_KEY", "sesame");
         command
     }
 
-    pub fn requests(&self) -> Vec<String> {
+    pub(crate) fn requests(&self) -> Vec<String> {
         self.world.requests.lock().unwrap().clone()
     }
 
-    pub fn uploads(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn uploads(&self) -> Vec<Vec<u8>> {
         self.world.uploads.lock().unwrap().clone()
     }
 
-    pub fn set_archive(&self, tar: Vec<u8>) {
+    pub(crate) fn set_archive(&self, tar: Vec<u8>) {
         *self.world.archive.lock().unwrap() = tar;
     }
 
     /// What a person sees: streams, exit code; addresses are made the same in every run.
-    pub fn shown(&self, args: &[&str]) -> String {
+    pub(crate) fn shown(&self, args: &[&str]) -> String {
         let output = finish(self.atoll(args).stdin(Stdio::null()));
         show(args, &output).replace(&self.address.to_string(), "SERVER")
     }
 }
 
 /// The program without anything in its environment.
-pub fn bare(args: &[&str]) -> Command {
+pub(crate) fn bare(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_atoll"));
     command.args(args).env_clear().current_dir(Path::new("/"));
     command
 }
 
 /// Runs to the end, or is killed at the deadline.
-pub fn finish(command: &mut Command) -> Output {
+pub(crate) fn finish(command: &mut Command) -> Output {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let end = Instant::now() + DEADLINE;
     while child.try_wait().unwrap().is_none() {
@@ -328,7 +335,7 @@ pub fn finish(command: &mut Command) -> Output {
     child.wait_with_output().unwrap()
 }
 
-pub fn show(args: &[&str], output: &Output) -> String {
+pub(crate) fn show(args: &[&str], output: &Output) -> String {
     format!(
         "$ atoll {}\n[exit {}]\n--- stdout\n{}--- stderr\n{}",
         args.join(" "),
@@ -339,7 +346,7 @@ pub fn show(args: &[&str], output: &Output) -> String {
 }
 
 /// Waits until something is so.
-pub fn until(what: &str, mut so: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !so() {
         assert!(Instant::now() < end, "{what} did not happen");

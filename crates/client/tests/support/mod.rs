@@ -1,5 +1,12 @@
 //! Small servers that speak the API's types, and a wire that breaks.
 
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::allow_attributes,
+    reason = "tests; no binary uses all of it"
+)]
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,22 +20,22 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Longest that any test here may wait for something.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Serves until the test ends.
-pub async fn serve(router: Router) -> SocketAddr {
+pub(crate) async fn serve(router: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(tokio::spawn(async move { axum::serve(listener, router).await.unwrap() }));
     address
 }
 
-pub fn client(address: SocketAddr) -> Client {
+pub(crate) fn client(address: SocketAddr) -> Client {
     Client::new(&format!("http://{address}"), &Secret::new("test-key")).unwrap()
 }
 
 /// Fast, and patient enough for any test here.
-pub fn policy() -> ResumePolicy {
+pub(crate) fn policy() -> ResumePolicy {
     ResumePolicy {
         attempts_max: 200,
         backoff_first: Duration::from_millis(1),
@@ -38,20 +45,20 @@ pub fn policy() -> ResumePolicy {
 }
 
 /// Numbers that are the same in every run.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self, below: u64) -> u64 {
+    pub(crate) fn next(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % below
     }
 }
 
-pub fn exit() -> Exit {
+pub(crate) fn exit() -> Exit {
     Exit { reason: ExitReason::Exited, code: Some(7), signal: None, error: None }
 }
 
-pub fn exec() -> Exec {
+pub(crate) fn exec() -> Exec {
     Exec {
         id: "ex_1".into(),
         sandbox: "sb_1".into(),
@@ -72,14 +79,14 @@ pub fn exec() -> Exec {
 
 /// Output of an exec: pieces of both streams in one order.
 #[derive(Clone)]
-pub struct Log {
-    pub bytes: Vec<u8>,
+pub(crate) struct Log {
+    pub(crate) bytes: Vec<u8>,
     /// Where pieces end, and whose they are.
-    pub pieces: Vec<(usize, OutputStream)>,
+    pub(crate) pieces: Vec<(usize, OutputStream)>,
 }
 
 impl Log {
-    pub fn random(random: &mut Random, len: usize) -> Self {
+    pub(crate) fn random(random: &mut Random, len: usize) -> Self {
         let bytes = (0..len).map(|_| u8::try_from(random.next(256)).unwrap()).collect();
         let mut pieces = Vec::new();
         let mut end = 0;
@@ -92,7 +99,7 @@ impl Log {
     }
 
     /// Pieces from `offset` on.
-    pub fn from(&self, offset: usize) -> VecDeque<(usize, OutputStream, &[u8])> {
+    pub(crate) fn from(&self, offset: usize) -> VecDeque<(usize, OutputStream, &[u8])> {
         let mut begin = 0;
         let mut out = VecDeque::new();
         for &(end, stream) in &self.pieces {
@@ -106,7 +113,7 @@ impl Log {
     }
 
     /// All bytes of one stream.
-    pub fn of(&self, which: OutputStream) -> Vec<u8> {
+    pub(crate) fn of(&self, which: OutputStream) -> Vec<u8> {
         let mut out = Vec::new();
         for (_, stream, bytes) in self.from(0) {
             if stream == which {
@@ -117,13 +124,13 @@ impl Log {
     }
 }
 
-pub fn frame(offset: usize, stream: OutputStream, bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(offset: usize, stream: OutputStream, bytes: &[u8]) -> Vec<u8> {
     let mut message = OutputFrame { stream, offset: offset as u64 }.encode().to_vec();
     message.extend_from_slice(bytes);
     message
 }
 
-pub fn chunk(offset: usize, stream: OutputStream, bytes: &[u8]) -> OutputChunk {
+pub(crate) fn chunk(offset: usize, stream: OutputStream, bytes: &[u8]) -> OutputChunk {
     let chunk = OutputChunk::new(offset as u64, stream, bytes);
     assert!(matches!(chunk.encoding, Encoding::Utf8 | Encoding::Base64));
     chunk
@@ -131,7 +138,12 @@ pub fn chunk(offset: usize, stream: OutputStream, bytes: &[u8]) -> OutputChunk {
 
 /// Passes bytes on, and breaks each connection after some number of bytes from the server: in the
 /// handshake, in a header, in a message, wherever that is. After `cuts` connections it holds.
-pub async fn breaking_wire(to: SocketAddr, mut random: Random, cuts: usize, at_most: u64) -> SocketAddr {
+pub(crate) async fn breaking_wire(
+    to: SocketAddr,
+    mut random: Random,
+    cuts: usize,
+    at_most: u64,
+) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(tokio::spawn(async move {
