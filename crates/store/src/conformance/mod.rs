@@ -1,0 +1,100 @@
+//! The suite that every database must pass.
+//!
+//! [`run`] takes a way to open a fresh, empty database for each check and panics with the name of
+//! what does not hold. It is a library, so that the same text judges SQLite in a file, SQLite in
+//! memory, and PostgreSQL.
+
+#![expect(clippy::unwrap_used, reason = "a failed check is a panic")]
+
+mod execs;
+mod others;
+mod sandboxes;
+
+use std::collections::BTreeMap;
+
+use atoll_core::exec::ExecState;
+use atoll_core::id::{ExecId, SandboxId};
+use atoll_core::sandbox::SandboxState;
+use atoll_core::spec::{Caps, Command, ExecDraft, ExecSpec, ImageDefaults, SandboxDraft, SandboxSpec};
+
+use crate::{ExecRecord, SandboxRecord, Store};
+
+/// Runs every check. `fresh` opens an empty database each time.
+///
+/// # Panics
+/// When a check fails.
+pub async fn run(fresh: impl AsyncFn() -> Store) {
+    macro_rules! each {
+        ($($module:ident::$check:ident),* $(,)?) => {
+            $({
+                let store = fresh().await;
+                $module::$check(&store).await;
+                store.close().await;
+            })*
+        };
+    }
+    each!(
+        sandboxes::round_trip,
+        sandboxes::names_are_unique,
+        sandboxes::changes_need_the_generation,
+        sandboxes::states_change_only_from_expected_ones,
+        sandboxes::racing_changes_have_one_winner,
+        sandboxes::lists_filter,
+        sandboxes::lists_page_without_gaps,
+        sandboxes::touches_only_go_forward,
+        sandboxes::hostile_texts,
+        execs::round_trip,
+        execs::idempotency,
+        execs::racing_inserts_yield_one_row,
+        execs::life,
+        execs::loss,
+        execs::lists_and_pruning,
+        execs::one_failure_does_not_touch_the_others,
+        others::templates_count_versions,
+        others::racing_templates_get_distinct_versions,
+        others::keys,
+        others::registries,
+        others::meta,
+    );
+}
+
+/// A sandbox made at `ms`; `n` tells those of one moment apart.
+#[must_use]
+pub fn sandbox(ms: u64, n: u64) -> SandboxRecord {
+    let spec =
+        SandboxSpec::resolve(&SandboxDraft::default(), None, &ImageDefaults::default(), &Caps::default());
+    SandboxRecord {
+        id: SandboxId::from_parts(ms, n),
+        name: None,
+        state: SandboxState::Creating,
+        reason: None,
+        spec: spec.unwrap(),
+        labels: BTreeMap::new(),
+        image_digest: None,
+        owner: None,
+        created_ms: ms,
+        expires_ms: None,
+        last_active_ms: ms,
+        generation: 1,
+    }
+}
+
+/// An exec of `sandbox` made at `ms`; `n` tells those of one moment apart.
+#[must_use]
+pub fn exec(sandbox: &SandboxRecord, ms: u64, n: u64) -> ExecRecord {
+    let draft = ExecDraft::new(Command::Argv(vec!["true".to_owned()]));
+    ExecRecord {
+        id: ExecId::from_parts(ms, n),
+        sandbox: sandbox.id.clone(),
+        idempotency_key: None,
+        request_digest: "digest".to_owned(),
+        spec: ExecSpec::resolve(draft, &sandbox.spec).unwrap(),
+        state: ExecState::Starting,
+        pid: None,
+        exit: None,
+        output_bytes: 0,
+        started_by: None,
+        created_ms: ms,
+        ended_ms: None,
+    }
+}

@@ -1,0 +1,46 @@
+//! What must survive: sandboxes, execs, templates, API keys, registry credentials.
+//!
+//! Only this crate knows SQL. The same text runs on SQLite (the default, embedded in the process)
+//! and on PostgreSQL; the module `db` is the whole difference between them. Nothing here
+//! reads a clock: every time is milliseconds since the epoch, given by the caller.
+//!
+//! ```text
+//! Store ──writes──▶ writer task ──one transaction for all that waits──▶ SQLite file (WAL)
+//!   │                                                                     ▲
+//!   └───reads──▶ a few read-only connections ─────────────────────────────┘
+//!
+//! Store ──each operation its own transaction──▶ pool ──▶ PostgreSQL
+//! ```
+//!
+//! What holds:
+//!
+//! - An operation that returned `Ok` is committed. On SQLite "committed" survives the death of
+//!   this process; the last moments before a power cut may be lost (`synchronous = NORMAL`), never
+//!   the file's integrity. PostgreSQL keeps its own promise.
+//! - An operation happens wholly or not at all, also when its caller stops waiting for it.
+//! - Whatever was wrong with one operation does not touch the others in its transaction.
+//! - A row that cannot be understood is [`StoreError::Corrupt`] for whoever reads it, never a panic.
+
+mod db;
+mod error;
+mod execs;
+mod keys;
+mod meta;
+mod record;
+mod registries;
+mod sandboxes;
+mod store;
+mod templates;
+mod url;
+mod writer;
+
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+
+pub use error::StoreError;
+pub use record::{
+    Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, RegistryRecord, SandboxFilter,
+    SandboxRecord, TemplateRecord,
+};
+pub use store::Store;
+pub use url::{InvalidUrl, StoreUrl};

@@ -1,0 +1,195 @@
+//! What is stored: plain records. Times are milliseconds since the epoch, given by the caller.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use atoll_core::exec::{ExecState, Exit};
+use atoll_core::id::{ExecId, KeyId, SandboxId, TemplateId};
+use atoll_core::sandbox::SandboxState;
+use atoll_core::spec::{ExecSpec, SandboxSpec, TemplateSpec};
+
+/// One sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxRecord {
+    /// Its id.
+    pub id: SandboxId,
+    /// Its name; no two stored sandboxes have the same.
+    pub name: Option<String>,
+    /// Where it is in its life.
+    pub state: SandboxState,
+    /// Why it failed.
+    pub reason: Option<String>,
+    /// What it was made of.
+    pub spec: SandboxSpec,
+    /// Labels, to filter by.
+    pub labels: BTreeMap<String, String>,
+    /// The image that was used, exactly.
+    pub image_digest: Option<String>,
+    /// The API key that made it.
+    pub owner: Option<KeyId>,
+    /// When it was asked for.
+    pub created_ms: u64,
+    /// When it ends by itself.
+    pub expires_ms: Option<u64>,
+    /// When it was last used. Only [`crate::Store::touch_sandboxes`] changes it.
+    pub last_active_ms: u64,
+    /// Counts changes; 1 when inserted. What was read must still be there to be changed.
+    pub generation: i64,
+}
+
+/// One exec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecRecord {
+    /// Its id.
+    pub id: ExecId,
+    /// The sandbox it runs in.
+    pub sandbox: SandboxId,
+    /// A second request with the same key in the same sandbox gets this exec.
+    pub idempotency_key: Option<String>,
+    /// Digest of the request, to tell a retry from a key used twice.
+    pub request_digest: String,
+    /// What runs.
+    pub spec: ExecSpec,
+    /// Where it is in its life.
+    pub state: ExecState,
+    /// Process id inside the sandbox, once it runs.
+    pub pid: Option<u32>,
+    /// How it ended, once it has.
+    pub exit: Option<Exit>,
+    /// How much it wrote, once it has ended.
+    pub output_bytes: u64,
+    /// The API key that started it.
+    pub started_by: Option<KeyId>,
+    /// When it was asked for.
+    pub created_ms: u64,
+    /// When it ended.
+    pub ended_ms: Option<u64>,
+}
+
+/// One version of a template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TemplateRecord {
+    /// Its id.
+    pub id: TemplateId,
+    /// Its name.
+    pub name: String,
+    /// Counts from 1 for each name; a number is never given out twice, not even after a deletion.
+    pub version: u32,
+    /// The recipe.
+    pub spec: TemplateSpec,
+    /// When it was made.
+    pub created_ms: u64,
+    /// The API key that made it.
+    pub created_by: Option<KeyId>,
+}
+
+/// An API key, as a hash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRecord {
+    /// Its id.
+    pub id: KeyId,
+    /// What people call it.
+    pub name: String,
+    /// Hash of the secret.
+    pub hash: Vec<u8>,
+    /// What it may do.
+    pub scopes: Vec<String>,
+    /// When it was made.
+    pub created_ms: u64,
+    /// When it ends.
+    pub expires_ms: Option<u64>,
+    /// When it was last used, as far as was recorded.
+    pub last_used_ms: Option<u64>,
+    /// It no longer works.
+    pub revoked: bool,
+}
+
+/// Credentials for an image registry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegistryRecord {
+    /// Host, with port if it has one.
+    pub host: String,
+    /// User name.
+    pub username: String,
+    /// The password, sealed by the vault.
+    pub sealed: Vec<u8>,
+    /// When it was set.
+    pub updated_ms: u64,
+}
+
+/// Which sandboxes to list. The default is all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SandboxFilter {
+    /// In one of these states; any when empty.
+    pub states: Vec<SandboxState>,
+    /// With all of these labels.
+    pub labels: BTreeMap<String, String>,
+    /// With a name that starts so.
+    pub name_prefix: Option<String>,
+}
+
+/// A place in a listing that goes from the newest to the oldest. Callers pass it on as text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cursor {
+    created_ms: u64,
+    id: String,
+}
+
+impl Cursor {
+    pub(crate) const fn new(created_ms: u64, id: String) -> Self {
+        Self { created_ms, id }
+    }
+
+    pub(crate) const fn created_ms(&self) -> u64 {
+        self.created_ms
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.created_ms, self.id)
+    }
+}
+
+/// The text did not come from a listing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a cursor of a listing")]
+pub struct InvalidCursor;
+
+impl FromStr for Cursor {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        const ID_MAX_BYTES: usize = 32;
+        let (ms, id) = text.split_once('.').ok_or(InvalidCursor)?;
+        let digits = !ms.is_empty() && ms.bytes().all(|b| b.is_ascii_digit());
+        let id_ok = (1..=ID_MAX_BYTES).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric());
+        match ms.parse() {
+            Ok(created_ms) if digits && id_ok => Ok(Self::new(created_ms, id.to_owned())),
+            _ => Err(InvalidCursor),
+        }
+    }
+}
+
+/// A piece of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page<T> {
+    /// The newest first.
+    pub items: Vec<T>,
+    /// Where the next piece starts; `None` when this was the last.
+    pub next: Option<Cursor>,
+}
+
+/// What came of inserting an exec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Insertion {
+    /// It is stored now.
+    Inserted,
+    /// The idempotency key was used before: this is that exec. Compare the request digests.
+    Existing(Box<ExecRecord>),
+}

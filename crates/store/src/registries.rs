@@ -1,0 +1,75 @@
+//! Credentials of image registries in the database, sealed.
+
+use crate::Store;
+use crate::db::{BadColumn, Row, Value, args};
+use crate::error::StoreError;
+use crate::record::RegistryRecord;
+
+impl Store {
+    /// Stores credentials, in place of those that the host had.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn put_registry(&self, registry: &RegistryRecord) -> Result<(), StoreError> {
+        const SQL: &str = "INSERT INTO registries (host, username, sealed, updated_ms) VALUES ($1, $2, $3, $4) \
+             ON CONFLICT (host) DO UPDATE SET username = excluded.username, sealed = excluded.sealed, \
+             updated_ms = excluded.updated_ms";
+        let values = args![
+            registry.host.as_str(),
+            registry.username.as_str(),
+            registry.sealed.as_slice(),
+            registry.updated_ms,
+        ];
+        self.write(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) })).await
+    }
+
+    /// The credentials for a host, if there are any.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when the row cannot be read.
+    pub async fn registry(&self, host: &str) -> Result<Option<RegistryRecord>, StoreError> {
+        self.registries("SELECT * FROM registries WHERE host = $1", args![host])
+            .await
+            .map(|mut registries| registries.pop())
+    }
+
+    /// Every registry, by host.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when a row cannot be read.
+    pub async fn list_registries(&self) -> Result<Vec<RegistryRecord>, StoreError> {
+        self.registries("SELECT * FROM registries ORDER BY host", Vec::new()).await
+    }
+
+    /// Removes the credentials for a host. Says whether there were any.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn delete_registry(&self, host: &str) -> Result<bool, StoreError> {
+        let values = args![host];
+        self.write(move |mut conn| {
+            Box::pin(
+                async move { Ok(conn.execute("DELETE FROM registries WHERE host = $1", values).await? > 0) },
+            )
+        })
+        .await
+    }
+
+    async fn registries(
+        &self,
+        sql: &'static str,
+        values: Vec<Value>,
+    ) -> Result<Vec<RegistryRecord>, StoreError> {
+        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(sql, values).await })).await?;
+        rows.iter().map(|row| row.decode("registries", "host", read)).collect()
+    }
+}
+
+fn read(row: &Row) -> Result<RegistryRecord, BadColumn> {
+    Ok(RegistryRecord {
+        host: row.text("host")?,
+        username: row.text("username")?,
+        sealed: row.bytes("sealed")?,
+        updated_ms: row.uint("updated_ms")?,
+    })
+}

@@ -1,0 +1,337 @@
+//! Sandboxes in the database.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use atoll_core::id::SandboxId;
+use atoll_core::limits::PAGE_MAX_COUNT;
+use atoll_core::sandbox::SandboxState;
+use sqlx::AssertSqlSafe;
+
+use crate::Store;
+use crate::db::{BadColumn, Conn, Row, Value, args, json};
+use crate::error::StoreError;
+use crate::record::{Cursor, Page, SandboxFilter, SandboxRecord};
+
+/// Version of the JSON form of a sandbox's spec.
+const SPEC_VERSION: i64 = 1;
+/// Updates of `last_active_ms` in one transaction: a larger batch would hold up the others.
+const TOUCH_CHUNK_COUNT: usize = 64;
+
+impl Store {
+    /// Stores a new sandbox. Its generation is 1, whatever the record says.
+    ///
+    /// # Errors
+    /// [`StoreError::NameTaken`], [`StoreError::AlreadyExists`] for the id.
+    pub async fn insert_sandbox(&self, sandbox: &SandboxRecord) -> Result<(), StoreError> {
+        let sandbox = sandbox.clone();
+        self.write(move |conn| Box::pin(insert(conn, sandbox))).await
+    }
+
+    /// The sandbox with this id, if there is one.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when its row cannot be read.
+    pub async fn sandbox(&self, id: &SandboxId) -> Result<Option<SandboxRecord>, StoreError> {
+        self.one_sandbox("SELECT * FROM sandboxes WHERE id = $1", id.as_str()).await
+    }
+
+    /// The sandbox with this name, if there is one.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when its row cannot be read.
+    pub async fn sandbox_by_name(&self, name: &str) -> Result<Option<SandboxRecord>, StoreError> {
+        self.one_sandbox("SELECT * FROM sandboxes WHERE name = $1", name).await
+    }
+
+    async fn one_sandbox(&self, sql: &'static str, key: &str) -> Result<Option<SandboxRecord>, StoreError> {
+        let values = args![key];
+        self.read(move |mut conn| {
+            Box::pin(async move { conn.row(sql, values).await?.map(decode).transpose() })
+        })
+        .await
+    }
+
+    /// Sandboxes that match `filter`, the newest first, at most `limit` (1 to [`PAGE_MAX_COUNT`]).
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when a row cannot be read.
+    pub async fn list_sandboxes(
+        &self,
+        filter: &SandboxFilter,
+        after: Option<&Cursor>,
+        limit: u32,
+    ) -> Result<Page<SandboxRecord>, StoreError> {
+        let limit = limit.clamp(1, PAGE_MAX_COUNT);
+        let (sql, values) = list_query(filter, after, limit);
+        let rows = self
+            .read(move |mut conn| Box::pin(async move { conn.rows(AssertSqlSafe(sql), values).await }))
+            .await?;
+        let items = rows.into_iter().map(decode).collect::<Result<Vec<_>, _>>()?;
+        Ok(page(items, limit, |sandbox| Cursor::new(sandbox.created_ms, sandbox.id.to_string())))
+    }
+
+    /// Stores name, state, reason, spec, labels, image digest and end of `sandbox` if its
+    /// generation is still the stored one; gives the new generation.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when it changed meanwhile, [`StoreError::NotFound`],
+    /// [`StoreError::NameTaken`].
+    pub async fn update_sandbox(&self, sandbox: &SandboxRecord) -> Result<i64, StoreError> {
+        let sandbox = sandbox.clone();
+        self.write(move |conn| Box::pin(update(conn, sandbox))).await
+    }
+
+    /// Moves a sandbox to another state if it is in one of `from`; gives the new generation.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when it is in another state, [`StoreError::NotFound`].
+    pub async fn set_sandbox_state(
+        &self,
+        id: &SandboxId,
+        from: &[SandboxState],
+        to: SandboxState,
+        reason: Option<&str>,
+    ) -> Result<i64, StoreError> {
+        let mut values = args![id.as_str(), to.as_str(), reason.map(clean).as_deref()];
+        let sql = format!(
+            "UPDATE sandboxes SET state = $2, reason = $3, generation = generation + 1 \
+             WHERE id = $1 AND {} RETURNING generation",
+            any_of("state", from.iter().map(|state| state.as_str()), &mut values)
+        );
+        let id = id.clone();
+        self.write(move |mut conn| {
+            Box::pin(async move {
+                let row = conn.row(AssertSqlSafe(sql), values).await?;
+                changed(&mut conn, row, &id).await
+            })
+        })
+        .await
+    }
+
+    /// Records when sandboxes were last used. An earlier time than the stored one changes nothing,
+    /// nor does the id of a sandbox that is gone. The generation stays.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]; a part may have been stored.
+    pub async fn touch_sandboxes(&self, used: &[(SandboxId, u64)]) -> Result<(), StoreError> {
+        let mut used = used.to_vec();
+        // In one order for all, so that two batches in PostgreSQL cannot wait for each other.
+        used.sort();
+        for chunk in used.chunks(TOUCH_CHUNK_COUNT) {
+            let chunk = chunk.to_vec();
+            self.write(move |conn| Box::pin(touch(conn, chunk))).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes a sandbox and its execs. Says whether it was there.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn delete_sandbox(&self, id: &SandboxId) -> Result<bool, StoreError> {
+        let values = args![id.as_str()];
+        self.write(move |mut conn| {
+            Box::pin(
+                async move { Ok(conn.execute("DELETE FROM sandboxes WHERE id = $1", values).await? > 0) },
+            )
+        })
+        .await
+    }
+
+    /// How many sandboxes are in each state. States without any are absent.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when there is an unknown state.
+    pub async fn count_sandboxes(&self) -> Result<BTreeMap<SandboxState, u64>, StoreError> {
+        const SQL: &str = "SELECT state, COUNT(*) AS total FROM sandboxes GROUP BY state";
+        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
+        rows.iter()
+            .map(|row| row.decode("sandboxes", "state", |row| Ok((row.sandbox_state()?, row.uint("total")?))))
+            .collect()
+    }
+
+    /// Every sandbox and its state, the oldest first: what recovery starts from.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when a row cannot be read.
+    pub async fn sandbox_states(&self) -> Result<Vec<(SandboxId, SandboxState)>, StoreError> {
+        const SQL: &str = "SELECT id, state FROM sandboxes ORDER BY created_ms, id";
+        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
+        rows.iter()
+            .map(|row| row.decode("sandboxes", "id", |row| Ok((row.parse("id")?, row.sandbox_state()?))))
+            .collect()
+    }
+}
+
+async fn insert(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<(), StoreError> {
+    const SQL: &str = "INSERT INTO sandboxes (id, name, state, reason, spec, spec_version, labels, \
+         image_digest, owner, created_ms, expires_ms, last_active_ms, generation) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 1) ON CONFLICT (name) DO NOTHING";
+    let values = args![
+        sandbox.id.as_str(),
+        sandbox.name.as_deref(),
+        sandbox.state.as_str(),
+        sandbox.reason.as_deref().map(clean).as_deref(),
+        json(&sandbox.spec)?,
+        SPEC_VERSION,
+        json(&sandbox.labels)?,
+        sandbox.image_digest.as_deref(),
+        sandbox.owner.as_ref().map(|key| key.as_str()),
+        sandbox.created_ms,
+        sandbox.expires_ms,
+        sandbox.last_active_ms,
+    ];
+    if conn.execute(SQL, values).await? == 0 {
+        return Err(StoreError::NameTaken);
+    }
+    insert_labels(&mut conn, &sandbox).await
+}
+
+async fn insert_labels(conn: &mut Conn<'_>, sandbox: &SandboxRecord) -> Result<(), StoreError> {
+    const SQL: &str = "INSERT INTO sandbox_labels (sandbox_id, label_key, label_value) VALUES ($1, $2, $3)";
+    for (key, value) in &sandbox.labels {
+        conn.execute(SQL, args![sandbox.id.as_str(), key.as_str(), value.as_str()]).await?;
+    }
+    Ok(())
+}
+
+async fn update(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<i64, StoreError> {
+    const SQL: &str = "UPDATE sandboxes SET name = $3, state = $4, reason = $5, spec = $6, spec_version = $7, \
+         labels = $8, image_digest = $9, expires_ms = $10, generation = generation + 1 \
+         WHERE id = $1 AND generation = $2 RETURNING generation";
+    let values = args![
+        sandbox.id.as_str(),
+        sandbox.generation,
+        sandbox.name.as_deref(),
+        sandbox.state.as_str(),
+        sandbox.reason.as_deref().map(clean).as_deref(),
+        json(&sandbox.spec)?,
+        SPEC_VERSION,
+        json(&sandbox.labels)?,
+        sandbox.image_digest.as_deref(),
+        sandbox.expires_ms,
+    ];
+    // Only the name can collide: the id is not changed.
+    let row = conn.row(SQL, values).await.map_err(|error| match error {
+        StoreError::AlreadyExists => StoreError::NameTaken,
+        other => other,
+    })?;
+    let generation = changed(&mut conn, row, &sandbox.id).await?;
+    conn.execute("DELETE FROM sandbox_labels WHERE sandbox_id = $1", args![sandbox.id.as_str()]).await?;
+    insert_labels(&mut conn, &sandbox).await?;
+    Ok(generation)
+}
+
+/// The generation after a change, or why there was none.
+async fn changed(conn: &mut Conn<'_>, row: Option<Row>, id: &SandboxId) -> Result<i64, StoreError> {
+    if let Some(row) = row {
+        return row.decode("sandboxes", "id", |row| row.int("generation"));
+    }
+    let there = conn.row("SELECT id FROM sandboxes WHERE id = $1", args![id.as_str()]).await?;
+    Err(if there.is_some() { StoreError::Conflict } else { StoreError::NotFound })
+}
+
+async fn touch(mut conn: Conn<'_>, used: Vec<(SandboxId, u64)>) -> Result<(), StoreError> {
+    const SQL: &str = "UPDATE sandboxes SET last_active_ms = $2 WHERE id = $1 AND last_active_ms < $2";
+    for (id, at_ms) in used {
+        conn.execute(SQL, args![id.as_str(), at_ms]).await?;
+    }
+    Ok(())
+}
+
+/// A reason may come from inside a sandbox; PostgreSQL cannot store NUL.
+fn clean(reason: &str) -> String {
+    reason.replace('\0', "\u{fffd}")
+}
+
+fn list_query(filter: &SandboxFilter, after: Option<&Cursor>, limit: u32) -> (String, Vec<Value>) {
+    let mut values = Vec::new();
+    let mut sql = "SELECT * FROM sandboxes WHERE 1 = 1".to_owned();
+    if !filter.states.is_empty() {
+        let states = any_of("state", filter.states.iter().map(|state| state.as_str()), &mut values);
+        add(&mut sql, format_args!(" AND {states}"));
+    }
+    for (key, value) in &filter.labels {
+        values.extend(args![key.as_str(), value.as_str()]);
+        add(
+            &mut sql,
+            format_args!(
+                " AND EXISTS (SELECT 1 FROM sandbox_labels WHERE sandbox_id = sandboxes.id \
+                 AND label_key = ${} AND label_value = ${})",
+                values.len() - 1,
+                values.len()
+            ),
+        );
+    }
+    if let Some(prefix) = &filter.name_prefix {
+        // Not LIKE: it ignores case in SQLite, and the prefix would have to be escaped.
+        values.push(prefix.as_str().into());
+        let n = values.len();
+        add(&mut sql, format_args!(" AND substr(name, 1, length(${n})) = ${n}"));
+    }
+    newest_first(&mut sql, &mut values, after, limit);
+    (sql, values)
+}
+
+/// Appends text that this crate wrote; values go in as placeholders only.
+pub(crate) fn add(sql: &mut String, text: std::fmt::Arguments<'_>) {
+    // Writing to a String cannot fail.
+    let _ = sql.write_fmt(text);
+}
+
+/// `column IN ($n, …)`, with the choices appended to `values`. No choice matches nothing.
+pub(crate) fn any_of<'a>(
+    column: &'static str,
+    choices: impl Iterator<Item = &'a str>,
+    values: &mut Vec<Value>,
+) -> String {
+    let mut sql = String::new();
+    for choice in choices {
+        values.push(choice.into());
+        let comma = if sql.is_empty() { "" } else { ", " };
+        add(&mut sql, format_args!("{comma}${}", values.len()));
+    }
+    if sql.is_empty() { "1 = 0".to_owned() } else { format!("{column} IN ({sql})") }
+}
+
+/// Appends cursor, order and limit of a listing. One more row than asked tells whether more follow.
+pub(crate) fn newest_first(sql: &mut String, values: &mut Vec<Value>, after: Option<&Cursor>, limit: u32) {
+    if let Some(cursor) = after {
+        values.extend(args![cursor.created_ms(), cursor.id()]);
+        add(sql, format_args!(" AND (created_ms, id) < (${}, ${})", values.len() - 1, values.len()));
+    }
+    values.push((limit + 1).into());
+    add(sql, format_args!(" ORDER BY created_ms DESC, id DESC LIMIT ${}", values.len()));
+}
+
+/// Cuts the extra row off and makes the cursor.
+pub(crate) fn page<T>(mut items: Vec<T>, limit: u32, cursor: impl FnOnce(&T) -> Cursor) -> Page<T> {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let more = items.len() > limit;
+    items.truncate(limit);
+    let next = if more { items.last().map(cursor) } else { None };
+    Page { items, next }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "fits map over rows")]
+fn decode(row: Row) -> Result<SandboxRecord, StoreError> {
+    row.decode("sandboxes", "id", read)
+}
+
+fn read(row: &Row) -> Result<SandboxRecord, BadColumn> {
+    Ok(SandboxRecord {
+        id: row.parse("id")?,
+        name: row.text_opt("name")?,
+        state: row.sandbox_state()?,
+        reason: row.text_opt("reason")?,
+        spec: row.spec(SPEC_VERSION)?,
+        labels: row.json("labels")?,
+        image_digest: row.text_opt("image_digest")?,
+        owner: row.parse_opt("owner")?,
+        created_ms: row.uint("created_ms")?,
+        expires_ms: row.uint_opt("expires_ms")?,
+        last_active_ms: row.uint("last_active_ms")?,
+        generation: row.int("generation")?,
+    })
+}

@@ -1,0 +1,162 @@
+//! Opening a database, and the two ways into it: [`Store::read`] and [`Store::write`].
+
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use sqlx::migrate::Migrator;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{Connection as _, PgPool, SqliteConnection, SqlitePool};
+
+use crate::db::Conn;
+use crate::error::StoreError;
+use crate::url::StoreUrl;
+use crate::writer::Writer;
+
+static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+
+/// Connections that read a SQLite file beside the one that writes.
+const SQLITE_READERS_MAX_COUNT: u32 = 4;
+/// Connections to PostgreSQL.
+const POSTGRES_CONNECTIONS_MAX_COUNT: u32 = 16;
+/// How long SQLite waits for a lock that another process holds.
+const SQLITE_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an operation waits for a free or new connection.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The database. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Store {
+    backend: Backend,
+}
+
+#[derive(Debug, Clone)]
+enum Backend {
+    Sqlite {
+        writer: Writer,
+        /// `None` for a database in memory: only the writer's connection can see it.
+        readers: Option<SqlitePool>,
+    },
+    Postgres(PgPool),
+}
+
+impl Store {
+    /// Opens the database, creating the file if there is none, and brings its schema up to date.
+    /// Must be called inside a Tokio runtime, and the store used in that one.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] when it cannot be reached or read; [`StoreError::Schema`] when it
+    /// was written by a newer program.
+    pub async fn open(url: &StoreUrl) -> Result<Self, StoreError> {
+        let backend = match url {
+            StoreUrl::SqliteMemory => {
+                let options = sqlite_options().in_memory(true);
+                Backend::Sqlite { writer: open_writer(&options).await?, readers: None }
+            }
+            StoreUrl::SqliteFile(path) => {
+                create_private(path).map_err(StoreError::unavailable)?;
+                let options = sqlite_options()
+                    .filename(path)
+                    .journal_mode(SqliteJournalMode::Wal)
+                    .synchronous(SqliteSynchronous::Normal);
+                let writer = open_writer(&options).await?;
+                let readers = SqlitePoolOptions::new()
+                    .max_connections(SQLITE_READERS_MAX_COUNT)
+                    .acquire_timeout(ACQUIRE_TIMEOUT)
+                    .connect_with(options.pragma("query_only", "1"))
+                    .await?;
+                Backend::Sqlite { writer, readers: Some(readers) }
+            }
+            StoreUrl::Postgres(url) => {
+                let options: PgConnectOptions = url.reveal().parse()?;
+                let pool = PgPoolOptions::new()
+                    .max_connections(POSTGRES_CONNECTIONS_MAX_COUNT)
+                    .acquire_timeout(ACQUIRE_TIMEOUT)
+                    .connect_with(options.application_name("atoll"))
+                    .await?;
+                MIGRATIONS.run(&pool).await.map_err(schema_error)?;
+                Backend::Postgres(pool)
+            }
+        };
+        Ok(Self { backend })
+    }
+
+    /// Finishes what was accepted, then lets go of the database. Later operations on any clone are
+    /// [`StoreError::Unavailable`].
+    pub async fn close(&self) {
+        match &self.backend {
+            Backend::Sqlite { writer, readers } => {
+                // Readers first: the last connection to close cleans the file's log up.
+                if let Some(readers) = readers {
+                    readers.close().await;
+                }
+                writer.close().await;
+            }
+            Backend::Postgres(pool) => pool.close().await,
+        }
+    }
+
+    /// Runs an operation that changes nothing.
+    pub(crate) async fn read<T, F>(&self, operation: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
+    {
+        match &self.backend {
+            Backend::Sqlite { readers: Some(pool), .. } => {
+                operation(Conn::Sqlite(&mut *pool.acquire().await?)).await
+            }
+            Backend::Sqlite { writer, readers: None } => writer.run(operation).await,
+            Backend::Postgres(pool) => operation(Conn::Postgres(&mut *pool.acquire().await?)).await,
+        }
+    }
+
+    /// Runs an operation in a transaction: it is committed when this returns `Ok`, undone when the
+    /// operation returns `Err`. The operation must wait for nothing but its connection.
+    pub(crate) async fn write<T, F>(&self, operation: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
+    {
+        match &self.backend {
+            Backend::Sqlite { writer, .. } => writer.run(operation).await,
+            Backend::Postgres(pool) => {
+                let mut transaction = pool.begin().await?;
+                let result = operation(Conn::Postgres(&mut transaction)).await;
+                match result {
+                    Ok(value) => transaction.commit().await.map(|()| value).map_err(StoreError::from),
+                    Err(error) => {
+                        // Best effort: a connection that cannot roll back is dropped by the pool.
+                        drop(transaction.rollback().await);
+                        Err(error)
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn sqlite_options() -> SqliteConnectOptions {
+    SqliteConnectOptions::new().foreign_keys(true).busy_timeout(SQLITE_BUSY_TIMEOUT)
+}
+
+async fn open_writer(options: &SqliteConnectOptions) -> Result<Writer, StoreError> {
+    let mut conn = SqliteConnection::connect_with(options).await?;
+    MIGRATIONS.run(&mut conn).await.map_err(schema_error)?;
+    Ok(Writer::start(conn))
+}
+
+/// Creates the file so that nobody else can read it; SQLite gives its side files the same mode.
+fn create_private(path: &Path) -> std::io::Result<()> {
+    std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(path).map(drop)
+}
+
+fn schema_error(error: sqlx::migrate::MigrateError) -> StoreError {
+    use sqlx::migrate::MigrateError;
+    match error {
+        MigrateError::Execute(error) => StoreError::unavailable(error),
+        other => StoreError::Schema { source: std::sync::Arc::new(other) },
+    }
+}

@@ -1,0 +1,273 @@
+//! The one writer of a SQLite database.
+//!
+//! A task owns the writing connection. It takes everything that waits, up to
+//! [`BATCH_MAX_COUNT`] operations, runs it in one `BEGIN IMMEDIATE … COMMIT` and answers after the
+//! commit. In company each operation has a savepoint, so that a failing one is undone alone. When the
+//! database itself fails (disk full, I/O), SQLite may have rolled everything back already: the
+//! whole batch is undone and each of its operations answers [`StoreError::Unavailable`].
+//!
+//! Being in a task of its own, an operation also runs to its end when its caller goes away.
+
+use std::io;
+
+use futures::future::BoxFuture;
+use sqlx::{Connection as _, SqliteConnection};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::db::Conn;
+use crate::error::StoreError;
+
+/// Operations that may wait; beyond it callers wait to be let in.
+const QUEUE_MAX_COUNT: usize = 1024;
+/// Operations in one transaction.
+const BATCH_MAX_COUNT: usize = 128;
+
+/// A handle to the writer; clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct Writer {
+    queue: mpsc::Sender<Message>,
+}
+
+enum Message {
+    Run(Box<dyn Job>),
+    Close(oneshot::Sender<()>),
+}
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Run(_) => "Run",
+            Self::Close(_) => "Close",
+        })
+    }
+}
+
+/// One operation: run, then answered when its fate is known.
+trait Job: Send {
+    /// Runs the operation and keeps its result.
+    fn run<'c>(&'c mut self, conn: &'c mut SqliteConnection) -> BoxFuture<'c, Outcome>;
+    /// Answers with the kept result, or with `fate` if the transaction failed.
+    fn answer(self: Box<Self>, fate: Result<(), StoreError>);
+}
+
+/// What an operation means for its transaction.
+enum Outcome {
+    Keep,
+    UndoThis,
+    UndoAll(StoreError),
+}
+
+struct Operation<T, F> {
+    operation: Option<F>,
+    result: Option<Result<T, StoreError>>,
+    reply: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<T, F> Job for Operation<T, F>
+where
+    T: Send + 'static,
+    F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
+{
+    fn run<'c>(&'c mut self, conn: &'c mut SqliteConnection) -> BoxFuture<'c, Outcome> {
+        Box::pin(async move {
+            let Some(operation) = self.operation.take() else { return Outcome::UndoThis };
+            let result = operation(Conn::Sqlite(conn)).await;
+            let outcome = match &result {
+                Ok(_) => Outcome::Keep,
+                Err(error @ StoreError::Unavailable { .. }) => Outcome::UndoAll(error.clone()),
+                Err(_) => Outcome::UndoThis,
+            };
+            self.result = Some(result);
+            outcome
+        })
+    }
+
+    fn answer(self: Box<Self>, fate: Result<(), StoreError>) {
+        let result = match (fate, self.result) {
+            (Ok(()), Some(result)) => result,
+            (Ok(()), None) => Err(gone()),
+            (Err(error), _) => Err(error),
+        };
+        // The caller may have stopped waiting; the operation stands all the same.
+        drop(self.reply.send(result));
+    }
+}
+
+impl Writer {
+    /// Starts the task that owns `conn`. It ends when told to, or with the last handle.
+    pub(crate) fn start(conn: SqliteConnection) -> Self {
+        let (queue, messages) = mpsc::channel(QUEUE_MAX_COUNT);
+        tokio::spawn(serve(conn, messages));
+        Self { queue }
+    }
+
+    /// Runs one operation and waits for its commit.
+    pub(crate) async fn run<T, F>(&self, operation: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let job = Operation { operation: Some(operation), result: None, reply };
+        self.queue.send(Message::Run(Box::new(job))).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    /// Finishes what waits and closes the connection.
+    pub(crate) async fn close(&self) {
+        let (reply, answer) = oneshot::channel();
+        // Either fails only when the task has ended, which is what is wanted.
+        if self.queue.send(Message::Close(reply)).await.is_ok() {
+            drop(answer.await);
+        }
+    }
+}
+
+fn gone() -> StoreError {
+    StoreError::unavailable(io::Error::new(io::ErrorKind::BrokenPipe, "the store is closed"))
+}
+
+async fn serve(mut conn: SqliteConnection, mut messages: mpsc::Receiver<Message>) {
+    let mut received = Vec::with_capacity(BATCH_MAX_COUNT);
+    let mut closing = None;
+    while closing.is_none() && messages.recv_many(&mut received, BATCH_MAX_COUNT).await > 0 {
+        let mut jobs = Vec::with_capacity(received.len());
+        for message in received.drain(..) {
+            match message {
+                Message::Run(job) => jobs.push(job),
+                Message::Close(reply) => closing = Some(reply),
+            }
+        }
+        if !jobs.is_empty() {
+            let fate = transact(&mut conn, &mut jobs).await;
+            jobs.into_iter().for_each(|job| job.answer(fate.clone()));
+        }
+    }
+    // The file is consistent whether or not its log could be tidied up.
+    drop(conn.close().await);
+    if let Some(reply) = closing {
+        let _ = reply.send(());
+    }
+}
+
+/// Runs `jobs` in one transaction. `Err` means that none of them happened.
+async fn transact(conn: &mut SqliteConnection, jobs: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
+    statement(conn, "BEGIN IMMEDIATE").await?;
+    let result = match jobs {
+        [job] => match job.run(conn).await {
+            Outcome::Keep => statement(conn, "COMMIT").await,
+            // Undone, and answered with its own error.
+            Outcome::UndoThis => return statement(conn, "ROLLBACK").await,
+            Outcome::UndoAll(error) => Err(error),
+        },
+        jobs => run_in_company(conn, jobs).await,
+    };
+    if result.is_err() {
+        // Fails when SQLite has rolled back by itself; either way no transaction is open now.
+        drop(statement(conn, "ROLLBACK").await);
+    }
+    result
+}
+
+async fn run_in_company(conn: &mut SqliteConnection, jobs: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
+    for job in jobs {
+        statement(conn, "SAVEPOINT job").await?;
+        match job.run(conn).await {
+            Outcome::Keep => {}
+            Outcome::UndoThis => statement(conn, "ROLLBACK TO job").await?,
+            Outcome::UndoAll(error) => return Err(error),
+        }
+        statement(conn, "RELEASE job").await?;
+    }
+    statement(conn, "COMMIT").await
+}
+
+async fn statement(conn: &mut SqliteConnection, sql: &'static str) -> Result<(), StoreError> {
+    Conn::Sqlite(conn).execute(sql, Vec::new()).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::join_all;
+
+    use crate::conformance;
+    use crate::{Store, StoreError, StoreUrl};
+
+    /// Runs SQL of the test's own on the writing connection.
+    async fn sql(store: &Store, sql: &'static str) {
+        store
+            .read(move |mut conn| Box::pin(async move { conn.execute(sql, Vec::new()).await }))
+            .await
+            .unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_is_unavailable_and_loses_nothing() {
+        let store = Store::open(&StoreUrl::SqliteMemory).await.unwrap();
+        let parent = conformance::sandbox(1, 1);
+        store.insert_sandbox(&parent).await.unwrap();
+        // SQLite says SQLITE_FULL exactly as for a full file system.
+        sql(&store, "PRAGMA max_page_count = 64").await;
+        let mut stored = Vec::new();
+        for round in 0.. {
+            let records: Vec<_> = (0..16).map(|n| conformance::exec(&parent, round, n)).collect();
+            let results = join_all(records.iter().map(|record| store.insert_exec(record))).await;
+            let full = results.iter().any(Result::is_err);
+            for (record, result) in records.into_iter().zip(results) {
+                match result {
+                    Ok(_) => stored.push(record),
+                    Err(StoreError::Unavailable { .. }) => {
+                        assert_eq!(store.exec(&record.id).await.unwrap(), None, "refused, yet there");
+                    }
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+            if full {
+                break;
+            }
+        }
+        assert!(!stored.is_empty());
+        for record in &stored {
+            assert_eq!(store.exec(&record.id).await.unwrap().as_ref(), Some(record));
+        }
+        sql(&store, "PRAGMA max_page_count = 100000").await;
+        store.insert_exec(&conformance::exec(&parent, 1 << 40, 1)).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_operation_runs_to_its_end_when_its_caller_goes_away() {
+        let store = Store::open(&StoreUrl::SqliteMemory).await.unwrap();
+        let parent = conformance::sandbox(1, 1);
+        {
+            let mut insert = std::pin::pin!(store.insert_sandbox(&parent));
+            // One poll puts it into the queue; then the caller is gone.
+            assert!(futures::poll!(&mut insert).is_pending());
+        }
+        assert_eq!(store.sandbox(&parent.id).await.unwrap(), Some(parent));
+    }
+
+    #[tokio::test]
+    async fn unreadable_rows_are_corrupt_and_name_the_column() {
+        let store = Store::open(&StoreUrl::SqliteMemory).await.unwrap();
+        for (damage, wrong) in [
+            ("UPDATE sandboxes SET state = 'dreaming'", "state"),
+            ("UPDATE sandboxes SET spec_version = 99", "spec_version"),
+            ("UPDATE sandboxes SET spec = '{}'", "spec"),
+            ("UPDATE sandboxes SET labels = 'x'", "labels"),
+            ("UPDATE sandboxes SET owner = 'nobody'", "owner"),
+            ("UPDATE sandboxes SET created_ms = -1", "created_ms"),
+            ("UPDATE sandboxes SET expires_ms = 'soon'", "expires_ms"),
+        ] {
+            let record = conformance::sandbox(1, 1);
+            store.insert_sandbox(&record).await.unwrap();
+            sql(&store, damage).await;
+            match store.sandbox(&record.id).await {
+                Err(StoreError::Corrupt { table, id, column }) => {
+                    assert_eq!((table, id.as_str(), column), ("sandboxes", record.id.as_str(), wrong));
+                }
+                other => panic!("{damage}: {other:?}"),
+            }
+            assert!(store.delete_sandbox(&record.id).await.unwrap(), "what is damaged can be removed");
+        }
+    }
+}

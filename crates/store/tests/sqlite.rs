@@ -1,0 +1,128 @@
+//! The suite on SQLite, and what only a file can show: permissions, damage, death of the writer.
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::process::{Command, Stdio};
+
+    use atoll_core::id::ExecId;
+    use atoll_store::{Store, StoreError, StoreUrl, conformance};
+
+    async fn open(dir: &tempfile::TempDir, name: &str) -> Result<Store, StoreError> {
+        Store::open(&StoreUrl::SqliteFile(dir.path().join(name))).await
+    }
+
+    #[tokio::test]
+    async fn conforms_in_a_file() {
+        let dir = tempfile::Builder::new().prefix("atoll-store").tempdir().unwrap();
+        let count = std::sync::atomic::AtomicU32::new(0);
+        conformance::run(async || {
+            let n = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            open(&dir, &format!("{n}.db")).await.unwrap()
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn conforms_in_memory() {
+        conformance::run(async || Store::open(&StoreUrl::SqliteMemory).await.unwrap()).await;
+    }
+
+    #[tokio::test]
+    async fn nobody_else_can_read_the_files() {
+        let dir = tempfile::Builder::new().prefix("atoll-store").tempdir().unwrap();
+        let store = open(&dir, "a.db").await.unwrap();
+        store.set_meta("a", "b").await.unwrap();
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(dir.path()).unwrap() {
+            let entry = entry.unwrap();
+            assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{entry:?}");
+            names.push(entry.file_name());
+        }
+        assert!(names.len() >= 2, "the log is beside the file: {names:?}");
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_opened_is_unavailable() {
+        let dir = tempfile::Builder::new().prefix("atoll-store").tempdir().unwrap();
+        std::fs::write(dir.path().join("text.db"), "no database at all, ".repeat(100)).unwrap();
+        std::fs::create_dir(dir.path().join("dir.db")).unwrap();
+        for name in ["text.db", "dir.db", "missing/a.db"] {
+            let error = open(&dir, name).await.unwrap_err();
+            assert!(matches!(error, StoreError::Unavailable { .. }), "{name}: {error:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_closed_store_is_unavailable_and_reopens_with_everything() {
+        let dir = tempfile::Builder::new().prefix("atoll-store").tempdir().unwrap();
+        let store = open(&dir, "a.db").await.unwrap();
+        store.set_meta("a", "b").await.unwrap();
+        store.close().await;
+        store.close().await;
+        assert!(matches!(store.meta("a").await, Err(StoreError::Unavailable { .. })));
+        assert!(matches!(store.set_meta("a", "c").await, Err(StoreError::Unavailable { .. })));
+        let store = open(&dir, "a.db").await.unwrap();
+        assert_eq!(store.meta("a").await.unwrap().as_deref(), Some("b"));
+    }
+
+    /// The names of this variable and of the test that acts as the process to be killed.
+    const VICTIM_FILE: &str = "ATOLL_STORE_VICTIM";
+    const VICTIM_TEST: &str = "tests::victim_writes_until_it_is_killed";
+
+    /// Not a test by itself: the process that the next test kills. Prints the id of every exec whose
+    /// insertion was acknowledged.
+    #[tokio::test]
+    #[ignore = "run by killed_mid_burst_keeps_every_acknowledged_write"]
+    async fn victim_writes_until_it_is_killed() {
+        use std::io::Write as _;
+        #[expect(clippy::disallowed_methods, reason = "how the killer tells the file")]
+        let Ok(path) = std::env::var(VICTIM_FILE) else { return };
+        let store = Store::open(&StoreUrl::SqliteFile(path.into())).await.unwrap();
+        let parent = conformance::sandbox(1, 1);
+        store.insert_sandbox(&parent).await.unwrap();
+        for round in 0_u64.. {
+            let records: Vec<_> = (0..16).map(|n| conformance::exec(&parent, round, n)).collect();
+            let writes = records.iter().map(|record| async {
+                store.insert_exec(record).await.unwrap();
+                let mut out = std::io::stdout().lock();
+                writeln!(out, "acked {}", record.id).unwrap();
+                out.flush().unwrap();
+            });
+            futures::future::join_all(writes).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn killed_mid_burst_keeps_every_acknowledged_write() {
+        let dir = tempfile::Builder::new().prefix("atoll-store").tempdir().unwrap();
+        let mut victim = Command::new(std::env::current_exe().unwrap())
+            .args([VICTIM_TEST, "--exact", "--ignored", "--nocapture"])
+            .env(VICTIM_FILE, dir.path().join("a.db"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+        let mut acked = Vec::<ExecId>::new();
+        let mut alive = true;
+        // After the kill the pipe still holds what was acknowledged before: read to its end.
+        for line in lines {
+            let Some((_, id)) = line.as_ref().unwrap().split_once("acked ").filter(|(_, id)| id.len() == 22)
+            else {
+                continue;
+            };
+            acked.push(id.parse().unwrap());
+            if alive && acked.len() >= 500 {
+                victim.kill().unwrap();
+                alive = false;
+            }
+        }
+        victim.wait().unwrap();
+        assert!(acked.len() >= 500, "the victim ended early: {}", acked.len());
+        let store = open(&dir, "a.db").await.unwrap();
+        for id in &acked {
+            assert!(store.exec(id).await.unwrap().is_some(), "{id} was acknowledged and is gone");
+        }
+    }
+}

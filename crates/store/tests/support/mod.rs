@@ -1,0 +1,188 @@
+//! A PostgreSQL for tests: the one that `ATOLL_TEST_POSTGRES` names, or Debian's, started here.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use atoll_core::secret::Secret;
+use atoll_store::{Store, StoreError, StoreUrl};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const RETRY_EVERY: Duration = Duration::from_millis(50);
+
+/// A server; one that was started here ends when this is dropped.
+pub(crate) struct Postgres {
+    server: Option<Server>,
+    /// URL of each database, with `{}` for its name.
+    template: String,
+    made: std::sync::Mutex<Vec<String>>,
+}
+
+struct Server {
+    process: Child,
+    user: Option<(u32, u32)>,
+    dir: tempfile::TempDir,
+}
+
+impl Postgres {
+    /// Never skips: without a server there is no answer, so the test fails.
+    pub(crate) async fn start() -> Self {
+        #[expect(clippy::disallowed_methods, reason = "a test's configuration")]
+        if let Ok(url) = std::env::var("ATOLL_TEST_POSTGRES") {
+            let (start, _) = url.rsplit_once('/').expect("postgres://user@host/database");
+            return Self { server: None, template: format!("{start}/{{}}"), made: Vec::new().into() };
+        }
+        Self::own().await
+    }
+
+    /// A server of our own, also when another one is configured: it can be stopped.
+    pub(crate) async fn own() -> Self {
+        let dir = tempfile::Builder::new().prefix("atoll-postgres").tempdir().unwrap();
+        let user = unprivileged();
+        if let Some((uid, gid)) = user {
+            std::os::unix::fs::chown(dir.path(), Some(uid), Some(gid)).unwrap();
+        }
+        let data = dir.path().join("data");
+        let done = command("initdb", user, dir.path())
+            .args(["-U", "atoll", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync", "-D"])
+            .arg(&data)
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "initdb: {}", String::from_utf8_lossy(&done.stderr));
+        let socket = dir.path().display().to_string().replace('/', "%2F");
+        let process = serve(user, dir.path());
+        let postgres = Self {
+            server: Some(Server { process, user, dir }),
+            template: format!("postgres:///{{}}?host={socket}&user=atoll"),
+            made: Vec::new().into(),
+        };
+        drop(postgres.admin().await.close().await);
+        postgres
+    }
+
+    pub(crate) fn url(&self, database: &str) -> String {
+        self.template.replace("{}", database)
+    }
+
+    /// Makes an empty database and gives its URL.
+    pub(crate) async fn fresh(&self) -> StoreUrl {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("atoll_test_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        self.made.lock().unwrap().push(name.clone());
+        let mut admin = self.admin().await;
+        sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut admin).await.unwrap();
+        admin.close().await.unwrap();
+        StoreUrl::Postgres(Secret::new(self.url(&name)))
+    }
+
+    pub(crate) async fn store(&self) -> Store {
+        Store::open(&self.fresh().await).await.unwrap()
+    }
+
+    /// Removes the databases made here from a server that stays.
+    pub(crate) async fn clean(&self) {
+        let made = std::mem::take(&mut *self.made.lock().unwrap());
+        let mut admin = self.admin().await;
+        for name in made {
+            let sql = AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"));
+            sqlx::query(sql).execute(&mut admin).await.unwrap();
+        }
+        admin.close().await.unwrap();
+    }
+
+    /// Ends the server as its owner would in a hurry.
+    pub(crate) fn stop(&mut self) {
+        self.server.as_mut().unwrap().stop();
+    }
+
+    /// Starts it again.
+    pub(crate) async fn restart(&mut self) {
+        let server = self.server.as_mut().unwrap();
+        server.process = serve(server.user, server.dir.path());
+        drop(self.admin().await.close().await);
+    }
+
+    async fn admin(&self) -> PgConnection {
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            match PgConnection::connect(&self.url("postgres")).await {
+                Ok(conn) => return conn,
+                Err(error) => assert!(Instant::now() < deadline, "PostgreSQL does not answer: {error}"),
+            }
+            tokio::time::sleep(RETRY_EVERY).await;
+        }
+    }
+}
+
+impl Server {
+    fn stop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        // Fast shutdown. Fails when it has ended already, which is as good.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if matches!(self.process.try_wait(), Ok(None)) {
+            self.stop();
+        }
+    }
+}
+
+/// Polls until `operation` gives something else than "unavailable".
+pub(crate) async fn once_available<T>(operation: impl AsyncFn() -> Result<T, StoreError>) -> T {
+    let deadline = Instant::now() + START_TIMEOUT;
+    loop {
+        match operation().await {
+            Err(StoreError::Unavailable { .. }) if Instant::now() < deadline => {}
+            other => return other.unwrap(),
+        }
+        tokio::time::sleep(RETRY_EVERY).await;
+    }
+}
+
+fn serve(user: Option<(u32, u32)>, dir: &Path) -> Child {
+    command("postgres", user, dir)
+        .args(["-c", "listen_addresses=", "-c", "fsync=off", "-k"])
+        .arg(dir)
+        .arg("-D")
+        .arg(dir.join("data"))
+        .spawn()
+        .unwrap()
+}
+
+fn command(program: &str, user: Option<(u32, u32)>, dir: &Path) -> Command {
+    let mut command = Command::new(installed(program));
+    command.current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    if let Some((uid, gid)) = user {
+        command.uid(uid).gid(gid);
+    }
+    command
+}
+
+/// The newest version that Debian's package has installed.
+fn installed(program: &str) -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").expect("install the package postgresql");
+    let mut versions: Vec<u32> =
+        versions.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok()).collect();
+    versions.sort_unstable();
+    let newest = versions.last().expect("install the package postgresql");
+    PathBuf::from(format!("/usr/lib/postgresql/{newest}/bin/{program}"))
+}
+
+/// PostgreSQL refuses to run as root: then it runs as the user that its package made.
+fn unprivileged() -> Option<(u32, u32)> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let users = std::fs::read_to_string("/etc/passwd").unwrap();
+    let line =
+        users.lines().find(|line| line.starts_with("postgres:")).expect("install the package postgresql");
+    let mut ids = line.split(':').skip(2).map(|id| id.parse().unwrap());
+    Some((ids.next().unwrap(), ids.next().unwrap()))
+}
