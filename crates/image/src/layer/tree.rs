@@ -1,0 +1,288 @@
+//! The directory tree of one layer under construction: where an entry's parent really is, and how a
+//! directory is opened without ever leaving the tree.
+//!
+//! # Parents
+//!
+//! Docker unpacks a layer over the layers below it, so a parent directory that the archive does not mention
+//! is the one below: `lib/x` in a layer above one with `lib -> usr/lib` means `usr/lib/x`, and `tmp/x`
+//! leaves `/tmp` its mode. Here each layer is a directory of its own, so the walk looks at this layer first,
+//! then at those below, and follows symbolic links as the kernel would inside a changed root: `..` stops at
+//! the root, absolute targets start there. What is made in this layer on the way copies owner and mode from
+//! below. A layer for which the layers below had a say depends on them: see [`Tree::depends_on_lowers`].
+//!
+//! # Safety of paths
+//!
+//! Directories are opened one component at a time with `openat2` (`BENEATH`, `NO_SYMLINKS`,
+//! `NO_MAGICLINKS`, `NO_XDEV`); everything else is done with a single name relative to such a directory.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags, XattrFlags};
+use rustix::io::Errno;
+
+use crate::error::{ImageError, Result};
+use crate::limits::SYMLINKS_MAX_COUNT;
+
+pub(super) const OPAQUE: &str = "trusted.overlay.opaque";
+
+/// What stands at a place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Node {
+    Absent,
+    Dir,
+    Symlink(Vec<u8>),
+    /// A mark of this layer that hides what is below.
+    Whiteout,
+    Other,
+}
+
+/// Owner and mode of a directory below, to be copied.
+struct Below {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+}
+
+enum Found {
+    Dir(Below),
+    Symlink(Vec<u8>),
+    Other,
+}
+
+pub(super) struct Tree<'a> {
+    root: Rc<OwnedFd>,
+    /// Roots of the layers below, highest first.
+    lowers: &'a [OwnedFd],
+    depends: bool,
+    /// The parent that was asked for last: archives come sorted.
+    last: Option<(Vec<Vec<u8>>, Rc<OwnedFd>)>,
+}
+
+fn lost(error: Errno) -> ImageError {
+    ImageError::io("write a layer", error.into())
+}
+
+/// Opens `path` below `dir` without following any link.
+pub(super) fn open_below(dir: &OwnedFd, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
+    fs::openat2(dir, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty(), resolve)
+}
+
+fn open_dir(dir: &OwnedFd, path: &[u8]) -> rustix::io::Result<OwnedFd> {
+    open_below(dir, path, OFlags::RDONLY | OFlags::DIRECTORY)
+}
+
+/// What `name` is in `dir`.
+pub(super) fn node(dir: &OwnedFd, name: &[u8]) -> Result<Node> {
+    let stat = match fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => stat,
+        Err(Errno::NOENT) => return Ok(Node::Absent),
+        Err(error) => return Err(lost(error)),
+    };
+    Ok(match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => Node::Dir,
+        FileType::Symlink => {
+            Node::Symlink(fs::readlinkat(dir, name, Vec::new()).map_err(lost)?.into_bytes())
+        }
+        FileType::CharacterDevice if stat.st_rdev == 0 => Node::Whiteout,
+        FileType::CharacterDevice
+        | FileType::RegularFile
+        | FileType::Fifo
+        | FileType::Socket
+        | FileType::BlockDevice
+        | FileType::Unknown => Node::Other,
+    })
+}
+
+/// Hides everything below this directory.
+pub(super) fn set_opaque(dir: &OwnedFd) -> Result<()> {
+    fs::fsetxattr(dir, OPAQUE, b"y", XattrFlags::empty()).map_err(lost)
+}
+
+fn is_opaque(dir: &OwnedFd) -> Result<bool> {
+    match fs::fgetxattr(dir, OPAQUE, &mut [0_u8; 4][..]) {
+        Ok(_) => Ok(true),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(false),
+        Err(error) => Err(lost(error)),
+    }
+}
+
+/// Removes `name` with everything in it.
+pub(super) fn remove(dir: &OwnedFd, name: &[u8]) -> Result<()> {
+    match fs::unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::ISDIR) => {}
+        Err(error) => return Err(lost(error)),
+    }
+    let inside = open_dir(dir, name).map_err(lost)?;
+    let mut names = Vec::new();
+    for entry in fs::Dir::read_from(&inside).map_err(lost)? {
+        let entry = entry.map_err(lost)?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            names.push(entry.file_name().to_bytes().to_vec());
+        }
+    }
+    for child in names {
+        remove(&inside, &child)?;
+    }
+    fs::unlinkat(dir, name, AtFlags::REMOVEDIR).map_err(lost)
+}
+
+impl<'a> Tree<'a> {
+    /// `lowers`: the roots of the layers below, highest first.
+    pub(super) fn new(root: OwnedFd, lowers: &'a [OwnedFd]) -> Self {
+        Self { root: Rc::new(root), lowers, depends: false, last: None }
+    }
+
+    pub(super) fn root(&self) -> &Rc<OwnedFd> {
+        &self.root
+    }
+
+    /// Whether this layer came out as it did because of those below: it must not be shared with images that
+    /// have other layers below.
+    pub(super) fn depends_on_lowers(&self) -> bool {
+        self.depends
+    }
+
+    /// Forgets where the last parent was. To be called before anything is removed.
+    pub(super) fn forget(&mut self) {
+        self.last = None;
+    }
+
+    /// The directory in which an entry goes whose parent is `path`, made when it is not there yet.
+    ///
+    /// # Errors
+    /// [`ImageError::Invalid`] when something on the way is no directory, or links go round in circles.
+    pub(super) fn parent(&mut self, path: &[&[u8]]) -> Result<Rc<OwnedFd>> {
+        if let Some((last, fd)) = &self.last
+            && last.iter().map(Vec::as_slice).eq(path.iter().copied())
+        {
+            return Ok(Rc::clone(fd));
+        }
+        let fd = self.walk(path)?;
+        self.last = Some((path.iter().map(|c| c.to_vec()).collect(), Rc::clone(&fd)));
+        Ok(fd)
+    }
+
+    fn walk(&mut self, path: &[&[u8]]) -> Result<Rc<OwnedFd>> {
+        let whole = || path.join(&b'/');
+        let mut todo: VecDeque<Vec<u8>> = path.iter().map(|c| c.to_vec()).collect();
+        // Real directories of this layer, from the root down.
+        let mut done: Vec<(Vec<u8>, Rc<OwnedFd>)> = Vec::new();
+        let mut links = 0;
+        while let Some(name) = todo.pop_front() {
+            match name.as_slice() {
+                b"" | b"." => continue,
+                b".." => {
+                    done.pop();
+                    continue;
+                }
+                _ => {}
+            }
+            let here = done.last().map_or_else(|| Rc::clone(&self.root), |(_, fd)| Rc::clone(fd));
+            let target = match node(&here, &name)? {
+                Node::Dir => None,
+                Node::Symlink(target) => Some(target),
+                Node::Other => return Err(ImageError::entry(&whole(), "its parent is not a directory")),
+                Node::Whiteout => {
+                    remove(&here, &name)?;
+                    set_opaque(&self.implied(&here, &name, None)?)?;
+                    None
+                }
+                Node::Absent => match self.below(&done, &name)? {
+                    None => self.implied(&here, &name, None).map(|_| None)?,
+                    Some(Found::Dir(like)) => self.implied(&here, &name, Some(&like)).map(|_| None)?,
+                    Some(Found::Symlink(target)) => Some(target),
+                    Some(Found::Other) => {
+                        return Err(ImageError::entry(&whole(), "its parent is not a directory below"));
+                    }
+                },
+            };
+            let Some(target) = target else {
+                let fd = Rc::new(open_dir(&here, &name).map_err(lost)?);
+                done.push((name, fd));
+                continue;
+            };
+            links += 1;
+            if links > SYMLINKS_MAX_COUNT {
+                return Err(ImageError::entry(&whole(), "too many symbolic links on the way"));
+            }
+            if target.starts_with(b"/") {
+                done.clear();
+            }
+            for component in target.split(|b| *b == b'/').rev() {
+                todo.push_front(component.to_vec());
+            }
+        }
+        Ok(done.pop().map_or_else(|| Rc::clone(&self.root), |(_, fd)| fd))
+    }
+
+    /// Makes a directory that the archive does not mention.
+    fn implied(&self, dir: &OwnedFd, name: &[u8], like: Option<&Below>) -> Result<OwnedFd> {
+        fs::mkdirat(dir, name, Mode::from_raw_mode(0o700)).map_err(lost)?;
+        let fd = open_dir(dir, name).map_err(lost)?;
+        let default = Below { mode: 0o755, uid: 0, gid: 0 };
+        let like = like.unwrap_or(&default);
+        let (uid, gid) = (fs::Uid::from_raw(like.uid), fs::Gid::from_raw(like.gid));
+        fs::fchown(&fd, Some(uid), Some(gid)).map_err(lost)?;
+        fs::fchmod(&fd, Mode::from_raw_mode(like.mode & 0o7777)).map_err(lost)?;
+        Ok(fd)
+    }
+
+    /// What the layers below have at `done/name`, where this layer has nothing.
+    fn below(&mut self, done: &[(Vec<u8>, Rc<OwnedFd>)], name: &[u8]) -> Result<Option<Found>> {
+        self.depends = true;
+        for (_, fd) in done {
+            if is_opaque(fd)? {
+                return Ok(None);
+            }
+        }
+        let path: Vec<&[u8]> = done.iter().map(|(name, _)| name.as_slice()).chain([name]).collect();
+        for lower in self.lowers {
+            match look(lower, &path)? {
+                Look::Found(found) => return Ok(Some(found)),
+                Look::Hidden => return Ok(None),
+                Look::GoOn => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+enum Look {
+    Found(Found),
+    /// Not here, and this layer hides what is below.
+    Hidden,
+    GoOn,
+}
+
+fn look(layer: &OwnedFd, path: &[&[u8]]) -> Result<Look> {
+    let mut owned;
+    let mut here = layer;
+    let mut opaque = false;
+    for (index, name) in path.iter().enumerate() {
+        let last = index + 1 == path.len();
+        match node(here, name)? {
+            Node::Absent => return Ok(if opaque { Look::Hidden } else { Look::GoOn }),
+            Node::Dir => {}
+            Node::Symlink(target) if last => return Ok(Look::Found(Found::Symlink(target))),
+            Node::Other if last => return Ok(Look::Found(Found::Other)),
+            // A layer above has a directory here, which hides this.
+            Node::Symlink(_) | Node::Whiteout | Node::Other => return Ok(Look::Hidden),
+        }
+        owned = open_dir(here, name).map_err(lost)?;
+        if last {
+            let stat = fs::fstat(&owned).map_err(lost)?;
+            let below = Below { mode: stat.st_mode, uid: stat.st_uid, gid: stat.st_gid };
+            return Ok(Look::Found(Found::Dir(below)));
+        }
+        opaque |= is_opaque(&owned)?;
+        here = &owned;
+    }
+    Ok(Look::GoOn)
+}

@@ -1,0 +1,367 @@
+//! Talks to a registry: scheme, authentication, one request at a time. Retrying is the caller's.
+//!
+//! Why not a ready client: bodies must be bounded while they arrive, a blob must be resumable at an offset,
+//! a stall must be seen between two chunks, and no error may carry an address with a token in it.
+//!
+//! Credentials go to the registry itself and, when it asks for a token, to the token server that it names;
+//! over plain HTTP only when the registry itself is spoken to that way. They never follow a redirect to
+//! another host, and a redirect from HTTPS to HTTP is refused.
+
+use std::error::Error as _;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use reqwest::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_RANGE, HeaderMap, HeaderValue, RANGE, RETRY_AFTER, WWW_AUTHENTICATE,
+};
+use reqwest::{Client, Response, StatusCode, Url};
+use serde::Deserialize;
+
+use crate::challenge::{Challenge, strongest};
+use crate::digest::Digest;
+use crate::error::{ImageError, Result};
+use crate::limits::{BACKOFF_MAX, CONNECT_TIMEOUT, MANIFEST_MAX_BYTES, REDIRECTS_MAX_COUNT, TOKEN_MAX_BYTES};
+use crate::manifest::ACCEPT_MANIFESTS;
+use crate::pull::{Credentials, PullOptions};
+use crate::reference::Reference;
+
+/// A request that failed: for good, or so that it may be tried again.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Fatal(ImageError),
+    Transient { why: String, wait: Option<Duration> },
+}
+
+impl From<ImageError> for Failure {
+    fn from(error: ImageError) -> Self {
+        Self::Fatal(error)
+    }
+}
+
+pub(crate) fn transient(why: impl Into<String>) -> Failure {
+    Failure::Transient { why: why.into(), wait: None }
+}
+
+pub(crate) struct Registry {
+    client: Client,
+    /// Scheme and host, such as `https://ghcr.io`.
+    base: String,
+    host: String,
+    repository: String,
+    credentials: Option<Credentials>,
+    /// What the last challenge led to.
+    authorization: tokio::sync::RwLock<Option<HeaderValue>>,
+    stall: Duration,
+}
+
+#[derive(Deserialize)]
+struct Token {
+    token: Option<String>,
+    access_token: Option<String>,
+}
+
+impl Registry {
+    /// Finds out how to speak to the registry of `reference`.
+    ///
+    /// HTTPS, except for plain HTTP when the caller asks for it, or when a registry on the loopback does not
+    /// speak TLS. A certificate that is not trusted is never answered with plain HTTP.
+    pub(crate) async fn connect(reference: &Reference, options: &PullOptions) -> Result<Self, Failure> {
+        let host = reference.host().to_owned();
+        let mut registry = Self {
+            client: client(options)?,
+            base: format!("https://{host}"),
+            host,
+            repository: reference.repository().to_owned(),
+            credentials: options.credentials.clone(),
+            authorization: tokio::sync::RwLock::new(None),
+            stall: options.stall,
+        };
+        let plain = format!("http://{}", registry.host);
+        if options.insecure_http {
+            registry.base = plain;
+        } else if is_loopback(&registry.host) && options.extra_ca_pem.is_none() {
+            let probe = registry.client.get(format!("{}/v2/", registry.base));
+            match tokio::time::timeout(registry.stall, probe.send()).await {
+                Ok(Err(error)) if error.is_connect() && certificate_error(&error).is_none() => {
+                    registry.base = plain;
+                }
+                Ok(Err(error)) => return Err(registry.failed(&error)),
+                Ok(Ok(_)) => {}
+                Err(_) => return Err(transient("no answer")),
+            }
+        }
+        Ok(registry)
+    }
+
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// An answer that makes no sense.
+    pub(crate) fn invalid(&self, why: impl Into<String>) -> ImageError {
+        ImageError::RegistryInvalid { registry: self.host.clone(), why: why.into() }
+    }
+
+    /// Fetches a manifest by tag or digest, and computes its digest.
+    pub(crate) async fn manifest(&self, wanted: &str) -> Result<(Vec<u8>, Digest), Failure> {
+        let url = self.url(&format!("manifests/{wanted}"))?;
+        let accept = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(ACCEPT_MANIFESTS))]);
+        let response = self.get(url, accept, wanted).await?;
+        let announced = response.headers().get("docker-content-digest").cloned();
+        let body = self.body(response, MANIFEST_MAX_BYTES).await?;
+        let digest = Digest::of(&body);
+        // A digest that pins wins over what the registry says it sent.
+        let expected = if wanted.contains(':') { Some(wanted) } else { announced.as_ref().and_then(|v| v.to_str().ok()) };
+        match expected {
+            Some(expected) if expected.starts_with("sha256:") && expected != digest.as_str() => {
+                let why = format!("the manifest is {digest}");
+                Err(ImageError::DigestMismatch { expected: atoll_core::error::shorten(expected), why }.into())
+            }
+            Some(_) | None => Ok((body, digest)),
+        }
+    }
+
+    /// Fetches a small blob whole and checks it.
+    pub(crate) async fn small_blob(&self, digest: &Digest, size: u64) -> Result<Vec<u8>, Failure> {
+        let response = self.blob(digest, 0).await?;
+        let body = self.body(response, size).await?;
+        let got = Digest::of(&body);
+        if got != *digest || body.len() as u64 != size {
+            let why = format!("it is {got} with {} bytes instead of {size}", body.len());
+            return Err(ImageError::DigestMismatch { expected: digest.to_string(), why }.into());
+        }
+        Ok(body)
+    }
+
+    /// Starts to fetch a blob at an offset. Whether the registry kept to the offset: see [`starts_at`].
+    pub(crate) async fn blob(&self, digest: &Digest, from: u64) -> Result<Response, Failure> {
+        let mut headers = HeaderMap::new();
+        if from > 0 {
+            let range = HeaderValue::try_from(format!("bytes={from}-"))
+                .map_err(|_| self.invalid("an offset is no header"))?;
+            headers.insert(RANGE, range);
+        }
+        let url = self.url(&format!("blobs/{digest}"))?;
+        self.get(url, headers, digest.as_str()).await
+    }
+
+    /// The next bytes of a body, `None` at its end.
+    pub(crate) async fn chunk(&self, response: &mut Response) -> Result<Option<bytes::Bytes>, Failure> {
+        match tokio::time::timeout(self.stall, response.chunk()).await {
+            Ok(Ok(chunk)) => Ok(chunk),
+            Ok(Err(error)) => Err(self.failed(&error)),
+            Err(_) => Err(transient("it stopped sending")),
+        }
+    }
+
+    async fn body(&self, mut response: Response, limit: u64) -> Result<Vec<u8>, Failure> {
+        let mut body = Vec::new();
+        while let Some(chunk) = self.chunk(&mut response).await? {
+            if (body.len() + chunk.len()) as u64 > limit {
+                return Err(self.invalid(format!("more than {limit} bytes where fewer were announced")).into());
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
+    }
+
+    fn url(&self, rest: &str) -> Result<Url> {
+        Url::parse(&format!("{}/v2/{}/{rest}", self.base, self.repository))
+            .map_err(|_| self.invalid("its name makes no address"))
+    }
+
+    /// One request, with a second try after a challenge.
+    async fn get(&self, url: Url, headers: HeaderMap, wanted: &str) -> Result<Response, Failure> {
+        let first = self.send(url.clone(), headers.clone()).await?;
+        if first.status() != StatusCode::UNAUTHORIZED {
+            return self.judge(first, wanted);
+        }
+        let challenges = first.headers().get_all(WWW_AUTHENTICATE).iter();
+        let challenge = strongest(challenges.filter_map(|value| value.to_str().ok()));
+        let challenge = challenge.ok_or_else(|| self.denied())?;
+        drop(first);
+        let authorization = self.answer(challenge).await?;
+        *self.authorization.write().await = Some(authorization);
+        let second = self.send(url, headers).await?;
+        self.judge(second, wanted)
+    }
+
+    async fn send(&self, url: Url, mut headers: HeaderMap) -> Result<Response, Failure> {
+        if let Some(value) = self.authorization.read().await.clone() {
+            headers.insert(AUTHORIZATION, value);
+        }
+        self.transmit(self.client.get(url).headers(headers)).await
+    }
+
+    async fn transmit(&self, request: reqwest::RequestBuilder) -> Result<Response, Failure> {
+        match tokio::time::timeout(self.stall, request.send()).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(self.failed(&error)),
+            Err(_) => Err(transient("no answer")),
+        }
+    }
+
+    fn judge(&self, response: Response, wanted: &str) -> Result<Response, Failure> {
+        let status = response.status();
+        match status.as_u16() {
+            200 | 206 | 416 => Ok(response),
+            401 | 403 => Err(self.denied().into()),
+            404 => Err(ImageError::RegistryNotFound {
+                registry: self.host.clone(),
+                reference: format!("{}:{wanted}", self.repository),
+            }
+            .into()),
+            408 | 425 | 429 | 500..=599 => {
+                let wait = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+                let wait = wait.map(|seconds| Duration::from_secs(seconds).min(BACKOFF_MAX));
+                Err(Failure::Transient { why: format!("it answers {status}"), wait })
+            }
+            _ => Err(self.invalid(format!("status {status}")).into()),
+        }
+    }
+
+    fn denied(&self) -> ImageError {
+        ImageError::RegistryDenied {
+            registry: self.host.clone(),
+            repository: self.repository.clone(),
+            with_credentials: self.credentials.is_some(),
+        }
+    }
+
+    /// What to send after a challenge.
+    async fn answer(&self, challenge: Challenge) -> Result<HeaderValue, Failure> {
+        match (challenge, &self.credentials) {
+            (Challenge::Bearer { .. }, Some(Credentials::Bearer(token))) => {
+                Ok(secret_header(format!("Bearer {}", token.reveal())).ok_or_else(|| self.denied())?)
+            }
+            (Challenge::Bearer { realm, service }, _) => self.token(&realm, service.as_deref()).await,
+            (Challenge::Basic, Some(Credentials::Basic { username, password })) => {
+                // Built by the HTTP library, which knows the encoding and marks it as sensitive.
+                let request = self.client.get(&self.base).basic_auth(username, Some(password.reveal()));
+                let request = request.build().map_err(|_| self.denied())?;
+                Ok(request.headers().get(AUTHORIZATION).cloned().ok_or_else(|| self.denied())?)
+            }
+            (Challenge::Basic, _) => Err(self.denied().into()),
+        }
+    }
+
+    async fn token(&self, realm: &str, service: Option<&str>) -> Result<HeaderValue, Failure> {
+        let mut url = Url::parse(realm).map_err(|_| self.invalid("its token server has no valid address"))?;
+        let plain = self.base.starts_with("http:");
+        if !(url.scheme() == "https" || (plain && url.scheme() == "http")) {
+            return Err(self.invalid("its token server is not reached over HTTPS").into());
+        }
+        if let Some(service) = service {
+            url.query_pairs_mut().append_pair("service", service);
+        }
+        url.query_pairs_mut().append_pair("scope", &format!("repository:{}:pull", self.repository));
+        let mut request = self.client.get(url);
+        if let Some(Credentials::Basic { username, password }) = &self.credentials {
+            request = request.basic_auth(username, Some(password.reveal()));
+        }
+        let response = self.judge(self.transmit(request).await?, "token")?;
+        let body = self.body(response, TOKEN_MAX_BYTES).await?;
+        let token: Token =
+            serde_json::from_slice(&body).map_err(|_| self.invalid("its token server gave no token"))?;
+        let token = token.token.or(token.access_token).filter(|token| !token.is_empty());
+        let token = token.ok_or_else(|| self.invalid("its token server gave no token"))?;
+        Ok(secret_header(format!("Bearer {token}")).ok_or_else(|| self.invalid("its token is malformed"))?)
+    }
+
+    fn failed(&self, error: &reqwest::Error) -> Failure {
+        if let Some(why) = certificate_error(error) {
+            return ImageError::RegistryUntrusted { registry: self.host.clone(), why }.into();
+        }
+        if error.is_redirect() {
+            return self.invalid("it redirects too often, or from HTTPS to HTTP").into();
+        }
+        // The innermost cause says most, and, unlike the outer ones, never holds an address.
+        let mut cause: &dyn std::error::Error = error;
+        while let Some(next) = cause.source() {
+            cause = next;
+        }
+        let kind = if error.is_connect() { "cannot connect" } else { "the connection broke off" };
+        if cause.is::<reqwest::Error>() {
+            return transient(kind);
+        }
+        transient(format!("{kind}: {}", atoll_core::error::shorten(&cause.to_string())))
+    }
+}
+
+/// Whether a partial answer starts where it was asked to: `Content-Range: bytes <from>-…`.
+pub(crate) fn starts_at(response: &Response, from: u64) -> bool {
+    let range = response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
+    let start = range.and_then(|text| text.strip_prefix("bytes ")?.split_once('-')?.0.parse().ok());
+    response.status() == StatusCode::PARTIAL_CONTENT && start == Some(from)
+}
+
+fn secret_header(text: String) -> Option<HeaderValue> {
+    let mut value = HeaderValue::try_from(text).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+fn client(options: &PullOptions) -> Result<Client> {
+    let redirects = reqwest::redirect::Policy::custom(|attempt| {
+        let downgrade = attempt.url().scheme() != "https"
+            && attempt.previous().iter().any(|url| url.scheme() == "https");
+        if downgrade || attempt.previous().len() > REDIRECTS_MAX_COUNT {
+            return attempt.error("refused");
+        }
+        attempt.follow()
+    });
+    let bad_ca = |why: &str| ImageError::BadOption { field: "extra_ca_pem", why: why.to_owned() };
+    let mut builder = Client::builder()
+        .user_agent(concat!("atoll/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(CONNECT_TIMEOUT)
+        .redirect(redirects)
+        .no_proxy();
+    if let Some(pem) = &options.extra_ca_pem {
+        let certificates = reqwest::Certificate::from_pem_bundle(pem.as_bytes())
+            .map_err(|_| bad_ca("not a PEM certificate"))?;
+        if certificates.is_empty() {
+            return Err(bad_ca("no certificate in it"));
+        }
+        builder = builder.tls_certs_merge(certificates);
+    }
+    builder.build().map_err(|error| ImageError::Io {
+        what: "set up TLS".into(),
+        source: std::io::Error::other(error.without_url()),
+    })
+}
+
+fn is_loopback(host: &str) -> bool {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// What is wrong with the certificate, if that is why a connection failed.
+fn certificate_error(error: &reqwest::Error) -> Option<String> {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let tls = error.downcast_ref::<rustls::Error>().or_else(|| {
+            let inner = error.downcast_ref::<std::io::Error>()?.get_ref()?;
+            inner.downcast_ref::<rustls::Error>()
+        });
+        if let Some(rustls::Error::InvalidCertificate(why)) = tls {
+            return Some(atoll_core::error::shorten(&why.to_string()));
+        }
+        cause = error.source();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_loopback;
+
+    #[test]
+    fn loopback_hosts() {
+        for yes in ["localhost", "localhost:5000", "127.0.0.1:5000", "127.9.9.9"] {
+            assert!(is_loopback(yes), "{yes}");
+        }
+        for no in ["localhost.evil.org", "127.0.0.1.evil.org:80", "128.0.0.1", "ghcr.io"] {
+            assert!(!is_loopback(no), "{no}");
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! What tests of several crates need: real programs started and stopped with the test, images made from
+//! small trees, waiting with a deadline.
+//!
+//! Everything panics when it fails, because a test that cannot be set up has failed. Nothing here is
+//! shipped.
+
+#![expect(clippy::missing_panics_doc, reason = "helpers of tests panic by design")]
+
+mod images;
+mod process;
+mod registry;
+mod wait;
+
+pub use images::{Entry, Layout, tar_of};
+pub use process::{Child, run};
+pub use registry::{Flavour, PASSWORD, Registry, USERNAME};
+pub use wait::{free_port, wait_for};
