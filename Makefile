@@ -1,0 +1,31 @@
+# The two commands of the README, and their parts. Logic lives in scripts/ and in the programs.
+
+.PHONY: demo test deps build release bench lint openapi clean
+
+demo: deps release
+	scripts/demo
+
+test: deps
+	scripts/test
+
+deps:
+	scripts/install-deps
+
+build:
+	cargo build --locked
+
+release:
+	cargo build --locked --release -p atoll
+
+bench: deps release
+	bench/run
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+openapi:
+	cargo run --locked -q -p atoll-server --example openapi > openapi/atoll.json
+
+clean:
+	cargo clean
