@@ -8,6 +8,7 @@ mod files;
 mod images;
 mod keys;
 mod output;
+mod pull;
 mod registries;
 mod sandboxes;
 mod stdin;
@@ -56,9 +57,7 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(templates::create_template, templates::list_templates))
         .routes(routes!(templates::get_template, templates::delete_template))
         .routes(routes!(images::list_images))
-        .routes(routes!(images::pull_image))
-        .routes(routes!(images::load_image))
-        .routes(routes!(images::import_image))
+        .routes(routes!(pull::pull_image))
         .routes(routes!(images::prune_images))
         .routes(routes!(images::remove_image))
         .routes(routes!(registries::list_registries))
