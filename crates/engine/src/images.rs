@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use atoll_core::Result;
+use atoll_image::Digest;
 
 use crate::engine::Engine;
 use crate::errors::store_error;
@@ -12,13 +13,13 @@ impl Engine {
     ///
     /// # Errors
     /// [`atoll_core::Code::StoreUnavailable`].
-    pub async fn images_in_use(&self) -> Result<BTreeSet<String>> {
-        let sandboxes = self.inner.all_sandboxes().into_iter();
-        let mut used: BTreeSet<String> =
-            sandboxes.filter_map(|sandbox| sandbox.record().image_digest).collect();
+    pub async fn images_in_use(&self) -> Result<BTreeSet<Digest>> {
+        let sandboxes = self.inner.all_sandboxes().into_iter().filter_map(|sandbox| sandbox.record().image_digest);
+        let mut used: BTreeSet<Digest> =
+            sandboxes.filter_map(|digest| self.inner.images.resolve(&digest).ok()).map(|image| image.digest.clone()).collect();
         for template in self.inner.store.list_templates(None).await.map_err(store_error)? {
             if let Ok(image) = self.inner.images.resolve(&template.spec.image) {
-                used.insert(image.digest.to_string());
+                used.insert(image.digest.clone());
             }
         }
         Ok(used)

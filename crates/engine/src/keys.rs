@@ -129,7 +129,7 @@ impl Engine {
         };
         self.inner.store.insert_key(&record).await.map_err(store_error)?;
         self.inner.keys.put(record.clone());
-        Ok(NewKey { record, secret: key.secret().clone() })
+        Ok(NewKey { record, secret: key.text().clone() })
     }
 
     /// Every key that works or has run out.

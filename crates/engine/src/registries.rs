@@ -81,11 +81,11 @@ impl Engine {
         let Some(record) = self.inner.store.registry(&host).await.map_err(store_error)? else {
             return Ok(None);
         };
-        let password = self.inner.vault.open_sealed(&context(&host), &record.sealed).map_err(|error| {
+        let password = self.inner.vault.unseal(&context(&host), &record.sealed).map_err(|error| {
             tracing::error!(%error, "stored credentials cannot be opened");
             Error::new(Code::Internal, format!("the stored credentials for '{}' cannot be opened", shorten(&host)))
                 .hint("was the key file replaced? store them again with 'atoll registry login'")
         })?;
-        Ok(Some(Credentials { username: record.username, password }))
+        Ok(Some(Credentials::Basic { username: record.username, password }))
     }
 }

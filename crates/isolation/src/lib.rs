@@ -19,6 +19,8 @@ use atoll_core::id::SandboxId;
 use atoll_core::spec::{IsolationLevel, Resources};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod doctor;
 
 pub use doctor::{Check, Status};

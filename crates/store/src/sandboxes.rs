@@ -213,10 +213,10 @@ async fn update(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<i64, Store
         sandbox.expires_ms,
     ];
     // Only the name can collide: the id is not changed.
-    let row = conn.row(SQL, values).await.map_err(|error| match error {
-        StoreError::AlreadyExists => StoreError::NameTaken,
-        other => other,
-    })?;
+    let row = match conn.row(SQL, values).await {
+        Err(StoreError::AlreadyExists) => return Err(StoreError::NameTaken),
+        row => row?,
+    };
     let generation = changed(&mut conn, row, &sandbox.id).await?;
     conn.execute("DELETE FROM sandbox_labels WHERE sandbox_id = $1", args![sandbox.id.as_str()]).await?;
     insert_labels(&mut conn, &sandbox).await?;

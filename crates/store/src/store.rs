@@ -155,8 +155,8 @@ fn create_private(path: &Path) -> std::io::Result<()> {
 
 fn schema_error(error: sqlx::migrate::MigrateError) -> StoreError {
     use sqlx::migrate::MigrateError;
-    match error {
-        MigrateError::Execute(error) => StoreError::unavailable(error),
-        other => StoreError::Schema { source: std::sync::Arc::new(other) },
+    if let MigrateError::Execute(error) = error {
+        return StoreError::unavailable(error);
     }
+    StoreError::Schema { source: std::sync::Arc::new(error) }
 }

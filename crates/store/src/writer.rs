@@ -109,8 +109,10 @@ impl Writer {
     {
         let (reply, answer) = oneshot::channel();
         let job = Operation { operation: Some(operation), result: None, reply };
-        self.queue.send(Message::Run(Box::new(job))).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        if self.queue.send(Message::Run(Box::new(job))).await.is_err() {
+            return Err(gone());
+        }
+        answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
     /// Finishes what waits and closes the connection.

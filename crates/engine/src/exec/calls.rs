@@ -26,7 +26,7 @@ use super::shared::{ExecShared, ExecView, Progress, Started};
 /// An exec as it was found: its session runs here, or it has ended.
 enum Found {
     Live(Arc<ExecShared>),
-    Ended(ExecRecord),
+    Ended(Box<ExecRecord>),
 }
 
 impl Engine {
@@ -76,7 +76,7 @@ impl Engine {
         let sandbox = self.inner.sandbox(sandbox)?;
         match self.find_exec(&sandbox, exec).await? {
             Found::Live(live) => Ok(live.view()),
-            Found::Ended(record) => self.ended_view(record).await,
+            Found::Ended(record) => self.ended_view(*record).await,
         }
     }
 
@@ -94,7 +94,7 @@ impl Engine {
                 drop(tokio::time::timeout(wait, ended).await);
                 Ok(live.view())
             }
-            Found::Ended(record) => self.ended_view(record).await,
+            Found::Ended(record) => self.ended_view(*record).await,
         }
     }
 
@@ -113,7 +113,7 @@ impl Engine {
             }
             Found::Ended(record) => {
                 let dir = self.inner.log_dir(&sandbox_id, &record.id);
-                let view = self.ended_view(record).await?;
+                let view = self.ended_view(*record).await?;
                 let progress = Progress {
                     state: view.record.state,
                     pid: view.record.pid,
@@ -226,7 +226,7 @@ impl Engine {
             let stored = self.inner.store.exec(&id).await.map_err(store_error)?;
             match stored {
                 Some(record) if record.sandbox == sandbox.record().id && record.state.is_final() => {
-                    return Ok(Found::Ended(record));
+                    return Ok(Found::Ended(Box::new(record)));
                 }
                 _ => {}
             }

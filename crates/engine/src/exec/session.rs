@@ -147,7 +147,7 @@ impl Session {
     async fn run_taken_up(mut self) {
         if let Err(error) = self.open_log().await {
             tracing::error!(exec = %self.exec.id(), %error, "an output log cannot be opened");
-            return self.finish(Exit::sandbox_died(), ExecState::Lost).await;
+            return self.finish(Exit::sandbox_died()).await;
         }
         self.start_clocks();
         match self.attach_next_link().await {
@@ -175,11 +175,11 @@ impl Session {
         match started {
             Ok(stream) => Ok(Some(stream)),
             Err(GuestError::Failure { reason: Reason::CommandNotFound, .. }) => {
-                self.finish(Exit::not_started(Code::CommandNotFound), ExecState::Exited).await;
+                self.finish(Exit::not_started(Code::CommandNotFound)).await;
                 Ok(None)
             }
             Err(GuestError::Failure { reason: Reason::CommandNotExecutable, .. }) => {
-                self.finish(Exit::not_started(Code::CommandNotExecutable), ExecState::Exited).await;
+                self.finish(Exit::not_started(Code::CommandNotExecutable)).await;
                 Ok(None)
             }
             Err(error) => {
@@ -253,7 +253,7 @@ impl Session {
     /// Serves one stream until the exec ends (`Ok`) or the stream breaks (`Err`).
     async fn serve(&mut self, stream: &mut ExecStream) -> Result<End, GuestError> {
         if stream.offset != self.end_offset() {
-            return Err(GuestError::Protocol("the guest resumed at another offset".into()));
+            return Err(GuestError::Protocol("the guest resumed at another offset"));
         }
         loop {
             match self.next(stream).await {
@@ -424,20 +424,20 @@ impl Session {
                 let oom_killed = killed && oom_kills(&self.sandbox).await > self.oom_kills_before;
                 let context = ExitContext { ended_by: self.exec.ended_by(), oom_killed };
                 let exit = classify(exited.code, exited.signal, context);
-                self.finish(exit, ExecState::Exited).await;
+                self.finish(exit).await;
             }
-            End::SandboxDied => self.finish(Exit::sandbox_died(), ExecState::Lost).await,
+            End::SandboxDied => self.finish(Exit::sandbox_died()).await,
             End::ServerStops => self.leave(),
         }
     }
 
     /// Records the end, then tells everybody. Until it is recorded nobody hears of it.
-    async fn finish(&mut self, exit: Exit, state: ExecState) {
+    async fn finish(&mut self, exit: Exit) {
+        let lost = exit.reason == ExitReason::SandboxDied;
+        let state = if lost { ExecState::Lost } else { ExecState::Exited };
         let id = self.exec.id().clone();
         let ended_ms = now_ms();
-        while let Err(error) =
-            self.inner.store.finish_exec(&id, state, &exit, self.end_offset(), ended_ms).await
-        {
+        while let Err(error) = self.inner.store.finish_exec(&id, &exit, self.end_offset(), ended_ms).await {
             if matches!(error, atoll_store::StoreError::NotFound) {
                 break; // the sandbox was removed with everything in it
             }

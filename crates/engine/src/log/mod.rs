@@ -21,8 +21,9 @@ mod reader;
 mod segment;
 mod writer;
 
-pub use reader::{LogReader, Piece, extent};
-pub use writer::LogWriter;
+pub use reader::Piece;
+pub(crate) use reader::{LogReader, extent};
+pub(crate) use writer::LogWriter;
 
 /// Most bytes of one segment. Dropping works by segments, so this is also the grain of what is kept.
 const SEGMENT_MAX_BYTES: u64 = 8 << 20;

@@ -36,7 +36,7 @@ pub enum Piece {
 ///
 /// # Errors
 /// What the file system says.
-pub fn extent(dir: &Path) -> io::Result<Extent> {
+pub(crate) fn extent(dir: &Path) -> io::Result<Extent> {
     let starts = list(dir)?;
     let (Some(&first), Some(&last)) = (starts.first(), starts.last()) else { return Ok(Extent::default()) };
     Ok(Extent { first, end: last + std::fs::metadata(data_path(dir, last))?.len() })
@@ -44,7 +44,7 @@ pub fn extent(dir: &Path) -> io::Result<Extent> {
 
 /// Reads a log from an offset on.
 #[derive(Debug)]
-pub struct LogReader {
+pub(crate) struct LogReader {
     dir: PathBuf,
     offset: u64,
     open: Option<OpenSegment>,
@@ -61,14 +61,12 @@ struct OpenSegment {
 
 impl LogReader {
     /// A reader that starts at `offset`.
-    #[must_use]
-    pub fn new(dir: &Path, offset: u64) -> Self {
+    pub(crate) fn new(dir: &Path, offset: u64) -> Self {
         Self { dir: dir.to_owned(), offset, open: None }
     }
 
     /// Offset of the next byte it will read.
-    #[must_use]
-    pub const fn offset(&self) -> u64 {
+    pub(crate) const fn offset(&self) -> u64 {
         self.offset
     }
 
@@ -77,7 +75,7 @@ impl LogReader {
     ///
     /// # Errors
     /// What the file system says.
-    pub fn next_piece(&mut self, extent: Extent, max: usize) -> io::Result<Option<Piece>> {
+    pub(crate) fn next_piece(&mut self, extent: Extent, max: usize) -> io::Result<Option<Piece>> {
         loop {
             if self.offset >= extent.end {
                 return Ok(None);

@@ -11,7 +11,7 @@ use super::{Extent, SEGMENT_MAX_BYTES, SEGMENTS_PER_LOG};
 
 /// Appends to the log of one exec. There is one writer for each log at any time.
 #[derive(Debug)]
-pub struct LogWriter {
+pub(crate) struct LogWriter {
     dir: PathBuf,
     keep_bytes: u64,
     segment_max_bytes: u64,
@@ -32,7 +32,7 @@ impl LogWriter {
     ///
     /// # Errors
     /// What the file system says.
-    pub fn open(dir: &Path, keep_bytes: u64) -> io::Result<Self> {
+    pub(crate) fn open(dir: &Path, keep_bytes: u64) -> io::Result<Self> {
         let starts = list(dir)?;
         let mut writer = Self {
             dir: dir.to_owned(),
@@ -65,8 +65,7 @@ impl LogWriter {
     }
 
     /// Where the log begins and ends.
-    #[must_use]
-    pub const fn extent(&self) -> Extent {
+    pub(crate) const fn extent(&self) -> Extent {
         self.extent
     }
 
@@ -75,7 +74,7 @@ impl LogWriter {
     ///
     /// # Errors
     /// What the file system says, above all that it is full.
-    pub fn append(&mut self, stream: OutputStream, mut bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn append(&mut self, stream: OutputStream, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let room = self.room_for_segment()?;
             let cut = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());

@@ -150,6 +150,7 @@ impl Actor {
             let alive = self.record.state == SandboxState::Running;
             let driver = Arc::clone(self.shared.driver());
             let id = self.record.id.clone();
+            let pause = self.until_end();
             tokio::select! {
                 biased;
                 () = self.inner.shutdown.cancelled() => return,
@@ -171,7 +172,7 @@ impl Actor {
                     Some(Message::GuestLost(_)) => {}
                 },
                 death = driver.died(&id), if alive => self.fail(&death.to_string()).await,
-                () = tokio::time::sleep(self.until_end()) => {
+                () = tokio::time::sleep(pause) => {
                     if self.has_ended() {
                         tracing::info!(sandbox = %id, "its time has come");
                         match self.delete().await {

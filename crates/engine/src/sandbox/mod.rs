@@ -18,4 +18,4 @@ mod teardown;
 
 pub(crate) use actor::{Origin, spawn};
 pub use lease::{GuestLease, SandboxMetrics};
-pub(crate) use shared::{GuestLink, Message, SandboxShared};
+pub(crate) use shared::{Message, SandboxShared};

@@ -1,13 +1,10 @@
 //! The suite on a real PostgreSQL, and what only a server can show: it goes away and comes back.
 
 #[cfg(test)]
-mod support;
-
-#[cfg(test)]
 mod tests {
     use atoll_store::{Store, StoreError, StoreUrl, conformance};
 
-    use super::support::{Postgres, once_available};
+    use crate::support::{Postgres, once_available};
 
     #[tokio::test]
     async fn conforms() {

@@ -69,7 +69,7 @@ mod tests {
 
     /// The names of this variable and of the test that acts as the process to be killed.
     const VICTIM_FILE: &str = "ATOLL_STORE_VICTIM";
-    const VICTIM_TEST: &str = "tests::victim_writes_until_it_is_killed";
+    const VICTIM_TEST: &str = "sqlite::tests::victim_writes_until_it_is_killed";
 
     /// Not a test by itself: the process that the next test kills. Prints the id of every exec whose
     /// insertion was acknowledged.

@@ -1,0 +1,517 @@
+//! Arguments.
+
+use std::path::PathBuf;
+
+use atoll_api::Scope;
+use atoll_core::sandbox::SandboxState;
+use clap::{Args, Parser, Subcommand};
+
+use crate::terminal::DetachKeys;
+use crate::units::{parse_bytes, parse_cpu_millis, parse_duration_ms, parse_pair};
+
+/// Computers for AI agents, on your own machines.
+#[derive(Debug, Parser)]
+#[command(
+    name = "atoll",
+    version,
+    propagate_version = true,
+    max_term_width = 100,
+    disable_help_subcommand = true
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct GlobalArgs {
+    /// Address of the server [env: ATOLL_URL]
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// File that holds the API key [env: ATOLL_API_KEY holds the key itself]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// Configuration file [default: $XDG_CONFIG_HOME/atoll/config.toml]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print JSON: one document, or one per line for streams
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Print without colours [env: NO_COLOR]
+    #[arg(long, global = true)]
+    pub(crate) no_color: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make a sandbox, run a command in it, delete the sandbox
+    Run(RunArgs),
+    /// Make a sandbox
+    Create(SandboxArgs),
+    /// Run a command in a sandbox
+    Exec(ExecArgs),
+    /// Attach to a running command
+    Attach(AttachArgs),
+    /// Show the output of a command
+    Logs(LogsArgs),
+    /// Open a shell in a sandbox
+    Shell(ShellArgs),
+    /// Copy files into and out of a sandbox
+    Cp(CopyArgs),
+    /// List sandboxes
+    Ls(LsArgs),
+    /// List the commands of a sandbox
+    Ps(SandboxArg),
+    /// Delete sandboxes
+    Rm(RmArgs),
+    /// Send a signal to a command, or kill its process tree
+    Kill(KillArgs),
+    /// Show everything about a sandbox or one of its commands, as JSON
+    Inspect(InspectArgs),
+    /// Change labels, lifetime or limits of a sandbox
+    Update(UpdateArgs),
+    /// Let a sandbox live for a time from now
+    Extend(ExtendArgs),
+    /// Show what a sandbox uses
+    Metrics(SandboxArg),
+    /// Images
+    #[command(subcommand)]
+    Image(ImageCommand),
+    /// Credentials for image registries
+    #[command(subcommand)]
+    Registry(RegistryCommand),
+    /// Templates
+    #[command(subcommand)]
+    Template(TemplateCommand),
+    /// API keys
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// Show what the server is
+    Info,
+    /// Print a completion script
+    Completions {
+        /// For this shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Limits.
+#[derive(Debug, Args)]
+pub(crate) struct LimitArgs {
+    /// Cores, such as 2, 0.5 or 500m
+    #[arg(long, value_name = "CORES", value_parser = parse_cpu_millis)]
+    pub(crate) cpu: Option<u32>,
+    /// Memory, such as 512MiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) memory: Option<u64>,
+    /// Processes and threads
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) pids: Option<u32>,
+}
+
+/// What a sandbox is made of.
+#[derive(Debug, Args)]
+pub(crate) struct SandboxArgs {
+    /// Image: 'host', or one that was pulled, loaded or imported
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) image: Option<String>,
+    /// Template, as NAME or NAME:VERSION
+    #[arg(long, value_name = "TEMPLATE")]
+    pub(crate) template: Option<String>,
+    /// Name of the sandbox
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Variable for every command in it
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) env: Vec<(String, String)>,
+    /// Label
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) label: Vec<(String, String)>,
+    /// Working directory; made if it is absent
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// User name or id, optionally with :GROUP
+    #[arg(short, long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+    /// Writable disk, such as 10GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) disk: Option<u64>,
+    /// Delete it this long after creation, such as 2h
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) ttl: Option<u64>,
+    /// Delete it after this long without use, such as 30m
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) idle_timeout: Option<u64>,
+}
+
+/// How to be attached to a command.
+#[derive(Debug, Args)]
+pub(crate) struct StreamArgs {
+    /// Pass standard input on
+    #[arg(short, long)]
+    pub(crate) interactive: bool,
+    /// Run it on a terminal (implies -i)
+    #[arg(short, long)]
+    pub(crate) tty: bool,
+    /// Keys that detach from a terminal
+    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q")]
+    pub(crate) detach_keys: DetachKeys,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxArgs,
+    #[command(flatten)]
+    pub(crate) stream: StreamArgs,
+    /// Delete the sandbox afterwards (the default)
+    #[arg(long, conflicts_with = "keep")]
+    pub(crate) rm: bool,
+    /// Keep the sandbox
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Kill the command this long after its start, such as 90s
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) timeout: Option<u64>,
+    /// The command
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) argv: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    #[command(flatten)]
+    pub(crate) stream: StreamArgs,
+    /// Do not wait: print the command's id
+    #[arg(short, long, conflicts_with_all = ["interactive", "tty"])]
+    pub(crate) detach: bool,
+    /// Variable
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) env: Vec<(String, String)>,
+    /// Working directory
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// User name or id, optionally with :GROUP
+    #[arg(short, long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// Kill it this long after its start, such as 90s
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) timeout: Option<u64>,
+    /// Kill it after this long without output
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) idle_timeout: Option<u64>,
+    /// Sandbox, by id or name
+    pub(crate) sandbox: String,
+    /// The command
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) argv: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AttachArgs {
+    /// Sandbox, by id or name
+    pub(crate) sandbox: String,
+    /// Id of the command
+    pub(crate) exec: String,
+    /// Begin with this byte of the output, counted over both streams
+    #[arg(long, default_value_t = 0)]
+    pub(crate) offset: u64,
+    /// Do not pass standard input on
+    #[arg(long)]
+    pub(crate) no_stdin: bool,
+    /// Keys that detach from a terminal
+    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q")]
+    pub(crate) detach_keys: DetachKeys,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// Go on until the command ends
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Begin with this byte of the output, counted over both streams
+    #[arg(long, default_value_t = 0)]
+    pub(crate) offset: u64,
+    /// Sandbox, by id or name
+    pub(crate) sandbox: String,
+    /// Id of the command
+    pub(crate) exec: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShellArgs {
+    /// User name or id, optionally with :GROUP
+    #[arg(short, long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// Working directory
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// Keys that detach from the terminal
+    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q")]
+    pub(crate) detach_keys: DetachKeys,
+    /// Sandbox, by id or name
+    pub(crate) sandbox: String,
+}
+
+/// One side is SANDBOX:/PATH, the other a local path. With '-' it is a tar on standard input or output.
+#[derive(Debug, Args)]
+pub(crate) struct CopyArgs {
+    /// Owner of what is written in the sandbox
+    #[arg(short, long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// From
+    pub(crate) source: String,
+    /// To
+    pub(crate) destination: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    /// Also those that failed or are being deleted
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    /// Only with this label
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) label: Vec<(String, String)>,
+    /// Only in this state
+    #[arg(long, value_name = "STATE", value_parser = parse_state)]
+    pub(crate) state: Option<SandboxState>,
+}
+
+fn parse_state(text: &str) -> Result<SandboxState, String> {
+    SandboxState::parse(text)
+        .ok_or_else(|| format!("'{text}' is not a state: creating, running, deleting or failed"))
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SandboxArg {
+    /// Sandbox, by id or name
+    pub(crate) sandbox: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RmArgs {
+    /// Do not ask, and do not mind if one does not exist
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// All sandboxes, or all with the given labels
+    #[arg(long, conflicts_with = "sandboxes")]
+    pub(crate) all: bool,
+    /// With --all: only with this label
+    #[arg(short, long, requires = "all", value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) label: Vec<(String, String)>,
+    /// Sandboxes, by id or name
+    #[arg(required_unless_present = "all", value_name = "SANDBOX")]
+    pub(crate) sandboxes: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KillArgs {
+    /// Send this signal to its process group instead, such as TERM or 15
+    #[arg(short, long)]
+    pub(crate) signal: Option<String>,
+    /// Send the signal to the whole process tree
+    #[arg(long, requires = "signal")]
+    pub(crate) tree: bool,
+    /// Sandbox, by id or name
+    pub(crate) sandbox: String,
+    /// Id of the command
+    pub(crate) exec: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// Sandbox, by id or name
+    pub(crate) sandbox: String,
+    /// Id of a command
+    pub(crate) exec: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UpdateArgs {
+    /// Label; those given replace all that were there
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) label: Vec<(String, String)>,
+    /// Delete it this long from now, or 'none'
+    #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
+    pub(crate) ttl: Option<Lifetime>,
+    /// Delete it after this long without use, or 'none'
+    #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
+    pub(crate) idle_timeout: Option<Lifetime>,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+    /// Sandbox, by id or name
+    pub(crate) sandbox: String,
+}
+
+/// A duration in milliseconds, or no end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lifetime(pub(crate) Option<u64>);
+
+fn parse_lifetime(text: &str) -> Result<Lifetime, String> {
+    if text == "none" { Ok(Lifetime(None)) } else { parse_duration_ms(text).map(|ms| Lifetime(Some(ms))) }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExtendArgs {
+    /// Sandbox, by id or name
+    pub(crate) sandbox: String,
+    /// From now, such as 2h
+    #[arg(value_parser = parse_duration_ms)]
+    pub(crate) duration: u64,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageCommand {
+    /// Pull an image from a registry
+    Pull {
+        /// os/architecture; the host's when absent
+        #[arg(long)]
+        platform: Option<String>,
+        /// Speak plain HTTP to this registry
+        #[arg(long)]
+        insecure_http: bool,
+        /// Certificate authorities to trust for this registry, PEM
+        #[arg(long, value_name = "FILE")]
+        ca: Option<PathBuf>,
+        /// Such as docker.io/library/python:3.12
+        reference: String,
+    },
+    /// Load a 'docker save' tar, an OCI layout tar or an OCI layout directory
+    Load {
+        /// Tar, directory, or - for a tar on standard input
+        path: PathBuf,
+    },
+    /// Make an image of the tar of a root file system
+    Import {
+        /// Tar, or - for standard input
+        path: PathBuf,
+        /// Name for the image
+        name: String,
+    },
+    /// List images
+    Ls,
+    /// Remove images
+    Rm {
+        /// Names or digests
+        #[arg(required = true, value_name = "IMAGE")]
+        images: Vec<String>,
+    },
+    /// Remove all images that nothing uses
+    Prune,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RegistryCommand {
+    /// Store credentials. The password is asked for, or read from standard input
+    Login {
+        /// User name
+        #[arg(short, long)]
+        username: String,
+        /// Read the password from standard input
+        #[arg(long)]
+        password_stdin: bool,
+        /// Registry, such as ghcr.io or localhost:5000
+        host: String,
+    },
+    /// List registries with stored credentials
+    Ls,
+    /// Forget the credentials of a registry
+    Logout {
+        /// Registry
+        host: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TemplateCommand {
+    /// Make a template, or the next version of one
+    Create(TemplateArgs),
+    /// List templates
+    Ls,
+    /// Show a template
+    Show {
+        /// NAME or NAME:VERSION
+        template: String,
+    },
+    /// Remove a template, or one version of it
+    Rm {
+        /// NAME or NAME:VERSION
+        template: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TemplateArgs {
+    /// Name
+    pub(crate) name: String,
+    /// Image
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) image: String,
+    /// Variable for every command
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) env: Vec<(String, String)>,
+    /// Label for every sandbox
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) label: Vec<(String, String)>,
+    /// Working directory
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// User name or id, optionally with :GROUP
+    #[arg(short, long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+    /// Writable disk, such as 10GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) disk: Option<u64>,
+    /// Delete sandboxes this long after creation
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) ttl: Option<u64>,
+    /// Delete sandboxes after this long without use
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) idle_timeout: Option<u64>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// Make a key and print its secret, this once
+    Create {
+        /// The highest thing it may do: read, exec, manage or admin
+        #[arg(long, value_parser = parse_scope)]
+        scope: Scope,
+        /// It stops working after this long
+        #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+        ttl: Option<u64>,
+        /// What it is for
+        name: String,
+    },
+    /// List keys
+    Ls,
+    /// Make keys stop working
+    Rm {
+        /// Ids
+        #[arg(required = true, value_name = "KEY")]
+        keys: Vec<String>,
+    },
+}
+
+fn parse_scope(text: &str) -> Result<Scope, String> {
+    Scope::parse(text).ok_or_else(|| format!("'{text}' is not a scope: read, exec, manage or admin"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

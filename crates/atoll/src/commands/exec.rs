@@ -1,0 +1,173 @@
+//! Execs: `exec`, `attach`, `logs`, `shell`, `ps`, `kill`.
+
+use atoll_api::{CreateExec, Exec, ExecList, SignalExec};
+use atoll_client::{Client, ListExecs, ResumePolicy};
+use atoll_core::limits::{EXECS_KEPT_MAX_COUNT, PAGE_MAX_COUNT};
+
+use crate::cli::{AttachArgs, ExecArgs, KillArgs, LogsArgs, SandboxArg, ShellArgs, StreamArgs};
+use crate::failure::{Failure, Result};
+use crate::output::{Printer, age, table};
+use crate::session::{self, Finished, Mode, Target};
+use crate::signals::Stops;
+use crate::terminal;
+
+/// The best shell there is.
+const SHELL: &str = "if command -v bash >/dev/null 2>&1; then exec bash -l; else exec sh -l; fi";
+/// Characters of a command that a table shows.
+const COMMAND_CHARS: usize = 60;
+
+/// How to be attached, from the arguments.
+pub(super) fn mode(printer: Printer, args: &StreamArgs) -> Result<Mode> {
+    if !args.tty {
+        return Ok(if args.interactive { Mode::Input } else { Mode::Output });
+    }
+    if printer.is_json() {
+        return Err(Failure::Usage("a terminal has no JSON: use --tty without --json".to_owned()));
+    }
+    if !terminal::is_interactive() {
+        return Err(Failure::Usage("--tty needs a terminal: standard input or output is none".to_owned()));
+    }
+    Ok(Mode::Terminal(args.detach_keys.clone()))
+}
+
+/// Fills in what the mode means for the exec.
+pub(super) fn with_mode(mode: &Mode, create: CreateExec) -> CreateExec {
+    match mode {
+        Mode::Output => create,
+        Mode::Input => CreateExec { stdin: true, ..create },
+        Mode::Terminal(_) => CreateExec { stdin: true, tty: Some(terminal::size()), ..create },
+    }
+}
+
+/// Runs a command in a sandbox and stays with it.
+async fn run_in(
+    client: &Client,
+    printer: Printer,
+    sandbox: &str,
+    mode: &Mode,
+    create: CreateExec,
+) -> Result<u8> {
+    let mut stops = Stops::catch()?;
+    let created = client.create_exec(sandbox, &with_mode(mode, create)).await?;
+    let target = Target { client, sandbox, exec: &created.exec.id };
+    let finished = session::drive(printer, target, mode, 0, &mut stops).await?;
+    Ok(finish(printer, target, finished))
+}
+
+/// The exit code of a session, with a word where there is none.
+pub(super) fn finish(printer: Printer, target: Target<'_>, finished: Finished) -> u8 {
+    match finished {
+        Finished::Exited(exit) => session::exit_code(printer, &exit),
+        Finished::Detached => {
+            printer.note(&format!(
+                "\ndetached; come back with: atoll attach {} {}",
+                target.sandbox, target.exec
+            ));
+            0
+        }
+    }
+}
+
+/// `atoll exec`
+pub(super) async fn exec(client: &Client, printer: Printer, args: ExecArgs) -> Result<u8> {
+    let mode = mode(printer, &args.stream)?;
+    let create = CreateExec {
+        argv: Some(args.argv),
+        env: args.env.into_iter().collect(),
+        cwd: args.workdir,
+        user: args.user,
+        timeout_ms: args.timeout,
+        idle_timeout_ms: args.idle_timeout,
+        ..CreateExec::default()
+    };
+    if args.detach {
+        let created = client.create_exec(&args.sandbox, &create).await?;
+        printer.result(&created.exec, || created.exec.id.clone())?;
+        return Ok(0);
+    }
+    run_in(client, printer, &args.sandbox, &mode, create).await
+}
+
+/// `atoll shell`
+pub(super) async fn shell(client: &Client, printer: Printer, args: ShellArgs) -> Result<u8> {
+    let stream = StreamArgs { interactive: true, tty: true, detach_keys: args.detach_keys };
+    let mode = mode(printer, &stream)?;
+    let create = CreateExec {
+        shell: Some(SHELL.to_owned()),
+        cwd: args.workdir,
+        user: args.user,
+        ..CreateExec::default()
+    };
+    run_in(client, printer, &args.sandbox, &mode, create).await
+}
+
+/// `atoll attach`
+pub(super) async fn attach(client: &Client, printer: Printer, args: AttachArgs) -> Result<u8> {
+    let mut stops = Stops::catch()?;
+    let exec = client.get_exec(&args.sandbox, &args.exec, 0).await?;
+    let mode = if args.no_stdin || exec.state.is_final() {
+        Mode::Output
+    } else {
+        let stream = StreamArgs { interactive: true, tty: exec.tty, detach_keys: args.detach_keys };
+        mode(printer, &stream)?
+    };
+    let target = Target { client, sandbox: &args.sandbox, exec: &exec.id };
+    let finished = session::drive(printer, target, &mode, args.offset, &mut stops).await?;
+    Ok(finish(printer, target, finished))
+}
+
+/// `atoll logs`: the exit code says whether the output could be read, not how the command ended.
+pub(super) async fn logs(client: &Client, printer: Printer, args: LogsArgs) -> Result<u8> {
+    let mut output =
+        client.follow_output(&args.sandbox, &args.exec, args.offset, args.follow, ResumePolicy::default());
+    while let Some(event) = output.next().await? {
+        // The exit is the end, which the loop sees by itself.
+        drop(session::show_event(printer, event).await?);
+    }
+    Ok(0)
+}
+
+/// `atoll ps`
+pub(super) async fn ps(client: &Client, printer: Printer, args: &SandboxArg) -> Result<()> {
+    let mut items: Vec<Exec> = Vec::new();
+    let mut list = ListExecs { limit: Some(PAGE_MAX_COUNT), ..ListExecs::default() };
+    while items.len() < EXECS_KEPT_MAX_COUNT {
+        let page = client.list_execs(&args.sandbox, &list).await?;
+        let last = page.items.is_empty();
+        items.extend(page.items);
+        list.cursor = page.next_cursor;
+        if last || list.cursor.is_none() {
+            break;
+        }
+    }
+    let list = ExecList { items, next_cursor: None };
+    printer.result(&list, || {
+        table(["ID", "PID", "USER", "STATE", "EXIT", "AGE", "COMMAND"], list.items.iter().map(row))
+    })
+}
+
+fn row(exec: &Exec) -> [String; 7] {
+    let command: String = exec.argv.join(" ").chars().take(COMMAND_CHARS).collect();
+    let code = exec.exit.as_ref().and_then(|exit| exit.code);
+    [
+        exec.id.clone(),
+        exec.pid.map(|pid| pid.to_string()).unwrap_or_default(),
+        exec.user.clone(),
+        exec.state.to_string(),
+        code.map(|code| code.to_string()).unwrap_or_default(),
+        age(exec.created_at_ms),
+        command,
+    ]
+}
+
+/// `atoll kill`
+pub(super) async fn kill(client: &Client, args: KillArgs) -> Result<()> {
+    match args.signal {
+        Some(signal) => {
+            let signal = SignalExec { signal, tree: args.tree };
+            client.signal_exec(&args.sandbox, &args.exec, &signal).await?;
+        }
+        None => client.kill_exec(&args.sandbox, &args.exec).await?,
+    }
+    Ok(())
+}

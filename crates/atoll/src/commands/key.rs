@@ -1,0 +1,42 @@
+//! API keys.
+
+use atoll_api::{CreateKey, Key};
+use atoll_client::Client;
+
+use crate::cli::KeyCommand;
+use crate::failure::Result;
+use crate::output::{Printer, age, table, until};
+
+/// `atoll key …`
+pub(super) async fn key(client: &Client, printer: Printer, command: KeyCommand) -> Result<()> {
+    match command {
+        KeyCommand::Create { scope, ttl, name } => {
+            let created = client.create_key(&CreateKey { name, scope, ttl_ms: ttl }).await?;
+            printer.note(&format!("key {}: its secret is shown only now", created.key.id));
+            printer.result(&created, || created.secret.reveal().to_owned())
+        }
+        KeyCommand::Ls => {
+            let list = client.list_keys().await?;
+            printer.result(&list, || {
+                table(["ID", "NAME", "SCOPE", "AGE", "ENDS", "LAST USED"], list.items.iter().map(row))
+            })
+        }
+        KeyCommand::Rm { keys } => {
+            for key in keys {
+                client.delete_key(&key).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn row(key: &Key) -> [String; 6] {
+    [
+        key.id.clone(),
+        key.name.clone(),
+        key.scope.as_str().to_owned(),
+        age(key.created_at_ms),
+        until(key.expires_at_ms),
+        key.last_used_at_ms.map_or_else(|| "never".to_owned(), |at| format!("{} ago", age(at))),
+    ]
+}

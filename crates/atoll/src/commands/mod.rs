@@ -1,0 +1,94 @@
+//! The commands, by noun, and what is around every one of them: runtime, connection, exit code.
+
+mod copy;
+mod exec;
+mod image;
+mod key;
+mod registry;
+mod run;
+mod sandbox;
+mod system;
+mod template;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::CommandFactory as _;
+
+use crate::cli::{Cli, Command, GlobalArgs};
+use crate::config;
+use crate::connection::{self, Connection};
+use crate::failure::{EXIT_FAILURE, Failure, Result};
+use crate::output::Printer;
+
+/// Runs the command that was asked for.
+pub(crate) fn main(cli: Cli) -> ExitCode {
+    let printer = Printer::new(cli.global.json, !cli.global.no_color && !config::no_color());
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(2).build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            printer.failure(&Failure::io("cannot start", error));
+            return ExitCode::from(EXIT_FAILURE);
+        }
+    };
+    let result = runtime.block_on(dispatch(printer, cli));
+    // A read of standard input or a stuck write may still be under way; nothing waits for it.
+    runtime.shutdown_background();
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            printer.failure(&failure);
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {
+    match cli.command {
+        Command::Completions { shell } => completions(shell).map(|()| 0),
+        command => with_connection(&cli.global, printer, command).await,
+    }
+}
+
+async fn with_connection(args: &GlobalArgs, printer: Printer, command: Command) -> Result<u8> {
+    let connection = connection::connect(args).await?;
+    let result = Box::pin(connected(&connection, printer, command)).await;
+    let down = connection.shutdown().await;
+    let code = result?;
+    down.map(|()| code)
+}
+
+async fn connected(connection: &Connection, printer: Printer, command: Command) -> Result<u8> {
+    let client = &connection.client;
+    let done = match command {
+        Command::Run(args) => return run::run(client, printer, args).await,
+        Command::Exec(args) => return exec::exec(client, printer, args).await,
+        Command::Attach(args) => return exec::attach(client, printer, args).await,
+        Command::Logs(args) => return exec::logs(client, printer, args).await,
+        Command::Shell(args) => return exec::shell(client, printer, args).await,
+        Command::Ps(args) => exec::ps(client, printer, &args).await,
+        Command::Kill(args) => exec::kill(client, args).await,
+        Command::Cp(args) => copy::copy(client, printer, args).await,
+        Command::Create(args) => sandbox::create(client, printer, args).await,
+        Command::Ls(args) => sandbox::ls(client, printer, args).await,
+        Command::Rm(args) => sandbox::rm(client, printer, args).await,
+        Command::Inspect(args) => sandbox::inspect(client, printer, args).await,
+        Command::Update(args) => sandbox::update(client, printer, args).await,
+        Command::Extend(args) => sandbox::extend(client, printer, args).await,
+        Command::Metrics(args) => sandbox::metrics(client, printer, &args).await,
+        Command::Image(command) => image::image(client, printer, command).await,
+        Command::Registry(command) => registry::registry(client, printer, command).await,
+        Command::Template(command) => template::template(client, printer, command).await,
+        Command::Key(command) => key::key(client, printer, command).await,
+        Command::Info => system::info(client, printer).await,
+        // Needs no server and was dealt with.
+        Command::Completions { shell } => completions(shell),
+    };
+    done.map(|()| 0)
+}
+
+fn completions(shell: clap_complete::Shell) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "atoll", &mut script);
+    std::io::stdout().write_all(&script).map_err(Failure::Output)
+}

@@ -1,0 +1,97 @@
+//! `run`: a sandbox for one command.
+//!
+//! Whatever happens after the sandbox was made, it is deleted at the end, unless the user wants to
+//! keep it or detached. If this program is killed the sandbox ends by its idle timeout.
+
+use atoll_api::CreateExec;
+use atoll_client::Client;
+use serde::Serialize;
+
+use super::{exec, sandbox};
+use crate::cli::RunArgs;
+use crate::failure::Result;
+use crate::output::Printer;
+use crate::session::{self, Finished, Mode, Target};
+use crate::signals::Stops;
+
+/// A sandbox that nobody came back for goes after this long.
+const ABANDONED_AFTER_MS: u64 = 10 * 60 * 1000;
+
+/// First line with `--json`.
+#[derive(Serialize)]
+#[serde(tag = "type", rename = "started")]
+struct Started<'a> {
+    sandbox: &'a str,
+    exec: &'a str,
+}
+
+/// `atoll run`
+pub(super) async fn run(client: &Client, printer: Printer, args: RunArgs) -> Result<u8> {
+    let mode = exec::mode(printer, &args.stream)?;
+    let mut stops = Stops::catch()?;
+    let mut request = sandbox::request(args.sandbox);
+    if !args.keep {
+        request.idle_timeout_ms.get_or_insert(ABANDONED_AFTER_MS);
+    }
+    let create = CreateExec { argv: Some(args.argv), timeout_ms: args.timeout, ..CreateExec::default() };
+
+    // Not given up on a first signal: the server may make it anyway, and then nobody deletes it.
+    let creating = client.create_sandbox(&request);
+    tokio::pin!(creating);
+    let mut stopped = None;
+    let made = loop {
+        tokio::select! {
+            made = &mut creating => break made?,
+            stop = stops.next() => if stopped.replace(stop).is_some() {
+                return Err(stop.failure());
+            },
+        }
+    };
+
+    let result = match stopped {
+        Some(stop) => Err(stop.failure()),
+        None => run_in(client, printer, &made.id, &mode, create, &mut stops).await,
+    };
+    let (code, detached) = match result {
+        Ok((code, detached)) => (Ok(code), detached),
+        Err(failure) => (Err(failure), false),
+    };
+    if detached {
+        return code;
+    }
+    if args.keep {
+        printer.note(&format!("kept: {}", made.id));
+        return code;
+    }
+    let deleted = tokio::select! {
+        deleted = client.delete_sandbox(&made.id) => deleted,
+        stop = stops.next() => return Err(stop.failure()),
+    };
+    match (code, deleted) {
+        (Ok(code), Ok(())) => Ok(code),
+        (Ok(code), Err(error)) => {
+            printer.warn(&format!("the sandbox {} was not deleted: {error}", made.id));
+            Ok(code)
+        }
+        (Err(failure), _) => Err(failure),
+    }
+}
+
+/// The exit code, and whether the user detached.
+async fn run_in(
+    client: &Client,
+    printer: Printer,
+    sandbox: &str,
+    mode: &Mode,
+    create: CreateExec,
+    stops: &mut Stops,
+) -> Result<(u8, bool)> {
+    let created = client.create_exec(sandbox, &exec::with_mode(mode, create)).await?;
+    let target = Target { client, sandbox, exec: &created.exec.id };
+    if printer.is_json() {
+        printer.stream_item(&Started { sandbox, exec: target.exec })?;
+    }
+    let finished = session::drive(printer, target, mode, 0, stops).await?;
+    let detached = matches!(finished, Finished::Detached);
+    Ok((exec::finish(printer, target, finished), detached))
+}

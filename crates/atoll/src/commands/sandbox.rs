@@ -1,0 +1,192 @@
+//! Sandboxes: `create`, `ls`, `rm`, `inspect`, `update`, `extend`, `metrics`.
+
+use atoll_api::{CreateSandbox, Sandbox, SandboxList, UpdateSandbox};
+use atoll_client::{Client, ListSandboxes};
+use atoll_core::Code;
+use atoll_core::limits::PAGE_MAX_COUNT;
+use atoll_core::sandbox::SandboxState;
+use atoll_core::spec::ResourcesDraft;
+
+use crate::cli::{ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs};
+use crate::failure::{Failure, Result};
+use crate::output::{Printer, age, fields, table, until};
+use crate::terminal;
+use crate::units::{format_bytes, format_cpu_millis, format_duration_ms};
+
+/// Most pages that are fetched for one listing: a server that always has another one is broken.
+const PAGES_MAX_COUNT: usize = 1000;
+
+/// Limits as the API takes them.
+pub(super) fn limits(args: &LimitArgs, disk: Option<u64>) -> ResourcesDraft {
+    ResourcesDraft { cpu_millis: args.cpu, memory_bytes: args.memory, pids: args.pids, disk_bytes: disk }
+}
+
+/// The request that the arguments mean.
+pub(super) fn request(args: SandboxArgs) -> CreateSandbox {
+    CreateSandbox {
+        name: args.name,
+        image: args.image,
+        template: args.template,
+        isolation: None,
+        resources: limits(&args.limits, args.disk),
+        env: args.env.into_iter().collect(),
+        labels: args.label.into_iter().collect(),
+        user: args.user,
+        workdir: args.workdir,
+        ttl_ms: args.ttl,
+        idle_timeout_ms: args.idle_timeout,
+    }
+}
+
+/// `atoll create`: prints the id.
+pub(super) async fn create(client: &Client, printer: Printer, args: SandboxArgs) -> Result<()> {
+    let sandbox = client.create_sandbox(&request(args)).await?;
+    printer.result(&sandbox, || sandbox.id.clone())
+}
+
+/// All pages of a listing.
+async fn all(client: &Client, mut list: ListSandboxes) -> Result<Vec<Sandbox>> {
+    list.limit = Some(PAGE_MAX_COUNT);
+    let mut items = Vec::new();
+    for _ in 0..PAGES_MAX_COUNT {
+        let page = client.list_sandboxes(&list).await?;
+        items.extend(page.items);
+        match page.next_cursor {
+            Some(cursor) => list.cursor = Some(cursor),
+            None => return Ok(items),
+        }
+    }
+    Err(Failure::plain(Code::TooLarge, format!("the server has more than {PAGES_MAX_COUNT} pages")))
+}
+
+/// `atoll ls`
+pub(super) async fn ls(client: &Client, printer: Printer, args: LsArgs) -> Result<()> {
+    let list = ListSandboxes {
+        state: args.state,
+        labels: args.label.into_iter().collect(),
+        ..ListSandboxes::default()
+    };
+    let mut items = all(client, list).await?;
+    if args.state.is_none() && !args.all {
+        items.retain(|sandbox| matches!(sandbox.state, SandboxState::Creating | SandboxState::Running));
+    }
+    let list = SandboxList { items, next_cursor: None };
+    printer
+        .result(&list, || table(["ID", "NAME", "IMAGE", "STATE", "AGE", "ENDS"], list.items.iter().map(row)))
+}
+
+fn row(sandbox: &Sandbox) -> [String; 6] {
+    [
+        sandbox.id.clone(),
+        sandbox.name.clone().unwrap_or_default(),
+        sandbox.image.clone(),
+        sandbox.state.to_string(),
+        age(sandbox.created_at_ms),
+        until(sandbox.expires_at_ms),
+    ]
+}
+
+/// `atoll rm`: goes on after a failure and reports the first.
+pub(super) async fn rm(client: &Client, printer: Printer, args: RmArgs) -> Result<()> {
+    let sandboxes = if args.all {
+        let labels = args.label.into_iter().collect();
+        let found = all(client, ListSandboxes { labels, ..ListSandboxes::default() }).await?;
+        if !args.force && !found.is_empty() {
+            confirm_all(found.len())?;
+        }
+        found.into_iter().map(|sandbox| sandbox.id).collect()
+    } else {
+        args.sandboxes
+    };
+    let mut failed = None;
+    let mut removed = Vec::new();
+    for sandbox in sandboxes {
+        match client.delete_sandbox(&sandbox).await {
+            Ok(()) => removed.push(sandbox),
+            Err(error) if args.force && error.code() == Some(Code::SandboxNotFound) => {}
+            Err(error) => {
+                if let Some(earlier) = failed.replace(Failure::from(error)) {
+                    printer.failure(&earlier);
+                }
+            }
+        }
+    }
+    printer.result(&serde_json::json!({ "removed": removed }), || removed.join("\n"))?;
+    failed.map_or(Ok(()), Err)
+}
+
+fn confirm_all(count: usize) -> Result<()> {
+    if !terminal::can_ask() {
+        return Err(Failure::Usage(format!("this deletes {count} sandboxes: add --force to mean it")));
+    }
+    if terminal::confirm(&format!("Delete {count} sandboxes?"))? {
+        return Ok(());
+    }
+    Err(Failure::plain(Code::InvalidArgument, "nothing was deleted"))
+}
+
+/// `atoll inspect`
+pub(super) async fn inspect(client: &Client, printer: Printer, args: InspectArgs) -> Result<()> {
+    match args.exec {
+        Some(exec) => printer.document(&client.get_exec(&args.sandbox, &exec, 0).await?),
+        None => printer.document(&client.get_sandbox(&args.sandbox).await?),
+    }
+}
+
+/// `atoll update`
+pub(super) async fn update(client: &Client, printer: Printer, args: UpdateArgs) -> Result<()> {
+    let labels = (!args.label.is_empty()).then(|| args.label.into_iter().collect());
+    let update = UpdateSandbox {
+        labels,
+        ttl_ms: args.ttl.map(|lifetime| lifetime.0),
+        idle_timeout_ms: args.idle_timeout.map(|lifetime| lifetime.0),
+        resources: limits(&args.limits, None),
+    };
+    if update == UpdateSandbox::default() {
+        return Err(Failure::Usage(
+            "nothing to change: give --label, --ttl, --idle-timeout or a limit".into(),
+        ));
+    }
+    let sandbox = client.update_sandbox(&args.sandbox, &update).await?;
+    printer.result(&sandbox, || summary(&sandbox))
+}
+
+/// `atoll extend`
+pub(super) async fn extend(client: &Client, printer: Printer, args: ExtendArgs) -> Result<()> {
+    let update = UpdateSandbox { ttl_ms: Some(Some(args.duration)), ..UpdateSandbox::default() };
+    let sandbox = client.update_sandbox(&args.sandbox, &update).await?;
+    printer.result(&sandbox, || summary(&sandbox))
+}
+
+fn summary(sandbox: &Sandbox) -> String {
+    let labels: Vec<_> = sandbox.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let limits = &sandbox.resources;
+    fields([
+        ("sandbox", sandbox.id.clone()),
+        ("labels", labels.join(" ")),
+        ("ends", until(sandbox.expires_at_ms)),
+        ("idle timeout", sandbox.idle_timeout_ms.map_or_else(|| "none".into(), format_duration_ms)),
+        ("cpu", format_cpu_millis(limits.cpu_millis)),
+        ("memory", format_bytes(limits.memory_bytes)),
+        ("pids", limits.pids.to_string()),
+        ("disk", format_bytes(limits.disk_bytes)),
+    ])
+}
+
+/// `atoll metrics`
+pub(super) async fn metrics(client: &Client, printer: Printer, args: &SandboxArg) -> Result<()> {
+    let metrics = client.sandbox_metrics(&args.sandbox).await?;
+    let of = |used: u64, total: u64| format!("{} of {}", format_bytes(used), format_bytes(total));
+    printer.result(&metrics, || {
+        fields([
+            ("cpu time", format_duration_ms(metrics.cpu_us / 1000)),
+            ("memory", of(metrics.memory_bytes, metrics.memory_limit_bytes)),
+            ("memory peak", format_bytes(metrics.memory_peak_bytes)),
+            ("oom kills", metrics.oom_kills.to_string()),
+            ("pids", metrics.pids.to_string()),
+            ("disk", of(metrics.disk_used_bytes, metrics.disk_total_bytes)),
+            ("disk on host", format_bytes(metrics.disk_host_bytes)),
+            ("uptime", format_duration_ms(metrics.uptime_s.saturating_mul(1000))),
+        ])
+    })
+}

@@ -1,0 +1,58 @@
+//! Templates.
+
+use atoll_api::{CreateTemplate, Template};
+use atoll_client::Client;
+
+use super::sandbox::limits;
+use crate::cli::{TemplateArgs, TemplateCommand};
+use crate::failure::{Failure, Result};
+use crate::output::{Printer, age, table};
+
+/// `atoll template …`
+pub(super) async fn template(client: &Client, printer: Printer, command: TemplateCommand) -> Result<()> {
+    match command {
+        TemplateCommand::Create(args) => {
+            let template = client.create_template(&request(args)).await?;
+            printer.result(&template, || format!("{}:{}", template.name, template.version))
+        }
+        TemplateCommand::Ls => {
+            let list = client.list_templates().await?;
+            printer.result(&list, || table(["NAME", "VERSION", "IMAGE", "AGE"], list.items.iter().map(row)))
+        }
+        TemplateCommand::Show { template } => {
+            let (name, version) = split(&template)?;
+            printer.document(&client.get_template(name, version).await?)
+        }
+        TemplateCommand::Rm { template } => {
+            let (name, version) = split(&template)?;
+            Ok(client.delete_template(name, version).await?)
+        }
+    }
+}
+
+fn row(template: &Template) -> [String; 4] {
+    [template.name.clone(), template.version.to_string(), template.image.clone(), age(template.created_at_ms)]
+}
+
+fn request(args: TemplateArgs) -> CreateTemplate {
+    CreateTemplate {
+        name: args.name,
+        image: args.image,
+        isolation: None,
+        resources: limits(&args.limits, args.disk),
+        env: args.env.into_iter().collect(),
+        labels: args.label.into_iter().collect(),
+        user: args.user,
+        workdir: args.workdir,
+        ttl_ms: args.ttl,
+        idle_timeout_ms: args.idle_timeout,
+    }
+}
+
+/// `name` or `name:version`.
+fn split(text: &str) -> Result<(&str, Option<u32>)> {
+    let Some((name, version)) = text.split_once(':') else { return Ok((text, None)) };
+    let version =
+        version.parse().map_err(|_error| Failure::Usage(format!("'{text}' is not NAME or NAME:VERSION")))?;
+    Ok((name, Some(version)))
+}

@@ -1,0 +1,137 @@
+//! Where the server is and what key to show: flags, then environment, then file.
+//!
+//! The only module that reads the environment.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use atoll_core::secret::Secret;
+use atoll_core::{Code, Error};
+use serde::Deserialize;
+
+use crate::cli::GlobalArgs;
+use crate::failure::{Failure, Result};
+
+/// Largest configuration or key file, bytes.
+const FILE_MAX_BYTES: u64 = 64 << 10;
+
+/// `config.toml`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    url: Option<String>,
+    api_key: Option<Secret>,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// Address of the server, if one was named.
+    pub(crate) url: Option<String>,
+    /// Key for it, if there is one.
+    pub(crate) api_key: Option<Secret>,
+}
+
+/// A variable that is set and not empty.
+#[expect(clippy::disallowed_methods, reason = "this is the configuration module")]
+fn variable(name: &str) -> Result<Option<String>> {
+    match std::env::var(name) {
+        Ok(value) if value.is_empty() => Ok(None),
+        Ok(value) => Ok(Some(value)),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(_)) => {
+            Err(Failure::plain(Code::InvalidArgument, format!("{name} is not valid UTF-8")))
+        }
+    }
+}
+
+/// Whether the user wants no colours.
+pub(crate) fn no_color() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+}
+
+fn file_path() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
+    let base = match set("XDG_CONFIG_HOME") {
+        Some(base) => PathBuf::from(base),
+        None => PathBuf::from(set("HOME")?).join(".config"),
+    };
+    Some(base.join("atoll/config.toml"))
+}
+
+/// Reads everything.
+pub(crate) fn load(args: &GlobalArgs) -> Result<Settings> {
+    let file = match (&args.config, file_path()) {
+        (Some(path), _) => read_file(path, false)?,
+        (None, Some(path)) => read_file(&path, true)?,
+        (None, None) => File::default(),
+    };
+    let url = match &args.url {
+        Some(url) => Some(url.clone()),
+        None => variable("ATOLL_URL")?.or(file.url),
+    };
+    let api_key = match &args.api_key_file {
+        Some(path) => Some(Secret::new(read_bounded(path)?.trim())),
+        None => variable("ATOLL_API_KEY")?.map(Secret::new).or(file.api_key),
+    };
+    Ok(Settings { url, api_key })
+}
+
+fn read_bounded(path: &Path) -> Result<String> {
+    use std::io::Read as _;
+    let what = || format!("cannot read {}", path.display());
+    let file = std::fs::File::open(path).map_err(|error| Failure::io(what(), error))?;
+    let mut text = String::new();
+    let bytes = file
+        .take(FILE_MAX_BYTES + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| Failure::io(what(), error))?;
+    if bytes as u64 > FILE_MAX_BYTES {
+        return Err(Failure::plain(Code::TooLarge, format!("{} is larger than 64 KiB", path.display())));
+    }
+    Ok(text)
+}
+
+fn read_file(path: &Path, may_be_absent: bool) -> Result<File> {
+    match read_bounded(path) {
+        Ok(text) => parse(path, &text),
+        Err(Failure::Io { source, .. }) if may_be_absent && source.kind() == std::io::ErrorKind::NotFound => {
+            Ok(File::default())
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Errors name file and line but never show the line: it may hold the key.
+fn parse(path: &Path, text: &str) -> Result<File> {
+    toml::from_str(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start).min(text.len());
+        let line = text.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count() + 1;
+        let why = error.message().lines().next().unwrap_or_default();
+        Failure::Plain(
+            Error::new(Code::InvalidArgument, format!("{}:{line}: {why}", path.display()))
+                .hint("the file may hold: url = \"http://…\", api_key = \"…\""),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_file_is_named_with_its_line_and_without_its_content() {
+        let cases = [
+            ("url = \"http://h\"\napi_key = \"sesame\"\nother = 1\n", ":3: unknown field"),
+            ("\n\napi_key = sesame\n", ":3: "),
+            ("url = 7\n", ":1: invalid type"),
+        ];
+        for (text, want) in cases {
+            let message = parse(Path::new("/c.toml"), text).unwrap_err().message();
+            assert!(message.contains(&format!("/c.toml{want}")), "{message}");
+            assert!(!message.contains("sesame"), "{message}");
+        }
+        let file = parse(Path::new("/c.toml"), "url = \"http://h\"\napi_key = \"sesame\"\n").unwrap();
+        assert_eq!(file.api_key.unwrap().reveal(), "sesame");
+    }
+}

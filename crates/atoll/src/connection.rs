@@ -1,0 +1,51 @@
+//! A server to talk to: one that runs somewhere, or one that was started just for this command.
+
+use atoll_client::Client;
+use atoll_core::secret::Secret;
+use atoll_core::{Code, Error};
+use futures::future::BoxFuture;
+
+use crate::cli::GlobalArgs;
+use crate::config;
+use crate::failure::{Failure, Result};
+
+/// Something that lives as long as the command needs it, such as an embedded server.
+pub(crate) trait Guard: Send {
+    /// Takes it down, in order.
+    fn shutdown(self: Box<Self>) -> BoxFuture<'static, Result<()>>;
+}
+
+/// A client, and what must be taken down after it was used.
+pub(crate) struct Connection {
+    /// To the server.
+    pub(crate) client: Client,
+    guard: Option<Box<dyn Guard>>,
+}
+
+impl Connection {
+    /// A client of a server that runs by itself, or with `guard` one that ends with the command.
+    pub(crate) fn new(client: Client, guard: Option<Box<dyn Guard>>) -> Self {
+        Self { client, guard }
+    }
+
+    /// Called at the end of every command, whether it worked or not.
+    pub(crate) async fn shutdown(self) -> Result<()> {
+        match self.guard {
+            Some(guard) => guard.shutdown().await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// Connects to the server that was named.
+pub(crate) async fn connect(args: &GlobalArgs) -> Result<Connection> {
+    let settings = config::load(args)?;
+    let Some(url) = settings.url else {
+        return Err(Failure::Plain(
+            Error::new(Code::InvalidArgument, "no server is configured")
+                .hint("start one with 'atoll serve' and set ATOLL_URL, or url in the configuration file"),
+        ));
+    };
+    let key = settings.api_key.unwrap_or_else(|| Secret::new(""));
+    Ok(Connection::new(Client::new(&url, &key)?, None))
+}

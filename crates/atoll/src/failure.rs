@@ -1,0 +1,129 @@
+//! Why a command failed, and how that is told: text, JSON, exit code.
+
+use std::io;
+
+use atoll_api::ErrorBody;
+use atoll_client::ClientError;
+use atoll_core::{Code, Error};
+
+/// Shorthand of the commands.
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// Exit code of everything that Atoll itself could not do. The command's own codes pass through.
+pub(crate) const EXIT_FAILURE: u8 = 125;
+/// Exit code of arguments that make no sense.
+pub(crate) const EXIT_USAGE: u8 = 2;
+/// Exit code when whoever reads our output has gone: 128 + SIGPIPE, as a shell would see it.
+const EXIT_BROKEN_PIPE: u8 = 141;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The server refused, or could not be asked.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Something that only this program knows.
+    #[error("{0}")]
+    Plain(Error),
+    /// Arguments that are fine one by one but not together.
+    #[error("{0}")]
+    Usage(String),
+    /// A local file, directory or terminal.
+    #[error("{what}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// Our output cannot be written.
+    #[error("cannot write output")]
+    Output(#[source] io::Error),
+    /// A signal ended the command.
+    #[error("interrupted")]
+    Interrupted(u8),
+}
+
+impl Failure {
+    /// A failure with a message only.
+    pub(crate) fn plain(code: Code, message: impl Into<String>) -> Self {
+        Self::Plain(Error::new(code, message))
+    }
+
+    /// A failure of a local file, directory or terminal.
+    pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self::Io { what: what.into(), source: source.into() }
+    }
+
+    /// The exit code.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => EXIT_USAGE,
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => EXIT_BROKEN_PIPE,
+            Self::Interrupted(signal) => 128_u8.saturating_add(*signal),
+            Self::Client(_) | Self::Plain(_) | Self::Io { .. } | Self::Output(_) => EXIT_FAILURE,
+        }
+    }
+
+    /// Whether there is somebody to tell it to.
+    pub(crate) fn is_silent(&self) -> bool {
+        match self {
+            Self::Output(error) => error.kind() == io::ErrorKind::BrokenPipe,
+            Self::Interrupted(_) => true,
+            Self::Client(_) | Self::Plain(_) | Self::Usage(_) | Self::Io { .. } => false,
+        }
+    }
+
+    /// What is wrong, with every cause.
+    pub(crate) fn message(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            let next = error.to_string();
+            // Libraries repeat their causes; saying it once is enough.
+            if !text.ends_with(&next) {
+                text.push_str(": ");
+                text.push_str(&next);
+            }
+            cause = error.source();
+        }
+        text
+    }
+
+    /// What to do about it.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Client(ClientError::Api { error, .. }) => {
+                match error.code {
+                    Code::Unauthorized => Some(error.hint.clone().unwrap_or_else(|| {
+                        "set ATOLL_API_KEY, or api_key in the configuration file".to_owned()
+                    })),
+                    _ => error.hint.clone(),
+                }
+            }
+            Self::Client(ClientError::Connect { .. }) => {
+                Some("is the server running, and is the address right? (--url, ATOLL_URL)".to_owned())
+            }
+            Self::Plain(error) => error.hint.clone(),
+            Self::Client(_) | Self::Usage(_) | Self::Io { .. } | Self::Output(_) | Self::Interrupted(_) => {
+                None
+            }
+        }
+    }
+
+    /// In the shape that the server's errors have.
+    pub(crate) fn to_body(&self) -> ErrorBody {
+        let mut body = match self {
+            Self::Client(error) => error.to_body(),
+            Self::Plain(error) => ErrorBody::from(error.clone()),
+            Self::Usage(_) => ErrorBody::from(Error::new(Code::InvalidArgument, "")),
+            Self::Io { .. } | Self::Output(_) | Self::Interrupted(_) => {
+                ErrorBody { retryable: false, ..ErrorBody::from(Error::new(Code::Internal, "")) }
+            }
+        };
+        body.message = self.message();
+        body.hint = self.hint();
+        body
+    }
+}

@@ -1,0 +1,39 @@
+//! Client of the native API: one typed method for each operation.
+//!
+//! ```text
+//! Client ── http ──┬── call        one JSON answer, bounded in size and time
+//!                  ├── lines       newline-delimited JSON, one bounded line at a time
+//!                  ├── sse         server-sent events, one bounded event at a time
+//!                  ├── Download    bytes as they come
+//!                  └── attach      WebSocket that is opened again after a cut
+//! ```
+//!
+//! The server is believed about what happened, but not about sizes: every answer has a limit, and
+//! every call that should be quick has a deadline. Streams may be silent for as long as the thing
+//! they show is; [`attach`] notices a dead peer by pings.
+//!
+//! Operations are grouped by noun in the modules below; all are methods of [`Client`].
+
+pub mod attach;
+mod error;
+mod execs;
+mod files;
+mod follow;
+mod http;
+mod images;
+mod lines;
+mod resume;
+mod sandboxes;
+mod sse;
+mod system;
+mod templates;
+mod websocket;
+
+pub use attach::{AttachEvent, AttachEvents, AttachInput, Attachment, InputClosed};
+pub use error::{ClientError, Result};
+pub use execs::{ExecEvent, ListExecs, OutputQuery};
+pub use files::{Download, WatchEvent, WriteFile};
+pub use follow::OutputFollower;
+pub use http::Client;
+pub use resume::ResumePolicy;
+pub use sandboxes::ListSandboxes;

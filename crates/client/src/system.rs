@@ -1,0 +1,50 @@
+//! Keys, and the server itself.
+
+use atoll_api::{CreateKey, Doctor, Health, KeyCreated, KeyList, LeakList, ServerInfo};
+use http::Method;
+
+use crate::{Client, Result};
+
+/// # Errors
+/// Every call fails with [`crate::ClientError`].
+impl Client {
+    /// Makes a key. Its secret is in the answer and nowhere else.
+    pub async fn create_key(&self, create: &CreateKey) -> Result<KeyCreated> {
+        self.submit(Method::POST, self.target(["v1", "keys"]), create).await
+    }
+
+    /// All keys, without secrets.
+    pub async fn list_keys(&self) -> Result<KeyList> {
+        self.call(self.request(Method::GET, self.target(["v1", "keys"]))).await
+    }
+
+    /// Makes a key stop working.
+    pub async fn delete_key(&self, id: &str) -> Result<()> {
+        self.call_empty(self.request(Method::DELETE, self.target(["v1", "keys", id]))).await
+    }
+
+    /// What the server is.
+    pub async fn server_info(&self) -> Result<ServerInfo> {
+        self.call(self.request(Method::GET, self.target(["v1", "info"]))).await
+    }
+
+    /// What the server's host enforces.
+    pub async fn doctor(&self) -> Result<Doctor> {
+        self.call(self.request(Method::GET, self.target(["v1", "doctor"]))).await
+    }
+
+    /// What on the host belongs to no known sandbox.
+    pub async fn list_leaks(&self) -> Result<LeakList> {
+        self.call(self.request(Method::GET, self.target(["v1", "leaks"]))).await
+    }
+
+    /// Removes what belongs to no known sandbox.
+    pub async fn remove_leaks(&self) -> Result<LeakList> {
+        self.call(self.request(Method::DELETE, self.target(["v1", "leaks"]))).await
+    }
+
+    /// Whether the server works. Needs no key.
+    pub async fn health(&self) -> Result<Health> {
+        self.call(self.request(Method::GET, self.target(["healthz"]))).await
+    }
+}

@@ -1,0 +1,32 @@
+//! Templates.
+
+use atoll_api::{CreateTemplate, Template, TemplateList};
+use http::Method;
+
+use crate::{Client, Result};
+
+/// # Errors
+/// Every call fails with [`crate::ClientError`].
+impl Client {
+    /// Makes a template, or the next version of one.
+    pub async fn create_template(&self, create: &CreateTemplate) -> Result<Template> {
+        self.submit(Method::POST, self.target(["v1", "templates"]), create).await
+    }
+
+    /// The newest version of each.
+    pub async fn list_templates(&self) -> Result<TemplateList> {
+        self.call(self.request(Method::GET, self.target(["v1", "templates"]))).await
+    }
+
+    /// One version; the newest when `version` is absent.
+    pub async fn get_template(&self, name: &str, version: Option<u32>) -> Result<Template> {
+        let target = self.target(["v1", "templates", name]).maybe("version", version);
+        self.call(self.request(Method::GET, target)).await
+    }
+
+    /// Removes one version; all of them when `version` is absent.
+    pub async fn delete_template(&self, name: &str, version: Option<u32>) -> Result<()> {
+        let target = self.target(["v1", "templates", name]).maybe("version", version);
+        self.call_empty(self.request(Method::DELETE, target)).await
+    }
+}

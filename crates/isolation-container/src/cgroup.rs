@@ -1,0 +1,414 @@
+//! The cgroups of sandboxes: limits, measurements, the kill switch.
+//!
+//! In every hierarchy a sandbox has `atoll-<instance>/<sandbox id>`. The child process puts itself into all
+//! of them before it does anything else, so that whatever is half made can be found and killed by id.
+//!
+//! The v2 cgroup is delegated: root inside owns the directory and its `cgroup.procs`, and may make
+//! cgroups below for its execs, but not the files that hold limits. It is handed in as a *detached clone*
+//! of its mount: a plain directory descriptor would lead, through `..`, to the host's root.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use atoll_core::id::SandboxId;
+use atoll_core::spec::Resources;
+use atoll_isolation::{IsolationError, Usage};
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+use rustix::mount::{OpenTreeFlags, open_tree};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::layout::{Controller, Hierarchy, Layout};
+use crate::step::{Step, failed};
+
+/// Period of the CPU limit, microseconds: the kernel's default.
+const CPU_PERIOD_US: u64 = 100_000;
+/// Most bytes read from a cgroup file that holds a few numbers.
+const SMALL_FILE_MAX_BYTES: usize = 4096;
+/// Depth of cgroups below a sandbox's that are cleaned up; the guest makes one level.
+const DEPTH_MAX: u32 = 64;
+/// Cgroups that a sandbox may make below its own: one for each exec, and some.
+const DESCENDANTS_MAX: &str = "2048";
+/// How deep it may nest them.
+const NESTING_MAX: &str = "8";
+/// How long the kernel may take to let go of a cgroup whose processes are dead.
+const REMOVE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The cgroups of one installation.
+#[derive(Debug)]
+pub(crate) struct Cgroups {
+    layout: Layout,
+    parent: String,
+}
+
+/// What a new process needs to be in a sandbox's cgroups.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    /// `cgroup.procs` of each hierarchy, open for writing.
+    pub(crate) procs: Vec<OwnedFd>,
+    /// The sandbox's v2 cgroup, detached.
+    pub(crate) delegated: OwnedFd,
+}
+
+impl Cgroups {
+    /// Finds the layout and makes the installation's cgroup in each hierarchy.
+    pub(crate) fn open(instance: &str) -> Result<Self, IsolationError> {
+        let cgroups = Self { layout: Layout::find()?, parent: format!("atoll-{instance}") };
+        for hierarchy in &cgroups.layout.hierarchies {
+            cgroups.open_parent(hierarchy)?;
+        }
+        Ok(cgroups)
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn open_parent(&self, hierarchy: &Hierarchy) -> Result<(), IsolationError> {
+        make_dir(hierarchy.root.as_fd(), &self.parent).step(format!(
+            "make the cgroup {}/{}",
+            hierarchy.path.display(),
+            self.parent
+        ))?;
+        if hierarchy.unified && !hierarchy.controllers.is_empty() {
+            let parent = open_dir(hierarchy.root.as_fd(), &self.parent).step("open a cgroup")?;
+            for controller in hierarchy.controllers.iter().filter(|c| **c != Controller::CpuAccounting) {
+                let enable = format!("+{}", controller.name());
+                let step = || format!("enable the cgroup controller {}", controller.name());
+                write(hierarchy.root.as_fd(), "cgroup.subtree_control", &enable).step(step())?;
+                write(parent.as_fd(), "cgroup.subtree_control", &enable).step(step())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn path(&self, id: &SandboxId) -> String {
+        format!("{}/{id}", self.parent)
+    }
+
+    fn open_in(&self, hierarchy: &Hierarchy, id: &SandboxId) -> Result<OwnedFd, IsolationError> {
+        open_dir(hierarchy.root.as_fd(), &self.path(id)).map_err(|error| match error {
+            Errno::NOENT => IsolationError::Gone,
+            other => failed("open a cgroup".to_owned(), other.into()),
+        })
+    }
+
+    fn with(&self, controller: Controller) -> Result<&Hierarchy, IsolationError> {
+        self.layout.with(controller).ok_or_else(|| {
+            let name = controller.name();
+            IsolationError::Unenforceable(format!("this host has no cgroup controller '{name}'"))
+        })
+    }
+
+    /// Makes a sandbox's cgroups with limits; root inside is `first_id` outside.
+    pub(crate) fn create(
+        &self,
+        id: &SandboxId,
+        resources: &Resources,
+        first_id: u32,
+    ) -> Result<Membership, IsolationError> {
+        let path = self.path(id);
+        for hierarchy in &self.layout.hierarchies {
+            let make = || make_dir(hierarchy.root.as_fd(), &path);
+            match make() {
+                // The installation's cgroup was removed behind our back.
+                Err(Errno::NOENT) => {
+                    self.open_parent(hierarchy).and_then(|()| make().step("make a cgroup"))?
+                }
+                other => other.step("make a cgroup")?,
+            }
+        }
+        self.limit(id, resources)?;
+        let unified = self.layout.unified();
+        delegate(unified, &path, first_id).step("delegate a cgroup")?;
+        let procs = self
+            .layout
+            .hierarchies
+            .iter()
+            .map(|h| {
+                open_file(self.open_in(h, id)?.as_fd(), "cgroup.procs", OFlags::WRONLY).step("open a cgroup")
+            })
+            .collect::<Result<_, _>>()?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let tree = open_tree(&unified.root, &path, flags).step("clone the mount of a cgroup")?;
+        let delegated = open_dir(tree.as_fd(), ".").step("open a cgroup")?;
+        Ok(Membership { procs, delegated })
+    }
+
+    /// Sets the limits of a sandbox; the disk's is not here.
+    pub(crate) fn limit(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
+        let cpu = self.with(Controller::Cpu)?;
+        let quota = u64::from(resources.cpu_millis) * CPU_PERIOD_US / 1000;
+        let dir = self.open_in(cpu, id)?;
+        if cpu.unified {
+            write(dir.as_fd(), "cpu.max", &format!("{quota} {CPU_PERIOD_US}")).step("limit the CPU")?;
+        } else {
+            write(dir.as_fd(), "cpu.cfs_period_us", &CPU_PERIOD_US.to_string()).step("limit the CPU")?;
+            write(dir.as_fd(), "cpu.cfs_quota_us", &quota.to_string()).step("limit the CPU")?;
+        }
+        let memory = self.with(Controller::Memory)?;
+        let dir = self.open_in(memory, id)?;
+        limit_memory(dir.as_fd(), memory.unified, resources.memory_bytes).step("limit the memory")?;
+        let pids = self.open_in(self.with(Controller::Pids)?, id)?;
+        write(pids.as_fd(), "pids.max", &resources.pids.to_string()).step("limit the processes")
+    }
+
+    /// Measures a sandbox, but for its disk.
+    pub(crate) fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
+        let read = |controller, v1: &str, v2: &str| {
+            let hierarchy = self.with(controller)?;
+            let dir = self.open_in(hierarchy, id)?;
+            number(dir.as_fd(), if hierarchy.unified { v2 } else { v1 }).step("measure a cgroup")
+        };
+        let cpu_us = match self.layout.with(Controller::CpuAccounting) {
+            Some(hierarchy) => {
+                number(self.open_in(hierarchy, id)?.as_fd(), "cpuacct.usage").step("measure a cgroup")? / 1000
+            }
+            None => field(self.open_in(self.layout.unified(), id)?.as_fd(), "cpu.stat", "usage_usec")
+                .step("measure a cgroup")?,
+        };
+        let memory_bytes = read(Controller::Memory, "memory.usage_in_bytes", "memory.current")?;
+        // `memory.peak` is younger than v2 itself.
+        let peak =
+            read(Controller::Memory, "memory.max_usage_in_bytes", "memory.peak").unwrap_or(memory_bytes);
+        let pids = read(Controller::Pids, "pids.current", "pids.current")?;
+        Ok(Usage {
+            cpu_us,
+            memory_bytes,
+            memory_peak_bytes: peak.max(memory_bytes),
+            pids: u32::try_from(pids).unwrap_or(u32::MAX),
+            oom_kills: self.oom_kills(id)?,
+            disk_bytes: 0,
+        })
+    }
+
+    /// Times the kernel killed something in a sandbox because memory ran out.
+    pub(crate) fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+        let memory = self.with(Controller::Memory)?;
+        let file = if memory.unified { "memory.events" } else { "memory.oom_control" };
+        field(self.open_in(memory, id)?.as_fd(), file, "oom_kill").step("count the kills for want of memory")
+    }
+
+    /// Sends SIGKILL to everything in a sandbox. Returns the processes that were there.
+    pub(crate) fn kill(&self, id: &SandboxId) -> Result<BTreeSet<i32>, IsolationError> {
+        let pids = self.pids(id)?;
+        if pids.is_empty() {
+            return Ok(pids);
+        }
+        if let Ok(dir) = self.open_in(self.layout.unified(), id) {
+            // Absent before Linux 5.14; what follows does without.
+            let _ = write(dir.as_fd(), "cgroup.kill", "1");
+        }
+        // What is left: processes that are in a v1 cgroup but not yet in the v2 one.
+        for pid in self.pids(id)?.into_iter().filter_map(Pid::from_raw) {
+            let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+            // The descriptor fixes the process; only now can its membership be checked without a race.
+            if self.contains(id, pid.as_raw_nonzero().get()) {
+                // Refused only when it is dead already.
+                let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+            }
+        }
+        Ok(pids)
+    }
+
+    /// The processes in a sandbox's cgroups, of whatever depth. Zombies are not among them.
+    pub(crate) fn pids(&self, id: &SandboxId) -> Result<BTreeSet<i32>, IsolationError> {
+        let mut pids = BTreeSet::new();
+        for hierarchy in &self.layout.hierarchies {
+            match open_dir(hierarchy.root.as_fd(), &self.path(id)) {
+                Ok(dir) => {
+                    collect_pids(dir.as_fd(), DEPTH_MAX, &mut pids).step("list the processes of a cgroup")?
+                }
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(failed("open a cgroup".to_owned(), error.into())),
+            }
+        }
+        Ok(pids)
+    }
+
+    /// Removes a sandbox's cgroups; its processes are dead or about to be.
+    pub(crate) fn remove(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        let deadline = Instant::now() + REMOVE_DEADLINE;
+        for hierarchy in &self.layout.hierarchies {
+            let mut wait = Duration::from_micros(100);
+            loop {
+                match remove_tree(hierarchy.root.as_fd(), &self.path(id), DEPTH_MAX) {
+                    Ok(()) | Err(Errno::NOENT) => break,
+                    Err(Errno::BUSY) if Instant::now() < deadline => {
+                        self.kill(id)?;
+                        std::thread::sleep(wait);
+                        wait = (wait * 2).min(Duration::from_millis(10));
+                    }
+                    Err(error) => return Err(failed("remove a cgroup".to_owned(), error.into())),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The sandboxes that have cgroups, with the path of each cgroup.
+    pub(crate) fn scan(&self) -> Result<Vec<(SandboxId, String)>, IsolationError> {
+        let mut found = Vec::new();
+        for hierarchy in &self.layout.hierarchies {
+            let parent = match open_dir(hierarchy.root.as_fd(), &self.parent) {
+                Ok(parent) => parent,
+                Err(Errno::NOENT) => continue,
+                Err(error) => return Err(failed("open a cgroup".to_owned(), error.into())),
+            };
+            for name in subdirectories(parent.as_fd()).step("list cgroups")? {
+                if let Ok(id) = name.parse::<SandboxId>() {
+                    found.push((id, format!("{}/{}/{name}", hierarchy.path.display(), self.parent)));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Removes the installation's own cgroups, if no sandbox has one.
+    pub(crate) fn close(&self) {
+        for hierarchy in &self.layout.hierarchies {
+            // Busy means that sandboxes live on, which is right.
+            let _ = rustix::fs::unlinkat(&hierarchy.root, &self.parent, AtFlags::REMOVEDIR);
+        }
+    }
+
+    /// Whether the process is in the sandbox's cgroup, by the process's own account.
+    pub(crate) fn contains(&self, id: &SandboxId, pid: i32) -> bool {
+        let ours = format!("/{}", self.path(id));
+        let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        text.lines().any(|line| line.ends_with(&ours) || line.contains(&format!("{ours}/")))
+    }
+}
+
+/// Gives root inside the right to make cgroups below and move its processes among them.
+fn delegate(unified: &Hierarchy, path: &str, first_id: u32) -> rustix::io::Result<()> {
+    let dir = open_dir(unified.root.as_fd(), path)?;
+    write(dir.as_fd(), "cgroup.max.descendants", DESCENDANTS_MAX)?;
+    write(dir.as_fd(), "cgroup.max.depth", NESTING_MAX)?;
+    let (user, group) = (Some(Uid::from_raw(first_id)), Some(Gid::from_raw(first_id)));
+    for name in [".", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"] {
+        rustix::fs::chownat(&dir, name, user, group, AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    Ok(())
+}
+
+fn limit_memory(dir: BorrowedFd<'_>, unified: bool, bytes: u64) -> rustix::io::Result<()> {
+    let bytes = bytes.to_string();
+    if unified {
+        write(dir, "memory.max", &bytes)?;
+        return match write(dir, "memory.swap.max", "0") {
+            Err(Errno::NOENT) => Ok(()),
+            other => other,
+        };
+    }
+    // Memory may never be above memory and swap: which of the two goes first depends on the direction.
+    let (memory, both) = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes");
+    match write(dir, memory, &bytes) {
+        Err(Errno::INVAL) => {
+            write(dir, both, &bytes)?;
+            write(dir, memory, &bytes)
+        }
+        first => {
+            first?;
+            match write(dir, both, &bytes) {
+                // Without swap accounting the next best: do not swap.
+                Err(Errno::NOENT | Errno::ACCESS) => write(dir, "memory.swappiness", "0"),
+                other => other,
+            }
+        }
+    }
+}
+
+fn make_dir(root: BorrowedFd<'_>, path: &str) -> rustix::io::Result<()> {
+    match rustix::fs::mkdirat(root, path, Mode::from_raw_mode(0o755)) {
+        Err(Errno::EXIST) => Ok(()),
+        other => other,
+    }
+}
+
+fn open_dir(root: BorrowedFd<'_>, path: &str) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(root, path, flags, Mode::empty())
+}
+
+fn open_file(dir: BorrowedFd<'_>, name: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn write(dir: BorrowedFd<'_>, name: &str, value: &str) -> rustix::io::Result<()> {
+    let file = open_file(dir, name, OFlags::WRONLY)?;
+    rustix::io::write(&file, value.as_bytes()).map(drop)
+}
+
+fn read(dir: BorrowedFd<'_>, name: &str) -> rustix::io::Result<String> {
+    let file = open_file(dir, name, OFlags::RDONLY)?;
+    let mut buffer = [0; SMALL_FILE_MAX_BYTES];
+    let count = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut buffer))?;
+    Ok(String::from_utf8_lossy(&buffer[..count]).into_owned())
+}
+
+fn number(dir: BorrowedFd<'_>, name: &str) -> io::Result<u64> {
+    let text = read(dir, name)?;
+    text.trim().parse().map_err(|_| io::Error::other(format!("{name} holds no number")))
+}
+
+/// The value of `key` in a file of lines `key value`.
+fn field(dir: BorrowedFd<'_>, name: &str, key: &str) -> io::Result<u64> {
+    let text = read(dir, name)?;
+    text.lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+        .ok_or_else(|| io::Error::other(format!("{name} has no {key}")))
+}
+
+fn subdirectories(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        if entry.file_type() == FileType::Directory {
+            let name = entry.file_name().to_string_lossy();
+            if name != "." && name != ".." {
+                names.push(name.into_owned());
+            }
+        }
+    }
+    Ok(names)
+}
+
+fn collect_pids(dir: BorrowedFd<'_>, depth: u32, pids: &mut BTreeSet<i32>) -> rustix::io::Result<()> {
+    use std::io::Read;
+    let mut text = String::new();
+    let file = open_file(dir, "cgroup.procs", OFlags::RDONLY)?;
+    match std::fs::File::from(file).read_to_string(&mut text) {
+        Ok(_) => {}
+        // Removed in between; or a threaded cgroup, whose processes show in the one above.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::EOPNOTSUPP)) => {}
+        Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+    }
+    pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0));
+    if depth == 0 {
+        return Ok(());
+    }
+    for name in subdirectories(dir)? {
+        match open_dir(dir, &name) {
+            Ok(below) => collect_pids(below.as_fd(), depth - 1, pids)?,
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn remove_tree(root: BorrowedFd<'_>, path: &str, depth: u32) -> rustix::io::Result<()> {
+    match rustix::fs::unlinkat(root, path, AtFlags::REMOVEDIR) {
+        // Something is below, or a process is still in it.
+        Err(Errno::BUSY | Errno::NOTEMPTY) if depth > 0 => {}
+        other => return other,
+    }
+    let dir = open_dir(root, path)?;
+    for name in subdirectories(dir.as_fd())? {
+        remove_tree(dir.as_fd(), &name, depth - 1)?;
+    }
+    rustix::fs::unlinkat(root, path, AtFlags::REMOVEDIR)
+}

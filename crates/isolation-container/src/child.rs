@@ -1,0 +1,440 @@
+//! What a new sandbox's first process does before it becomes the guest agent.
+//!
+//! It runs in the server's memory, on a stack of its own, while the thread that made it sleeps: so no
+//! page table of a large server is copied. The price: **only system calls and plain arithmetic here**,
+//! no allocation, no lock, no panic, nothing of libc that keeps state. rustix calls the kernel directly.
+//!
+//! Order, and why:
+//!
+//! 1. Cgroups first, so that from then on the process can be found and killed by sandbox id.
+//! 2. Namespaces and mounts as the host's root. The user namespace is joined *last*, so that the mount,
+//!    network, pid, host name and IPC namespaces belong to the host and root inside has no power
+//!    over them.
+//! 3. From the overlay on, files are made with the sandbox's own ids: the disk is mapped, and the host's
+//!    root does not exist on it.
+//! 4. User namespace, filter, capabilities, descriptors, exec.
+//!
+//! Paths inside the image are opened without following any symbolic link: an image whose `/proc` is
+//! a link gets an error, not a mount on something of the host.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, mknodat, openat2};
+use rustix::io::{Errno, Result};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change,
+    move_mount, open_tree, unmount,
+};
+use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType, UnshareFlags};
+
+use crate::create::Command;
+use crate::sys;
+
+/// Everything the child needs, made beforehand.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    /// `cgroup.procs` files to write itself into.
+    pub(crate) procs: Vec<OwnedFd>,
+    /// Network namespace.
+    pub(crate) netns: OwnedFd,
+    /// An existing empty directory of the host, covered in the child's mount namespace.
+    pub(crate) scratch: std::ffi::CString,
+    /// Mapped, detached clones of the layers, and the name each gets below `scratch`.
+    pub(crate) layers: Vec<(OwnedFd, std::ffi::CString)>,
+    /// The mapped, detached mount of the disk.
+    pub(crate) disk: OwnedFd,
+    /// Options of the overlay; paths are relative to `scratch`.
+    pub(crate) overlay: std::ffi::CString,
+    /// Mapped, detached clones to attach to directories of the root.
+    pub(crate) binds: Vec<(OwnedFd, std::ffi::CString)>,
+    /// Small files to put in place, e.g. `etc/hostname`.
+    pub(crate) files: Vec<(&'static CStr, Vec<u8>)>,
+    /// User namespace.
+    pub(crate) userns: OwnedFd,
+    /// The host's id of root inside.
+    pub(crate) first_id: u32,
+    /// Host name.
+    pub(crate) hostname: Vec<u8>,
+    /// Mount options that name ids.
+    pub(crate) dev_options: std::ffi::CString,
+    pub(crate) devpts_options: std::ffi::CString,
+    pub(crate) shm_options: std::ffi::CString,
+    /// System call filter.
+    pub(crate) seccomp: std::sync::Arc<[libc::sock_filter]>,
+    /// Becomes descriptor 3.
+    pub(crate) listener: OwnedFd,
+    /// Becomes descriptor 4.
+    pub(crate) cgroup: OwnedFd,
+    /// The agent's program.
+    pub(crate) agent: std::sync::Arc<OwnedFd>,
+    /// What the agent is called with.
+    pub(crate) command: Command,
+    /// Where it failed.
+    pub(crate) report: Report,
+}
+
+/// How far the child got, written in shared memory.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    step: AtomicUsize,
+    errno: AtomicI32,
+}
+
+/// Steps, for error messages. The index is what [`Report`] holds.
+const STEPS: [&str; 22] = [
+    "start",
+    "join its cgroups",
+    "set its OOM score",
+    "join its network namespace",
+    "make mounts private",
+    "make the scratch mount",
+    "attach the layers",
+    "take on the sandbox's ids",
+    "mount the overlay",
+    "attach what is bound from the host",
+    "prepare a mount point",
+    "mount /dev",
+    "mount /proc",
+    "mount /sys",
+    "hide parts of /proc and /sys",
+    "write its host files",
+    "change the root",
+    "set the host name",
+    "place its descriptors",
+    "join its user namespace",
+    "give up privileges",
+    "execute the guest agent",
+];
+
+/// The step in which the image itself can be at fault.
+const STEP_MOUNT_POINT: usize = 10;
+const STEP_FILES: usize = 15;
+
+impl Report {
+    fn at(&self, step: usize) {
+        self.step.store(step, Ordering::Relaxed);
+    }
+
+    /// What failed, if anything did: the step, the error, whether the image may be to blame.
+    pub(crate) fn failure(&self) -> Option<(&'static str, Errno, bool)> {
+        let errno = self.errno.load(Ordering::Relaxed);
+        let step = self.step.load(Ordering::Relaxed);
+        let blame = step == STEP_MOUNT_POINT || step == STEP_FILES;
+        (errno != 0)
+            .then(|| (STEPS.get(step).copied().unwrap_or("start"), Errno::from_raw_os_error(errno), blame))
+    }
+}
+
+/// OOM score of a sandbox: before the host's own processes, after what the guest starts.
+const OOM_SCORE: &[u8] = b"100";
+/// Descriptors the agent knows.
+const LISTENER_FD: i32 = 3;
+const CGROUP_FD: i32 = 4;
+/// Descriptors are moved at least this high first, so that placing one cannot overwrite another.
+const FD_ABOVE: i32 = 16;
+
+/// What root inside may do, all within its user namespace: what a normal computer needs to install
+/// packages, change owners and users, run services and look at its own processes.
+const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETPCAP)
+    .union(CapabilitySet::SETFCAP)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::SYS_CHROOT)
+    .union(CapabilitySet::SYS_PTRACE)
+    .union(CapabilitySet::AUDIT_WRITE);
+
+/// Highest capability number to try to drop; the kernel refuses those it does not know.
+const CAPABILITY_MAX: u32 = 63;
+
+/// Files of /proc that are made unreadable and unwritable: they concern the host.
+const MASKED_FILES: [&CStr; 8] = [
+    c"proc/kcore",
+    c"proc/keys",
+    c"proc/timer_list",
+    c"proc/latency_stats",
+    c"proc/sched_debug",
+    c"proc/sysrq-trigger",
+    c"proc/kmsg",
+    c"proc/interrupts",
+];
+/// Directories made empty.
+const MASKED_DIRECTORIES: [&CStr; 5] =
+    [c"proc/acpi", c"proc/scsi", c"proc/asound", c"sys/firmware", c"sys/devices/virtual/powercap"];
+/// Directories of /proc made read-only.
+const READ_ONLY_DIRECTORIES: [&CStr; 4] = [c"proc/sys", c"proc/bus", c"proc/fs", c"proc/irq"];
+
+const DEVICES: [(&CStr, u32, u32); 6] = [
+    (c"null", 1, 3),
+    (c"zero", 1, 5),
+    (c"full", 1, 7),
+    (c"random", 1, 8),
+    (c"urandom", 1, 9),
+    (c"tty", 5, 0),
+];
+const LINKS: [(&CStr, &CStr); 6] = [
+    (c"/proc/self/fd", c"fd"),
+    (c"/proc/self/fd/0", c"stdin"),
+    (c"/proc/self/fd/1", c"stdout"),
+    (c"/proc/self/fd/2", c"stderr"),
+    (c"pts/ptmx", c"ptmx"),
+    (c"/proc/kcore", c"core"),
+];
+
+const NO_LINKS: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
+
+/// Entry of the child. `argument` is a `*const Launch`.
+pub(crate) fn main(launch: &Launch) -> ! {
+    let errno = match run(launch) {
+        Ok(errno) | Err(errno) => errno,
+    };
+    launch.report.errno.store(errno.raw_os_error(), Ordering::Relaxed);
+    sys::exit_now(1)
+}
+
+/// Returns only when something failed.
+fn run(launch: &Launch) -> Result<Errno> {
+    let at = |step| launch.report.at(step);
+    at(0);
+    sys::die_with_parent()?;
+    at(1);
+    for procs in &launch.procs {
+        rustix::io::write(procs, b"0")?;
+    }
+    at(2);
+    sys::write_file(c"/proc/self/oom_score_adj", OOM_SCORE)?;
+    at(3);
+    join_namespaces(launch)?;
+    let root = build_root(launch)?;
+    at(16);
+    rustix::process::fchdir(&root)?;
+    rustix::process::pivot_root(c".", c".")?;
+    unmount(c".", UnmountFlags::DETACH)?;
+    rustix::process::chdir(c"/")?;
+    at(17);
+    rustix::system::sethostname(&launch.hostname)?;
+    at(18);
+    let (userns, agent) = place_descriptors(launch)?;
+    at(19);
+    join_user_namespace(userns.as_fd())?;
+    at(20);
+    give_up_privileges(launch)?;
+    at(21);
+    sys::default_signal_actions();
+    sys::SignalMask::EMPTY.restore();
+    Ok(sys::exec_fd(agent.as_fd(), &launch.command.argv, &launch.command.envp))
+}
+
+fn join_namespaces(launch: &Launch) -> Result<()> {
+    rustix::process::setsid()?;
+    rustix::process::umask(Mode::empty());
+    sys::new_session_keyring().or_else(|error| if error == Errno::NOSYS { Ok(()) } else { Err(error) })?;
+    sys::unshare(UnshareFlags::NEWCGROUP)?;
+    rustix::thread::move_into_link_name_space(launch.netns.as_fd(), Some(LinkNameSpaceType::Network))
+}
+
+/// Builds the whole root below the scratch directory and returns it.
+fn build_root(launch: &Launch) -> Result<OwnedFd> {
+    let at = |step| launch.report.at(step);
+    at(4);
+    mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    at(5);
+    let nothing_runs = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount(c"atoll", launch.scratch.as_c_str(), c"tmpfs", nothing_runs, c"mode=0700,size=64k")?;
+    rustix::process::chdir(launch.scratch.as_c_str())?;
+    at(6);
+    attach(&launch.disk, c"disk")?;
+    for (layer, name) in &launch.layers {
+        attach(layer, name)?;
+    }
+    make_dir(CWD, c"root")?;
+    at(7);
+    sys::set_file_ids(launch.first_id);
+    raise_capabilities()?;
+    at(8);
+    mount(c"atoll", c"root", c"overlay", MountFlags::NODEV, launch.overlay.as_c_str())?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::openat(CWD, c"root", flags, Mode::empty())?;
+    at(9);
+    for (tree, name) in &launch.binds {
+        let place = directory(root.as_fd(), name)?;
+        let both_empty = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        move_mount(tree, c"", &place, c"", both_empty)?;
+    }
+    mount_system(launch, root.as_fd())?;
+    at(15);
+    for (path, content) in &launch.files {
+        put_file(root.as_fd(), path, content)?;
+    }
+    Ok(root)
+}
+
+/// Attaches a detached mount to a new directory of the working directory.
+fn attach(tree: &OwnedFd, name: &CStr) -> Result<()> {
+    make_dir(CWD, name)?;
+    move_mount(tree, c"", CWD, name, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+fn make_dir(at: BorrowedFd<'_>, name: &CStr) -> Result<()> {
+    match rustix::fs::mkdirat(at, name, Mode::from_raw_mode(0o755)) {
+        Err(Errno::EXIST) => Ok(()),
+        other => other,
+    }
+}
+
+/// Opens a directory of the root, making it when it is absent. Nothing but a directory will do.
+fn directory(root: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
+    make_dir(root, name)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat2(root, name, flags, Mode::empty(), NO_LINKS)
+}
+
+/// Mounts on the directory behind `place`.
+fn mount_on(place: &OwnedFd, kind: &CStr, flags: MountFlags, options: Option<&CStr>) -> Result<()> {
+    rustix::process::fchdir(place)?;
+    mount(kind, c".", kind, flags, options)
+}
+
+fn mount_system(launch: &Launch, root: BorrowedFd<'_>) -> Result<()> {
+    let at = |step| launch.report.at(step);
+    at(STEP_MOUNT_POINT);
+    let dev = directory(root, c"dev")?;
+    let proc = directory(root, c"proc")?;
+    let sys = directory(root, c"sys")?;
+    at(11);
+    mount_on(&dev, c"tmpfs", MountFlags::NOSUID | MountFlags::NOEXEC, Some(&launch.dev_options))?;
+    let dev = directory(root, c"dev")?;
+    fill_dev(launch, dev.as_fd())?;
+    let strict = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    at(12);
+    mount_on(&proc, c"proc", strict, None)?;
+    at(13);
+    mount_on(&sys, c"sysfs", strict | MountFlags::RDONLY, None)?;
+    at(14);
+    hide(root)
+}
+
+fn fill_dev(launch: &Launch, dev: BorrowedFd<'_>) -> Result<()> {
+    for (name, major, minor) in DEVICES {
+        let device = rustix::fs::makedev(major, minor);
+        mknodat(dev, name, FileType::CharacterDevice, Mode::from_raw_mode(0o666), device)?;
+    }
+    for (target, name) in LINKS {
+        rustix::fs::symlinkat(target, dev, name)?;
+    }
+    let no_run = MountFlags::NOSUID | MountFlags::NOEXEC;
+    mount_on(&directory(dev, c"pts")?, c"devpts", no_run, Some(&launch.devpts_options))?;
+    let shm = directory(dev, c"shm")?;
+    mount_on(&shm, c"tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(&launch.shm_options))
+}
+
+/// Covers what concerns the host. What this kernel does not have is passed over.
+fn hide(root: BorrowedFd<'_>) -> Result<()> {
+    rustix::process::fchdir(root)?;
+    for name in MASKED_FILES {
+        clone_onto(c"dev/null", name, 0)?;
+    }
+    for name in READ_ONLY_DIRECTORIES {
+        let strict = sys::ATTR_RDONLY | sys::ATTR_NOSUID | sys::ATTR_NODEV | sys::ATTR_NOEXEC;
+        clone_onto(name, name, strict)?;
+    }
+    let empty = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    for name in MASKED_DIRECTORIES {
+        match mount(c"tmpfs", name, c"tmpfs", empty, c"size=0,nr_inodes=1,mode=0555") {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Attaches a clone of the mount at `from` to `to`. Both are ours: below /dev, /proc or /sys.
+fn clone_onto(from: &CStr, to: &CStr, attributes: u64) -> Result<()> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = match open_tree(CWD, from, flags) {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other?,
+    };
+    if attributes != 0 {
+        sys::mount_setattr(tree.as_fd(), attributes, None)?;
+    }
+    match move_mount(&tree, c"", CWD, to, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH) {
+        Err(Errno::NOENT) => Ok(()),
+        other => other,
+    }
+}
+
+/// Writes a small file of the root, in place of whatever is there but a directory.
+fn put_file(root: BorrowedFd<'_>, path: &CStr, content: &[u8]) -> Result<()> {
+    let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = || openat2(root, path, create, Mode::from_raw_mode(0o644), NO_LINKS);
+    let etc = directory(root, c"etc")?;
+    let file = match open() {
+        Err(Errno::EXIST) => {
+            let name = path.to_bytes_with_nul();
+            let name = name.strip_prefix(b"etc/").and_then(|name| CStr::from_bytes_with_nul(name).ok());
+            rustix::fs::unlinkat(&etc, name.ok_or(Errno::INVAL)?, rustix::fs::AtFlags::empty())?;
+            open()?
+        }
+        other => other?,
+    };
+    rustix::io::write(&file, content).map(drop)
+}
+
+/// Standard streams on /dev/null, 3 and 4 in place, all others closed at exec.
+fn place_descriptors(launch: &Launch) -> Result<(OwnedFd, OwnedFd)> {
+    let high = |fd: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, FD_ABOVE);
+    let null = rustix::fs::openat(CWD, c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let null = high(null.as_fd())?;
+    let listener = high(launch.listener.as_fd())?;
+    let cgroup = high(launch.cgroup.as_fd())?;
+    let userns = high(launch.userns.as_fd())?;
+    let agent = high(launch.agent.as_fd())?;
+    for standard in 0..3 {
+        sys::place_fd(null.as_fd(), standard)?;
+    }
+    sys::place_fd(listener.as_fd(), LISTENER_FD)?;
+    sys::place_fd(cgroup.as_fd(), CGROUP_FD)?;
+    sys::close_on_exec_from(CGROUP_FD.cast_unsigned() + 1)?;
+    Ok((userns, agent))
+}
+
+fn join_user_namespace(userns: BorrowedFd<'_>) -> Result<()> {
+    rustix::thread::move_into_link_name_space(userns, Some(LinkNameSpaceType::User))?;
+    sys::become_root()?;
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+    Ok(())
+}
+
+/// All rights in the current user namespace become effective again (changing file ids takes some away).
+fn raise_capabilities() -> Result<()> {
+    let mut sets = rustix::thread::capabilities(None)?;
+    sets.effective = sets.permitted;
+    rustix::thread::set_capabilities(None, sets)
+}
+
+fn give_up_privileges(launch: &Launch) -> Result<()> {
+    sys::install_seccomp(&launch.seccomp)?;
+    for number in 0..=CAPABILITY_MAX {
+        let one = CapabilitySet::from_bits_retain(1 << number);
+        if KEPT_CAPABILITIES.contains(one) {
+            continue;
+        }
+        match rustix::thread::remove_capability_from_bounding_set(one) {
+            Ok(()) => {}
+            Err(Errno::INVAL) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    rustix::thread::clear_ambient_capability_set()?;
+    let inheritable = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: KEPT_CAPABILITIES, permitted: KEPT_CAPABILITIES, inheritable };
+    rustix::thread::set_capabilities(None, sets)
+}

@@ -1,0 +1,209 @@
+//! Makes an instance, step by step. Every step leaves something that carries the sandbox's id, and
+//! [`crate::destroy`] removes whatever of it is there.
+
+use std::ffi::CString;
+use std::fmt::Write as _;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use atoll_isolation::{IsolationError, Plan, RootFs};
+use fail::fail_point;
+use rustix::fs::CWD;
+use rustix::mount::{OpenTreeFlags, open_tree};
+
+use crate::Inner;
+use crate::cgroup::Membership;
+use crate::child::{Launch, Report};
+use crate::disk::Disk;
+use crate::live::Instance;
+use crate::record::Process;
+use crate::spawn;
+use crate::step::Step;
+use crate::sys;
+use crate::userns::UserNamespace;
+
+/// Layers of one image: the kernel's own limit for overlays.
+const LAYERS_MAX_COUNT: usize = 500;
+/// Longest host name, bytes (Linux `HOST_NAME_MAX`).
+const HOSTNAME_MAX_BYTES: usize = 64;
+/// Group of terminals inside, as on every Linux since the beginning.
+const TTY_GROUP: u32 = 5;
+
+impl Inner {
+    /// Makes an instance. Blocks for about two milliseconds.
+    pub(crate) fn create(&self, plan: &Plan) -> Result<(), IsolationError> {
+        check(plan)?;
+        let record = self.records.of(&plan.id);
+        fail_point!("container::create::start");
+        record.create()?;
+        fail_point!("container::create::directory");
+        let mut userns = self.userns.claim()?;
+        record.claim_ids(userns.first_id())?;
+        userns.keep();
+        fail_point!("container::create::ids");
+        let mut disk = self.claim_disk(plan.resources.disk_bytes)?;
+        record.note_loop(disk.loop_number)?;
+        disk.move_image(&record.disk())?;
+        fail_point!("container::create::disk");
+        let membership = self.cgroups.create(&plan.id, &plan.resources, userns.first_id())?;
+        fail_point!("container::create::cgroups");
+        let listener = record.listen()?;
+        fail_point!("container::create::socket");
+        let launch = self.launch(plan, &userns, disk, membership, listener)?;
+        let child = spawn::spawn(&launch)?;
+        // First of all, so that destroying takes its exit status whatever happens next.
+        self.live.insert(&plan.id, Instance::new(child.pidfd));
+        fail_point!("container::create::process");
+        let process = Process::read(child.pid).step("read the start time of a process")?;
+        record.write_process(process)?;
+        fail_point!("container::create::record");
+        Ok(())
+    }
+
+    fn claim_disk(&self, bytes: u64) -> Result<Disk, IsolationError> {
+        if bytes == self.pooled_disk_bytes { self.ready_disks.claim() } else { self.disks.make(bytes) }
+    }
+
+    fn launch(
+        &self,
+        plan: &Plan,
+        userns: &UserNamespace,
+        disk: Disk,
+        membership: Membership,
+        listener: OwnedFd,
+    ) -> Result<Launch, IsolationError> {
+        let first_id = userns.first_id();
+        let layers = match &plan.root {
+            RootFs::Host => vec![self.skeleton.dir().to_owned()],
+            RootFs::Layers(layers) => layers.clone(),
+        };
+        let binds = match &plan.root {
+            RootFs::Host => vec![(mapped_clone(Path::new("/usr"), userns)?, c"usr".to_owned())],
+            RootFs::Layers(_) => Vec::new(),
+        };
+        // The kernel wants the topmost first.
+        let layers: Vec<(OwnedFd, CString)> = layers
+            .iter()
+            .rev()
+            .enumerate()
+            .map(|(number, layer)| Ok((mapped_clone(layer, userns)?, text(format!("l{number}"))?)))
+            .collect::<Result<_, IsolationError>>()?;
+        sys::mount_setattr(disk.mount.as_fd(), sys::ATTR_NODEV, Some(userns.fd()))
+            .step("map the ids of a disk")?;
+        let slot = self.slots.claim().map_err(|error| IsolationError::Kernel {
+            step: format!("make a network slot: {error}"),
+            source: error.source,
+        })?;
+        let dev = format!("mode=0755,size=1m,nr_inodes=4096,uid={first_id},gid={first_id}");
+        let devpts = format!("newinstance,ptmxmode=0666,mode=0620,gid={}", first_id + TTY_GROUP);
+        Ok(Launch {
+            procs: membership.procs,
+            netns: slot.netns,
+            scratch: self.scratch.clone(),
+            overlay: overlay_options(layers.len())?,
+            layers,
+            disk: disk.mount.try_clone().step("copy a file descriptor")?,
+            binds,
+            files: host_files(&plan.hostname),
+            userns: userns.fd().try_clone_to_owned().step("copy a file descriptor")?,
+            first_id,
+            hostname: plan.hostname.clone().into_bytes(),
+            dev_options: text(dev)?,
+            devpts_options: text(devpts)?,
+            shm_options: text(format!("mode=1777,size={}", plan.resources.memory_bytes / 2))?,
+            seccomp: Arc::clone(&self.seccomp),
+            listener,
+            cgroup: membership.delegated,
+            agent: Arc::clone(&self.agent),
+            command: Command::new(&plan.id)?,
+            report: Report::default(),
+        })
+    }
+}
+
+fn check(plan: &Plan) -> Result<(), IsolationError> {
+    if plan.hostname.is_empty()
+        || plan.hostname.len() > HOSTNAME_MAX_BYTES
+        || plan.hostname.contains(['\0', '\n'])
+    {
+        return Err(IsolationError::Unavailable(format!(
+            "a host name has 1 to {HOSTNAME_MAX_BYTES} bytes, none of them a line break"
+        )));
+    }
+    match &plan.root {
+        RootFs::Layers(layers) if layers.is_empty() || layers.len() > LAYERS_MAX_COUNT => {
+            Err(IsolationError::BadRoot(format!("an image has 1 to {LAYERS_MAX_COUNT} layers")))
+        }
+        RootFs::Layers(_) | RootFs::Host => Ok(()),
+    }
+}
+
+/// A read-only view of a directory in which the host's ids 0 to 65535 are the sandbox's own.
+fn mapped_clone(path: &Path, userns: &UserNamespace) -> Result<OwnedFd, IsolationError> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let open = || open_tree(CWD, path, flags);
+    let tree = open().step(format!("open the layer {}", path.display()))?;
+    let attributes = sys::ATTR_RDONLY | sys::ATTR_NODEV;
+    sys::mount_setattr(tree.as_fd(), attributes, Some(userns.fd()))
+        .step(format!("map the ids of the layer {}", path.display()))?;
+    Ok(tree)
+}
+
+fn overlay_options(layers: usize) -> Result<CString, IsolationError> {
+    let mut options = "lowerdir=".to_owned();
+    for number in 0..layers {
+        let separator = if number == 0 { "" } else { ":" };
+        // Writing to a string cannot fail.
+        let _ = write!(options, "{separator}l{number}");
+    }
+    options.push_str(",upperdir=disk/upper,workdir=disk/work");
+    text(options)
+}
+
+/// Files that depend on the sandbox.
+fn host_files(hostname: &str) -> Vec<(&'static std::ffi::CStr, Vec<u8>)> {
+    let hosts =
+        format!("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t{hostname}\n");
+    vec![
+        (c"etc/hostname", format!("{hostname}\n").into_bytes()),
+        (c"etc/hosts", hosts.into_bytes()),
+        (c"etc/resolv.conf", b"nameserver 127.0.0.1\noptions timeout:1 attempts:1\n".to_vec()),
+    ]
+}
+
+fn text(value: String) -> Result<CString, IsolationError> {
+    CString::new(value).map_err(std::io::Error::other).step("pass a text with a NUL to the kernel")
+}
+
+/// The directory below which the child builds a root, as the kernel wants it.
+pub(crate) fn scratch_path(path: &Path) -> Result<CString, IsolationError> {
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(std::io::Error::other)
+        .step("use the directory of sandboxes")
+}
+
+/// Arguments and environment of the agent, as `execve` wants them.
+#[derive(Debug)]
+pub(crate) struct Command {
+    /// Keeps alive what the pointers point to.
+    _texts: Vec<CString>,
+    /// Ends with a null pointer.
+    pub(crate) argv: [*const libc::c_char; 2],
+    /// Ends with a null pointer.
+    pub(crate) envp: [*const libc::c_char; 3],
+}
+
+impl Command {
+    fn new(id: &atoll_core::id::SandboxId) -> Result<Self, IsolationError> {
+        let texts = vec![
+            c"atoll-guest".to_owned(),
+            text(format!("ATOLL_SANDBOX_ID={id}"))?,
+            c"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
+        ];
+        let at = |index: usize| texts[index].as_ptr();
+        let (argv, envp) = ([at(0), std::ptr::null()], [at(1), at(2), std::ptr::null()]);
+        Ok(Self { _texts: texts, argv, envp })
+    }
+}

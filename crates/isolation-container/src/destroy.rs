@@ -1,0 +1,128 @@
+//! Removes an instance, from any half-made state, any number of times: kills what is in its cgroups,
+//! waits for the kernel to let go, removes the cgroups, the disk and, last, the directory with the claims.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use atoll_core::id::SandboxId;
+use atoll_isolation::{IsolationError, Resource};
+use fail::fail_point;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::step::{Step, failed};
+use crate::{Inner, disk};
+
+/// How long killed processes may take to end, and a disk to be let go.
+const END_DEADLINE: Duration = Duration::from_secs(20);
+
+impl Inner {
+    /// Kills and removes. Blocks for a few milliseconds.
+    pub(crate) fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        fail_point!("container::destroy::start");
+        self.end_processes(id)?;
+        fail_point!("container::destroy::processes");
+        self.cgroups.remove(id)?;
+        fail_point!("container::destroy::cgroups");
+        let record = self.records.of(id);
+        match std::fs::remove_file(record.disk()) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            other => other.step("remove the disk of a sandbox")?,
+        }
+        fail_point!("container::destroy::disk");
+        self.await_disk(id)?;
+        let first_id = record.first_id();
+        record.remove()?;
+        if let Some(first_id) = first_id {
+            self.ranges.give_back(first_id);
+        }
+        fail_point!("container::destroy::directory");
+        Ok(())
+    }
+
+    fn end_processes(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        let deadline = Instant::now() + END_DEADLINE;
+        if let Some(instance) = self.live.remove(id) {
+            // Killing the first process of a pid namespace ends all of it; dead already is fine.
+            let _ = pidfd_send_signal(instance.pidfd(), Signal::KILL);
+            wait_for_end(instance.pidfd(), deadline)?;
+            let _ = instance.reap();
+        }
+        loop {
+            let pids = self.cgroups.kill(id)?;
+            if pids.is_empty() {
+                return Ok(());
+            }
+            for pid in pids.into_iter().filter_map(Pid::from_raw) {
+                let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+                if self.cgroups.contains(id, pid.as_raw_nonzero().get()) {
+                    wait_for_end(pidfd.as_fd(), deadline)?;
+                }
+            }
+        }
+    }
+
+    /// Waits until the kernel has let go of the disk: it does so a moment after the last process.
+    fn await_disk(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        let record = self.records.of(id);
+        let Some(number) = record.loop_number() else { return Ok(()) };
+        let image = record.disk().display().to_string();
+        let deadline = Instant::now() + END_DEADLINE;
+        let mut wait = Duration::from_micros(200);
+        while disk::loop_image(number).is_some_and(|path| path.starts_with(&image)) {
+            if Instant::now() > deadline {
+                let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
+                return Err(failed(format!("see /dev/loop{number} freed"), late));
+            }
+            std::thread::sleep(wait);
+            wait = (wait * 2).min(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Everything that carries a sandbox's id.
+    pub(crate) fn scan(&self) -> Result<Vec<Resource>, IsolationError> {
+        let mut found = Vec::new();
+        for (sandbox, name) in self.cgroups.scan()? {
+            found.push(Resource { sandbox, kind: "cgroup", name });
+        }
+        let with_cgroups: std::collections::BTreeSet<_> = found.iter().map(|r| r.sandbox.clone()).collect();
+        for sandbox in with_cgroups {
+            for pid in self.cgroups.pids(&sandbox)? {
+                found.push(Resource { sandbox: sandbox.clone(), kind: "process", name: pid.to_string() });
+            }
+        }
+        for sandbox in self.records.list()? {
+            let name = self.records.of(&sandbox).dir().display().to_string();
+            found.push(Resource { sandbox, kind: "directory", name });
+        }
+        for (number, image) in disk::loop_images().step("list the loop devices")? {
+            let below = std::path::Path::new(&image).strip_prefix(self.records.dir()).ok();
+            let sandbox = below.and_then(|path| path.iter().next()?.to_str()?.parse().ok());
+            found.extend(sandbox.map(|sandbox| Resource {
+                sandbox,
+                kind: "loop",
+                name: format!("/dev/loop{number}"),
+            }));
+        }
+        found.sort();
+        Ok(found)
+    }
+}
+
+fn wait_for_end(pidfd: std::os::fd::BorrowedFd<'_>, deadline: Instant) -> Result<(), IsolationError> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).map_err(std::io::Error::other).step("wait for a process")?;
+        let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(0) => {
+                let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
+                return Err(failed("see a killed process end".to_owned(), late));
+            }
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(failed("wait for a process".to_owned(), error.into())),
+        }
+    }
+}

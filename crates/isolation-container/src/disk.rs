@@ -1,0 +1,266 @@
+//! Writable disks with a limit: sparse ext4 images on loop devices.
+//!
+//! An empty file system of a given size is made once by `mke2fs` and kept in memory as the few blocks
+//! that are not zero (160 KiB for 10 GiB); a disk is those blocks written to a sparse file, bound to a loop
+//! device that frees itself, and mounted without a place: 1.2 ms. A program inside sees the right size and
+//! gets `ENOSPC` at the limit.
+//!
+//! Nothing but the image file outlives the process: the mount has no place, so it ends with its last
+//! descriptor or mount namespace, and the loop device ends with the mount. Images that wait in the
+//! pool lie in their own directory, which is emptied at start.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use atoll_isolation::IsolationError;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
+    fsmount, fsopen,
+};
+
+use crate::step::{Step, failed};
+use crate::sys;
+
+/// Sizes whose template is kept; the smallest, quickest to make again, goes first.
+const TEMPLATES_MAX_COUNT: usize = 16;
+/// File system block.
+const BLOCK_BYTES: usize = 4096;
+/// Tries to get a loop device that another program did not take in between.
+const LOOP_TRIES: usize = 64;
+/// Where `mke2fs` may be.
+const MKE2FS: [&str; 4] = ["/usr/sbin/mke2fs", "/sbin/mke2fs", "/usr/bin/mke2fs", "/usr/local/sbin/mke2fs"];
+
+/// An empty file system: its blocks that are not zero.
+struct Template {
+    blocks: Vec<(u64, Vec<u8>)>,
+}
+
+/// Makes disks below one directory.
+pub(crate) struct Disks {
+    dir: PathBuf,
+    count: AtomicU64,
+    templates: Mutex<BTreeMap<u64, Arc<Template>>>,
+}
+
+impl std::fmt::Debug for Disks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Disks").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+/// A mounted, empty disk with the directories `upper` and `work`.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    /// The mount, attached nowhere.
+    pub(crate) mount: OwnedFd,
+    /// Number of its loop device.
+    pub(crate) loop_number: u32,
+    /// Its image, until somebody moves it away.
+    image: Option<PathBuf>,
+}
+
+impl Disk {
+    /// Moves the image to `path`, on the same file system, and leaves it to whoever cleans up there.
+    pub(crate) fn move_image(&mut self, path: &Path) -> Result<(), IsolationError> {
+        if let Some(image) = &self.image {
+            std::fs::rename(image, path).step("move a disk image to its sandbox")?;
+            self.image = None;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if let Some(image) = &self.image
+            && let Err(error) = std::fs::remove_file(image)
+        {
+            tracing::warn!(image = %image.display(), %error, "cannot remove an unused disk image");
+        }
+    }
+}
+
+impl Disks {
+    /// Disks lie in `dir` until they are used; what an earlier process left there is removed.
+    pub(crate) fn open(dir: PathBuf) -> Result<Self, IsolationError> {
+        std::fs::create_dir_all(&dir).step("make the directory of ready disks")?;
+        for entry in std::fs::read_dir(&dir).step("list the directory of ready disks")? {
+            let path = entry.step("list the directory of ready disks")?.path();
+            if path.is_dir() {
+                std::fs::remove_dir_all(path).step("remove what an earlier process left")?;
+            } else {
+                std::fs::remove_file(path).step("remove what an earlier process left")?;
+            }
+        }
+        Ok(Self { dir, count: AtomicU64::new(0), templates: Mutex::new(BTreeMap::new()) })
+    }
+
+    /// Makes a disk of `bytes`, rounded down to whole blocks.
+    pub(crate) fn make(&self, bytes: u64) -> Result<Disk, IsolationError> {
+        let template = self.template(bytes)?;
+        let path = self.dir.join(format!("{}.img", self.count.fetch_add(1, Ordering::Relaxed)));
+        let image =
+            File::options().read(true).write(true).create_new(true).open(&path).step("make a disk image")?;
+        let written = template.write_to(&image, bytes).step("write a disk image");
+        match written.and_then(|()| attach(&image)) {
+            Ok((mount, loop_number)) => Ok(Disk { mount, loop_number, image: Some(path) }),
+            Err(error) => {
+                std::fs::remove_file(&path).step("remove a disk image that was not needed")?;
+                Err(error)
+            }
+        }
+    }
+
+    fn template(&self, bytes: u64) -> Result<Arc<Template>, IsolationError> {
+        let lock = || self.templates.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(template) = lock().get(&bytes) {
+            return Ok(Arc::clone(template));
+        }
+        // Made outside the lock: two threads may both make it, which costs time and nothing else.
+        let template = Arc::new(self.make_template(bytes)?);
+        let mut templates = lock();
+        if templates.len() >= TEMPLATES_MAX_COUNT {
+            templates.pop_first();
+        }
+        templates.insert(bytes, Arc::clone(&template));
+        Ok(template)
+    }
+
+    fn make_template(&self, bytes: u64) -> Result<Template, IsolationError> {
+        let dir = self.dir.join(format!("template-{}", self.count.fetch_add(1, Ordering::Relaxed)));
+        let made = make_file_system(&dir, bytes);
+        std::fs::remove_dir_all(&dir).step("remove the template of a disk")?;
+        made
+    }
+}
+
+fn make_file_system(dir: &Path, bytes: u64) -> Result<Template, IsolationError> {
+    let content = dir.join("content");
+    for name in ["upper", "work"] {
+        std::fs::create_dir_all(content.join(name)).step("make the template of a disk")?;
+    }
+    let path = dir.join("image");
+    let image = File::create_new(&path).step("make the template of a disk")?;
+    image.set_len(bytes).step("size the template of a disk")?;
+    let program = MKE2FS
+        .into_iter()
+        .find(|path| Path::new(path).try_exists().unwrap_or(false))
+        .ok_or_else(|| IsolationError::Unenforceable("mke2fs is missing: install e2fsprogs".to_owned()))?;
+    // No journal: a disk does not survive a crash of the host, its sandbox having died with it.
+    let output = Command::new(program)
+        .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0"])
+        .args(["-O", "^has_journal,^resize_inode", "-E", "root_owner=0:0,nodiscard", "-d"])
+        .arg(&content)
+        .arg(&path)
+        .env_clear()
+        .output()
+        .step("run mke2fs")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(failed(format!("make a file system of {bytes} bytes"), std::io::Error::other(said)));
+    }
+    Template::read(&File::open(&path).step("open the template of a disk")?)
+        .step("read the template of a disk")
+}
+
+impl Template {
+    fn read(image: &File) -> std::io::Result<Self> {
+        use rustix::fs::SeekFrom;
+        let end = image.metadata()?.len();
+        let mut blocks = Vec::new();
+        let mut at = 0;
+        while at < end {
+            let data = match rustix::fs::seek(image, SeekFrom::Data(at)) {
+                Ok(data) => data,
+                Err(Errno::NXIO) => break,
+                Err(error) => return Err(error.into()),
+            };
+            at = rustix::fs::seek(image, SeekFrom::Hole(data))?;
+            read_blocks(image, data, at, &mut blocks)?;
+        }
+        Ok(Self { blocks })
+    }
+
+    fn write_to(&self, image: &File, bytes: u64) -> std::io::Result<()> {
+        image.set_len(bytes)?;
+        self.blocks.iter().try_for_each(|(offset, block)| image.write_all_at(block, *offset))
+    }
+}
+
+/// Reads `from..to`, leaving out blocks of zeros and joining neighbours.
+fn read_blocks(image: &File, from: u64, to: u64, blocks: &mut Vec<(u64, Vec<u8>)>) -> std::io::Result<()> {
+    let mut block = vec![0; BLOCK_BYTES];
+    let mut at = from;
+    while at < to {
+        let len = usize::try_from(to - at).map_or(BLOCK_BYTES, |left| left.min(BLOCK_BYTES));
+        let piece = &mut block[..len];
+        image.read_exact_at(piece, at)?;
+        if piece.iter().any(|byte| *byte != 0) {
+            match blocks.last_mut() {
+                Some((start, bytes)) if *start + bytes.len() as u64 == at => bytes.extend_from_slice(piece),
+                _ => blocks.push((at, piece.to_vec())),
+            }
+        }
+        at += len as u64;
+    }
+    Ok(())
+}
+
+/// Binds an image to a loop device and mounts it nowhere.
+fn attach(image: &File) -> Result<(OwnedFd, u32), IsolationError> {
+    let rdwr = OFlags::RDWR | OFlags::CLOEXEC;
+    let control = rustix::fs::open("/dev/loop-control", rdwr, Mode::empty()).map_err(no_loop)?;
+    for _ in 0..LOOP_TRIES {
+        let number = sys::loop_free(control.as_fd()).map_err(no_loop)?;
+        let path = format!("/dev/loop{number}");
+        let device = rustix::fs::open(&path, rdwr, Mode::empty()).map_err(no_loop)?;
+        match sys::loop_configure(device.as_fd(), image.as_fd()) {
+            Ok(()) => return Ok((mount(&path)?, number)),
+            Err(Errno::BUSY) => {}
+            Err(error) => return Err(no_loop(error)),
+        }
+    }
+    Err(failed("find a free loop device".to_owned(), Errno::BUSY.into()))
+}
+
+fn no_loop(error: Errno) -> IsolationError {
+    let why = std::io::Error::from(error);
+    IsolationError::Unenforceable(format!(
+        "the disk limit cannot be enforced, because loop devices are unusable here: {why}"
+    ))
+}
+
+fn mount(device: &str) -> Result<OwnedFd, IsolationError> {
+    let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).step("open the file system type ext4")?;
+    fsconfig_set_string(&context, "source", device).step("name the device of a disk")?;
+    // The inode tables are holes and read as zeros: no thread needs to write them.
+    fsconfig_set_flag(&context, "noinit_itable").step("set an option of a disk")?;
+    fsconfig_create(&context).step("mount a disk")?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOATIME;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step("mount a disk")
+}
+
+/// The image behind a loop device, if it has one now. ` (deleted)` follows a path that is no more.
+pub(crate) fn loop_image(number: u32) -> Option<String> {
+    let path = format!("/sys/block/loop{number}/loop/backing_file");
+    std::fs::read_to_string(path).ok().map(|text| text.trim_end().to_owned())
+}
+
+/// Every loop device in use, with its image.
+pub(crate) fn loop_images() -> std::io::Result<Vec<(u32, String)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/sys/block")? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("loop")?.parse().ok());
+        found.extend(number.and_then(|number| Some((number, loop_image(number)?))));
+    }
+    Ok(found)
+}

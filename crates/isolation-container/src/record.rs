@@ -1,0 +1,226 @@
+//! What is written down about each sandbox, so that another server process can find it.
+//!
+//! ```text
+//! <dir>/sandboxes/<id>/
+//!   uid-<first id>   empty; its name is the claim on a range of ids
+//!   disk.img         the writable disk
+//!   loop-<number>    empty; its name is the disk's loop device
+//!   guest.sock       where the guest agent listens
+//!   process.json     which process is the guest agent
+//! ```
+//!
+//! Names instead of contents where one word is enough: making a name is atomic. The server runs as
+//! root and nobody else may enter `<dir>`; the guest never sees it.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use atoll_core::id::SandboxId;
+use atoll_isolation::IsolationError;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use serde::{Deserialize, Serialize};
+
+use crate::step::Step;
+
+/// Largest `process.json`, bytes.
+const RECORD_MAX_BYTES: u64 = 4096;
+/// Connections that wait for the guest: the host has one, and one more while it replaces that.
+const BACKLOG: i32 = 8;
+
+/// The guest agent's process. The start time tells it from another that later got the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Process {
+    /// Process id on the host.
+    pub(crate) pid: i32,
+    /// Clock ticks from boot to its start.
+    pub(crate) start_time: u64,
+}
+
+impl Process {
+    /// Describes a live process.
+    pub(crate) fn read(pid: i32) -> io::Result<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        // The command in parentheses may hold anything; the start time is the 20th field after it.
+        let fields = stat.rsplit_once(") ").map(|(_, rest)| rest).unwrap_or_default();
+        let start_time = fields.split(' ').nth(19).and_then(|field| field.parse().ok());
+        let start_time = start_time.ok_or_else(|| io::Error::other("the process has no start time"))?;
+        Ok(Self { pid, start_time })
+    }
+}
+
+/// The directories of all sandboxes.
+#[derive(Debug, Clone)]
+pub(crate) struct Records {
+    dir: PathBuf,
+}
+
+impl Records {
+    /// Sandboxes are written down below `dir`.
+    pub(crate) fn open(dir: PathBuf) -> Result<Self, IsolationError> {
+        private_dir(&dir).step("make the directory of sandboxes")?;
+        Ok(Self { dir })
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// One sandbox's directory.
+    pub(crate) fn of(&self, id: &SandboxId) -> Record {
+        Record { dir: self.dir.join(id.as_str()) }
+    }
+
+    /// Every sandbox that has a directory.
+    pub(crate) fn list(&self) -> Result<Vec<SandboxId>, IsolationError> {
+        let mut ids = Vec::new();
+        for entry in fs::read_dir(&self.dir).step("list the sandboxes")? {
+            let name = entry.step("list the sandboxes")?.file_name();
+            ids.extend(name.to_str().and_then(|name| name.parse::<SandboxId>().ok()));
+        }
+        Ok(ids)
+    }
+}
+
+/// One sandbox's directory.
+#[derive(Debug)]
+pub(crate) struct Record {
+    dir: PathBuf,
+}
+
+impl Record {
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn disk(&self) -> PathBuf {
+        self.dir.join("disk.img")
+    }
+
+    /// Makes the directory. Fails when there is one.
+    pub(crate) fn create(&self) -> Result<(), IsolationError> {
+        DirBuilder::new().mode(0o700).create(&self.dir).step("make the directory of a sandbox")
+    }
+
+    /// Claims a range of ids.
+    pub(crate) fn claim_ids(&self, first_id: u32) -> Result<(), IsolationError> {
+        File::create_new(self.dir.join(format!("uid-{first_id}"))).step("write down the ids of a sandbox")?;
+        Ok(())
+    }
+
+    /// Notes the disk's loop device.
+    pub(crate) fn note_loop(&self, number: u32) -> Result<(), IsolationError> {
+        File::create_new(self.dir.join(format!("loop-{number}"))).step("write down the disk of a sandbox")?;
+        Ok(())
+    }
+
+    /// The claimed range, if there is one.
+    pub(crate) fn first_id(&self) -> Option<u32> {
+        self.number("uid-")
+    }
+
+    /// The noted loop device, if there is one.
+    pub(crate) fn loop_number(&self) -> Option<u32> {
+        self.number("loop-")
+    }
+
+    fn number(&self, prefix: &str) -> Option<u32> {
+        let entries = fs::read_dir(&self.dir).ok()?;
+        entries.flatten().find_map(|entry| entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok())
+    }
+
+    /// Writes down the process: whole or not at all.
+    pub(crate) fn write_process(&self, process: Process) -> Result<(), IsolationError> {
+        let new = self.dir.join("process.json.new");
+        let write = || {
+            let text = serde_json::to_vec(&process)?;
+            File::create(&new)?.write_all(&text)?;
+            fs::rename(&new, self.dir.join("process.json"))
+        };
+        write().step("write down the process of a sandbox")
+    }
+
+    /// The process, if it was written down.
+    pub(crate) fn read_process(&self) -> Option<Process> {
+        let path = self.dir.join("process.json");
+        let small = fs::metadata(&path).is_ok_and(|meta| meta.len() <= RECORD_MAX_BYTES);
+        let text = small.then(|| fs::read(path).ok()).flatten()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// Bytes that the disk takes on the host.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(self.disk()).map_or(0, |meta| meta.blocks() * 512)
+    }
+
+    /// Makes the socket on which the guest will listen.
+    pub(crate) fn listen(&self) -> Result<OwnedFd, IsolationError> {
+        let dir = open_dir(&self.dir).step("open the directory of a sandbox")?;
+        let socket = || {
+            let socket = rustix::net::socket_with(
+                AddressFamily::UNIX,
+                SocketType::STREAM,
+                SocketFlags::CLOEXEC,
+                None,
+            )?;
+            // Through a descriptor, because the name of a socket may have no more than 107 bytes.
+            let name = format!("/proc/self/fd/{}/guest.sock", dir.as_raw_fd());
+            rustix::net::bind(&socket, &SocketAddrUnix::new(name)?)?;
+            rustix::net::listen(&socket, BACKLOG)?;
+            rustix::io::Result::Ok(socket)
+        };
+        socket().step("make the socket of a sandbox")
+    }
+
+    /// Opens the socket's file as a path, refusing anything but a socket.
+    pub(crate) fn socket(&self) -> Result<OwnedFd, IsolationError> {
+        let find = || {
+            let dir = open_dir(&self.dir)?;
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+            let file = openat2(&dir, c"guest.sock", flags, Mode::empty(), resolve)?;
+            let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
+            if kind == rustix::fs::FileType::Socket { Ok(file) } else { Err(rustix::io::Errno::NOTSOCK) }
+        };
+        match find() {
+            Err(rustix::io::Errno::NOENT) => Err(IsolationError::Gone),
+            other => other.step("find the socket of a sandbox"),
+        }
+    }
+
+    /// Removes the directory with all its files.
+    pub(crate) fn remove(&self) -> Result<(), IsolationError> {
+        match fs::remove_dir_all(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.step("remove the directory of a sandbox"),
+        }
+    }
+}
+
+fn open_dir(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, flags, Mode::empty())
+}
+
+/// Makes a directory, with its parents, that only root may enter.
+pub(crate) fn private_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).recursive(true).create(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_by_its_start() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let own = Process::read(pid).unwrap();
+        assert_eq!(own, Process::read(pid).unwrap());
+        assert!(own.start_time > Process::read(1).unwrap().start_time);
+    }
+}

@@ -1,0 +1,359 @@
+//! System calls that rustix does not wrap, each as a small safe function.
+#![expect(unsafe_code, reason = "raw system calls")]
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+/// Marks a mount read-only (`mount_setattr`).
+pub(crate) const ATTR_RDONLY: u64 = 0x01;
+/// Ignores set-user-id bits and file capabilities.
+pub(crate) const ATTR_NOSUID: u64 = 0x02;
+/// Ignores device nodes.
+pub(crate) const ATTR_NODEV: u64 = 0x04;
+/// Refuses to execute.
+pub(crate) const ATTR_NOEXEC: u64 = 0x08;
+const ATTR_IDMAP: u64 = 0x0010_0000;
+
+/// `struct mount_attr` of the kernel.
+#[repr(C)]
+struct MountAttr {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    userns: u64,
+}
+
+/// What `struct loop_info64` and `struct loop_config` of the kernel look like.
+#[repr(C)]
+struct LoopInfo {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+
+const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
+const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+const LOOP_BLOCK_BYTES: u32 = 4096;
+const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
+
+fn check(result: libc::c_long) -> rustix::io::Result<libc::c_long> {
+    if result >= 0 {
+        return Ok(result);
+    }
+    // SAFETY: the location of this thread's errno is always valid.
+    Err(Errno::from_raw_os_error(unsafe { *libc::__errno_location() }))
+}
+
+/// Sets attributes of a (detached) mount, and maps its ids through `userns` when given.
+pub(crate) fn mount_setattr(
+    mount: BorrowedFd<'_>,
+    attributes: u64,
+    userns: Option<BorrowedFd<'_>>,
+) -> rustix::io::Result<()> {
+    let idmap = if userns.is_some() { ATTR_IDMAP } else { 0 };
+    let fd = userns.map_or(0, |fd| u64::from(fd.as_raw_fd().cast_unsigned()));
+    let attr = MountAttr { set: attributes | idmap, clear: 0, propagation: 0, userns: fd };
+    let empty = c"";
+    // SAFETY: path and attributes live through the call, and the size is the structure's.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            empty.as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
+    })?;
+    Ok(())
+}
+
+/// Binds `image` to the loop device `device`; the device frees itself when its last user goes.
+pub(crate) fn loop_configure(device: BorrowedFd<'_>, image: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    let info = LoopInfo {
+        device: 0,
+        inode: 0,
+        rdevice: 0,
+        offset: 0,
+        size_limit: 0,
+        number: 0,
+        encrypt_type: 0,
+        encrypt_key_size: 0,
+        flags: LO_FLAGS_AUTOCLEAR,
+        file_name: [0; 64],
+        crypt_name: [0; 64],
+        encrypt_key: [0; 32],
+        init: [0; 2],
+    };
+    let fd = image.as_raw_fd().cast_unsigned();
+    let config = LoopConfig { fd, block_size: LOOP_BLOCK_BYTES, info, reserved: [0; 8] };
+    // SAFETY: LOOP_CONFIGURE reads one `struct loop_config`, which lives through the call.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) };
+    check(libc::c_long::from(result))?;
+    Ok(())
+}
+
+/// The number of a loop device that was free a moment ago.
+pub(crate) fn loop_free(control: BorrowedFd<'_>) -> rustix::io::Result<u32> {
+    // SAFETY: LOOP_CTL_GET_FREE takes no argument.
+    let result = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
+    Ok(u32::try_from(check(libc::c_long::from(result))?).unwrap_or(0))
+}
+
+/// Sets the ids with which this thread makes files. Gives up the file capabilities of root as a side
+/// effect, when `uid` is not 0.
+pub(crate) fn set_file_ids(id: u32) {
+    // SAFETY: changes only this thread's credentials; it cannot fail in a way that it reports.
+    unsafe { libc::syscall(libc::SYS_setfsgid, id) };
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_setfsuid, id) };
+}
+
+/// Leaves the session keyring for a new, empty one.
+pub(crate) fn new_session_keyring() -> rustix::io::Result<()> {
+    let name: *const libc::c_char = std::ptr::null();
+    // SAFETY: a null name asks for an anonymous keyring.
+    check(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, name) })?;
+    Ok(())
+}
+
+/// Asks the kernel to kill this process when the thread that made it dies.
+pub(crate) fn die_with_parent() -> rustix::io::Result<()> {
+    // SAFETY: takes plain numbers.
+    check(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) })?;
+    Ok(())
+}
+
+/// Installs a seccomp filter on this thread. The caller needs `CAP_SYS_ADMIN` in its user namespace.
+pub(crate) fn install_seccomp(program: &[libc::sock_filter]) -> rustix::io::Result<()> {
+    let Ok(len) = u16::try_from(program.len()) else { return Err(Errno::INVAL) };
+    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    let no_flags: libc::c_ulong = 0;
+    // SAFETY: the program and its header live through the call; the kernel copies and only reads them.
+    check(unsafe {
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, no_flags, &raw const program)
+    })?;
+    Ok(())
+}
+
+/// Makes `target` a copy of `source`, without close-on-exec. The kernel's `dup3`.
+pub(crate) fn place_fd(source: BorrowedFd<'_>, target: libc::c_int) -> rustix::io::Result<()> {
+    // SAFETY: only for a process that owns its descriptor table alone and knows what `target` holds.
+    check(unsafe { libc::syscall(libc::SYS_dup3, source.as_raw_fd(), target, 0) })?;
+    Ok(())
+}
+
+/// Marks every descriptor from `first` on to be closed at exec.
+pub(crate) fn close_on_exec_from(first: libc::c_uint) -> rustix::io::Result<()> {
+    // SAFETY: marks, closes nothing now.
+    check(unsafe {
+        libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    })?;
+    Ok(())
+}
+
+/// Sets every signal's action to the default. Only for a process whose action table is its own.
+pub(crate) fn default_signal_actions() {
+    /// Signal numbers that Linux has.
+    const LAST: libc::c_int = 64;
+    /// The kernel's `struct sigaction` of the default action: all zero, on every architecture.
+    const DEFAULT: [u64; 4] = [0; 4];
+    /// Bytes of the kernel's signal set.
+    const SET_BYTES: usize = 8;
+    for signal in 1..=LAST {
+        let old: *mut u64 = std::ptr::null_mut();
+        // SAFETY: the kernel reads one zeroed structure. KILL and STOP are refused, as they should be.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, DEFAULT.as_ptr(), old, SET_BYTES) };
+    }
+}
+
+/// The signals a thread holds back, to put them back later.
+pub(crate) struct SignalMask(u64);
+
+/// Holds back all signals of this thread.
+pub(crate) fn block_signals() -> SignalMask {
+    let mut old = 0;
+    set_mask(u64::MAX, Some(&mut old));
+    SignalMask(old)
+}
+
+impl SignalMask {
+    /// No signal held back.
+    pub(crate) const EMPTY: Self = Self(0);
+
+    /// Makes this the thread's mask.
+    pub(crate) fn restore(&self) {
+        set_mask(self.0, None);
+    }
+}
+
+fn set_mask(mask: u64, old: Option<&mut u64>) {
+    let old = old.map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    // SAFETY: both sets are eight bytes, the kernel's size, and live through the call.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, old, size_of::<u64>())
+    };
+}
+
+/// Runs the program behind `program` with descriptors, arguments and environment as they are.
+/// Returns only on failure.
+pub(crate) fn exec_fd(
+    program: BorrowedFd<'_>,
+    argv: &[*const libc::c_char],
+    envp: &[*const libc::c_char],
+) -> Errno {
+    let empty = c"";
+    // SAFETY: both arrays end with a null pointer (their only maker, `Launch`, sees to it) and their
+    // strings outlive this call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            program.as_raw_fd(),
+            empty.as_ptr(),
+            argv.as_ptr(),
+            envp.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    check(result).err().unwrap_or(Errno::INVAL)
+}
+
+/// Ends this process at once, without running anything of the program that it shares memory with.
+pub(crate) fn exit_now(code: libc::c_int) -> ! {
+    loop {
+        // SAFETY: does not return.
+        unsafe { libc::syscall(libc::SYS_exit_group, code) };
+    }
+}
+
+/// A stack for a process that shares this one's memory.
+#[derive(Debug)]
+pub(crate) struct Stack {
+    base: *mut libc::c_void,
+    bytes: usize,
+}
+
+impl Stack {
+    /// Maps a stack of `bytes` with a guard page below.
+    pub(crate) fn new(bytes: usize) -> io::Result<Self> {
+        const GUARD_BYTES: usize = 64 << 10;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE;
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh anonymous mapping.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes + GUARD_BYTES, rights, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let stack = Self { base, bytes: bytes + GUARD_BYTES };
+        // SAFETY: the lowest part of the mapping made above.
+        if unsafe { libc::mprotect(base, GUARD_BYTES, libc::PROT_NONE) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(stack)
+    }
+
+    fn top(&self) -> *mut libc::c_void {
+        // SAFETY: one past the end of the mapping; the stack grows down from there. Page aligned.
+        unsafe { self.base.byte_add(self.bytes) }
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping that `new` made; no process runs on it any more.
+        unsafe { libc::munmap(self.base, self.bytes) };
+    }
+}
+
+/// A child process.
+#[derive(Debug)]
+pub(crate) struct Child {
+    /// Its process id here.
+    pub(crate) pid: libc::pid_t,
+    /// A descriptor that means it, and only it.
+    pub(crate) pidfd: OwnedFd,
+}
+
+/// Starts `entry(argument)` in a new process that shares this one's memory, with `flags` for more.
+///
+/// Does not copy page tables, however large this process is. With `CLONE_VFORK` in `flags` this
+/// thread sleeps until the child has executed another program or ended.
+///
+/// # Safety
+/// `entry` must be async-signal-safe and must not return; `argument` and `stack` must stay valid and
+/// untouched until the child has executed another program or has ended.
+pub(crate) unsafe fn clone_sharing_memory(
+    entry: extern "C" fn(*mut libc::c_void) -> libc::c_int,
+    argument: *mut libc::c_void,
+    stack: &Stack,
+    flags: libc::c_int,
+) -> io::Result<Child> {
+    let mut pidfd: libc::c_int = -1;
+    let flags = flags | libc::CLONE_VM | libc::CLONE_PIDFD | libc::SIGCHLD;
+    // SAFETY: by this function's own contract; `pidfd` is where CLONE_PIDFD stores the descriptor.
+    let pid = unsafe { libc::clone(entry, stack.top(), flags, argument, &raw mut pidfd) };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel made this descriptor for us and nobody else knows it.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    Ok(Child { pid, pidfd })
+}
+
+/// Sleeps until a signal ends this process.
+pub(crate) fn sleep_forever() -> ! {
+    loop {
+        let none: *const libc::c_void = std::ptr::null();
+        // SAFETY: ppoll on no descriptors without a timeout.
+        unsafe { libc::syscall(libc::SYS_ppoll, none, 0, none, none, 0) };
+    }
+}
+
+/// Opens a path inside the user namespace of this thread's credentials and writes `bytes` to it.
+pub(crate) fn write_file(path: &CStr, bytes: &[u8]) -> rustix::io::Result<()> {
+    use rustix::fs::{Mode, OFlags};
+    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(file.as_fd(), bytes)?;
+    Ok(())
+}
+
+/// Leaves namespaces for new ones.
+pub(crate) fn unshare(flags: rustix::thread::UnshareFlags) -> rustix::io::Result<()> {
+    // SAFETY: no caller passes FILES, the one flag that is a hazard.
+    unsafe { rustix::thread::unshare_unsafe(flags) }
+}
+
+/// Becomes user and group 0 of the current user namespace, without further groups. Only this thread:
+/// libc's functions of these names would change all threads of the process.
+pub(crate) fn become_root() -> rustix::io::Result<()> {
+    let none: *const libc::gid_t = std::ptr::null();
+    // SAFETY: an empty list.
+    check(unsafe { libc::syscall(libc::SYS_setgroups, 0, none) })?;
+    // SAFETY: plain numbers.
+    check(unsafe { libc::syscall(libc::SYS_setresgid, 0, 0, 0) })?;
+    // SAFETY: plain numbers.
+    check(unsafe { libc::syscall(libc::SYS_setresuid, 0, 0, 0) })?;
+    Ok(())
+}

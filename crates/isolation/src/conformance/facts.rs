@@ -1,0 +1,120 @@
+//! What it looks like from inside.
+
+use atoll_core::spec::Resources;
+
+use super::{Harness, Sandbox};
+
+/// Its own name, process 1, devices, terminals, shared memory, writable places.
+pub async fn it_is_a_computer_of_its_own(harness: &dyn Harness) {
+    let sandbox = Sandbox::create(harness, Resources::default()).await;
+    assert_eq!(sandbox.see("hostname").await, "conformance");
+    assert_eq!(sandbox.see("cat /etc/hostname").await, "conformance");
+    assert!(sandbox.see("cat /etc/hosts").await.contains("conformance"));
+    let pids = sandbox.see("cd /proc; echo [0-9]*").await;
+    assert!(pids.starts_with("1 ") && pids.split(' ').count() <= 6, "processes: {pids}");
+    sandbox.see("echo x > /dev/null && head -c 4 /dev/urandom > /dev/shm/x && test -s /dev/shm/x").await;
+    sandbox.see("test -c /dev/tty && test -e /dev/ptmx && test -e /dev/fd/0 && test -d /dev/pts").await;
+    sandbox.see("for d in /tmp /var/tmp /root /etc /run; do touch $d/probe || exit 1; done").await;
+    assert_eq!(sandbox.see("stat -c %a /tmp").await, "1777");
+    assert_eq!(sandbox.see("script -qec 'tty' /dev/null").await, "/dev/pts/0");
+    sandbox.destroy().await;
+}
+
+/// No file, process or mount of the host's.
+pub async fn nothing_of_the_host_is_visible(harness: &dyn Harness) {
+    let sandbox = Sandbox::create(harness, Resources::default()).await;
+    let marker = std::env::temp_dir().join(format!("atoll-marker-{}", sandbox.id));
+    std::fs::write(&marker, "host").unwrap();
+    let output = sandbox.run(&format!("cat {}", marker.display())).await;
+    std::fs::remove_file(&marker).unwrap();
+    assert_ne!(output.code, 0, "the host's file is visible: {output:?}");
+    // Neither through the root or the descriptors of the agent.
+    for way in ["/proc/1/root", "/proc/1/cwd", "/proc/1/fd/3/..", "/proc/1/fd/4/../../..", "/proc/1/fd/4/.."] {
+        let output = sandbox.run(&format!("ls -d {way}/etc/shadow- {way}/boot {way}/home/*")).await;
+        let outside = output.stdout.lines().filter(|line| !line.ends_with("/home/user")).count();
+        assert_eq!(outside, 0, "{way} leads out: {output:?}");
+    }
+    let names = sandbox.see("cat /proc/[0-9]*/comm | sort -u | tr '\\n' ' '").await;
+    let own = std::fs::read_to_string("/proc/self/comm").unwrap();
+    assert!(!names.contains(own.trim()), "the host's processes are visible: {names}");
+    sandbox.destroy().await;
+}
+
+/// Mounting, namespaces, kernel settings, modules, keys, tracing the kernel: refused to root.
+pub async fn root_has_no_power_over_the_kernel(harness: &dyn Harness) {
+    let sandbox = Sandbox::create(harness, Resources::default()).await;
+    let refused = [
+        "mount -t tmpfs none /mnt",
+        "mount --bind /tmp /mnt",
+        "mount -o remount,rw /proc/sys",
+        "umount /proc/sys",
+        "umount /dev",
+        "unshare --user true",
+        "unshare --mount true",
+        "unshare --net true",
+        "unshare --pid --fork true",
+        "nsenter --target 1 --mount true",
+        "chroot /proc/1/root unshare --user true",
+        "echo x > /proc/sys/kernel/hostname",
+        "echo 1 > /proc/sys/vm/drop_caches",
+        "echo 1 > /proc/sys/net/ipv4/ip_forward",
+        "echo 5 > /proc/sys/user/max_user_namespaces",
+        "echo b > /proc/sysrq-trigger",
+        "head -c 1 /proc/kcore | grep -q .",
+        "hostname other",
+        "mknod /tmp/disk b 254 0",
+        "dmesg",
+        "renice -n -5 1",
+        "ls /sys/firmware | grep -q .",
+        "touch /sys/kernel/x",
+    ];
+    for script in refused {
+        let output = sandbox.run(script).await;
+        assert_ne!(output.code, 0, "allowed: {script}: {output:?}");
+    }
+    // Namespaces by a call whose flags a filter cannot see: clone3 with a user namespace.
+    let clone3 = "perl -e '$a = pack(\"Q11\", 0x10000000, 0, 0, 0, 17, 0, 0, 0, 0, 0, 0); \
+                  $r = syscall(435, $a, 88); exit 0 if $r == 0; exit($r > 0 ? 0 : 1)'";
+    assert_ne!(sandbox.run(clone3).await.code, 0, "clone3 made a user namespace");
+    let caps = sandbox.see("sed -n 's/^CapBnd:\\t//p' /proc/self/status").await;
+    let caps = u64::from_str_radix(&caps, 16).unwrap();
+    for (name, bit) in [("NET_ADMIN", 12), ("NET_RAW", 13), ("SYS_MODULE", 16), ("SYS_ADMIN", 21), ("SYS_RESOURCE", 24)] {
+        assert_eq!(caps >> bit & 1, 0, "root may have CAP_{name}");
+    }
+    sandbox.destroy().await;
+}
+
+/// Loopback works, low ports need no privilege, and there is no way out.
+pub async fn there_is_only_loopback(harness: &dyn Harness) {
+    let sandbox = Sandbox::create(harness, Resources::default()).await;
+    let interfaces = sandbox.see("sed -n 's/^ *\\([^:]*\\):.*/\\1/p' /proc/net/dev").await;
+    assert_eq!(interfaces, "lo");
+    let listen_and_connect = "perl -MIO::Socket::INET -e '\
+        $s = IO::Socket::INET->new(Listen => 1, LocalAddr => \"127.0.0.1:80\") or die \"listen: $@\"; \
+        $c = IO::Socket::INET->new(PeerAddr => \"127.0.0.1:80\") or die \"connect: $@\"; print \"ok\"'";
+    let output = sandbox.run_as("user", listen_and_connect).await;
+    assert_eq!((output.code, output.stdout.as_str()), (0, "ok"), "{output:?}");
+    for address in ["192.0.2.1:80", "169.254.169.254:80"] {
+        let connect = format!(
+            "perl -MIO::Socket::INET -e 'exit(IO::Socket::INET->new(PeerAddr => \"{address}\", Timeout => 5) ? 0 : 1)'"
+        );
+        assert_eq!(sandbox.run(&connect).await.code, 1, "{address} answers");
+    }
+    sandbox.destroy().await;
+}
+
+/// Root is root inside, the user is not; ids and owners are those of the image.
+pub async fn root_and_user_are_what_they_seem(harness: &dyn Harness) {
+    let sandbox = Sandbox::create(harness, Resources::default()).await;
+    assert_eq!(sandbox.see("id -u; id -g").await, "0\n0");
+    assert_eq!(sandbox.see("stat -c %u:%g / /etc /usr /etc/passwd | sort -u").await, "0:0");
+    assert_eq!(sandbox.see("touch /tmp/f && chown 33:44 /tmp/f && stat -c %u:%g /tmp/f").await, "33:44");
+    assert_eq!(sandbox.see("cp /usr/bin/id /tmp/id && chmod 4755 /tmp/id && stat -c %a /tmp/id").await, "4755");
+    let user = sandbox.run_as("user", "id -u; echo ~; touch ~/mine && stat -c %u ~/mine; /tmp/id -u").await;
+    assert_eq!(user.stdout, "1000\n/home/user\n1000\n0\n", "set-user-id works: {user:?}");
+    for script in ["echo x >> /etc/passwd", "ls /root", "kill -9 1"] {
+        let output = sandbox.run_as("user", script).await;
+        assert_ne!(output.code, 0, "allowed to the user: {script}: {output:?}");
+    }
+    sandbox.destroy().await;
+}

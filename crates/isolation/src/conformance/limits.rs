@@ -1,0 +1,80 @@
+//! Limits hold, inside and only inside.
+
+use std::time::Instant;
+
+use atoll_core::spec::Resources;
+
+use super::{Harness, Sandbox, eventually};
+
+const MIB: u64 = 1 << 20;
+
+/// A command that eats memory is killed and counted; the sandbox lives on.
+pub async fn memory_kills_only_inside(harness: &dyn Harness) {
+    let limits = Resources { memory_bytes: 64 * MIB, ..Resources::default() };
+    let sandbox = Sandbox::create(harness, limits).await;
+    let output = sandbox.run("tail /dev/zero").await;
+    assert_ne!(output.code, 0, "{output:?}");
+    let usage = sandbox.driver.usage(&sandbox.id).await.unwrap();
+    assert!(usage.oom_kills >= 1, "{usage:?}");
+    assert!(usage.memory_peak_bytes <= 64 * MIB, "{usage:?}");
+    assert_eq!(sandbox.see("echo alive").await, "alive");
+    sandbox.destroy().await;
+}
+
+/// No more processes than allowed, whatever is tried.
+pub async fn processes_are_counted(harness: &dyn Harness) {
+    let sandbox = Sandbox::create(harness, Resources { pids: 24, ..Resources::default() }).await;
+    let output = sandbox.run("i=0; while [ $i -lt 64 ]; do sleep 1000 & i=$((i+1)); done").await;
+    assert!(output.code != 0 && output.stderr.contains("fork"), "{output:?}");
+    let usage = sandbox.driver.usage(&sandbox.id).await.unwrap();
+    assert!(usage.pids <= 24 && usage.pids > 8, "{usage:?}");
+    sandbox.destroy().await;
+}
+
+/// Writing beyond the limit fails with "no space left"; removing makes room; `df` tells the truth.
+pub async fn the_disk_is_full_only_inside(harness: &dyn Harness) {
+    let limits = Resources { disk_bytes: 48 * MIB, ..Resources::default() };
+    let sandbox = Sandbox::create(harness, limits).await;
+    let output = sandbox.run("head -c 96M /dev/zero > /root/big").await;
+    assert!(output.code != 0 && output.stderr.contains("No space left"), "{output:?}");
+    let size: u64 = sandbox.see("df -B1 --output=size / | tail -n 1").await.parse().unwrap();
+    assert!(size <= 48 * MIB && size > 24 * MIB, "df shows {size}");
+    assert_eq!(sandbox.see("rm /root/big; echo room > /root/small; cat /root/small").await, "room");
+    let usage = sandbox.driver.usage(&sandbox.id).await.unwrap();
+    assert!(usage.disk_bytes > 0 && usage.disk_bytes <= 48 * MIB, "{usage:?}");
+    sandbox.destroy().await;
+}
+
+/// A busy loop gets its share of time and no more. Judged by the CPU time it got, so a slow machine, which
+/// can only give less, cannot fail it.
+pub async fn cpu_time_is_throttled(harness: &dyn Harness) {
+    let sandbox = Sandbox::create(harness, Resources { cpu_millis: 200, ..Resources::default() }).await;
+    let used = || async { sandbox.driver.usage(&sandbox.id).await.unwrap().cpu_us };
+    let (start, before) = (Instant::now(), used().await);
+    sandbox.run("timeout 2 sh -c 'while :; do :; done'").await;
+    let got = used().await - before;
+    let elapsed = start.elapsed().as_micros();
+    // A fifth, and one period of slack at each end.
+    let allowed = elapsed / 5 + 2 * 100_000 / 5;
+    assert!(got > 0 && u128::from(got) <= allowed, "got {got} of {elapsed} microseconds");
+    sandbox.destroy().await;
+}
+
+/// New limits hold at once, in both directions.
+pub async fn limits_change_while_it_lives(harness: &dyn Harness) {
+    let small = Resources { pids: 16, memory_bytes: 64 * MIB, ..Resources::default() };
+    let large = Resources { pids: 256, memory_bytes: 512 * MIB, ..small };
+    let sandbox = Sandbox::create(harness, small).await;
+    let crowd = "i=0; while [ $i -lt 32 ]; do sleep 1000 & i=$((i+1)); done; kill $(jobs -p)";
+    assert_ne!(sandbox.run(crowd).await.code, 0);
+    sandbox.driver.update(&sandbox.id, &large).await.unwrap();
+    eventually("the larger limit lets the crowd in", || async {
+        (sandbox.run(crowd).await.code == 0).then_some(())
+    })
+    .await;
+    sandbox.driver.update(&sandbox.id, &small).await.unwrap();
+    assert_ne!(sandbox.run("tail /dev/zero").await.code, 0);
+    let usage = sandbox.driver.usage(&sandbox.id).await.unwrap();
+    assert!(usage.memory_bytes <= 64 * MIB, "{usage:?}");
+    sandbox.destroy().await;
+}

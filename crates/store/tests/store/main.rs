@@ -1,0 +1,10 @@
+//! The store on real databases.
+
+#[cfg(test)]
+mod postgres;
+#[cfg(test)]
+mod schema;
+#[cfg(test)]
+mod sqlite;
+#[cfg(test)]
+mod support;
