@@ -88,7 +88,7 @@ impl Drop for Blob {
         used.remove(&self.digest);
         if self.consumed.load(Ordering::Relaxed) {
             // What stays is found by the next pull or by prune.
-            let _ = fs::remove_file(self.path());
+            drop(fs::remove_file(self.path()));
         }
     }
 }
@@ -159,7 +159,7 @@ impl Blob {
 
     fn discard(&self) {
         // If this fails the file is found damaged next time.
-        let _ = fs::remove_file(self.path());
+        drop(fs::remove_file(self.path()));
     }
 }
 

@@ -22,6 +22,7 @@ mod fetch;
 mod image;
 mod layer;
 pub mod limits;
+mod load;
 
 mod manifest;
 mod progress;
@@ -29,6 +30,7 @@ mod pull;
 mod reference;
 mod registry;
 mod retry;
+mod source;
 
 mod store;
 

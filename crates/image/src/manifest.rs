@@ -254,8 +254,7 @@ impl Config {
 
     /// Checks that the image is for `wanted` and has as many layers as its manifest.
     pub(crate) fn check(&self, wanted: &Platform, layers: usize) -> Result<()> {
-        let found =
-            Platform { os: self.os.clone(), architecture: self.architecture.clone(), variant: None };
+        let found = Platform { os: self.os.clone(), architecture: self.architecture.clone(), variant: None };
         if !found.is_like(wanted) {
             let found = vec![found.to_string()];
             return Err(ImageError::PlatformMismatch { wanted: wanted.to_string(), found });

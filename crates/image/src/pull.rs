@@ -15,7 +15,9 @@ use crate::error::{ImageError, Result};
 use crate::fetch::Blob;
 use crate::image::{Image, Record, chains};
 use crate::layer::{Expected, Packed, Prepared, unpack};
-use crate::limits::{CONFIG_MAX_BYTES, FETCH_PARALLEL_COUNT, INDEX_MAX_DEPTH, PROGRESS_INTERVAL, STALL_DEFAULT};
+use crate::limits::{
+    CONFIG_MAX_BYTES, FETCH_PARALLEL_COUNT, INDEX_MAX_DEPTH, PROGRESS_INTERVAL, STALL_DEFAULT,
+};
 use crate::manifest::{Config, Descriptor, Manifest, Platform, select};
 use crate::progress::{LayerEvent, Phase, Progress};
 use crate::reference::Reference;
@@ -162,7 +164,7 @@ impl Images {
                 .buffered(FETCH_PARALLEL_COUNT)
                 .try_for_each(async |blob| {
                     // The other side only goes away with an error of its own.
-                    let _ = sender.send(blob).await;
+                    drop(sender.send(blob).await);
                     Ok(())
                 })
                 .await

@@ -35,8 +35,11 @@ impl Reference {
                 }
             })
         })?;
+        if inner.repository().bytes().any(|b| b.is_ascii_uppercase()) {
+            return Err(bad("the repository has upper-case letters"));
+        }
         let digest = match inner.digest() {
-            Some(text) => Some(text.parse().map_err(|_: ImageError| bad("bad digest"))?),
+            Some(text) => Some(text.parse().map_err(|_cause: ImageError| bad("bad digest"))?),
             None => None,
         };
         Ok(Self { inner, digest })

@@ -7,7 +7,6 @@
 //! over plain HTTP only when the registry itself is spoken to that way. They never follow a redirect to
 //! another host, and a redirect from HTTPS to HTTP is refused.
 
-use std::error::Error as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -82,7 +81,7 @@ impl Registry {
         } else if is_loopback(&registry.host) && options.extra_ca_pem.is_none() {
             let probe = registry.client.get(format!("{}/v2/", registry.base));
             match tokio::time::timeout(registry.stall, probe.send()).await {
-                Ok(Err(error)) if error.is_connect() && certificate_error(&error).is_none() => {
+                Ok(Err(error)) if speaks_no_tls(&error) => {
                     registry.base = plain;
                 }
                 Ok(Err(error)) => return Err(registry.failed(&error)),
@@ -111,7 +110,11 @@ impl Registry {
         let body = self.body(response, MANIFEST_MAX_BYTES).await?;
         let digest = Digest::of(&body);
         // A digest that pins wins over what the registry says it sent.
-        let expected = if wanted.contains(':') { Some(wanted) } else { announced.as_ref().and_then(|v| v.to_str().ok()) };
+        let expected = if wanted.contains(':') {
+            Some(wanted)
+        } else {
+            announced.as_ref().and_then(|v| v.to_str().ok())
+        };
         match expected {
             Some(expected) if expected.starts_with("sha256:") && expected != digest.as_str() => {
                 let why = format!("the manifest is {digest}");
@@ -138,7 +141,7 @@ impl Registry {
         let mut headers = HeaderMap::new();
         if from > 0 {
             let range = HeaderValue::try_from(format!("bytes={from}-"))
-                .map_err(|_| self.invalid("an offset is no header"))?;
+                .map_err(|_cause| self.invalid("an offset is no header"))?;
             headers.insert(RANGE, range);
         }
         let url = self.url(&format!("blobs/{digest}"))?;
@@ -158,7 +161,9 @@ impl Registry {
         let mut body = Vec::new();
         while let Some(chunk) = self.chunk(&mut response).await? {
             if (body.len() + chunk.len()) as u64 > limit {
-                return Err(self.invalid(format!("more than {limit} bytes where fewer were announced")).into());
+                return Err(self
+                    .invalid(format!("more than {limit} bytes where fewer were announced"))
+                    .into());
             }
             body.extend_from_slice(&chunk);
         }
@@ -167,7 +172,7 @@ impl Registry {
 
     fn url(&self, rest: &str) -> Result<Url> {
         Url::parse(&format!("{}/v2/{}/{rest}", self.base, self.repository))
-            .map_err(|_| self.invalid("its name makes no address"))
+            .map_err(|_cause| self.invalid("its name makes no address"))
     }
 
     /// One request, with a second try after a challenge.
@@ -212,7 +217,8 @@ impl Registry {
             }
             .into()),
             408 | 425 | 429 | 500..=599 => {
-                let wait = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+                let wait =
+                    response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
                 let wait = wait.map(|seconds| Duration::from_secs(seconds).min(BACKOFF_MAX));
                 Err(Failure::Transient { why: format!("it answers {status}"), wait })
             }
@@ -238,7 +244,7 @@ impl Registry {
             (Challenge::Basic, Some(Credentials::Basic { username, password })) => {
                 // Built by the HTTP library, which knows the encoding and marks it as sensitive.
                 let request = self.client.get(&self.base).basic_auth(username, Some(password.reveal()));
-                let request = request.build().map_err(|_| self.denied())?;
+                let request = request.build().map_err(|_cause| self.denied())?;
                 Ok(request.headers().get(AUTHORIZATION).cloned().ok_or_else(|| self.denied())?)
             }
             (Challenge::Basic, _) => Err(self.denied().into()),
@@ -246,7 +252,8 @@ impl Registry {
     }
 
     async fn token(&self, realm: &str, service: Option<&str>) -> Result<HeaderValue, Failure> {
-        let mut url = Url::parse(realm).map_err(|_| self.invalid("its token server has no valid address"))?;
+        let mut url =
+            Url::parse(realm).map_err(|_cause| self.invalid("its token server has no valid address"))?;
         let plain = self.base.starts_with("http:");
         if !(url.scheme() == "https" || (plain && url.scheme() == "http")) {
             return Err(self.invalid("its token server is not reached over HTTPS").into());
@@ -262,7 +269,7 @@ impl Registry {
         let response = self.judge(self.transmit(request).await?, "token")?;
         let body = self.body(response, TOKEN_MAX_BYTES).await?;
         let token: Token =
-            serde_json::from_slice(&body).map_err(|_| self.invalid("its token server gave no token"))?;
+            serde_json::from_slice(&body).map_err(|_cause| self.invalid("its token server gave no token"))?;
         let token = token.token.or(token.access_token).filter(|token| !token.is_empty());
         let token = token.ok_or_else(|| self.invalid("its token server gave no token"))?;
         Ok(secret_header(format!("Bearer {token}")).ok_or_else(|| self.invalid("its token is malformed"))?)
@@ -303,8 +310,8 @@ fn secret_header(text: String) -> Option<HeaderValue> {
 
 fn client(options: &PullOptions) -> Result<Client> {
     let redirects = reqwest::redirect::Policy::custom(|attempt| {
-        let downgrade = attempt.url().scheme() != "https"
-            && attempt.previous().iter().any(|url| url.scheme() == "https");
+        let downgrade =
+            attempt.url().scheme() != "https" && attempt.previous().iter().any(|url| url.scheme() == "https");
         if downgrade || attempt.previous().len() > REDIRECTS_MAX_COUNT {
             return attempt.error("refused");
         }
@@ -318,7 +325,7 @@ fn client(options: &PullOptions) -> Result<Client> {
         .no_proxy();
     if let Some(pem) = &options.extra_ca_pem {
         let certificates = reqwest::Certificate::from_pem_bundle(pem.as_bytes())
-            .map_err(|_| bad_ca("not a PEM certificate"))?;
+            .map_err(|_cause| bad_ca("not a PEM certificate"))?;
         if certificates.is_empty() {
             return Err(bad_ca("no certificate in it"));
         }
@@ -337,18 +344,27 @@ fn is_loopback(host: &str) -> bool {
 
 /// What is wrong with the certificate, if that is why a connection failed.
 fn certificate_error(error: &reqwest::Error) -> Option<String> {
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let tls = error.downcast_ref::<rustls::Error>().or_else(|| {
-            let inner = error.downcast_ref::<std::io::Error>()?.get_ref()?;
-            inner.downcast_ref::<rustls::Error>()
-        });
-        if let Some(rustls::Error::InvalidCertificate(why)) = tls {
-            return Some(atoll_core::error::shorten(&why.to_string()));
-        }
-        cause = error.source();
+    match tls_error(error) {
+        Some(rustls::Error::InvalidCertificate(why)) => Some(atoll_core::error::shorten(&why.to_string())),
+        Some(_) | None => None,
     }
-    None
+}
+
+/// Whether the other side answered, but not in TLS.
+fn speaks_no_tls(error: &reqwest::Error) -> bool {
+    matches!(tls_error(error), Some(rustls::Error::InvalidMessage(_)))
+}
+
+/// I/O errors hide what they wrap from `source`, so they are looked into.
+fn tls_error<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e rustls::Error> {
+    if let Some(tls) = error.downcast_ref::<rustls::Error>() {
+        return Some(tls);
+    }
+    let inside = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    match inside {
+        Some(inside) => tls_error(inside),
+        None => tls_error(error.source()?),
+    }
 }
 
 #[cfg(test)]

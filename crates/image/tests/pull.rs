@@ -38,7 +38,8 @@ fn layers() -> Vec<Vec<Entry>> {
         Entry::file("opt/new", b"new").xattr("user.note", b"a\nb"),
         Entry::hardlink("opt/same", "opt/new"),
     ];
-    let top = vec![Entry::file("lib/inner", b"inner"), Entry::file("tmp/file", b"t"), Entry::fifo("tmp/pipe")];
+    let top =
+        vec![Entry::file("lib/inner", b"inner"), Entry::file("tmp/file", b"t"), Entry::fifo("tmp/pipe")];
     vec![base, middle, top]
 }
 
@@ -53,12 +54,12 @@ fn listing(dir: &Path) -> Vec<String> {
         "-mindepth",
         "1",
         "-printf",
-        "%P %y %m %U:%G %n %l ",
+        "%P %y %m %U:%G %l ",
         "(",
         "-type",
         "f",
         "-printf",
-        "%s %T@",
+        "%n %s %T@",
         ",",
         "-printf",
         "\\n",
@@ -78,7 +79,8 @@ impl Mounted {
         let empty = dir.path().join("empty");
         std::fs::create_dir_all(&empty).unwrap();
         std::fs::create_dir(dir.path().join("merged")).unwrap();
-        let lowers: Vec<_> = image.layers.iter().rev().chain([&empty]).map(|p| p.display().to_string()).collect();
+        let lowers: Vec<_> =
+            image.layers.iter().rev().chain([&empty]).map(|p| p.display().to_string()).collect();
         let options = format!("lowerdir={}", lowers.join(":"));
         atoll_testing::run(
             std::process::Command::new("mount")
@@ -136,7 +138,9 @@ async fn passwords_are_asked_for_and_never_shown() {
             Ok(_) => assert!(works),
             Err(error) => {
                 assert!(!works, "{error}");
-                assert!(matches!(&error, ImageError::RegistryDenied { with_credentials, .. } if *with_credentials == given));
+                assert!(
+                    matches!(&error, ImageError::RegistryDenied { with_credentials, .. } if *with_credentials == given)
+                );
                 let shown = format!("{error:?} {:?}", error.to_core());
                 assert!(!shown.contains("wrong secret"), "{shown}");
             }

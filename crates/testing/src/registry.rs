@@ -100,14 +100,14 @@ fn configuration(flavour: Flavour, port: u16, dir: &Path) -> String {
             let line = run(Command::new("htpasswd").args(["-nbB", USERNAME, PASSWORD]));
             let file = dir.join("htpasswd");
             fs::write(&file, line).expect("write a password file");
-            text.push_str(&format!("auth: {{htpasswd: {{realm: test, path: {}}}}}\n", file.display()));
+            text += &format!("auth: {{htpasswd: {{realm: test, path: {}}}}}\n", file.display());
         }
         Flavour::Tls => certificates(dir),
     }
-    text.push_str(&format!("http: {{addr: '127.0.0.1:{port}'"));
+    text += &format!("http: {{addr: '127.0.0.1:{port}'");
     if flavour == Flavour::Tls {
         let (pem, key) = (dir.join("server.pem"), dir.join("server.key"));
-        text.push_str(&format!(", tls: {{certificate: {}, key: {}}}", pem.display(), key.display()));
+        text += &format!(", tls: {{certificate: {}, key: {}}}", pem.display(), key.display());
     }
     text.push_str("}\n");
     text
@@ -118,7 +118,8 @@ fn certificates(dir: &Path) {
         run(Command::new("openssl").current_dir(dir).args(args));
     };
     let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
-    let ca = ["-x509", "-days", "2", "-subj", "/CN=atoll test authority", "-keyout", "ca.key", "-out", "ca.pem"];
+    let ca =
+        ["-x509", "-days", "2", "-subj", "/CN=atoll test authority", "-keyout", "ca.key", "-out", "ca.pem"];
     openssl(&[&["req"], &key[..], &ca[..]].concat());
     let request = ["-subj", "/CN=127.0.0.1", "-keyout", "server.key", "-out", "server.csr"];
     openssl(&[&["req"], &key[..], &request[..]].concat());

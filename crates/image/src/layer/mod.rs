@@ -13,10 +13,12 @@
 //! a power failure layers of no recorded image are not trusted.
 
 mod apply;
+mod archive;
 mod sparse;
 mod tar_reader;
 mod tree;
 mod unpack;
 
+pub(crate) use archive::{Place, index};
 pub(crate) use tar_reader::unreadable;
-pub(crate) use unpack::{Expected, Packed, Prepared, boot_id, unpack};
+pub(crate) use unpack::{Expected, Packed, Prepared, boot_id, decoder, unpack};

@@ -23,11 +23,7 @@ pub(super) struct Map {
 }
 
 /// The map of an entry, if it is sparse. Consumes what part of the map is stored before the data.
-pub(super) fn map_of<R: Read>(
-    tar: &mut TarReader<R>,
-    header: &Header,
-    pax: &Pax,
-) -> Result<Option<Map>> {
+pub(super) fn map_of<R: Read>(tar: &mut TarReader<R>, header: &Header, pax: &Pax) -> Result<Option<Map>> {
     let find = |key: &[u8]| pax.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.as_slice());
     let (size, segments) = if header.entry_type().as_byte() == b'S' {
         gnu(tar, header)?
@@ -72,13 +68,13 @@ fn gnu<R: Read>(tar: &mut TarReader<R>, header: &Header) -> Result<(u64, Vec<Seg
         add(&mut segments, block.sparse())?;
         more = block.is_extended();
     }
-    Ok((first.real_size().map_err(|_| bad())?, segments))
+    Ok((first.real_size().map_err(|_cause| bad())?, segments))
 }
 
 fn add(segments: &mut Vec<Segment>, headers: &[GnuSparseHeader]) -> Result<()> {
     for header in headers.iter().filter(|header| !header.is_empty()) {
-        let offset = header.offset().map_err(|_| bad())?;
-        let bytes = header.length().map_err(|_| bad())?;
+        let offset = header.offset().map_err(|_cause| bad())?;
+        let bytes = header.length().map_err(|_cause| bad())?;
         segments.push(Segment { offset, bytes });
     }
     if segments.len() > SPARSE_SEGMENTS_MAX_COUNT {
@@ -121,7 +117,7 @@ fn stored<R: Read>(tar: &mut TarReader<R>) -> Result<Vec<Segment>> {
 }
 
 fn pairs(numbers: &[u64]) -> Result<Vec<Segment>> {
-    if numbers.len() % 2 != 0 || numbers.len() / 2 > SPARSE_SEGMENTS_MAX_COUNT {
+    if !numbers.len().is_multiple_of(2) || numbers.len() / 2 > SPARSE_SEGMENTS_MAX_COUNT {
         return Err(bad());
     }
     Ok(numbers.chunks_exact(2).map(|pair| Segment { offset: pair[0], bytes: pair[1] }).collect())

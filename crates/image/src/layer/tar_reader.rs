@@ -73,6 +73,10 @@ impl<R: Read> TarReader<R> {
         Self { inner, left: 0, padding: 0 }
     }
 
+    pub(super) fn get_ref(&self) -> &R {
+        &self.inner
+    }
+
     /// The next entry, or `None` at the end of the archive. What was not read of the last one is skipped.
     ///
     /// # Errors
@@ -249,7 +253,7 @@ fn parse_pax(mut data: &[u8]) -> Result<Pax> {
     // Zero bytes at the end are padding that some writers count in.
     while !data.is_empty() && data[0] != 0 {
         let space = data.iter().position(|b| *b == b' ').ok_or_else(bad)?;
-        let length = usize::try_from(parse_number(&data[..space])?).map_err(|_| bad())?;
+        let length = usize::try_from(parse_number(&data[..space])?).map_err(|_cause| bad())?;
         let record = data.get(space + 1..length).ok_or_else(bad)?;
         let (b'\n', record) = record.split_last().ok_or_else(bad)? else {
             return Err(bad());
@@ -314,7 +318,7 @@ mod tests {
 
     #[test]
     fn pax_values_are_binary() {
-        let pax = parse_pax(b"12 a=x\ny=\0z\n6 b=\n").unwrap();
+        let pax = parse_pax(b"12 a=x\ny=\0z\n5 b=\n").unwrap();
         assert_eq!(pax, [(b"a".to_vec(), b"x\ny=\0z".to_vec()), (b"b".to_vec(), Vec::new())]);
         for bad in [&b"99 a=b\n"[..], b"x a=b\n", b"6 ab\n\n", b"5 a=b", b"1 a=b\n", b"0 a=b\n"] {
             assert!(parse_pax(bad).is_err(), "{bad:?}");

@@ -86,9 +86,7 @@ pub(super) fn node(dir: &OwnedFd, name: &[u8]) -> Result<Node> {
     };
     Ok(match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => Node::Dir,
-        FileType::Symlink => {
-            Node::Symlink(fs::readlinkat(dir, name, Vec::new()).map_err(lost)?.into_bytes())
-        }
+        FileType::Symlink => Node::Symlink(fs::readlinkat(dir, name, Vec::new()).map_err(lost)?.into_bytes()),
         FileType::CharacterDevice if stat.st_rdev == 0 => Node::Whiteout,
         FileType::CharacterDevice
         | FileType::RegularFile

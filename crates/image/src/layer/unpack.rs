@@ -1,6 +1,6 @@
 //! One layer from its packed bytes to its place in the store.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -146,7 +146,7 @@ fn commit(work: &Path, prepared: &Prepared, layers: &Path) -> Result<()> {
         .and_then(|json| fs::write(work.join(DESCRIPTION), json))
         .and_then(|()| fs::rename(work, layers.join(&prepared.key)));
     done.or_else(|error| {
-        let _ = fs::remove_dir_all(work);
+        drop(fs::remove_dir_all(work));
         // Somebody else made the same layer at the same time: theirs is as good.
         if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists) {
             return Ok(());
@@ -192,7 +192,7 @@ fn archive_budget(budget: u64) -> u64 {
 }
 
 /// Chooses by what the bytes are, not by what the registry calls them: many are mislabelled.
-fn decoder<'r, R: io::BufRead + 'r>(mut packed: R) -> Result<Box<dyn Read + 'r>> {
+pub(crate) fn decoder<'r, R: io::BufRead + 'r>(mut packed: R) -> Result<Box<dyn Read + 'r>> {
     // The buffer is filled by one read, which for a stream may be short: top it up by hand.
     let mut head = Vec::new();
     while head.len() < 4 {
@@ -216,7 +216,6 @@ fn decoder<'r, R: io::BufRead + 'r>(mut packed: R) -> Result<Box<dyn Read + 'r>>
         _ => Ok(Box::new(whole)),
     }
 }
-
 
 /// Stops bombs: a limit on what comes out, and on its ratio to what went in.
 struct Bounded<R> {
