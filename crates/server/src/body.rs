@@ -1,12 +1,14 @@
 //! Request bodies: read whole up to a limit, or streamed with a limit on stalling.
 
-use std::future::Future;
+use std::io;
 use std::time::Duration;
 
 use atoll_core::{Code, Error};
 use axum::body::{Body, BodyDataStream};
 use bytes::{Bytes, BytesMut};
-use futures::StreamExt as _;
+use futures::{StreamExt as _, stream};
+use tokio::io::AsyncRead;
+use tokio_util::io::StreamReader;
 
 /// A body from which no byte comes for this long is given up.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -64,18 +66,11 @@ pub(crate) async fn read_all(body: Body, max: usize) -> Result<Bytes, Error> {
     Ok(all.freeze())
 }
 
-/// Moves a body into `sink`, piece by piece, at the pace of the slower.
-///
-/// # Errors
-/// As [`Pieces::next`], or what the sink says.
-pub(crate) async fn copy_to<F, Fut>(body: Body, mut sink: F) -> Result<(), Error>
-where
-    F: FnMut(Bytes) -> Fut,
-    Fut: Future<Output = Result<(), Error>>,
-{
-    let mut pieces = Pieces::new(body);
-    while let Some(piece) = pieces.next().await? {
-        sink(piece).await?;
-    }
-    Ok(())
+/// A body as a reader. What is wrong with it comes as an I/O error.
+pub(crate) fn reader(body: Body) -> impl AsyncRead + Send + Unpin + 'static {
+    let pieces = stream::try_unfold(Pieces::new(body), |mut pieces| async move {
+        let piece = pieces.next().await.map_err(io::Error::other)?;
+        Ok::<_, io::Error>(piece.map(|piece| (piece, pieces)))
+    });
+    StreamReader::new(Box::pin(pieces))
 }

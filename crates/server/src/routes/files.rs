@@ -194,14 +194,9 @@ pub(super) async fn remove_file(
 pub(super) struct StatFile {
     /// Absolute path in the sandbox.
     path: String,
-    /// Describe what a symbolic link points to (the default) rather than the link.
-    #[serde(default = "yes")]
-    #[param(default = true)]
+    /// Describe what a symbolic link points to, rather than the link itself.
+    #[serde(default)]
     follow: bool,
-}
-
-const fn yes() -> bool {
-    true
 }
 
 /// Describes a file, directory or link.

@@ -7,6 +7,7 @@ mod execs;
 mod files;
 mod images;
 mod keys;
+mod load;
 mod output;
 mod pull;
 mod registries;
@@ -58,6 +59,8 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(templates::get_template, templates::delete_template))
         .routes(routes!(images::list_images))
         .routes(routes!(pull::pull_image))
+        .routes(routes!(load::load_images))
+        .routes(routes!(load::import_image))
         .routes(routes!(images::prune_images))
         .routes(routes!(images::remove_image))
         .routes(routes!(registries::list_registries))

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_api::{ImageProgress, LayerPhase, PullImage};
-use atoll_core::{Error, Result, spec};
+use atoll_core::{Result, spec};
 use atoll_image::{Credentials, Image, LayerEvent, Phase, Platform, Progress, PullOptions};
 use axum::body::Body;
 use axum::extract::State;
@@ -54,14 +54,16 @@ pub(super) async fn pull_image(
     let reference = request.reference.clone();
     let options = options(&app, request).await?;
     let images = app.engine.images().clone();
-    let work = move |board: Arc<Board>| async move { images.pull(&reference, &options, &*board).await };
+    let work = move |board: Arc<Board>| async move {
+        images.pull(&reference, &options, &*board).await.map(|image| vec![image])
+    };
     with_progress(app, caller.request_id(), work).await
 }
 
 async fn options(app: &App, request: PullImage) -> Result<PullOptions> {
     let credentials = match request.credentials {
         Some(given) => Some(Credentials::Basic { username: given.username, password: given.password }),
-        None => match atoll_image::registry_host(&request.reference) {
+        None => match atoll_image::registry_of(&request.reference) {
             Ok(host) => app.engine.registry_credentials(&host).await?,
             Err(error) => return Err(image_error(error)),
         },
@@ -111,7 +113,7 @@ impl Board {
 pub(super) async fn with_progress<F, Fut>(app: App, request_id: &str, work: F) -> ApiResult<Response>
 where
     F: FnOnce(Arc<Board>) -> Fut + Send + 'static,
-    Fut: Future<Output = atoll_image::Result<Arc<Image>>> + Send,
+    Fut: Future<Output = atoll_image::Result<Vec<Arc<Image>>>> + Send,
 {
     let (lines, mut received) = mpsc::channel(LINES_MAX_COUNT);
     let task = AbortOnDropHandle::new(tokio::spawn(async move { report(app, work, lines).await }));
@@ -135,27 +137,35 @@ where
 async fn report<F, Fut>(app: App, work: F, lines: mpsc::Sender<Result<ImageProgress>>)
 where
     F: FnOnce(Arc<Board>) -> Fut,
-    Fut: Future<Output = atoll_image::Result<Arc<Image>>>,
+    Fut: Future<Output = atoll_image::Result<Vec<Arc<Image>>>>,
 {
     let board = Arc::new(Board::default());
     let mut work = Box::pin(work(Arc::clone(&board)));
     let mut ticks = tokio::time::interval(REPORT_EVERY);
     loop {
-        let ended: Option<Result<Arc<Image>, Error>> = tokio::select! {
+        let ended: Option<Result<Vec<Arc<Image>>>> = tokio::select! {
             ended = &mut work => Some(ended.map_err(image_error)),
             () = app.draining.cancelled() => Some(Err(shutting_down())),
             _ = ticks.tick() => None,
         };
-        let steps = board.take().into_iter().map(Ok);
-        let last = ended.map(|ended| ended.map(|image| ImageProgress::Done { image: convert::image(&image) }));
-        let done = last.is_some();
-        for line in steps.chain(last) {
-            if lines.send(line).await.is_err() {
+        let over = ended.is_some();
+        let mut steps: Vec<Result<ImageProgress>> = board.take().into_iter().map(Ok).collect();
+        match ended {
+            Some(Ok(images)) => steps.extend(images.iter().map(|image| Ok(done(image)))),
+            Some(Err(error)) => steps.push(Err(error)),
+            None => {}
+        }
+        for step in steps {
+            if lines.send(step).await.is_err() {
                 return;
             }
         }
-        if done {
+        if over {
             return;
         }
     }
+}
+
+fn done(image: &Image) -> ImageProgress {
+    ImageProgress::Done { image: convert::image(image) }
 }
