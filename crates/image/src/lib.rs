@@ -40,4 +40,5 @@ pub use image::Image;
 pub use manifest::Platform;
 pub use progress::{LayerEvent, NoProgress, Phase, Progress};
 pub use pull::{Credentials, PullOptions};
+pub use reference::registry_of;
 pub use store::{Images, Removed, Settings};

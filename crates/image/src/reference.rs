@@ -15,6 +15,14 @@ pub(crate) struct Reference {
     digest: Option<Digest>,
 }
 
+/// The registry that a reference names, as people write it: `docker.io`, `localhost:5000`.
+///
+/// # Errors
+/// [`ImageError::BadReference`].
+pub fn registry_of(reference: &str) -> Result<String> {
+    Ok(Reference::parse(reference)?.inner.registry().to_owned())
+}
+
 impl Reference {
     /// # Errors
     /// [`ImageError::BadReference`].

@@ -99,7 +99,11 @@ pub(super) fn labels(field: &str, labels: &BTreeMap<String, String>) -> Result<(
     Ok(())
 }
 
-pub(super) fn user(field: &str, text: &str) -> Result<()> {
+/// A user: name or id, optionally `:group`, checked for form only.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] naming `field`.
+pub fn user(field: &str, text: &str) -> Result<()> {
     let ok = !text.is_empty()
         && text.len() <= USER_MAX_BYTES
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-:$".contains(&b));

@@ -8,7 +8,7 @@ mod exec;
 mod sandbox;
 mod template;
 
-pub use check::{image_reference, name, path};
+pub use check::{image_reference, name, path, user};
 pub use exec::{Command, ExecDraft, ExecSpec, TtySize};
 pub use sandbox::{
     Caps, ImageDefaults, IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxSpec, SandboxUpdate,

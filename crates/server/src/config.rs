@@ -1,0 +1,33 @@
+//! What the server is told at start.
+
+use std::time::Duration;
+
+/// Settings of the server. The caller reads them from wherever they come.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Random id of this installation, shown by `/v1/info`.
+    pub installation: String,
+    /// Answer `/metrics` without a key.
+    pub metrics_public: bool,
+    /// Names, besides `localhost` and IP addresses, under which browsers may reach this server. A
+    /// request that a web page sends to another name is refused: see `origin`.
+    pub hosts: Vec<String>,
+    /// Connections at once. More wait in the kernel's queue.
+    pub connections_max: usize,
+    /// How long requests under way may take to finish when the server stops.
+    pub drain_timeout: Duration,
+}
+
+impl ServerConfig {
+    /// The defaults: 10,000 connections, 10 seconds to drain, metrics for keys only.
+    #[must_use]
+    pub fn new(installation: impl Into<String>) -> Self {
+        Self {
+            installation: installation.into(),
+            metrics_public: false,
+            hosts: Vec::new(),
+            connections_max: 10_000,
+            drain_timeout: Duration::from_secs(10),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Atoll's HTTP server: the native API, `/v1`, on one port.
+//!
+//! # How a request flows
+//!
+//! ```text
+//! socket ─ serve      accepts, limits connections, header size and header time; HTTP/1.1
+//!        ─ middleware request id, log span, metrics, the check of `Origin`, panics, the error's body
+//!        ─ router     route and method, or an error body
+//!        ─ handler    in `routes`, a few lines each:
+//!            1. authenticate   auth::Caller<Scope>   always the first argument
+//!            2. parse          extract::{Path, Query, Json}   strict: unknown fields are errors
+//!            3. call           one use case of atoll_engine::Engine
+//!            4. convert        `convert`: records of the engine to types of the API
+//!        ─ error      ApiError carries the engine's error; `error` alone maps codes to statuses
+//! ```
+//!
+//! Nothing here decides anything about sandboxes: that is the engine's. Nothing here reads the
+//! environment: [`ServerConfig`] has all there is to set.
+//!
+//! # Streams
+//!
+//! Output, watches, pulls and files stream. Each holds what it reads from (an output reader, a lease on
+//! the guest) and lets go when the client does. All of them watch one token: when the server drains,
+//! long-polls answer with what they have, event streams say `shutting_down`, WebSockets close with
+//! "going away", and transfers have the rest of the deadline to finish.
+
+mod auth;
+mod body;
+mod config;
+mod convert;
+mod error;
+mod extract;
+mod metrics;
+mod middleware;
+mod openapi;
+mod origin;
+mod routes;
+mod serve;
+mod shared;
+
+pub use config::ServerConfig;
+pub use openapi::openapi;
+pub use serve::Server;

@@ -1,0 +1,128 @@
+//! Numbers for Prometheus. Counted here: requests. Asked at each scrape: what the engine has.
+
+use std::time::Duration;
+
+use atoll_core::sandbox::SandboxState;
+use atoll_engine::Stats;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Upper bounds of the latency buckets, seconds. The last is the longest long-poll.
+const LATENCY_BUCKETS_S: [f64; 14] =
+    [0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 20.0, 60.0];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    method: &'static str,
+    route: String,
+    status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteLabels {
+    method: &'static str,
+    route: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabels {
+    state: &'static str,
+}
+
+type Latencies = Family<RouteLabels, Histogram, fn() -> Histogram>;
+
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    requests: Family<RequestLabels, Counter>,
+    latency: Latencies,
+    received: Counter,
+    sent: Counter,
+    sandboxes: Family<StateLabels, Gauge>,
+    execs_running: Gauge<i64>,
+    connections: Gauge<i64>,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let mut registry = Registry::with_prefix("atoll");
+        let requests = Family::default();
+        let latency: Latencies = Family::new_with_constructor(|| Histogram::new(LATENCY_BUCKETS_S));
+        let (received, sent): (Counter, Counter) = (Counter::default(), Counter::default());
+        let sandboxes = Family::default();
+        let (execs_running, connections) = (Gauge::default(), Gauge::default());
+        registry.register("http_requests", "Requests answered", requests.clone());
+        registry.register_with_unit(
+            "http_request_duration",
+            "Time until the head of the answer",
+            Unit::Seconds,
+            latency.clone(),
+        );
+        registry.register_with_unit("http_received", "Bytes of bodies and messages received", Unit::Bytes, received.clone());
+        registry.register_with_unit("http_sent", "Bytes of bodies and messages sent", Unit::Bytes, sent.clone());
+        registry.register("http_connections", "Connections open now", connections.clone());
+        registry.register("sandboxes", "Sandboxes by state", sandboxes.clone());
+        registry.register("execs_running", "Execs that run now", execs_running.clone());
+        Self { registry, requests, latency, received, sent, sandboxes, execs_running, connections }
+    }
+
+    pub(crate) fn request(&self, method: &http::Method, route: &str, status: u16, took: Duration) {
+        let (method, route) = (method_label(method), route.to_owned());
+        self.latency.get_or_create(&RouteLabels { method, route: route.clone() }).observe(took.as_secs_f64());
+        self.requests.get_or_create(&RequestLabels { method, route, status }).inc();
+    }
+
+    pub(crate) fn received(&self, bytes: usize) {
+        self.received.inc_by(bytes as u64);
+    }
+
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.sent.inc_by(bytes as u64);
+    }
+
+    /// Counts a connection as long as the guard lives.
+    pub(crate) fn connection(&self) -> impl Drop + use<> {
+        struct Open(Gauge<i64>);
+        impl Drop for Open {
+            fn drop(&mut self) {
+                self.0.dec();
+            }
+        }
+        self.connections.inc();
+        Open(self.connections.clone())
+    }
+
+    /// The exposition text.
+    pub(crate) fn text(&self, stats: &Stats) -> String {
+        for state in SandboxState::ALL {
+            let count = stats.sandboxes.get(&state).copied().unwrap_or_default();
+            let gauge = self.sandboxes.get_or_create(&StateLabels { state: state.as_str() }).clone();
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        self.execs_running.set(i64::try_from(stats.execs_running).unwrap_or(i64::MAX));
+        let mut text = String::new();
+        if let Err(error) = encode(&mut text, &self.registry) {
+            // Writing to a string does not fail.
+            tracing::error!(%error, "metrics cannot be written");
+        }
+        text
+    }
+}
+
+/// Methods that nobody serves are one label: a client must not be able to make new ones.
+fn method_label(method: &http::Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        _ => "other",
+    }
+}

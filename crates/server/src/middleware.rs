@@ -1,0 +1,154 @@
+//! What happens around every handler: request id, log, metrics, origin, panics, error bodies.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Instant;
+
+use atoll_core::{Code, Error};
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use futures::FutureExt as _;
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use http_body_util::BodyExt as _;
+use tracing::Instrument as _;
+
+use crate::error::{ApiError, with_body};
+use crate::origin;
+use crate::shared::App;
+
+/// Carries the request's id, both ways.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Longest id that is taken over from a client, bytes.
+const REQUEST_ID_MAX_BYTES: usize = 64;
+/// Label of requests that no route serves.
+const NO_ROUTE: &str = "none";
+
+/// The id of the request at hand.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RequestId(pub(crate) Arc<str>);
+
+/// A client's id if it is harmless in a log and a header, else a new one.
+fn request_id(headers: &HeaderMap) -> RequestId {
+    let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok()).filter(|text| {
+        (1..=REQUEST_ID_MAX_BYTES).contains(&text.len())
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(&b))
+    });
+    match given {
+        Some(id) => RequestId(id.into()),
+        // Ids are for people who look for a line in a log; without randomness there are bigger worries.
+        None => RequestId(format!("{:016x}", getrandom::u64().unwrap_or_default()).into()),
+    }
+}
+
+/// The layer around everything.
+pub(crate) async fn around(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let id = request_id(request.headers());
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
+    // The query is not logged: it belongs to the caller.
+    let span = tracing::info_span!("request", id = %id.0, %method, path = request.uri().path());
+    request.extensions_mut().insert(id.clone());
+
+    let response = async {
+        let origin = origin::check(&method, request.headers(), &app.config.hosts);
+        let response = match origin {
+            Ok(()) => guarded(next.run(count_received(request, &app))).await,
+            Err(error) => ApiError(error).into_response(),
+        };
+        let took = started.elapsed();
+        app.metrics.request(&method, route, response.status().as_u16(), took);
+        log(&response, took);
+        response
+    }
+    .instrument(span)
+    .await;
+
+    let mut response = with_body(response, &id.0);
+    if let Ok(value) = HeaderValue::from_str(&id.0) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    count_sent(response, &app)
+}
+
+/// A panic in a handler costs that request, not the server.
+async fn guarded(response: impl Future<Output = Response>) -> Response {
+    match AssertUnwindSafe(response).catch_unwind().await {
+        Ok(response) => response,
+        Err(panic) => {
+            let what = panic.downcast_ref::<&str>().copied();
+            let what = what.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            tracing::error!(panic = what.unwrap_or("unknown"), "a handler panicked");
+            ApiError(Error::new(Code::Internal, "the server failed to handle the request")).into_response()
+        }
+    }
+}
+
+fn log(response: &Response, took: std::time::Duration) {
+    let status = response.status();
+    let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+    match response.extensions().get::<ApiError>() {
+        Some(ApiError(error)) if status.is_server_error() => {
+            tracing::warn!(status = status.as_u16(), took_us, code = %error.code, %error, "request failed");
+        }
+        Some(ApiError(error)) => {
+            tracing::info!(status = status.as_u16(), took_us, code = %error.code, %error, "request refused");
+        }
+        None => tracing::info!(status = status.as_u16(), took_us, "request answered"),
+    }
+}
+
+fn count_received(request: Request, app: &App) -> Request {
+    let app = Arc::clone(app);
+    request.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            app.metrics.received(frame.data_ref().map_or(0, bytes::Bytes::len));
+            frame
+        }))
+    })
+}
+
+fn count_sent(response: Response, app: &App) -> Response {
+    let app = Arc::clone(app);
+    response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            app.metrics.sent(frame.data_ref().map_or(0, bytes::Bytes::len));
+            frame
+        }))
+    })
+}
+
+/// No such route.
+pub(crate) async fn route_not_found(uri: Uri) -> ApiError {
+    let path = atoll_core::error::shorten(uri.path());
+    ApiError(Error::new(Code::RouteNotFound, format!("no route '{path}'")).hint("/openapi.json lists all routes"))
+}
+
+/// The route exists, the method does not.
+pub(crate) async fn method_not_allowed() -> ApiError {
+    ApiError(
+        Error::new(Code::MethodNotAllowed, "this route does not take this method")
+            .hint("the 'allow' header lists those it takes"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_harmless_ids_are_taken_over() {
+        let take = |text: &'static str| {
+            let headers = HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_static(text))]);
+            request_id(&headers).0.to_string()
+        };
+        assert_eq!(take("trace-1.a_b:c"), "trace-1.a_b:c");
+        for bad in ["", "a b", "a\"b", "00000000000000000000000000000000000000000000000000000000000000000"] {
+            assert_ne!(take(bad), bad);
+        }
+        assert_ne!(request_id(&HeaderMap::new()).0, request_id(&HeaderMap::new()).0);
+    }
+}

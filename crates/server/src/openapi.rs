@@ -1,0 +1,75 @@
+//! The OpenAPI document: made from the routes, committed as `openapi/atoll.json`, kept equal by a test.
+
+use utoipa::OpenApi as _;
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
+
+use crate::routes;
+
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Atoll",
+        description = "Self-hosted computers for AI agents. Times end in `_at_ms` (milliseconds since the \
+            epoch), durations in `_ms`, sizes in `_bytes`. Unknown fields are errors. The scope in an \
+            operation's security is the least that a key needs: read, exec, manage, admin.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    components(schemas(
+        atoll_api::ErrorBody,
+        atoll_api::OutputChunk,
+        atoll_api::AttachServerMessage,
+        atoll_api::AttachClientMessage,
+        atoll_api::WatchMessage,
+    )),
+    tags(
+        (name = "sandboxes", description = "Isolated computers"),
+        (name = "execs", description = "Commands in a sandbox: durable, with their output"),
+        (name = "files", description = "Files in a sandbox"),
+        (name = "templates", description = "Named, versioned recipes for sandboxes"),
+        (name = "images", description = "OCI images and where they come from"),
+        (name = "keys", description = "API keys"),
+        (name = "system", description = "The server itself"),
+    )
+)]
+struct Document;
+
+/// The document as JSON text, ending with a line break.
+#[must_use]
+pub fn openapi() -> String {
+    let mut document = Document::openapi();
+    document.merge(routes::documented().into_openapi());
+    let key = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some("An API key. `X-API-Key: <key>` works too."))
+        .build();
+    document.components.get_or_insert_default().add_security_scheme("key", SecurityScheme::Http(key));
+    finish(&mut document);
+    let mut text = document.to_pretty_json().unwrap_or_else(|error| {
+        // Plain data with string keys.
+        tracing::error!(%error, "the OpenAPI document cannot be written");
+        String::new()
+    });
+    text.push('\n');
+    text
+}
+
+/// What is the same for every operation.
+fn finish(document: &mut OpenApi) {
+    let paths = std::mem::take(&mut document.paths.paths);
+    for (path, mut item) in paths {
+        for operation in operations(&mut item) {
+            let error = ContentBuilder::new().schema(Some(Ref::from_schema_name("ErrorBody"))).build();
+            let error =
+                ResponseBuilder::new().description("An error").content("application/json", error).build();
+            operation.responses.responses.insert("default".to_owned(), error.into());
+        }
+        // The router's way to write "the rest of the path".
+        document.paths.paths.insert(path.replace("{*", "{"), item);
+    }
+}
+
+fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch].into_iter().flatten()
+}

@@ -1,0 +1,355 @@
+//! Files in a sandbox: reading, looking, changing.
+
+use atoll_api::{Chmod, FileEntry, FileList, Mkdir, MoveFile};
+use atoll_core::{Code, Error, Result, spec};
+use atoll_engine::guest_error;
+use atoll_guest_protocol::messages;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::header::{
+    ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_NONE_MATCH, IF_RANGE, RANGE,
+};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::transfer::{self, Source};
+use crate::auth::{Caller, Exec, Read};
+use crate::convert;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::{Json, Path, Query, octal};
+use crate::shared::App;
+
+/// Most entries of one listing.
+const LIST_MAX_COUNT: u32 = 100_000;
+/// Entries of one listing when the caller does not say.
+const LIST_DEFAULT_COUNT: u32 = 10_000;
+/// Deepest listing.
+const DEPTH_MAX: u32 = 64;
+
+/// Checks a path from a query or a body.
+pub(super) fn path(field: &str, text: String) -> Result<String> {
+    spec::path(field, &text)?;
+    Ok(text)
+}
+
+/// The owner of what is made: as asked, else the sandbox's default user.
+pub(super) fn owner(app: &App, sandbox: &str, user: Option<String>) -> Result<String> {
+    match user {
+        None => Ok(app.engine.sandbox(sandbox)?.spec.user),
+        Some(user) => checked_user(user),
+    }
+}
+
+fn checked_user(user: String) -> Result<String> {
+    spec::user("user", &user)?;
+    Ok(user)
+}
+
+/// Which file.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct OfFile {
+    /// Absolute path in the sandbox.
+    path: String,
+}
+
+/// The bytes of a file. Takes `Range` with one range.
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files", tag = "files", security(("key" = ["read"])),
+    params(("sandbox" = String, Path, description = "Id or name"), OfFile),
+    responses(
+        (status = 200, content_type = "application/octet-stream", body = Vec<u8>),
+        (status = 206, content_type = "application/octet-stream", body = Vec<u8>),
+        (status = 304, description = "It has the `If-None-Match` tag"),
+    ))]
+pub(super) async fn read_file(
+    _: Caller<Read>,
+    State(app): State<App>,
+    Path(sandbox): Path<String>,
+    Query(query): Query<OfFile>,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
+    let path = path("path", query.path)?;
+    let lease = app.engine.guest(&sandbox).await?;
+    let mut request = messages::Read { path, offset: 0, length: 0 };
+    let mut range = None;
+    // Our tags are weak, and a weak tag never satisfies `If-Range`: then the whole file is the answer.
+    if let Some(asked) = headers.get(RANGE).filter(|_| !headers.contains_key(IF_RANGE)) {
+        let stat = messages::Stat { path: request.path.clone(), no_follow: false };
+        let info = lease.stat(stat).await.map_err(guest_error)?;
+        range = match parse_range(asked, info.size) {
+            Some(Ok(range)) => Some(range),
+            Some(Err(Unsatisfiable)) => return Ok(unsatisfiable(info.size)),
+            None => None,
+        };
+    }
+    if let Some(range) = range {
+        (request.offset, request.length) = (range.first, range.length());
+    }
+    let reader = lease.read(request).await.map_err(guest_error)?;
+    let tag = etag(&reader.info);
+    if headers.get(IF_NONE_MATCH).is_some_and(|known| *known == tag) {
+        return Ok((StatusCode::NOT_MODIFIED, [(ETAG, tag)]).into_response());
+    }
+    let size = reader.info.size;
+    // Files of /proc have content but no size: they are sent as they come.
+    let length = range.map(|range| range.length()).or((size > 0).then_some(size));
+    let mut response = transfer::body(lease, Source::File(reader), None, length).into_response();
+    let head = response.headers_mut();
+    head.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    head.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    head.insert(ETAG, tag);
+    if let Some(length) = length {
+        head.insert(CONTENT_LENGTH, length.into());
+    }
+    if let Some(range) = range {
+        head.insert(CONTENT_RANGE, ascii(format!("bytes {}-{}/{size}", range.first, range.last)));
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
+    Ok(response)
+}
+
+fn etag(info: &messages::FileInfo) -> HeaderValue {
+    ascii(format!("W/\"{:x}-{:x}\"", info.size, info.modified_ns))
+}
+
+/// Header text that we made of numbers.
+fn ascii(text: String) -> HeaderValue {
+    HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))
+}
+
+fn unsatisfiable(size: u64) -> Response {
+    let error = Error::new(Code::OffsetOutOfRange, format!("the range lies outside the file, which has {size} bytes"))
+        .hint("ask for a range inside it");
+    let mut response = ApiError(error).into_response();
+    response.headers_mut().insert(CONTENT_RANGE, ascii(format!("bytes */{size}")));
+    response
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ByteRange {
+    first: u64,
+    last: u64,
+}
+
+impl ByteRange {
+    const fn length(self) -> u64 {
+        self.last - self.first + 1
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Unsatisfiable;
+
+/// The one range that is asked for. `None` for what is to be ignored: other units, several ranges,
+/// nonsense.
+fn parse_range(value: &HeaderValue, size: u64) -> Option<std::result::Result<ByteRange, Unsatisfiable>> {
+    let (first, last) = value.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
+    let (first, last) = match (first, last) {
+        ("", suffix) => (size.saturating_sub(suffix.parse().ok()?), u64::MAX),
+        (first, "") => (first.parse().ok()?, u64::MAX),
+        (first, last) => (first.parse().ok()?, last.parse().ok()?),
+    };
+    if last < first {
+        return None;
+    }
+    if first >= size {
+        return Some(Err(Unsatisfiable));
+    }
+    Some(Ok(ByteRange { first, last: last.min(size - 1) }))
+}
+
+/// What to remove.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct RemoveFile {
+    /// Absolute path in the sandbox.
+    path: String,
+    /// With everything below.
+    #[serde(default)]
+    recursive: bool,
+}
+
+/// Removes a file or directory.
+#[utoipa::path(delete, path = "/v1/sandboxes/{sandbox}/files", tag = "files", security(("key" = ["exec"])),
+    params(("sandbox" = String, Path, description = "Id or name"), RemoveFile),
+    responses((status = 204)))]
+pub(super) async fn remove_file(
+    _: Caller<Exec>,
+    State(app): State<App>,
+    Path(sandbox): Path<String>,
+    Query(query): Query<RemoveFile>,
+) -> ApiResult<StatusCode> {
+    let request = messages::Remove { path: path("path", query.path)?, recursive: query.recursive };
+    app.engine.guest(&sandbox).await?.remove(request).await.map_err(guest_error)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What to describe.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct StatFile {
+    /// Absolute path in the sandbox.
+    path: String,
+    /// Describe what a symbolic link points to, rather than the link itself.
+    #[serde(default)]
+    follow: bool,
+}
+
+/// Describes a file, directory or link.
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/stat", tag = "files", security(("key" = ["read"])),
+    params(("sandbox" = String, Path, description = "Id or name"), StatFile),
+    responses((status = 200, body = FileEntry)))]
+pub(super) async fn stat_file(
+    _: Caller<Read>,
+    State(app): State<App>,
+    Path(sandbox): Path<String>,
+    Query(query): Query<StatFile>,
+) -> ApiResult<Json<FileEntry>> {
+    let request = messages::Stat { path: path("path", query.path)?, no_follow: !query.follow };
+    let info = app.engine.guest(&sandbox).await?.stat(request).await.map_err(guest_error)?;
+    Ok(Json(convert::file(info)))
+}
+
+/// What to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListFiles {
+    /// Absolute path of the directory.
+    path: String,
+    /// Levels below it: 1 (the default) is its own entries, at most 64.
+    depth: Option<u32>,
+    /// Most entries: 1 to 100,000; 10,000 when absent. What is more is cut and said so.
+    limit: Option<u32>,
+}
+
+/// Lists a directory. Symbolic links are not followed.
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/list", tag = "files", security(("key" = ["read"])),
+    params(("sandbox" = String, Path, description = "Id or name"), ListFiles),
+    responses((status = 200, body = FileList)))]
+pub(super) async fn list_files(
+    _: Caller<Read>,
+    State(app): State<App>,
+    Path(sandbox): Path<String>,
+    Query(query): Query<ListFiles>,
+) -> ApiResult<Json<FileList>> {
+    let request = messages::List {
+        path: path("path", query.path)?,
+        depth: within("depth", query.depth, 1, DEPTH_MAX)?,
+        max_entries: within("limit", query.limit, LIST_DEFAULT_COUNT, LIST_MAX_COUNT)?,
+    };
+    let guest = app.engine.guest(&sandbox).await?;
+    let (entries, truncated) = guest.list(request).await.map_err(guest_error)?;
+    Ok(Json(FileList { items: entries.into_iter().map(convert::file).collect(), truncated }))
+}
+
+fn within(field: &str, asked: Option<u32>, default: u32, max: u32) -> Result<u32> {
+    let value = asked.unwrap_or(default);
+    if (1..=max).contains(&value) {
+        return Ok(value);
+    }
+    Err(Error::invalid(field, format_args!("must lie between 1 and {max}")))
+}
+
+/// Makes a directory.
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/mkdir", tag = "files", security(("key" = ["exec"])),
+    params(("sandbox" = String, Path, description = "Id or name")),
+    request_body = Mkdir, responses((status = 204)))]
+pub(super) async fn make_directory(
+    _: Caller<Exec>,
+    State(app): State<App>,
+    Path(sandbox): Path<String>,
+    Json(request): Json<Mkdir>,
+) -> ApiResult<StatusCode> {
+    let request = messages::Mkdir {
+        path: path("path", request.path)?,
+        mode: mode(request.mode.as_deref())?.unwrap_or_default(),
+        user: owner(&app, &sandbox, request.user)?,
+        parents: request.parents,
+    };
+    app.engine.guest(&sandbox).await?.mkdir(request).await.map_err(guest_error)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A mode, if one was given. Zero would mean "the default" further down.
+pub(super) fn mode(text: Option<&str>) -> Result<Option<u32>> {
+    match text.map(|text| octal("mode", text)).transpose()? {
+        Some(0) => Err(Error::invalid("mode", "a mode of 0 lets nobody in")),
+        mode => Ok(mode),
+    }
+}
+
+/// Renames a file or directory.
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/move", tag = "files", security(("key" = ["exec"])),
+    params(("sandbox" = String, Path, description = "Id or name")),
+    request_body = MoveFile, responses((status = 204)))]
+pub(super) async fn move_file(
+    _: Caller<Exec>,
+    State(app): State<App>,
+    Path(sandbox): Path<String>,
+    Json(request): Json<MoveFile>,
+) -> ApiResult<StatusCode> {
+    let request = messages::Rename {
+        from: path("from", request.from)?,
+        to: path("to", request.to)?,
+        no_replace: request.no_replace,
+    };
+    app.engine.guest(&sandbox).await?.rename(request).await.map_err(guest_error)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Changes permissions, owner or both.
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/chmod", tag = "files", security(("key" = ["exec"])),
+    params(("sandbox" = String, Path, description = "Id or name")),
+    request_body = Chmod, responses((status = 204)))]
+pub(super) async fn change_mode(
+    _: Caller<Exec>,
+    State(app): State<App>,
+    Path(sandbox): Path<String>,
+    Json(request): Json<Chmod>,
+) -> ApiResult<StatusCode> {
+    if request.mode.is_none() && request.user.is_none() {
+        return Err(Error::invalid("mode", "give 'mode', 'user' or both").into());
+    }
+    let request = messages::Chmod {
+        path: path("path", request.path)?,
+        mode: request.mode.as_deref().map(|text| octal("mode", text)).transpose()?,
+        user: request.user.map(checked_user).transpose()?.unwrap_or_default(),
+    };
+    app.engine.guest(&sandbox).await?.chmod(request).await.map_err(guest_error)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges() {
+        let parse = |text: &'static str, size| parse_range(&HeaderValue::from_static(text), size);
+        let range = |first, last| Some(Ok(ByteRange { first, last }));
+        assert_eq!(parse("bytes=0-0", 10), range(0, 0));
+        assert_eq!(parse("bytes=2-99", 10), range(2, 9));
+        assert_eq!(parse("bytes=9-", 10), range(9, 9));
+        assert_eq!(parse("bytes=-3", 10), range(7, 9));
+        assert_eq!(parse("bytes=-30", 10), range(0, 9));
+        for out in ["bytes=10-", "bytes=10-12", "bytes=-0"] {
+            assert_eq!(parse(out, 10), Some(Err(Unsatisfiable)), "{out}");
+        }
+        assert_eq!(parse("bytes=0-", 0), Some(Err(Unsatisfiable)));
+        for ignored in ["bytes=3-2", "bytes=0-1,4-5", "lines=1-2", "bytes=", "bytes=-", "bytes=a-b"] {
+            assert_eq!(parse(ignored, 10), None, "{ignored}");
+        }
+    }
+
+    #[test]
+    fn a_mode_of_zero_is_refused_where_it_would_mean_the_default() {
+        assert!(mode(Some("0000")).is_err());
+        assert_eq!(mode(Some("0755")), Ok(Some(0o755)));
+        assert_eq!(mode(None), Ok(None));
+    }
+}

@@ -1,0 +1,44 @@
+//! API keys.
+
+use atoll_api::{CreateKey, KeyCreated, KeyList};
+use axum::extract::State;
+use http::StatusCode;
+
+use crate::auth::{Admin, Caller};
+use crate::convert;
+use crate::error::ApiResult;
+use crate::extract::{Json, Path};
+use crate::shared::App;
+
+/// Makes a key. The answer holds its secret, this once.
+#[utoipa::path(post, path = "/v1/keys", tag = "keys", security(("key" = ["admin"])),
+    request_body = CreateKey, responses((status = 201, body = KeyCreated)))]
+pub(super) async fn create_key(
+    _: Caller<Admin>,
+    State(app): State<App>,
+    Json(request): Json<CreateKey>,
+) -> ApiResult<(StatusCode, Json<KeyCreated>)> {
+    let new = app.engine.create_key(&request.name, request.scope, request.ttl_ms).await?;
+    let created = KeyCreated { key: convert::key(new.record), secret: new.secret };
+    Ok((StatusCode::CREATED, Json(created)))
+}
+
+/// Lists keys, without their secrets.
+#[utoipa::path(get, path = "/v1/keys", tag = "keys", security(("key" = ["admin"])),
+    responses((status = 200, body = KeyList)))]
+pub(super) async fn list_keys(_: Caller<Admin>, State(app): State<App>) -> ApiResult<Json<KeyList>> {
+    let records = app.engine.keys().await?;
+    Ok(Json(KeyList { items: records.into_iter().map(convert::key).collect() }))
+}
+
+/// Deletes a key: it stops working at once.
+#[utoipa::path(delete, path = "/v1/keys/{id}", tag = "keys", security(("key" = ["admin"])),
+    params(("id" = String, Path)), responses((status = 204)))]
+pub(super) async fn delete_key(
+    _: Caller<Admin>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> ApiResult<StatusCode> {
+    app.engine.delete_key(&id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,100 @@
+//! The routes, a file for each noun.
+
+mod archive;
+mod attach;
+mod events;
+mod execs;
+mod files;
+mod images;
+mod keys;
+mod load;
+mod output;
+mod pull;
+mod registries;
+mod sandboxes;
+mod stdin;
+mod system;
+mod templates;
+mod transfer;
+mod upload;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::limits::WAIT_MAX_MS;
+use atoll_core::{Error, Result};
+use axum::Router;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::middleware;
+use crate::shared::App;
+
+/// Every operation, with its documentation.
+pub(crate) fn documented() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(sandboxes::create_sandbox, sandboxes::list_sandboxes))
+        .routes(routes!(sandboxes::create_sandboxes))
+        .routes(routes!(sandboxes::get_sandbox, sandboxes::update_sandbox, sandboxes::delete_sandbox))
+        .routes(routes!(sandboxes::get_metrics))
+        .routes(routes!(sandboxes::list_ports))
+        .routes(routes!(execs::create_exec, execs::list_execs))
+        .routes(routes!(execs::get_exec, execs::kill_exec))
+        .routes(routes!(output::get_output))
+        .routes(routes!(events::stream_output))
+        .routes(routes!(attach::attach_exec))
+        .routes(routes!(stdin::write_stdin))
+        .routes(routes!(execs::signal_exec))
+        .routes(routes!(execs::resize_exec))
+        .routes(routes!(files::read_file, upload::write_file, files::remove_file))
+        .routes(routes!(files::stat_file))
+        .routes(routes!(files::list_files))
+        .routes(routes!(files::make_directory))
+        .routes(routes!(files::move_file))
+        .routes(routes!(files::change_mode))
+        .routes(routes!(archive::read_archive, archive::write_archive))
+        .routes(routes!(watch::watch_files))
+        .routes(routes!(templates::create_template, templates::list_templates))
+        .routes(routes!(templates::get_template, templates::delete_template))
+        .routes(routes!(images::list_images))
+        .routes(routes!(pull::pull_image))
+        .routes(routes!(load::load_images))
+        .routes(routes!(load::import_image))
+        .routes(routes!(images::prune_images))
+        .routes(routes!(images::remove_image))
+        .routes(routes!(registries::list_registries))
+        .routes(routes!(registries::put_registry, registries::delete_registry))
+        .routes(routes!(keys::create_key, keys::list_keys))
+        .routes(routes!(keys::delete_key))
+        .routes(routes!(system::get_info))
+        .routes(routes!(system::run_doctor))
+        .routes(routes!(system::list_leaks, system::remove_leaks))
+        .routes(routes!(system::healthz))
+        .routes(routes!(system::readyz))
+        .routes(routes!(system::get_prometheus))
+        .routes(routes!(system::get_openapi))
+}
+
+/// The router, with everything around the handlers.
+pub(crate) fn router(app: &App) -> Router {
+    let (router, _document) = documented().split_for_parts();
+    router
+        .fallback(middleware::route_not_found)
+        .method_not_allowed_fallback(middleware::method_not_allowed)
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(app), middleware::around))
+        .with_state(Arc::clone(app))
+}
+
+/// How long a call may wait, from `wait_ms`.
+///
+/// # Errors
+/// [`atoll_core::Code::InvalidArgument`] over the limit.
+fn wait(wait_ms: Option<u64>) -> Result<Duration> {
+    let ms = wait_ms.unwrap_or_default();
+    if ms <= WAIT_MAX_MS {
+        return Ok(Duration::from_millis(ms));
+    }
+    Err(Error::invalid("wait_ms", format_args!("must be at most {WAIT_MAX_MS}"))
+        .hint("ask again when the wait is over"))
+}

@@ -1,0 +1,171 @@
+//! Getting images: pulls from registries, with progress as newline-delimited JSON.
+//!
+//! ```text
+//! pull (task) ─▶ Board: the latest step of each layer ─▶ every 100 ms, what changed ─▶ lines
+//! ```
+//!
+//! The task belongs to the answer: a client that goes away stops the pull, and what came so far is kept
+//! for the next. What fails before there is anything to report fails with a proper status.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use atoll_api::{ImageProgress, LayerPhase, PullImage};
+use atoll_core::{Result, spec};
+use atoll_image::{Credentials, Image, LayerEvent, Phase, Platform, Progress, PullOptions};
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures::{StreamExt as _, stream};
+use http::header::CONTENT_TYPE;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::images::image_error;
+use crate::auth::{Caller, Manage};
+use crate::convert;
+use crate::error::{ApiResult, body_of, json};
+use crate::extract::Json;
+use crate::shared::{App, shutting_down};
+
+/// Pause between reports.
+const REPORT_EVERY: Duration = Duration::from_millis(100);
+/// Lines that wait for a client that reads slowly.
+const LINES_MAX_COUNT: usize = 16;
+/// Media type of newline-delimited JSON.
+const NDJSON: &str = "application/x-ndjson";
+
+/// Pulls an image and prepares it. What is here already is not fetched again.
+///
+/// The answer is newline-delimited JSON (`ImageProgress`); the last line is `done` or `error`.
+#[utoipa::path(post, path = "/v1/images/pull", tag = "images", security(("key" = ["manage"])),
+    request_body = PullImage,
+    responses((status = 200, content_type = "application/x-ndjson", body = atoll_api::ImageProgress)))]
+pub(super) async fn pull_image(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Json(request): Json<PullImage>,
+) -> ApiResult<Response> {
+    spec::image_reference("reference", &request.reference)?;
+    let reference = request.reference.clone();
+    let options = options(&app, request).await?;
+    let images = app.engine.images().clone();
+    let work = move |board: Arc<Board>| async move {
+        images.pull(&reference, &options, &*board).await.map(|image| vec![image])
+    };
+    with_progress(app, caller.request_id(), work).await
+}
+
+async fn options(app: &App, request: PullImage) -> Result<PullOptions> {
+    let credentials = match request.credentials {
+        Some(given) => Some(Credentials::Basic { username: given.username, password: given.password }),
+        None => match atoll_image::registry_of(&request.reference) {
+            Ok(host) => app.engine.registry_credentials(&host).await?,
+            Err(error) => return Err(image_error(error)),
+        },
+    };
+    let platform = request.platform.as_deref().map(str::parse::<Platform>).transpose().map_err(image_error)?;
+    Ok(PullOptions {
+        credentials,
+        platform,
+        insecure_http: request.insecure_http,
+        extra_ca_pem: request.ca_pem,
+        ..PullOptions::default()
+    })
+}
+
+/// The latest step of each layer.
+#[derive(Debug, Default)]
+pub(super) struct Board {
+    layers: Mutex<BTreeMap<String, ImageProgress>>,
+}
+
+impl Progress for Board {
+    fn layer(&self, event: LayerEvent<'_>) {
+        let phase = match event.phase {
+            Phase::Download => LayerPhase::Download,
+            Phase::Extract => LayerPhase::Unpack,
+            Phase::Done => LayerPhase::Done,
+        };
+        let digest = event.layer.to_string();
+        let (done_bytes, total_bytes) = (event.done_bytes, event.total_bytes);
+        let step = ImageProgress::Layer { digest: digest.clone(), phase, done_bytes, total_bytes };
+        self.layers.lock().unwrap_or_else(PoisonError::into_inner).insert(digest, step);
+    }
+}
+
+impl Board {
+    /// What changed since the last call.
+    fn take(&self) -> Vec<ImageProgress> {
+        let layers = std::mem::take(&mut *self.layers.lock().unwrap_or_else(PoisonError::into_inner));
+        layers.into_values().collect()
+    }
+}
+
+/// Runs `work` and answers with its progress.
+///
+/// # Errors
+/// What `work` fails with before it has reported anything.
+pub(super) async fn with_progress<F, Fut>(app: App, request_id: &str, work: F) -> ApiResult<Response>
+where
+    F: FnOnce(Arc<Board>) -> Fut + Send + 'static,
+    Fut: Future<Output = atoll_image::Result<Vec<Arc<Image>>>> + Send,
+{
+    let (lines, mut received) = mpsc::channel(LINES_MAX_COUNT);
+    let task = AbortOnDropHandle::new(tokio::spawn(async move { report(app, work, lines).await }));
+    let first = match received.recv().await {
+        Some(Err(error)) => return Err(error.into()),
+        Some(Ok(first)) => Some(Ok(first)),
+        None => None,
+    };
+    let request_id = request_id.to_owned();
+    let all = stream::iter(first).chain(ReceiverStream::new(received));
+    let lines = all.map(move |step: Result<ImageProgress>| {
+        // The task lives as long as the answer.
+        let _task = &task;
+        let step = step
+            .unwrap_or_else(|error| ImageProgress::Error { error: body_of(error, &request_id) });
+        Ok::<_, Infallible>(Bytes::from(json(&step) + "\n"))
+    });
+    Ok(([(CONTENT_TYPE, NDJSON)], Body::from_stream(lines)).into_response())
+}
+
+async fn report<F, Fut>(app: App, work: F, lines: mpsc::Sender<Result<ImageProgress>>)
+where
+    F: FnOnce(Arc<Board>) -> Fut,
+    Fut: Future<Output = atoll_image::Result<Vec<Arc<Image>>>>,
+{
+    let board = Arc::new(Board::default());
+    let mut work = Box::pin(work(Arc::clone(&board)));
+    let mut ticks = tokio::time::interval(REPORT_EVERY);
+    loop {
+        let ended: Option<Result<Vec<Arc<Image>>>> = tokio::select! {
+            ended = &mut work => Some(ended.map_err(image_error)),
+            () = app.draining.cancelled() => Some(Err(shutting_down())),
+            _ = ticks.tick() => None,
+        };
+        let over = ended.is_some();
+        let mut steps: Vec<Result<ImageProgress>> = board.take().into_iter().map(Ok).collect();
+        match ended {
+            Some(Ok(images)) => steps.extend(images.iter().map(|image| Ok(done(image)))),
+            Some(Err(error)) => steps.push(Err(error)),
+            None => {}
+        }
+        for step in steps {
+            if lines.send(step).await.is_err() {
+                return;
+            }
+        }
+        if over {
+            return;
+        }
+    }
+}
+
+fn done(image: &Image) -> ImageProgress {
+    ImageProgress::Done { image: convert::image(image) }
+}

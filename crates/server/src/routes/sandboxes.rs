@@ -1,0 +1,178 @@
+//! Sandboxes.
+
+use std::collections::BTreeMap;
+
+use atoll_api::{
+    BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, PortList, Sandbox, SandboxList,
+    UpdateSandbox,
+};
+use atoll_core::limits::{BATCH_MAX_COUNT, LABELS_MAX_COUNT};
+use atoll_core::sandbox::SandboxState;
+use atoll_core::{Error, Result};
+use atoll_engine::{SandboxQuery, guest_error};
+use axum::extract::State;
+use http::StatusCode;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use crate::auth::{Caller, Manage, Read};
+use crate::convert;
+use crate::error::{ApiResult, body_of};
+use crate::extract::{Json, Path, Query};
+use crate::shared::App;
+
+/// Makes a sandbox and answers when it runs.
+#[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", security(("key" = ["manage"])),
+    request_body = CreateSandbox, responses((status = 201, body = Sandbox)))]
+pub(super) async fn create_sandbox(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Json(request): Json<CreateSandbox>,
+) -> ApiResult<(StatusCode, Json<Sandbox>)> {
+    let record = app.engine.create_sandbox(request.into(), &caller.engine()).await?;
+    Ok((StatusCode::CREATED, Json(convert::sandbox(record))))
+}
+
+/// Makes several sandboxes at once. Each succeeds or fails by itself.
+#[utoipa::path(post, path = "/v1/sandboxes/batch", tag = "sandboxes", security(("key" = ["manage"])),
+    request_body = BatchCreate, responses((status = 200, body = BatchResults)))]
+pub(super) async fn create_sandboxes(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Json(request): Json<BatchCreate>,
+) -> ApiResult<Json<BatchResults>> {
+    let count = request.sandboxes.len();
+    if !(1..=BATCH_MAX_COUNT).contains(&count) {
+        let why = format_args!("{count} is not between 1 and {BATCH_MAX_COUNT}");
+        return Err(Error::invalid("sandboxes", why).hint("split the batch").into());
+    }
+    let (engine, by) = (&app.engine, &caller.engine());
+    let creates = request.sandboxes.into_iter().map(|one| engine.create_sandbox(one.into(), by));
+    let outcomes = futures::future::join_all(creates).await.into_iter();
+    let results = outcomes.map(|outcome| match outcome {
+        Ok(record) => BatchResult { sandbox: Some(convert::sandbox(record)), error: None },
+        Err(error) => BatchResult { sandbox: None, error: Some(body_of(error, caller.request_id())) },
+    });
+    Ok(Json(BatchResults { results: results.collect() }))
+}
+
+/// Which sandboxes to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListSandboxes {
+    /// In this state; may be repeated.
+    #[serde(default)]
+    state: Vec<SandboxState>,
+    /// With this label, as `key=value`; may be repeated: all must be there.
+    #[serde(default)]
+    label: Vec<String>,
+    /// With a name that begins so.
+    name_prefix: Option<String>,
+    /// Most items: 1 to 1000, 100 when absent.
+    limit: Option<u32>,
+    /// `next_cursor` of the last page.
+    cursor: Option<String>,
+}
+
+impl TryFrom<ListSandboxes> for SandboxQuery {
+    type Error = Error;
+
+    fn try_from(query: ListSandboxes) -> Result<Self> {
+        Ok(Self {
+            states: query.state,
+            labels: labels(&query.label)?,
+            name_prefix: query.name_prefix,
+            cursor: query.cursor,
+            limit: query.limit,
+        })
+    }
+}
+
+fn labels(pairs: &[String]) -> Result<BTreeMap<String, String>> {
+    if pairs.len() > LABELS_MAX_COUNT {
+        return Err(Error::invalid("label", format_args!("more than {LABELS_MAX_COUNT}")));
+    }
+    let split = |pair: &String| pair.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
+    pairs
+        .iter()
+        .map(|pair| split(pair).ok_or_else(|| Error::invalid("label", "write it as key=value")))
+        .collect()
+}
+
+/// Lists sandboxes, newest first.
+#[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes", security(("key" = ["read"])),
+    params(ListSandboxes), responses((status = 200, body = SandboxList)))]
+pub(super) async fn list_sandboxes(
+    _: Caller<Read>,
+    State(app): State<App>,
+    Query(query): Query<ListSandboxes>,
+) -> ApiResult<Json<SandboxList>> {
+    let page = app.engine.sandboxes(&query.try_into()?).await?;
+    let items = page.items.into_iter().map(convert::sandbox).collect();
+    Ok(Json(SandboxList { items, next_cursor: page.next.map(|next| next.to_string()) }))
+}
+
+/// One sandbox.
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", security(("key" = ["read"])),
+    params(("sandbox" = String, Path, description = "Id or name")),
+    responses((status = 200, body = Sandbox)))]
+pub(super) async fn get_sandbox(
+    _: Caller<Read>,
+    State(app): State<App>,
+    Path(sandbox): Path<String>,
+) -> ApiResult<Json<Sandbox>> {
+    Ok(Json(convert::sandbox(app.engine.sandbox(&sandbox)?)))
+}
+
+/// Changes labels, lifetime or limits.
+#[utoipa::path(patch, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", security(("key" = ["manage"])),
+    params(("sandbox" = String, Path, description = "Id or name")),
+    request_body = UpdateSandbox, responses((status = 200, body = Sandbox)))]
+pub(super) async fn update_sandbox(
+    _: Caller<Manage>,
+    State(app): State<App>,
+    Path(sandbox): Path<String>,
+    Json(request): Json<UpdateSandbox>,
+) -> ApiResult<Json<Sandbox>> {
+    let record = app.engine.update_sandbox(&sandbox, request.into()).await?;
+    Ok(Json(convert::sandbox(record)))
+}
+
+/// Deletes a sandbox with everything in it; answers when nothing is left.
+#[utoipa::path(delete, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", security(("key" = ["manage"])),
+    params(("sandbox" = String, Path, description = "Id or name")), responses((status = 204)))]
+pub(super) async fn delete_sandbox(
+    _: Caller<Manage>,
+    State(app): State<App>,
+    Path(sandbox): Path<String>,
+) -> ApiResult<StatusCode> {
+    app.engine.delete_sandbox(&sandbox).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What a sandbox uses.
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/metrics", tag = "sandboxes", security(("key" = ["read"])),
+    params(("sandbox" = String, Path, description = "Id or name")),
+    responses((status = 200, body = Metrics)))]
+pub(super) async fn get_metrics(
+    _: Caller<Read>,
+    State(app): State<App>,
+    Path(sandbox): Path<String>,
+) -> ApiResult<Json<Metrics>> {
+    Ok(Json(convert::metrics(&app.engine.metrics(&sandbox).await?)))
+}
+
+/// TCP ports on which something listens inside.
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/ports", tag = "sandboxes", security(("key" = ["read"])),
+    params(("sandbox" = String, Path, description = "Id or name")),
+    responses((status = 200, body = PortList)))]
+pub(super) async fn list_ports(
+    _: Caller<Read>,
+    State(app): State<App>,
+    Path(sandbox): Path<String>,
+) -> ApiResult<Json<PortList>> {
+    let guest = app.engine.guest(&sandbox).await?;
+    let ports = guest.ports().await.map_err(guest_error)?;
+    Ok(Json(PortList { ports }))
+}

@@ -1,0 +1,68 @@
+//! Templates.
+
+use atoll_api::{CreateTemplate, Template, TemplateList};
+use axum::extract::State;
+use http::StatusCode;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use crate::auth::{Caller, Manage, Read};
+use crate::convert;
+use crate::error::ApiResult;
+use crate::extract::{Json, Path, Query};
+use crate::shared::App;
+
+/// Makes a template, or the next version of an existing one.
+#[utoipa::path(post, path = "/v1/templates", tag = "templates", security(("key" = ["manage"])),
+    request_body = CreateTemplate, responses((status = 201, body = Template)))]
+pub(super) async fn create_template(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Json(request): Json<CreateTemplate>,
+) -> ApiResult<(StatusCode, Json<Template>)> {
+    let (name, recipe) = request.into_parts();
+    let record = app.engine.create_template(&name, recipe, &caller.engine()).await?;
+    Ok((StatusCode::CREATED, Json(convert::template(record))))
+}
+
+/// Lists templates, the newest version of each.
+#[utoipa::path(get, path = "/v1/templates", tag = "templates", security(("key" = ["read"])),
+    responses((status = 200, body = TemplateList)))]
+pub(super) async fn list_templates(_: Caller<Read>, State(app): State<App>) -> ApiResult<Json<TemplateList>> {
+    let records = app.engine.templates().await?;
+    Ok(Json(TemplateList { items: records.into_iter().map(convert::template).collect() }))
+}
+
+/// Which version.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct OfVersion {
+    /// The version; the newest (or, to delete, all) when absent.
+    version: Option<u32>,
+}
+
+/// One version of a template.
+#[utoipa::path(get, path = "/v1/templates/{name}", tag = "templates", security(("key" = ["read"])),
+    params(("name" = String, Path), OfVersion), responses((status = 200, body = Template)))]
+pub(super) async fn get_template(
+    _: Caller<Read>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Query(query): Query<OfVersion>,
+) -> ApiResult<Json<Template>> {
+    Ok(Json(convert::template(app.engine.template(&name, query.version).await?)))
+}
+
+/// Deletes one version of a template, or all. Sandboxes made from it go on.
+#[utoipa::path(delete, path = "/v1/templates/{name}", tag = "templates", security(("key" = ["manage"])),
+    params(("name" = String, Path), OfVersion), responses((status = 204)))]
+pub(super) async fn delete_template(
+    _: Caller<Manage>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Query(query): Query<OfVersion>,
+) -> ApiResult<StatusCode> {
+    app.engine.delete_template(&name, query.version).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,72 @@
+//! Bulk data from a sandbox: streams that hold their lease on the guest.
+
+use std::io;
+
+use atoll_core::Error;
+use atoll_engine::{GuestLease, guest_error};
+use atoll_guest_protocol::client::{ByteStream, FileReader};
+use axum::body::Body;
+use bytes::Bytes;
+use futures::stream;
+
+/// What bulk data is read from.
+pub(super) enum Source {
+    File(FileReader),
+    Archive(ByteStream),
+}
+
+impl Source {
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        match self {
+            Self::File(reader) => reader.next().await,
+            Self::Archive(stream) => stream.next().await,
+        }
+        .map_err(guest_error)
+    }
+}
+
+struct Download {
+    /// While it is held the sandbox is not idle.
+    _lease: GuestLease,
+    source: Source,
+    /// Taken already: it comes first.
+    first: Option<Bytes>,
+    /// Bytes that were announced and are still to come; `None` when nothing was announced.
+    left: Option<u64>,
+}
+
+/// The body of an answer. `length` bytes were announced: what goes beyond is cut (the file grew), and an
+/// end before it breaks the connection off (the file shrank), so that the client notices.
+pub(super) fn body(lease: GuestLease, source: Source, first: Option<Bytes>, length: Option<u64>) -> Body {
+    let download = Download { _lease: lease, source, first, left: length };
+    Body::from_stream(stream::try_unfold(download, |mut download| async move {
+        let piece = download.next().await.map_err(|error| {
+            tracing::info!(%error, "a download broke off");
+            io::Error::other(error)
+        })?;
+        Ok::<_, io::Error>(piece.map(|piece| (piece, download)))
+    }))
+}
+
+impl Download {
+    async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        if self.left == Some(0) {
+            return Ok(None);
+        }
+        let piece = match self.first.take() {
+            Some(piece) => Some(piece),
+            None => self.source.next().await?,
+        };
+        let Some(mut piece) = piece else {
+            return match self.left {
+                None => Ok(None),
+                Some(_) => Err(Error::new(atoll_core::Code::InvalidState, "the file shrank while it was read")),
+            };
+        };
+        if let Some(left) = &mut self.left {
+            piece.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
+            *left -= piece.len() as u64;
+        }
+        Ok(Some(piece))
+    }
+}

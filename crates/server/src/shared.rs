@@ -1,0 +1,53 @@
+//! What every handler shares.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use atoll_core::{Code, Error};
+use atoll_engine::Engine;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::ServerConfig;
+use crate::metrics::Metrics;
+
+/// The state of the router.
+pub(crate) type App = Arc<Shared>;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) engine: Engine,
+    pub(crate) config: ServerConfig,
+    pub(crate) metrics: Metrics,
+    /// Fires when the server begins to stop.
+    pub(crate) draining: CancellationToken,
+    /// Connections and WebSockets, which the stop waits for.
+    pub(crate) tasks: TaskTracker,
+}
+
+impl Shared {
+    pub(crate) fn new(engine: Engine, config: ServerConfig) -> App {
+        Arc::new(Self {
+            engine,
+            config,
+            metrics: Metrics::new(),
+            draining: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        })
+    }
+
+    /// Waits for `wait`, but not beyond the moment when the server begins to stop: `None` then.
+    pub(crate) async fn unless_draining<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            done = wait => Some(done),
+            () = self.draining.cancelled() => None,
+        }
+    }
+}
+
+/// What streams end with when the server stops.
+pub(crate) fn shutting_down() -> Error {
+    Error::new(Code::ShuttingDown, "the server is shutting down")
+        .hint("connect again; streams of output go on at their offset")
+}
