@@ -155,6 +155,24 @@ impl Cgroups {
         write(pids.as_fd(), "pids.max", &resources.pids.to_string()).step("limit the processes")
     }
 
+    /// The limit that is in force, as the kernel writes it.
+    pub(crate) fn read_limit(
+        &self,
+        id: &SandboxId,
+        controller: Controller,
+    ) -> Result<String, IsolationError> {
+        let hierarchy = self.with(controller)?;
+        let file = match (controller, hierarchy.unified) {
+            (Controller::Cpu, true) => "cpu.max",
+            (Controller::Cpu | Controller::CpuAccounting, _) => "cpu.cfs_quota_us",
+            (Controller::Memory, true) => "memory.max",
+            (Controller::Memory, false) => "memory.limit_in_bytes",
+            (Controller::Pids, _) => "pids.max",
+        };
+        let text = read(self.open_in(hierarchy, id)?.as_fd(), file).step("read a limit back")?;
+        Ok(text.trim().to_owned())
+    }
+
     /// Measures a sandbox, but for its disk.
     pub(crate) fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
         let read = |controller, v1: &str, v2: &str| {
