@@ -24,7 +24,12 @@
 //! pipes when the window is full: a host that is away costs back-pressure, never bytes. After a
 //! reconnect the host attaches at the offset its log ends with.
 
+pub mod body;
+#[cfg(feature = "client")]
+pub mod client;
 pub mod messages;
+pub mod server;
+pub mod window;
 pub mod wire;
 
 /// Version of the protocol. A guest and a host of different versions refuse each other by name.
@@ -34,3 +39,17 @@ pub const VERSION: u32 = 1;
 pub const OUTPUT_WINDOW_BYTES: usize = 1 << 20;
 /// Standard input bytes of one exec that the guest buffers before a write has to wait.
 pub const STDIN_WINDOW_BYTES: usize = 1 << 20;
+
+/// What every path of an operation starts with.
+pub const PATH_PREFIX: &str = "/atoll.guest.v1/";
+/// Largest HTTP/2 frame either side accepts, bytes: few frames for bulk data.
+pub const FRAME_BYTES: u32 = 256 << 10;
+/// Bytes of one stream that may be under way unread.
+pub const STREAM_WINDOW_BYTES: u32 = 2 << 20;
+/// Bytes of all streams of a connection that may be under way unread. Far above one stream's, so
+/// that a stream nobody reads does not stall the others.
+pub const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
+/// Operations at once on one connection.
+pub const STREAMS_MAX: u32 = 1024;
+/// Longest path, bytes (`PATH_MAX`).
+pub const PATH_MAX_BYTES: usize = 4096;

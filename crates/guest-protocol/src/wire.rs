@@ -6,7 +6,9 @@
 //! └──────┴───────────────┴─────────┘
 //! ```
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use std::collections::VecDeque;
+
+use bytes::{BufMut, Bytes, BytesMut};
 
 /// Largest payload of one record, bytes. A larger length is a protocol violation.
 pub const RECORD_MAX_BYTES: usize = 1 << 20;
@@ -108,10 +110,16 @@ pub fn decode_message<M: prost::Message + Default>(payload: Bytes) -> Result<M, 
     M::decode(payload).or(Err(WireError::Message))
 }
 
-/// Cuts records out of a stream of chunks, without copying payloads that arrive whole.
+/// Cuts records out of a stream of chunks, without copying bulk data.
+///
+/// A record of raw bytes is handed on as it arrives, so one on the wire may come out as several of
+/// the same kind; their bytes are slices of the chunks. All other records come out whole.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    buffer: BytesMut,
+    chunks: VecDeque<Bytes>,
+    buffered: usize,
+    /// Rest of a record of raw bytes whose header was read.
+    open: Option<(Kind, usize)>,
 }
 
 impl Decoder {
@@ -123,32 +131,37 @@ impl Decoder {
 
     /// Takes the next chunk of the body.
     pub fn push(&mut self, chunk: Bytes) {
-        if self.buffer.is_empty() {
-            self.buffer = chunk.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-        } else {
-            self.buffer.extend_from_slice(&chunk);
+        if !chunk.is_empty() {
+            self.buffered += chunk.len();
+            self.chunks.push_back(chunk);
         }
     }
 
-    /// The next whole record, or `None` until more arrives.
+    /// The next record (or piece of a record of raw bytes), or `None` until more arrives.
     ///
     /// # Errors
     /// [`WireError`] when what arrived is no record; the stream is useless then.
     pub fn next_record(&mut self) -> Result<Option<Record>, WireError> {
-        if self.buffer.len() < HEADER_BYTES {
-            return Ok(None);
+        if let Some((kind, left)) = self.open {
+            return Ok(self.piece(kind, left));
         }
-        let kind = Kind::from_byte(self.buffer[0]).ok_or(WireError::Kind(self.buffer[0]))?;
-        let len = (&self.buffer[1..HEADER_BYTES]).get_u32();
+        let Some(header) = self.peek_header() else { return Ok(None) };
+        let kind = Kind::from_byte(header[0]).ok_or(WireError::Kind(header[0]))?;
+        let len = u32::from_be_bytes([header[1], header[2], header[3], header[4]]);
         let len_bytes = usize::try_from(len).unwrap_or(usize::MAX);
         if len_bytes > RECORD_MAX_BYTES {
             return Err(WireError::TooLarge(len));
         }
-        if self.buffer.len() - HEADER_BYTES < len_bytes {
+        if matches!(kind, Kind::Data | Kind::DataErr) && len_bytes > 0 {
+            drop(self.take(HEADER_BYTES));
+            self.open = Some((kind, len_bytes));
+            return Ok(self.piece(kind, len_bytes));
+        }
+        if self.buffered - HEADER_BYTES < len_bytes {
             return Ok(None);
         }
-        self.buffer.advance(HEADER_BYTES);
-        Ok(Some(Record { kind, payload: self.buffer.split_to(len_bytes).freeze() }))
+        drop(self.take(HEADER_BYTES));
+        Ok(Some(Record { kind, payload: self.take(len_bytes) }))
     }
 
     /// Whether the body may end here.
@@ -156,7 +169,49 @@ impl Decoder {
     /// # Errors
     /// [`WireError::Truncated`] when it ended inside a record.
     pub fn finish(&self) -> Result<(), WireError> {
-        if self.buffer.is_empty() { Ok(()) } else { Err(WireError::Truncated) }
+        if self.buffered == 0 && self.open.is_none() { Ok(()) } else { Err(WireError::Truncated) }
+    }
+
+    fn piece(&mut self, kind: Kind, left: usize) -> Option<Record> {
+        let len = self.chunks.front()?.len().min(left);
+        self.open = (len < left).then_some((kind, left - len));
+        Some(Record { kind, payload: self.take(len) })
+    }
+
+    fn peek_header(&self) -> Option<[u8; HEADER_BYTES]> {
+        if self.buffered < HEADER_BYTES {
+            return None;
+        }
+        let mut header = [0; HEADER_BYTES];
+        let bytes = self.chunks.iter().flat_map(|chunk| chunk.iter());
+        for (slot, byte) in header.iter_mut().zip(bytes) {
+            *slot = *byte;
+        }
+        Some(header)
+    }
+
+    /// The first `len` bytes; the caller has checked that they are there.
+    fn take(&mut self, len: usize) -> Bytes {
+        self.buffered -= len;
+        if let Some(front) = self.chunks.front_mut()
+            && front.len() >= len
+        {
+            let taken = front.split_to(len);
+            if front.is_empty() {
+                self.chunks.pop_front();
+            }
+            return taken;
+        }
+        let mut joined = BytesMut::with_capacity(len);
+        while joined.len() < len {
+            let Some(front) = self.chunks.front_mut() else { break };
+            let part = front.split_to(front.len().min(len - joined.len()));
+            joined.put_slice(&part);
+            if front.is_empty() {
+                self.chunks.pop_front();
+            }
+        }
+        joined.freeze()
     }
 }
 
@@ -164,31 +219,81 @@ impl Decoder {
 mod tests {
     use super::*;
     use crate::messages::{Done, Hello};
+    use proptest::prelude::*;
 
-    #[test]
-    fn records_survive_any_cut() {
+    /// Decodes a body that arrives in pieces of the given sizes; joins pieces of one kind.
+    fn decode(body: &[u8], sizes: &[usize]) -> Result<Vec<(Kind, Vec<u8>)>, WireError> {
+        let mut decoder = Decoder::new();
+        let mut records: Vec<(Kind, Vec<u8>)> = Vec::new();
+        let mut rest = body;
+        let mut sizes = sizes.iter().cycle();
+        while !rest.is_empty() {
+            let (chunk, tail) = rest.split_at(sizes.next().copied().unwrap_or(1).clamp(1, rest.len()));
+            rest = tail;
+            decoder.push(Bytes::copy_from_slice(chunk));
+            while let Some(record) = decoder.next_record()? {
+                match records.last_mut() {
+                    Some((kind, bytes))
+                        if *kind == record.kind && matches!(kind, Kind::Data | Kind::DataErr) =>
+                    {
+                        bytes.extend_from_slice(&record.payload);
+                    }
+                    _ => records.push((record.kind, record.payload.to_vec())),
+                }
+            }
+        }
+        decoder.finish()?;
+        Ok(records)
+    }
+
+    fn sample() -> Vec<u8> {
         let mut all = Vec::new();
         all.extend_from_slice(&encode_message(Kind::Message, &Hello { version: 7, sandbox_id: "x".into() }));
         all.extend_from_slice(&header(Kind::DataErr, 3));
         all.extend_from_slice(b"abc");
+        all.extend_from_slice(&header(Kind::Data, 0));
         all.extend_from_slice(&encode_message(Kind::Last, &Done { bytes: 0 }));
-        for cut in 0..=all.len() {
-            let mut decoder = Decoder::new();
-            let mut records = Vec::new();
-            for part in [&all[..cut], &all[cut..]] {
-                decoder.push(Bytes::copy_from_slice(part));
-                while let Some(record) = decoder.next_record().unwrap() {
-                    records.push(record);
-                }
-            }
-            decoder.finish().unwrap();
+        all
+    }
+
+    #[test]
+    fn records_survive_any_cut() {
+        let all = sample();
+        for cut in 1..all.len() {
+            let records = decode(&all, &[cut, all.len()]).unwrap();
             assert_eq!(
-                records.iter().map(|r| r.kind).collect::<Vec<_>>(),
-                [Kind::Message, Kind::DataErr, Kind::Last]
+                records.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(),
+                [Kind::Message, Kind::DataErr, Kind::Data, Kind::Last],
+                "cut at {cut}"
             );
-            assert_eq!(decode_message::<Hello>(records[0].payload.clone()).unwrap().version, 7);
-            assert_eq!(&records[1].payload[..], b"abc");
+            assert_eq!(decode_message::<Hello>(records[0].1.clone().into()).unwrap().version, 7);
+            assert_eq!(records[1].1, b"abc");
         }
+    }
+
+    #[test]
+    fn a_body_that_stops_early_is_truncated() {
+        let all = sample();
+        let whole_records = [0, 10, 18, 23, 28];
+        for end in 1..all.len() {
+            let ended = decode(&all[..end], &[end]);
+            if whole_records.contains(&end) {
+                assert!(ended.is_ok(), "{end}");
+            } else {
+                assert_eq!(ended, Err(WireError::Truncated), "{end}");
+            }
+        }
+    }
+
+    #[test]
+    fn bulk_data_is_not_copied() {
+        let mut body = header(Kind::Data, 6).to_vec();
+        body.extend_from_slice(b"abcdef");
+        let chunk = Bytes::from(body);
+        let place = chunk[HEADER_BYTES..].as_ptr();
+        let mut decoder = Decoder::new();
+        decoder.push(chunk);
+        assert_eq!(decoder.next_record().unwrap().unwrap().payload.as_ptr(), place);
     }
 
     #[test]
@@ -203,5 +308,29 @@ mod tests {
         decoder.push(Bytes::from_static(&[2, 0, 0]));
         assert_eq!(decoder.next_record(), Ok(None));
         assert_eq!(decoder.finish(), Err(WireError::Truncated));
+    }
+
+    proptest! {
+        #[test]
+        fn chunking_never_changes_what_is_read(
+            parts in proptest::collection::vec((1_u8..=5, proptest::collection::vec(any::<u8>(), 0..40)), 0..12),
+            sizes in proptest::collection::vec(1_usize..50, 1..10),
+        ) {
+            let mut body = Vec::new();
+            for (kind, payload) in &parts {
+                body.extend_from_slice(&header(Kind::from_byte(*kind).unwrap(), payload.len()));
+                body.extend_from_slice(payload);
+            }
+            prop_assert_eq!(decode(&body, &sizes), decode(&body, &[body.len().max(1)]));
+        }
+
+        #[test]
+        fn garbage_never_panics(
+            body in proptest::collection::vec(any::<u8>(), 0..200),
+            sizes in proptest::collection::vec(1_usize..50, 1..10),
+        ) {
+            // Whatever comes out, it does not depend on how it was cut.
+            prop_assert_eq!(decode(&body, &sizes), decode(&body, &[1]));
+        }
     }
 }

@@ -1,0 +1,201 @@
+//! The agent's life: set-up, connections, and who is served.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener as StdListener;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use atoll_guest_protocol::VERSION;
+use atoll_guest_protocol::body::RecordReader;
+use atoll_guest_protocol::messages::{Hello, Reason, Welcome};
+use atoll_guest_protocol::server::{self, Operation, failure};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::task::{JoinSet, LocalSet};
+
+use crate::blocking::Threads;
+use crate::exec::Execs;
+use crate::failing::Stop;
+use crate::{operations, sys};
+
+/// How long a new connection may take to introduce itself.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections at once that have not introduced themselves; more are closed.
+const STRANGERS_MAX: usize = 8;
+/// Pause after a connection could not be accepted (out of descriptors, mostly).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Quiet time after which free memory is given back.
+const TRIM_AFTER: Duration = Duration::from_secs(1);
+
+/// Everything that outlives a connection.
+pub(crate) struct Agent {
+    sandbox_id: String,
+    boot_id: String,
+    pub(crate) started: Instant,
+    pub(crate) threads: Threads,
+    pub(crate) execs: Execs,
+    pub(crate) watches: Cell<usize>,
+    /// Dropping the sender ends the connection that is served.
+    serving: RefCell<Option<oneshot::Sender<()>>>,
+    strangers: Cell<usize>,
+    busy: tokio::sync::Notify,
+}
+
+/// Runs the agent on what it was handed over; see the crate. Returns only when it cannot begin.
+///
+/// # Errors
+/// What the kernel says, or that there is no listening socket.
+pub fn run(sandbox_id: &str) -> io::Result<()> {
+    sys::single_heap();
+    sys::reset_signals();
+    let listener = sys::inherited(3).ok_or_else(|| io::Error::other("there is no socket at fd 3"))?;
+    let cgroup = sys::inherited(4).filter(is_cgroup2);
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    // Fails where there is nothing to refuse; either way no sandbox is worse off.
+    drop(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable));
+    rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    LocalSet::new().block_on(&runtime, serve(listener, cgroup, sandbox_id))
+}
+
+fn is_cgroup2(fd: &OwnedFd) -> bool {
+    const CGROUP2_SUPER_MAGIC: i64 = 0x6367_7270;
+    rustix::fs::fstatfs(fd).is_ok_and(|stat| stat.f_type == CGROUP2_SUPER_MAGIC)
+}
+
+async fn serve(listener: OwnedFd, cgroup: Option<OwnedFd>, sandbox_id: &str) -> io::Result<()> {
+    let listener = StdListener::from(listener);
+    listener.set_nonblocking(true)?;
+    let listener = UnixListener::from_std(listener)?;
+    let agent = Rc::new(Agent {
+        sandbox_id: sandbox_id.to_owned(),
+        boot_id: sys::random().iter().map(|byte| format!("{byte:02x}")).collect(),
+        started: Instant::now(),
+        threads: Threads::new(),
+        execs: Execs::new(cgroup),
+        watches: Cell::new(0),
+        serving: RefCell::new(None),
+        strangers: Cell::new(0),
+        busy: tokio::sync::Notify::new(),
+    });
+    let mut children = signal(SignalKind::child())?;
+    tokio::task::spawn_local(trim_when_quiet(Rc::clone(&agent)));
+    loop {
+        tokio::select! {
+            _ = children.recv() => agent.execs.reap(),
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) if agent.strangers.get() < STRANGERS_MAX => {
+                    tokio::task::spawn_local(connection(Rc::clone(&agent), stream));
+                }
+                Ok(_) => {}
+                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            },
+        }
+    }
+}
+
+/// Gives memory back once nothing has been going on for a while.
+async fn trim_when_quiet(agent: Rc<Agent>) {
+    loop {
+        agent.busy.notified().await;
+        loop {
+            tokio::select! {
+                () = agent.busy.notified() => {}
+                () = tokio::time::sleep(TRIM_AFTER) => break,
+            }
+        }
+        sys::trim_heap();
+    }
+}
+
+/// Counts a connection as a stranger until it has introduced itself.
+struct Stranger(Rc<Agent>);
+
+impl Stranger {
+    fn new(agent: &Rc<Agent>) -> Self {
+        agent.strangers.set(agent.strangers.get() + 1);
+        Self(Rc::clone(agent))
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.0.strangers.set(self.0.strangers.get() - 1);
+    }
+}
+
+/// One connection: what it still is, and the handle that makes it the one that is served.
+struct Door {
+    stranger: RefCell<Option<(Stranger, oneshot::Sender<()>)>>,
+}
+
+async fn connection(agent: Rc<Agent>, stream: UnixStream) {
+    let (sender, mut replaced) = oneshot::channel();
+    let door = Rc::new(Door { stranger: RefCell::new(Some((Stranger::new(&agent), sender))) });
+    let deadline = tokio::time::sleep(HELLO_TIMEOUT);
+    tokio::pin!(deadline);
+    let builder = server::builder();
+    let mut connection = tokio::select! {
+        connection = builder.handshake(stream) => match connection {
+            Ok(connection) => connection,
+            Err(_) => return,
+        },
+        () = &mut deadline => return,
+    };
+    // Dropped with the connection: operations end with it.
+    let mut operations = JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            _ = &mut replaced => return,
+            Some(_) = operations.join_next() => {}
+            operation = server::next_operation(&mut connection) => match operation {
+                Some(operation) => {
+                    operations.spawn_local(handle(Rc::clone(&agent), Rc::clone(&door), operation));
+                }
+                None => return,
+            },
+            () = &mut deadline, if door.stranger.borrow().is_some() => return,
+        }
+    }
+}
+
+async fn handle(agent: Rc<Agent>, door: Rc<Door>, operation: Operation) {
+    agent.busy.notify_one();
+    let Operation { name, mut request, mut response } = operation;
+    let outcome = if name == "hello" {
+        hello(&agent, &door, &mut request).await.map(|welcome| operations::Answer::message(&welcome))
+    } else if door.stranger.borrow().is_some() {
+        Err(Stop::Failure(failure(Reason::Denied, "say hello first")))
+    } else {
+        operations::run(&agent, &name, &mut request, &mut response).await
+    };
+    // A host that is gone by now misses nothing: it asks again after it has come back.
+    drop(match outcome {
+        Ok(operations::Answer::Records(records)) => response.finish_encoded(records).await,
+        Ok(operations::Answer::End) => response.finish(),
+        Err(Stop::Failure(failure)) => response.fail(&failure).await,
+        Err(Stop::Gone) => Ok(response.reset()),
+    });
+    agent.busy.notify_one();
+}
+
+async fn hello(agent: &Agent, door: &Door, request: &mut RecordReader) -> Result<Welcome, Stop> {
+    let hello: Hello = request.message().await?;
+    if hello.version != VERSION {
+        let message = format!("this guest speaks version {VERSION}, the host version {}", hello.version);
+        return Err(failure(Reason::Invalid, message).into());
+    }
+    if hello.sandbox_id != agent.sandbox_id {
+        return Err(failure(Reason::Invalid, "this guest belongs to another sandbox").into());
+    }
+    if let Some((stranger, sender)) = door.stranger.take() {
+        drop(stranger);
+        // Drops the sender of the connection before, which ends it.
+        drop(agent.serving.replace(Some(sender)));
+    }
+    Ok(Welcome { version: VERSION, boot_id: agent.boot_id.clone() })
+}

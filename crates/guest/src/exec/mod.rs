@@ -1,0 +1,336 @@
+//! Execs: starting, attaching, signalling, remembering.
+//!
+//! An exec is remembered until the host says that its exit is safe, across any number of connections.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use atoll_guest_protocol::body::{RecordReader, RecordWriter};
+use atoll_guest_protocol::messages::{
+    AttachExec, ExecInfo, ExecList, Exited, Failure, ForgetExec, Reason, ResizeExec, SignalExec, StartExec,
+    TtySize, WriteStdin,
+};
+use atoll_guest_protocol::server::failure;
+use atoll_guest_protocol::window::{Chunk, OutOfWindow, OutputWindow};
+use atoll_guest_protocol::wire::{Kind, Record};
+use bytes::Bytes;
+use rustix::termios::{Winsize, tcsetwinsize};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+
+use crate::agent::Agent;
+use crate::failing::{Stop, errno, invalid};
+use crate::operations::Answer;
+use crate::sys::{self, Ended};
+
+mod input;
+mod output;
+mod prepare;
+mod spawn;
+mod streams;
+mod tree;
+
+use input::Input;
+use output::Source;
+use streams::Streams;
+use tree::ExecCgroup;
+
+/// Execs that are remembered at once, ended ones too.
+const EXECS_MAX: usize = 1024;
+/// Longest id of an exec, bytes. It becomes a directory's name.
+const ID_MAX_BYTES: usize = 64;
+
+/// One exec.
+#[derive(Debug)]
+struct Exec {
+    request: StartExec,
+    pid: i32,
+    window: RefCell<OutputWindow>,
+    /// How the main process ended.
+    ended: RefCell<Option<Exited>>,
+    /// Its output is complete.
+    complete: Cell<bool>,
+    changed: watch::Sender<()>,
+    input: Option<Input>,
+    terminal: Option<Rc<AsyncFd<OwnedFd>>>,
+    cgroup: RefCell<Option<ExecCgroup>>,
+}
+
+impl Exec {
+    fn reaped(&self) -> bool {
+        self.ended.borrow().is_some()
+    }
+
+    fn room(&self) -> usize {
+        self.window.borrow().room()
+    }
+
+    fn push(&self, stderr: bool, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.window.borrow_mut().push(stderr, bytes);
+            self.changed.send_replace(());
+        }
+    }
+
+    fn piece(&self, offset: u64) -> Result<Option<Chunk>, OutOfWindow> {
+        self.window.borrow_mut().piece(offset)
+    }
+
+    fn acknowledge(&self, offset: u64) -> Result<(), OutOfWindow> {
+        self.window.borrow_mut().acknowledge(offset)?;
+        self.changed.send_replace(());
+        Ok(())
+    }
+
+    fn end(&self) {
+        self.complete.set(true);
+        self.changed.send_replace(());
+    }
+
+    /// How it ended, once all its output is in the window.
+    fn exited(&self) -> Option<Exited> {
+        self.ended.borrow().clone().filter(|_| self.complete.get())
+    }
+
+    fn set_ended(&self, ended: Ended) {
+        let tree_us = self.cgroup.borrow().as_ref().and_then(ExecCgroup::cpu_us).unwrap_or(0);
+        let cpu_us = ended.cpu_us.max(tree_us);
+        drop(self.ended.replace(Some(Exited { code: ended.code, signal: ended.signal, cpu_us })));
+        if let Some(input) = &self.input {
+            input.abandon();
+        }
+        self.changed.send_replace(());
+    }
+}
+
+/// All execs, and the cgroup their own ones are made in.
+pub(crate) struct Execs {
+    cgroup: Option<OwnedFd>,
+    by_id: RefCell<HashMap<String, Rc<Exec>>>,
+    /// Cgroups of forgotten execs that still hold processes.
+    lingering: RefCell<Vec<ExecCgroup>>,
+}
+
+impl Execs {
+    pub(crate) fn new(cgroup: Option<OwnedFd>) -> Self {
+        Self { cgroup, by_id: RefCell::default(), lingering: RefCell::default() }
+    }
+
+    fn find(&self, exec_id: &str) -> Result<Rc<Exec>, Failure> {
+        self.by_id
+            .borrow()
+            .get(exec_id)
+            .map(Rc::clone)
+            .ok_or_else(|| failure(Reason::NoSuchExec, "no such exec"))
+    }
+
+    /// Takes up all children that ended; orphans of execs come to the agent, too.
+    pub(crate) fn reap(&self) {
+        while let Some(ended) = sys::reap(-1, false) {
+            let execs = self.by_id.borrow();
+            if let Some(exec) = execs.values().find(|exec| exec.pid == ended.pid && !exec.reaped()) {
+                exec.set_ended(ended);
+            }
+        }
+        self.lingering.borrow_mut().retain(|cgroup| !cgroup.remove());
+        for exec in self.by_id.borrow().values().filter(|exec| exec.reaped()) {
+            let mut cgroup = exec.cgroup.borrow_mut();
+            if cgroup.as_ref().is_some_and(ExecCgroup::remove) {
+                *cgroup = None;
+            }
+        }
+    }
+
+    fn spawn(&self, request: StartExec) -> Result<Rc<Exec>, Failure> {
+        if self.by_id.borrow().len() >= EXECS_MAX {
+            return Err(failure(
+                Reason::NoProcesses,
+                format!("the guest remembers {EXECS_MAX} execs already"),
+            ));
+        }
+        let id_ok = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        if !(1..=ID_MAX_BYTES).contains(&request.exec_id.len()) || !request.exec_id.bytes().all(id_ok) {
+            return Err(invalid("the exec's id is malformed"));
+        }
+        let program = prepare::program(&request)?;
+        let streams = Streams::open(&request, &program)
+            .map_err(|cause| errno("cannot open standard streams", cause))?;
+        // Without one the exec still runs; its tree is searched for then.
+        let cgroup =
+            self.cgroup.as_ref().and_then(|parent| ExecCgroup::make(parent.as_fd(), &request.exec_id).ok());
+        let (pid, cgroup) = start_process(&program, &streams, cgroup)
+            .map_err(|(step, cause)| prepare::start_failure(&request, step, cause))?;
+        let exec = Rc::new(Exec {
+            pid,
+            window: RefCell::new(OutputWindow::new()),
+            ended: RefCell::new(None),
+            complete: Cell::new(false),
+            changed: watch::Sender::new(()),
+            input: request.stdin.then(Input::default),
+            terminal: streams.terminal.clone(),
+            cgroup: RefCell::new(cgroup),
+            request,
+        });
+        streams.pump(&exec);
+        self.by_id.borrow_mut().insert(exec.request.exec_id.clone(), Rc::clone(&exec));
+        Ok(exec)
+    }
+
+    pub(crate) fn signal(&self, request: &SignalExec) -> Result<Answer, Stop> {
+        if !(1..=64).contains(&request.signal) {
+            return Err(invalid("a signal is a number from 1 to 64").into());
+        }
+        let exec = self.find(&request.exec_id)?;
+        let ended = || Stop::Failure(failure(Reason::ExecEnded, "the exec has ended"));
+        if request.tree {
+            let cgroup = exec.cgroup.borrow();
+            let reached = if cgroup.is_none() && exec.reaped() && self.cgroup.is_some() {
+                // Its cgroup was removed because nothing is left of it.
+                0
+            } else {
+                tree::signal(cgroup.as_ref(), &request.exec_id, exec.pid, request.signal)
+            };
+            if reached == 0 && exec.reaped() {
+                return Err(ended());
+            }
+        } else {
+            // Once reaped, the number may belong to another group.
+            if exec.reaped() {
+                return Err(ended());
+            }
+            sys::kill(-exec.pid, request.signal).map_err(|cause| errno("cannot signal", cause))?;
+        }
+        Ok(Answer::done(0))
+    }
+
+    pub(crate) fn resize(&self, request: &ResizeExec) -> Result<Answer, Stop> {
+        let exec = self.find(&request.exec_id)?;
+        let terminal = exec
+            .terminal
+            .as_ref()
+            .ok_or_else(|| failure(Reason::NotATerminal, "the exec has no terminal"))?;
+        let size = request.size.as_ref().ok_or_else(|| invalid("there is no size"))?;
+        tcsetwinsize(terminal.get_ref(), window_size(size)?)
+            .map_err(|cause| errno("cannot resize", cause))?;
+        Ok(Answer::done(0))
+    }
+
+    pub(crate) fn forget(&self, request: &ForgetExec) -> Result<Answer, Stop> {
+        let mut execs = self.by_id.borrow_mut();
+        if execs.get(&request.exec_id).is_some_and(|exec| !exec.reaped()) {
+            return Err(failure(Reason::Conflict, "the exec still runs").into());
+        }
+        if let Some(exec) = execs.remove(&request.exec_id)
+            && let Some(cgroup) = exec.cgroup.take()
+            && !cgroup.remove()
+        {
+            self.lingering.borrow_mut().push(cgroup);
+        }
+        Ok(Answer::done(0))
+    }
+
+    pub(crate) fn list(&self) -> ExecList {
+        let execs = self.by_id.borrow();
+        let info = |exec: &Rc<Exec>| ExecInfo {
+            exec_id: exec.request.exec_id.clone(),
+            pid: exec.pid.unsigned_abs(),
+            exited: exec.reaped(),
+        };
+        ExecList { execs: execs.values().map(info).collect() }
+    }
+}
+
+/// Starts the program in its cgroup, or outside where the kernel refuses that.
+fn start_process(
+    program: &spawn::Program,
+    streams: &Streams,
+    cgroup: Option<ExecCgroup>,
+) -> Result<(i32, Option<ExecCgroup>), (spawn::Step, rustix::io::Errno)> {
+    use rustix::io::Errno;
+    let Some(cgroup) = cgroup else {
+        return Ok((spawn::spawn(program, streams.child(), None)?, None));
+    };
+    match spawn::spawn(program, streams.child(), Some(cgroup.fd())) {
+        Ok(pid) => Ok((pid, Some(cgroup))),
+        Err((spawn::Step::Clone, Errno::ACCESS | Errno::PERM | Errno::BUSY | Errno::OPNOTSUPP)) => {
+            cgroup.remove();
+            Ok((spawn::spawn(program, streams.child(), None)?, None))
+        }
+        Err(failed) => {
+            cgroup.remove();
+            Err(failed)
+        }
+    }
+}
+
+fn window_size(size: &TtySize) -> Result<Winsize, Failure> {
+    let cell = |cells: u32| {
+        u16::try_from(cells).map_err(|_| invalid("a terminal has at most 65535 columns and rows"))
+    };
+    Ok(Winsize { ws_row: cell(size.rows)?, ws_col: cell(size.cols)?, ws_xpixel: 0, ws_ypixel: 0 })
+}
+
+/// `exec-start`.
+pub(crate) async fn start(
+    agent: &Rc<Agent>,
+    request: &mut RecordReader,
+    response: &mut RecordWriter,
+) -> Result<Answer, Stop> {
+    let wanted: StartExec = request.message().await?;
+    let existing = agent.execs.by_id.borrow().get(&wanted.exec_id).map(Rc::clone);
+    let exec = match existing {
+        Some(exec) if exec.request == wanted => exec,
+        Some(_) => return Err(failure(Reason::Conflict, "another exec has this id").into()),
+        None => agent.execs.spawn(wanted)?,
+    };
+    let offset = exec.window.borrow().base();
+    output::stream(exec, offset, request, response).await
+}
+
+/// `exec-attach`.
+pub(crate) async fn attach(
+    agent: &Rc<Agent>,
+    request: &mut RecordReader,
+    response: &mut RecordWriter,
+) -> Result<Answer, Stop> {
+    let wanted: AttachExec = request.message().await?;
+    let exec = agent.execs.find(&wanted.exec_id)?;
+    exec.piece(wanted.offset).map_err(|error| invalid(error.to_string()))?;
+    output::stream(exec, wanted.offset, request, response).await
+}
+
+/// `exec-stdin`.
+pub(crate) async fn write_stdin(agent: &Rc<Agent>, request: &mut RecordReader) -> Result<Answer, Stop> {
+    let wanted: WriteStdin = request.message().await?;
+    let exec = agent.execs.find(&wanted.exec_id)?;
+    if exec.reaped() {
+        return Err(failure(Reason::ExecEnded, "the exec has ended").into());
+    }
+    let Some(input) = &exec.input else {
+        return Err(failure(Reason::StdinClosed, "the exec has no standard input").into());
+    };
+    let _turn = input.turn.lock().await;
+    input.check()?;
+    let mut bytes = 0;
+    loop {
+        match request.next().await? {
+            Some(Record { kind: Kind::Data, payload }) => {
+                bytes += payload.len() as u64;
+                input.push(payload).await?;
+            }
+            Some(_) => return Err(invalid("only data may follow").into()),
+            None => break,
+        }
+    }
+    if wanted.close {
+        input.close();
+    }
+    Ok(Answer::done(bytes))
+}
+
+/// The source that a descriptor is.
+fn source(fd: &Rc<AsyncFd<OwnedFd>>, stderr: bool) -> Source {
+    Source::new(Rc::clone(fd), stderr)
+}

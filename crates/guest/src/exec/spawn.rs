@@ -1,0 +1,286 @@
+//! Starting a process without copying the agent.
+//!
+//! `clone3` with `CLONE_VM | CLONE_VFORK`: the child borrows the agent's memory, on a stack of its own,
+//! and the agent waits until it has become the new program or given up. So a start costs the same
+//! however big the agent is, the child is in its cgroup from its first instruction on, and errors come
+//! back through memory. Between clone and exec the child may only do bare system calls on memory that
+//! was prepared before: no allocation, no locks, and none of the C library's `setuid` family, which
+//! would signal the agent's other threads.
+#![expect(unsafe_code, reason = "clone3 and what a child may do before exec")]
+
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!("the guest agent enters its children by hand, so far only on x86_64");
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use rustix::io::Errno;
+
+use crate::sys;
+
+/// Stack of the child until it executes the program. It calls nothing deep.
+const STACK_BYTES: usize = 32 << 10;
+/// What is added to a command's badness when memory runs out: it goes before the agent does.
+const OOM_SCORE: &CStr = c"500";
+
+/// A program to start, ready for the child.
+#[derive(Debug)]
+pub(crate) struct Program {
+    /// Where it may be, in the order to try.
+    pub(crate) candidates: Vec<CString>,
+    pub(crate) argv: Vec<CString>,
+    pub(crate) env: Vec<CString>,
+    pub(crate) cwd: CString,
+    /// Whether `/` does when `cwd` does not.
+    pub(crate) cwd_optional: bool,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) groups: Vec<u32>,
+    /// Standard input is a terminal that the process shall control.
+    pub(crate) terminal: bool,
+}
+
+/// Where a start failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Clone,
+    Setup,
+    Identity,
+    Cwd,
+    Execute,
+}
+
+const SETUP: i32 = 1;
+const IDENTITY: i32 = 2;
+const CWD: i32 = 3;
+const EXECUTE: i32 = 4;
+
+/// What the child reads, and where it writes why it gave up.
+struct Plan {
+    candidates: Vec<*const c_char>,
+    argv: Vec<*const c_char>,
+    /// `/bin/sh`, a place for the script, the arguments: for scripts without `#!`.
+    shell_argv: Vec<*const c_char>,
+    env: Vec<*const c_char>,
+    cwd: *const c_char,
+    cwd_optional: bool,
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+    stdio: [c_int; 3],
+    terminal: bool,
+    step: AtomicI32,
+    errno: AtomicI32,
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+    strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+}
+
+/// Starts a program with these standard streams, in this cgroup. Returns its process id.
+pub(crate) fn spawn(
+    program: &Program,
+    stdio: [BorrowedFd<'_>; 3],
+    cgroup: Option<BorrowedFd<'_>>,
+) -> Result<i32, (Step, Errno)> {
+    let mut shell_argv = vec![c"/bin/sh".as_ptr(), ptr::null()];
+    shell_argv.extend(program.argv.iter().skip(1).map(|argument| argument.as_ptr()));
+    shell_argv.push(ptr::null());
+    let mut plan = Plan {
+        candidates: pointers(&program.candidates),
+        argv: pointers(&program.argv),
+        shell_argv,
+        env: pointers(&program.env),
+        cwd: program.cwd.as_ptr(),
+        cwd_optional: program.cwd_optional,
+        uid: program.uid,
+        gid: program.gid,
+        groups: program.groups.clone(),
+        stdio: stdio.map(|fd| fd.as_raw_fd()),
+        terminal: program.terminal,
+        step: AtomicI32::new(0),
+        errno: AtomicI32::new(0),
+    };
+    let pid = clone_child(&mut plan, cgroup).map_err(|errno| (Step::Clone, errno))?;
+    // The child has executed the program or is gone: the kernel held us until then.
+    let step = match plan.step.load(Ordering::Acquire) {
+        0 => return Ok(pid),
+        IDENTITY => Step::Identity,
+        CWD => Step::Cwd,
+        EXECUTE => Step::Execute,
+        _ => Step::Setup,
+    };
+    sys::reap(pid, true);
+    Err((step, Errno::from_raw_os_error(plan.errno.load(Ordering::Acquire))))
+}
+
+fn clone_child(plan: &mut Plan, cgroup: Option<BorrowedFd<'_>>) -> Result<i32, Errno> {
+    let stack = Stack::new()?;
+    // SAFETY: all-zero is the documented "nothing asked" of this plain struct.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK;
+    // Handlers of the agent must never run in the child, on the agent's memory.
+    const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
+    const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+    args.flags = u64::from(flags.unsigned_abs()) | CLONE_CLEAR_SIGHAND;
+    args.exit_signal = u64::from(libc::SIGCHLD.unsigned_abs());
+    args.stack = stack.0 as u64;
+    args.stack_size = STACK_BYTES as u64;
+    if let Some(cgroup) = cgroup {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
+    }
+    let result: i64;
+    // SAFETY: clone3 reads `args`. In the agent it returns the child's id or an error and nothing else
+    // changes. The child runs on `stack`, whose top is 16-byte aligned, calls `child` with `plan` and
+    // never comes back. With CLONE_VFORK the agent's thread stands still until the child has left
+    // this memory, so `plan` and `stack` outlive its use of them.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r12",
+            "call r13",
+            "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone3 => result,
+            in("rdi") &raw mut args,
+            in("rsi") size_of::<libc::clone_args>(),
+            in("r12") ptr::from_mut(plan),
+            in("r13") child as extern "C" fn(*mut Plan) -> !,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    drop(stack);
+    if result < 0 {
+        return Err(Errno::from_raw_os_error(i32::try_from(-result).unwrap_or(libc::EIO)));
+    }
+    Ok(i32::try_from(result).unwrap_or_default())
+}
+
+/// Memory for the child's stack, with nothing else next to it.
+struct Stack(*mut c_void);
+
+impl Stack {
+    fn new() -> Result<Self, Errno> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK;
+        // SAFETY: asks for fresh memory; nothing existing is replaced.
+        let memory = unsafe { libc::mmap(ptr::null_mut(), STACK_BYTES, protection, flags, -1, 0) };
+        if memory == libc::MAP_FAILED { Err(sys::last_errno()) } else { Ok(Self(memory)) }
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, of this size, and its user is gone.
+        unsafe { libc::munmap(self.0, STACK_BYTES) };
+    }
+}
+
+/// The child's whole life before the program.
+extern "C" fn child(plan: *mut Plan) -> ! {
+    // SAFETY: the agent keeps the plan alive and does not run meanwhile.
+    let plan = unsafe { &mut *plan };
+    let (step, errno) = match become_program(plan) {
+        Ok(never) => match never {},
+        Err(failed) => failed,
+    };
+    plan.errno.store(errno, Ordering::Release);
+    plan.step.store(step, Ordering::Release);
+    // SAFETY: ends this process without running anything of the agent's.
+    unsafe { libc::_exit(127) }
+}
+
+fn become_program(plan: &mut Plan) -> Result<std::convert::Infallible, (i32, c_int)> {
+    // SAFETY: no pointers.
+    check(SETUP, unsafe { libc::setsid() })?;
+    for (target, fd) in (0..).zip(plan.stdio) {
+        // SAFETY: no pointers. The agent's own 0 to 2 are open, so none of these is overwritten
+        // before its turn.
+        check(SETUP, unsafe { libc::dup2(fd, target) })?;
+    }
+    if plan.terminal {
+        // SAFETY: the request takes a number.
+        check(SETUP, unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) })?;
+    }
+    // Belt and braces: every descriptor of the agent is close-on-exec already.
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    // SAFETY: sets no handler function.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    raise_oom_score();
+    change_identity(plan)?;
+    // SAFETY: a string that the agent keeps alive.
+    if unsafe { libc::chdir(plan.cwd) } != 0 {
+        let errno = last();
+        // SAFETY: a constant string.
+        if !plan.cwd_optional || unsafe { libc::chdir(c"/".as_ptr()) } != 0 {
+            return Err((CWD, errno));
+        }
+    }
+    Err((EXECUTE, execute(plan)))
+}
+
+/// Not needed for the start: a sandbox may have no `/proc`.
+fn raise_oom_score() {
+    // SAFETY: a constant string.
+    let fd = unsafe { libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC) };
+    if fd >= 0 {
+        // SAFETY: a constant buffer with its length.
+        unsafe { libc::write(fd, OOM_SCORE.as_ptr().cast(), OOM_SCORE.count_bytes()) };
+        // SAFETY: ours, from above.
+        unsafe { libc::close(fd) };
+    }
+}
+
+fn change_identity(plan: &Plan) -> Result<(), (i32, c_int)> {
+    // Bare calls: the C library's would signal the threads of the agent.
+    // SAFETY: a live array with its length.
+    let result = unsafe { libc::syscall(libc::SYS_setgroups, plan.groups.len(), plan.groups.as_ptr()) };
+    check(IDENTITY, result)?;
+    // SAFETY: no pointers.
+    check(IDENTITY, unsafe { libc::syscall(libc::SYS_setresgid, plan.gid, plan.gid, plan.gid) })?;
+    // SAFETY: no pointers.
+    check(IDENTITY, unsafe { libc::syscall(libc::SYS_setresuid, plan.uid, plan.uid, plan.uid) })
+}
+
+/// Tries the candidates as a shell does; returns why none could be executed.
+fn execute(plan: &mut Plan) -> c_int {
+    let mut verdict = libc::ENOENT;
+    for index in 0..plan.candidates.len() {
+        let path = plan.candidates[index];
+        if path.is_null() {
+            break;
+        }
+        // SAFETY: null-terminated arrays of strings that the agent keeps alive.
+        unsafe { libc::execve(path, plan.argv.as_ptr(), plan.env.as_ptr()) };
+        match last() {
+            libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {}
+            // Perhaps a later directory has one that may be executed.
+            libc::EACCES => verdict = libc::EACCES,
+            libc::ENOEXEC => {
+                plan.shell_argv[1] = path;
+                // SAFETY: as above.
+                unsafe { libc::execve(c"/bin/sh".as_ptr(), plan.shell_argv.as_ptr(), plan.env.as_ptr()) };
+                return libc::ENOEXEC;
+            }
+            errno => return errno,
+        }
+    }
+    verdict
+}
+
+fn check(step: i32, result: impl Into<i64>) -> Result<(), (i32, c_int)> {
+    if result.into() < 0 { Err((step, last())) } else { Ok(()) }
+}
+
+fn last() -> c_int {
+    // SAFETY: the thread's own errno; the agent's thread, whose it is, stands still.
+    unsafe { *libc::__errno_location() }
+}

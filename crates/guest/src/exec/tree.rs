@@ -1,0 +1,170 @@
+//! All processes of an exec: by its cgroup, or by search where there are none.
+//!
+//! Membership in a cgroup cannot be left by forking, by a new session or by changing the environment,
+//! so with a cgroup the tree is exact. The search finds what has the exec's session, its marker in the
+//! environment, or an ancestor that has; a process that gets rid of all three is missed.
+
+use std::collections::HashSet;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::prepare::MARKER;
+use crate::sys;
+
+/// Rounds of looking for processes that appeared while others were signalled.
+const ROUNDS_MAX: usize = 64;
+/// Bytes of a file in `/proc` or a cgroup that are read.
+const FILE_MAX_BYTES: u64 = 1 << 20;
+
+/// A cgroup that holds exactly one exec's processes.
+#[derive(Debug)]
+pub(super) struct ExecCgroup {
+    parent: OwnedFd,
+    name: String,
+    directory: OwnedFd,
+}
+
+impl ExecCgroup {
+    /// Makes the cgroup of an exec below the agent's own.
+    pub(super) fn make(parent: BorrowedFd<'_>, exec_id: &str) -> Result<Self, Errno> {
+        let name = format!("exec-{exec_id}");
+        match rustix::fs::mkdirat(parent, &name, Mode::from_raw_mode(0o755)) {
+            // Left over from an exec of this id that could not be started.
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let directory = rustix::fs::openat(parent, &name, flags, Mode::empty())?;
+        Ok(Self { parent: parent.try_clone_to_owned().or(Err(Errno::MFILE))?, name, directory })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// Removes it. Says whether it is gone; while processes are in it, it stays.
+    pub(super) fn remove(&self) -> bool {
+        !matches!(rustix::fs::unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR), Err(Errno::BUSY))
+    }
+
+    /// CPU time of everything that ever ran in it, microseconds.
+    pub(super) fn cpu_us(&self) -> Option<u64> {
+        let stat = self.read("cpu.stat")?;
+        stat.lines().find_map(|line| line.strip_prefix("usage_usec ")?.trim().parse().ok())
+    }
+
+    fn processes(&self) -> Vec<i32> {
+        let list = self.read("cgroup.procs").unwrap_or_default();
+        // 0 stands for a process that this PID namespace does not see.
+        list.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 1).collect()
+    }
+
+    fn kill_all(&self) -> bool {
+        let open = rustix::fs::openat(
+            &self.directory,
+            "cgroup.kill",
+            OFlags::WRONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        );
+        open.and_then(|file| rustix::io::write(file, b"1")).is_ok()
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::openat(&self.directory, name, flags, Mode::empty()).ok()?;
+        read_text(file.into())
+    }
+}
+
+/// Signals every process of the exec; gives how many there were. For `SIGKILL` nothing is left that
+/// could fork on, so it looks until nothing new appears.
+pub(super) fn signal(cgroup: Option<&ExecCgroup>, exec_id: &str, leader: i32, number: i32) -> usize {
+    let mut seen = HashSet::new();
+    for _ in 0..ROUNDS_MAX {
+        let found = match cgroup {
+            Some(cgroup) => cgroup.processes(),
+            None => search(exec_id, leader),
+        };
+        let new: Vec<i32> = found.into_iter().filter(|pid| seen.insert(*pid)).collect();
+        if new.is_empty() {
+            break;
+        }
+        if number == libc::SIGKILL && cgroup.is_some_and(ExecCgroup::kill_all) {
+            break;
+        }
+        for pid in new {
+            // It may have ended meanwhile.
+            drop(sys::kill(pid, number));
+        }
+    }
+    seen.len()
+}
+
+struct Process {
+    pid: i32,
+    parent: i32,
+    session: i32,
+}
+
+fn search(exec_id: &str, leader: i32) -> Vec<i32> {
+    let processes = all_processes();
+    let marker = format!("{MARKER}={exec_id}");
+    let mut tree: HashSet<i32> = processes
+        .iter()
+        .filter(|process| {
+            process.session == leader || process.pid == leader || has_marker(process.pid, &marker)
+        })
+        .map(|process| process.pid)
+        .collect();
+    loop {
+        let before = tree.len();
+        let children: Vec<i32> = processes
+            .iter()
+            .filter(|process| tree.contains(&process.parent))
+            .map(|process| process.pid)
+            .collect();
+        tree.extend(children);
+        if tree.len() == before {
+            return tree.into_iter().collect();
+        }
+    }
+}
+
+fn has_marker(pid: i32, marker: &str) -> bool {
+    let Some(environ) = std::fs::File::open(format!("/proc/{pid}/environ")).ok().and_then(read_bytes) else {
+        return false;
+    };
+    environ.split(|byte| *byte == 0).any(|variable| variable == marker.as_bytes())
+}
+
+/// Processes that live, but for the agent itself.
+fn all_processes() -> Vec<Process> {
+    let own = i32::try_from(std::process::id()).unwrap_or_default();
+    let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| *pid != own && *pid > 1)
+        .filter_map(|pid| {
+            let stat = std::fs::File::open(format!("/proc/{pid}/stat")).ok().and_then(read_text)?;
+            // The name is in parentheses and may contain anything, parentheses too.
+            let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+            if fields.next()? == "Z" {
+                return None;
+            }
+            let parent = fields.next()?.parse().ok()?;
+            Some(Process { pid, parent, session: fields.nth(1)?.parse().ok()? })
+        })
+        .collect()
+}
+
+fn read_bytes(file: std::fs::File) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(FILE_MAX_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+fn read_text(file: std::fs::File) -> Option<String> {
+    String::from_utf8(read_bytes(file)?).ok()
+}

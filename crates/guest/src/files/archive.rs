@@ -1,0 +1,330 @@
+//! Tar streams out of and into the sandbox.
+//!
+//! An archive is hostile: its members stay below the directory they are unpacked in. Every member is
+//! reached from that directory's descriptor by `openat2` with `RESOLVE_BENEATH`, so neither `..` nor a
+//! symbolic link, from the archive or planted meanwhile, leads out. (Below `/` itself, absolute links
+//! are fine: they are resolved in the root.) Devices and FIFOs are refused.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Component, Path, PathBuf};
+
+use atoll_guest_protocol::PATH_MAX_BYTES;
+use atoll_guest_protocol::body::{RecordReader, RecordWriter};
+use atoll_guest_protocol::messages::{Failure, Pack, Unpack};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid};
+use rustix::io::Errno;
+use tar::{Archive, Builder, Entry, EntryType, Header};
+
+use super::{DIRECTORY_MODE, checked, make_directories, open_regular, owner};
+use crate::blocking::{BLOCK_BYTES, Blocks, Framing, Inlet, Threads, consume, produce};
+use crate::failing::{Stop, errno, invalid, io_error};
+use crate::operations::Answer;
+use crate::users::Identity;
+
+/// `pack`.
+pub(crate) async fn pack(
+    threads: &Threads,
+    request: Pack,
+    response: &mut RecordWriter,
+) -> Result<Answer, Stop> {
+    checked(&request.path)?;
+    let sent = produce(threads, response, Framing::Data, move |outlet| {
+        pack_tree(Path::new(&request.path), Blocks::new(outlet))
+            .map_err(|error| io_error(&request.path, &error))
+    })
+    .await?;
+    Ok(Answer::done(sent))
+}
+
+/// Packs a path with everything below on the same file system (so not `/proc` with `/`).
+fn pack_tree(root: &Path, blocks: Blocks) -> io::Result<u64> {
+    let name = root.file_name().map_or_else(|| PathBuf::from("."), PathBuf::from);
+    let device = root.symlink_metadata()?.dev();
+    let mut builder = Builder::new(blocks);
+    let mut stack = vec![(root.to_path_buf(), name)];
+    while let Some((place, name)) = stack.pop() {
+        // What goes away meanwhile is left out, but for the path that was asked for.
+        let metadata = match place.symlink_metadata() {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && place != root => continue,
+            Err(error) => return Err(error),
+        };
+        append(&mut builder, &place, &name, &metadata)?;
+        if metadata.is_dir() && metadata.dev() == device {
+            let mut children = Vec::new();
+            for entry in std::fs::read_dir(&place)? {
+                children.push(entry?.file_name());
+            }
+            children.sort_unstable_by(|a: &OsString, b| b.cmp(a));
+            stack.extend(children.into_iter().map(|child| (place.join(&child), name.join(&child))));
+        }
+    }
+    let mut blocks = builder.into_inner()?;
+    blocks.flush()?;
+    Ok(blocks.written)
+}
+
+fn append(builder: &mut Builder<Blocks>, place: &Path, name: &Path, metadata: &Metadata) -> io::Result<()> {
+    let mut header = Header::new_gnu();
+    header.set_metadata(metadata);
+    header.set_size(0);
+    let kind = metadata.file_type();
+    if kind.is_file() {
+        let file = match open_regular(place) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        header.set_size(metadata.len());
+        builder.append_data(&mut header, name, Exactly { file, left: metadata.len() })
+    } else if kind.is_dir() {
+        builder.append_data(&mut header, name, io::empty())
+    } else if kind.is_symlink() {
+        builder.append_link(&mut header, name, std::fs::read_link(place)?)
+    } else if kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device() {
+        // Nothing that could be unpacked elsewhere.
+        Ok(())
+    } else {
+        Ok(())
+    }
+}
+
+/// Gives exactly as many bytes as the header promised, though the file changes: cut, or zeros.
+struct Exactly {
+    file: File,
+    left: u64,
+}
+
+impl Read for Exactly {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let want = usize::try_from(self.left).unwrap_or(usize::MAX).min(buf.len());
+        let mut len = self.file.read(&mut buf[..want])?;
+        if len == 0 && want > 0 {
+            buf[..want].fill(0);
+            len = want;
+        }
+        self.left -= len as u64;
+        Ok(len)
+    }
+}
+
+/// `unpack`.
+pub(crate) async fn unpack(threads: &Threads, request: &mut RecordReader) -> Result<Answer, Stop> {
+    let wanted: Unpack = request.message().await?;
+    checked(&wanted.path)?;
+    let written = consume(threads, request, move |inlet| unpack_tree(&wanted, inlet)).await?;
+    Ok(Answer::done(written))
+}
+
+fn unpack_tree(request: &Unpack, inlet: Inlet) -> Result<u64, Failure> {
+    let forced = if request.user.is_empty() { None } else { Some(owner(&request.user)?) };
+    let maker = owner(&request.user)?;
+    let root = Path::new(&request.path);
+    make_directories(root, DIRECTORY_MODE, &maker)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory =
+        rustix::fs::open(root, flags, Mode::empty()).map_err(|cause| errno(&request.path, cause))?;
+    let resolve = if root == Path::new("/") { ResolveFlags::IN_ROOT } else { ResolveFlags::BENEATH };
+    let mut below = Below { directory, resolve: resolve | ResolveFlags::NO_MAGICLINKS, forced, maker };
+    let mut archive = Archive::new(inlet);
+    let mut written = 0;
+    for entry in archive.entries().map_err(|error| io_error("archive", &error))? {
+        let entry = entry.map_err(|error| io_error("archive", &error))?;
+        written += below.unpack(entry)?;
+    }
+    // The host may send padding after the archive's end.
+    let mut inlet = archive.into_inner();
+    while inlet.next().map_err(|error| io_error("archive", &error))?.is_some() {}
+    Ok(written)
+}
+
+/// The directory that an archive is unpacked below.
+struct Below {
+    directory: OwnedFd,
+    resolve: ResolveFlags,
+    /// Owner of everything, instead of the archive's numbers.
+    forced: Option<Identity>,
+    /// Owner of directories that the archive takes for granted.
+    maker: Identity,
+}
+
+impl Below {
+    fn unpack(&mut self, mut entry: Entry<'_, Inlet>) -> Result<u64, Failure> {
+        let kind = entry.header().entry_type();
+        if matches!(kind, EntryType::XGlobalHeader) {
+            return Ok(0);
+        }
+        let name = member(&entry.path_bytes())?;
+        let shown = name.display().to_string();
+        let told = |cause: Errno| refused(&shown, cause);
+        // The directory itself, as `./`.
+        let Some(leaf) = name.file_name().map(OsStr::to_owned) else { return Ok(0) };
+        let parent = self.parent(name.parent().unwrap_or(Path::new("")))?;
+        let fd = match kind {
+            EntryType::Directory => self.make_directory(&parent, &leaf).map_err(told)?,
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+                clear(&parent, &leaf).map_err(told)?;
+                let flags =
+                    OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                rustix::fs::openat(&parent, &leaf, flags, Mode::from_raw_mode(0o600)).map_err(told)?
+            }
+            EntryType::Symlink => {
+                let target = link_name(&entry)?;
+                clear(&parent, &leaf).map_err(told)?;
+                rustix::fs::symlinkat(target.as_os_str(), &parent, &leaf).map_err(told)?;
+                let (uid, gid) = self.owner(entry.header())?;
+                let owner =
+                    rustix::fs::chownat(&parent, &leaf, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
+                return owner.map(|()| 0).map_err(told);
+            }
+            EntryType::Link => {
+                let target = member(link_name(&entry)?.as_os_str().as_bytes())?;
+                let target_leaf = target.file_name().ok_or_else(|| invalid("hard link to nothing"))?;
+                let target_parent = self.parent(target.parent().unwrap_or(Path::new("")))?;
+                clear(&parent, &leaf).map_err(told)?;
+                let link = rustix::fs::linkat(&target_parent, target_leaf, &parent, &leaf, AtFlags::empty());
+                return link.map(|()| 0).map_err(told);
+            }
+            _ => return Err(invalid(format!("{shown}: a member of this kind is not unpacked"))),
+        };
+        let mut file = File::from(fd);
+        let mut written = 0;
+        if kind != EntryType::Directory {
+            written = copy(&mut entry, &mut file).map_err(|error| io_error(&shown, &error))?;
+        }
+        self.finish(&file, entry.header()).map_err(told)?;
+        Ok(written)
+    }
+
+    /// Owner, permissions and time of what was unpacked.
+    fn finish(&self, file: &File, header: &Header) -> Result<(), Errno> {
+        let (uid, gid) = self.owner(header).or(Err(Errno::INVAL))?;
+        rustix::fs::fchown(file, Some(uid), Some(gid))?;
+        let mode = header.mode().unwrap_or(0o644) & super::MODE_BITS;
+        rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?;
+        let time = Timespec { tv_sec: i64::try_from(header.mtime().unwrap_or(0)).unwrap_or(0), tv_nsec: 0 };
+        rustix::fs::futimens(file, &Timestamps { last_access: time, last_modification: time })
+    }
+
+    fn owner(&self, header: &Header) -> Result<(Uid, Gid), Failure> {
+        if let Some(forced) = &self.forced {
+            return Ok((Uid::from_raw(forced.uid), Gid::from_raw(forced.gid)));
+        }
+        let id = |value: io::Result<u64>| {
+            let id = value.ok().and_then(|id| u32::try_from(id).ok()).filter(|id| *id != u32::MAX);
+            id.ok_or_else(|| invalid("a member's owner is out of range"))
+        };
+        Ok((Uid::from_raw(id(header.uid())?), Gid::from_raw(id(header.gid())?)))
+    }
+
+    fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        rustix::fs::openat2(&self.directory, path, flags, Mode::empty(), self.resolve)
+    }
+
+    /// The directory of a member; made when the archive did not.
+    fn parent(&self, path: &Path) -> Result<OwnedFd, Failure> {
+        let told = |cause: Errno| refused(&path.display().to_string(), cause);
+        match self.open(path) {
+            Err(Errno::NOENT) => {}
+            opened => return opened.map_err(told),
+        }
+        let mut place = PathBuf::new();
+        let mut current = self.open(&place).map_err(told)?;
+        for part in path.components() {
+            place.push(part);
+            current = match self.open(&place) {
+                Err(Errno::NOENT) => {
+                    rustix::fs::mkdirat(&current, part.as_os_str(), Mode::from_raw_mode(DIRECTORY_MODE))
+                        .map_err(told)?;
+                    let made = self.open(&place).map_err(told)?;
+                    let (uid, gid) = (Uid::from_raw(self.maker.uid), Gid::from_raw(self.maker.gid));
+                    rustix::fs::chownat(&made, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
+                        .map_err(told)?;
+                    made
+                }
+                opened => opened.map_err(told)?,
+            };
+        }
+        Ok(current)
+    }
+
+    /// A directory that exists stays, with what is in it.
+    fn make_directory(&self, parent: &OwnedFd, leaf: &OsStr) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        match rustix::fs::mkdirat(parent, leaf, Mode::from_raw_mode(0o700)) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => {
+                if let Ok(directory) = rustix::fs::openat(parent, leaf, flags, Mode::empty()) {
+                    return Ok(directory);
+                }
+                clear(parent, leaf)?;
+                rustix::fs::mkdirat(parent, leaf, Mode::from_raw_mode(0o700))?;
+            }
+            Err(error) => return Err(error),
+        }
+        rustix::fs::openat(parent, leaf, flags, Mode::empty())
+    }
+}
+
+/// The kernel's word about a member. Leading outside is the archive's fault, not the file system's.
+fn refused(name: &str, cause: Errno) -> Failure {
+    if cause == Errno::XDEV || cause == Errno::LOOP {
+        return invalid(format!("{name}: leads outside the directory"));
+    }
+    errno(name, cause)
+}
+
+/// Makes room for a member: what is there goes, but for a directory.
+fn clear(parent: &OwnedFd, leaf: &OsStr) -> Result<(), Errno> {
+    match rustix::fs::unlinkat(parent, leaf, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// A member's name: relative, below the directory. Bytes need not be UTF-8.
+fn member(name: &[u8]) -> Result<PathBuf, Failure> {
+    if name.len() >= PATH_MAX_BYTES || name.contains(&0) {
+        return Err(invalid("a member's name is malformed"));
+    }
+    let mut path = PathBuf::new();
+    for part in Path::new(OsStr::from_bytes(name)).components() {
+        match part {
+            Component::Normal(part) => path.push(part),
+            Component::CurDir => {}
+            Component::RootDir | Component::ParentDir | Component::Prefix(_) => {
+                let shown = String::from_utf8_lossy(name);
+                return Err(invalid(format!("{shown}: leads outside the directory")));
+            }
+        }
+    }
+    Ok(path)
+}
+
+fn link_name(entry: &Entry<'_, Inlet>) -> Result<PathBuf, Failure> {
+    let name = entry.link_name_bytes().ok_or_else(|| invalid("a link has no target"))?;
+    if name.is_empty() || name.len() >= PATH_MAX_BYTES || name.contains(&0) {
+        return Err(invalid("a link's target is malformed"));
+    }
+    Ok(PathBuf::from(OsStr::from_bytes(&name)))
+}
+
+fn copy(from: &mut impl Read, to: &mut File) -> io::Result<u64> {
+    let mut block = vec![0; BLOCK_BYTES];
+    let mut written = 0;
+    loop {
+        let len = from.read(&mut block)?;
+        if len == 0 {
+            return Ok(written);
+        }
+        to.write_all(&block[..len])?;
+        written += len as u64;
+    }
+}

@@ -1,0 +1,156 @@
+//! Reading and writing files.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Read, Seek, SeekFrom, Write as _};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use atoll_guest_protocol::body::{RecordReader, RecordWriter};
+use atoll_guest_protocol::messages::{Failure, Read as ReadFile, Reason, Write as WriteFile};
+use atoll_guest_protocol::server::failure;
+
+use super::{DIRECTORY_MODE, MODE_BITS, Names, checked, make_directories, open_regular, owner};
+use crate::blocking::{BLOCK_BYTES, Framing, Inlet, Threads, consume, produce};
+use crate::failing::{Stop, invalid, io_error};
+use crate::operations::Answer;
+use crate::sys;
+
+/// Permission bits of a new file when the host names none.
+const FILE_MODE: u32 = 0o644;
+/// Symbolic links followed to the file that is written.
+const LINKS_MAX: usize = 40;
+
+/// `read`.
+pub(crate) async fn read(
+    threads: &Threads,
+    request: ReadFile,
+    response: &mut RecordWriter,
+) -> Result<Answer, Stop> {
+    let path = checked(&request.path)?;
+    let told = |error: &io::Error| match error.raw_os_error() {
+        Some(libc::EINVAL) => invalid(format!("{}: not a regular file", request.path)),
+        _ => io_error(&request.path, error),
+    };
+    let mut file = open_regular(path).map_err(|error| told(&error))?;
+    let metadata = file.metadata().map_err(|error| told(&error))?;
+    response.message(&Names::read().info(path, path, &metadata)).await?;
+    if request.offset > 0 {
+        file.seek(SeekFrom::Start(request.offset)).map_err(|error| told(&error))?;
+    }
+    let limit = if request.length == 0 { u64::MAX } else { request.length };
+    let sent = produce(threads, response, Framing::Data, move |outlet| {
+        let mut file = file.take(limit);
+        let mut sent = 0;
+        loop {
+            let mut block = Vec::with_capacity(BLOCK_BYTES);
+            let len = Read::by_ref(&mut file)
+                .take(BLOCK_BYTES as u64)
+                .read_to_end(&mut block)
+                .map_err(|error| io_error(&request.path, &error))?;
+            if len == 0 {
+                return Ok(sent);
+            }
+            sent += len as u64;
+            block.shrink_to_fit();
+            outlet.send(block.into()).map_err(|error| io_error(&request.path, &error))?;
+        }
+    })
+    .await?;
+    Ok(Answer::done(sent))
+}
+
+/// `write`.
+pub(crate) async fn write(threads: &Threads, request: &mut RecordReader) -> Result<Answer, Stop> {
+    let wanted: WriteFile = request.message().await?;
+    checked(&wanted.path)?;
+    let written = consume(threads, request, move |inlet| write_file(&wanted, inlet)).await?;
+    Ok(Answer::done(written))
+}
+
+/// A file beside the one that is written. Gone when it is dropped, unless it was put in place.
+struct Beside {
+    path: PathBuf,
+    file: File,
+    placed: bool,
+}
+
+impl Beside {
+    fn new(directory: &Path) -> io::Result<Self> {
+        let mut name = OsString::from(".atoll-");
+        for byte in sys::random() {
+            name.push(format!("{byte:02x}"));
+        }
+        let path = directory.join(name);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        Ok(Self { path, file, placed: false })
+    }
+
+    fn place(mut self, target: &Path) -> io::Result<()> {
+        std::fs::rename(&self.path, target)?;
+        self.placed = true;
+        Ok(())
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        if !self.placed {
+            drop(std::fs::remove_file(&self.path));
+        }
+    }
+}
+
+fn write_file(request: &WriteFile, mut inlet: Inlet) -> Result<u64, Failure> {
+    let told = |error: io::Error| io_error(&request.path, &error);
+    let owner = owner(&request.user)?;
+    let target = follow(Path::new(&request.path)).map_err(told)?;
+    let directory = target.parent().ok_or_else(|| failure(Reason::IsADirectory, "/: is a directory"))?;
+    let existing = match target.symlink_metadata() {
+        Ok(metadata) if metadata.is_dir() => {
+            return Err(failure(Reason::IsADirectory, format!("{}: is a directory", request.path)));
+        }
+        Ok(metadata) if !metadata.is_file() => {
+            return Err(invalid(format!("{}: not a regular file", request.path)));
+        }
+        Ok(metadata) => Some(metadata),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(told(error)),
+    };
+    if request.parents && existing.is_none() {
+        make_directories(directory, DIRECTORY_MODE, &owner)?;
+    }
+    let mut beside = Beside::new(directory).map_err(told)?;
+    let mut written = 0;
+    while let Some(bytes) = inlet.next().map_err(told)? {
+        beside.file.write_all(&bytes).map_err(told)?;
+        written += bytes.len() as u64;
+    }
+    let (uid, gid) = existing.as_ref().map_or((owner.uid, owner.gid), |file| (file.uid(), file.gid()));
+    let mode = match (request.mode, existing) {
+        (0, Some(file)) => file.mode(),
+        (0, None) => FILE_MODE,
+        (mode, _) => mode,
+    };
+    // The owner first: changing it clears the set-id bits.
+    fchown(&beside.file, Some(uid), Some(gid)).map_err(told)?;
+    beside.file.set_permissions(Permissions::from_mode(mode & MODE_BITS)).map_err(told)?;
+    beside.place(&target).map_err(told)?;
+    Ok(written)
+}
+
+/// The file that a path stands for, whether it exists or not.
+fn follow(path: &Path) -> io::Result<PathBuf> {
+    let mut place = path.to_path_buf();
+    for _ in 0..LINKS_MAX {
+        match std::fs::read_link(&place) {
+            Ok(target) => place = place.parent().unwrap_or(Path::new("/")).join(target),
+            // Not a link, or nothing there yet.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => {
+                return Ok(place);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::ELOOP))
+}

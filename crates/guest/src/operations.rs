@@ -1,0 +1,72 @@
+//! Which name means which operation.
+
+use std::rc::Rc;
+
+use atoll_guest_protocol::body::{RecordReader, RecordWriter};
+use atoll_guest_protocol::messages::Done;
+use atoll_guest_protocol::wire::{Kind, encode_message};
+use bytes::Bytes;
+use prost::Message;
+
+use crate::agent::Agent;
+use crate::failing::{Stop, invalid};
+use crate::{exec, files, net, system, watch};
+
+/// How an operation ends well.
+pub(crate) enum Answer {
+    /// With these final records.
+    Records(Bytes),
+    /// With nothing more.
+    End,
+}
+
+impl Answer {
+    /// With a message as its only answer.
+    pub(crate) fn message(message: &impl Message) -> Self {
+        Self::Records(encode_message(Kind::Message, message))
+    }
+
+    /// With a closing message.
+    pub(crate) fn last(message: &impl Message) -> Self {
+        Self::Records(encode_message(Kind::Last, message))
+    }
+
+    /// With nothing to say but success.
+    pub(crate) fn done(bytes: u64) -> Self {
+        Self::last(&Done { bytes })
+    }
+}
+
+/// Runs one operation. What it streams goes to `response`; what it ends with is returned.
+pub(crate) async fn run(
+    agent: &Rc<Agent>,
+    name: &str,
+    request: &mut RecordReader,
+    response: &mut RecordWriter,
+) -> Result<Answer, Stop> {
+    match name {
+        "configure" => system::configure(&request.message().await?),
+        "metrics" => Ok(Answer::message(&system::metrics(agent.started))),
+        "exec-start" => Box::pin(exec::start(agent, request, response)).await,
+        "exec-attach" => Box::pin(exec::attach(agent, request, response)).await,
+        "exec-stdin" => exec::write_stdin(agent, request).await,
+        "exec-signal" => agent.execs.signal(&request.message().await?),
+        "exec-resize" => agent.execs.resize(&request.message().await?),
+        "exec-forget" => agent.execs.forget(&request.message().await?),
+        "exec-list" => Ok(Answer::message(&agent.execs.list())),
+        "stat" => files::stat(&request.message().await?),
+        "list" => files::list(&agent.threads, request.message().await?, response).await,
+        "read" => files::read(&agent.threads, request.message().await?, response).await,
+        "write" => files::write(&agent.threads, request).await,
+        "mkdir" => files::mkdir(&request.message().await?),
+        "remove" => files::remove(&agent.threads, request.message().await?).await,
+        "rename" => files::rename(&request.message().await?),
+        "chmod" => files::chmod(&request.message().await?),
+        "pack" => files::pack(&agent.threads, request.message().await?, response).await,
+        "unpack" => files::unpack(&agent.threads, request).await,
+        "watch" => Box::pin(watch::watch(agent, request.message().await?, response)).await,
+        "dial" => Box::pin(net::dial(request, response)).await,
+        "ports" => Ok(Answer::message(&net::ports())),
+        _ => Err(invalid("unknown operation").into()),
+    }
+}

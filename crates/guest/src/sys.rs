@@ -1,0 +1,120 @@
+//! The calls to the kernel that need `unsafe` and that no wrapper offers.
+#![expect(unsafe_code, reason = "wait4, mallopt and others have no safe wrapper")]
+
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+use rustix::io::Errno;
+use tokio::io::unix::AsyncFd;
+
+/// Makes a descriptor awaitable. It has to be non-blocking.
+pub(crate) fn registered(fd: OwnedFd) -> Result<AsyncFd<OwnedFd>, Errno> {
+    // SAFETY: an owned descriptor stays open and the same for as long as it is owned.
+    let registered = unsafe { AsyncFd::register(fd) };
+    registered.map_err(|error| Errno::from_io_error(&error.into()).unwrap_or(Errno::IO))
+}
+
+/// How a child ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ended {
+    pub(crate) pid: i32,
+    pub(crate) code: Option<i32>,
+    pub(crate) signal: Option<i32>,
+    /// CPU time of it and its waited-for children, microseconds.
+    pub(crate) cpu_us: u64,
+}
+
+/// Takes up one child that ended (`pid` -1: any), or `None` when there is none now.
+pub(crate) fn reap(pid: i32, block: bool) -> Option<Ended> {
+    let mut status = 0;
+    // SAFETY: a zeroed rusage is a valid value of that plain struct.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let flags = if block { 0 } else { libc::WNOHANG };
+    // SAFETY: both pointers are to live locals.
+    let pid = unsafe { libc::wait4(pid, &raw mut status, flags, &raw mut usage) };
+    if pid <= 0 {
+        return None;
+    }
+    let micros = |time: libc::timeval| {
+        u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
+    };
+    Some(Ended {
+        pid,
+        code: libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)),
+        signal: libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status)),
+        cpu_us: micros(usage.ru_utime) + micros(usage.ru_stime),
+    })
+}
+
+/// Sends a signal to a process (positive) or a process group (negative).
+pub(crate) fn kill(pid: i32, signal: i32) -> Result<(), Errno> {
+    // SAFETY: takes no pointers.
+    if unsafe { libc::kill(pid, signal) } == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+/// The errno of the call before.
+pub(crate) fn last_errno() -> Errno {
+    Errno::from_raw_os_error(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// Takes ownership of a descriptor that was inherited under this number, and closes it on exec.
+/// `None` when there is none. To be called once for each number, before anything else opens files.
+pub(crate) fn inherited(fd: RawFd) -> Option<OwnedFd> {
+    // SAFETY: takes no pointers; an unused number is answered with EBADF.
+    if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
+        return None;
+    }
+    // SAFETY: the number is open, as the call above showed, and nobody else in here owns it.
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// One heap for all threads: each further one would cost memory in every sandbox.
+pub(crate) fn single_heap() {
+    // SAFETY: takes no pointers; called before any thread is started.
+    unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+    // Free memory at the top of the heap goes back early.
+    // SAFETY: as above.
+    unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, 512 << 10) };
+}
+
+/// Gives free memory back to the kernel.
+pub(crate) fn trim_heap() {
+    // SAFETY: takes no pointers.
+    unsafe { libc::malloc_trim(0) };
+}
+
+/// Default handling and an empty mask for all signals, whatever was inherited.
+pub(crate) fn reset_signals() {
+    for signal in 1..=64 {
+        // SAFETY: sets no handler function; signals that cannot be set are refused.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    // A write to a pipe without readers is an error, not the end.
+    // SAFETY: as above.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    // SAFETY: an all-zero set is an empty set.
+    let empty: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is a live local.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const empty, std::ptr::null_mut()) };
+}
+
+/// Random bytes.
+pub(crate) fn random() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    // SAFETY: the buffer is a live local of that length. Up to 256 bytes come whole.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    bytes
+}
+
+/// Sets the wall clock.
+pub(crate) fn set_clock(unix_ns: u64) -> Result<(), Errno> {
+    let time = libc::timespec {
+        tv_sec: i64::try_from(unix_ns / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(unix_ns % 1_000_000_000).unwrap_or(0),
+    };
+    // SAFETY: the time is a live local.
+    if unsafe { libc::clock_settime(libc::CLOCK_REALTIME, &raw const time) } == 0 {
+        Ok(())
+    } else {
+        Err(last_errno())
+    }
+}

@@ -1,0 +1,139 @@
+//! The sandbox's identity and clock, and what it uses.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Instant;
+
+use atoll_guest_protocol::messages::{Configure, Metrics};
+use rustix::io::Errno;
+
+use crate::failing::{Stop, errno, invalid};
+use crate::files::{checked, make_directories, open_regular};
+use crate::operations::Answer;
+use crate::sys;
+use crate::users::Database;
+
+/// Longest host name the kernel takes.
+const HOSTNAME_MAX_BYTES: usize = 64;
+/// Bytes of a small file that are read.
+const FILE_MAX_BYTES: u64 = 1 << 20;
+const PAGE_BYTES: u64 = 4096;
+
+/// `configure`. Whatever can be set is set; a host name or file that the sandbox may not change stays:
+/// the isolation driver has set it up then.
+pub(crate) fn configure(request: &Configure) -> Result<Answer, Stop> {
+    if !request.hostname.is_empty() {
+        let ok = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
+        if request.hostname.len() > HOSTNAME_MAX_BYTES || !request.hostname.bytes().all(ok) {
+            return Err(invalid("the host name is malformed").into());
+        }
+        match rustix::system::sethostname(request.hostname.as_bytes()) {
+            Ok(()) | Err(Errno::PERM) => {}
+            Err(cause) => return Err(errno("cannot set the host name", cause).into()),
+        }
+        write_name_files(&request.hostname);
+    }
+    if request.clock_unix_ns != 0 {
+        sys::set_clock(request.clock_unix_ns).map_err(|cause| errno("cannot set the clock", cause))?;
+    }
+    if !request.workdir.is_empty() {
+        let path = checked(&request.workdir)?;
+        if !path.is_dir() {
+            make_directories(path, 0o755, &Database::read().identity(&request.workdir_user)?)?;
+        }
+    }
+    Ok(Answer::done(0))
+}
+
+/// Best effort: an image may have these files read-only, as links, or not at all.
+fn write_name_files(hostname: &str) {
+    let open = |path: &str| {
+        std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(path)
+            .ok()
+            .filter(|file| file.metadata().is_ok_and(|metadata| metadata.is_file()))
+    };
+    if let Some(mut file) = open("/etc/hostname") {
+        drop(file.set_len(0).and_then(|()| writeln!(file, "{hostname}")));
+    }
+    let hosts = read_text(Path::new("/etc/hosts"));
+    if hosts.split_whitespace().any(|word| word == hostname) {
+        return;
+    }
+    let mut text = hosts;
+    if !text.split_whitespace().any(|word| word == "localhost") {
+        text.push_str("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n");
+    }
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text.push_str("127.0.1.1 ");
+    text.push_str(hostname);
+    text.push('\n');
+    if let Some(mut file) = open("/etc/hosts") {
+        drop(file.set_len(0).and_then(|()| file.write_all(text.as_bytes())));
+    }
+}
+
+/// `metrics`. What cannot be read is 0.
+pub(crate) fn metrics(started: Instant) -> Metrics {
+    let (mut processes, mut pages) = (0, 0_u64);
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
+            processes += 1;
+            pages = pages.saturating_add(resident_pages(&entry.path().join("statm")));
+        }
+    }
+    let disk = rustix::fs::statvfs("/").ok();
+    let disk_bytes = |blocks: u64| disk.as_ref().map_or(0, |disk| blocks.saturating_mul(disk.f_frsize));
+    let load = read_text(Path::new("/proc/loadavg"));
+    Metrics {
+        processes,
+        disk_total_bytes: disk_bytes(disk.as_ref().map_or(0, |disk| disk.f_blocks)),
+        disk_used_bytes: disk_bytes(
+            disk.as_ref().map_or(0, |disk| disk.f_blocks.saturating_sub(disk.f_bfree)),
+        ),
+        agent_rss_bytes: resident_pages(Path::new("/proc/self/statm")).saturating_mul(PAGE_BYTES),
+        uptime_s: started.elapsed().as_secs(),
+        load_1m_millis: load.split_whitespace().next().and_then(thousandths).unwrap_or(0),
+        processes_rss_bytes: pages.saturating_mul(PAGE_BYTES),
+    }
+}
+
+fn resident_pages(statm: &Path) -> u64 {
+    read_text(statm).split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0)
+}
+
+/// `1.25` as 1250.
+fn thousandths(number: &str) -> Option<u32> {
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    let part: String = part.chars().chain("000".chars()).take(3).collect();
+    whole.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(part.parse().ok()?)
+}
+
+fn read_text(path: &Path) -> String {
+    let mut text = String::new();
+    if let Ok(file) = open_regular(path) {
+        drop(file.take(FILE_MAX_BYTES).read_to_string(&mut text));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_loads() {
+        assert_eq!(thousandths("1.25"), Some(1250));
+        assert_eq!(thousandths("0.07"), Some(70));
+        assert_eq!(thousandths("12"), Some(12_000));
+        assert_eq!(thousandths("x"), None);
+    }
+}

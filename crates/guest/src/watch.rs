@@ -1,0 +1,334 @@
+//! Watching paths with inotify.
+//!
+//! Directories are watched one by one; a new one is watched and then read, so that what was made in it
+//! before the watch was there is reported too (it may then be reported twice). The kernel's queue is
+//! the buffer: events are taken only as the host takes them, and when the queue overflows the host is
+//! told to look again.
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use atoll_guest_protocol::body::RecordWriter;
+use atoll_guest_protocol::messages::{ChangeKind, Failure, Reason, Watch, WatchEvent, Watching};
+use atoll_guest_protocol::server::failure;
+use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init, remove_watch};
+use rustix::io::Errno;
+use tokio::io::unix::AsyncFd;
+
+use crate::agent::Agent;
+use crate::failing::{Stop, errno};
+use crate::files::{checked, lossy};
+use crate::operations::Answer;
+use crate::sys;
+
+/// Watches at once.
+const WATCHES_MAX: usize = 64;
+/// Directories of one recursive watch; what lies in further ones is not seen, and the host is told.
+const DIRECTORIES_MAX: usize = 16_384;
+/// How long the second half of a rename may take to appear.
+const PAIR_WAIT: Duration = Duration::from_millis(20);
+
+fn mask() -> WatchFlags {
+    WatchFlags::CREATE
+        | WatchFlags::MODIFY
+        | WatchFlags::ATTRIB
+        | WatchFlags::DELETE
+        | WatchFlags::MOVED_FROM
+        | WatchFlags::MOVED_TO
+        | WatchFlags::DELETE_SELF
+        | WatchFlags::MOVE_SELF
+}
+
+/// Counts a watch for as long as it lasts.
+struct Slot(Rc<Agent>);
+
+impl Slot {
+    fn take(agent: &Rc<Agent>) -> Result<Self, Failure> {
+        if agent.watches.get() >= WATCHES_MAX {
+            return Err(failure(Reason::Other, format!("there are {WATCHES_MAX} watches already")));
+        }
+        agent.watches.set(agent.watches.get() + 1);
+        Ok(Self(Rc::clone(agent)))
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.watches.set(self.0.watches.get() - 1);
+    }
+}
+
+/// `watch`.
+pub(crate) async fn watch(
+    agent: &Rc<Agent>,
+    request: Watch,
+    response: &mut RecordWriter,
+) -> Result<Answer, Stop> {
+    let _slot = Slot::take(agent)?;
+    checked(&request.path)?;
+    // Reading a large tree takes a while.
+    let (mut tree, inotify) = agent
+        .threads
+        .run(move || {
+            let inotify = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
+                .map_err(|cause| errno("cannot watch", cause))?;
+            let tree = Tree::new(&inotify, &request)?;
+            Ok((tree, inotify))
+        })
+        .await?;
+    let inotify = sys::registered(inotify).map_err(|cause| errno("cannot watch", cause))?;
+    response.message(&Watching {}).await?;
+    loop {
+        let raw = tokio::select! {
+            raw = read_events(&inotify) => raw?,
+            () = response.cut() => return Err(Stop::Gone),
+            // A rename's first half that got no second: it went out of sight.
+            () = tokio::time::sleep(PAIR_WAIT), if tree.moving.is_some() => Vec::new(),
+        };
+        let mut events = Vec::new();
+        if raw.is_empty() {
+            tree.give_up_pair(&inotify, &mut events);
+        }
+        for event in raw {
+            tree.take(&inotify, event, &mut events);
+        }
+        let mut previous = None;
+        for event in events {
+            // Writing makes one event for each call.
+            if event.kind() == ChangeKind::Written && previous.as_ref() == Some(&event) {
+                continue;
+            }
+            response.message(&event).await?;
+            previous = Some(event);
+        }
+        if tree.gone {
+            return Err(failure(Reason::NotFound, "the watched path is gone").into());
+        }
+    }
+}
+
+struct RawEvent {
+    watch: i32,
+    flags: ReadFlags,
+    cookie: u32,
+    name: Option<PathBuf>,
+}
+
+async fn read_events(inotify: &AsyncFd<OwnedFd>) -> Result<Vec<RawEvent>, Stop> {
+    loop {
+        let mut ready = inotify.readable().await.or(Err(Stop::Gone))?;
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(inotify.get_ref(), &mut buffer);
+        let mut events = Vec::new();
+        // One buffer at a time, so that the queue stays in the kernel.
+        loop {
+            match reader.next() {
+                Ok(event) => events.push(RawEvent {
+                    watch: event.wd(),
+                    flags: event.events(),
+                    cookie: event.cookie(),
+                    name: event
+                        .file_name()
+                        .map(|name| PathBuf::from(std::ffi::OsStr::from_bytes(name.to_bytes()))),
+                }),
+                Err(Errno::AGAIN) => {
+                    ready.clear_ready();
+                    break;
+                }
+                Err(Errno::INTR) => {}
+                Err(cause) => return Err(errno("watch", cause).into()),
+            }
+            if reader.is_buffer_empty() {
+                break;
+            }
+        }
+        if !events.is_empty() {
+            return Ok(events);
+        }
+    }
+}
+
+/// What is watched, and a rename of which the first half was seen.
+struct Tree {
+    root: PathBuf,
+    root_watch: i32,
+    recursive: bool,
+    paths: HashMap<i32, PathBuf>,
+    moving: Option<(u32, PathBuf, bool)>,
+    gone: bool,
+}
+
+impl Tree {
+    fn new(inotify: &OwnedFd, request: &Watch) -> Result<Self, Failure> {
+        let root = PathBuf::from(&request.path);
+        let told = |cause: Errno| match cause {
+            Errno::NOSPC => failure(Reason::Other, "the sandbox's inotify watches are used up"),
+            cause => errno(&request.path, cause),
+        };
+        let root_watch = add_watch(inotify, &root, mask()).map_err(told)?;
+        let mut tree = Self {
+            paths: HashMap::from([(root_watch, root.clone())]),
+            recursive: request.recursive && root.is_dir(),
+            root,
+            root_watch,
+            moving: None,
+            gone: false,
+        };
+        if tree.recursive {
+            let mut unwanted = Vec::new();
+            let root = tree.root.clone();
+            if !tree.descend(inotify, &root, false, &mut unwanted) {
+                return Err(told(Errno::NOSPC));
+            }
+        }
+        Ok(tree)
+    }
+
+    /// Watches everything below a directory that is watched already. Says whether it all went well.
+    fn descend(
+        &mut self,
+        inotify: impl AsFd,
+        top: &Path,
+        report: bool,
+        events: &mut Vec<WatchEvent>,
+    ) -> bool {
+        let mut stack = vec![top.to_path_buf()];
+        while let Some(directory) = stack.pop() {
+            for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
+                let path = entry.path();
+                if report {
+                    events.push(change(ChangeKind::Created, &path));
+                }
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    if !self.add(&inotify, &path) {
+                        return false;
+                    }
+                    stack.push(path);
+                }
+            }
+        }
+        true
+    }
+
+    /// Watches one directory. A directory that went meanwhile is no failure.
+    fn add(&mut self, inotify: impl AsFd, path: &Path) -> bool {
+        if self.paths.len() >= DIRECTORIES_MAX {
+            return false;
+        }
+        match add_watch(inotify, path, mask() | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW) {
+            Ok(watch) => {
+                self.paths.insert(watch, path.to_path_buf());
+                true
+            }
+            Err(Errno::NOSPC | Errno::NOMEM) => false,
+            Err(_) => true,
+        }
+    }
+
+    /// Forgets the directories at and below a path.
+    fn forget(&mut self, inotify: impl AsFd, path: &Path) {
+        self.paths.retain(|watch, place| {
+            let below = place.starts_with(path);
+            if below {
+                // The kernel may have removed it by itself.
+                drop(remove_watch(&inotify, *watch));
+            }
+            !below
+        });
+    }
+
+    fn give_up_pair(&mut self, inotify: impl AsFd, events: &mut Vec<WatchEvent>) {
+        if let Some((_, from, is_directory)) = self.moving.take() {
+            if is_directory {
+                self.forget(inotify, &from);
+            }
+            events.push(change(ChangeKind::Removed, &from));
+        }
+    }
+
+    fn take(&mut self, inotify: impl AsFd, event: RawEvent, events: &mut Vec<WatchEvent>) {
+        let flags = event.flags;
+        let pairs = flags.contains(ReadFlags::MOVED_TO)
+            && self.moving.as_ref().is_some_and(|(cookie, ..)| *cookie == event.cookie);
+        if !pairs {
+            self.give_up_pair(&inotify, events);
+        }
+        if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
+            events.push(change(ChangeKind::Overflow, &self.root));
+            return;
+        }
+        let Some(directory) = self.paths.get(&event.watch).cloned() else { return };
+        if flags.contains(ReadFlags::IGNORED) {
+            self.paths.remove(&event.watch);
+            return;
+        }
+        if flags.intersects(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) {
+            // Of other directories the one above them tells.
+            if event.watch == self.root_watch {
+                events.push(change(ChangeKind::Removed, &directory));
+                self.gone = true;
+            }
+            return;
+        }
+        let is_directory = flags.contains(ReadFlags::ISDIR);
+        let path = event.name.map_or_else(|| directory.clone(), |name| directory.join(name));
+        if flags.contains(ReadFlags::MOVED_FROM) {
+            self.moving = Some((event.cookie, path, is_directory));
+        } else if flags.contains(ReadFlags::MOVED_TO) {
+            self.moved_to(&inotify, path, is_directory, events);
+        } else if flags.contains(ReadFlags::CREATE) {
+            self.appeared(&inotify, &path, is_directory, events);
+        } else if flags.contains(ReadFlags::MODIFY) {
+            events.push(change(ChangeKind::Written, &path));
+        } else if flags.contains(ReadFlags::DELETE) {
+            events.push(change(ChangeKind::Removed, &path));
+        } else if flags.contains(ReadFlags::ATTRIB) {
+            events.push(change(ChangeKind::Attributes, &path));
+        }
+    }
+
+    fn appeared(
+        &mut self,
+        inotify: impl AsFd,
+        path: &Path,
+        is_directory: bool,
+        events: &mut Vec<WatchEvent>,
+    ) {
+        events.push(change(ChangeKind::Created, path));
+        if is_directory
+            && self.recursive
+            && !(self.add(&inotify, path) && self.descend(&inotify, path, true, events))
+        {
+            events.push(change(ChangeKind::Overflow, path));
+        }
+    }
+
+    fn moved_to(
+        &mut self,
+        inotify: impl AsFd,
+        to: PathBuf,
+        is_directory: bool,
+        events: &mut Vec<WatchEvent>,
+    ) {
+        let Some((_, from, _)) = self.moving.take() else {
+            return self.appeared(inotify, &to, is_directory, events);
+        };
+        for place in self.paths.values_mut() {
+            if let Ok(rest) = place.strip_prefix(&from) {
+                *place = if rest.as_os_str().is_empty() { to.clone() } else { to.join(rest) };
+            }
+        }
+        let mut event = change(ChangeKind::Moved, &to);
+        event.from = lossy(from.as_os_str());
+        events.push(event);
+    }
+}
+
+fn change(kind: ChangeKind, path: &Path) -> WatchEvent {
+    WatchEvent { kind: kind.into(), path: lossy(path.as_os_str()), from: String::new() }
+}

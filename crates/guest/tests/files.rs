@@ -1,0 +1,176 @@
+//! Files in the real agent.
+
+mod common;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    use atoll_guest_protocol::client::{GuestClient, GuestError};
+    use atoll_guest_protocol::messages::{
+        Chmod, FileKind, List, Mkdir, Read, Reason, Remove, Rename, Stat, Write,
+    };
+    use bytes::Bytes;
+
+    use crate::common::{Guest, eventually, reason, within};
+
+    fn new_file(path: &str) -> Write {
+        Write { path: path.into(), mode: 0, user: String::new(), parents: false }
+    }
+
+    async fn put(client: &GuestClient, request: Write, data: &'static [u8]) -> Result<u64, GuestError> {
+        let mut writer = client.write(request).await?;
+        writer.send(Bytes::from_static(data)).await?;
+        within(writer.finish()).await
+    }
+
+    async fn get(client: &GuestClient, path: &str, offset: u64, length: u64) -> Result<Vec<u8>, GuestError> {
+        let mut reader = client.read(Read { path: path.into(), offset, length }).await?;
+        let mut all = Vec::new();
+        while let Some(bytes) = within(reader.next()).await? {
+            all.extend_from_slice(&bytes);
+        }
+        Ok(all)
+    }
+
+    #[tokio::test]
+    async fn writes_and_reads_back() {
+        let guest = Guest::start();
+        let client = guest.client().await;
+        let path = guest.path("a/b/file");
+        assert_eq!(reason(put(&client, new_file(&path), b"x").await), Reason::NotFound);
+        let request = Write { mode: 0o4640, user: "4321:77".into(), parents: true, ..new_file(&path) };
+        assert_eq!(put(&client, request, b"hello world").await.unwrap(), 11);
+        let metadata = std::fs::metadata(&path).unwrap();
+        assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o7777), (4321, 77, 0o4640));
+        assert_eq!(std::fs::metadata(guest.path("a/b")).unwrap().uid(), 4321);
+        assert_eq!(get(&client, &path, 0, 0).await.unwrap(), b"hello world");
+        assert_eq!(get(&client, &path, 6, 3).await.unwrap(), b"wor");
+        assert_eq!(get(&client, &path, 100, 0).await.unwrap(), b"");
+        // An existing file keeps what it has, also behind a link.
+        let link = guest.path("link");
+        symlink("a/b/file", &link).unwrap();
+        put(&client, new_file(&link), b"new").await.unwrap();
+        let metadata = std::fs::symlink_metadata(&path).unwrap();
+        assert_eq!((metadata.uid(), metadata.mode() & 0o7777, metadata.len()), (4321, 0o4640, 3));
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+        let info = client.stat(Stat { path: link.clone(), no_follow: true }).await.unwrap();
+        assert_eq!((info.kind(), info.target.as_str()), (FileKind::Symlink, "a/b/file"));
+        let info = client.stat(Stat { path: link, no_follow: false }).await.unwrap();
+        assert_eq!((info.kind(), info.size, info.mode, info.uid), (FileKind::File, 3, 0o4640, 4321));
+        assert_eq!(get(&client, "/proc/self/status", 0, 5).await.unwrap(), b"Name:");
+    }
+
+    #[tokio::test]
+    async fn large_files_survive_both_ways() {
+        let guest = Guest::start();
+        let client = guest.client().await;
+        let data = Bytes::from((0..5_000_000_u32).flat_map(u32::to_le_bytes).collect::<Vec<u8>>());
+        let path = guest.path("large");
+        let mut writer = client.write(new_file(&path)).await.unwrap();
+        for chunk in data.chunks(1_234_567) {
+            writer.send(data.slice_ref(chunk)).await.unwrap();
+        }
+        assert_eq!(writer.finish().await.unwrap(), 20_000_000);
+        assert!(std::fs::read(&path).unwrap() == data);
+        assert!(get(&client, &path, 0, 0).await.unwrap() == data);
+    }
+
+    #[tokio::test]
+    async fn a_cut_upload_leaves_nothing() {
+        let guest = Guest::start();
+        let client = guest.client().await;
+        let entries = || std::fs::read_dir(guest.directory.path()).unwrap().count();
+        for close in [false, true] {
+            let before = entries();
+            let mut writer = client.write(new_file(&guest.path("never"))).await.unwrap();
+            writer.send(Bytes::from(vec![1; 3_000_000])).await.unwrap();
+            eventually(async || (entries() == before + 1).then_some(())).await;
+            if close {
+                client.close();
+            }
+            drop(writer);
+            eventually(async || (entries() == before).then_some(())).await;
+        }
+        assert!(!std::path::Path::new(&guest.path("never")).is_file());
+    }
+
+    #[tokio::test]
+    async fn refusals_name_their_reason() {
+        let guest = Guest::start();
+        let client = guest.client().await;
+        let (file, directory, fifo) = (guest.path("file"), guest.path("dir"), guest.path("fifo"));
+        std::fs::write(&file, "x").unwrap();
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::write(guest.path("dir/inner"), "x").unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        symlink("loop", guest.path("loop")).unwrap();
+        let none = guest.path("none");
+        let below_file = guest.path("file/below");
+        assert_eq!(reason(get(&client, &none, 0, 0).await), Reason::NotFound);
+        assert_eq!(reason(get(&client, &directory, 0, 0).await), Reason::IsADirectory);
+        assert_eq!(reason(get(&client, &fifo, 0, 0).await), Reason::Invalid);
+        assert_eq!(reason(get(&client, "/dev/zero", 0, 0).await), Reason::Invalid);
+        assert_eq!(reason(get(&client, "relative", 0, 0).await), Reason::Invalid);
+        assert_eq!(reason(get(&client, "/nul\0byte", 0, 0).await), Reason::Invalid);
+        assert_eq!(reason(get(&client, &format!("/{}", "x".repeat(5000)), 0, 0).await), Reason::Invalid);
+        assert_eq!(reason(get(&client, &below_file, 0, 0).await), Reason::NotADirectory);
+        assert_eq!(reason(put(&client, new_file(&directory), b"x").await), Reason::IsADirectory);
+        assert_eq!(reason(put(&client, new_file("/"), b"x").await), Reason::IsADirectory);
+        assert_eq!(reason(put(&client, new_file(&fifo), b"x").await), Reason::Invalid);
+        assert_eq!(reason(put(&client, new_file(&guest.path("loop")), b"x").await), Reason::Invalid);
+        assert_eq!(reason(put(&client, new_file(&below_file), b"x").await), Reason::NotADirectory);
+        let unknown = Write { user: "no-such-user".into(), ..new_file(&none) };
+        assert_eq!(reason(put(&client, unknown, b"x").await), Reason::UserNotFound);
+        let mkdir = |path: &str, parents| Mkdir { path: path.into(), mode: 0, user: String::new(), parents };
+        assert_eq!(reason(client.mkdir(mkdir(&directory, false)).await), Reason::Exists);
+        client.mkdir(mkdir(&directory, true)).await.unwrap();
+        assert_eq!(reason(client.mkdir(mkdir(&guest.path("x/y"), false)).await), Reason::NotFound);
+        assert_eq!(reason(client.mkdir(mkdir(&below_file, true)).await), Reason::NotADirectory);
+        client.mkdir(mkdir(&guest.path("x/y"), true)).await.unwrap();
+        let remove = |path: &str, recursive| Remove { path: path.into(), recursive };
+        assert_eq!(reason(client.remove(remove(&directory, false)).await), Reason::NotEmpty);
+        assert_eq!(reason(client.remove(remove(&none, true)).await), Reason::NotFound);
+        let rename =
+            |from: &str, to: &str, no_replace| Rename { from: from.into(), to: to.into(), no_replace };
+        assert_eq!(reason(client.rename(rename(&none, &file, false)).await), Reason::NotFound);
+        assert_eq!(reason(client.rename(rename(&file, &fifo, true)).await), Reason::Exists);
+        client.rename(rename(&file, &none, true)).await.unwrap();
+        client.remove(remove(&directory, true)).await.unwrap();
+        client.remove(remove(&guest.path("loop"), true)).await.unwrap();
+        client.chmod(Chmod { path: none.clone(), mode: Some(0o600), user: "4321".into() }).await.unwrap();
+        let metadata = std::fs::metadata(&none).unwrap();
+        assert_eq!((metadata.mode() & 0o7777, metadata.uid(), metadata.gid()), (0o600, 4321, 0));
+        std::fs::set_permissions(&none, PermissionsExt::from_mode(0o644)).unwrap();
+    }
+
+    #[tokio::test]
+    async fn lists_in_order_and_says_when_cut() {
+        let guest = Guest::start();
+        let client = guest.client().await;
+        for name in ["tree/b/two", "tree/b/one", "tree/a"] {
+            let path = guest.path(name);
+            std::fs::create_dir_all(std::path::Path::new(&path).parent().unwrap()).unwrap();
+            std::fs::write(path, name).unwrap();
+        }
+        symlink("/", guest.path("tree/root")).unwrap();
+        let list = async |depth, max_entries| {
+            let (entries, cut) =
+                client.list(List { path: guest.path("tree"), depth, max_entries }).await.unwrap();
+            (entries.into_iter().map(|entry| entry.path).collect::<Vec<_>>().join(" "), cut)
+        };
+        assert_eq!(list(1, 100).await, ("a b root".into(), false));
+        assert_eq!(list(9, 100).await, ("a b b/one b/two root".into(), false));
+        assert_eq!(list(9, 5).await, ("a b b/one b/two root".into(), false));
+        assert_eq!(list(9, 4).await, ("a b b/one b/two".into(), true));
+        assert!(list(9, 2).await.1);
+        let not = client.list(List { path: guest.path("tree/a"), depth: 1, max_entries: 1 }).await;
+        assert_eq!(reason(not), Reason::NotADirectory);
+        for number in 0..3000 {
+            std::fs::write(guest.path(&format!("tree/b/{number:05}")), "").unwrap();
+        }
+        let (entries, cut) =
+            client.list(List { path: guest.path("tree/b"), depth: 1, max_entries: 5000 }).await.unwrap();
+        assert_eq!((entries.len(), cut), (3002, false));
+    }
+}
