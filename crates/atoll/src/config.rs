@@ -45,6 +45,11 @@ fn variable(name: &str) -> Result<Option<String>> {
     }
 }
 
+/// Where traces go, by the variable that every OpenTelemetry program reads.
+pub(crate) fn otlp_endpoint() -> Result<Option<String>> {
+    variable("OTEL_EXPORTER_OTLP_ENDPOINT")
+}
+
 /// Whether the user wants no colours.
 pub(crate) fn no_color() -> bool {
     std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())

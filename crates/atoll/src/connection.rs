@@ -7,6 +7,7 @@ use futures::future::BoxFuture;
 
 use crate::cli::GlobalArgs;
 use crate::config;
+use crate::daemon;
 use crate::failure::{Failure, Result};
 
 /// Something that lives as long as the command needs it, such as an embedded server.
@@ -23,6 +24,11 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// Whether the server lives only for this command.
+    pub(crate) const fn is_embedded(&self) -> bool {
+        self.guard.is_some()
+    }
+
     /// A client of a server that runs by itself, or with `guard` one that ends with the command.
     pub(crate) fn new(client: Client, guard: Option<Box<dyn Guard>>) -> Self {
         Self { client, guard }
@@ -39,13 +45,26 @@ impl Connection {
 
 /// Connects to the server that was named.
 pub(crate) async fn connect(args: &GlobalArgs) -> Result<Connection> {
-    let settings = config::load(args)?;
-    let Some(url) = settings.url else {
-        return Err(Failure::Plain(
+    match configured(args)? {
+        Some(client) => Ok(Connection::new(client, None)),
+        None => Err(Failure::Plain(
             Error::new(Code::InvalidArgument, "no server is configured")
                 .hint("start one with 'atoll serve' and set ATOLL_URL, or url in the configuration file"),
-        ));
-    };
+        )),
+    }
+}
+
+/// Connects to the server that was named, or to one that is started for this command.
+pub(crate) async fn connect_or_embed(args: &GlobalArgs) -> Result<Connection> {
+    match configured(args)? {
+        Some(client) => Ok(Connection::new(client, None)),
+        None => daemon::embedded().await,
+    }
+}
+
+fn configured(args: &GlobalArgs) -> Result<Option<Client>> {
+    let settings = config::load(args)?;
+    let Some(url) = settings.url else { return Ok(None) };
     let key = settings.api_key.unwrap_or_else(|| Secret::new(""));
-    Ok(Connection::new(Client::new(&url, &key)?, None))
+    Ok(Some(Client::new(&url, &key)?))
 }

@@ -77,31 +77,16 @@ impl Failure {
 
     /// What is wrong, with every cause.
     pub(crate) fn message(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(error) = cause {
-            let next = error.to_string();
-            // Libraries repeat their causes; saying it once is enough.
-            if !text.ends_with(&next) {
-                text.push_str(": ");
-                text.push_str(&next);
-            }
-            cause = error.source();
-        }
-        text
+        chain(self)
     }
 
     /// What to do about it.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
-            Self::Client(ClientError::Api { error, .. }) => {
-                match error.code {
-                    Code::Unauthorized => Some(error.hint.clone().unwrap_or_else(|| {
-                        "set ATOLL_API_KEY, or api_key in the configuration file".to_owned()
-                    })),
-                    _ => error.hint.clone(),
-                }
-            }
+            Self::Client(ClientError::Api { error, .. }) => error.hint.clone().or_else(|| {
+                let key = "set ATOLL_API_KEY, or api_key in the configuration file";
+                (error.code == Code::Unauthorized).then(|| key.to_owned())
+            }),
             Self::Client(ClientError::Connect { .. }) => {
                 Some("is the server running, and is the address right? (--url, ATOLL_URL)".to_owned())
             }
@@ -126,4 +111,20 @@ impl Failure {
         body.hint = self.hint();
         body
     }
+}
+
+/// An error with every cause, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        // Libraries repeat their causes; saying it once is enough.
+        if !text.ends_with(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        cause = error.source();
+    }
+    text
 }

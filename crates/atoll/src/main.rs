@@ -5,6 +5,7 @@
 //!                                                                     │
 //!                        output (the only place that prints) ◀────────┤
 //!                        connection (a server somewhere, or here) ◀───┤
+//!                        daemon (the server, its data directory) ◀────┤
 //!                        session (drives one attached exec) ◀─────────┤
 //!                        archive (tar, both ways, hostile input) ◀────┘
 //! ```
@@ -14,6 +15,7 @@ mod cli;
 mod commands;
 mod config;
 mod connection;
+mod daemon;
 mod failure;
 mod output;
 mod progress;
@@ -27,5 +29,8 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
-    commands::main(cli::Cli::parse())
+    match cli::Cli::try_parse() {
+        Ok(cli) => commands::main(cli),
+        Err(error) => commands::usage(&error),
+    }
 }

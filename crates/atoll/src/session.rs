@@ -275,29 +275,27 @@ async fn feed_terminal(
 pub(crate) fn exit_code(printer: Printer, exit: &Exit) -> u8 {
     let why = match exit.reason {
         ExitReason::Exited | ExitReason::Signaled | ExitReason::Killed | ExitReason::Disconnected => None,
-        ExitReason::OutOfMemory => Some("the command was killed: the sandbox's memory limit was reached"),
-        ExitReason::TimedOut => Some("the command was killed: its timeout passed"),
-        ExitReason::IdleTimedOut => Some("the command was killed: it wrote nothing for its idle timeout"),
-        ExitReason::NotStarted => Some(match exit.error {
-            Some(Code::CommandNotFound) => "the command does not exist in the sandbox",
-            _ => "the command could not be started",
-        }),
-        ExitReason::SandboxDied => Some("the sandbox died while the command was running"),
-    };
-    if let Some(why) = why {
-        let code = exit.error.unwrap_or(match exit.reason {
-            ExitReason::SandboxDied => Code::SandboxFailed,
-            ExitReason::TimedOut | ExitReason::IdleTimedOut => Code::Timeout,
-            _ => Code::LimitExceeded,
-        });
-        if !printer.is_json() {
-            printer.failure(&Failure::plain(code, why));
+        ExitReason::OutOfMemory => {
+            Some((Code::LimitExceeded, "the command was killed: the sandbox's memory limit was reached"))
         }
+        ExitReason::TimedOut => Some((Code::Timeout, "the command was killed: its timeout passed")),
+        ExitReason::IdleTimedOut => {
+            Some((Code::Timeout, "the command was killed: it wrote nothing for its idle timeout"))
+        }
+        ExitReason::NotStarted if exit.error == Some(Code::CommandNotFound) => {
+            Some((Code::CommandNotFound, "the command does not exist in the sandbox"))
+        }
+        ExitReason::NotStarted => Some((Code::CommandNotExecutable, "the command could not be started")),
+        ExitReason::SandboxDied => {
+            Some((Code::SandboxFailed, "the sandbox died while the command was running"))
+        }
+    };
+    // With `--json` the exit itself was the last line.
+    if let Some((code, why)) = why.filter(|_| !printer.is_json()) {
+        printer.failure(&Failure::plain(code, why));
     }
-    match exit.code {
-        Some(code) => u8::try_from(code.rem_euclid(256)).unwrap_or(EXIT_FAILURE),
-        None => EXIT_FAILURE,
-    }
+    let code = exit.code.map(|code| u8::try_from(code.rem_euclid(256)));
+    code.and_then(Result::ok).unwrap_or(EXIT_FAILURE)
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ pub(crate) fn format_bytes(bytes: u64) -> String {
         unit += 1;
     }
     let name = UNITS[unit as usize];
-    let tenths = u128::from(bytes) * 10 >> (10 * unit);
+    let tenths = (u128::from(bytes) * 10) >> (10 * unit);
     match (tenths / 10, tenths % 10) {
         (whole, 0) => format!("{whole} {name}"),
         (whole, tenth) => format!("{whole}.{tenth} {name}"),

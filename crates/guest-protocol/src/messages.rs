@@ -124,7 +124,7 @@ message! {
     AttachExec {
         /// The exec's id.
         #[prost(string, tag = "1")] pub exec_id: String,
-        /// First output byte wanted. Bytes below were acknowledged and are gone.
+        /// First output byte wanted. Everything below is safe on the host: attaching acknowledges it.
         #[prost(uint64, tag = "2")] pub offset: u64,
     }
     /// Host → guest on an exec stream: everything below `offset` is safe on the host.

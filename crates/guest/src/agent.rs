@@ -55,7 +55,8 @@ pub fn run(sandbox_id: &str) -> io::Result<()> {
     let cgroup = sys::inherited(4).filter(is_cgroup2);
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     // Fails where there is nothing to refuse; either way no sandbox is worse off.
-    drop(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable));
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+        .unwrap_or_default();
     rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     LocalSet::new().block_on(&runtime, serve(listener, cgroup, sandbox_id))
@@ -174,12 +175,16 @@ async fn handle(agent: Rc<Agent>, door: Rc<Door>, operation: Operation) {
         operations::run(&agent, &name, &mut request, &mut response).await
     };
     // A host that is gone by now misses nothing: it asks again after it has come back.
-    drop(match outcome {
+    let told = match outcome {
         Ok(operations::Answer::Records(records)) => response.finish_encoded(records).await,
         Ok(operations::Answer::End) => response.finish(),
         Err(Stop::Failure(failure)) => response.fail(&failure).await,
-        Err(Stop::Gone) => Ok(response.reset()),
-    });
+        Err(Stop::Gone) => {
+            response.reset();
+            Ok(())
+        }
+    };
+    told.unwrap_or_default();
     agent.busy.notify_one();
 }
 

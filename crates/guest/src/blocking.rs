@@ -36,7 +36,7 @@ impl Threads {
         T: Send + 'static,
         F: FnOnce() -> Result<T, Failure> + Send + 'static,
     {
-        let permit = Arc::clone(&self.0).acquire_owned().await.map_err(|_| Stop::Gone)?;
+        let permit = Arc::clone(&self.0).acquire_owned().await.or(Err(Stop::Gone))?;
         let (done, result) = oneshot::channel();
         std::thread::Builder::new()
             .stack_size(STACK_BYTES)
@@ -46,7 +46,7 @@ impl Threads {
                 drop(done.send(outcome));
             })
             .map_err(|error| failure(Reason::NoProcesses, format!("cannot start a thread: {error}")))?;
-        let result = result.await.map_err(|_| failure(Reason::Other, "the work ended early"))?;
+        let result = result.await.map_err(|_ended| failure(Reason::Other, "the work ended early"))?;
         Ok(result?)
     }
 }
@@ -132,7 +132,7 @@ pub(crate) struct Outlet(mpsc::Sender<Bytes>);
 impl Outlet {
     /// Sends a block; an error means that nobody wants more.
     pub(crate) fn send(&self, block: Bytes) -> io::Result<()> {
-        self.0.blocking_send(block).map_err(|_| io::ErrorKind::BrokenPipe.into())
+        self.0.blocking_send(block).or(Err(io::ErrorKind::BrokenPipe.into()))
     }
 }
 

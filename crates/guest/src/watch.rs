@@ -236,7 +236,7 @@ impl Tree {
             let below = place.starts_with(path);
             if below {
                 // The kernel may have removed it by itself.
-                drop(remove_watch(&inotify, *watch));
+                remove_watch(&inotify, *watch).unwrap_or_default();
             }
             !below
         });

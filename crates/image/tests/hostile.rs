@@ -1,6 +1,6 @@
 //! Archives that want out, and archives that are merely odd.
 
-#![expect(clippy::tests_outside_test_module, reason = "an integration test")]
+#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
 
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};

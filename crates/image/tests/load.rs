@@ -1,6 +1,6 @@
 //! Loading saved images and importing root file systems.
 
-#![expect(clippy::tests_outside_test_module, reason = "an integration test")]
+#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
 
 use std::path::Path;
 use std::process::Command;

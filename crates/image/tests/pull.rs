@@ -1,13 +1,13 @@
 //! Pulling from real registries.
 
-#![expect(clippy::tests_outside_test_module, reason = "an integration test")]
+#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use atoll_core::Code;
 use atoll_core::secret::Secret;
-use atoll_image::{Credentials, ImageError, Images, NoProgress, PullOptions};
+use atoll_image::{Credentials, ImageError, Images, NoProgress, Platform, PullOptions};
 use atoll_testing::{Entry, Flavour, Layout, PASSWORD, Registry, USERNAME};
 
 fn images() -> (tempfile::TempDir, Images) {
@@ -205,4 +205,39 @@ async fn images_survive_and_go_when_nobody_needs_them() {
     assert_eq!(removed.freed_bytes, image.size_bytes);
     assert_eq!(std::fs::read_dir(dir.path().join("layers")).unwrap().count(), 0);
     assert!(images.list().is_empty());
+}
+
+#[tokio::test]
+async fn an_index_gives_the_image_of_the_platform() {
+    let registry = Registry::start(Flavour::Open);
+    let (_dir, images) = images();
+    let at = |text: &str| PullOptions { platform: Some(text.parse().unwrap()), ..PullOptions::default() };
+    let mut entries = Vec::new();
+    for (name, platform) in [("other", "linux/s390x".to_owned()), ("own", Platform::host().to_string())] {
+        let architecture = platform.trim_start_matches("linux/");
+        let layout =
+            layout().config(&["--architecture", architecture, "--config.label", &format!("is={name}")]);
+        let reference = registry.push(&layout.source(), &format!("app:{name}"), &[]);
+        let image = images.pull(&reference, &at(&platform), &NoProgress).await.unwrap();
+        entries.push(serde_json::json!({
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "digest": image.digest, "size": 1,
+            "platform": { "os": "linux", "architecture": architecture },
+        }));
+    }
+    let kind = "application/vnd.oci.image.index.v1+json";
+    let index = serde_json::json!({ "schemaVersion": 2, "mediaType": kind, "manifests": entries });
+    let url = format!("http://{}/v2/app/manifests/multi", registry.host());
+    let put = reqwest::Client::new().put(url).header("content-type", kind).body(index.to_string());
+    assert!(put.send().await.unwrap().status().is_success());
+
+    let reference = format!("{}/app:multi", registry.host());
+    for (options, expected) in [(PullOptions::default(), "own"), (at("linux/s390x"), "other")] {
+        let image = images.pull(&reference, &options, &NoProgress).await.unwrap();
+        assert_eq!(image.labels["is"], expected);
+        assert_eq!(images.resolve(&reference).unwrap(), image, "the name moves");
+    }
+    let error = images.pull(&reference, &at("linux/riscv64"), &NoProgress).await.unwrap_err();
+    assert_eq!(error.to_core().code, Code::ImagePlatformMismatch);
+    assert!(error.to_string().contains("linux/s390x"), "{error}");
 }

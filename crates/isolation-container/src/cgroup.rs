@@ -46,7 +46,7 @@ pub(crate) struct Cgroups {
 /// What a new process needs to be in a sandbox's cgroups.
 #[derive(Debug)]
 pub(crate) struct Membership {
-    /// `cgroup.procs` of each hierarchy, open for writing.
+    /// The file of each hierarchy through which a single-threaded process joins it by writing `0`.
     pub(crate) procs: Vec<OwnedFd>,
     /// The sandbox's v2 cgroup, detached.
     pub(crate) delegated: OwnedFd,
@@ -74,7 +74,7 @@ impl Cgroups {
         ))?;
         if hierarchy.unified && !hierarchy.controllers.is_empty() {
             let parent = open_dir(hierarchy.root.as_fd(), &self.parent).step("open a cgroup")?;
-            for controller in hierarchy.controllers.iter().filter(|c| **c != Controller::CpuAccounting) {
+            for controller in &hierarchy.controllers {
                 let enable = format!("+{}", controller.name());
                 let step = || format!("enable the cgroup controller {}", controller.name());
                 write(hierarchy.root.as_fd(), "cgroup.subtree_control", &enable).step(step())?;
@@ -132,8 +132,9 @@ impl Cgroups {
             })
             .collect::<Result<_, _>>()?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let tree = open_tree(&unified.root, &path, flags).step("clone the mount of a cgroup")?;
-        let delegated = open_dir(tree.as_fd(), ".").step("open a cgroup")?;
+        // Handed over as it is, a path: opening it anew and closing this would make the kernel take the
+        // detached mount apart now, which waits for a grace period.
+        let delegated = open_tree(&unified.root, &path, flags).step("clone the mount of a cgroup")?;
         Ok(Membership { procs, delegated })
     }
 
@@ -155,6 +156,24 @@ impl Cgroups {
         write(pids.as_fd(), "pids.max", &resources.pids.to_string()).step("limit the processes")
     }
 
+    /// The limit that is in force, as the kernel writes it.
+    pub(crate) fn read_limit(
+        &self,
+        id: &SandboxId,
+        controller: Controller,
+    ) -> Result<String, IsolationError> {
+        let hierarchy = self.with(controller)?;
+        let file = match (controller, hierarchy.unified) {
+            (Controller::Cpu, true) => "cpu.max",
+            (Controller::Cpu, false) => "cpu.cfs_quota_us",
+            (Controller::Memory, true) => "memory.max",
+            (Controller::Memory, false) => "memory.limit_in_bytes",
+            (Controller::Pids, _) => "pids.max",
+        };
+        let text = read(self.open_in(hierarchy, id)?.as_fd(), file).step("read a limit back")?;
+        Ok(text.trim().to_owned())
+    }
+
     /// Measures a sandbox, but for its disk.
     pub(crate) fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
         let read = |controller, v1: &str, v2: &str| {
@@ -162,13 +181,9 @@ impl Cgroups {
             let dir = self.open_in(hierarchy, id)?;
             number(dir.as_fd(), if hierarchy.unified { v2 } else { v1 }).step("measure a cgroup")
         };
-        let cpu_us = match self.layout.with(Controller::CpuAccounting) {
-            Some(hierarchy) => {
-                number(self.open_in(hierarchy, id)?.as_fd(), "cpuacct.usage").step("measure a cgroup")? / 1000
-            }
-            None => field(self.open_in(self.layout.unified(), id)?.as_fd(), "cpu.stat", "usage_usec")
-                .step("measure a cgroup")?,
-        };
+        // Part of the core of v2: there, whichever version has the CPU controller.
+        let unified = self.open_in(self.layout.unified(), id)?;
+        let cpu_us = field(unified.as_fd(), "cpu.stat", "usage_usec").step("measure a cgroup")?;
         let memory_bytes = read(Controller::Memory, "memory.usage_in_bytes", "memory.current")?;
         // `memory.peak` is younger than v2 itself.
         let peak =

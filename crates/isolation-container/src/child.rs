@@ -35,7 +35,7 @@ use crate::sys;
 /// Everything the child needs, made beforehand.
 #[derive(Debug)]
 pub(crate) struct Launch {
-    /// `cgroup.procs` files to write itself into.
+    /// Cgroup files to write itself into.
     pub(crate) procs: Vec<OwnedFd>,
     /// Network namespace.
     pub(crate) netns: OwnedFd,

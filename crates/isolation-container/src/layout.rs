@@ -18,8 +18,6 @@ use crate::step::Step;
 pub(crate) enum Controller {
     /// CPU bandwidth.
     Cpu,
-    /// CPU accounting (v1 only; part of the core of v2).
-    CpuAccounting,
     /// Memory.
     Memory,
     /// Processes.
@@ -27,13 +25,12 @@ pub(crate) enum Controller {
 }
 
 impl Controller {
-    const ALL: [Self; 4] = [Self::Cpu, Self::CpuAccounting, Self::Memory, Self::Pids];
+    const ALL: [Self; 3] = [Self::Cpu, Self::Memory, Self::Pids];
 
     /// The kernel's name.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
-            Self::CpuAccounting => "cpuacct",
             Self::Memory => "memory",
             Self::Pids => "pids",
         }

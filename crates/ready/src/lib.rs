@@ -105,7 +105,7 @@ impl<T, E> Drop for Pool<T, E> {
         self.shared.changed.notify_all();
         if let Some(filler) = self.filler.take() {
             // A panic of the thread has been reported by the panic hook; there is nothing to undo.
-            let _ = filler.join();
+            drop(filler.join());
         }
     }
 }

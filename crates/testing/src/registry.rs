@@ -100,14 +100,20 @@ fn configuration(flavour: Flavour, port: u16, dir: &Path) -> String {
             let line = run(Command::new("htpasswd").args(["-nbB", USERNAME, PASSWORD]));
             let file = dir.join("htpasswd");
             fs::write(&file, line).expect("write a password file");
-            text += &format!("auth: {{htpasswd: {{realm: test, path: {}}}}}\n", file.display());
+            text.extend(["auth: {htpasswd: {realm: test, path: ", &file.to_string_lossy(), "}}\n"]);
         }
         Flavour::Tls => certificates(dir),
     }
-    text += &format!("http: {{addr: '127.0.0.1:{port}'");
+    text.extend(["http: {addr: '127.0.0.1:", &port.to_string(), "'"]);
     if flavour == Flavour::Tls {
         let (pem, key) = (dir.join("server.pem"), dir.join("server.key"));
-        text += &format!(", tls: {{certificate: {}, key: {}}}", pem.display(), key.display());
+        text.extend([
+            ", tls: {certificate: ",
+            &pem.to_string_lossy(),
+            ", key: ",
+            &key.to_string_lossy(),
+            "}",
+        ]);
     }
     text.push_str("}\n");
     text

@@ -84,10 +84,9 @@ pub(crate) fn extract(tar: impl Read, root: BorrowedFd<'_>, rename: Option<&OsSt
         if member.path.as_os_str().is_empty() {
             continue;
         }
-        if !member.unpack(&mut entry, root, rename, &mut extracted.bytes)? {
-            if extracted.skipped.len() < SKIPPED_MAX_COUNT {
-                extracted.skipped.push(member.shown());
-            }
+        let made = member.unpack(&mut entry, root, rename, &mut extracted.bytes)?;
+        if !made && extracted.skipped.len() < SKIPPED_MAX_COUNT {
+            extracted.skipped.push(member.shown());
         }
     }
     Ok(extracted)
@@ -163,29 +162,29 @@ impl Member {
             return Err(self.refuse("it has no name"));
         };
         let mode = Mode::from_raw_mode(entry.header().mode().unwrap_or(0o644) & 0o777);
-        match entry.header().entry_type() {
-            EntryType::Directory => self.directory(root, &self.path, mode),
-            EntryType::Regular | EntryType::Continuous => {
-                let parent = self.parent(root, parent)?;
-                *bytes += self.file(entry, parent.as_fd(), name, mode)?;
-                Ok(())
-            }
-            EntryType::Symlink => {
-                let target = link_name(entry).ok_or_else(|| self.refuse("the link leads nowhere"))?;
-                let parent = self.parent(root, parent)?;
-                self.unlink(parent.as_fd(), name)?;
-                rustix::fs::symlinkat(OsStr::from_bytes(&target), &parent, name)
-                    .map_err(|errno| self.failed(errno))
-            }
-            EntryType::Link => {
-                let target = link_name(entry).ok_or_else(|| self.refuse("the link leads nowhere"))?;
-                let target = normal(&target, rename)?;
-                let parent = self.parent(root, parent)?;
-                self.hard_link(root, &target, parent.as_fd(), name)
-            }
-            EntryType::GNUSparse => return Err(self.refuse("sparse members are not supported")),
-            _ => return Ok(false),
-        }?;
+        let kind = entry.header().entry_type();
+        if kind.is_dir() {
+            self.directory(root, &self.path, mode)?;
+        } else if matches!(kind, EntryType::Regular | EntryType::Continuous) {
+            let parent = self.parent(root, parent)?;
+            *bytes += self.file(entry, parent.as_fd(), name, mode)?;
+        } else if kind.is_symlink() {
+            let target = link_name(entry).ok_or_else(|| self.refuse("the link leads nowhere"))?;
+            let parent = self.parent(root, parent)?;
+            self.unlink(parent.as_fd(), name)?;
+            rustix::fs::symlinkat(OsStr::from_bytes(&target), &parent, name)
+                .map_err(|errno| self.failed(errno))?;
+        } else if kind.is_hard_link() {
+            let target = link_name(entry).ok_or_else(|| self.refuse("the link leads nowhere"))?;
+            let target = normal(&target, rename)?;
+            let parent = self.parent(root, parent)?;
+            self.hard_link(root, &target, parent.as_fd(), name)?;
+        } else if kind.is_gnu_sparse() {
+            return Err(self.refuse("sparse members are not supported"));
+        } else {
+            // Devices, pipes, and whatever else there is or will be.
+            return Ok(false);
+        }
         Ok(true)
     }
 

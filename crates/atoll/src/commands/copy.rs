@@ -266,7 +266,7 @@ fn local_name(path: &Path) -> Result<OsString> {
 
 fn target_parts(target: &Path) -> Result<(PathBuf, OsString)> {
     let name = local_name(target)
-        .or_else(|_| Err(Failure::Usage(format!("'{}' has no name to copy to", target.display()))))?;
+        .map_err(|_nameless| Failure::Usage(format!("'{}' has no name to copy to", target.display())))?;
     let parent = match target.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => PathBuf::from("."),

@@ -122,7 +122,7 @@ pub(super) async fn logs(client: &Client, printer: Printer, args: LogsArgs) -> R
         client.follow_output(&args.sandbox, &args.exec, args.offset, args.follow, ResumePolicy::default());
     while let Some(event) = output.next().await? {
         // The exit is the end, which the loop sees by itself.
-        drop(session::show_event(printer, event).await?);
+        let _exit = session::show_event(printer, event).await?;
     }
     Ok(0)
 }

@@ -143,7 +143,7 @@ impl Upload {
         let file = tokio::fs::File::open(path).await.map_err(|error| Failure::io(what(), error))?;
         let meta = file.metadata().await.map_err(|error| Failure::io(what(), error))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        Ok(Self::reader(printer, &name, meta.is_file().then(|| meta.len()), file))
+        Ok(Self::reader(printer, &name, meta.is_file().then_some(meta.len()), file))
     }
 
     /// Standard input.
@@ -210,4 +210,16 @@ impl Upload {
     pub(super) fn split(self) -> (Content, ProgressBar, Source) {
         (self.content, self.bar, self.source)
     }
+}
+
+/// Brings an image into the embedded server of `run`.
+pub(super) async fn pull_for_run(client: &Client, printer: Printer, reference: &str) -> Result<()> {
+    let pull = PullImage {
+        reference: reference.to_owned(),
+        credentials: None,
+        platform: None,
+        insecure_http: false,
+        ca_pem: None,
+    };
+    progress::image(printer, client.pull_image(&pull).await?).await.map(drop)
 }

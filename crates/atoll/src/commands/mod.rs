@@ -1,12 +1,14 @@
 //! The commands, by noun, and what is around every one of them: runtime, connection, exit code.
 
 mod copy;
+mod doctor;
 mod exec;
 mod image;
 mod key;
 mod registry;
 mod run;
 mod sandbox;
+mod serve;
 mod system;
 mod template;
 
@@ -18,7 +20,7 @@ use clap::CommandFactory as _;
 use crate::cli::{Cli, Command, GlobalArgs};
 use crate::config;
 use crate::connection::{self, Connection};
-use crate::failure::{EXIT_FAILURE, Failure, Result};
+use crate::failure::{EXIT_FAILURE, EXIT_USAGE, Failure, Result};
 use crate::output::Printer;
 
 /// Runs the command that was asked for.
@@ -43,15 +45,35 @@ pub(crate) fn main(cli: Cli) -> ExitCode {
     }
 }
 
+/// Arguments that make no sense, or a wish for help. Asked for JSON, an error is JSON here too.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    if json && error.use_stderr() {
+        let text = error.render().to_string();
+        let first = text.lines().next().unwrap_or_default();
+        let failure = Failure::Usage(first.strip_prefix("error: ").unwrap_or(first).to_owned());
+        Printer::new(true, false).failure(&failure);
+        return ExitCode::from(failure.exit_code());
+    }
+    // If it cannot be printed there is nobody to tell.
+    drop(error.print());
+    ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 })
+}
+
 async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {
     match cli.command {
         Command::Completions { shell } => completions(shell).map(|()| 0),
+        Command::Serve(args) => Box::pin(serve::serve(printer, args)).await.map(|()| 0),
+        Command::Doctor(args) => Box::pin(doctor::doctor(&cli.global, printer, &args)).await,
         command => with_connection(&cli.global, printer, command).await,
     }
 }
 
 async fn with_connection(args: &GlobalArgs, printer: Printer, command: Command) -> Result<u8> {
-    let connection = connection::connect(args).await?;
+    let connection = match command {
+        Command::Run(_) => Box::pin(connection::connect_or_embed(args)).await?,
+        _ => connection::connect(args).await?,
+    };
     let result = Box::pin(connected(&connection, printer, command)).await;
     let down = connection.shutdown().await;
     let code = result?;
@@ -61,7 +83,7 @@ async fn with_connection(args: &GlobalArgs, printer: Printer, command: Command) 
 async fn connected(connection: &Connection, printer: Printer, command: Command) -> Result<u8> {
     let client = &connection.client;
     let done = match command {
-        Command::Run(args) => return run::run(client, printer, args).await,
+        Command::Run(args) => return run::run(connection, printer, args).await,
         Command::Exec(args) => return exec::exec(client, printer, args).await,
         Command::Attach(args) => return exec::attach(client, printer, args).await,
         Command::Logs(args) => return exec::logs(client, printer, args).await,
@@ -81,8 +103,9 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Template(command) => template::template(client, printer, command).await,
         Command::Key(command) => key::key(client, printer, command).await,
         Command::Info => system::info(client, printer).await,
-        // Needs no server and was dealt with.
+        // Need no server to talk to and were dealt with.
         Command::Completions { shell } => completions(shell),
+        Command::Serve(_) | Command::Doctor(_) => Ok(()),
     };
     done.map(|()| 0)
 }

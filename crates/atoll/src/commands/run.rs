@@ -7,8 +7,9 @@ use atoll_api::CreateExec;
 use atoll_client::Client;
 use serde::Serialize;
 
-use super::{exec, sandbox};
+use super::{exec, image, sandbox};
 use crate::cli::RunArgs;
+use crate::connection::Connection;
 use crate::failure::Result;
 use crate::output::Printer;
 use crate::session::{self, Finished, Mode, Target};
@@ -26,7 +27,12 @@ struct Started<'a> {
 }
 
 /// `atoll run`
-pub(super) async fn run(client: &Client, printer: Printer, args: RunArgs) -> Result<u8> {
+pub(super) async fn run(connection: &Connection, printer: Printer, args: RunArgs) -> Result<u8> {
+    let client = &connection.client;
+    if connection.is_embedded() && args.sandbox.image.as_deref().is_some_and(|image| image != "host") {
+        // A server of its own has no images yet.
+        image::pull_for_run(client, printer, args.sandbox.image.as_deref().unwrap_or_default()).await?;
+    }
     let mode = exec::mode(printer, &args.stream)?;
     let mut stops = Stops::catch()?;
     let mut request = sandbox::request(args.sandbox);

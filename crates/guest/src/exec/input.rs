@@ -114,7 +114,7 @@ impl Input {
                 .map_or(DEFAULT_END_OF_INPUT, |settings| settings.special_codes[SpecialCodeIndex::VEOF]);
             // Within a line the character only hands the line over; the next one then ends the input.
             let ends = if line_open { vec![end, end] } else { vec![end] };
-            drop(write(&target, &ends).await);
+            write(&target, &ends).await.unwrap_or_default();
         }
     }
 }

@@ -97,7 +97,7 @@ impl Exec {
     fn set_ended(&self, ended: Ended) {
         let tree_us = self.cgroup.borrow().as_ref().and_then(ExecCgroup::cpu_us).unwrap_or(0);
         let cpu_us = ended.cpu_us.max(tree_us);
-        drop(self.ended.replace(Some(Exited { code: ended.code, signal: ended.signal, cpu_us })));
+        *self.ended.borrow_mut() = Some(Exited { code: ended.code, signal: ended.signal, cpu_us });
         if let Some(input) = &self.input {
             input.abandon();
         }
@@ -267,7 +267,7 @@ fn start_process(
 
 fn window_size(size: &TtySize) -> Result<Winsize, Failure> {
     let cell = |cells: u32| {
-        u16::try_from(cells).map_err(|_| invalid("a terminal has at most 65535 columns and rows"))
+        u16::try_from(cells).map_err(|_large| invalid("a terminal has at most 65535 columns and rows"))
     };
     Ok(Winsize { ws_row: cell(size.rows)?, ws_col: cell(size.cols)?, ws_xpixel: 0, ws_ypixel: 0 })
 }
@@ -298,6 +298,9 @@ pub(crate) async fn attach(
     let wanted: AttachExec = request.message().await?;
     let exec = agent.execs.find(&wanted.exec_id)?;
     exec.piece(wanted.offset).map_err(|error| invalid(error.to_string()))?;
+    // Acknowledgements may have been under way when the connection before was cut; were they not made
+    // up for, a full window and a host that has everything would wait for each other.
+    exec.acknowledge(wanted.offset).map_err(|error| invalid(error.to_string()))?;
     output::stream(exec, wanted.offset, request, response).await
 }
 

@@ -46,7 +46,7 @@ pub(super) fn program(request: &StartExec) -> Result<Program, Failure> {
 }
 
 fn text(part: &str) -> Result<CString, Failure> {
-    CString::new(part).map_err(|_| invalid("a text contains a NUL byte"))
+    CString::new(part).map_err(|_nul| invalid("a text contains a NUL byte"))
 }
 
 /// Where the command may be. Relative ones are relative to the exec's working directory, which the

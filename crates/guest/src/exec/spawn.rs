@@ -280,7 +280,10 @@ fn check(step: i32, result: impl Into<i64>) -> Result<(), (i32, c_int)> {
     if result.into() < 0 { Err((step, last())) } else { Ok(()) }
 }
 
+/// The errno of the child's last call. It is the one of the agent's thread, which stands still.
 fn last() -> c_int {
-    // SAFETY: the thread's own errno; the agent's thread, whose it is, stands still.
-    unsafe { *libc::__errno_location() }
+    // SAFETY: gives the address of the thread's own errno.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: that address is valid for as long as the thread.
+    unsafe { *errno }
 }

@@ -97,7 +97,7 @@ pub(super) fn signal(cgroup: Option<&ExecCgroup>, exec_id: &str, leader: i32, nu
         }
         for pid in new {
             // It may have ended meanwhile.
-            drop(sys::kill(pid, number));
+            sys::kill(pid, number).unwrap_or_default();
         }
     }
     seen.len()
@@ -111,14 +111,20 @@ struct Process {
 
 fn search(exec_id: &str, leader: i32) -> Vec<i32> {
     let processes = all_processes();
+    let own = i32::try_from(std::process::id()).unwrap_or_default();
+    // Orphans come to the agent, so whatever is none of its descendants is no exec's either.
+    let mut descendants = with_descendants(&processes, HashSet::from([own]));
+    descendants.remove(&own);
     let marker = format!("{MARKER}={exec_id}");
-    let mut tree: HashSet<i32> = processes
-        .iter()
-        .filter(|process| {
-            process.session == leader || process.pid == leader || has_marker(process.pid, &marker)
-        })
-        .map(|process| process.pid)
-        .collect();
+    let is_member = |process: &&Process| {
+        descendants.contains(&process.pid)
+            && (process.session == leader || process.pid == leader || has_marker(process.pid, &marker))
+    };
+    let members = processes.iter().filter(is_member).map(|process| process.pid).collect();
+    with_descendants(&processes, members).into_iter().collect()
+}
+
+fn with_descendants(processes: &[Process], mut tree: HashSet<i32>) -> HashSet<i32> {
     loop {
         let before = tree.len();
         let children: Vec<i32> = processes
@@ -128,7 +134,7 @@ fn search(exec_id: &str, leader: i32) -> Vec<i32> {
             .collect();
         tree.extend(children);
         if tree.len() == before {
-            return tree.into_iter().collect();
+            return tree;
         }
     }
 }
@@ -140,12 +146,11 @@ fn has_marker(pid: i32, marker: &str) -> bool {
     environ.split(|byte| *byte == 0).any(|variable| variable == marker.as_bytes())
 }
 
-/// Processes that live, but for the agent itself.
+/// Processes that live, but for the first.
 fn all_processes() -> Vec<Process> {
-    let own = i32::try_from(std::process::id()).unwrap_or_default();
     let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
-        .filter(|pid| *pid != own && *pid > 1)
+        .filter(|pid| *pid > 1)
         .filter_map(|pid| {
             let stat = std::fs::File::open(format!("/proc/{pid}/stat")).ok().and_then(read_text)?;
             // The name is in parentheses and may contain anything, parentheses too.

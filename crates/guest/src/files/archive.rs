@@ -10,7 +10,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use atoll_guest_protocol::PATH_MAX_BYTES;
@@ -86,10 +86,8 @@ fn append(builder: &mut Builder<Blocks>, place: &Path, name: &Path, metadata: &M
         builder.append_data(&mut header, name, io::empty())
     } else if kind.is_symlink() {
         builder.append_link(&mut header, name, std::fs::read_link(place)?)
-    } else if kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device() {
-        // Nothing that could be unpacked elsewhere.
-        Ok(())
     } else {
+        // A device, FIFO or socket: nothing that could be unpacked elsewhere.
         Ok(())
     }
 }
@@ -165,6 +163,7 @@ impl Below {
         // The directory itself, as `./`.
         let Some(leaf) = name.file_name().map(OsStr::to_owned) else { return Ok(0) };
         let parent = self.parent(name.parent().unwrap_or(Path::new("")))?;
+        #[expect(clippy::wildcard_enum_match_arm, reason = "whatever is not known is refused")]
         let fd = match kind {
             EntryType::Directory => self.make_directory(&parent, &leaf).map_err(told)?,
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {

@@ -1,6 +1,7 @@
 //! Starts the real agent as a plain process and connects the real client to it.
 #![expect(unsafe_code, reason = "the agent gets its descriptors by number")]
-#![allow(dead_code, reason = "each test program uses a part of this")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(dead_code, clippy::allow_attributes, reason = "each test program uses a part of this")]
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -47,21 +48,8 @@ impl Guest {
         let (socket, group) = (listener.as_raw_fd(), cgroup_directory.as_ref().map(AsRawFd::as_raw_fd));
         let mut command = Command::new(env!("CARGO_BIN_EXE_atoll-guest"));
         command.env_clear().env("ATOLL_SANDBOX_ID", SANDBOX);
-        // SAFETY: between fork and exec only dup and dup2 are called.
-        unsafe {
-            command.pre_exec(move || {
-                // Out of the way of the numbers that are set.
-                let socket = libc::fcntl(socket, libc::F_DUPFD, 100);
-                let group = group.map(|group| libc::fcntl(group, libc::F_DUPFD, 100));
-                libc::dup2(socket, 3);
-                match group {
-                    Some(group) => libc::dup2(group, 4),
-                    None => libc::close(4),
-                };
-                libc::syscall(libc::SYS_close_range, 5, u32::MAX, 0);
-                Ok(())
-            });
-        }
+        // SAFETY: between fork and exec only system calls are made.
+        unsafe { command.pre_exec(move || Ok(hand_over(socket, group))) };
         let child = command.spawn().unwrap();
         Self { child, directory, cgroup }
     }
@@ -118,6 +106,26 @@ impl Drop for Guest {
             }
         }
     }
+}
+
+/// Puts the descriptors where the agent expects them; the rest is closed.
+fn hand_over(socket: i32, group: Option<i32>) {
+    // Out of the way of the numbers that are set.
+    // SAFETY: no pointers.
+    let socket = unsafe { libc::fcntl(socket, libc::F_DUPFD, 100) };
+    // SAFETY: no pointers.
+    let group = group.map(|group| unsafe { libc::fcntl(group, libc::F_DUPFD, 100) });
+    // SAFETY: no pointers.
+    unsafe { libc::dup2(socket, 3) };
+    match group {
+        // SAFETY: no pointers.
+        Some(group) => unsafe { libc::dup2(group, 4) },
+        // SAFETY: no pointers.
+        None => unsafe { libc::close(4) },
+    };
+    // The standard library's own pipe for a failed start has to stay, so: on exec.
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_close_range, 5, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
 fn cgroup2(root: &Path) -> bool {

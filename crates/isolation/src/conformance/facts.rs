@@ -29,7 +29,8 @@ pub async fn nothing_of_the_host_is_visible(harness: &dyn Harness) {
     std::fs::remove_file(&marker).unwrap();
     assert_ne!(output.code, 0, "the host's file is visible: {output:?}");
     // Neither through the root or the descriptors of the agent.
-    for way in ["/proc/1/root", "/proc/1/cwd", "/proc/1/fd/3/..", "/proc/1/fd/4/../../..", "/proc/1/fd/4/.."] {
+    for way in ["/proc/1/root", "/proc/1/cwd", "/proc/1/fd/3/..", "/proc/1/fd/4/../../..", "/proc/1/fd/4/.."]
+    {
         let output = sandbox.run(&format!("ls -d {way}/etc/shadow- {way}/boot {way}/home/*")).await;
         let outside = output.stdout.lines().filter(|line| !line.ends_with("/home/user")).count();
         assert_eq!(outside, 0, "{way} leads out: {output:?}");
@@ -78,7 +79,9 @@ pub async fn root_has_no_power_over_the_kernel(harness: &dyn Harness) {
     assert_ne!(sandbox.run(clone3).await.code, 0, "clone3 made a user namespace");
     let caps = sandbox.see("sed -n 's/^CapBnd:\\t//p' /proc/self/status").await;
     let caps = u64::from_str_radix(&caps, 16).unwrap();
-    for (name, bit) in [("NET_ADMIN", 12), ("NET_RAW", 13), ("SYS_MODULE", 16), ("SYS_ADMIN", 21), ("SYS_RESOURCE", 24)] {
+    for (name, bit) in
+        [("NET_ADMIN", 12), ("NET_RAW", 13), ("SYS_MODULE", 16), ("SYS_ADMIN", 21), ("SYS_RESOURCE", 24)]
+    {
         assert_eq!(caps >> bit & 1, 0, "root may have CAP_{name}");
     }
     sandbox.destroy().await;
@@ -109,7 +112,10 @@ pub async fn root_and_user_are_what_they_seem(harness: &dyn Harness) {
     assert_eq!(sandbox.see("id -u; id -g").await, "0\n0");
     assert_eq!(sandbox.see("stat -c %u:%g / /etc /usr /etc/passwd | sort -u").await, "0:0");
     assert_eq!(sandbox.see("touch /tmp/f && chown 33:44 /tmp/f && stat -c %u:%g /tmp/f").await, "33:44");
-    assert_eq!(sandbox.see("cp /usr/bin/id /tmp/id && chmod 4755 /tmp/id && stat -c %a /tmp/id").await, "4755");
+    assert_eq!(
+        sandbox.see("cp /usr/bin/id /tmp/id && chmod 4755 /tmp/id && stat -c %a /tmp/id").await,
+        "4755"
+    );
     let user = sandbox.run_as("user", "id -u; echo ~; touch ~/mine && stat -c %u ~/mine; /tmp/id -u").await;
     assert_eq!(user.stdout, "1000\n/home/user\n1000\n0\n", "set-user-id works: {user:?}");
     for script in ["echo x >> /etc/passwd", "ls /root", "kill -9 1"] {

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use atoll_core::spec::Resources;
 
-use super::{Harness, Sandbox, eventually};
+use super::{Harness, Sandbox};
 
 const MIB: u64 = 1 << 20;
 
@@ -65,13 +65,10 @@ pub async fn limits_change_while_it_lives(harness: &dyn Harness) {
     let small = Resources { pids: 16, memory_bytes: 64 * MIB, ..Resources::default() };
     let large = Resources { pids: 256, memory_bytes: 512 * MIB, ..small };
     let sandbox = Sandbox::create(harness, small).await;
-    let crowd = "i=0; while [ $i -lt 32 ]; do sleep 1000 & i=$((i+1)); done; kill $(jobs -p)";
+    let crowd = "while [ ${i:=0} -lt 32 ]; do sleep 1000 & all=\"$all $!\"; i=$((i+1)); done; kill $all";
     assert_ne!(sandbox.run(crowd).await.code, 0);
     sandbox.driver.update(&sandbox.id, &large).await.unwrap();
-    eventually("the larger limit lets the crowd in", || async {
-        (sandbox.run(crowd).await.code == 0).then_some(())
-    })
-    .await;
+    sandbox.see(crowd).await;
     sandbox.driver.update(&sandbox.id, &small).await.unwrap();
     assert_ne!(sandbox.run("tail /dev/zero").await.code, 0);
     let usage = sandbox.driver.usage(&sandbox.id).await.unwrap();

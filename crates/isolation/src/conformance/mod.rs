@@ -181,10 +181,12 @@ impl Sandbox {
                     ExecEvent::Output { stderr: false, bytes } => stdout.extend_from_slice(&bytes),
                     ExecEvent::Exited(exited) => return exited,
                 }
-                stream.ack(stream.offset).await.unwrap();
+                // Closed when the exec has ended meanwhile, which means nothing.
+                drop(stream.ack(stream.offset).await);
             }
         });
         let Ok(exited) = ended.await else { panic!("{script} did not end in {DEADLINE:?}") };
+        self.guest.forget_exec(&exec).await.unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         let code = exited.code.unwrap_or_else(|| 128 + exited.signal.unwrap_or(0));
         Output { code, stdout: text(stdout), stderr: text(stderr) }

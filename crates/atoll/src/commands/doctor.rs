@@ -1,0 +1,120 @@
+//! `atoll doctor`: what this host enforces, and what is left over on it.
+
+use std::collections::BTreeSet;
+
+use atoll_api::{Doctor, Leak, LeakList};
+use atoll_client::Client;
+use atoll_core::{Code, Error};
+use atoll_isolation::{Check, Isolation as _, Resource, Status};
+
+use crate::cli::{DoctorArgs, GlobalArgs};
+use crate::config;
+use crate::daemon::{DataDir, open_containers, open_store};
+use crate::failure::{Failure, Result};
+use crate::output::{Printer, table};
+
+/// Exit code when leaks are there and were not removed.
+const EXIT_LEAKS: u8 = 1;
+
+pub(super) async fn doctor(global: &GlobalArgs, printer: Printer, args: &DoctorArgs) -> Result<u8> {
+    let settings = config::load(global)?;
+    let client = match (&settings.url, &settings.api_key) {
+        (Some(url), Some(key)) if args.data_dir.is_none() => Some(Client::new(url, key)?),
+        _ => None,
+    };
+    if args.leaks {
+        let leaks = match client {
+            Some(client) if args.remove => client.remove_leaks().await?,
+            Some(client) => client.list_leaks().await?,
+            None => local_leaks(args).await?,
+        };
+        return show_leaks(printer, &leaks);
+    }
+    let report = match client {
+        Some(client) => client.doctor().await?,
+        None => Doctor { checks: local_checks().await? },
+    };
+    printer.result(&report, || checks_table(&report.checks))?;
+    Ok(0)
+}
+
+fn checks_table(checks: &[Check]) -> String {
+    let rows = checks.iter().map(|check| {
+        let mark = match check.status {
+            Status::Ok => "ok",
+            Status::Limited => "limited",
+            Status::Missing => "missing",
+        };
+        let hint = check.hint.as_ref().map(|hint| format!("\n→ {hint}")).unwrap_or_default();
+        [check.name.clone(), mark.to_owned(), format!("{}{hint}", check.detail)]
+    });
+    table(["CHECK", "STATUS", "WHAT WAS SEEN"], rows)
+}
+
+fn show_leaks(printer: Printer, leaks: &LeakList) -> Result<u8> {
+    printer.result(leaks, || {
+        if leaks.items.is_empty() {
+            return "nothing is left over".to_owned();
+        }
+        let rows = leaks.items.iter().map(|leak| {
+            let removed = if leak.removed { "removed" } else { "there" };
+            [leak.sandbox.clone(), leak.kind.clone(), leak.name.clone(), removed.to_owned()]
+        });
+        table(["SANDBOX", "KIND", "NAME", ""], rows)
+    })?;
+    Ok(if leaks.items.iter().any(|leak| !leak.removed) { EXIT_LEAKS } else { 0 })
+}
+
+/// Probes this host without a server, in a directory that is gone afterwards.
+async fn local_checks() -> Result<Vec<Check>> {
+    let scratch = std::env::temp_dir().join(format!("atoll-doctor-{}", std::process::id()));
+    let checks = async {
+        let dir = DataDir::open(&scratch)?;
+        let driver = open_containers(&dir, 0)?;
+        Ok(driver.doctor().await)
+    }
+    .await;
+    if let Err(error) = std::fs::remove_dir_all(&scratch)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        return Err(Failure::io(format!("cannot remove {}", scratch.display()), error));
+    }
+    checks
+}
+
+/// Looks for leaks of a data directory whose server does not run.
+async fn local_leaks(args: &DoctorArgs) -> Result<LeakList> {
+    let Some(path) = &args.data_dir else {
+        return Err(Failure::Plain(
+            Error::new(Code::InvalidArgument, "whose leaks? no server is configured")
+                .hint("set ATOLL_URL and ATOLL_API_KEY, or give --data-dir of a server that does not run"),
+        ));
+    };
+    let dir = DataDir::open(path)?;
+    let store = open_store(&dir, args.database.as_deref()).await?;
+    let driver = open_containers(&dir, 0)?;
+    let failed = |error: &dyn std::error::Error| Failure::plain(Code::Internal, crate::failure::chain(error));
+    let known: BTreeSet<_> = store
+        .sandbox_states()
+        .await
+        .map_err(|error| failed(&error))?
+        .into_iter()
+        .map(|(id, _state)| id)
+        .collect();
+    let found = driver.scan().await.map_err(|error| failed(&error))?;
+    let leaks: Vec<Resource> = found.into_iter().filter(|found| !known.contains(&found.sandbox)).collect();
+    if args.remove {
+        let ids: BTreeSet<_> = leaks.iter().map(|leak| &leak.sandbox).collect();
+        for id in ids {
+            driver.destroy(id).await.map_err(|error| failed(&error))?;
+        }
+    }
+    store.close().await;
+    let items = leaks.into_iter().map(|leak| Leak {
+        sandbox: leak.sandbox.to_string(),
+        kind: leak.kind.to_owned(),
+        name: leak.name,
+        removed: args.remove,
+    });
+    Ok(LeakList { items: items.collect() })
+}

@@ -1,0 +1,79 @@
+//! `atoll serve`: the server, in the foreground.
+
+use atoll_engine::NewKey;
+use atoll_server::{Server, ServerConfig};
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::ServeArgs;
+use crate::config;
+use crate::daemon::{Daemon, DataDir, Limits, Telemetry};
+use crate::failure::{Failure, Result};
+use crate::output::Printer;
+
+/// The line of `--ready-json`.
+#[derive(Serialize)]
+struct Ready<'a> {
+    url: &'a str,
+    /// The operator's key, when this start made one; otherwise only its hash is known.
+    api_key: Option<&'a str>,
+}
+
+pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
+    let otlp = args.otlp_endpoint.clone().map_or_else(config::otlp_endpoint, |given| Ok(Some(given)))?;
+    let telemetry = Telemetry::start(&args.log, args.log_format, otlp.as_deref())?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(|e| Failure::io("cannot wait for signals", e))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(|e| Failure::io("cannot wait for signals", e))?;
+
+    // Listen first: a port that is taken is said before sandboxes are taken up.
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .map_err(|error| Failure::io(format!("cannot listen on {}", args.listen), error))?;
+    let address = listener.local_addr().map_err(|error| Failure::io("cannot listen", error))?;
+    let limits = Limits { sandboxes_max: args.sandboxes_max, ready: args.ready };
+    let daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
+    let key = daemon.first_key(args.new_key).await?;
+
+    let mut server_config = ServerConfig::new(daemon.installation.clone());
+    server_config.metrics_public = args.metrics_public;
+    server_config.hosts.clone_from(&args.host);
+    let server = Server::new(daemon.engine.clone(), server_config);
+
+    announce(printer, &args, &format!("http://{address}"), key.as_ref())?;
+    notify(sd_notify::NotifyState::Ready);
+    let stopped = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        notify(sd_notify::NotifyState::Stopping);
+        tracing::info!("stopping; sandboxes go on and are taken up at the next start");
+    };
+    server.serve(listener, stopped).await;
+    daemon.engine.shutdown().await;
+    telemetry.shutdown();
+    Ok(())
+}
+
+fn announce(printer: Printer, args: &ServeArgs, url: &str, key: Option<&NewKey>) -> Result<()> {
+    let secret = key.map(|key| key.secret.reveal());
+    if args.ready_json {
+        return printer.stream_item(&Ready { url, api_key: secret });
+    }
+    printer.note(&format!("atoll listens on {url}"));
+    if let Some(secret) = secret {
+        printer.note(&format!(
+            "a key was made; it is shown this once:\n\n  export ATOLL_URL={url}\n  export ATOLL_API_KEY={secret}\n\n\
+             then, in another shell: atoll run -- uname -a"
+        ));
+    }
+    Ok(())
+}
+
+/// Tells systemd, if it started us.
+fn notify(state: sd_notify::NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::debug!(%error, "the service manager was not told");
+    }
+}

@@ -1,0 +1,61 @@
+//! Logs on standard error, and traces to a collector when one is configured.
+
+use atoll_core::{Code, Error};
+use opentelemetry::trace::TracerProvider as _;
+use opentelemetry_otlp::WithExportConfig as _;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::cli::LogFormat;
+use crate::failure::{Failure, Result};
+
+/// Flushes traces when it is shut down.
+#[derive(Debug)]
+pub(crate) struct Telemetry {
+    provider: Option<SdkTracerProvider>,
+}
+
+impl Telemetry {
+    /// Sets up logging for the process. `filter` is in the syntax of `tracing`'s `EnvFilter`;
+    /// `otlp` is the address of a collector that takes OTLP over HTTP, such as `http://host:4318`.
+    pub(crate) fn start(filter: &str, format: LogFormat, otlp: Option<&str>) -> Result<Self> {
+        let filter = EnvFilter::try_new(filter).map_err(|error| {
+            Failure::Plain(
+                Error::new(Code::InvalidArgument, format!("--log: {error}"))
+                    .hint("write a level such as 'info', or 'warn,atoll_engine=debug'"),
+            )
+        })?;
+        let provider = otlp.map(provider).transpose()?;
+        let traces =
+            provider.as_ref().map(|p| tracing_opentelemetry::layer().with_tracer(p.tracer("atoll")));
+        let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        let registry = tracing_subscriber::registry().with(filter).with(traces);
+        let set = match format {
+            LogFormat::Text => registry.with(log).try_init(),
+            LogFormat::Json => registry.with(log.json()).try_init(),
+        };
+        set.map_err(|error| Failure::plain(Code::Internal, format!("logging cannot be set up: {error}")))?;
+        Ok(Self { provider })
+    }
+
+    /// Sends what is still to be sent. Blocks.
+    pub(crate) fn shutdown(self) {
+        if let Some(provider) = self.provider
+            && let Err(error) = provider.shutdown()
+        {
+            tracing::warn!(%error, "the last traces were not sent");
+        }
+    }
+}
+
+fn provider(endpoint: &str) -> Result<SdkTracerProvider> {
+    let exporter = opentelemetry_otlp::SpanExporter::builder()
+        .with_http()
+        .with_endpoint(format!("{}/v1/traces", endpoint.trim_end_matches('/')))
+        .build()
+        .map_err(|error| Failure::plain(Code::InvalidArgument, format!("--otlp-endpoint: {error}")))?;
+    let resource = opentelemetry_sdk::Resource::builder().with_service_name("atoll").build();
+    Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build())
+}

@@ -1,0 +1,236 @@
+//! Registries that break off, damage, stall and lie: a proxy in front of a real one.
+
+#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use atoll_core::Code;
+use atoll_image::{ImageError, Images, NoProgress, PullOptions};
+use atoll_testing::{Entry, Flavour, Layout, Registry, run};
+
+const MIB: usize = 1 << 20;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// The first answer with a layer ends in its middle.
+    DieOnce,
+    /// The same, and later offsets are ignored.
+    DieOnceAndIgnoreRange,
+    /// The first answer with a layer stops in its middle, and the connection stays.
+    StallOnce,
+    /// One byte of every layer is another.
+    Corrupt,
+    /// Layers are longer than the manifest says.
+    TooLong,
+    /// Every answer with a layer is 503.
+    Unavailable,
+}
+
+/// What was asked of the proxy about layers: the first line and the `Range` header.
+type Seen = Arc<Mutex<Vec<Option<String>>>>;
+
+struct Proxy {
+    host: String,
+    seen: Seen,
+}
+
+impl Proxy {
+    /// Serves until the test's process ends.
+    fn start(registry: &Registry, fault: Fault) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let host = listener.local_addr().unwrap().to_string();
+        let (seen, upstream) = (Seen::default(), registry.host());
+        let shared = Arc::clone(&seen);
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (seen, upstream) = (Arc::clone(&shared), upstream.clone());
+                std::thread::spawn(move || serve(client.unwrap(), &upstream, &seen, fault));
+            }
+        });
+        Self { host, seen }
+    }
+
+    fn ranges(&self) -> Vec<Option<String>> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+fn head_of(stream: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        // A TLS greeting is answered as a server without TLS does.
+        if stream.read(&mut byte).ok()? == 0 || (head.is_empty() && byte[0] == 0x16) {
+            let _sent = stream.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\n");
+            return None;
+        }
+        head.push(byte[0]);
+    }
+    String::from_utf8(head).ok()
+}
+
+fn serve(mut client: TcpStream, upstream: &str, seen: &Seen, fault: Fault) {
+    let Some(head) = head_of(&mut client) else {
+        return;
+    };
+    let range = head.lines().find_map(|line| line.strip_prefix("range: ").map(str::to_owned));
+    let mut head = head.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
+    if let (Some(range), Fault::DieOnceAndIgnoreRange) = (&range, fault) {
+        head = head.replace(&format!("range: {range}\r\n"), "");
+    }
+    let mut server = TcpStream::connect(upstream).unwrap();
+    server.write_all(head.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    server.read_to_end(&mut answer).unwrap();
+    let start = answer.windows(4).position(|w| w == b"\r\n\r\n").unwrap() + 4;
+    if head.contains("/blobs/") && answer.len() > MIB {
+        let first = {
+            let mut seen = seen.lock().unwrap();
+            seen.push(range);
+            seen.len() == 1
+        };
+        let half = start + (answer.len() - start) / 2;
+        match fault {
+            Fault::DieOnce | Fault::DieOnceAndIgnoreRange if first => answer.truncate(half),
+            Fault::StallOnce if first => {
+                client.write_all(&answer[..half]).unwrap();
+                // Until the other side has enough.
+                let _closed = client.read(&mut [0]);
+                return;
+            }
+            Fault::Corrupt => answer[half] ^= 1,
+            Fault::TooLong => {
+                let text = String::from_utf8_lossy(&answer[..start]).to_lowercase();
+                let length = text.lines().position(|line| line.starts_with("content-length:")).unwrap();
+                let mut lines: Vec<_> = text.trim_end().lines().map(str::to_owned).collect();
+                lines[length] = format!("content-length: {}", answer.len() - start + 10);
+                let body = answer.split_off(start);
+                lines[0] = "HTTP/1.1 200 OK".into();
+                answer = [lines.join("\r\n").as_bytes(), b"\r\n\r\n", &body, &[0; 10]].concat();
+            }
+            Fault::Unavailable => answer = b"HTTP/1.1 503 Later\r\ncontent-length: 0\r\n\r\n".to_vec(),
+            Fault::DieOnce | Fault::DieOnceAndIgnoreRange | Fault::StallOnce => {}
+        }
+    }
+    let _sent = client.write_all(&answer);
+    let _shut = client.shutdown(Shutdown::Both);
+}
+
+/// An image with one layer of some megabytes that cannot be compressed.
+fn layout() -> Layout {
+    let mut noise = vec![0; 4 * MIB];
+    std::fs::File::open("/dev/urandom").unwrap().read_exact(&mut noise).unwrap();
+    Layout::new(&[vec![Entry::file("noise", &noise)]])
+}
+
+struct Setting {
+    registry: Registry,
+    proxy: Proxy,
+    dir: tempfile::TempDir,
+    images: Images,
+}
+
+impl Setting {
+    fn new(fault: Fault) -> Self {
+        let registry = Registry::start(Flavour::Open);
+        registry.push(&layout().source(), "app:1", &[]);
+        let proxy = Proxy::start(&registry, fault);
+        let dir = tempfile::Builder::new().prefix("atoll-images-").tempdir().unwrap();
+        let images = Images::open(dir.path()).unwrap();
+        Self { registry, proxy, dir, images }
+    }
+
+    async fn pull(&self) -> Result<Arc<atoll_image::Image>, ImageError> {
+        let options = PullOptions { stall: Duration::from_secs(2), ..PullOptions::default() };
+        self.images.pull(&format!("{}/app:1", self.proxy.host), &options, &NoProgress).await
+    }
+
+    fn files(&self, part: &str) -> usize {
+        std::fs::read_dir(self.dir.path().join(part)).unwrap().count()
+    }
+}
+
+/// The offset of a `bytes=N-` header.
+fn offset(range: Option<&String>) -> usize {
+    range.unwrap().trim_start_matches("bytes=").trim_end_matches('-').parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_broken_download_goes_on_where_it_broke() {
+    for fault in [Fault::DieOnce, Fault::StallOnce] {
+        let setting = Setting::new(fault);
+        setting.pull().await.unwrap();
+        let ranges = setting.proxy.ranges();
+        assert_eq!((ranges.len(), &ranges[0]), (2, &None));
+        assert!(offset(ranges[1].as_ref()) > MIB, "{ranges:?}");
+        assert_eq!(setting.files("partial"), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_registry_that_ignores_the_offset_starts_again() {
+    let setting = Setting::new(Fault::DieOnceAndIgnoreRange);
+    setting.pull().await.unwrap();
+    assert!(setting.proxy.ranges()[1].is_some());
+}
+
+#[tokio::test]
+async fn damage_and_lies_are_found_and_leave_nothing() {
+    for fault in [Fault::Corrupt, Fault::TooLong] {
+        let setting = Setting::new(fault);
+        let error = setting.pull().await.unwrap_err();
+        assert_eq!(error.to_core().code, Code::DigestMismatch, "{error}");
+        for part in ["partial", "tmp", "layers", "images", "refs"] {
+            assert_eq!(setting.files(part), 0, "{part}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_registry_that_stays_away_is_given_up() {
+    let setting = Setting::new(Fault::Unavailable);
+    let error = setting.pull().await.unwrap_err();
+    assert_eq!(error.to_core().code, Code::RegistryUnavailable, "{error}");
+    assert_eq!(setting.proxy.ranges().len(), 5, "a bounded number of attempts");
+}
+
+#[tokio::test]
+async fn another_process_goes_on_and_damage_at_rest_is_found() {
+    let setting = Setting::new(Fault::DieOnce);
+    // As a process that was killed leaves it: some bytes of the blob, here damaged.
+    let image = setting.pull().await.unwrap();
+    let first = setting.proxy.ranges().len();
+    setting.images.remove(image.digest.as_str(), &std::collections::BTreeSet::new()).await.unwrap();
+    let blob = run(std::process::Command::new("find")
+        .arg(setting.registry.storage())
+        .args(["-name", "data", "-size", "+1M", "-print"]));
+    let blob = std::path::PathBuf::from(String::from_utf8(blob).unwrap().trim());
+    let hex = blob.parent().unwrap().file_name().unwrap().to_owned();
+    let whole = std::fs::read(&blob).unwrap();
+    let mut part = whole[..MIB].to_vec();
+    let path = setting.dir.path().join("partial").join(hex);
+    std::fs::write(&path, &part).unwrap();
+    let image = setting.pull().await.unwrap();
+    assert_eq!(offset(setting.proxy.ranges()[first].as_ref()), MIB, "continued");
+    assert_eq!(setting.proxy.ranges().len(), first + 1);
+
+    setting.images.remove(image.digest.as_str(), &std::collections::BTreeSet::new()).await.unwrap();
+    part[7] ^= 1;
+    std::fs::write(&path, &part).unwrap();
+    setting.pull().await.unwrap();
+    let ranges = setting.proxy.ranges();
+    assert_eq!(ranges[first + 1..].iter().map(Option::is_some).collect::<Vec<_>>(), [true, false]);
+    assert_eq!(setting.files("partial"), 0);
+}
+
+#[tokio::test]
+async fn two_pulls_at_once_fetch_once() {
+    let setting = Setting::new(Fault::DieOnce);
+    let (a, b) = tokio::join!(setting.pull(), setting.pull());
+    assert_eq!(a.unwrap(), b.unwrap());
+    assert_eq!(setting.proxy.ranges().len(), 2, "one broken download, one continued");
+    assert_eq!((setting.files("partial"), setting.files("layers")), (0, 1));
+}

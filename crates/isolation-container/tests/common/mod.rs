@@ -1,0 +1,67 @@
+//! A container driver on a directory of its own, with the real guest agent.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use async_trait::async_trait;
+use atoll_isolation::conformance::Harness;
+use atoll_isolation::{Isolation, RootFs};
+use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
+use atoll_network::SlotPool;
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// One installation.
+#[derive(Debug)]
+pub(crate) struct Containers {
+    /// Removed when the last handle goes; `None` when another process owns the directory.
+    _dir: Option<tempfile::TempDir>,
+    /// Its data directory.
+    pub(crate) path: PathBuf,
+    /// Its name.
+    pub(crate) instance: String,
+    /// What sandboxes stand on.
+    pub(crate) root: RootFs,
+}
+
+/// A fresh installation.
+pub(crate) fn containers() -> Containers {
+    let uid = std::fs::metadata("/proc/self").map(|meta| std::os::unix::fs::MetadataExt::uid(&meta));
+    assert_eq!(uid.unwrap(), 0, "the tests of the container driver need root: they make real containers");
+    let dir = tempfile::Builder::new().prefix("atoll-container-test-").tempdir().unwrap();
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let instance = format!("{:05x}{number:03x}", std::process::id() & 0xf_ffff);
+    Containers { path: dir.path().to_owned(), _dir: Some(dir), instance, root: RootFs::Host }
+}
+
+impl Containers {
+    /// An installation that another process made.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub(crate) fn of(path: &Path, instance: String) -> Self {
+        Self { _dir: None, path: path.to_owned(), instance, root: RootFs::Host }
+    }
+
+    /// A driver on it.
+    pub(crate) fn driver(&self) -> ContainerIsolation {
+        let config = ContainerConfig {
+            dir: self.path.clone(),
+            instance: self.instance.clone(),
+            agent: atoll_guest_binary::GUEST,
+            slots: Arc::new(SlotPool::start(1).unwrap()),
+            pools: PoolSizes { disks: 1, user_namespaces: 1 },
+        };
+        ContainerIsolation::open(config).unwrap()
+    }
+}
+
+#[async_trait]
+impl Harness for Containers {
+    async fn open(&self) -> Arc<dyn Isolation> {
+        Arc::new(self.driver())
+    }
+
+    fn root(&self) -> RootFs {
+        self.root.clone()
+    }
+}
