@@ -20,6 +20,8 @@ use atoll_core::spec::{IsolationLevel, Resources};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 mod doctor;
+#[cfg(feature = "fake")]
+pub mod fake;
 
 pub use doctor::{Check, Status};
 
