@@ -22,6 +22,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod doctor;
+#[cfg(feature = "fake")]
+pub mod fake;
 
 pub use doctor::{Check, Status};
 

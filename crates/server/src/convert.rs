@@ -1,11 +1,11 @@
 //! Records of the engine to types of the API: the one place.
 
 use atoll_api as api;
+use atoll_core::key::Scope;
 use atoll_engine::{ExecView, SandboxMetrics};
 use atoll_guest_protocol::messages;
 use atoll_isolation::Resource;
 use atoll_store::{KeyRecord, RegistryRecord, SandboxRecord, TemplateRecord};
-use atoll_core::key::Scope;
 
 const NANOS_PER_MS: i64 = 1_000_000;
 

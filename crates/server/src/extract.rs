@@ -62,8 +62,9 @@ pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> 
         let at = field(error.path(), "body");
         let inner = error.into_inner();
         match inner.classify() {
-            serde_json::error::Category::Data => Error::invalid(&at, clean(&inner))
-                .hint("see the body of this route in /openapi.json"),
+            serde_json::error::Category::Data => {
+                Error::invalid(&at, clean(&inner)).hint("see the body of this route in /openapi.json")
+            }
             serde_json::error::Category::Syntax
             | serde_json::error::Category::Eof
             | serde_json::error::Category::Io => malformed(&inner),
@@ -135,10 +136,7 @@ mod tests {
     #[test]
     fn queries() {
         let params = query("label=a%3D1&limit=3&label=b%3D2&close=true").unwrap();
-        assert_eq!(
-            params,
-            Params { label: vec!["a=1".into(), "b=2".into()], limit: Some(3), close: true }
-        );
+        assert_eq!(params, Params { label: vec!["a=1".into(), "b=2".into()], limit: Some(3), close: true });
         assert!(query("limit=x").unwrap_err().starts_with("limit: "));
         assert!(query("limit=-1").unwrap_err().starts_with("limit: "));
         assert!(query("limits=1").unwrap_err().contains("limits"));

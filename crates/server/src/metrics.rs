@@ -63,8 +63,18 @@ impl Metrics {
             Unit::Seconds,
             latency.clone(),
         );
-        registry.register_with_unit("http_received", "Bytes of bodies and messages received", Unit::Bytes, received.clone());
-        registry.register_with_unit("http_sent", "Bytes of bodies and messages sent", Unit::Bytes, sent.clone());
+        registry.register_with_unit(
+            "http_received",
+            "Bytes of bodies and messages received",
+            Unit::Bytes,
+            received.clone(),
+        );
+        registry.register_with_unit(
+            "http_sent",
+            "Bytes of bodies and messages sent",
+            Unit::Bytes,
+            sent.clone(),
+        );
         registry.register("http_connections", "Connections open now", connections.clone());
         registry.register("sandboxes", "Sandboxes by state", sandboxes.clone());
         registry.register("execs_running", "Execs that run now", execs_running.clone());

@@ -124,7 +124,9 @@ fn count_sent(response: Response, app: &App) -> Response {
 /// No such route.
 pub(crate) async fn route_not_found(uri: Uri) -> ApiError {
     let path = atoll_core::error::shorten(uri.path());
-    ApiError(Error::new(Code::RouteNotFound, format!("no route '{path}'")).hint("/openapi.json lists all routes"))
+    ApiError(
+        Error::new(Code::RouteNotFound, format!("no route '{path}'")).hint("/openapi.json lists all routes"),
+    )
 }
 
 /// The route exists, the method does not.

@@ -22,7 +22,7 @@ use crate::shared::App;
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct ReadArchive {
+pub(crate) struct ReadArchive {
     /// Absolute path of a file or directory. Names in the archive begin with its last part.
     path: String,
 }
@@ -31,7 +31,7 @@ pub(super) struct ReadArchive {
 #[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/archive", tag = "files", security(("key" = ["read"])),
     params(("sandbox" = String, Path, description = "Id or name"), ReadArchive),
     responses((status = 200, content_type = "application/x-tar", body = Vec<u8>)))]
-pub(super) async fn read_archive(
+pub(crate) async fn read_archive(
     _: Caller<Read>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
@@ -50,7 +50,7 @@ pub(super) async fn read_archive(
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct WriteArchive {
+pub(crate) struct WriteArchive {
     /// Absolute path of the directory; made when it is absent.
     path: String,
     /// Owner of everything unpacked: name or id, optionally `:group`; the sandbox's default user when
@@ -63,7 +63,7 @@ pub(super) struct WriteArchive {
     params(("sandbox" = String, Path, description = "Id or name"), WriteArchive),
     request_body(content = Vec<u8>, content_type = "application/x-tar"),
     responses((status = 200, body = FileWritten)))]
-pub(super) async fn write_archive(
+pub(crate) async fn write_archive(
     _: Caller<Exec>,
     State(app): State<App>,
     Path(sandbox): Path<String>,

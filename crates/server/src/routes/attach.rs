@@ -48,7 +48,7 @@ const FLUSH_BYTES: usize = 4 * READ_MAX_BYTES;
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct AttachExec {
+pub(crate) struct AttachExec {
     /// First output byte wanted.
     #[serde(default)]
     offset: u64,
@@ -64,7 +64,7 @@ pub(super) struct AttachExec {
     security(("key" = ["read"])),
     params(("sandbox" = String, Path, description = "Id or name"), ("exec" = String, Path), AttachExec),
     responses((status = 101, description = "A WebSocket")))]
-pub(super) async fn attach_exec(
+pub(crate) async fn attach_exec(
     caller: Caller<Read>,
     State(app): State<App>,
     Path((sandbox, exec)): Path<(String, String)>,

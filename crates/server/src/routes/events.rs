@@ -29,7 +29,7 @@ const EVENT_MAX_BYTES: usize = 64 << 10;
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct StreamOutput {
+pub(crate) struct StreamOutput {
     /// First byte wanted. The header `Last-Event-ID`, which browsers send when they come back, wins.
     #[serde(default)]
     offset: u64,
@@ -44,7 +44,7 @@ pub(super) struct StreamOutput {
     security(("key" = ["read"])),
     params(("sandbox" = String, Path, description = "Id or name"), ("exec" = String, Path), StreamOutput),
     responses((status = 200, content_type = "text/event-stream", body = String)))]
-pub(super) async fn stream_output(
+pub(crate) async fn stream_output(
     caller: Caller<Read>,
     State(app): State<App>,
     Path((sandbox, exec)): Path<(String, String)>,
@@ -61,7 +61,8 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>> {
     let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
     let offset = value.to_str().ok().and_then(|text| text.parse().ok());
     offset.map(Some).ok_or_else(|| {
-        Error::new(Code::InvalidArgument, "Last-Event-ID: not an offset").hint("send the id of the last event")
+        Error::new(Code::InvalidArgument, "Last-Event-ID: not an offset")
+            .hint("send the id of the last event")
     })
 }
 

@@ -27,7 +27,7 @@ const INLINE_OUTPUT_MAX_BYTES: u64 = 1 << 20;
 #[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/execs", tag = "execs", security(("key" = ["exec"])),
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = CreateExec, responses((status = 201, body = ExecWithOutput)))]
-pub(super) async fn create_exec(
+pub(crate) async fn create_exec(
     caller: Caller<auth::Exec>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
@@ -59,7 +59,7 @@ async fn wait_for_end(app: &Shared, sandbox: &str, exec: &str, wait: Duration) -
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct ListExecs {
+pub(crate) struct ListExecs {
     /// In this state; may be repeated.
     #[serde(default)]
     state: Vec<ExecState>,
@@ -73,7 +73,7 @@ pub(super) struct ListExecs {
 #[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/execs", tag = "execs", security(("key" = ["read"])),
     params(("sandbox" = String, Path, description = "Id or name"), ListExecs),
     responses((status = 200, body = ExecList)))]
-pub(super) async fn list_execs(
+pub(crate) async fn list_execs(
     _: Caller<Read>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
@@ -88,7 +88,7 @@ pub(super) async fn list_execs(
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct GetExec {
+pub(crate) struct GetExec {
     /// Wait up to this long for the exec to end (at most 60,000).
     wait_ms: Option<u64>,
 }
@@ -97,7 +97,7 @@ pub(super) struct GetExec {
 #[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/execs/{exec}", tag = "execs", security(("key" = ["read"])),
     params(("sandbox" = String, Path, description = "Id or name"), ("exec" = String, Path), GetExec),
     responses((status = 200, body = Exec)))]
-pub(super) async fn get_exec(
+pub(crate) async fn get_exec(
     _: Caller<Read>,
     State(app): State<App>,
     Path((sandbox, exec)): Path<(String, String)>,
@@ -112,7 +112,7 @@ pub(super) async fn get_exec(
     security(("key" = ["exec"])),
     params(("sandbox" = String, Path, description = "Id or name"), ("exec" = String, Path)),
     responses((status = 204)))]
-pub(super) async fn kill_exec(
+pub(crate) async fn kill_exec(
     _: Caller<auth::Exec>,
     State(app): State<App>,
     Path((sandbox, exec)): Path<(String, String)>,
@@ -126,7 +126,7 @@ pub(super) async fn kill_exec(
     security(("key" = ["exec"])),
     params(("sandbox" = String, Path, description = "Id or name"), ("exec" = String, Path)),
     request_body = SignalExec, responses((status = 204)))]
-pub(super) async fn signal_exec(
+pub(crate) async fn signal_exec(
     _: Caller<auth::Exec>,
     State(app): State<App>,
     Path((sandbox, exec)): Path<(String, String)>,
@@ -141,7 +141,7 @@ pub(super) async fn signal_exec(
     security(("key" = ["exec"])),
     params(("sandbox" = String, Path, description = "Id or name"), ("exec" = String, Path)),
     request_body = atoll_core::spec::TtySize, responses((status = 204)))]
-pub(super) async fn resize_exec(
+pub(crate) async fn resize_exec(
     _: Caller<auth::Exec>,
     State(app): State<App>,
     Path((sandbox, exec)): Path<(String, String)>,

@@ -50,7 +50,7 @@ fn checked_user(user: String) -> Result<String> {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct OfFile {
+pub(crate) struct OfFile {
     /// Absolute path in the sandbox.
     path: String,
 }
@@ -63,7 +63,7 @@ pub(super) struct OfFile {
         (status = 206, content_type = "application/octet-stream", body = Vec<u8>),
         (status = 304, description = "It has the `If-None-Match` tag"),
     ))]
-pub(super) async fn read_file(
+pub(crate) async fn read_file(
     _: Caller<Read>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
@@ -120,8 +120,11 @@ fn ascii(text: String) -> HeaderValue {
 }
 
 fn unsatisfiable(size: u64) -> Response {
-    let error = Error::new(Code::OffsetOutOfRange, format!("the range lies outside the file, which has {size} bytes"))
-        .hint("ask for a range inside it");
+    let error = Error::new(
+        Code::OffsetOutOfRange,
+        format!("the range lies outside the file, which has {size} bytes"),
+    )
+    .hint("ask for a range inside it");
     let mut response = ApiError(error).into_response();
     response.headers_mut().insert(CONTENT_RANGE, ascii(format!("bytes */{size}")));
     response
@@ -164,7 +167,7 @@ fn parse_range(value: &HeaderValue, size: u64) -> Option<std::result::Result<Byt
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct RemoveFile {
+pub(crate) struct RemoveFile {
     /// Absolute path in the sandbox.
     path: String,
     /// With everything below.
@@ -176,7 +179,7 @@ pub(super) struct RemoveFile {
 #[utoipa::path(delete, path = "/v1/sandboxes/{sandbox}/files", tag = "files", security(("key" = ["exec"])),
     params(("sandbox" = String, Path, description = "Id or name"), RemoveFile),
     responses((status = 204)))]
-pub(super) async fn remove_file(
+pub(crate) async fn remove_file(
     _: Caller<Exec>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
@@ -191,7 +194,7 @@ pub(super) async fn remove_file(
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct StatFile {
+pub(crate) struct StatFile {
     /// Absolute path in the sandbox.
     path: String,
     /// Describe what a symbolic link points to, rather than the link itself.
@@ -203,7 +206,7 @@ pub(super) struct StatFile {
 #[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/stat", tag = "files", security(("key" = ["read"])),
     params(("sandbox" = String, Path, description = "Id or name"), StatFile),
     responses((status = 200, body = FileEntry)))]
-pub(super) async fn stat_file(
+pub(crate) async fn stat_file(
     _: Caller<Read>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
@@ -218,7 +221,7 @@ pub(super) async fn stat_file(
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct ListFiles {
+pub(crate) struct ListFiles {
     /// Absolute path of the directory.
     path: String,
     /// Levels below it: 1 (the default) is its own entries, at most 64.
@@ -231,7 +234,7 @@ pub(super) struct ListFiles {
 #[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/files/list", tag = "files", security(("key" = ["read"])),
     params(("sandbox" = String, Path, description = "Id or name"), ListFiles),
     responses((status = 200, body = FileList)))]
-pub(super) async fn list_files(
+pub(crate) async fn list_files(
     _: Caller<Read>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
@@ -259,7 +262,7 @@ fn within(field: &str, asked: Option<u32>, default: u32, max: u32) -> Result<u32
 #[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/mkdir", tag = "files", security(("key" = ["exec"])),
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = Mkdir, responses((status = 204)))]
-pub(super) async fn make_directory(
+pub(crate) async fn make_directory(
     _: Caller<Exec>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
@@ -287,7 +290,7 @@ pub(super) fn mode(text: Option<&str>) -> Result<Option<u32>> {
 #[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/move", tag = "files", security(("key" = ["exec"])),
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = MoveFile, responses((status = 204)))]
-pub(super) async fn move_file(
+pub(crate) async fn move_file(
     _: Caller<Exec>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
@@ -306,7 +309,7 @@ pub(super) async fn move_file(
 #[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/chmod", tag = "files", security(("key" = ["exec"])),
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = Chmod, responses((status = 204)))]
-pub(super) async fn change_mode(
+pub(crate) async fn change_mode(
     _: Caller<Exec>,
     State(app): State<App>,
     Path(sandbox): Path<String>,

@@ -14,7 +14,7 @@ use crate::shared::App;
 /// Lists the images that are here.
 #[utoipa::path(get, path = "/v1/images", tag = "images", security(("key" = ["read"])),
     responses((status = 200, body = ImageList)))]
-pub(super) async fn list_images(_: Caller<Read>, State(app): State<App>) -> Json<ImageList> {
+pub(crate) async fn list_images(_: Caller<Read>, State(app): State<App>) -> Json<ImageList> {
     let images: Vec<Image> = app.engine.images().list().iter().map(|image| convert::image(image)).collect();
     Json(ImageList { items: images })
 }
@@ -24,7 +24,7 @@ pub(super) async fn list_images(_: Caller<Read>, State(app): State<App>) -> Json
 #[utoipa::path(delete, path = "/v1/images/{*name}", tag = "images", security(("key" = ["manage"])),
     params(("name" = String, Path, description = "Name, reference or digest; may contain slashes")),
     responses((status = 200, body = RemovedImage)))]
-pub(super) async fn remove_image(
+pub(crate) async fn remove_image(
     _: Caller<Manage>,
     State(app): State<App>,
     Path(name): Path<String>,
@@ -37,7 +37,7 @@ pub(super) async fn remove_image(
 /// Removes images that have no name and that nothing uses, and what interrupted pulls left.
 #[utoipa::path(post, path = "/v1/images/prune", tag = "images", security(("key" = ["manage"])),
     responses((status = 200, body = PruneResult)))]
-pub(super) async fn prune_images(_: Caller<Manage>, State(app): State<App>) -> ApiResult<Json<PruneResult>> {
+pub(crate) async fn prune_images(_: Caller<Manage>, State(app): State<App>) -> ApiResult<Json<PruneResult>> {
     Ok(Json(prune(&app).await?))
 }
 

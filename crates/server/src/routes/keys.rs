@@ -13,7 +13,7 @@ use crate::shared::App;
 /// Makes a key. The answer holds its secret, this once.
 #[utoipa::path(post, path = "/v1/keys", tag = "keys", security(("key" = ["admin"])),
     request_body = CreateKey, responses((status = 201, body = KeyCreated)))]
-pub(super) async fn create_key(
+pub(crate) async fn create_key(
     _: Caller<Admin>,
     State(app): State<App>,
     Json(request): Json<CreateKey>,
@@ -26,7 +26,7 @@ pub(super) async fn create_key(
 /// Lists keys, without their secrets.
 #[utoipa::path(get, path = "/v1/keys", tag = "keys", security(("key" = ["admin"])),
     responses((status = 200, body = KeyList)))]
-pub(super) async fn list_keys(_: Caller<Admin>, State(app): State<App>) -> ApiResult<Json<KeyList>> {
+pub(crate) async fn list_keys(_: Caller<Admin>, State(app): State<App>) -> ApiResult<Json<KeyList>> {
     let records = app.engine.keys().await?;
     Ok(Json(KeyList { items: records.into_iter().map(convert::key).collect() }))
 }
@@ -34,7 +34,7 @@ pub(super) async fn list_keys(_: Caller<Admin>, State(app): State<App>) -> ApiRe
 /// Deletes a key: it stops working at once.
 #[utoipa::path(delete, path = "/v1/keys/{id}", tag = "keys", security(("key" = ["admin"])),
     params(("id" = String, Path)), responses((status = 204)))]
-pub(super) async fn delete_key(
+pub(crate) async fn delete_key(
     _: Caller<Admin>,
     State(app): State<App>,
     Path(id): Path<String>,

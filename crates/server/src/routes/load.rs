@@ -20,7 +20,7 @@ use crate::shared::App;
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct LoadImages {
+pub(crate) struct LoadImages {
     /// A name for a single image that was saved without one.
     name: Option<String>,
 }
@@ -32,7 +32,7 @@ pub(super) struct LoadImages {
 #[utoipa::path(post, path = "/v1/images/load", tag = "images", security(("key" = ["manage"])),
     params(LoadImages), request_body(content = Vec<u8>, content_type = "application/x-tar"),
     responses((status = 200, content_type = "application/x-ndjson", body = atoll_api::ImageProgress)))]
-pub(super) async fn load_images(
+pub(crate) async fn load_images(
     caller: Caller<Manage>,
     State(app): State<App>,
     Query(query): Query<LoadImages>,
@@ -52,7 +52,7 @@ pub(super) async fn load_images(
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct ImportImage {
+pub(crate) struct ImportImage {
     /// The image's name.
     name: String,
 }
@@ -63,7 +63,7 @@ pub(super) struct ImportImage {
 #[utoipa::path(post, path = "/v1/images/import", tag = "images", security(("key" = ["manage"])),
     params(ImportImage), request_body(content = Vec<u8>, content_type = "application/x-tar"),
     responses((status = 200, content_type = "application/x-ndjson", body = atoll_api::ImageProgress)))]
-pub(super) async fn import_image(
+pub(crate) async fn import_image(
     caller: Caller<Manage>,
     State(app): State<App>,
     Query(query): Query<ImportImage>,

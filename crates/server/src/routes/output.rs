@@ -25,7 +25,7 @@ const PAGE_DEFAULT_BYTES: usize = 256 << 10;
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct GetOutput {
+pub(crate) struct GetOutput {
     /// First byte wanted: 0, or `next_offset` of the last page.
     #[serde(default)]
     offset: u64,
@@ -40,7 +40,7 @@ pub(super) struct GetOutput {
     security(("key" = ["read"])),
     params(("sandbox" = String, Path, description = "Id or name"), ("exec" = String, Path), GetOutput),
     responses((status = 200, body = OutputPage)))]
-pub(super) async fn get_output(
+pub(crate) async fn get_output(
     _: Caller<Read>,
     State(app): State<App>,
     Path((sandbox, exec)): Path<(String, String)>,
@@ -49,7 +49,9 @@ pub(super) async fn get_output(
     let wait = wait(query.wait_ms)?;
     let max = query.max_bytes.unwrap_or(PAGE_DEFAULT_BYTES);
     if !(1..=PAGE_MAX_BYTES).contains(&max) {
-        return Err(Error::invalid("max_bytes", format_args!("must lie between 1 and {PAGE_MAX_BYTES}")).into());
+        return Err(
+            Error::invalid("max_bytes", format_args!("must lie between 1 and {PAGE_MAX_BYTES}")).into()
+        );
     }
     // Looked at before the output is read: a final state then means that all output is there to read.
     let state = app.engine.exec(&sandbox, &exec).await?.record.state;
@@ -99,7 +101,7 @@ async fn page(
 ///
 /// # Errors
 /// [`atoll_core::Code::Internal`] when the log cannot be read.
-pub(super) async fn all(app: &Shared, sandbox: &str, exec: &str, extent: Extent) -> Result<Vec<OutputChunk>> {
+pub(crate) async fn all(app: &Shared, sandbox: &str, exec: &str, extent: Extent) -> Result<Vec<OutputChunk>> {
     let mut chunks = Vec::new();
     if extent.end == 0 {
         return Ok(chunks);

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_api::{ImageProgress, LayerPhase, PullImage};
-use atoll_core::{Result, spec};
+use atoll_core::{Code, Error, Result, spec};
 use atoll_image::{Credentials, Image, LayerEvent, Phase, Platform, Progress, PullOptions};
 use axum::body::Body;
 use axum::extract::State;
@@ -21,8 +21,11 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http::header::CONTENT_TYPE;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinHandle};
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::images::image_error;
@@ -44,8 +47,8 @@ const NDJSON: &str = "application/x-ndjson";
 /// The answer is newline-delimited JSON (`ImageProgress`); the last line is `done` or `error`.
 #[utoipa::path(post, path = "/v1/images/pull", tag = "images", security(("key" = ["manage"])),
     request_body = PullImage,
-    responses((status = 200, content_type = "application/x-ndjson", body = atoll_api::ImageProgress)))]
-pub(super) async fn pull_image(
+    responses((status = 200, content_type = "application/x-ndjson", body = ImageProgress)))]
+pub(crate) async fn pull_image(
     caller: Caller<Manage>,
     State(app): State<App>,
     Json(request): Json<PullImage>,
@@ -68,7 +71,8 @@ async fn options(app: &App, request: PullImage) -> Result<PullOptions> {
             Err(error) => return Err(image_error(error)),
         },
     };
-    let platform = request.platform.as_deref().map(str::parse::<Platform>).transpose().map_err(image_error)?;
+    let platform =
+        request.platform.as_deref().map(str::parse::<Platform>).transpose().map_err(image_error)?;
     Ok(PullOptions {
         credentials,
         platform,
@@ -80,7 +84,7 @@ async fn options(app: &App, request: PullImage) -> Result<PullOptions> {
 
 /// The latest step of each layer.
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub(crate) struct Board {
     layers: Mutex<BTreeMap<String, ImageProgress>>,
 }
 
@@ -110,10 +114,10 @@ impl Board {
 ///
 /// # Errors
 /// What `work` fails with before it has reported anything.
-pub(super) async fn with_progress<F, Fut>(app: App, request_id: &str, work: F) -> ApiResult<Response>
+pub(crate) async fn with_progress<F, Fut>(app: App, request_id: &str, work: F) -> ApiResult<Response>
 where
     F: FnOnce(Arc<Board>) -> Fut + Send + 'static,
-    Fut: Future<Output = atoll_image::Result<Vec<Arc<Image>>>> + Send,
+    Fut: Future<Output = atoll_image::Result<Vec<Arc<Image>>>>,
 {
     let (lines, mut received) = mpsc::channel(LINES_MAX_COUNT);
     let task = AbortOnDropHandle::new(tokio::spawn(async move { report(app, work, lines).await }));
@@ -127,8 +131,7 @@ where
     let lines = all.map(move |step: Result<ImageProgress>| {
         // The task lives as long as the answer.
         let _task = &task;
-        let step = step
-            .unwrap_or_else(|error| ImageProgress::Error { error: body_of(error, &request_id) });
+        let step = step.unwrap_or_else(|error| ImageProgress::Error { error: body_of(error, &request_id) });
         Ok::<_, Infallible>(Bytes::from(json(&step) + "\n"))
     });
     Ok(([(CONTENT_TYPE, NDJSON)], Body::from_stream(lines)).into_response())
@@ -136,15 +139,17 @@ where
 
 async fn report<F, Fut>(app: App, work: F, lines: mpsc::Sender<Result<ImageProgress>>)
 where
-    F: FnOnce(Arc<Board>) -> Fut,
+    F: FnOnce(Arc<Board>) -> Fut + Send + 'static,
     Fut: Future<Output = atoll_image::Result<Vec<Arc<Image>>>>,
 {
     let board = Arc::new(Board::default());
-    let mut work = Box::pin(work(Arc::clone(&board)));
+    let stop = CancellationToken::new();
+    let _stops_with_this = stop.clone().drop_guard();
+    let mut work = spawn(stop, work, Arc::clone(&board));
     let mut ticks = tokio::time::interval(REPORT_EVERY);
     loop {
         let ended: Option<Result<Vec<Arc<Image>>>> = tokio::select! {
-            ended = &mut work => Some(ended.map_err(image_error)),
+            ended = &mut work => Some(outcome(ended)),
             () = app.draining.cancelled() => Some(Err(shutting_down())),
             _ = ticks.tick() => None,
         };
@@ -162,6 +167,30 @@ where
         }
         if over {
             return;
+        }
+    }
+}
+
+type Ended = Option<atoll_image::Result<Vec<Arc<Image>>>>;
+
+/// Runs `work` on a thread of its own, until `stop`. Its future borrows across waits in ways that the
+/// compiler cannot prove to be `Send`; besides, unpacking is work for a thread.
+fn spawn<F, Fut>(stop: CancellationToken, work: F, board: Arc<Board>) -> JoinHandle<Ended>
+where
+    F: FnOnce(Arc<Board>) -> Fut + Send + 'static,
+    Fut: Future<Output = atoll_image::Result<Vec<Arc<Image>>>>,
+{
+    let runtime = Handle::current();
+    tokio::task::spawn_blocking(move || runtime.block_on(stop.run_until_cancelled(work(board))))
+}
+
+fn outcome(ended: std::result::Result<Ended, JoinError>) -> Result<Vec<Arc<Image>>> {
+    match ended {
+        Ok(Some(outcome)) => outcome.map_err(image_error),
+        Ok(None) => Err(shutting_down()),
+        Err(error) => {
+            tracing::error!(%error, "an image operation panicked");
+            Err(Error::new(Code::Internal, "the server failed to prepare the image"))
         }
     }
 }

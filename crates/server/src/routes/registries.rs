@@ -13,7 +13,10 @@ use crate::shared::App;
 /// Lists registries with stored credentials.
 #[utoipa::path(get, path = "/v1/registries", tag = "images", security(("key" = ["admin"])),
     responses((status = 200, body = RegistryList)))]
-pub(super) async fn list_registries(_: Caller<Admin>, State(app): State<App>) -> ApiResult<Json<RegistryList>> {
+pub(crate) async fn list_registries(
+    _: Caller<Admin>,
+    State(app): State<App>,
+) -> ApiResult<Json<RegistryList>> {
     let records = app.engine.registries().await?;
     Ok(Json(RegistryList { items: records.into_iter().map(convert::registry).collect() }))
 }
@@ -22,7 +25,7 @@ pub(super) async fn list_registries(_: Caller<Admin>, State(app): State<App>) ->
 #[utoipa::path(put, path = "/v1/registries/{host}", tag = "images", security(("key" = ["admin"])),
     params(("host" = String, Path, description = "Host, with `:port` if it has one")),
     request_body = RegistryCredentials, responses((status = 200, body = RegistryEntry)))]
-pub(super) async fn put_registry(
+pub(crate) async fn put_registry(
     _: Caller<Admin>,
     State(app): State<App>,
     Path(host): Path<String>,
@@ -36,7 +39,7 @@ pub(super) async fn put_registry(
 #[utoipa::path(delete, path = "/v1/registries/{host}", tag = "images", security(("key" = ["admin"])),
     params(("host" = String, Path, description = "Host, with `:port` if it has one")),
     responses((status = 204)))]
-pub(super) async fn delete_registry(
+pub(crate) async fn delete_registry(
     _: Caller<Admin>,
     State(app): State<App>,
     Path(host): Path<String>,

@@ -24,7 +24,7 @@ use crate::shared::App;
 /// Makes a sandbox and answers when it runs.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", security(("key" = ["manage"])),
     request_body = CreateSandbox, responses((status = 201, body = Sandbox)))]
-pub(super) async fn create_sandbox(
+pub(crate) async fn create_sandbox(
     caller: Caller<Manage>,
     State(app): State<App>,
     Json(request): Json<CreateSandbox>,
@@ -36,7 +36,7 @@ pub(super) async fn create_sandbox(
 /// Makes several sandboxes at once. Each succeeds or fails by itself.
 #[utoipa::path(post, path = "/v1/sandboxes/batch", tag = "sandboxes", security(("key" = ["manage"])),
     request_body = BatchCreate, responses((status = 200, body = BatchResults)))]
-pub(super) async fn create_sandboxes(
+pub(crate) async fn create_sandboxes(
     caller: Caller<Manage>,
     State(app): State<App>,
     Json(request): Json<BatchCreate>,
@@ -60,7 +60,7 @@ pub(super) async fn create_sandboxes(
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct ListSandboxes {
+pub(crate) struct ListSandboxes {
     /// In this state; may be repeated.
     #[serde(default)]
     state: Vec<SandboxState>,
@@ -103,7 +103,7 @@ fn labels(pairs: &[String]) -> Result<BTreeMap<String, String>> {
 /// Lists sandboxes, newest first.
 #[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes", security(("key" = ["read"])),
     params(ListSandboxes), responses((status = 200, body = SandboxList)))]
-pub(super) async fn list_sandboxes(
+pub(crate) async fn list_sandboxes(
     _: Caller<Read>,
     State(app): State<App>,
     Query(query): Query<ListSandboxes>,
@@ -117,7 +117,7 @@ pub(super) async fn list_sandboxes(
 #[utoipa::path(get, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", security(("key" = ["read"])),
     params(("sandbox" = String, Path, description = "Id or name")),
     responses((status = 200, body = Sandbox)))]
-pub(super) async fn get_sandbox(
+pub(crate) async fn get_sandbox(
     _: Caller<Read>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
@@ -129,7 +129,7 @@ pub(super) async fn get_sandbox(
 #[utoipa::path(patch, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", security(("key" = ["manage"])),
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = UpdateSandbox, responses((status = 200, body = Sandbox)))]
-pub(super) async fn update_sandbox(
+pub(crate) async fn update_sandbox(
     _: Caller<Manage>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
@@ -142,7 +142,7 @@ pub(super) async fn update_sandbox(
 /// Deletes a sandbox with everything in it; answers when nothing is left.
 #[utoipa::path(delete, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", security(("key" = ["manage"])),
     params(("sandbox" = String, Path, description = "Id or name")), responses((status = 204)))]
-pub(super) async fn delete_sandbox(
+pub(crate) async fn delete_sandbox(
     _: Caller<Manage>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
@@ -155,7 +155,7 @@ pub(super) async fn delete_sandbox(
 #[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/metrics", tag = "sandboxes", security(("key" = ["read"])),
     params(("sandbox" = String, Path, description = "Id or name")),
     responses((status = 200, body = Metrics)))]
-pub(super) async fn get_metrics(
+pub(crate) async fn get_metrics(
     _: Caller<Read>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
@@ -167,7 +167,7 @@ pub(super) async fn get_metrics(
 #[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/ports", tag = "sandboxes", security(("key" = ["read"])),
     params(("sandbox" = String, Path, description = "Id or name")),
     responses((status = 200, body = PortList)))]
-pub(super) async fn list_ports(
+pub(crate) async fn list_ports(
     _: Caller<Read>,
     State(app): State<App>,
     Path(sandbox): Path<String>,

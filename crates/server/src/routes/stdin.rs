@@ -17,7 +17,7 @@ use crate::shared::App;
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct WriteStdin {
+pub(crate) struct WriteStdin {
     /// End standard input after these bytes.
     #[serde(default)]
     close: bool,
@@ -29,7 +29,7 @@ pub(super) struct WriteStdin {
     params(("sandbox" = String, Path, description = "Id or name"), ("exec" = String, Path), WriteStdin),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = StdinWritten)))]
-pub(super) async fn write_stdin(
+pub(crate) async fn write_stdin(
     _: Caller<auth::Exec>,
     State(app): State<App>,
     Path((sandbox, exec)): Path<(String, String)>,

@@ -21,7 +21,7 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 /// What this server is and has.
 #[utoipa::path(get, path = "/v1/info", tag = "system", security(("key" = ["read"])),
     responses((status = 200, body = ServerInfo)))]
-pub(super) async fn get_info(_: Caller<Read>, State(app): State<App>) -> Json<ServerInfo> {
+pub(crate) async fn get_info(_: Caller<Read>, State(app): State<App>) -> Json<ServerInfo> {
     Json(ServerInfo {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         installation: app.config.installation.clone(),
@@ -34,14 +34,14 @@ pub(super) async fn get_info(_: Caller<Read>, State(app): State<App>) -> Json<Se
 /// What this host enforces. Probes anew each time.
 #[utoipa::path(get, path = "/v1/doctor", tag = "system", security(("key" = ["read"])),
     responses((status = 200, body = Doctor)))]
-pub(super) async fn run_doctor(_: Caller<Read>, State(app): State<App>) -> Json<Doctor> {
+pub(crate) async fn run_doctor(_: Caller<Read>, State(app): State<App>) -> Json<Doctor> {
     Json(Doctor { checks: app.engine.doctor().await })
 }
 
 /// Things on the host that belong to no known sandbox.
 #[utoipa::path(get, path = "/v1/leaks", tag = "system", security(("key" = ["admin"])),
     responses((status = 200, body = LeakList)))]
-pub(super) async fn list_leaks(_: Caller<Admin>, State(app): State<App>) -> ApiResult<Json<LeakList>> {
+pub(crate) async fn list_leaks(_: Caller<Admin>, State(app): State<App>) -> ApiResult<Json<LeakList>> {
     let leaks = app.engine.leaks().await?;
     Ok(Json(LeakList { items: leaks.into_iter().map(|leak| convert::leak(leak, false)).collect() }))
 }
@@ -49,21 +49,21 @@ pub(super) async fn list_leaks(_: Caller<Admin>, State(app): State<App>) -> ApiR
 /// Removes what belongs to no known sandbox; answers with what it was.
 #[utoipa::path(delete, path = "/v1/leaks", tag = "system", security(("key" = ["admin"])),
     responses((status = 200, body = LeakList)))]
-pub(super) async fn remove_leaks(_: Caller<Admin>, State(app): State<App>) -> ApiResult<Json<LeakList>> {
+pub(crate) async fn remove_leaks(_: Caller<Admin>, State(app): State<App>) -> ApiResult<Json<LeakList>> {
     let leaks = app.engine.remove_leaks().await?;
     Ok(Json(LeakList { items: leaks.into_iter().map(|leak| convert::leak(leak, true)).collect() }))
 }
 
 /// Whether the process answers. Needs no key.
 #[utoipa::path(get, path = "/healthz", tag = "system", responses((status = 200, body = Health)))]
-pub(super) async fn healthz() -> Json<Health> {
+pub(crate) async fn healthz() -> Json<Health> {
     Json(Health { status: "ok".to_owned() })
 }
 
 /// Whether it takes work: 503 while it stops. Needs no key.
 #[utoipa::path(get, path = "/readyz", tag = "system",
     responses((status = 200, body = Health), (status = 503, body = Health)))]
-pub(super) async fn readyz(State(app): State<App>) -> (StatusCode, Json<Health>) {
+pub(crate) async fn readyz(State(app): State<App>) -> (StatusCode, Json<Health>) {
     let (status, text) = if app.draining.is_cancelled() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining")
     } else {
@@ -75,7 +75,10 @@ pub(super) async fn readyz(State(app): State<App>) -> (StatusCode, Json<Health>)
 /// Numbers for Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = "system", security(("key" = ["read"])),
     responses((status = 200, content_type = "text/plain", body = String)))]
-pub(super) async fn get_prometheus(State(app): State<App>, headers: HeaderMap) -> ApiResult<impl IntoResponse> {
+pub(crate) async fn get_prometheus(
+    State(app): State<App>,
+    headers: HeaderMap,
+) -> ApiResult<impl IntoResponse> {
     if !app.config.metrics_public {
         // Every key may read.
         auth::verify(&headers, &app)?;
@@ -87,7 +90,7 @@ pub(super) async fn get_prometheus(State(app): State<App>, headers: HeaderMap) -
 /// This description. Needs no key.
 #[utoipa::path(get, path = "/openapi.json", tag = "system",
     responses((status = 200, content_type = "application/json", body = String)))]
-pub(super) async fn get_openapi() -> impl IntoResponse {
+pub(crate) async fn get_openapi() -> impl IntoResponse {
     static TEXT: OnceLock<String> = OnceLock::new();
     let text = TEXT.get_or_init(openapi::openapi).as_str();
     ([(CONTENT_TYPE, "application/json")], text)

@@ -15,7 +15,7 @@ use crate::shared::App;
 /// Makes a template, or the next version of an existing one.
 #[utoipa::path(post, path = "/v1/templates", tag = "templates", security(("key" = ["manage"])),
     request_body = CreateTemplate, responses((status = 201, body = Template)))]
-pub(super) async fn create_template(
+pub(crate) async fn create_template(
     caller: Caller<Manage>,
     State(app): State<App>,
     Json(request): Json<CreateTemplate>,
@@ -28,7 +28,7 @@ pub(super) async fn create_template(
 /// Lists templates, the newest version of each.
 #[utoipa::path(get, path = "/v1/templates", tag = "templates", security(("key" = ["read"])),
     responses((status = 200, body = TemplateList)))]
-pub(super) async fn list_templates(_: Caller<Read>, State(app): State<App>) -> ApiResult<Json<TemplateList>> {
+pub(crate) async fn list_templates(_: Caller<Read>, State(app): State<App>) -> ApiResult<Json<TemplateList>> {
     let records = app.engine.templates().await?;
     Ok(Json(TemplateList { items: records.into_iter().map(convert::template).collect() }))
 }
@@ -37,7 +37,7 @@ pub(super) async fn list_templates(_: Caller<Read>, State(app): State<App>) -> A
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct OfVersion {
+pub(crate) struct OfVersion {
     /// The version; the newest (or, to delete, all) when absent.
     version: Option<u32>,
 }
@@ -45,7 +45,7 @@ pub(super) struct OfVersion {
 /// One version of a template.
 #[utoipa::path(get, path = "/v1/templates/{name}", tag = "templates", security(("key" = ["read"])),
     params(("name" = String, Path), OfVersion), responses((status = 200, body = Template)))]
-pub(super) async fn get_template(
+pub(crate) async fn get_template(
     _: Caller<Read>,
     State(app): State<App>,
     Path(name): Path<String>,
@@ -57,7 +57,7 @@ pub(super) async fn get_template(
 /// Deletes one version of a template, or all. Sandboxes made from it go on.
 #[utoipa::path(delete, path = "/v1/templates/{name}", tag = "templates", security(("key" = ["manage"])),
     params(("name" = String, Path), OfVersion), responses((status = 204)))]
-pub(super) async fn delete_template(
+pub(crate) async fn delete_template(
     _: Caller<Manage>,
     State(app): State<App>,
     Path(name): Path<String>,

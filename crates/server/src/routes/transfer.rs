@@ -16,7 +16,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         match self {
             Self::File(reader) => reader.next().await,
             Self::Archive(stream) => stream.next().await,
@@ -60,7 +60,9 @@ impl Download {
         let Some(mut piece) = piece else {
             return match self.left {
                 None => Ok(None),
-                Some(_) => Err(Error::new(atoll_core::Code::InvalidState, "the file shrank while it was read")),
+                Some(_) => {
+                    Err(Error::new(atoll_core::Code::InvalidState, "the file shrank while it was read"))
+                }
             };
         };
         if let Some(left) = &mut self.left {

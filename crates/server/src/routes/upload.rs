@@ -21,7 +21,7 @@ use crate::shared::App;
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct WriteFile {
+pub(crate) struct WriteFile {
     /// Absolute path in the sandbox.
     path: String,
     /// Permissions in octal; `0644` for a new file, unchanged for an old one, when absent.
@@ -38,7 +38,7 @@ pub(super) struct WriteFile {
     params(("sandbox" = String, Path, description = "Id or name"), WriteFile),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = FileWritten)))]
-pub(super) async fn write_file(
+pub(crate) async fn write_file(
     _: Caller<Exec>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
@@ -61,7 +61,7 @@ pub(super) async fn write_file(
 ///
 /// # Errors
 /// What the guest refuses; what is wrong with the body.
-pub(super) async fn copy(_lease: &GuestLease, body: Body, mut writer: FileWriter) -> Result<u64> {
+pub(crate) async fn copy(_lease: &GuestLease, body: Body, mut writer: FileWriter) -> Result<u64> {
     let mut pieces = Pieces::new(body);
     while let Some(piece) = pieces.next().await? {
         writer.send(piece).await.map_err(guest_error)?;

@@ -25,7 +25,7 @@ use crate::shared::{App, shutting_down};
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct WatchFiles {
+pub(crate) struct WatchFiles {
     /// Absolute path of a file or directory.
     path: String,
     /// With everything below, also what appears later.
@@ -40,7 +40,7 @@ pub(super) struct WatchFiles {
 #[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/watch", tag = "files", security(("key" = ["read"])),
     params(("sandbox" = String, Path, description = "Id or name"), WatchFiles),
     responses((status = 200, content_type = "text/event-stream", body = String)))]
-pub(super) async fn watch_files(
+pub(crate) async fn watch_files(
     caller: Caller<Read>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
@@ -70,7 +70,9 @@ fn changes(
                     let text = json(&convert::watch(change));
                     (Event::default().event("change").data(text), Some((lease, watch)))
                 }
-                Err(error) => (Event::default().event("error").data(json(&body_of(error, &request_id))), None),
+                Err(error) => {
+                    (Event::default().event("error").data(json(&body_of(error, &request_id))), None)
+                }
             };
             Some((Ok(event), state))
         }

@@ -1,0 +1,296 @@
+//! A driver without a kernel: instances live in memory and speak the real guest protocol.
+//!
+//! For tests of everything above the trait. It keeps the contract: instances belong to a [`FakeHost`],
+//! not to the driver, so they survive a driver that is dropped; several drivers can be opened on one
+//! host, as a restarted server would. Knobs make it fail on demand.
+//!
+//! Inside an instance run, besides a map of files, these commands:
+//!
+//! | command | does |
+//! |---|---|
+//! | `true`, `false` | exits 0, 1 |
+//! | `exit N` | exits N |
+//! | `echo WORDS…` | writes the words and a line end |
+//! | `err WORDS…` | the same on standard error |
+//! | `seq N` | writes the numbers 1 to N in lines |
+//! | `cat` | copies standard input to output until its end |
+//! | `sleep SECONDS` | waits on tokio's clock, or until a signal |
+//! | `fail-start` | refuses to start: `CommandNotExecutable` |
+//!
+//! Anything else is `CommandNotFound`. Any signal ends a command.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use atoll_core::id::SandboxId;
+use atoll_core::spec::{IsolationLevel, Resources};
+use tokio::sync::watch;
+
+use crate::{Check, Death, GuestStream, Isolation, IsolationError, Plan, Resource, Status, Usage};
+
+mod exec;
+mod guest;
+
+use guest::Guest;
+
+/// What a connection attempt meets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Connect {
+    /// A guest.
+    #[default]
+    Works,
+    /// [`Isolation::connect`] never returns.
+    Hangs,
+    /// A stream that nobody answers on.
+    Silent,
+    /// A stream that carries garbage.
+    Garbage,
+}
+
+#[derive(Debug)]
+struct Instance {
+    plan: Plan,
+    guest: Arc<Guest>,
+    death: watch::Sender<Option<Death>>,
+    usage: Usage,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    instances: BTreeMap<SandboxId, Instance>,
+    failing_creates: u32,
+    half_made: bool,
+    failing_destroys: u32,
+    connect: Connect,
+    create_delay: Duration,
+    /// How often each call was made, by name.
+    calls: BTreeMap<&'static str, u64>,
+}
+
+/// The machine that instances live on. Clones are the same machine.
+#[derive(Debug, Clone, Default)]
+pub struct FakeHost {
+    state: Arc<Mutex<State>>,
+}
+
+impl FakeHost {
+    /// An empty machine.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Opens a driver, as a server does when it starts.
+    #[must_use]
+    pub fn driver(&self) -> FakeIsolation {
+        FakeIsolation { host: self.clone() }
+    }
+
+    /// The next `times` creates fail; with `half_made` they leave an instance behind all the same.
+    pub fn fail_create(&self, times: u32, half_made: bool) {
+        let mut state = self.lock();
+        state.failing_creates = times;
+        state.half_made = half_made;
+    }
+
+    /// The next `times` destroys fail.
+    pub fn fail_destroy(&self, times: u32) {
+        self.lock().failing_destroys = times;
+    }
+
+    /// Every create takes this long, on tokio's clock.
+    pub fn delay_create(&self, delay: Duration) {
+        self.lock().create_delay = delay;
+    }
+
+    /// What connections meet from now on.
+    pub fn set_connect(&self, connect: Connect) {
+        self.lock().connect = connect;
+    }
+
+    /// Ends an instance now; its connections break.
+    pub fn die(&self, id: &SandboxId, death: Death) {
+        if let Some(instance) = self.lock().instances.get(id) {
+            instance.kill(death);
+        }
+    }
+
+    /// Breaks the connections of an instance, which lives on.
+    pub fn cut_connections(&self, id: &SandboxId) {
+        if let Some(instance) = self.lock().instances.get(id) {
+            instance.guest.cut();
+        }
+    }
+
+    /// Sends garbage on the connections of an instance.
+    pub fn break_protocol(&self, id: &SandboxId) {
+        if let Some(instance) = self.lock().instances.get(id) {
+            instance.guest.send_garbage();
+        }
+    }
+
+    /// Sets what [`Isolation::usage`] says.
+    pub fn set_usage(&self, id: &SandboxId, usage: Usage) {
+        if let Some(instance) = self.lock().instances.get_mut(id) {
+            instance.usage = usage;
+        }
+    }
+
+    /// The plan an instance was made by, with the resources it has now.
+    #[must_use]
+    pub fn plan(&self, id: &SandboxId) -> Option<Plan> {
+        self.lock().instances.get(id).map(|instance| instance.plan.clone())
+    }
+
+    /// Content of a file in an instance.
+    #[must_use]
+    pub fn file(&self, id: &SandboxId, path: &str) -> Option<Vec<u8>> {
+        self.lock().instances.get(id)?.guest.file(path)
+    }
+
+    /// How often a call of the trait was made, by its name.
+    #[must_use]
+    pub fn calls(&self, name: &str) -> u64 {
+        self.lock().calls.get(name).copied().unwrap_or(0)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A test that panicked elsewhere must not hide behind this.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, name: &'static str) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        *state.calls.entry(name).or_default() += 1;
+        state
+    }
+}
+
+impl Instance {
+    fn alive(&self) -> bool {
+        self.death.borrow().is_none()
+    }
+
+    fn kill(&self, death: Death) {
+        self.guest.end();
+        self.death.send_if_modified(|now| {
+            let first = now.is_none();
+            if first {
+                *now = Some(death);
+            }
+            first
+        });
+    }
+}
+
+/// A driver on a [`FakeHost`].
+#[derive(Debug)]
+pub struct FakeIsolation {
+    host: FakeHost,
+}
+
+fn injected(step: &str) -> IsolationError {
+    IsolationError::Kernel { step: step.to_owned(), source: std::io::Error::other("injected") }
+}
+
+#[async_trait]
+impl Isolation for FakeIsolation {
+    fn level(&self) -> IsolationLevel {
+        IsolationLevel::Container
+    }
+
+    async fn doctor(&self) -> Vec<Check> {
+        vec![Check::new("fake", Status::Limited, "instances live in memory, nothing is isolated")]
+    }
+
+    async fn create(&self, plan: &Plan) -> Result<(), IsolationError> {
+        let delay = self.host.count("create").create_delay;
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        let mut state = self.host.lock();
+        if state.instances.contains_key(&plan.id) {
+            return Err(IsolationError::Kernel {
+                step: "make the instance".to_owned(),
+                source: std::io::ErrorKind::AlreadyExists.into(),
+            });
+        }
+        let fails = state.failing_creates > 0;
+        state.failing_creates = state.failing_creates.saturating_sub(1);
+        if !fails || state.half_made {
+            let instance = Instance {
+                plan: plan.clone(),
+                guest: Guest::new(plan.id.as_str()),
+                death: watch::Sender::new(fails.then_some(Death::Exited)),
+                usage: Usage { pids: 1, ..Usage::default() },
+            };
+            state.instances.insert(plan.id.clone(), instance);
+        }
+        if fails { Err(injected("make the instance")) } else { Ok(()) }
+    }
+
+    async fn adopt(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        let state = self.host.count("adopt");
+        state.instances.get(id).filter(|instance| instance.alive()).map(|_| ()).ok_or(IsolationError::Gone)
+    }
+
+    async fn connect(&self, id: &SandboxId) -> Result<Box<dyn GuestStream>, IsolationError> {
+        let (connect, guest) = {
+            let state = self.host.count("connect");
+            let instance = state.instances.get(id).filter(|instance| instance.alive());
+            (state.connect, Arc::clone(&instance.ok_or(IsolationError::Gone)?.guest))
+        };
+        match connect {
+            Connect::Works => Ok(Box::new(guest.serve())),
+            Connect::Silent => Ok(Box::new(guest.silent())),
+            Connect::Garbage => Ok(Box::new(guest.garbage())),
+            Connect::Hangs => std::future::pending().await,
+        }
+    }
+
+    async fn died(&self, id: &SandboxId) -> Death {
+        let mut death = match self.host.count("died").instances.get(id) {
+            Some(instance) => instance.death.subscribe(),
+            None => return Death::Exited,
+        };
+        // An instance that was removed has been killed before.
+        match death.wait_for(Option::is_some).await {
+            Ok(death) => death.clone().unwrap_or(Death::Exited),
+            Err(_removed) => Death::Exited,
+        }
+    }
+
+    async fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
+        let state = self.host.count("usage");
+        let live = state.instances.get(id).filter(|instance| instance.alive());
+        live.map(|instance| instance.usage).ok_or(IsolationError::Gone)
+    }
+
+    async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
+        let mut state = self.host.count("update");
+        let live = state.instances.get_mut(id).filter(|instance| instance.alive());
+        live.ok_or(IsolationError::Gone)?.plan.resources = *resources;
+        Ok(())
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        let mut state = self.host.count("destroy");
+        if state.failing_destroys > 0 {
+            state.failing_destroys -= 1;
+            return Err(injected("remove the instance"));
+        }
+        if let Some(instance) = state.instances.remove(id) {
+            instance.kill(Death::Exited);
+        }
+        Ok(())
+    }
+
+    async fn scan(&self) -> Result<Vec<Resource>, IsolationError> {
+        let state = self.host.count("scan");
+        let resource =
+            |id: &SandboxId| Resource { sandbox: id.clone(), kind: "instance", name: format!("fake-{id}") };
+        Ok(state.instances.keys().map(resource).collect())
+    }
+}
