@@ -1,6 +1,6 @@
 //! A container driver on a directory of its own, with the real guest agent.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,7 +16,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 #[derive(Debug)]
 pub(crate) struct Containers {
     /// Removed when the last handle goes; `None` when another process owns the directory.
-    _dir: Option<tempfile::TempDir>,
+    pub(crate) _dir: Option<tempfile::TempDir>,
     /// Its data directory.
     pub(crate) path: PathBuf,
     /// Its name.
@@ -36,12 +36,6 @@ pub(crate) fn containers() -> Containers {
 }
 
 impl Containers {
-    /// An installation that another process made.
-    #[allow(dead_code, reason = "not every test file needs it")]
-    pub(crate) fn of(path: &Path, instance: String) -> Self {
-        Self { _dir: None, path: path.to_owned(), instance, root: RootFs::Host }
-    }
-
     /// A driver on it.
     pub(crate) fn driver(&self) -> ContainerIsolation {
         let config = ContainerConfig {
