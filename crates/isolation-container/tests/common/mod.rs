@@ -49,6 +49,26 @@ impl Containers {
     }
 }
 
+impl Drop for Containers {
+    /// A test that fails leaves sandboxes; they go with its installation.
+    fn drop(&mut self) {
+        if self._dir.is_none() || !std::thread::panicking() {
+            return;
+        }
+        let driver = self.driver();
+        let clean = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                for resource in driver.scan().await.unwrap() {
+                    driver.destroy(&resource.sandbox).await.unwrap();
+                }
+            });
+        };
+        // A thread of its own, because this one may be running a runtime already.
+        drop(std::thread::spawn(clean).join());
+    }
+}
+
 #[async_trait]
 impl Harness for Containers {
     async fn open(&self) -> Arc<dyn Isolation> {
