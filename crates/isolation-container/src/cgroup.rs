@@ -354,7 +354,8 @@ fn open_file(dir: BorrowedFd<'_>, name: &str, flags: OFlags) -> rustix::io::Resu
 
 fn write(dir: BorrowedFd<'_>, name: &str, value: &str) -> rustix::io::Result<()> {
     let file = open_file(dir, name, OFlags::WRONLY)?;
-    rustix::io::write(&file, value.as_bytes()).map(drop)
+    // Lowering a memory limit reclaims, which a signal interrupts.
+    rustix::io::retry_on_intr(|| rustix::io::write(&file, value.as_bytes())).map(drop)
 }
 
 fn read(dir: BorrowedFd<'_>, name: &str) -> rustix::io::Result<String> {
