@@ -23,7 +23,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo::rerun-if-changed={}", workspace.join(source).display());
     }
     let out = PathBuf::from(variable("OUT_DIR")?);
-    let triple = variable("TARGET")?.into_string().map_err(|_| "TARGET is not text")?;
+    let triple = variable("TARGET")?
+        .into_string()
+        .map_err(|text| format!("TARGET is not text: {}", text.display()))?;
     let program = build(&workspace, &out.join("guest-target"), &triple)?;
     let bytes = std::fs::read(&program)?;
     std::fs::write(out.join("atoll-guest"), &bytes)?;

@@ -64,7 +64,10 @@ async fn round(
         hostname: "measured".to_owned(),
     };
     let start = Instant::now();
-    driver.create(&plan).await?;
+    if let Err(error) = driver.create(&plan).await {
+        driver.destroy(&id).await?;
+        return Err(error);
+    }
     let created = Instant::now();
     let stream = driver.connect(&id).await?;
     let connected = Instant::now();

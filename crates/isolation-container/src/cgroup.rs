@@ -115,7 +115,7 @@ impl Cgroups {
             match make() {
                 // The installation's cgroup was removed behind our back.
                 Err(Errno::NOENT) => {
-                    self.open_parent(hierarchy).and_then(|()| make().step("make a cgroup"))?
+                    self.open_parent(hierarchy).and_then(|()| make().step("make a cgroup"))?;
                 }
                 other => other.step("make a cgroup")?,
             }
@@ -234,7 +234,7 @@ impl Cgroups {
         for hierarchy in &self.layout.hierarchies {
             match open_dir(hierarchy.root.as_fd(), &self.path(id)) {
                 Ok(dir) => {
-                    collect_pids(dir.as_fd(), DEPTH_MAX, &mut pids).step("list the processes of a cgroup")?
+                    collect_pids(dir.as_fd(), DEPTH_MAX, &mut pids).step("list the processes of a cgroup")?;
                 }
                 Err(Errno::NOENT) => {}
                 Err(error) => return Err(failed("open a cgroup".to_owned(), error.into())),
@@ -354,7 +354,8 @@ fn open_file(dir: BorrowedFd<'_>, name: &str, flags: OFlags) -> rustix::io::Resu
 
 fn write(dir: BorrowedFd<'_>, name: &str, value: &str) -> rustix::io::Result<()> {
     let file = open_file(dir, name, OFlags::WRONLY)?;
-    rustix::io::write(&file, value.as_bytes()).map(drop)
+    // Lowering a memory limit reclaims, which a signal interrupts.
+    rustix::io::retry_on_intr(|| rustix::io::write(&file, value.as_bytes())).map(drop)
 }
 
 fn read(dir: BorrowedFd<'_>, name: &str) -> rustix::io::Result<String> {
@@ -366,7 +367,7 @@ fn read(dir: BorrowedFd<'_>, name: &str) -> rustix::io::Result<String> {
 
 fn number(dir: BorrowedFd<'_>, name: &str) -> io::Result<u64> {
     let text = read(dir, name)?;
-    text.trim().parse().map_err(|_| io::Error::other(format!("{name} holds no number")))
+    text.trim().parse().map_err(|error| io::Error::other(format!("{name} holds no number: {error}")))
 }
 
 /// The value of `key` in a file of lines `key value`.

@@ -62,8 +62,7 @@ fn check(result: libc::c_long) -> rustix::io::Result<libc::c_long> {
     if result >= 0 {
         return Ok(result);
     }
-    // SAFETY: the location of this thread's errno is always valid.
-    Err(Errno::from_raw_os_error(unsafe { *libc::__errno_location() }))
+    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
 /// Sets attributes of a (detached) mount, and maps its ids through `userns` when given.

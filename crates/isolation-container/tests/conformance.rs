@@ -1,4 +1,5 @@
-//! The conformance suite against real containers, and the same on an image's layers.
+//! The conformance suite against real containers.
+#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
 
 mod common;
 

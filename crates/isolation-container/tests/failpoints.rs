@@ -3,12 +3,11 @@
 //!
 //! The one that is killed is this very program, started again with the test [`killed`] and a failpoint
 //! in its environment.
-#![expect(clippy::tests_outside_test_module, reason = "an integration test")]
+#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
 
 mod common;
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use atoll_core::id::SandboxId;
@@ -32,7 +31,12 @@ fn text(name: &str) -> Option<String> {
 async fn killed() {
     let Some(failpoint) = text(FAILPOINT) else { return };
     let id: SandboxId = text(SANDBOX).unwrap().parse().unwrap();
-    let harness = Containers::of(Path::new(&text(DIRECTORY).unwrap()), text(INSTANCE).unwrap());
+    let harness = Containers {
+        _dir: None,
+        path: text(DIRECTORY).unwrap().into(),
+        instance: text(INSTANCE).unwrap(),
+        root: RootFs::Host,
+    };
     let driver = harness.driver();
     fail::cfg_callback(failpoint, || {
         let own = rustix::process::getpid();
@@ -66,8 +70,8 @@ async fn whatever_is_half_made_or_half_removed_can_be_removed() {
         let (harness, id) = (containers(), fresh_id());
         run_until_killed(&harness, failpoint, &id);
         let driver = harness.driver();
-        if failpoint == "container::create::record" {
-            driver.adopt(&id).await.expect("made whole, and found");
+        if ["container::create::record", "container::destroy::start"].contains(&failpoint) {
+            driver.adopt(&id).await.expect("it is whole, and found");
         } else {
             assert_gone(driver.adopt(&id).await);
         }

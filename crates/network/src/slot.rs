@@ -29,7 +29,9 @@ pub(crate) fn make() -> Result<Slot, NetworkError> {
         .name("atoll-slot".to_owned())
         .spawn(make_here)
         .step("start a thread for a network slot")?;
-    thread.join().map_err(|_| io::Error::other("the thread panicked")).step("make a network slot")?
+    thread
+        .join()
+        .unwrap_or_else(|_panic| Err(io::Error::other("its thread panicked")).step("make a network slot"))
 }
 
 fn make_here() -> Result<Slot, NetworkError> {
@@ -46,13 +48,15 @@ fn make_here() -> Result<Slot, NetworkError> {
 
 /// Sets `IFF_UP`; the kernel then adds 127.0.0.1/8 and ::1/128 by itself.
 fn raise_loopback() -> io::Result<()> {
+    /// `IFF_UP`, in the width that the request has.
+    const UP: libc::c_short = 1;
     let socket: OwnedFd =
         rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     let mut name = [0; libc::IFNAMSIZ];
     for (slot, byte) in name.iter_mut().zip(b"lo") {
         *slot = byte.cast_signed();
     }
-    let flags = libc::__c_anonymous_ifr_ifru { ifru_flags: (libc::IFF_UP as libc::c_short) };
+    let flags = libc::__c_anonymous_ifr_ifru { ifru_flags: UP };
     let request = libc::ifreq { ifr_name: name, ifr_ifru: flags };
     // SAFETY: SIOCSIFFLAGS reads one `ifreq`, which lives through the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };

@@ -1,6 +1,6 @@
 //! A container driver on a directory of its own, with the real guest agent.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,7 +16,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 #[derive(Debug)]
 pub(crate) struct Containers {
     /// Removed when the last handle goes; `None` when another process owns the directory.
-    _dir: Option<tempfile::TempDir>,
+    pub(crate) _dir: Option<tempfile::TempDir>,
     /// Its data directory.
     pub(crate) path: PathBuf,
     /// Its name.
@@ -36,12 +36,6 @@ pub(crate) fn containers() -> Containers {
 }
 
 impl Containers {
-    /// An installation that another process made.
-    #[allow(dead_code, reason = "not every test file needs it")]
-    pub(crate) fn of(path: &Path, instance: String) -> Self {
-        Self { _dir: None, path: path.to_owned(), instance, root: RootFs::Host }
-    }
-
     /// A driver on it.
     pub(crate) fn driver(&self) -> ContainerIsolation {
         let config = ContainerConfig {
@@ -52,6 +46,26 @@ impl Containers {
             pools: PoolSizes { disks: 1, user_namespaces: 1 },
         };
         ContainerIsolation::open(config).unwrap()
+    }
+}
+
+impl Drop for Containers {
+    /// A test that fails leaves sandboxes; they go with its installation.
+    fn drop(&mut self) {
+        if self._dir.is_none() || !std::thread::panicking() {
+            return;
+        }
+        let driver = self.driver();
+        let clean = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                for resource in driver.scan().await.unwrap() {
+                    driver.destroy(&resource.sandbox).await.unwrap();
+                }
+            });
+        };
+        // A thread of its own, because this one may be running a runtime already.
+        drop(std::thread::spawn(clean).join());
     }
 }
 
