@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use atoll_core::{Code, Error};
 use rustix::fs::{FlockOperation, flock};
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::failure::{Failure, Result};
 
@@ -67,7 +66,7 @@ fn installation(path: &Path) -> std::io::Result<String> {
         return Ok(text);
     }
     let mut random = [0_u8; INSTALLATION_LEN / 2];
-    getrandom(&mut random, GetRandomFlags::empty())?;
+    getrandom::fill(&mut random).map_err(std::io::Error::other)?;
     let name: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
     file.set_len(0)?;
     file.write_all(name.as_bytes())?;
