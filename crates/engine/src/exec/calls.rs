@@ -224,6 +224,8 @@ impl Engine {
                 return Ok(Found::Live(live));
             }
             let stored = self.inner.store.exec(&id).await.map_err(store_error)?;
+            // After a restart its session may still have to be taken up.
+            sandbox.settled().await;
             match stored {
                 Some(record) if record.sandbox == sandbox.record().id && record.state.is_final() => {
                     return Ok(Found::Ended(Box::new(record)));

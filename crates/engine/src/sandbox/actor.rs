@@ -65,9 +65,16 @@ impl Actor {
                 }
                 self.shared.set_made(Ok(()));
             }
-            Origin::Adopt => self.take_up().await,
-            Origin::Failed => self.shared.dead.cancel(),
+            Origin::Adopt => {
+                self.take_up().await;
+                self.shared.set_made(Ok(()));
+            }
+            Origin::Failed => {
+                self.shared.dead.cancel();
+                self.shared.set_made(Ok(()));
+            }
             Origin::FinishDelete => {
+                self.shared.set_made(Ok(()));
                 if let Err(error) = self.delete().await {
                     tracing::error!(sandbox = %self.record.id, %error, "a deletion could not be finished");
                 } else {
