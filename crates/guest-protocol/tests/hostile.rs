@@ -35,7 +35,7 @@ mod tests {
                             return;
                         }
                     }
-                    drop(operation.response.finish());
+                    operation.response.finish().unwrap_or_default();
                 });
             }
         });

@@ -49,7 +49,7 @@ impl Guest {
         let mut command = Command::new(env!("CARGO_BIN_EXE_atoll-guest"));
         command.env_clear().env("ATOLL_SANDBOX_ID", SANDBOX);
         // SAFETY: between fork and exec only system calls are made.
-        unsafe { command.pre_exec(move || Ok(hand_over(socket, group))) };
+        unsafe { command.pre_exec(move || hand_over(socket, group)) };
         let child = command.spawn().unwrap();
         Self { child, directory, cgroup }
     }
@@ -109,7 +109,7 @@ impl Drop for Guest {
 }
 
 /// Puts the descriptors where the agent expects them; the rest is closed.
-fn hand_over(socket: i32, group: Option<i32>) {
+fn hand_over(socket: i32, group: Option<i32>) -> std::io::Result<()> {
     // Out of the way of the numbers that are set.
     // SAFETY: no pointers.
     let socket = unsafe { libc::fcntl(socket, libc::F_DUPFD, 100) };
@@ -126,6 +126,7 @@ fn hand_over(socket: i32, group: Option<i32>) {
     // The standard library's own pipe for a failed start has to stay, so: on exec.
     // SAFETY: no pointers.
     unsafe { libc::syscall(libc::SYS_close_range, 5, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    Ok(())
 }
 
 fn cgroup2(root: &Path) -> bool {
