@@ -1,0 +1,24 @@
+//! The API over real sockets, with the engine on a fake isolation level and SQLite.
+
+#[cfg(test)]
+mod attach;
+#[cfg(test)]
+mod auth;
+#[cfg(test)]
+mod drain;
+#[cfg(test)]
+mod execs;
+#[cfg(test)]
+mod files;
+#[cfg(test)]
+mod inputs;
+#[cfg(test)]
+mod keys;
+#[cfg(test)]
+mod openapi;
+#[cfg(test)]
+mod sandboxes;
+#[cfg(test)]
+mod streams;
+#[cfg(test)]
+mod support;
