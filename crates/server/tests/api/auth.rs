@@ -102,7 +102,9 @@ async fn a_key_comes_in_either_header_and_stops_working_when_deleted() {
 #[tokio::test]
 async fn other_web_sites_are_refused() {
     let harness = Harness::start().await;
-    let from = |origin: &str| harness.request(Method::POST, "/v1/sandboxes").header("origin", origin).json(&json!({}));
+    let from = |origin: &str| {
+        harness.request(Method::POST, "/v1/sandboxes").header("origin", origin).json(&json!({}))
+    };
     let answer = harness.send(from("http://evil.example")).await;
     assert_eq!((answer.status, answer.code()), (403, "forbidden"));
     assert_eq!(harness.engine.stats().sandboxes.len(), 0);

@@ -24,7 +24,8 @@ async fn streams_end_with_a_word_and_polls_with_what_they_have() {
 
     let sse = tokio::spawn(events(harness.request(Method::GET, &format!("{path}/events")), |_| false));
     let poll = harness.request(Method::GET, &format!("{path}/output?offset=1&wait_ms=60000"));
-    let poll = tokio::spawn(async move { poll.send().await.unwrap().json::<serde_json::Value>().await.unwrap() });
+    let poll =
+        tokio::spawn(async move { poll.send().await.unwrap().json::<serde_json::Value>().await.unwrap() });
     // Under way for certain when the server counts them.
     crate::support::eventually("the streams", async || {
         let text = harness.get("/metrics").await.body;

@@ -113,7 +113,10 @@ async fn signals_kills_and_sizes() {
     assert_eq!((stdin.status, stdin.code()), (409, "stdin_closed"));
     assert_eq!(harness.post(&format!("{path}/signal"), json!({ "signal": "TERM" })).await.status, 204);
     assert_eq!(harness.ended(&exec).await.exit.unwrap().signal, Some(15));
-    assert_eq!(harness.post(&format!("{path}/signal"), json!({ "signal": "TERM" })).await.code(), "exec_ended");
+    assert_eq!(
+        harness.post(&format!("{path}/signal"), json!({ "signal": "TERM" })).await.code(),
+        "exec_ended"
+    );
 
     let exec = harness.exec(&sandbox, "sleep 1000", json!({ "tty": { "cols": 80, "rows": 24 } })).await.exec;
     let path = path_of(&exec);

@@ -26,7 +26,9 @@ async fn bytes_come_back_whole_and_in_ranges() {
     let known = harness.request(Method::GET, &path).header("if-none-match", &tag).send().await.unwrap();
     assert_eq!(known.status().as_u16(), 304);
 
-    for (range, first, last) in [("bytes=5-9", 5, 9), ("bytes=-4", 2_999_996, 2_999_999), ("bytes=2999999-", 2_999_999, 2_999_999)] {
+    for (range, first, last) in
+        [("bytes=5-9", 5, 9), ("bytes=-4", 2_999_996, 2_999_999), ("bytes=2999999-", 2_999_999, 2_999_999)]
+    {
         let part = harness.request(Method::GET, &path).header("range", range).send().await.unwrap();
         assert_eq!(part.status().as_u16(), 206, "{range}");
         assert_eq!(part.headers()["content-range"], format!("bytes {first}-{last}/3000000").as_str());

@@ -46,7 +46,11 @@ pub(crate) async fn events(request: RequestBuilder, mut enough: impl FnMut(&Even
 }
 
 fn output(events: &[Event]) -> String {
-    events.iter().filter(|event| event.name == "output").map(|event| event.data["data"].as_str().unwrap()).collect()
+    events
+        .iter()
+        .filter(|event| event.name == "output")
+        .map(|event| event.data["data"].as_str().unwrap())
+        .collect()
 }
 
 #[tokio::test]

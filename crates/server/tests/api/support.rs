@@ -64,8 +64,9 @@ impl Harness {
             sandboxes_max: SANDBOXES_MAX,
             creates_max: 4,
         };
-        let engine =
-            Engine::start(config, store, vault, images, vec![std::sync::Arc::new(host.driver())]).await.unwrap();
+        let engine = Engine::start(config, store, vault, images, vec![std::sync::Arc::new(host.driver())])
+            .await
+            .unwrap();
         let mut keys = Vec::new();
         for scope in [Scope::Read, Scope::Exec, Scope::Manage, Scope::Admin] {
             let new = engine.create_key(scope.as_str(), scope, None).await.unwrap();
@@ -170,7 +171,11 @@ pub(crate) fn path_of(exec: &Exec) -> String {
 pub(crate) async fn answer(response: Response) -> Answer {
     let status = response.status();
     let text = response.text().await.unwrap();
-    let body = if text.is_empty() { Value::Null } else { serde_json::from_str(&text).unwrap_or(Value::String(text)) };
+    let body = if text.is_empty() {
+        Value::Null
+    } else {
+        serde_json::from_str(&text).unwrap_or(Value::String(text))
+    };
     if status.is_client_error() || status.is_server_error() {
         for field in ["code", "message", "request_id"] {
             assert!(body[field].is_string(), "an error without '{field}': {status} {body}");
