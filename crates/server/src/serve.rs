@@ -51,7 +51,6 @@ impl Server {
     }
 
     /// The routes, for a test or to be part of something larger.
-    #[must_use]
     pub fn router(&self) -> Router {
         self.router.clone()
     }
