@@ -207,12 +207,16 @@ impl Engine {
         let sandbox = self.inner.sandbox(sandbox)?;
         match self.find_exec(&sandbox, exec).await? {
             Found::Live(live) => Ok(live),
-            Found::Ended(record) => {
-                Err(Error::new(Code::ExecEnded, format!("the exec has {}", match record.state {
-                    ExecState::Lost => "ended with its sandbox",
-                    ExecState::Starting | ExecState::Running | ExecState::Exited => "ended",
-                })))
-            }
+            Found::Ended(record) => Err(Error::new(
+                Code::ExecEnded,
+                format!(
+                    "the exec has {}",
+                    match record.state {
+                        ExecState::Lost => "ended with its sandbox",
+                        ExecState::Starting | ExecState::Running | ExecState::Exited => "ended",
+                    }
+                ),
+            )),
         }
     }
 
