@@ -38,6 +38,7 @@ impl Engine {
     pub async fn create_exec(&self, sandbox: &str, draft: ExecDraft, caller: &Caller) -> Result<ExecView> {
         let sandbox = self.inner.sandbox(sandbox)?;
         sandbox.usable().await?;
+        sandbox.taken_up(&self.inner.shutdown).await?;
         let record = new_record(&sandbox, draft, caller)?;
         let digest = record.request_digest.clone();
         let exec = ExecShared::new(record, Extent::default(), None);
@@ -218,6 +219,7 @@ impl Engine {
 
     async fn find_exec(&self, sandbox: &SandboxShared, exec: &str) -> Result<Found> {
         let id: ExecId = exec.parse()?;
+        sandbox.taken_up(&self.inner.shutdown).await?;
         // Twice: it may end, and so move from the table to the store only, between the two look-ups.
         for _ in 0..2 {
             if let Some(live) = sandbox.live_exec(&id) {

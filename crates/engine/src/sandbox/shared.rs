@@ -50,6 +50,8 @@ pub(crate) struct SandboxShared {
     pub(crate) dead: CancellationToken,
     /// How the creation ended, once it has: the error, if it was one.
     made: watch::Sender<Option<Result<()>>>,
+    /// Whether the execs that an earlier process started are in `live`.
+    taken_up: watch::Sender<bool>,
     /// Execs that have not ended.
     live: Mutex<BTreeMap<ExecId, Arc<ExecShared>>>,
     last_active_ms: AtomicU64,
@@ -65,6 +67,8 @@ impl SandboxShared {
     pub(crate) fn new(record: SandboxRecord, inner: &Inner) -> Result<Arc<Self>> {
         let driver = Arc::clone(inner.driver(record.spec.isolation)?);
         let (queue, inbox) = mpsc::channel(QUEUE_MAX_COUNT);
+        // Only recovery makes one that runs already.
+        let taken_up = watch::Sender::new(record.state != SandboxState::Running);
         let made = if record.state == SandboxState::Creating { None } else { Some(Ok(())) };
         Ok(Arc::new(Self {
             last_active_ms: AtomicU64::new(record.last_active_ms),
@@ -72,6 +76,7 @@ impl SandboxShared {
             guest: watch::Sender::new(None),
             dead: CancellationToken::new(),
             made: watch::Sender::new(made),
+            taken_up,
             live: Mutex::default(),
             users: AtomicUsize::new(0),
             driver,
@@ -109,6 +114,23 @@ impl SandboxShared {
         };
         outcome.unwrap_or_else(|| Err(Error::new(Code::Internal, "the creation ended without an outcome")))?;
         Ok(self.record())
+    }
+
+    pub(super) fn set_taken_up(&self) {
+        self.taken_up.send_replace(true);
+    }
+
+    /// Waits until the execs of an earlier process are known, right after a start: before that a look-up
+    /// would miss them.
+    ///
+    /// # Errors
+    /// [`Code::ShuttingDown`].
+    pub(crate) async fn taken_up(&self, shutdown: &CancellationToken) -> Result<()> {
+        let mut taken_up = self.taken_up.subscribe();
+        tokio::select! {
+            _ = taken_up.wait_for(|done| *done) => Ok(()),
+            () = shutdown.cancelled() => Err(Error::new(Code::ShuttingDown, "the server is shutting down")),
+        }
     }
 
     /// Admits a use and waits for a creation under way.
