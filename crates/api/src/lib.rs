@@ -12,6 +12,7 @@ mod sandbox;
 mod system;
 mod template;
 
+pub use atoll_core::key::Scope;
 pub use exec::{
     AttachClientMessage, AttachServerMessage, CreateExec, Encoding, Exec, ExecList, ExecWithOutput,
     OutputChunk, OutputFrame, OutputPage, Resize, SignalExec, StdinWritten,
@@ -23,7 +24,6 @@ pub use image::{
     Image, ImageList, ImageProgress, LayerPhase, PruneResult, PullImage, RegistryCredentials, RegistryEntry,
     RegistryList, RemovedImage,
 };
-pub use atoll_core::key::Scope;
 pub use key::{CreateKey, Key, KeyCreated, KeyList};
 pub use sandbox::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,

@@ -19,7 +19,7 @@ impl Client {
         self.call(self.request(Method::GET, self.target(["v1", "images"]))).await
     }
 
-    /// Pulls from a registry. Dropping the stream does not stop the pull.
+    /// Pulls from a registry. Dropping the stream stops the pull; the next one continues what came.
     pub async fn pull_image(
         &self,
         pull: &PullImage,

@@ -112,7 +112,6 @@ impl Engine {
     /// [`atoll_core::Code::SandboxNotFound`].
     pub async fn execs(&self, sandbox: &str, query: &ExecQuery) -> Result<(Vec<ExecView>, Option<String>)> {
         let sandbox = self.inner.sandbox(sandbox)?;
-        sandbox.taken_up(&self.inner.shutdown).await?;
         let id = sandbox.record().id;
         let after = cursor(query.cursor.as_deref())?;
         let limit = limit(query.limit)?;

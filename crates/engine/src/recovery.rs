@@ -72,7 +72,11 @@ impl Engine {
             }
             SandboxState::Deleting => Origin::FinishDelete,
             SandboxState::Failed => {
-                inner.driver(record.spec.isolation)?.destroy(&record.id).await.map_err(|e| isolation_error(&e))?;
+                inner
+                    .driver(record.spec.isolation)?
+                    .destroy(&record.id)
+                    .await
+                    .map_err(|e| isolation_error(&e))?;
                 Origin::Failed
             }
             SandboxState::Running => match inner.driver(record.spec.isolation)?.adopt(&record.id).await {
@@ -109,12 +113,8 @@ impl Engine {
         reason: Option<&str>,
     ) -> Result<SandboxRecord, Error> {
         let from = [record.state];
-        record.generation = self
-            .inner
-            .store
-            .set_sandbox_state(&record.id, &from, to, reason)
-            .await
-            .map_err(store_error)?;
+        record.generation =
+            self.inner.store.set_sandbox_state(&record.id, &from, to, reason).await.map_err(store_error)?;
         record.state = to;
         record.reason = reason.map(str::to_owned);
         Ok(record)

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use atoll_guest_protocol::body::{RecordReader, RecordWriter};
-use atoll_guest_protocol::messages::Done;
+use atoll_guest_protocol::messages::{Done, GetMetrics, ListExecs, ListPorts};
 use atoll_guest_protocol::wire::{Kind, encode_message};
 use bytes::Bytes;
 use prost::Message;
@@ -46,14 +46,20 @@ pub(crate) async fn run(
 ) -> Result<Answer, Stop> {
     match name {
         "configure" => system::configure(&request.message().await?),
-        "metrics" => Ok(Answer::message(&system::metrics(agent.started))),
+        "metrics" => {
+            let GetMetrics {} = request.message().await?;
+            Ok(Answer::message(&system::metrics(agent.started)))
+        }
         "exec-start" => Box::pin(exec::start(agent, request, response)).await,
         "exec-attach" => Box::pin(exec::attach(agent, request, response)).await,
         "exec-stdin" => exec::write_stdin(agent, request).await,
         "exec-signal" => agent.execs.signal(&request.message().await?),
         "exec-resize" => agent.execs.resize(&request.message().await?),
         "exec-forget" => agent.execs.forget(&request.message().await?),
-        "exec-list" => Ok(Answer::message(&agent.execs.list())),
+        "exec-list" => {
+            let ListExecs {} = request.message().await?;
+            Ok(Answer::message(&agent.execs.list()))
+        }
         "stat" => files::stat(&request.message().await?),
         "list" => files::list(&agent.threads, request.message().await?, response).await,
         "read" => files::read(&agent.threads, request.message().await?, response).await,
@@ -66,7 +72,10 @@ pub(crate) async fn run(
         "unpack" => files::unpack(&agent.threads, request).await,
         "watch" => Box::pin(watch::watch(agent, request.message().await?, response)).await,
         "dial" => Box::pin(net::dial(request, response)).await,
-        "ports" => Ok(Answer::message(&net::ports())),
+        "ports" => {
+            let ListPorts {} = request.message().await?;
+            Ok(Answer::message(&net::ports()))
+        }
         _ => Err(invalid("unknown operation").into()),
     }
 }

@@ -84,12 +84,15 @@ pub(crate) fn trim_heap() {
 
 /// Default handling and an empty mask for all signals, whatever was inherited.
 pub(crate) fn reset_signals() {
+    // The kernel's structure, all zero: default handling, no flags, an empty mask. A bare call, because
+    // the C library refuses two numbers that it uses itself, and children would inherit them ignored.
+    let default = [0_u64; 4];
     for signal in 1..=64 {
-        // SAFETY: sets no handler function; signals that cannot be set are refused.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        // SAFETY: a live structure of the kernel's layout; numbers that cannot be set are refused.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, 0, 8) };
     }
     // A write to a pipe without readers is an error, not the end.
-    // SAFETY: as above.
+    // SAFETY: sets no handler function.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     // SAFETY: an all-zero set is an empty set.
     let empty: libc::sigset_t = unsafe { std::mem::zeroed() };

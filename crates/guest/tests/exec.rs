@@ -127,7 +127,7 @@ mod tests {
             (with(&|exec| exec.argv.push("x".repeat(2_000_000))), Reason::Invalid),
         ];
         for (exec, expected) in cases {
-            let shown = format!("{:.200?}", exec);
+            let shown = format!("{exec:.200?}");
             assert_eq!(reason(client.start_exec(exec).await), expected, "{shown}");
         }
         assert_eq!(client.list_execs().await.unwrap(), [], "what did not start is not remembered");
@@ -316,12 +316,9 @@ mod tests {
             .start_exec(StartExec { stdin: true, ..shell("ex4", "exec <&-; exec sleep 1000") })
             .await
             .unwrap();
-        let refused = within(async {
+        let refused: Result<(), GuestError> = within(async {
             loop {
-                let written = client.write_stdin("ex4", data.clone(), false).await;
-                if written.is_err() {
-                    return written;
-                }
+                client.write_stdin("ex4", data.clone(), false).await?;
             }
         })
         .await;

@@ -71,6 +71,11 @@ pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> 
         }
     })?;
     text.end().map_err(|error| malformed(&error))?;
+    // The derived parsers also take a list of the fields in their order, which nobody means.
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Error::invalid("body", "must be a JSON object")
+            .hint("see the body of this route in /openapi.json"));
+    }
     Ok(value)
 }
 

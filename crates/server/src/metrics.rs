@@ -96,15 +96,9 @@ impl Metrics {
     }
 
     /// Counts a connection as long as the guard lives.
-    pub(crate) fn connection(&self) -> impl Drop + use<> {
-        struct Open(Gauge<i64>);
-        impl Drop for Open {
-            fn drop(&mut self) {
-                self.0.dec();
-            }
-        }
+    pub(crate) fn connection(&self) -> OpenConnection {
         self.connections.inc();
-        Open(self.connections.clone())
+        OpenConnection(self.connections.clone())
     }
 
     /// The exposition text.
@@ -121,6 +115,16 @@ impl Metrics {
             tracing::error!(%error, "metrics cannot be written");
         }
         text
+    }
+}
+
+/// A connection that is counted.
+#[derive(Debug)]
+pub(crate) struct OpenConnection(Gauge<i64>);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 

@@ -3,7 +3,7 @@
 use utoipa::OpenApi as _;
 use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
+use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder};
 
 use crate::routes;
 
@@ -60,6 +60,7 @@ fn finish(document: &mut OpenApi) {
     let paths = std::mem::take(&mut document.paths.paths);
     for (path, mut item) in paths {
         for operation in operations(&mut item) {
+            describe(operation);
             let error = ContentBuilder::new().schema(Some(Ref::from_schema_name("ErrorBody"))).build();
             let error =
                 ResponseBuilder::new().description("An error").content("application/json", error).build();
@@ -67,6 +68,24 @@ fn finish(document: &mut OpenApi) {
         }
         // The router's way to write "the rest of the path".
         document.paths.paths.insert(path.replace("{*", "{"), item);
+    }
+}
+
+/// Every response needs a description; where ours would only repeat the status, this is it.
+fn describe(operation: &mut Operation) {
+    for (status, response) in &mut operation.responses.responses {
+        if let RefOr::T(response) = response
+            && response.description.is_empty()
+        {
+            response.description = match status.as_str() {
+                "201" => "Made",
+                "204" => "Done",
+                "206" => "The range",
+                "503" => "Not now",
+                _ => "Success",
+            }
+            .to_owned();
+        }
     }
 }
 

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use atoll_engine::Engine;
 use axum::Router;
+use http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -15,8 +17,10 @@ use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
 
 use crate::config::ServerConfig;
+use crate::metrics::OpenConnection;
 use crate::routes;
 use crate::shared::{App, Shared};
 
@@ -47,7 +51,6 @@ impl Server {
     }
 
     /// The routes, for a test or to be part of something larger.
-    #[must_use]
     pub fn router(&self) -> Router {
         self.router.clone()
     }
@@ -96,16 +99,26 @@ async fn accept(
     Ok((stream, slot))
 }
 
-async fn connection(stream: TcpStream, slot: OwnedSemaphorePermit, router: Router, app: App) {
-    let _slot = slot;
-    let _counted = app.metrics.connection();
+/// One of the connections that there may be. Whatever outlives the HTTP connection on its socket, as a
+/// WebSocket does, holds it on.
+#[derive(Clone)]
+pub(crate) struct Slot {
+    _held: Arc<(OwnedSemaphorePermit, OpenConnection)>,
+}
+
+async fn connection(stream: TcpStream, permit: OwnedSemaphorePermit, router: Router, app: App) {
+    let slot = Slot { _held: Arc::new((permit, app.metrics.connection())) };
     if let Err(error) = tune(&stream) {
         tracing::debug!(%error, "a connection's options could not be set");
     }
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_header_size(HEADER_MAX_BYTES);
+    let service = router.map_request(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(slot.clone());
+        request
+    });
     let served =
-        builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).with_upgrades();
+        builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)).with_upgrades();
     let mut served = pin!(served);
     let ended = tokio::select! {
         ended = served.as_mut() => ended,

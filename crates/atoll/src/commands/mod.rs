@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 
-use crate::cli::{Cli, Command, GlobalArgs};
+use crate::cli::{Cli, Command};
 use crate::config;
 use crate::connection::{self, Connection};
 use crate::failure::{EXIT_FAILURE, EXIT_USAGE, Failure, Result};
@@ -60,20 +60,24 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 })
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "every other command talks to a server")]
 async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {
     match cli.command {
         Command::Completions { shell } => completions(shell).map(|()| 0),
         Command::Serve(args) => Box::pin(serve::serve(printer, args)).await.map(|()| 0),
         Command::Doctor(args) => Box::pin(doctor::doctor(&cli.global, printer, &args)).await,
-        command => with_connection(&cli.global, printer, command).await,
+        command => {
+            let connection = if matches!(command, Command::Run(_)) {
+                Box::pin(connection::connect_or_embed(&cli.global)).await?
+            } else {
+                connection::connect(&cli.global).await?
+            };
+            with_connection(connection, printer, command).await
+        }
     }
 }
 
-async fn with_connection(args: &GlobalArgs, printer: Printer, command: Command) -> Result<u8> {
-    let connection = match command {
-        Command::Run(_) => Box::pin(connection::connect_or_embed(args)).await?,
-        _ => connection::connect(args).await?,
-    };
+async fn with_connection(connection: Connection, printer: Printer, command: Command) -> Result<u8> {
     let result = Box::pin(connected(&connection, printer, command)).await;
     let down = connection.shutdown().await;
     let code = result?;

@@ -25,8 +25,10 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
     config::arm_failpoints()?;
     let otlp = args.otlp_endpoint.clone().map_or_else(config::otlp_endpoint, |given| Ok(Some(given)))?;
     let telemetry = Telemetry::start(&args.log, args.log_format, otlp.as_deref())?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(|e| Failure::io("cannot wait for signals", e))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(|e| Failure::io("cannot wait for signals", e))?;
+    let mut terminate =
+        signal(SignalKind::terminate()).map_err(|e| Failure::io("cannot wait for signals", e))?;
+    let mut interrupt =
+        signal(SignalKind::interrupt()).map_err(|e| Failure::io("cannot wait for signals", e))?;
 
     // Listen first: a port that is taken is said before sandboxes are taken up.
     let listener = TcpListener::bind(args.listen)

@@ -33,8 +33,11 @@ struct Embedded {
 pub(crate) async fn embedded() -> Result<Connection> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::Plain(
-            Error::new(Code::InvalidArgument, "no server is configured, and only root can run sandboxes without one")
-                .hint("set ATOLL_URL and ATOLL_API_KEY for a server that runs, or use sudo"),
+            Error::new(
+                Code::InvalidArgument,
+                "no server is configured, and only root can run sandboxes without one",
+            )
+            .hint("set ATOLL_URL and ATOLL_API_KEY for a server that runs, or use sudo"),
         ));
     }
     sweep(Path::new(BASE)).await;
@@ -47,7 +50,8 @@ pub(crate) async fn embedded() -> Result<Connection> {
     let listener = TcpListener::bind(("127.0.0.1", 0))
         .await
         .map_err(|error| Failure::io("cannot listen on the loopback", error))?;
-    let address = listener.local_addr().map_err(|error| Failure::io("cannot listen on the loopback", error))?;
+    let address =
+        listener.local_addr().map_err(|error| Failure::io("cannot listen on the loopback", error))?;
     let stop = CancellationToken::new();
     let server = Server::new(daemon.engine.clone(), ServerConfig::new(daemon.installation.clone()));
     let server = tokio::spawn(server.serve(listener, stop.clone().cancelled_owned()));
@@ -69,7 +73,8 @@ impl Guard for Embedded {
 /// Deletes every sandbox, then the directory.
 async fn empty(daemon: Daemon, dir: &Path) -> Result<()> {
     loop {
-        let page = daemon.engine.sandboxes(&atoll_engine::SandboxQuery::default()).await.map_err(Failure::Plain)?;
+        let page =
+            daemon.engine.sandboxes(&atoll_engine::SandboxQuery::default()).await.map_err(Failure::Plain)?;
         if page.items.is_empty() {
             break;
         }
@@ -78,7 +83,8 @@ async fn empty(daemon: Daemon, dir: &Path) -> Result<()> {
         }
     }
     daemon.engine.shutdown().await;
-    std::fs::remove_dir_all(dir).map_err(|error| Failure::io(format!("cannot remove {}", dir.display()), error))
+    std::fs::remove_dir_all(dir)
+        .map_err(|error| Failure::io(format!("cannot remove {}", dir.display()), error))
 }
 
 /// Clears away what embedded servers left that were killed. Best effort: what is in use is locked.

@@ -56,7 +56,8 @@ pub(crate) struct Daemon {
 
 /// Opens the container driver of a data directory.
 pub(crate) fn open_containers(dir: &DataDir, ready: usize) -> Result<ContainerIsolation> {
-    let slots = SlotPool::start(ready).map_err(|error| Failure::io("cannot prepare network namespaces", error.source))?;
+    let slots = SlotPool::start(ready)
+        .map_err(|error| Failure::io("cannot prepare network namespaces", error.source))?;
     ContainerIsolation::open(ContainerConfig {
         dir: dir.path().join("containers"),
         instance: dir.installation().to_owned(),
@@ -98,9 +99,11 @@ impl Daemon {
     /// Opens everything and takes up what an earlier server left.
     pub(crate) async fn start(dir: DataDir, database: Option<&str>, limits: &Limits) -> Result<Self> {
         let store = open_store(&dir, database).await?;
-        let vault = Vault::open(&dir.path().join("vault.key"))
-            .map_err(|error| Failure::plain(Code::Internal, format!("vault.key: {}", crate::failure::chain(&error))))?;
-        let images = Images::open(&dir.path().join("images")).map_err(|error| Failure::Plain(error.to_core()))?;
+        let vault = Vault::open(&dir.path().join("vault.key")).map_err(|error| {
+            Failure::plain(Code::Internal, format!("vault.key: {}", crate::failure::chain(&error)))
+        })?;
+        let images =
+            Images::open(&dir.path().join("images")).map_err(|error| Failure::Plain(error.to_core()))?;
         let driver = open_containers(&dir, limits.ready)?;
         let drivers: Vec<Arc<dyn Isolation>> = vec![Arc::new(driver)];
         debug_assert_eq!(drivers[0].level(), IsolationLevel::Container);

@@ -28,8 +28,7 @@ impl Telemetry {
             )
         })?;
         let provider = otlp.map(provider).transpose()?;
-        let traces =
-            provider.as_ref().map(|p| tracing_opentelemetry::layer().with_tracer(p.tracer("atoll")));
+        let traces = provider.as_ref().map(|p| tracing_opentelemetry::layer().with_tracer(p.tracer("atoll")));
         let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
         let registry = tracing_subscriber::registry().with(filter).with(traces);
         let set = match format {

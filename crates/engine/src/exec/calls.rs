@@ -38,7 +38,6 @@ impl Engine {
     pub async fn create_exec(&self, sandbox: &str, draft: ExecDraft, caller: &Caller) -> Result<ExecView> {
         let sandbox = self.inner.sandbox(sandbox)?;
         sandbox.usable().await?;
-        sandbox.taken_up(&self.inner.shutdown).await?;
         let record = new_record(&sandbox, draft, caller)?;
         let digest = record.request_digest.clone();
         let exec = ExecShared::new(record, Extent::default(), None);
@@ -208,24 +207,29 @@ impl Engine {
         let sandbox = self.inner.sandbox(sandbox)?;
         match self.find_exec(&sandbox, exec).await? {
             Found::Live(live) => Ok(live),
-            Found::Ended(record) => {
-                Err(Error::new(Code::ExecEnded, format!("the exec has {}", match record.state {
-                    ExecState::Lost => "ended with its sandbox",
-                    ExecState::Starting | ExecState::Running | ExecState::Exited => "ended",
-                })))
-            }
+            Found::Ended(record) => Err(Error::new(
+                Code::ExecEnded,
+                format!(
+                    "the exec has {}",
+                    match record.state {
+                        ExecState::Lost => "ended with its sandbox",
+                        ExecState::Starting | ExecState::Running | ExecState::Exited => "ended",
+                    }
+                ),
+            )),
         }
     }
 
     async fn find_exec(&self, sandbox: &SandboxShared, exec: &str) -> Result<Found> {
         let id: ExecId = exec.parse()?;
-        sandbox.taken_up(&self.inner.shutdown).await?;
         // Twice: it may end, and so move from the table to the store only, between the two look-ups.
         for _ in 0..2 {
             if let Some(live) = sandbox.live_exec(&id) {
                 return Ok(Found::Live(live));
             }
             let stored = self.inner.store.exec(&id).await.map_err(store_error)?;
+            // After a restart its session may still have to be taken up.
+            sandbox.settled().await;
             match stored {
                 Some(record) if record.sandbox == sandbox.record().id && record.state.is_final() => {
                     return Ok(Found::Ended(Box::new(record)));

@@ -370,8 +370,7 @@ impl Session {
         self.kill_again_at = Some(Instant::now() + KILL_AGAIN);
         let link = self.sandbox.guest.borrow().clone();
         let Some(link) = link else { return };
-        let request =
-            SignalExec { exec_id: self.exec.id().to_string(), signal: SIGKILL, tree: true };
+        let request = SignalExec { exec_id: self.exec.id().to_string(), signal: SIGKILL, tree: true };
         if let Err(error) = link.client.signal_exec(request).await {
             tracing::debug!(exec = %self.exec.id(), error = chain(&error), "a kill did not get through");
         }
@@ -502,7 +501,8 @@ async fn oom_kills(sandbox: &SandboxShared) -> u64 {
 fn append_from(log: &mut LogWriter, base: u64, pieces: &[(bool, Bytes)]) -> io::Result<()> {
     let mut at = base;
     for (stderr, bytes) in pieces {
-        let have = usize::try_from(log.extent().end.saturating_sub(at)).unwrap_or(usize::MAX).min(bytes.len());
+        let have =
+            usize::try_from(log.extent().end.saturating_sub(at)).unwrap_or(usize::MAX).min(bytes.len());
         let stream = if *stderr { OutputStream::Stderr } else { OutputStream::Stdout };
         log.append(stream, &bytes[have..])?;
         at += bytes.len() as u64;

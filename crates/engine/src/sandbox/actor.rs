@@ -44,7 +44,8 @@ pub(crate) enum Origin {
 pub(crate) fn spawn(inner: &Arc<Inner>, shared: &Arc<SandboxShared>, origin: Origin) {
     let inbox = shared.inbox.lock().unwrap_or_else(PoisonError::into_inner).take();
     let Some(inbox) = inbox else { return };
-    let actor = Actor { inner: Arc::clone(inner), shared: Arc::clone(shared), record: shared.record(), inbox };
+    let actor =
+        Actor { inner: Arc::clone(inner), shared: Arc::clone(shared), record: shared.record(), inbox };
     inner.tracker.spawn(actor.run(origin));
 }
 
@@ -70,10 +71,14 @@ impl Actor {
             }
             Origin::Adopt => {
                 self.take_up().await;
-                self.shared.set_taken_up();
+                self.shared.set_made(Ok(()));
             }
-            Origin::Failed => self.shared.dead.cancel(),
+            Origin::Failed => {
+                self.shared.dead.cancel();
+                self.shared.set_made(Ok(()));
+            }
             Origin::FinishDelete => {
+                self.shared.set_made(Ok(()));
                 if let Err(error) = self.delete().await {
                     tracing::error!(sandbox = %self.record.id, %error, "a deletion could not be finished");
                 } else {
@@ -250,7 +255,11 @@ impl Actor {
             if self.record.state != SandboxState::Running {
                 return Err(Error::new(Code::InvalidState, "limits can only change while the sandbox runs"));
             }
-            self.shared.driver().update(&next.id, &resources).await.map_err(|error| isolation_error(&error))?;
+            self.shared
+                .driver()
+                .update(&next.id, &resources)
+                .await
+                .map_err(|error| isolation_error(&error))?;
             next.spec.resources = resources;
         }
         next.generation = self.inner.store.update_sandbox(&next).await.map_err(store_error)?;

@@ -98,7 +98,9 @@ async fn wait_for_guest(sandbox: &SandboxShared) -> Result<GuestClient> {
             .as_ref()
             .map(|link| link.client.clone())
             .ok_or_else(|| Error::new(Code::GuestUnavailable, "the sandbox's guest agent went away again")),
-        Ok(Err(_)) | Err(_) => Err(Error::new(Code::GuestUnavailable, "the sandbox's guest agent does not answer")
-            .hint("try again; a sandbox whose agent stays silent is marked as failed")),
+        Ok(Err(_)) | Err(_) => {
+            Err(Error::new(Code::GuestUnavailable, "the sandbox's guest agent does not answer")
+                .hint("try again; a sandbox whose agent stays silent is marked as failed"))
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::id::ExecId;
-use atoll_core::sandbox::{Admission, SandboxState, Wish, admit};
+use atoll_core::sandbox::{Admission, Wish, admit};
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestClient;
@@ -48,10 +48,8 @@ pub(crate) struct SandboxShared {
     pub(crate) guest: watch::Sender<Option<GuestLink>>,
     /// Fires when the instance is dead or is being taken apart: streams end at once.
     pub(crate) dead: CancellationToken,
-    /// How the creation ended, once it has: the error, if it was one.
+    /// How the creation, or the taking up after a restart, ended, once it has: the error, if it was one.
     made: watch::Sender<Option<Result<()>>>,
-    /// Whether the execs that an earlier process started are in `live`.
-    taken_up: watch::Sender<bool>,
     /// Execs that have not ended.
     live: Mutex<BTreeMap<ExecId, Arc<ExecShared>>>,
     last_active_ms: AtomicU64,
@@ -67,16 +65,12 @@ impl SandboxShared {
     pub(crate) fn new(record: SandboxRecord, inner: &Inner) -> Result<Arc<Self>> {
         let driver = Arc::clone(inner.driver(record.spec.isolation)?);
         let (queue, inbox) = mpsc::channel(QUEUE_MAX_COUNT);
-        // Only recovery makes one that runs already.
-        let taken_up = watch::Sender::new(record.state != SandboxState::Running);
-        let made = if record.state == SandboxState::Creating { None } else { Some(Ok(())) };
         Ok(Arc::new(Self {
             last_active_ms: AtomicU64::new(record.last_active_ms),
             record: watch::Sender::new(Arc::new(record)),
             guest: watch::Sender::new(None),
             dead: CancellationToken::new(),
-            made: watch::Sender::new(made),
-            taken_up,
+            made: watch::Sender::new(None),
             live: Mutex::default(),
             users: AtomicUsize::new(0),
             driver,
@@ -107,34 +101,21 @@ impl SandboxShared {
 
     /// Waits until the creation has ended.
     pub(crate) async fn made(&self) -> Result<SandboxRecord> {
-        let mut made = self.made.subscribe();
-        let outcome = match made.wait_for(Option::is_some).await {
-            Ok(outcome) => outcome.clone(),
-            Err(_closed) => None,
-        };
-        outcome.unwrap_or_else(|| Err(Error::new(Code::Internal, "the creation ended without an outcome")))?;
+        self.settled()
+            .await
+            .unwrap_or_else(|| Err(Error::new(Code::Internal, "the creation ended without an outcome")))?;
         Ok(self.record())
     }
 
-    pub(super) fn set_taken_up(&self) {
-        self.taken_up.send_replace(true);
-    }
-
-    /// Waits until the execs of an earlier process are known, right after a start: before that a look-up
-    /// would miss them.
-    ///
-    /// # Errors
-    /// [`Code::ShuttingDown`].
-    pub(crate) async fn taken_up(&self, shutdown: &CancellationToken) -> Result<()> {
-        let mut taken_up = self.taken_up.subscribe();
-        tokio::select! {
-            _ = taken_up.wait_for(|done| *done) => Ok(()),
-            () = shutdown.cancelled() => Err(Error::new(Code::ShuttingDown, "the server is shutting down")),
-        }
+    /// Waits until the sandbox is what its record says: made, or taken up with its execs.
+    pub(crate) async fn settled(&self) -> Option<Result<()>> {
+        let mut made = self.made.subscribe();
+        made.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone())
     }
 
     /// Admits a use and waits for a creation under way.
     pub(crate) async fn usable(&self) -> Result<()> {
+        self.settled().await;
         loop {
             let (state, reason) = {
                 let record = self.record.borrow();

@@ -252,7 +252,8 @@ impl GuestClient {
 
     async fn upload(&self, operation: &str, request: &impl prost::Message) -> Result<FileWriter, GuestError> {
         let Call { mut writer, response, link } = self.start(operation).await?;
-        writer.message(request).await.map_err(|error| link.body(error))?;
+        // A guest that refuses early says why in its answer.
+        writer.message(request).await.unwrap_or_default();
         Ok(FileWriter { writer, response: Some(response), link })
     }
 }

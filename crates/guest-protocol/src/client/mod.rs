@@ -332,7 +332,8 @@ impl GuestClient {
             return Err(too_large());
         }
         let call = self.start(operation).await?;
-        call.writer.finish_with(Kind::Message, request).await.map_err(|error| call.link.body(error))?;
+        // A guest that refuses may stop reading before it has read this; its answer says why.
+        call.writer.finish_with(Kind::Message, request).await.unwrap_or_default();
         Call::reader(call.response, call.link).await
     }
 

@@ -15,24 +15,24 @@ use atoll_guest_protocol::client::{ExecEvent, ExecStream, GuestClient, GuestErro
 use atoll_guest_protocol::messages::{Exited, Reason, StartExec};
 use tokio::net::UnixStream;
 
-pub const SANDBOX: &str = "sb000000000000000test0";
+pub(crate) const SANDBOX: &str = "sb000000000000000test0";
 /// Nothing here takes this long; what does is stuck.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-pub struct Guest {
+pub(crate) struct Guest {
     child: Child,
-    pub directory: tempfile::TempDir,
+    pub(crate) directory: tempfile::TempDir,
     cgroup: Option<PathBuf>,
 }
 
 impl Guest {
     /// Without a cgroup: trees are searched for.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_with(None)
     }
 
     /// With a cgroup of its own. `None` where the machine has no writable cgroup2 hierarchy.
-    pub fn start_with_cgroup() -> Option<Self> {
+    pub(crate) fn start_with_cgroup() -> Option<Self> {
         let root = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new).into_iter().find(|root| {
             root.join("cgroup.procs").is_file() && root.join("cgroup.kill").is_file() || cgroup2(root)
         })?;
@@ -49,36 +49,36 @@ impl Guest {
         let mut command = Command::new(env!("CARGO_BIN_EXE_atoll-guest"));
         command.env_clear().env("ATOLL_SANDBOX_ID", SANDBOX);
         // SAFETY: between fork and exec only system calls are made.
-        unsafe { command.pre_exec(move || Ok(hand_over(socket, group))) };
+        unsafe { command.pre_exec(move || hand_over(socket, group)) };
         let child = command.spawn().unwrap();
         Self { child, directory, cgroup }
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    pub fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.directory.path().join(name).to_str().unwrap().to_owned()
     }
 
-    pub fn cgroups(&self) -> Vec<String> {
+    pub(crate) fn cgroups(&self) -> Vec<String> {
         let Some(cgroup) = &self.cgroup else { return Vec::new() };
         let entries = std::fs::read_dir(cgroup).unwrap().map(Result::unwrap);
         entries.filter(|e| e.path().is_dir()).map(|e| e.file_name().into_string().unwrap()).collect()
     }
 
-    pub async fn stream(&self) -> UnixStream {
+    pub(crate) async fn stream(&self) -> UnixStream {
         UnixStream::connect(self.directory.path().join("socket")).await.unwrap()
     }
 
-    pub async fn client(&self) -> GuestClient {
+    pub(crate) async fn client(&self) -> GuestClient {
         let (client, welcome) = GuestClient::connect(self.stream().await, SANDBOX).await.unwrap();
         assert_eq!(welcome.boot_id.len(), 32);
         client
     }
 
-    pub fn alive(&mut self) -> bool {
+    pub(crate) fn alive(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 }
@@ -109,7 +109,7 @@ impl Drop for Guest {
 }
 
 /// Puts the descriptors where the agent expects them; the rest is closed.
-fn hand_over(socket: i32, group: Option<i32>) {
+fn hand_over(socket: i32, group: Option<i32>) -> std::io::Result<()> {
     // Out of the way of the numbers that are set.
     // SAFETY: no pointers.
     let socket = unsafe { libc::fcntl(socket, libc::F_DUPFD, 100) };
@@ -126,6 +126,7 @@ fn hand_over(socket: i32, group: Option<i32>) {
     // The standard library's own pipe for a failed start has to stay, so: on exec.
     // SAFETY: no pointers.
     unsafe { libc::syscall(libc::SYS_close_range, 5, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    Ok(())
 }
 
 fn cgroup2(root: &Path) -> bool {
@@ -137,13 +138,13 @@ fn rand() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }
 
-pub fn parent_of(pid: i32) -> Option<i32> {
+pub(crate) fn parent_of(pid: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Whether a process runs (zombies do not).
-pub fn runs(pid: i32) -> bool {
+pub(crate) fn runs(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z')))
 }
@@ -170,11 +171,11 @@ fn descendants(root: u32) -> Vec<i32> {
 }
 
 /// An exec of a shell script.
-pub fn shell(id: &str, script: &str) -> StartExec {
+pub(crate) fn shell(id: &str, script: &str) -> StartExec {
     argv(id, &["/bin/sh", "-c", script])
 }
 
-pub fn argv(id: &str, argv: &[&str]) -> StartExec {
+pub(crate) fn argv(id: &str, argv: &[&str]) -> StartExec {
     StartExec {
         exec_id: id.to_owned(),
         argv: argv.iter().map(|part| (*part).to_owned()).collect(),
@@ -187,20 +188,20 @@ pub fn argv(id: &str, argv: &[&str]) -> StartExec {
 }
 
 #[derive(Debug, Default)]
-pub struct Output {
-    pub stdout: Vec<u8>,
-    pub stderr: Vec<u8>,
-    pub exited: Exited,
+pub(crate) struct Output {
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+    pub(crate) exited: Exited,
 }
 
 impl Output {
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.stdout.clone()).unwrap()
     }
 }
 
 /// Reads an exec to its end, acknowledging as it goes.
-pub async fn finish(mut stream: ExecStream) -> Output {
+pub(crate) async fn finish(mut stream: ExecStream) -> Output {
     within(async {
         let mut output = Output::default();
         while let Some(event) = stream.next().await.unwrap() {
@@ -218,16 +219,16 @@ pub async fn finish(mut stream: ExecStream) -> Output {
     .await
 }
 
-pub async fn run(client: &GuestClient, exec: StartExec) -> Output {
+pub(crate) async fn run(client: &GuestClient, exec: StartExec) -> Output {
     finish(client.start_exec(exec).await.unwrap()).await
 }
 
-pub async fn within<T>(future: impl Future<Output = T>) -> T {
+pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.expect("stuck")
 }
 
 /// Waits until something is so.
-pub async fn eventually<T>(mut check: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn eventually<T>(mut check: impl AsyncFnMut() -> Option<T>) -> T {
     within(async {
         loop {
             if let Some(found) = check().await {
@@ -240,7 +241,7 @@ pub async fn eventually<T>(mut check: impl AsyncFnMut() -> Option<T>) -> T {
 }
 
 /// The reason of a refusal.
-pub fn reason<T: std::fmt::Debug>(result: Result<T, GuestError>) -> Reason {
+pub(crate) fn reason<T: std::fmt::Debug>(result: Result<T, GuestError>) -> Reason {
     match result {
         Err(GuestError::Failure { reason, .. }) => reason,
         other => panic!("expected a refusal, got {other:?}"),

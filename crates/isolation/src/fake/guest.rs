@@ -8,8 +8,8 @@ use atoll_guest_protocol::VERSION;
 use atoll_guest_protocol::body::{BodyError, RecordReader, RecordWriter};
 use atoll_guest_protocol::messages::{
     Ack, AttachExec, Configure, Done, ExecInfo, ExecList, Exited, Failure, FileInfo, FileKind, ForgetExec,
-    Hello, Metrics, PortList, Read, Reason, Remove, ResizeExec, SignalExec, StartExec, Started, Stat,
-    Welcome, Write, WriteStdin,
+    GetMetrics, Hello, ListExecs, ListPorts, Metrics, PortList, Read, Reason, Remove, ResizeExec, SignalExec,
+    StartExec, Started, Stat, Welcome, Write, WriteStdin,
 };
 use atoll_guest_protocol::server::{self, Operation, body_failure, failure};
 use atoll_guest_protocol::wire::{Kind, Record, decode_message, encode_message};
@@ -218,7 +218,7 @@ impl Guest {
                 }
             }
             "exec-forget" => self.forget(&message(request).await?),
-            "exec-list" => Ok(self.list()),
+            "exec-list" => message::<ListExecs>(request).await.map(|_| self.list()),
             "stat" => {
                 let wanted: Stat = message(request).await?;
                 Ok(answer(&self.info(&wanted.path)?))
@@ -236,8 +236,11 @@ impl Guest {
                 let removed = locked(&self.files).remove(&wanted.path);
                 removed.map(|_| done(0)).ok_or_else(|| refused(Reason::NotFound, &wanted.path))
             }
-            "ports" => Ok(answer(&PortList { ports: Vec::new() })),
-            "metrics" => Ok(answer(&Metrics { processes: 1, ..Metrics::default() })),
+            "ports" => message::<ListPorts>(request).await.map(|_| answer(&PortList { ports: Vec::new() })),
+            "metrics" => {
+                let GetMetrics {} = message(request).await?;
+                Ok(answer(&Metrics { processes: 1, ..Metrics::default() }))
+            }
             _ => Err(refused(Reason::Other, "the fake cannot do this")),
         }
     }

@@ -18,6 +18,7 @@ use atoll_core::limits::STDIN_CHUNK_MAX_BYTES;
 use atoll_core::spec::TtySize;
 use atoll_core::{Code, Error, Result};
 use atoll_engine::{OutputEvent, OutputReader, Piece, READ_MAX_BYTES};
+use axum::Extension;
 use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
@@ -33,6 +34,7 @@ use crate::auth::{Caller, Read, forbidden};
 use crate::convert;
 use crate::error::{ApiError, ApiResult, body_of, json};
 use crate::extract::{Path, Query, parse_json};
+use crate::serve::Slot;
 use crate::shared::{App, shutting_down};
 
 /// Pause after which an idle connection is shown to be alive, for proxies in between.
@@ -69,6 +71,7 @@ pub(crate) async fn attach_exec(
     State(app): State<App>,
     Path((sandbox, exec)): Path<(String, String)>,
     Query(query): Query<AttachExec>,
+    slot: Option<Extension<Slot>>,
     upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> ApiResult<Response> {
     let upgrade = upgrade.map_err(|rejection| not_a_websocket(&rejection))?;
@@ -78,7 +81,7 @@ pub(crate) async fn attach_exec(
     // Only who may kill the exec counts as a client whose leaving may kill it.
     let reader = app.engine.output(&sandbox, &exec, query.offset, caller.has(Scope::Exec)).await?;
     let hello = AttachServerMessage::Attached { exec: convert::exec(view), offset: query.offset };
-    let session = Session { app, caller, sandbox, exec };
+    let session = Session { app, caller, sandbox, exec, _slot: slot };
     Ok(upgrade
         .max_message_size(STDIN_CHUNK_MAX_BYTES)
         .max_frame_size(STDIN_CHUNK_MAX_BYTES)
@@ -96,6 +99,7 @@ struct Session {
     caller: Caller<Read>,
     sandbox: String,
     exec: String,
+    _slot: Option<Extension<Slot>>,
 }
 
 /// The socket broke, or the client closed it: nobody is there to be told more.

@@ -93,11 +93,15 @@ fn labels(pairs: &[String]) -> Result<BTreeMap<String, String>> {
     if pairs.len() > LABELS_MAX_COUNT {
         return Err(Error::invalid("label", format_args!("more than {LABELS_MAX_COUNT}")));
     }
-    let split = |pair: &String| pair.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
-    pairs
-        .iter()
-        .map(|pair| split(pair).ok_or_else(|| Error::invalid("label", "write it as key=value")))
-        .collect()
+    let mut labels = BTreeMap::new();
+    for pair in pairs {
+        let (key, value) =
+            pair.split_once('=').ok_or_else(|| Error::invalid("label", "write it as key=value"))?;
+        if labels.insert(key.to_owned(), value.to_owned()).is_some() {
+            return Err(Error::invalid("label", "the same key is there twice"));
+        }
+    }
+    Ok(labels)
 }
 
 /// Lists sandboxes, newest first.

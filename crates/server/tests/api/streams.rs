@@ -1,0 +1,97 @@
+//! Output as server-sent events.
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+
+use crate::support::{DEADLINE, Harness, path_of};
+
+#[derive(Debug, PartialEq)]
+pub(crate) struct Event {
+    pub(crate) name: String,
+    pub(crate) id: String,
+    pub(crate) data: Value,
+}
+
+/// Reads events until the stream ends, or `enough` says so.
+pub(crate) async fn events(request: RequestBuilder, mut enough: impl FnMut(&Event) -> bool) -> Vec<Event> {
+    let response = request.send().await.unwrap();
+    assert_eq!(response.status().as_u16(), 200);
+    assert_eq!(response.headers()["content-type"], "text/event-stream");
+    let mut body = response.bytes_stream();
+    let (mut buffer, mut events) = (String::new(), Vec::new());
+    while let Some(piece) = tokio::time::timeout(DEADLINE, body.next()).await.unwrap() {
+        buffer.push_str(std::str::from_utf8(&piece.unwrap()).unwrap());
+        while let Some(end) = buffer.find("\n\n") {
+            let block: String = buffer.drain(..end + 2).collect();
+            let field = |name: &str| {
+                let line = block.lines().find_map(|line| line.strip_prefix(name));
+                line.unwrap_or_default().trim().to_owned()
+            };
+            if block.starts_with(':') {
+                continue;
+            }
+            let data = serde_json::from_str(&field("data:")).unwrap();
+            let event = Event { name: field("event:"), id: field("id:"), data };
+            let done = enough(&event);
+            events.push(event);
+            if done {
+                return events;
+            }
+        }
+    }
+    events
+}
+
+fn output(events: &[Event]) -> String {
+    events
+        .iter()
+        .filter(|event| event.name == "output")
+        .map(|event| event.data["data"].as_str().unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_goes_on_where_it_stopped() {
+    let harness = Harness::start().await;
+    let sandbox = harness.sandbox(json!({})).await.id;
+    let exec = harness.exec(&sandbox, "seq 60000", json!({})).await.exec;
+    let path = format!("{}/events", path_of(&exec));
+    let want: String = (1..=60_000).map(|number| format!("{number}\n")).collect();
+
+    let first = events(harness.request(Method::GET, &path), |event| event.name == "output").await;
+    let id = &first.last().unwrap().id;
+    // The header wins over the query, as browsers send both.
+    let again = harness.request(Method::GET, &format!("{path}?offset=0")).header("last-event-id", id);
+    let rest = events(again, |_| false).await;
+    assert!(output(&first) + &output(&rest) == want);
+    let exit = rest.last().unwrap();
+    assert_eq!((exit.name.as_str(), exit.id.clone()), ("exit", want.len().to_string()));
+    assert_eq!(exit.data["exit"]["code"], json!(0));
+
+    let odd = harness.request(Method::GET, &path).header("last-event-id", "x");
+    assert_eq!(harness.send(odd).await.code(), "invalid_argument");
+}
+
+#[tokio::test]
+async fn only_who_may_kill_kills_by_leaving() {
+    let harness = Harness::start().await;
+    let sandbox = harness.sandbox(json!({})).await.id;
+    let start = json!({ "stdin": true, "kill_on_disconnect": true });
+    let exec = harness.exec(&sandbox, "cat", start).await.exec;
+    let path = path_of(&exec);
+    harness.send(harness.request(Method::POST, &format!("{path}/stdin")).body("x")).await;
+
+    let reader = harness.bare(Method::GET, &format!("{path}/events"));
+    let reader = reader.bearer_auth(harness.key(atoll_core::key::Scope::Read));
+    events(reader, |event| event.name == "output").await;
+    // The reader has gone. If that killed the exec it would end within this wait.
+    let still = harness.get(&format!("{path}?wait_ms=300")).await;
+    assert_eq!(still.body["state"], json!("running"));
+
+    events(harness.request(Method::GET, &format!("{path}/events")), |event| event.name == "output").await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), harness.ended(&exec)).await.unwrap();
+    assert_eq!(ended.exit.unwrap().reason, atoll_core::exec::ExitReason::Disconnected);
+}
