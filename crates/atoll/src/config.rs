@@ -50,6 +50,42 @@ pub(crate) fn otlp_endpoint() -> Result<Option<String>> {
     variable("OTEL_EXPORTER_OTLP_ENDPOINT")
 }
 
+/// Arms fail points for the crash tests, from `ATOLL_FAILPOINTS="name=action;name=action"`.
+///
+/// `kill` is SIGKILL to this process, on the spot; `kill@N` at the Nth passing. Everything else is an
+/// action of the crate `fail`, such as `panic` or `sleep(100)`.
+#[cfg(feature = "failpoints")]
+pub(crate) fn arm_failpoints() -> Result<()> {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    let wrong = |what: &str| {
+        Failure::plain(Code::InvalidArgument, format!("ATOLL_FAILPOINTS: '{what}' is not name=action"))
+    };
+    for item in variable("ATOLL_FAILPOINTS")?.iter().flat_map(|text| text.split(';')) {
+        let (name, action) = item.split_once('=').ok_or_else(|| wrong(item))?;
+        let armed = match action.strip_prefix("kill") {
+            None => fail::cfg(name, action),
+            Some(passing) => {
+                let nth = match passing.strip_prefix('@') {
+                    None => 1,
+                    Some(nth) => nth.parse::<u32>().or(Err(wrong(item)))?,
+                };
+                let passed = AtomicU32::new(0);
+                fail::cfg_callback(name, move || {
+                    if passed.fetch_add(1, Ordering::SeqCst) + 1 == nth {
+                        // It cannot fail: the process exists and is our own.
+                        let _ = kill_process(getpid(), Signal::KILL);
+                    }
+                })
+            }
+        };
+        armed.or(Err(wrong(item)))?;
+    }
+    Ok(())
+}
+
 /// Whether the user wants no colours.
 pub(crate) fn no_color() -> bool {
     std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())

@@ -34,6 +34,11 @@ pub(crate) fn store_error(error: StoreError) -> Error {
             Error::new(Code::InvalidState, "it was changed by somebody else at the same time")
                 .hint("try again")
         }
+        StoreError::Unavailable { .. } if error.is_disk_full() => {
+            tracing::error!(error = chain(&error), "the database's disk is full");
+            Error::new(Code::HostDiskFull, "the disk of the database is full")
+                .hint("free some, then try again")
+        }
         StoreError::Unavailable { .. } => {
             tracing::error!(error = chain(&error), "the database does not answer");
             Error::new(Code::StoreUnavailable, "the database does not answer")
@@ -60,8 +65,7 @@ pub(crate) fn isolation_error(error: &IsolationError) -> Error {
         }
         IsolationError::HostFull { what, .. } => {
             tracing::error!(error = chain(error), "the host is full");
-            Error::new(Code::HostDiskFull, format!("the host is out of {what}"))
-                .hint("free some, then try again")
+            Error::new(Code::HostDiskFull, what.clone()).hint("free some, then try again")
         }
         IsolationError::BadRoot(why) => {
             Error::new(Code::ImageInvalid, format!("the image cannot be used as a root: {why}"))

@@ -53,6 +53,16 @@ impl StoreError {
     pub(crate) fn unavailable(source: impl Error + Send + Sync + 'static) -> Self {
         Self::Unavailable { source: Arc::new(source) }
     }
+
+    /// Whether it is unavailable because the database's disk is full. Nothing was changed then.
+    #[must_use]
+    pub fn is_disk_full(&self) -> bool {
+        /// `SQLITE_FULL`, and what PostgreSQL calls `disk_full`.
+        const FULL: [&str; 2] = ["13", "53100"];
+        let Self::Unavailable { source } = self else { return false };
+        let error = source.downcast_ref::<sqlx::Error>().and_then(sqlx::Error::as_database_error);
+        error.and_then(|error| error.code()).is_some_and(|code| FULL.contains(&code.as_ref()))
+    }
 }
 
 impl From<sqlx::Error> for StoreError {

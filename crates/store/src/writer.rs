@@ -218,7 +218,8 @@ mod tests {
             for (record, result) in records.into_iter().zip(results) {
                 match result {
                     Ok(_) => stored.push(record),
-                    Err(StoreError::Unavailable { .. }) => {
+                    Err(error @ StoreError::Unavailable { .. }) => {
+                        assert!(error.is_disk_full(), "{error:?}");
                         assert_eq!(store.exec(&record.id).await.unwrap(), None, "refused, yet there");
                     }
                     Err(other) => panic!("{other:?}"),

@@ -129,7 +129,15 @@ impl LogReader {
         let mut at = open.index.partition_point(|(offset, _)| *offset <= self.offset);
         if at == open.index.len() && open.sealed_end.is_none() {
             // The newest segment may have had changes of stream since the index was read.
-            open.index = read_index(&self.dir, open.start)?;
+            match read_index(&self.dir, open.start) {
+                Ok(index) => open.index = index,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    // It was the newest once; meanwhile the writer has dropped it.
+                    self.open = None;
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            }
             at = open.index.partition_point(|(offset, _)| *offset <= self.offset);
         }
         let Some(record) = at.checked_sub(1) else {

@@ -114,3 +114,19 @@ proptest! {
         prop_assert_eq!(&got[..], &sent[first..]);
     }
 }
+
+#[test]
+fn a_segment_that_is_dropped_under_its_reader_becomes_a_gap() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = LogWriter::open(dir.path(), 64).unwrap();
+    writer.append(Stdout, b"0123").unwrap();
+    let mut reader = LogReader::new(dir.path(), 0);
+    let piece = reader.next_piece(writer.extent(), 2).unwrap();
+    assert!(matches!(piece, Some(Piece::Output { offset: 0, .. })), "{piece:?}");
+    for _ in 0..20 {
+        writer.append(Stdout, b"0123456789").unwrap();
+    }
+    let extent = writer.extent();
+    let piece = reader.next_piece(extent, 100).unwrap();
+    assert_eq!(piece, Some(Piece::Gap { from: 2, to: extent.first }));
+}

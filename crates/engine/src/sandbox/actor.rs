@@ -24,6 +24,9 @@ use super::teardown::{destroy, remove};
 /// Longest sleep of the timer: a clock that was set is noticed within this.
 const TIMER_MAX: Duration = Duration::from_secs(60);
 
+/// Connections that may break off while the execs of an earlier process are taken up.
+const TAKE_UP_ATTEMPTS_MAX_COUNT: u32 = 5;
+
 /// How the actor comes to its sandbox.
 #[derive(Debug)]
 pub(crate) enum Origin {
@@ -141,15 +144,34 @@ impl Actor {
 
     /// Connects to a guest that an earlier process made and takes up its execs.
     async fn take_up(&mut self) {
-        match link::connect(&self.shared).await {
-            Ok(client) => {
-                self.start_link(client.clone());
-                if let Err(error) = exec::take_up(&self.inner, &self.shared, &client).await {
+        let mut attempts_left = TAKE_UP_ATTEMPTS_MAX_COUNT;
+        loop {
+            let client = match link::connect(&self.shared).await {
+                Ok(client) => client,
+                Err(error) => return self.give_up(&error.message).await,
+            };
+            match exec::take_up(&self.inner, &self.shared, &client).await {
+                Ok(()) => return self.start_link(client),
+                // A guest serves one connection, the one that spoke last: the greeting of a server that was
+                // killed a moment ago may come after ours and end it.
+                Err(error) if error.code == Code::GuestUnavailable && attempts_left > 1 => {
+                    tracing::debug!(sandbox = %self.record.id, %error, "taking up execs again");
+                    attempts_left -= 1;
+                }
+                Err(error) => {
                     tracing::error!(sandbox = %self.record.id, %error, "execs could not be taken up");
-                    self.fail(&error.message).await;
+                    return self.give_up(&error.message).await;
                 }
             }
-            Err(error) => self.fail(&error.message).await,
+        }
+    }
+
+    /// Fails, and ends the execs that were not taken up: no session does it for them.
+    async fn give_up(&mut self, why: &str) {
+        self.fail(why).await;
+        exec::wait_ended(&self.shared).await;
+        if let Err(error) = self.inner.store.lose_execs(&self.record.id, now_ms()).await {
+            tracing::error!(sandbox = %self.record.id, %error, "lost execs could not be recorded");
         }
     }
 

@@ -1,0 +1,20 @@
+//! Tests that start the real program `atoll` and use it from outside: over HTTP, WebSocket and the
+//! command line, with real sandboxes. Nothing here is shipped.
+//!
+//! ```text
+//! program()   builds `atoll` once, with or without fail points
+//! Server      a running `atoll serve` with a data directory of its own: kill, restart, command line, raw HTTP
+//! host        what of an installation is on the host: processes, cgroups, mounts, loop devices, directories
+//! ```
+//!
+//! Every test ends with [`Server::finish`], which asserts that nothing is left on the host. A test that
+//! fails before leaves nothing either: [`Server`] sweeps when it is dropped.
+
+#![expect(clippy::missing_panics_doc, reason = "helpers of tests panic by design")]
+
+mod build;
+pub mod host;
+mod server;
+
+pub use build::{program, program_with_failpoints};
+pub use server::{Answer, Output, Server, command, wait_until};

@@ -1,0 +1,435 @@
+//! A running `atoll serve`.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use atoll_api::{CreateExec, CreateSandbox, ExecWithOutput, Sandbox};
+use atoll_client::Client;
+use atoll_core::exec::OutputStream;
+use atoll_core::secret::Secret;
+use reqwest::{Method, RequestBuilder};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{host, program, program_with_failpoints};
+
+/// Longest that anything here may take.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Polls until `probe` gives something; panics with `what` after a minute.
+pub async fn wait_until<T, F: Future<Output = Option<T>>>(what: &str, mut probe: impl FnMut() -> F) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = probe().await {
+            return value;
+        }
+        assert!(start.elapsed() < DEADLINE, "waited too long for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What a program wrote, and how it ended.
+#[derive(Debug)]
+pub struct Output {
+    /// Exit code; `None` when a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Output {
+    /// Standard output as a JSON document.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("no JSON: {error}: {self:?}"))
+    }
+
+    /// Itself, if it succeeded.
+    #[must_use]
+    pub fn ok(self) -> Self {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self
+    }
+}
+
+/// An answer over raw HTTP.
+#[derive(Debug)]
+pub struct Answer {
+    /// Status code.
+    pub status: u16,
+    /// Headers.
+    pub headers: reqwest::header::HeaderMap,
+    /// The body as it is.
+    pub bytes: Vec<u8>,
+}
+
+impl Answer {
+    /// The body as JSON; `null` when it is none.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.bytes).unwrap_or(Value::Null)
+    }
+
+    /// The body as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+}
+
+/// The program with a bare environment, so that nothing of the developer's configuration is used.
+#[must_use]
+pub fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    command.env("HOME", "/nonexistent").env("TERM", "xterm").env("NO_COLOR", "1");
+    command
+}
+
+/// A running `atoll serve` with a data directory of its own.
+#[derive(Debug)]
+pub struct Server {
+    program: PathBuf,
+    args: Vec<String>,
+    data: PathBuf,
+    dir: Option<TempDir>,
+    log: PathBuf,
+    child: Option<Child>,
+    /// Where it is.
+    pub url: String,
+    /// The operator's key.
+    pub key: String,
+    /// A client with that key.
+    pub client: Client,
+    http: reqwest::Client,
+    panics_are_wanted: bool,
+    finished: bool,
+}
+
+impl Server {
+    /// Starts one.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts one with further arguments.
+    #[must_use]
+    pub fn with(args: &[&str]) -> Self {
+        let dir = tempfile::Builder::new().prefix("atoll-blackbox-").tempdir_in("/var/tmp").expect("a directory");
+        let data = dir.path().join("data");
+        let mut server = Self::new(program(), args, data);
+        server.dir = Some(dir);
+        server
+    }
+
+    /// Starts one on a data directory that the caller owns.
+    #[must_use]
+    pub fn on(data: &Path, args: &[&str]) -> Self {
+        Self::new(program(), args, data.to_owned())
+    }
+
+    /// Starts one that has fail points, none of them armed yet.
+    #[must_use]
+    pub fn with_failpoints() -> Self {
+        let mut server = Self::with(&[]);
+        server.program = program_with_failpoints().to_owned();
+        server.kill();
+        server.restart();
+        server
+    }
+
+    fn new(program: &Path, args: &[&str], data: PathBuf) -> Self {
+        let log = tempfile::Builder::new().prefix("atoll-blackbox-log-").tempfile_in("/var/tmp").expect("a file");
+        let (_file, log) = log.keep().expect("keep a file");
+        let mut server = Self {
+            program: program.to_owned(),
+            args: args.iter().map(|&arg| arg.to_owned()).collect(),
+            data,
+            dir: None,
+            log,
+            child: None,
+            url: String::new(),
+            key: String::new(),
+            client: Client::new("http://127.0.0.1:1", &Secret::new("none")).expect("a client"),
+            http: reqwest::Client::new(),
+            panics_are_wanted: false,
+            finished: false,
+        };
+        let (url, key) = server.launch("127.0.0.1:0", "");
+        server.key = key.expect("the first start makes a key");
+        server.client = Client::new(&url, &Secret::new(server.key.clone())).expect("a client");
+        server.url = url;
+        server
+    }
+
+    /// Starts the process and waits for its one line.
+    fn launch(&mut self, listen: &str, failpoints: &str) -> (String, Option<String>) {
+        let log = File::options().append(true).create(true).open(&self.log).expect("a log");
+        let mut command = command(&self.program);
+        command.args(["serve", "--ready-json", "--ready", "1", "--listen", listen, "--data-dir"]).arg(&self.data);
+        command.args(&self.args).env("ATOLL_FAILPOINTS", failpoints);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .expect("start the server");
+        let stdout = child.stdout.take().expect("a pipe");
+        self.child = Some(child);
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).expect("read the line of the server");
+        let ready: Value = serde_json::from_str(&line)
+            .unwrap_or_else(|error| panic!("'{line}' is not what a server says: {error}\n{}", self.log()));
+        (ready["url"].as_str().expect("a url").to_owned(), ready["api_key"].as_str().map(str::to_owned))
+    }
+
+    /// What it logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Its data directory.
+    #[must_use]
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// The eight digits that name its things on the host.
+    #[must_use]
+    pub fn installation(&self) -> String {
+        fs::read_to_string(self.data.join("installation")).expect("the installation's name").trim().to_owned()
+    }
+
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.as_ref().expect("a running server").id()).expect("a pid")
+    }
+
+    /// Whether it was started and not killed since.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("kill the server");
+            child.wait().expect("wait for the server");
+        }
+    }
+
+    /// Waits until it has ended by itself.
+    pub fn wait_end(&mut self) -> ExitStatus {
+        let mut child = self.child.take().expect("a running server");
+        let start = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().expect("wait for the server") {
+                return status;
+            }
+            if start.elapsed() > DEADLINE {
+                self.child = Some(child);
+                panic!("the server does not end\n{}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// SIGTERM, then waits for its end.
+    pub fn stop(&mut self) -> ExitStatus {
+        let pid = rustix::process::Pid::from_raw(self.pid()).expect("a pid");
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("stop the server");
+        self.wait_end()
+    }
+
+    /// Starts it again on the same address.
+    pub fn restart(&mut self) {
+        self.restart_with("");
+    }
+
+    /// Starts it again on the same address with fail points armed.
+    pub fn restart_with(&mut self, failpoints: &str) {
+        assert!(self.child.is_none(), "it runs");
+        let listen = self.url.trim_start_matches("http://").to_owned();
+        let (_url, key) = self.launch(&listen, failpoints);
+        assert_eq!(key, None, "a second start makes no key");
+    }
+
+    // === using it ===
+
+    /// A sandbox with defaults.
+    pub async fn sandbox(&self) -> Sandbox {
+        self.client.create_sandbox(&CreateSandbox::default()).await.expect("make a sandbox")
+    }
+
+    /// Starts a shell line.
+    pub async fn shell(&self, sandbox: &str, line: &str) -> String {
+        let create = CreateExec { shell: Some(line.to_owned()), ..CreateExec::default() };
+        self.client.create_exec(sandbox, &create).await.expect("start a command").exec.id
+    }
+
+    /// Runs a command to its end.
+    pub async fn run(&self, sandbox: &str, create: CreateExec) -> ExecWithOutput {
+        let create = CreateExec { wait_ms: Some(60_000), ..create };
+        self.client.create_exec(sandbox, &create).await.expect("run a command")
+    }
+
+    /// Runs a shell line to its end: exit code and both outputs.
+    pub async fn sh(&self, sandbox: &str, line: &str) -> Output {
+        let done = self.run(sandbox, CreateExec { shell: Some(line.to_owned()), ..CreateExec::default() }).await;
+        output_of(&done)
+    }
+
+    /// Runs the command line program against it.
+    #[must_use]
+    pub fn cli(&self, args: &[&str]) -> Output {
+        self.cli_with(args, b"")
+    }
+
+    /// The same, with standard input.
+    #[must_use]
+    pub fn cli_with(&self, args: &[&str], input: &[u8]) -> Output {
+        let mut child = self
+            .cli_command()
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("start the program");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        let input = input.to_vec();
+        let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
+        let output = child.wait_with_output().expect("wait for the program");
+        writer.join().expect("write a pipe");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Output { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+    }
+
+    /// The command line program, told where the server is.
+    #[must_use]
+    pub fn cli_command(&self) -> Command {
+        let mut command = command(program());
+        command.env("ATOLL_URL", &self.url).env("ATOLL_API_KEY", &self.key);
+        command
+    }
+
+    /// A raw request with the operator's key.
+    pub fn request(&self, method: &str, path: &str) -> RequestBuilder {
+        self.bare(method, path).bearer_auth(&self.key)
+    }
+
+    /// A raw request without a key.
+    pub fn bare(&self, method: &str, path: &str) -> RequestBuilder {
+        let method = Method::from_bytes(method.as_bytes()).expect("a method");
+        self.http.request(method, format!("{}{path}", self.url))
+    }
+
+    /// Sends a raw request.
+    pub async fn send(&self, request: RequestBuilder) -> Answer {
+        let response = request.timeout(DEADLINE).send().await.expect("an answer");
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let bytes = response.bytes().await.expect("a body").to_vec();
+        Answer { status, headers, bytes }
+    }
+
+    // === its end ===
+
+    /// For tests that inject panics: otherwise one in the log is a failure.
+    pub fn tolerate_panics(&mut self) {
+        self.panics_are_wanted = true;
+    }
+
+    /// Deletes every sandbox, stops the server and asserts that nothing of it is left on the host.
+    pub async fn finish(mut self) {
+        loop {
+            let page = self.client.list_sandboxes(&atoll_client::ListSandboxes::default()).await.expect("a list");
+            if page.items.is_empty() {
+                break;
+            }
+            for sandbox in page.items {
+                match self.client.delete_sandbox(&sandbox.id).await {
+                    Err(error) if error.code() == Some(atoll_core::Code::SandboxNotFound) => {}
+                    other => other.unwrap_or_else(|error| panic!("delete {}: {error}", sandbox.id)),
+                }
+            }
+        }
+        let leaks = self.client.list_leaks().await.expect("a list");
+        assert!(leaks.items.is_empty(), "the server sees leaks: {leaks:?}");
+        let panicked = !self.panics_are_wanted && self.log().contains("panicked at");
+        assert!(self.stop().success(), "the server failed:\n{}", self.log());
+        assert!(!panicked, "the server panicked:\n{}", self.log());
+        self.assert_doctor_is_content();
+        // The kernel lets go of what was kept ready a moment after the process.
+        let installation = self.installation();
+        let start = Instant::now();
+        loop {
+            let remains = host::remains(&installation, &self.data);
+            if remains.is_empty() {
+                break;
+            }
+            assert!(start.elapsed() < DEADLINE / 2, "left on the host: {remains:#?}\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.finished = true;
+    }
+
+    /// `atoll doctor --leaks` of a server that does not run.
+    pub fn assert_doctor_is_content(&self) {
+        let output = command(program())
+            .args(["doctor", "--leaks", "--json", "--data-dir"])
+            .arg(&self.data)
+            .output()
+            .expect("run the doctor");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "leaks: {text} {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !self.finished {
+            if let Some(mut child) = self.child.take() {
+                drop(child.kill());
+                drop(child.wait());
+            }
+            eprint_log(&self.log());
+            // Without its rows every sandbox is a leak, and leaks can be removed.
+            for name in ["atoll.db", "atoll.db-wal", "atoll.db-shm"] {
+                drop(fs::remove_file(self.data.join(name)));
+            }
+            let mut doctor = command(program());
+            doctor.args(["doctor", "--leaks", "--remove", "--data-dir"]).arg(&self.data);
+            drop(doctor.stdout(Stdio::null()).status());
+        }
+        drop(fs::remove_file(&self.log));
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "shown with the test that failed")]
+fn eprint_log(log: &str) {
+    eprintln!("--- the server's log ---\n{log}");
+}
+
+/// Code and outputs of an exec that was waited for.
+fn output_of(done: &ExecWithOutput) -> Output {
+    let mut output = Output { code: None, stdout: String::new(), stderr: String::new() };
+    output.code = done.exec.exit.as_ref().and_then(|exit| exit.code);
+    for chunk in done.output.iter().flatten() {
+        let bytes = chunk.bytes().expect("a chunk");
+        let text = String::from_utf8_lossy(&bytes);
+        match chunk.stream {
+            OutputStream::Stdout => output.stdout.push_str(&text),
+            OutputStream::Stderr => output.stderr.push_str(&text),
+        }
+    }
+    output
+}
