@@ -31,7 +31,8 @@ pub(crate) fn store_error(error: StoreError) -> Error {
             .hint("choose another name, or delete the sandbox that has it"),
         StoreError::Nul => Error::new(Code::InvalidArgument, "a text contains a NUL byte"),
         StoreError::Conflict => {
-            Error::new(Code::InvalidState, "it was changed by somebody else at the same time").hint("try again")
+            Error::new(Code::InvalidState, "it was changed by somebody else at the same time")
+                .hint("try again")
         }
         StoreError::Unavailable { .. } => {
             tracing::error!(error = chain(&error), "the database does not answer");
@@ -48,17 +49,19 @@ pub(crate) fn isolation_error(error: &IsolationError) -> Error {
     let detail = error.source().map(|source| format!(": {source}")).unwrap_or_default();
     match error {
         IsolationError::Gone => Error::new(Code::SandboxFailed, "the sandbox is not alive"),
-        IsolationError::Unavailable(why) => {
-            Error::new(Code::IsolationUnavailable, format!("this host cannot run this isolation level: {why}"))
-                .hint("'atoll doctor' says what is missing")
-        }
+        IsolationError::Unavailable(why) => Error::new(
+            Code::IsolationUnavailable,
+            format!("this host cannot run this isolation level: {why}"),
+        )
+        .hint("'atoll doctor' says what is missing"),
         IsolationError::Unenforceable(why) => {
             Error::new(Code::LimitUnenforceable, format!("a limit cannot be enforced on this host: {why}"))
                 .hint("'atoll doctor' says what is missing")
         }
         IsolationError::HostFull { what, .. } => {
             tracing::error!(error = chain(error), "the host is full");
-            Error::new(Code::HostDiskFull, format!("the host is out of {what}")).hint("free some, then try again")
+            Error::new(Code::HostDiskFull, format!("the host is out of {what}"))
+                .hint("free some, then try again")
         }
         IsolationError::BadRoot(why) => {
             Error::new(Code::ImageInvalid, format!("the image cannot be used as a root: {why}"))
@@ -111,7 +114,9 @@ pub fn guest_error(error: GuestError) -> Error {
     let error = Error::new(code, message);
     match reason {
         Reason::NoSpace => error.hint("delete files in the sandbox, or create one with a larger disk"),
-        Reason::NoProcesses => error.hint("end some processes, or create a sandbox with a larger 'pids' limit"),
+        Reason::NoProcesses => {
+            error.hint("end some processes, or create a sandbox with a larger 'pids' limit")
+        }
         Reason::NoMemory => error.hint("end some processes, or raise the sandbox's memory limit"),
         Reason::CwdNotFound => error.hint("create the directory first, or leave 'cwd' out"),
         Reason::UserNotFound => error.hint("name a user of the image, or a numeric id"),

@@ -14,9 +14,12 @@ impl Engine {
     /// # Errors
     /// [`atoll_core::Code::StoreUnavailable`].
     pub async fn images_in_use(&self) -> Result<BTreeSet<Digest>> {
-        let sandboxes = self.inner.all_sandboxes().into_iter().filter_map(|sandbox| sandbox.record().image_digest);
-        let mut used: BTreeSet<Digest> =
-            sandboxes.filter_map(|digest| self.inner.images.resolve(&digest).ok()).map(|image| image.digest.clone()).collect();
+        let sandboxes =
+            self.inner.all_sandboxes().into_iter().filter_map(|sandbox| sandbox.record().image_digest);
+        let mut used: BTreeSet<Digest> = sandboxes
+            .filter_map(|digest| self.inner.images.resolve(&digest).ok())
+            .map(|image| image.digest.clone())
+            .collect();
         for template in self.inner.store.list_templates(None).await.map_err(store_error)? {
             if let Ok(image) = self.inner.images.resolve(&template.spec.image) {
                 used.insert(image.digest.clone());

@@ -25,7 +25,12 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] naming the field.
-    pub async fn put_registry(&self, host: &str, username: &str, password: &Secret) -> Result<RegistryRecord> {
+    pub async fn put_registry(
+        &self,
+        host: &str,
+        username: &str,
+        password: &Secret,
+    ) -> Result<RegistryRecord> {
         let host_ok = !host.is_empty()
             && host.len() <= HOST_MAX_BYTES
             && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-:[]".contains(&b));
@@ -83,8 +88,11 @@ impl Engine {
         };
         let password = self.inner.vault.unseal(&context(&host), &record.sealed).map_err(|error| {
             tracing::error!(%error, "stored credentials cannot be opened");
-            Error::new(Code::Internal, format!("the stored credentials for '{}' cannot be opened", shorten(&host)))
-                .hint("was the key file replaced? store them again with 'atoll registry login'")
+            Error::new(
+                Code::Internal,
+                format!("the stored credentials for '{}' cannot be opened", shorten(&host)),
+            )
+            .hint("was the key file replaced? store them again with 'atoll registry login'")
         })?;
         Ok(Some(Credentials::Basic { username: record.username, password }))
     }

@@ -44,10 +44,12 @@ pub(super) fn parse(text: &str) -> Result<i32> {
     let upper = text.to_ascii_uppercase();
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);
     let by_name = NAMES.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);
-    by_name.or_else(|| text.parse().ok()).filter(|number| (1..=SIGNAL_MAX).contains(number)).ok_or_else(|| {
-        Error::invalid("signal", format_args!("'{}' is not a signal", atoll_core::error::shorten(text)))
-            .hint("write a name such as TERM or a number from 1 to 64")
-    })
+    by_name.or_else(|| text.parse().ok()).filter(|number| (1..=SIGNAL_MAX).contains(number)).ok_or_else(
+        || {
+            Error::invalid("signal", format_args!("'{}' is not a signal", atoll_core::error::shorten(text)))
+                .hint("write a name such as TERM or a number from 1 to 64")
+        },
+    )
 }
 
 #[cfg(test)]
