@@ -69,22 +69,6 @@ impl Store {
         Ok(page(items, limit, |exec| Cursor::new(exec.created_ms, exec.id.to_string())))
     }
 
-    /// Records that an exec runs. Says whether this changed it: not if it runs or has ended already.
-    ///
-    /// # Errors
-    /// [`StoreError::NotFound`].
-    pub async fn set_exec_running(&self, id: &ExecId, pid: u32) -> Result<bool, StoreError> {
-        const SQL: &str = "UPDATE execs SET state = 'running', pid = $2 WHERE id = $1 AND state = 'starting'";
-        let (id, values) = (id.clone(), args![id.as_str(), pid]);
-        self.write(move |mut conn| {
-            Box::pin(async move {
-                let count = conn.execute(SQL, values).await?;
-                was_changed(&mut conn, count, &id).await
-            })
-        })
-        .await
-    }
-
     /// Records how an exec ended: as lost when its sandbox died, else as exited. The first end stands;
     /// says whether this was it.
     ///
@@ -94,12 +78,13 @@ impl Store {
         &self,
         id: &ExecId,
         exit: &Exit,
+        pid: Option<u32>,
         output_bytes: u64,
         ended_ms: u64,
     ) -> Result<bool, StoreError> {
-        const SQL: &str = "UPDATE execs SET state = $2, exit = $3, output_bytes = $4, ended_ms = $5 \
+        const SQL: &str = "UPDATE execs SET state = $2, exit = $3, pid = $4, output_bytes = $5, ended_ms = $6 \
              WHERE id = $1 AND state IN ('starting', 'running')";
-        let values = args![id.as_str(), end_state(exit).as_str(), json(exit)?, output_bytes, ended_ms];
+        let values = args![id.as_str(), end_state(exit).as_str(), json(exit)?, pid, output_bytes, ended_ms];
         let id = id.clone();
         self.write(move |mut conn| {
             Box::pin(async move {
@@ -122,14 +107,15 @@ impl Store {
         ids(&rows)
     }
 
-    /// Every exec that has not ended, the oldest first: what recovery starts from.
+    /// Every exec of a sandbox that has not ended, the oldest first: what recovery starts from.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] when a row cannot be read.
-    pub async fn open_execs(&self) -> Result<Vec<ExecRecord>, StoreError> {
-        const SQL: &str =
-            "SELECT * FROM execs WHERE state IN ('starting', 'running') ORDER BY created_ms, id";
-        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
+    pub async fn open_execs(&self, sandbox: &SandboxId) -> Result<Vec<ExecRecord>, StoreError> {
+        const SQL: &str = "SELECT * FROM execs WHERE sandbox_id = $1 AND state IN ('starting', 'running') \
+             ORDER BY created_ms, id";
+        let values = args![sandbox.as_str()];
+        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
         rows.into_iter().map(decode).collect()
     }
 

@@ -83,7 +83,7 @@ impl OutputReader {
             let Source::Live(progress) = &mut self.source else {
                 return Err(Error::new(Code::Internal, "an ended exec has no end"));
             };
-            if progress.changed().await.is_err() {
+            if progress.borrow().stopped || progress.changed().await.is_err() {
                 return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
             }
         }

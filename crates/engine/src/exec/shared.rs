@@ -19,6 +19,15 @@ pub(crate) struct Progress {
     pub(crate) exit: Option<Exit>,
     pub(crate) ended_ms: Option<u64>,
     pub(crate) extent: Extent,
+    /// The server stops: the exec goes on, but nothing more will be published here.
+    pub(crate) stopped: bool,
+}
+
+impl Progress {
+    /// Whether there is nothing more to wait for.
+    pub(crate) const fn is_over(&self) -> bool {
+        self.state.is_final() || self.stopped
+    }
 }
 
 /// An exec, for readers.
@@ -61,6 +70,7 @@ impl ExecShared {
             exit: record.exit.clone(),
             ended_ms: record.ended_ms,
             extent,
+            stopped: false,
         };
         Arc::new(Self {
             record,
