@@ -61,26 +61,27 @@ impl std::fmt::Debug for Disks {
 pub(crate) struct Disk {
     /// The mount, attached nowhere.
     pub(crate) mount: OwnedFd,
-    /// Number of its loop device.
-    pub(crate) loop_number: u32,
-    /// Its image, until somebody moves it away.
-    image: Option<PathBuf>,
+    image: Image,
 }
+
+/// The image of a disk: removed when dropped, unless somebody has moved it away.
+#[derive(Debug)]
+struct Image(Option<PathBuf>);
 
 impl Disk {
     /// Moves the image to `path`, on the same file system, and leaves it to whoever cleans up there.
     pub(crate) fn move_image(&mut self, path: &Path) -> Result<(), IsolationError> {
-        if let Some(image) = &self.image {
+        if let Some(image) = &self.image.0 {
             std::fs::rename(image, path).step("move a disk image to its sandbox")?;
-            self.image = None;
+            self.image.0 = None;
         }
         Ok(())
     }
 }
 
-impl Drop for Disk {
+impl Drop for Image {
     fn drop(&mut self) {
-        if let Some(image) = &self.image
+        if let Some(image) = &self.0
             && let Err(error) = std::fs::remove_file(image)
         {
             tracing::warn!(image = %image.display(), %error, "cannot remove an unused disk image");
@@ -111,7 +112,7 @@ impl Disks {
             File::options().read(true).write(true).create_new(true).open(&path).step("make a disk image")?;
         let written = template.write_to(&image, bytes).step("write a disk image");
         match written.and_then(|()| attach(&image)) {
-            Ok((mount, loop_number)) => Ok(Disk { mount, loop_number, image: Some(path) }),
+            Ok(mount) => Ok(Disk { mount, image: Image(Some(path)) }),
             Err(error) => {
                 std::fs::remove_file(&path).step("remove a disk image that was not needed")?;
                 Err(error)
@@ -215,7 +216,7 @@ fn read_blocks(image: &File, from: u64, to: u64, blocks: &mut Vec<(u64, Vec<u8>)
 }
 
 /// Binds an image to a loop device and mounts it nowhere.
-fn attach(image: &File) -> Result<(OwnedFd, u32), IsolationError> {
+fn attach(image: &File) -> Result<OwnedFd, IsolationError> {
     let rdwr = OFlags::RDWR | OFlags::CLOEXEC;
     let control = rustix::fs::open("/dev/loop-control", rdwr, Mode::empty()).map_err(no_loop)?;
     for _ in 0..LOOP_TRIES {
@@ -223,7 +224,7 @@ fn attach(image: &File) -> Result<(OwnedFd, u32), IsolationError> {
         let path = format!("/dev/loop{number}");
         let device = rustix::fs::open(&path, rdwr, Mode::empty()).map_err(no_loop)?;
         match sys::loop_configure(device.as_fd(), image.as_fd()) {
-            Ok(()) => return Ok((mount(&path)?, number)),
+            Ok(()) => return mount(&path),
             Err(Errno::BUSY) => {}
             Err(error) => return Err(no_loop(error)),
         }
@@ -241,15 +242,18 @@ fn no_loop(error: Errno) -> IsolationError {
 fn mount(device: &str) -> Result<OwnedFd, IsolationError> {
     let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).step("open the file system type ext4")?;
     fsconfig_set_string(&context, "source", device).step("name the device of a disk")?;
-    // The inode tables are holes and read as zeros: no thread needs to write them.
-    fsconfig_set_flag(&context, "noinit_itable").step("set an option of a disk")?;
+    // The inode tables are holes and read as zeros: no thread needs to write them. And a disk does not
+    // survive a crash of the host, its sandbox having died with it, so nobody waits for the host's own.
+    for option in ["noinit_itable", "nobarrier"] {
+        fsconfig_set_flag(&context, option).step("set an option of a disk")?;
+    }
     fsconfig_create(&context).step("mount a disk")?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOATIME;
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step("mount a disk")
 }
 
 /// The image behind a loop device, if it has one now. ` (deleted)` follows a path that is no more.
-pub(crate) fn loop_image(number: u32) -> Option<String> {
+fn loop_image(number: u32) -> Option<String> {
     let path = format!("/sys/block/loop{number}/loop/backing_file");
     std::fs::read_to_string(path).ok().map(|text| text.trim_end().to_owned())
 }
