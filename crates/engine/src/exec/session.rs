@@ -149,12 +149,15 @@ impl Session {
     /// `None`: it is not ours to run: another exec has the key, or it ended without running.
     async fn insert_and_start(&mut self) -> Result<Option<ExecStream>> {
         let record = self.exec.inserted();
-        let inserted = self.inner.store.insert_exec(record).await.map_err(|error| match error {
-            StoreError::NotFound => SandboxId::not_found(self.sandbox.id.as_str()),
-            error => store_error(error),
+        let inserted = self.inner.store.insert_exec(record).await.map_err(|error| {
+            if matches!(error, StoreError::NotFound) {
+                return SandboxId::not_found(self.sandbox.id.as_str());
+            }
+            store_error(error)
         })?;
         if let Insertion::Existing(other) = inserted {
             self.exec.progress.send_modify(|progress| progress.state = ExecState::Lost);
+            self.leave();
             self.exec.started.send_replace(Some(Started::Existing(other)));
             return Ok(None);
         }
@@ -211,7 +214,7 @@ impl Session {
             match client.start_exec(start_message(self.exec.inserted())).await {
                 // A connection that breaks inside a message looks like a broken protocol.
                 Err(GuestError::Closed | GuestError::Protocol(_)) if tries < START_TRIES_MAX_COUNT => {
-                    last = number
+                    last = number;
                 }
                 other => return other,
             }

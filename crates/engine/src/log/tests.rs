@@ -8,14 +8,12 @@ use proptest::prelude::*;
 use super::segment::{data_path, index_path, list};
 use super::{Extent, LogReader, LogWriter, Piece};
 
-fn read_all(
-    dir: &Path,
-    from: u64,
-    extent: Extent,
-    max: usize,
-) -> (Vec<(OutputStream, Vec<u8>)>, Vec<(u64, u64)>) {
+type Output = Vec<(OutputStream, Vec<u8>)>;
+type Gaps = Vec<(u64, u64)>;
+
+fn read_all(dir: &Path, from: u64, extent: Extent, max: usize) -> (Output, Gaps) {
     let mut reader = LogReader::new(dir, from);
-    let (mut output, mut gaps) = (Vec::<(OutputStream, Vec<u8>)>::new(), Vec::new());
+    let (mut output, mut gaps) = (Output::new(), Gaps::new());
     while let Some(piece) = reader.next_piece(extent, max).unwrap() {
         match piece {
             Piece::Gap { from, to } => gaps.push((from, to)),
