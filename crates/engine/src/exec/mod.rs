@@ -6,6 +6,7 @@
 //! offset where its log ends.
 
 mod calls;
+mod disk;
 mod output;
 mod session;
 mod shared;

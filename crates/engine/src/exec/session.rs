@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::exec::{ExecState, Exit, ExitContext, ExitReason, OutputStream, classify};
+use atoll_core::exec::{ExecState, Exit, ExitContext, ExitReason, classify};
 use atoll_core::id::SandboxId;
 use atoll_core::limits::EXECS_KEPT_MAX_COUNT;
 use atoll_core::{Code, Error, Result};
@@ -21,6 +21,7 @@ use crate::errors::{chain, guest_error, store_error};
 use crate::log::LogWriter;
 use crate::sandbox::SandboxShared;
 
+use super::disk::{append_from, blocking, blocking_with, host_error};
 use super::shared::{ExecShared, Progress, Started};
 
 pub(super) const SIGKILL: i32 = 9;
@@ -149,12 +150,15 @@ impl Session {
     /// `None`: it is not ours to run: another exec has the key, or it ended without running.
     async fn insert_and_start(&mut self) -> Result<Option<ExecStream>> {
         let record = self.exec.inserted();
-        let inserted = self.inner.store.insert_exec(record).await.map_err(|error| match error {
-            StoreError::NotFound => SandboxId::not_found(self.sandbox.id.as_str()),
-            error => store_error(error),
+        let inserted = self.inner.store.insert_exec(record).await.map_err(|error| {
+            if matches!(error, StoreError::NotFound) {
+                return SandboxId::not_found(self.sandbox.id.as_str());
+            }
+            store_error(error)
         })?;
         if let Insertion::Existing(other) = inserted {
             self.exec.progress.send_modify(|progress| progress.state = ExecState::Lost);
+            self.leave();
             self.exec.started.send_replace(Some(Started::Existing(other)));
             return Ok(None);
         }
@@ -211,7 +215,7 @@ impl Session {
             match client.start_exec(start_message(self.exec.inserted())).await {
                 // A connection that breaks inside a message looks like a broken protocol.
                 Err(GuestError::Closed | GuestError::Protocol(_)) if tries < START_TRIES_MAX_COUNT => {
-                    last = number
+                    last = number;
                 }
                 other => return other,
             }
@@ -536,49 +540,6 @@ async fn at(deadline: Option<Instant>) {
 
 async fn oom_kills(sandbox: &SandboxShared) -> u64 {
     sandbox.driver().oom_kills(&sandbox.id).await.unwrap_or(0)
-}
-
-/// Appends what of `pieces` the log does not have yet; they begin at `base`.
-fn append_from(log: &mut LogWriter, base: u64, pieces: &[(bool, Bytes)]) -> io::Result<()> {
-    let mut at = base;
-    for (stderr, bytes) in pieces {
-        let have =
-            usize::try_from(log.extent().end.saturating_sub(at)).unwrap_or(usize::MAX).min(bytes.len());
-        let stream = if *stderr { OutputStream::Stderr } else { OutputStream::Stdout };
-        log.append(stream, &bytes[have..])?;
-        at += bytes.len() as u64;
-    }
-    Ok(())
-}
-
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| Err(io::Error::other(panic)))
-}
-
-/// Lends a writer to a blocking thread.
-async fn blocking_with(
-    mut log: LogWriter,
-    work: impl FnOnce(&mut LogWriter) -> io::Result<()> + Send + 'static,
-) -> (LogWriter, io::Result<()>) {
-    let done = tokio::task::spawn_blocking(move || {
-        let outcome = work(&mut log);
-        (log, outcome)
-    });
-    match done.await {
-        Ok(done) => done,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime ends, and this task with it.
-            Err(_cancelled) => std::future::pending().await,
-        },
-    }
-}
-
-pub(super) fn host_error(error: &io::Error) -> Error {
-    tracing::error!(%error, "an output log cannot be opened");
-    Error::new(Code::Internal, "the host cannot keep the output log")
 }
 
 fn start_message(record: &ExecRecord) -> StartExec {

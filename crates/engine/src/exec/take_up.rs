@@ -14,7 +14,8 @@ use crate::errors::{chain, guest_error, store_error};
 use crate::log;
 use crate::sandbox::{SandboxShared, wait_for_guest};
 
-use super::session::{SIGKILL, blocking, host_error, spawn_taken_up};
+use super::disk::{blocking, host_error};
+use super::session::{SIGKILL, spawn_taken_up};
 use super::shared::{ExecShared, Started};
 
 /// Connections on which it is tried, and the pause between.

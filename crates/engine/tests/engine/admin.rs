@@ -68,7 +68,7 @@ fn keys_run_out_and_names_are_checked() {
     let world = World::new();
     let server = world.start();
     let create = |name: &str, ttl_ms| server.run(server.engine.create_key(name, KeyScope::Read, ttl_ms));
-    let brief = create("brief", Some(200)).unwrap();
+    let brief = create("brief", Some(3000)).unwrap();
     let verify = || server.run(async { server.engine.verify_key(brief.secret.reveal()) });
     verify().unwrap();
     until("it has run out", || verify().is_err());

@@ -23,8 +23,10 @@ fn idle(ms: u64) -> SandboxDraft {
 fn time_to_live_ends_the_busy_and_the_failed() {
     let world = World::new();
     let server = world.start();
-    let busy = server.create(ttl(300)).unwrap().id;
+    let busy = server.sandbox().id;
     server.exec(&busy, argv(&["sleep", "1000"])).unwrap();
+    let soon = SandboxUpdate { ttl_ms: Some(Some(100)), ..SandboxUpdate::default() };
+    server.run(server.engine.update_sandbox(busy.as_str(), soon)).unwrap();
     let failed = server.create(ttl(300)).unwrap().id;
     world.host.die(&failed, Death::Exited);
     let stays = server.create(ttl(1_000_000)).unwrap().id;
@@ -52,11 +54,13 @@ fn only_the_idle_are_idle() {
     const IDLE_MS: u64 = 150;
     let world = World::new();
     let server = world.start();
-    let idler = server.create(idle(IDLE_MS)).unwrap().id;
-    let busy = server.create(idle(IDLE_MS)).unwrap().id;
-    let held = server.create(idle(IDLE_MS)).unwrap().id;
+    let [idler, busy, held] = [(); 3].map(|()| server.sandbox().id);
     let exec = server.exec(&busy, argv(&["sleep", "1000"])).unwrap();
     let lease = server.run(server.engine.guest(held.as_str())).unwrap();
+    for id in [&idler, &busy, &held] {
+        let update = SandboxUpdate { idle_timeout_ms: Some(Some(IDLE_MS)), ..SandboxUpdate::default() };
+        server.run(server.engine.update_sandbox(id.as_str(), update)).unwrap();
+    }
     server.until_state(&idler, None);
     // Both have been there for as long; give a wrong reaper the time to show itself.
     std::thread::sleep(Duration::from_millis(3 * IDLE_MS));
@@ -73,9 +77,9 @@ fn only_the_idle_are_idle() {
 fn the_time_without_a_server_is_nobodys_idleness() {
     let world = World::new();
     let server = world.start();
-    let id = server.create(idle(1000)).unwrap().id;
+    let id = server.create(idle(3000)).unwrap().id;
     server.kill();
-    std::thread::sleep(Duration::from_millis(1100));
+    std::thread::sleep(Duration::from_millis(3100));
     let server = world.start();
     assert_eq!(server.state(&id), Some(SandboxState::Running));
     server.exec(&id, argv(&["true"])).unwrap();

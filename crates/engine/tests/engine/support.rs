@@ -55,8 +55,20 @@ impl World {
         self.dir.path().join("logs")
     }
 
+    /// Waits until nothing of an earlier server has the database open: its last statement may still be
+    /// carried out on a thread of its own, which a process that was killed would not have.
+    fn until_closed(&self) {
+        let database = self.database();
+        let is_open = || {
+            let files = std::fs::read_dir("/proc/self/fd").unwrap();
+            files.flatten().any(|file| std::fs::read_link(file.path()).is_ok_and(|path| path == database))
+        };
+        until("the database is closed", || !is_open());
+    }
+
     /// Starts a server on what the ones before it left.
     pub(crate) fn start(&self) -> Server {
+        self.until_closed();
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let config = Config {
             data_dir: self.dir.path().to_owned(),
@@ -82,6 +94,7 @@ impl World {
 
     /// Works on the database while no server runs.
     pub(crate) fn edit<T>(&self, work: impl AsyncFnOnce(&Store) -> T) -> T {
+        self.until_closed();
         self.run(async {
             let store = Store::open(&StoreUrl::SqliteFile(self.database())).await.unwrap();
             let done = work(&store).await;

@@ -134,7 +134,8 @@ impl FakeHost {
         }
     }
 
-    /// Sends garbage on the connections of an instance.
+    /// Sends garbage on the connections of an instance. While output flows the garbage may fall into
+    /// the middle of it, where it is output.
     pub fn break_protocol(&self, id: &SandboxId) {
         if let Some(instance) = self.lock().instances.get(id) {
             instance.guest.send_garbage();
