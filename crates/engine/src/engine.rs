@@ -67,6 +67,8 @@ pub(crate) struct Inner {
     pub(crate) creates: Semaphore,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
+    /// Cancelled when the server begins to let go of its clients.
+    pub(crate) draining: CancellationToken,
     table: Mutex<Table>,
 }
 
@@ -101,6 +103,7 @@ impl Engine {
                 keys,
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
+                draining: CancellationToken::new(),
                 table: Mutex::default(),
             }),
         };
@@ -108,8 +111,15 @@ impl Engine {
         Ok(engine)
     }
 
+    /// Says that clients will be let go of because the server stops: an exec that wants to be killed when its
+    /// last client goes away goes on.
+    pub fn drain(&self) {
+        self.inner.draining.cancel();
+    }
+
     /// Stops without touching the sandboxes: they go on and are taken up at the next start.
     pub async fn shutdown(&self) {
+        self.drain();
         self.inner.shutdown.cancel();
         self.inner.tracker.close();
         self.inner.tracker.wait().await;

@@ -22,7 +22,7 @@ use crate::sandbox::SandboxShared;
 
 use super::output::OutputReader;
 use super::session;
-use super::shared::{ExecShared, ExecView, Progress, Started};
+use super::shared::{Attachment, ExecShared, ExecView, Progress, Started};
 
 /// How often a creation is tried when another exec with its key vanishes meanwhile.
 const CREATE_TRIES_MAX_COUNT: u32 = 8;
@@ -129,7 +129,9 @@ impl Engine {
             Found::Live(live) => {
                 let dir = self.inner.log_dir(sandbox_id, live.id());
                 let extent = live.view().extent;
-                (OutputReader::live(dir, offset, &live, attach), extent)
+                let draining = self.inner.draining.clone();
+                let attachment = attach.then(|| Attachment::new(Arc::clone(&live), draining));
+                (OutputReader::live(dir, offset, &live, attachment), extent)
             }
             Found::Ended(record) => {
                 let dir = self.inner.log_dir(sandbox_id, &record.id);

@@ -45,8 +45,12 @@ enum Source {
 }
 
 impl OutputReader {
-    pub(super) fn live(dir: PathBuf, offset: u64, exec: &Arc<ExecShared>, attach: bool) -> Self {
-        let attachment = attach.then(|| Attachment::new(Arc::clone(exec)));
+    pub(super) fn live(
+        dir: PathBuf,
+        offset: u64,
+        exec: &Arc<ExecShared>,
+        attachment: Option<Attachment>,
+    ) -> Self {
         Self::new(dir, offset, Source::Live(exec.progress.subscribe()), attachment)
     }
 
