@@ -7,6 +7,8 @@
     reason = "tests; no suite uses all of it"
 )]
 
+pub(crate) mod pty;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
