@@ -25,9 +25,12 @@ pub fn remains(installation: &str, data_dir: &Path) -> Vec<String> {
     }
     for tree in cgroup_roots() {
         let dir = Path::new(&tree).join(&cgroup);
-        found.extend(names(&dir).into_iter().filter(|name| dir.join(name).is_dir()).map(|name| {
-            format!("cgroup {}", dir.join(name).display())
-        }));
+        found.extend(
+            names(&dir)
+                .into_iter()
+                .filter(|name| dir.join(name).is_dir())
+                .map(|name| format!("cgroup {}", dir.join(name).display())),
+        );
     }
     for device in names(Path::new("/sys/block")) {
         let image = fs::read_to_string(format!("/sys/block/{device}/loop/backing_file")).unwrap_or_default();
@@ -44,7 +47,8 @@ pub fn remains(installation: &str, data_dir: &Path) -> Vec<String> {
 /// A process that has ended, whose parent has too: all that is missing is that the host's init takes note,
 /// and in some containers it never does.
 fn is_dead_orphan(status: &str) -> bool {
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
+    let field =
+        |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
     field("State:").starts_with('Z') && field("PPid:") == "1"
 }
 
@@ -53,7 +57,9 @@ fn is_dead_orphan(status: &str) -> bool {
 pub fn processes(sandbox: &str) -> Vec<i32> {
     let mut found: Vec<i32> = pids()
         .into_iter()
-        .filter(|pid| fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text.contains(sandbox)))
+        .filter(|pid| {
+            fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text.contains(sandbox))
+        })
         .filter(|pid| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|text| !text.is_empty()))
         .collect();
     found.sort_unstable();

@@ -50,7 +50,6 @@ impl Output {
     }
 
     /// Itself, if it succeeded.
-    #[must_use]
     pub fn ok(self) -> Self {
         assert_eq!(self.code, Some(0), "{self:?}");
         self
@@ -121,7 +120,8 @@ impl Server {
     /// Starts one with further arguments.
     #[must_use]
     pub fn with(args: &[&str]) -> Self {
-        let dir = tempfile::Builder::new().prefix("atoll-blackbox-").tempdir_in("/var/tmp").expect("a directory");
+        let dir =
+            tempfile::Builder::new().prefix("atoll-blackbox-").tempdir_in("/var/tmp").expect("a directory");
         let data = dir.path().join("data");
         let mut server = Self::new(program(), args, data);
         server.dir = Some(dir);
@@ -145,7 +145,8 @@ impl Server {
     }
 
     fn new(program: &Path, args: &[&str], data: PathBuf) -> Self {
-        let log = tempfile::Builder::new().prefix("atoll-blackbox-log-").tempfile_in("/var/tmp").expect("a file");
+        let log =
+            tempfile::Builder::new().prefix("atoll-blackbox-log-").tempfile_in("/var/tmp").expect("a file");
         let (_file, log) = log.keep().expect("keep a file");
         let mut server = Self {
             program: program.to_owned(),
@@ -172,7 +173,9 @@ impl Server {
     fn launch(&mut self, listen: &str, failpoints: &str) -> (String, Option<String>) {
         let log = File::options().append(true).create(true).open(&self.log).expect("a log");
         let mut command = command(&self.program);
-        command.args(["serve", "--ready-json", "--ready", "1", "--listen", listen, "--data-dir"]).arg(&self.data);
+        command
+            .args(["serve", "--ready-json", "--ready", "1", "--listen", listen, "--data-dir"])
+            .arg(&self.data);
         command.args(&self.args).env("ATOLL_FAILPOINTS", failpoints);
         let mut child = command
             .stdin(Stdio::null())
@@ -284,18 +287,17 @@ impl Server {
 
     /// Runs a shell line to its end: exit code and both outputs.
     pub async fn sh(&self, sandbox: &str, line: &str) -> Output {
-        let done = self.run(sandbox, CreateExec { shell: Some(line.to_owned()), ..CreateExec::default() }).await;
+        let done =
+            self.run(sandbox, CreateExec { shell: Some(line.to_owned()), ..CreateExec::default() }).await;
         output_of(&done)
     }
 
     /// Runs the command line program against it.
-    #[must_use]
     pub fn cli(&self, args: &[&str]) -> Output {
         self.cli_with(args, b"")
     }
 
     /// The same, with standard input.
-    #[must_use]
     pub fn cli_with(&self, args: &[&str], input: &[u8]) -> Output {
         let mut child = self
             .cli_command()
@@ -351,7 +353,8 @@ impl Server {
     /// Deletes every sandbox, stops the server and asserts that nothing of it is left on the host.
     pub async fn finish(mut self) {
         loop {
-            let page = self.client.list_sandboxes(&atoll_client::ListSandboxes::default()).await.expect("a list");
+            let page =
+                self.client.list_sandboxes(&atoll_client::ListSandboxes::default()).await.expect("a list");
             if page.items.is_empty() {
                 break;
             }

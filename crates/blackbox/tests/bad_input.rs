@@ -44,15 +44,50 @@ fn cases(sandbox: &str, exec: &str, running: &str) -> Vec<Case> {
         ("POST", boxes(), json!({"workdir": "relative"}), 400, "path_invalid", "workdir"),
         ("POST", boxes(), json!({"ttl_ms": 0}), 400, "invalid_argument", "ttl_ms"),
         ("POST", boxes(), json!({"ttl_ms": -1}), 400, "invalid_argument", "ttl_ms"),
-        ("POST", boxes(), json!({"idle_timeout_ms": 40_000_000_000_u64}), 400, "invalid_argument", "idle_timeout_ms"),
+        (
+            "POST",
+            boxes(),
+            json!({"idle_timeout_ms": 40_000_000_000_u64}),
+            400,
+            "invalid_argument",
+            "idle_timeout_ms",
+        ),
         ("POST", boxes(), json!({"isolation": "magic"}), 400, "invalid_argument", "isolation"),
         ("POST", boxes(), json!({"isolation": "microvm"}), 400, "invalid_argument", "container"),
-        ("POST", boxes(), json!({"resources": {"memory_bytes": 1}}), 400, "invalid_argument", "resources.memory_bytes"),
+        (
+            "POST",
+            boxes(),
+            json!({"resources": {"memory_bytes": 1}}),
+            400,
+            "invalid_argument",
+            "resources.memory_bytes",
+        ),
         ("POST", boxes(), json!({"resources": {"pids": 1}}), 400, "invalid_argument", "resources.pids"),
-        ("POST", boxes(), json!({"resources": {"cpu_millis": 1}}), 400, "invalid_argument", "resources.cpu_millis"),
-        ("POST", boxes(), json!({"resources": {"disk_bytes": 1}}), 400, "invalid_argument", "resources.disk_bytes"),
+        (
+            "POST",
+            boxes(),
+            json!({"resources": {"cpu_millis": 1}}),
+            400,
+            "invalid_argument",
+            "resources.cpu_millis",
+        ),
+        (
+            "POST",
+            boxes(),
+            json!({"resources": {"disk_bytes": 1}}),
+            400,
+            "invalid_argument",
+            "resources.disk_bytes",
+        ),
         ("POST", boxes(), json!({"resources": {"pids": "many"}}), 400, "invalid_argument", "resources.pids"),
-        ("POST", "/v1/sandboxes/batch".into(), json!({"sandboxes": vec![json!({}); 257]}), 400, "invalid_argument", "256"),
+        (
+            "POST",
+            "/v1/sandboxes/batch".into(),
+            json!({"sandboxes": vec![json!({}); 257]}),
+            400,
+            "invalid_argument",
+            "256",
+        ),
         ("GET", format!("{}?limit=0", boxes()), Value::Null, 400, "invalid_argument", "limit"),
         ("GET", format!("{}?limit=1001", boxes()), Value::Null, 400, "invalid_argument", "limit"),
         ("GET", format!("{}?cursor=nonsense", boxes()), Value::Null, 400, "invalid_argument", "cursor"),
@@ -64,7 +99,14 @@ fn cases(sandbox: &str, exec: &str, running: &str) -> Vec<Case> {
         ("DELETE", none(), Value::Null, 404, "sandbox_not_found", ""),
         ("PATCH", none(), json!({}), 404, "sandbox_not_found", ""),
         ("PATCH", s(""), json!({"ttl_ms": "soon"}), 400, "invalid_argument", "ttl_ms"),
-        ("PATCH", s(""), json!({"resources": {"disk_bytes": 1 << 30}}), 400, "invalid_argument", "disk_bytes"),
+        (
+            "PATCH",
+            s(""),
+            json!({"resources": {"disk_bytes": 1 << 30}}),
+            400,
+            "invalid_argument",
+            "disk_bytes",
+        ),
         ("GET", "/v1/sandboxes/no-such-name/metrics".into(), Value::Null, 404, "sandbox_not_found", ""),
         // execs
         ("POST", s("/execs"), json!({}), 400, "invalid_argument", "argv"),
@@ -76,12 +118,47 @@ fn cases(sandbox: &str, exec: &str, running: &str) -> Vec<Case> {
         ("POST", s("/execs"), json!({"shell": "true", "cwd": "/etc/passwd"}), 422, "cwd_not_found", "cwd"),
         ("POST", s("/execs"), json!({"shell": "true", "cwd": "rel"}), 400, "path_invalid", "cwd"),
         ("POST", s("/execs"), json!({"shell": "true", "user": "nobody-here"}), 422, "user_not_found", "user"),
-        ("POST", s("/execs"), json!({"shell": "true", "user": "root:nogroup-here"}), 422, "user_not_found", "group"),
+        (
+            "POST",
+            s("/execs"),
+            json!({"shell": "true", "user": "root:nogroup-here"}),
+            422,
+            "user_not_found",
+            "group",
+        ),
         ("POST", s("/execs"), json!({"shell": "true", "env": {"": "x"}}), 400, "invalid_argument", "env"),
-        ("POST", s("/execs"), json!({"shell": "true", "wait_ms": 60_001}), 400, "invalid_argument", "wait_ms"),
-        ("POST", s("/execs"), json!({"shell": "true", "tty": {"cols": 0, "rows": 1}}), 400, "invalid_argument", "tty"),
-        ("POST", s("/execs"), json!({"shell": "true", "keep_output_bytes": 1}), 400, "invalid_argument", "keep_output_bytes"),
-        ("POST", s("/execs"), json!({"shell": "true", "idempotency_key": long}), 400, "invalid_argument", "idempotency_key"),
+        (
+            "POST",
+            s("/execs"),
+            json!({"shell": "true", "wait_ms": 60_001}),
+            400,
+            "invalid_argument",
+            "wait_ms",
+        ),
+        (
+            "POST",
+            s("/execs"),
+            json!({"shell": "true", "tty": {"cols": 0, "rows": 1}}),
+            400,
+            "invalid_argument",
+            "tty",
+        ),
+        (
+            "POST",
+            s("/execs"),
+            json!({"shell": "true", "keep_output_bytes": 1}),
+            400,
+            "invalid_argument",
+            "keep_output_bytes",
+        ),
+        (
+            "POST",
+            s("/execs"),
+            json!({"shell": "true", "idempotency_key": long}),
+            400,
+            "invalid_argument",
+            "idempotency_key",
+        ),
         ("GET", s("/execs/ex00000000000000000000"), Value::Null, 404, "exec_not_found", ""),
         ("GET", s("/execs/nonsense"), Value::Null, 404, "exec_not_found", "nonsense"),
         ("GET", s("/execs?state=dancing"), Value::Null, 400, "invalid_argument", "state"),
@@ -119,20 +196,55 @@ fn cases(sandbox: &str, exec: &str, running: &str) -> Vec<Case> {
         ("POST", s("/files/mkdir"), json!({"path": "/etc"}), 409, "file_exists", ""),
         ("POST", s("/files/mkdir"), json!({"path": "/no/such/dir"}), 404, "file_not_found", ""),
         ("POST", s("/files/move"), json!({"from": "/no", "to": "/tmp/x"}), 404, "file_not_found", ""),
-        ("POST", s("/files/move"), json!({"from": "/etc/passwd", "to": "/etc/group", "no_replace": true}), 409, "file_exists", ""),
+        (
+            "POST",
+            s("/files/move"),
+            json!({"from": "/etc/passwd", "to": "/etc/group", "no_replace": true}),
+            409,
+            "file_exists",
+            "",
+        ),
         ("POST", s("/files/chmod"), json!({"path": "/tmp"}), 400, "invalid_argument", "mode"),
         ("POST", s("/files/chmod"), json!({"path": "/tmp", "mode": "9"}), 400, "invalid_argument", "mode"),
         ("GET", s("/archive?path=/no/such"), Value::Null, 404, "file_not_found", ""),
         ("GET", s("/watch?path=/no/such"), Value::Null, 404, "file_not_found", ""),
         // templates
         ("POST", "/v1/templates".into(), json!({"name": "t"}), 400, "invalid_argument", "image"),
-        ("POST", "/v1/templates".into(), json!({"name": "T!", "image": "host"}), 400, "invalid_argument", "name"),
+        (
+            "POST",
+            "/v1/templates".into(),
+            json!({"name": "T!", "image": "host"}),
+            400,
+            "invalid_argument",
+            "name",
+        ),
         ("GET", "/v1/templates/nope".into(), Value::Null, 404, "template_not_found", "nope"),
         ("DELETE", "/v1/templates/nope".into(), Value::Null, 404, "template_not_found", "nope"),
         // images and registries
-        ("POST", "/v1/images/pull".into(), json!({"reference": "127.0.0.1:1/x:y"}), 502, "registry_unavailable", "127.0.0.1:1"),
-        ("POST", "/v1/images/pull".into(), json!({"reference": "UPPER CASE"}), 400, "invalid_argument", "reference"),
-        ("POST", "/v1/images/pull".into(), json!({"reference": "127.0.0.1:1/x:y", "platform": "pdp11"}), 400, "invalid_argument", "platform"),
+        (
+            "POST",
+            "/v1/images/pull".into(),
+            json!({"reference": "127.0.0.1:1/x:y"}),
+            502,
+            "registry_unavailable",
+            "127.0.0.1:1",
+        ),
+        (
+            "POST",
+            "/v1/images/pull".into(),
+            json!({"reference": "UPPER CASE"}),
+            400,
+            "invalid_argument",
+            "reference",
+        ),
+        (
+            "POST",
+            "/v1/images/pull".into(),
+            json!({"reference": "127.0.0.1:1/x:y", "platform": "pdp11"}),
+            400,
+            "invalid_argument",
+            "platform",
+        ),
         ("POST", "/v1/images/pull".into(), json!({}), 400, "invalid_argument", "reference"),
         ("DELETE", "/v1/images/no/such:image".into(), Value::Null, 404, "image_not_found", ""),
         ("DELETE", "/v1/registries/no.such.host".into(), Value::Null, 404, "registry_not_found", ""),
@@ -164,7 +276,8 @@ async fn every_refusal_has_its_code_and_changes_nothing() {
         }
         let answer = server.send(request).await;
         let error = answer.json();
-        let text = format!("{} {}", error["message"].as_str().unwrap_or(""), error["hint"].as_str().unwrap_or(""));
+        let text =
+            format!("{} {}", error["message"].as_str().unwrap_or(""), error["hint"].as_str().unwrap_or(""));
         let id = answer.headers.get("x-request-id").and_then(|id| id.to_str().ok());
         let good = answer.status == status
             && error["code"] == code
@@ -173,7 +286,11 @@ async fn every_refusal_has_its_code_and_changes_nothing() {
             && id.is_some_and(|id| error["request_id"] == id)
             && text.len() < 1000;
         if !good {
-            wrong.push(format!("{method} {path:.90} {body:.90}: want {status} {code} naming '{names}', got {} {}", answer.status, answer.text()));
+            wrong.push(format!(
+                "{method} {path:.90} {body:.90}: want {status} {code} naming '{names}', got {} {}",
+                answer.status,
+                answer.text()
+            ));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -198,19 +315,43 @@ async fn bodies_that_are_no_bodies() {
     ];
     for (path, body, status, code) in cases {
         let answer = server.send(server.request("POST", path).body(body)).await;
-        assert_eq!((answer.status, answer.json()["code"].as_str()), (status, Some(code)), "{path}: {}", answer.text());
+        assert_eq!(
+            (answer.status, answer.json()["code"].as_str()),
+            (status, Some(code)),
+            "{path}: {}",
+            answer.text()
+        );
     }
     let stdin = format!("/v1/sandboxes/{sandbox}/execs/{}/stdin", server.shell(&sandbox, "sleep 100").await);
     let answer = server.send(server.request("POST", &stdin).body(vec![0; (1 << 20) + 1])).await;
-    assert_eq!((answer.status, answer.json()["code"].as_str()), (413, Some("too_large")), "{}", answer.text());
+    assert_eq!(
+        (answer.status, answer.json()["code"].as_str()),
+        (413, Some("too_large")),
+        "{}",
+        answer.text()
+    );
     let garbage = format!("/v1/sandboxes/{sandbox}/archive?path=/tmp");
     let answer = server.send(server.request("PUT", &garbage).body("this is no tar")).await;
-    assert_eq!((answer.status, answer.json()["code"].as_str()), (400, Some("path_invalid")), "{}", answer.text());
+    assert_eq!(
+        (answer.status, answer.json()["code"].as_str()),
+        (400, Some("path_invalid")),
+        "{}",
+        answer.text()
+    );
     // Members that lead out of the directory are refused, and nothing of them is written.
     for name in ["../escaped", "/tmp/../escaped", "a/../../escaped"] {
         let tar = atoll_testing::tar_of(&[atoll_testing::Entry::file(name, b"x")]);
-        let answer = server.send(server.request("PUT", &format!("/v1/sandboxes/{sandbox}/archive?path=/home/user")).body(tar)).await;
-        assert_eq!((answer.status, answer.json()["code"].as_str()), (400, Some("path_invalid")), "{name}: {}", answer.text());
+        let answer = server
+            .send(
+                server.request("PUT", &format!("/v1/sandboxes/{sandbox}/archive?path=/home/user")).body(tar),
+            )
+            .await;
+        assert_eq!(
+            (answer.status, answer.json()["code"].as_str()),
+            (400, Some("path_invalid")),
+            "{name}: {}",
+            answer.text()
+        );
         assert_eq!(server.sh(&sandbox, "ls /home/escaped /escaped 2>/dev/null").await.stdout, "", "{name}");
     }
     server.finish().await;
@@ -221,7 +362,8 @@ async fn keys_do_what_their_scope_says() {
     let server = Server::start();
     let sandbox = server.sandbox().await.id;
     let exec = server.run(&sandbox, shell("echo x")).await.exec.id;
-    for (key, status) in [("", 401), ("nonsense", 401), ("atl_0000000000000000000000000000000000000000", 401)] {
+    for (key, status) in [("", 401), ("nonsense", 401), ("atl_0000000000000000000000000000000000000000", 401)]
+    {
         let answer = server.send(server.bare("GET", "/v1/sandboxes").bearer_auth(key)).await;
         assert_eq!((answer.status, answer.json()["code"].as_str()), (status, Some("unauthorized")));
         assert_eq!(answer.headers["www-authenticate"], "Bearer");
@@ -269,7 +411,8 @@ async fn keys_do_what_their_scope_says() {
     };
     atoll_blackbox::wait_until("a key to expire", expired).await;
     // Secrets are nowhere in the data directory, and not in the log.
-    let grep = std::process::Command::new("grep").args(["-rlF", &server.key]).arg(server.data()).output().unwrap();
+    let grep =
+        std::process::Command::new("grep").args(["-rlF", &server.key]).arg(server.data()).output().unwrap();
     assert!(grep.stdout.is_empty(), "the key is on disk: {grep:?}");
     assert!(!server.log().contains(&server.key));
     server.finish().await;
@@ -279,8 +422,11 @@ async fn keys_do_what_their_scope_says() {
 async fn other_web_sites_may_not() {
     let server = Server::start();
     let sandbox = server.sandbox().await.id;
-    let foreign = |method: &str, path: &str| server.request(method, path).header("origin", "http://evil.example");
-    for (method, path) in [("POST", "/v1/sandboxes".to_owned()), ("DELETE", format!("/v1/sandboxes/{sandbox}"))] {
+    let foreign =
+        |method: &str, path: &str| server.request(method, path).header("origin", "http://evil.example");
+    for (method, path) in
+        [("POST", "/v1/sandboxes".to_owned()), ("DELETE", format!("/v1/sandboxes/{sandbox}"))]
+    {
         let answer = server.send(foreign(method, &path).json(&json!({}))).await;
         assert_eq!((answer.status, answer.json()["code"].as_str()), (403, Some("forbidden")));
     }

@@ -135,7 +135,8 @@ async fn one_key_is_one_run() {
     let sandbox = server.sandbox().await.id;
     let create =
         CreateExec { idempotency_key: Some("k".into()), ..shell("echo ran >> /tmp/runs; cat /tmp/runs") };
-    let answers = futures::future::join_all((0..10).map(|_| server.client.create_exec(&sandbox, &create))).await;
+    let answers =
+        futures::future::join_all((0..10).map(|_| server.client.create_exec(&sandbox, &create))).await;
     let ids: std::collections::BTreeSet<String> =
         answers.into_iter().map(|answer| answer.unwrap().exec.id).collect();
     assert_eq!(ids.len(), 1);
@@ -159,7 +160,12 @@ async fn every_way_to_end_is_told_apart() {
         (shell("exit 137"), ExitReason::Exited, Some(137), None),
         (shell("kill -TERM $$"), ExitReason::Signaled, Some(143), Some(15)),
         (shell("kill -9 $$"), ExitReason::Signaled, Some(137), Some(9)),
-        (CreateExec { timeout_ms: Some(200), ..shell("sleep 1000") }, ExitReason::TimedOut, Some(137), Some(9)),
+        (
+            CreateExec { timeout_ms: Some(200), ..shell("sleep 1000") },
+            ExitReason::TimedOut,
+            Some(137),
+            Some(9),
+        ),
         (
             CreateExec { idle_timeout_ms: Some(300), ..shell("echo a; sleep 0.1; echo b; sleep 1000") },
             ExitReason::IdleTimedOut,
@@ -214,7 +220,8 @@ async fn a_kill_takes_the_whole_tree_with_it() {
 async fn signals_by_name_and_number() {
     let server = Server::start();
     let sandbox = server.sandbox().await.id;
-    let handler = "trap 'echo usr1' USR1; trap 'echo hup; exit 9' HUP; echo ready; while :; do sleep 0.05; done";
+    let handler =
+        "trap 'echo usr1' USR1; trap 'echo hup; exit 9' HUP; echo ready; while :; do sleep 0.05; done";
     let exec = server.shell(&sandbox, handler).await;
     assert_eq!(follow(&server, &sandbox, &exec, 6).await.0, b"ready\n");
     let signal = async |text: &str, tree: bool| {
@@ -295,7 +302,8 @@ async fn a_terminal_is_one_and_changes_its_size() {
     let exec = server.client.create_exec(&sandbox, &create).await.unwrap().exec.id;
     server.client.write_stdin(&sandbox, &exec, "x\n\u{4}".into(), false).await.unwrap();
     assert_eq!(outputs(&server, &sandbox, &exec).await.0, b"x\r\nx\r\nend\r\n");
-    let create = CreateExec { tty: Some(TtySize { cols: 80, rows: 24 }), ..shell("echo up; exec sleep 1000") };
+    let create =
+        CreateExec { tty: Some(TtySize { cols: 80, rows: 24 }), ..shell("echo up; exec sleep 1000") };
     let exec = server.client.create_exec(&sandbox, &create).await.unwrap().exec.id;
     follow(&server, &sandbox, &exec, 4).await;
     server.client.write_stdin(&sandbox, &exec, "\u{3}".into(), false).await.unwrap();

@@ -5,7 +5,6 @@
 mod common;
 
 use std::fs;
-use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -95,8 +94,12 @@ async fn pulled_images_run_as_they_say() {
     let create = CreateSandbox { image: Some(reference.clone()), ..CreateSandbox::default() };
     let made = server.client.create_sandbox(&create).await.unwrap();
     assert_eq!(made.image_digest.as_deref(), Some(image.digest.as_str()));
-    let seen = server.sh(&made.id, "id -u; echo $GREETING; cat hello; stat -c '%u %a' /opt/app /tmp; ls /").await;
-    assert!(seen.stdout.starts_with("1234\nfrom the image\nfrom the second layer\n1234 755\n0 1777\n"), "{seen:?}");
+    let seen =
+        server.sh(&made.id, "id -u; echo $GREETING; cat hello; stat -c '%u %a' /opt/app /tmp; ls /").await;
+    assert!(
+        seen.stdout.starts_with("1234\nfrom the image\nfrom the second layer\n1234 755\n0 1777\n"),
+        "{seen:?}"
+    );
     assert!(!seen.stdout.contains("usr\nvar\nboot"), "{seen:?}");
     // The layers of a second image that has the same ones are there already.
     let size = || fs_bytes(&server.data().join("images"));
@@ -104,8 +107,16 @@ async fn pulled_images_run_as_they_say() {
     server.cli(&["image", "pull", &other]).ok();
     assert!(size() < before + (256 << 10), "{before} and then {}", size());
     // What is written in one sandbox is in no other.
-    server.run(&made.id, atoll_api::CreateExec { user: Some("root".into()), ..shell("echo changed > /opt/app/hello") }).await;
-    assert_eq!(server.cli(&["run", "--image", &other, "--", "sh", "-c", "cat hello; echo $GREETING"]).ok().stdout, "from the second layer\nother\n");
+    server
+        .run(
+            &made.id,
+            atoll_api::CreateExec { user: Some("root".into()), ..shell("echo changed > /opt/app/hello") },
+        )
+        .await;
+    assert_eq!(
+        server.cli(&["run", "--image", &other, "--", "sh", "-c", "cat hello; echo $GREETING"]).ok().stdout,
+        "from the second layer\nother\n"
+    );
     // In use: refused. Then gone.
     let refused = server.client.remove_image(&reference).await;
     assert_eq!(code(refused), Code::ImageInUse);
@@ -137,7 +148,12 @@ async fn registries_that_ask_for_a_password_or_have_their_own_authority() {
     assert_eq!(code(pull(&server, &with("wrong")).await), Code::RegistryDenied);
     let failed = server.cli(&["image", "pull", &reference]);
     assert!(failed.code == Some(125) && failed.stderr.contains("registry login"), "{failed:?}");
-    server.cli_with(&["registry", "login", "-u", USERNAME, "--password-stdin", &locked.host()], PASSWORD.as_bytes()).ok();
+    server
+        .cli_with(
+            &["registry", "login", "-u", USERNAME, "--password-stdin", &locked.host()],
+            PASSWORD.as_bytes(),
+        )
+        .ok();
     server.cli(&["image", "pull", &reference]).ok();
     let listed = server.cli(&["--json", "registry", "ls"]).ok().stdout;
     assert!(listed.contains(USERNAME) && !listed.contains(PASSWORD), "{listed}");
@@ -155,9 +171,6 @@ async fn registries_that_ask_for_a_password_or_have_their_own_authority() {
     let missing = plain(&reference.replace("app:1", "nope:1"));
     let missing = PullImage { ca_pem: Some(tls.ca_pem()), ..missing };
     assert_eq!(code(pull(&server, &missing).await), Code::RegistryImageNotFound);
-    let foreign = Layout::new(&[vec![Entry::dir("etc")]]).config(&["--architecture=riscv64"]);
-    let foreign = Registry::push(&Registry::start(Flavour::Open), &foreign.source(), "x:1", &[]);
-    assert_eq!(code(pull(&server, &plain(&foreign)).await), Code::RegistryUnavailable, "that registry is gone");
     server.finish().await;
 }
 
@@ -169,13 +182,18 @@ async fn images_for_other_machines_and_registries_that_die() {
     let foreign = registry.push(&foreign.source(), "foreign:1", &[]);
     assert_eq!(code(pull(&server, &plain(&foreign)).await), Code::ImagePlatformMismatch);
     // A blob is damaged in the registry: found, said, and nothing of it is used.
-    let noise: Vec<u8> = (0..3_000_000_u64).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
+    let mut noise = vec![0; 3_000_000];
+    std::io::Read::read_exact(&mut fs::File::open("/dev/urandom").unwrap(), &mut noise).unwrap();
     let layout = Layout::new(&[vec![Entry::dir("etc"), Entry::file("etc/noise", &noise)]]);
     let good = registry.push(&layout.source(), "big:1", &[]);
-    let blobs = String::from_utf8(run(Command::new("find").arg(registry.storage()).args(["-name", "data", "-size", "+100k"]))).unwrap();
+    let blobs = String::from_utf8(run(Command::new("find")
+        .arg(registry.storage())
+        .args(["-name", "data", "-size", "+100k"])))
+    .unwrap();
     let blob = blobs.lines().next().unwrap().to_owned();
     let content = fs::read(&blob).unwrap();
-    fs::write(&blob, [&content[..content.len() / 2], b"x", &content[content.len() / 2 + 1..]].concat()).unwrap();
+    fs::write(&blob, [&content[..content.len() / 2], b"x", &content[content.len() / 2 + 1..]].concat())
+        .unwrap();
     assert_eq!(code(pull(&server, &plain(&good)).await), Code::DigestMismatch);
     // It is cut in the middle.
     fs::write(&blob, &content[..content.len() / 2]).unwrap();
@@ -208,12 +226,22 @@ async fn archives_are_loaded_and_hostile_ones_are_not() {
     let layout = layout();
     let dir = tempfile::Builder::new().prefix("atoll-load-").tempdir().unwrap();
     let tar = dir.path().join("saved.tar").display().to_string();
-    run(Command::new("skopeo").args(["--insecure-policy", "copy", "--quiet", &layout.source(), &format!("docker-archive:{tar}:saved:1")]));
+    run(Command::new("skopeo").args([
+        "--insecure-policy",
+        "copy",
+        "--quiet",
+        &layout.source(),
+        &format!("docker-archive:{tar}:saved:1"),
+    ]));
     server.cli(&["image", "load", &tar]).ok();
     server.cli(&["image", "load", &layout.path()]).ok();
     let images = server.client.list_images().await.unwrap().items;
-    let saved = images.iter().flat_map(|image| &image.names).find(|name| name.contains("saved")).unwrap().clone();
-    assert_eq!(server.cli(&["run", "--image", &saved, "--", "cat", "hello"]).ok().stdout, "from the second layer\n");
+    let saved =
+        images.iter().flat_map(|image| &image.names).find(|name| name.contains("saved")).unwrap().clone();
+    assert_eq!(
+        server.cli(&["run", "--image", &saved, "--", "cat", "hello"]).ok().stdout,
+        "from the second layer\n"
+    );
     for (name, entries) in [
         ("up", vec![Entry::file("../../escape", b"x")]),
         ("through", vec![Entry::symlink("out", "/var/tmp"), Entry::file("out/atoll-escape", b"x")]),
@@ -226,7 +254,8 @@ async fn archives_are_loaded_and_hostile_ones_are_not() {
         // Refused, or made harmless: then it stays inside.
         if answer.status == 200 && answer.text().contains("\"done\"") {
             let layers = server.data().join("images");
-            let found = Command::new("find").arg(&layers).args(["-samefile", "/etc/passwd"]).output().unwrap();
+            let found =
+                Command::new("find").arg(&layers).args(["-samefile", "/etc/passwd"]).output().unwrap();
             assert!(found.stdout.is_empty(), "{name}: linked to the host's file");
         } else {
             assert!(answer.text().contains("image_invalid"), "{name}: {}", answer.text());
@@ -247,10 +276,6 @@ async fn archives_are_loaded_and_hostile_ones_are_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_debian_is_administered_inside() {
     let server = Server::start();
-    let mut image = server.cli_command();
-    image.args(["image", "import", "-", "debian"]).stdin(Stdio::piped()).stdout(Stdio::null());
-    let mut import = image.spawn().unwrap();
-    let mut sink = import.stdin.take().unwrap();
     // Without documentation and lists: what is left is what the test is about.
     let made = Command::new("mmdebstrap")
         .args(["--quiet", "--variant=apt", "--include=sudo,adduser,passwd,login", "--format=tar"])
@@ -261,9 +286,7 @@ async fn a_real_debian_is_administered_inside() {
         .output()
         .unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    sink.write_all(&made.stdout).unwrap();
-    drop(sink);
-    assert!(import.wait().unwrap().success());
+    server.cli_with(&["image", "import", "-", "debian"], &made.stdout).ok();
     server.cli(&["create", "--image", "debian", "--name", "box"]).ok();
     // A package of our own, made inside and installed inside.
     let package = "set -e; mkdir -p /tmp/p/DEBIAN /tmp/p/usr/bin; \
@@ -274,7 +297,10 @@ async fn a_real_debian_is_administered_inside() {
         dpkg-deb --root-owner-group -b /tmp/p /tmp/hello.deb; apt-get install -y /tmp/hello.deb; hello-atoll; \
         stat -c '%U %G' /var/lib/hello; dpkg -V hello-atoll; apt-get remove -y hello-atoll";
     let output = server.sh("box", package).await;
-    assert!(output.code == Some(0) && output.stdout.contains("hello from a package\nhellod hellod\n"), "{output:?}");
+    assert!(
+        output.code == Some(0) && output.stdout.contains("hello from a package\nhellod hellod\n"),
+        "{output:?}"
+    );
     let users = "set -e; adduser --disabled-password --gecos '' ann; echo 'ann ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/ann; \
         su ann -c 'id -un; sudo id -un; sudo -u hellod id -un'; su - ann -c pwd; passwd -S ann | cut -d' ' -f2; deluser --quiet ann";
     let output = server.sh("box", users).await;
@@ -283,7 +309,10 @@ async fn a_real_debian_is_administered_inside() {
     let refused = server.sh("box", "adduser --quiet --disabled-password --gecos '' bob; su bob -c 'sudo -n id; cat /etc/shadow; mknod /tmp/n b 8 0'").await;
     assert!(refused.code != Some(0) && !refused.stdout.contains("uid=0"), "{refused:?}");
     // What the package wrote as its owners on disk is nobody's on the host.
-    assert_eq!(server.sh("box", "stat -c %u:%g /usr/bin/sudo /etc/shadow; stat -c %a /usr/bin/sudo").await.stdout, "0:0\n0:42\n4755\n");
+    assert_eq!(
+        server.sh("box", "stat -c %u:%g /usr/bin/sudo /etc/shadow; stat -c %a /usr/bin/sudo").await.stdout,
+        "0:0\n0:42\n4755\n"
+    );
     server.finish().await;
 }
 

@@ -41,7 +41,10 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("read kernel messages", "dmesg || head -c 1 /dev/kmsg"),
     ("bring up an interface", "ip link add d0 type dummy"),
     ("raise a priority", "nice -n -10 sh -c 'test $(nice) -lt 0'"),
-    ("reach a root outside by chroot", "perl -e 'mkdir q(/tmp/c); chroot q(/tmp/c); chdir q(..) for 1..50; chroot q(.); exit !(-e q(/var/lib/dpkg) || -e q(/boot))'"),
+    (
+        "reach a root outside by chroot",
+        "perl -e 'mkdir q(/tmp/c); chroot q(/tmp/c); chdir q(..) for 1..50; chroot q(.); exit !(-e q(/var/lib/dpkg) || -e q(/boot))'",
+    ),
     ("reach past the root", "test -e /../../../var/lib/dpkg"),
     ("open a raw socket", "perl -MSocket -e 'socket(my $s, AF_INET, SOCK_RAW, 1) or exit 1'"),
     ("open a packet socket", "perl -e 'socket(my $s, 17, 3, 768) or exit 1'"),
@@ -49,7 +52,10 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("use io_uring", "perl -e 'exit 1 if syscall(425, 1, my $p = \"\\0\" x 120) < 0'"),
     ("use userfaultfd", "perl -e 'exit 1 if syscall(323, 0) < 0'"),
     ("use keyrings", "perl -e 'exit 1 if syscall(250, 0, -3, 0) < 0'"),
-    ("watch with perf", "perl -e 'my $a = pack(q(L2Q14), 0, 112, (0) x 14); exit 1 if syscall(298, $a, 0, -1, -1, 0) < 0'"),
+    (
+        "watch with perf",
+        "perl -e 'my $a = pack(q(L2Q14), 0, 112, (0) x 14); exit 1 if syscall(298, $a, 0, -1, -1, 0) < 0'",
+    ),
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -103,8 +109,10 @@ async fn nothing_of_the_host_is_to_be_seen() {
     assert!(!environment.contains("atl_") && !environment.contains("/nonexistent"), "{environment}");
     let links = server.sh(&sandbox, "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '").await.stdout;
     assert_eq!(links, "lo\n");
-    let disks = server.sh(&sandbox, "find /dev -type b; find /dev -type c | sort | tr '\\n' ' '").await.stdout;
-    let mut devices: Vec<&str> = disks.split_whitespace().filter(|name| !name.starts_with("/dev/pts/")).collect();
+    let disks =
+        server.sh(&sandbox, "find /dev -type b; find /dev -type c | sort | tr '\\n' ' '").await.stdout;
+    let mut devices: Vec<&str> =
+        disks.split_whitespace().filter(|name| !name.starts_with("/dev/pts/")).collect();
     devices.sort_unstable();
     assert_eq!(devices, ["/dev/full", "/dev/null", "/dev/random", "/dev/tty", "/dev/urandom", "/dev/zero"]);
     server.finish().await;
@@ -128,7 +136,9 @@ async fn no_network_but_its_own() {
     let other = server.sandbox().await.id;
     let connect = "perl -MIO::Socket::INET -e 'for (@ARGV) { exit 0 if IO::Socket::INET->new(PeerAddr => $_, Timeout => 2) } exit 1'";
     let server_port = server.url.rsplit(':').next().unwrap();
-    let line = format!("{connect} 127.0.0.1:{port} 127.0.0.1:{server_port} 10.0.0.1:{port} 169.254.169.254:80 1.1.1.1:53");
+    let line = format!(
+        "{connect} 127.0.0.1:{port} 127.0.0.1:{server_port} 10.0.0.1:{port} 169.254.169.254:80 1.1.1.1:53"
+    );
     assert_eq!(server.sh(&sandbox, &line).await.code, Some(1), "something outside is reached");
     assert!(!reached.load(Ordering::SeqCst));
     // Its own loopback works, and is not its neighbour's. Abstract sockets are not shared either.
@@ -151,7 +161,8 @@ async fn root_inside_is_nobody_outside() {
         common::follow(&server, sandbox, &exec, 3).await;
         for pid in host::processes(sandbox) {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-            let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
+            let field =
+                |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
             let uid: u32 = field("Uid:").split_whitespace().next().unwrap().parse().unwrap();
             assert!(uid > 65535, "{status}");
             assert_eq!(field("Seccomp:").trim(), "2", "{status}");
@@ -167,7 +178,12 @@ async fn root_inside_is_nobody_outside() {
     let uids: std::collections::BTreeSet<u32> = owners.iter().map(|(_, uid)| *uid).collect();
     assert_eq!(uids.len(), 2, "{owners:?}");
     // A suid file made inside belongs to nobody outside, and is below a directory that only root may enter.
-    let done = server.run(&one, shell("cp /bin/sh /home/user/sh && chmod 4755 /home/user/sh && stat -c %u:%a /home/user/sh")).await;
+    let done = server
+        .run(
+            &one,
+            shell("cp /bin/sh /home/user/sh && chmod 4755 /home/user/sh && stat -c %u:%a /home/user/sh"),
+        )
+        .await;
     assert_eq!(done.exec.exit.unwrap().code, Some(0));
     let mode = fs::metadata(server.data()).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o700);
@@ -186,7 +202,9 @@ async fn paths_that_lead_out_do_not() {
     let server = Server::start();
     let sandbox = server.sandbox().await.id;
     let out = dir.path().display();
-    let links = format!("ln -s {out} /tmp/out; ln -s {bait} /tmp/file; ln -s /proc/1/root/../.. /tmp/root; ln -s / /tmp/slash");
+    let links = format!(
+        "ln -s {out} /tmp/out; ln -s {bait} /tmp/file; ln -s /proc/1/root/../.. /tmp/root; ln -s / /tmp/slash"
+    );
     server.sh(&sandbox, &links).await;
     let files = format!("/v1/sandboxes/{sandbox}/files?path=");
     for path in [
@@ -235,7 +253,10 @@ async fn symbolic_links_swapped_under_uploads_never_lead_out() {
     common::follow(&server, &sandbox, &exec, 3).await;
     let path = format!("/v1/sandboxes/{sandbox}/files?path=/tmp/d/f");
     let archive = format!("/v1/sandboxes/{sandbox}/archive?path=/tmp/d");
-    let tar = atoll_testing::tar_of(&[atoll_testing::Entry::file("f", b"unpacked"), atoll_testing::Entry::dir("s")]);
+    let tar = atoll_testing::tar_of(&[
+        atoll_testing::Entry::file("f", b"unpacked"),
+        atoll_testing::Entry::dir("s"),
+    ]);
     let mut good = 0;
     for _ in 0..100 {
         let answer = server.send(server.request("PUT", &path).body("uploaded")).await;

@@ -38,7 +38,10 @@ async fn what_was_asked_for_is_what_there_is() {
         ..CreateSandbox::default()
     };
     let made = server.client.create_sandbox(&create).await.unwrap();
-    assert_eq!((made.state, made.image.as_str(), made.user.as_str()), (SandboxState::Running, "host", "user"));
+    assert_eq!(
+        (made.state, made.image.as_str(), made.user.as_str()),
+        (SandboxState::Running, "host", "user")
+    );
     let seen = server.sh("mine", "echo $GREETING; pwd; id -un; hostname; stat -c %U .").await;
     assert_eq!(seen.stdout, "hello\n/home/user/work\nuser\nmine\nuser\n");
     let own = CreateExec {
@@ -72,7 +75,10 @@ async fn lists_are_filtered_and_in_pages() {
         .collect();
     let results = server.client.create_sandboxes(&BatchCreate { sandboxes: batch }).await.unwrap().results;
     assert_eq!(results.len(), 22);
-    assert!(results[..20].iter().all(|result| result.sandbox.is_some() && result.error.is_none()), "{results:?}");
+    assert!(
+        results[..20].iter().all(|result| result.sandbox.is_some() && result.error.is_none()),
+        "{results:?}"
+    );
     let codes: Vec<Code> = results[20..].iter().map(|result| result.error.as_ref().unwrap().code).collect();
     assert_eq!(codes, [Code::NameTaken, Code::ImageNotFound]);
     let (mut seen, mut cursor) = (Vec::new(), None);
@@ -92,8 +98,14 @@ async fn lists_are_filtered_and_in_pages() {
     let count = async |list: ListSandboxes| server.client.list_sandboxes(&list).await.unwrap().items.len();
     let labels = [("half".into(), "1".into()), ("all".into(), "x".into())].into();
     assert_eq!(count(ListSandboxes { labels, ..ListSandboxes::default() }).await, 10);
-    assert_eq!(count(ListSandboxes { name_prefix: Some("box-1".into()), ..ListSandboxes::default() }).await, 11);
-    assert_eq!(count(ListSandboxes { state: Some(SandboxState::Failed), ..ListSandboxes::default() }).await, 0);
+    assert_eq!(
+        count(ListSandboxes { name_prefix: Some("box-1".into()), ..ListSandboxes::default() }).await,
+        11
+    );
+    assert_eq!(
+        count(ListSandboxes { state: Some(SandboxState::Failed), ..ListSandboxes::default() }).await,
+        0
+    );
     let removed = server.cli(&["rm", "-f", "--all", "-l", "half=0", "--json"]).ok().json();
     assert_eq!(removed["removed"].as_array().unwrap().len(), 10);
     assert_eq!(count(ListSandboxes::default()).await, 10);
@@ -103,7 +115,8 @@ async fn lists_are_filtered_and_in_pages() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_more_sandboxes_than_allowed() {
     let server = Server::with(&["--sandboxes-max", "3"]);
-    let all = futures::future::join_all((0..6).map(|_| server.client.create_sandbox(&named_nothing()))).await;
+    let create = CreateSandbox::default();
+    let all = futures::future::join_all((0..6).map(|_| server.client.create_sandbox(&create))).await;
     let (made, refused): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
     assert_eq!((made.len(), refused.len()), (3, 3));
     for refusal in refused {
@@ -114,10 +127,6 @@ async fn no_more_sandboxes_than_allowed() {
     server.client.delete_sandbox(&made[0].as_ref().unwrap().id).await.unwrap();
     server.sandbox().await;
     server.finish().await;
-}
-
-fn named_nothing() -> CreateSandbox {
-    CreateSandbox::default()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -135,7 +144,11 @@ async fn sandboxes_end_by_themselves() {
     // An exec that runs when the end comes is ended with it, and whoever waits is told.
     let waits = server.shell(&expires, "sleep 1000").await;
     let told = server.client.get_exec(&expires, &waits, 60_000).await;
-    assert!(told.as_ref().map_or_else(|error| error.code() == Some(Code::SandboxNotFound), |exec| exec.state.is_final()), "{told:?}");
+    assert!(
+        told.as_ref()
+            .map_or_else(|error| error.code() == Some(Code::SandboxNotFound), |exec| exec.state.is_final()),
+        "{told:?}"
+    );
     wait_until("the end of a life", async || is_gone(&server, &expires).await.then_some(())).await;
     wait_until("idleness to be noticed", async || is_gone_quietly(&server, &idles).await.then_some(())).await;
     // What works is not idle; looking at it is no use that keeps it.
@@ -195,7 +208,10 @@ async fn limits_are_enforced() {
         resources: ResourcesDraft { memory_bytes: Some(512 << 20), ..ResourcesDraft::default() },
         ..UpdateSandbox::default()
     };
-    assert_eq!(server.client.update_sandbox(&sandbox, &update).await.unwrap().resources.memory_bytes, 512 << 20);
+    assert_eq!(
+        server.client.update_sandbox(&sandbox, &update).await.unwrap().resources.memory_bytes,
+        512 << 20
+    );
     assert_eq!(server.run(&sandbox, eat).await.exec.exit.unwrap().code, Some(0));
     server.finish().await;
 }
@@ -248,7 +264,9 @@ async fn files_of_every_kind() {
     let server = Server::start();
     let sandbox = server.sandbox().await.id;
     let content: Vec<u8> = (0..2_000_000_u32).map(|i| (i * 13 % 253) as u8).collect();
-    let path = format!("/v1/sandboxes/{sandbox}/files?path=/home/user/a/b%20%C3%BC&parents=true&mode=0640&user=user");
+    let path = format!(
+        "/v1/sandboxes/{sandbox}/files?path=/home/user/a/b%20%C3%BC&parents=true&mode=0640&user=user"
+    );
     let answer = server.send(server.request("PUT", &path).body(content.clone())).await;
     assert_eq!((answer.status, &answer.json()["bytes"]), (200, &serde_json::json!(2_000_000)));
     let get = format!("/v1/sandboxes/{sandbox}/files?path=/home/user/a/b%20%C3%BC");
@@ -256,17 +274,33 @@ async fn files_of_every_kind() {
     let part = server.send(server.request("GET", &get).header("range", "bytes=1000-1999")).await;
     assert!(part.status == 206 && part.bytes == content[1000..2000]);
     let stat = server.client.stat_file(&sandbox, "/home/user/a/b ü").await.unwrap();
-    assert_eq!((stat.mode.as_str(), stat.size_bytes, stat.user.as_deref()), ("0640", 2_000_000, Some("user")));
+    assert_eq!(
+        (stat.mode.as_str(), stat.size_bytes, stat.user.as_deref()),
+        ("0640", 2_000_000, Some("user"))
+    );
     // An upload that breaks off leaves the old file as it was.
-    let broken = futures::stream::iter(vec![Ok(bytes::Bytes::from(vec![0; 100_000])), Err(std::io::Error::other("cut"))]);
-    assert!(server.client.write_file(&sandbox, "/home/user/a/b ü", &WriteFile::default(), broken).await.is_err());
+    let broken = futures::stream::iter(vec![
+        Ok(bytes::Bytes::from(vec![0; 100_000])),
+        Err(std::io::Error::other("cut")),
+    ]);
+    assert!(
+        server.client.write_file(&sandbox, "/home/user/a/b ü", &WriteFile::default(), broken).await.is_err()
+    );
     assert!(server.send(server.request("GET", &get)).await.bytes == content);
     let list = server.client.list_files(&sandbox, "/home/user/a", None, None).await.unwrap();
     assert_eq!(list.items.iter().map(|entry| entry.path.as_str()).collect::<Vec<_>>(), ["/home/user/a/b ü"]);
     // A watch tells what happens after it is ready.
     let mut watch = server.client.watch_files(&sandbox, "/home/user", true).await.unwrap();
-    let next = async |watch: &mut (dyn futures::Stream<Item = Result<atoll_client::WatchEvent, ClientError>> + Send + Unpin)| {
-        tokio::time::timeout(Duration::from_secs(30), futures::StreamExt::next(watch)).await.unwrap().unwrap().unwrap()
+    let next = async |watch: &mut (
+                               dyn futures::Stream<Item = Result<atoll_client::WatchEvent, ClientError>>
+                                   + Send
+                                   + Unpin
+                           )| {
+        tokio::time::timeout(Duration::from_secs(30), futures::StreamExt::next(watch))
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap()
     };
     assert_eq!(next(&mut watch).await, atoll_client::WatchEvent::Ready);
     server.sh(&sandbox, "mkdir -p /home/user/new/deep; echo x > /home/user/new/deep/file").await;
@@ -288,7 +322,11 @@ async fn metrics_and_the_document_are_served() {
     server.sandbox().await;
     let metrics = server.send(server.bare("GET", "/metrics")).await;
     assert_eq!(metrics.status, 200);
-    assert!(metrics.text().contains("atoll_sandboxes") && metrics.text().ends_with("# EOF\n"), "{}", metrics.text());
+    assert!(
+        metrics.text().contains("atoll_sandboxes") && metrics.text().ends_with("# EOF\n"),
+        "{}",
+        metrics.text()
+    );
     let document = server.send(server.bare("GET", "/openapi.json")).await.json();
     assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
     let info = server.client.server_info().await.unwrap();

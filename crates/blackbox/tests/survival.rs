@@ -80,8 +80,7 @@ async fn a_client_that_resumes_sees_nothing_of_a_restart() {
     let sandbox = server.sandbox().await.id;
     let create = CreateExec { stdin: true, ..shell("while read line; do echo \"<$line>\"; done; exit 4") };
     let exec = server.client.create_exec(&sandbox, &create).await.unwrap().exec.id;
-    let mut attached =
-        server.client.attach(&sandbox, &exec, 0, ResumePolicy::default()).await.unwrap();
+    let mut attached = server.client.attach(&sandbox, &exec, 0, ResumePolicy::default()).await.unwrap();
     for round in 0..3 {
         attached.input.write(format!("{round}\n").into()).await.unwrap();
         loop {
@@ -197,7 +196,9 @@ async fn memory_that_runs_out_inside_ends_the_command_and_says_so() {
     };
     let sandbox = server.client.create_sandbox(&create).await.unwrap().id;
     let eat = CreateExec {
-        argv: Some(["perl", "-e", "print qq(x\\n); my $x = 'x' x (1 << 30); sleep 100"].map(str::to_owned).into()),
+        argv: Some(
+            ["perl", "-e", "print qq(x\\n); my $x = 'x' x (1 << 30); sleep 100"].map(str::to_owned).into(),
+        ),
         ..CreateExec::default()
     };
     let done = server.run(&sandbox, eat).await;
@@ -222,10 +223,18 @@ async fn a_full_disk_inside_is_enospc_inside() {
     // The file API says it with a code.
     let upload = server.request("PUT", &format!("/v1/sandboxes/{sandbox}/files?path=/home/user/more"));
     let answer = server.send(upload.body(vec![0; 8 << 20])).await;
-    assert_eq!((answer.status, answer.json()["code"].as_str()), (507, Some("disk_full")), "{}", answer.text());
+    assert_eq!(
+        (answer.status, answer.json()["code"].as_str()),
+        (507, Some("disk_full")),
+        "{}",
+        answer.text()
+    );
     let metrics = server.client.sandbox_metrics(&sandbox).await.unwrap();
     assert!(metrics.disk_host_bytes <= 33 << 20, "{metrics:?}");
-    assert_eq!(server.sh(&sandbox, "rm /home/user/big; echo room > /home/user/x; cat /home/user/x").await.stdout, "room\n");
+    assert_eq!(
+        server.sh(&sandbox, "rm /home/user/big; echo room > /home/user/x; cat /home/user/x").await.stdout,
+        "room\n"
+    );
     server.finish().await;
 }
 
@@ -332,7 +341,8 @@ async fn restarts_with_sandboxes_in_every_state() {
     server.client.get_exec(&lives, &exec, 60_000).await.unwrap();
     assert_eq!(outputs(&server, &lives, &exec).await.0, b"later\n");
     // A change survives too.
-    let update = UpdateSandbox { labels: Some([("a".into(), "b".into())].into()), ..UpdateSandbox::default() };
+    let update =
+        UpdateSandbox { labels: Some([("a".into(), "b".into())].into()), ..UpdateSandbox::default() };
     server.client.update_sandbox(&lives, &update).await.unwrap();
     server.kill();
     server.restart();

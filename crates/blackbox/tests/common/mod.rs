@@ -1,11 +1,6 @@
 //! What several suites need.
 
-#![allow(
-    dead_code,
-    clippy::unwrap_used,
-    clippy::allow_attributes,
-    reason = "tests; no suite uses all of it"
-)]
+#![allow(dead_code, clippy::unwrap_used, clippy::allow_attributes, reason = "tests; no suite uses all of it")]
 
 pub(crate) mod pty;
 
