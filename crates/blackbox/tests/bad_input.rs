@@ -1,7 +1,13 @@
 //! Bad input: each gives its own code, names what is wrong, and changes nothing. One table for the whole
 //! surface, then what does not fit a table.
 
-#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
+#![allow(
+    clippy::tests_outside_test_module,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    clippy::allow_attributes,
+    reason = "an integration test"
+)]
 
 mod common;
 

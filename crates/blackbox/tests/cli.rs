@@ -1,6 +1,12 @@
 //! The command line: exit codes, terminals, copies, logs, JSON, and a run without a server.
 
-#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
+#![allow(
+    clippy::tests_outside_test_module,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    clippy::allow_attributes,
+    reason = "an integration test"
+)]
 
 mod common;
 

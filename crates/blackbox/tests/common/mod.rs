@@ -80,7 +80,7 @@ impl SmallDisk {
 
     /// Writes a file that leaves only `room` bytes free.
     pub(crate) fn fill(&self, room: u64) -> PathBuf {
-        let free = rustix::fs::statvfs(&self.path()).unwrap();
+        let free = rustix::fs::statvfs(self.path()).unwrap();
         let path = self.path().join("filler");
         let file = std::fs::File::create(&path).unwrap();
         let size = (free.f_bavail * free.f_frsize).saturating_sub(room);
