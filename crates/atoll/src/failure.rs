@@ -83,10 +83,11 @@ impl Failure {
     /// What to do about it.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
-            Self::Client(ClientError::Api { error, .. }) => error.hint.clone().or_else(|| {
-                let key = "set ATOLL_API_KEY, or api_key in the configuration file";
-                (error.code == Code::Unauthorized).then(|| key.to_owned())
-            }),
+            // The server's own hint is for those who write requests by hand.
+            Self::Client(ClientError::Api { error, .. }) if error.code == Code::Unauthorized => {
+                Some("set ATOLL_API_KEY, or api_key in the configuration file".to_owned())
+            }
+            Self::Client(ClientError::Api { error, .. }) => error.hint.clone(),
             Self::Client(ClientError::Connect { .. }) => {
                 Some("is the server running, and is the address right? (--url, ATOLL_URL)".to_owned())
             }

@@ -50,7 +50,6 @@ impl Output {
     }
 
     /// Itself, if it succeeded.
-    #[must_use]
     pub fn ok(self) -> Self {
         assert_eq!(self.code, Some(0), "{self:?}");
         self
@@ -294,13 +293,11 @@ impl Server {
     }
 
     /// Runs the command line program against it.
-    #[must_use]
     pub fn cli(&self, args: &[&str]) -> Output {
         self.cli_with(args, b"")
     }
 
     /// The same, with standard input.
-    #[must_use]
     pub fn cli_with(&self, args: &[&str], input: &[u8]) -> Output {
         let mut child = self
             .cli_command()

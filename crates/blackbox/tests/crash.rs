@@ -3,7 +3,13 @@
 //! Whatever the moment: after the next start what was acknowledged is there, what was not is undone, nothing
 //! is left on the host, and a new sandbox can be made.
 
-#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
+#![allow(
+    clippy::tests_outside_test_module,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    clippy::allow_attributes,
+    reason = "an integration test"
+)]
 
 use atoll_api::{CreateExec, CreateSandbox};
 use atoll_blackbox::{Server, host, wait_until};

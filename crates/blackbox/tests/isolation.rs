@@ -1,6 +1,12 @@
 //! What code in a sandbox, as its root, cannot do. The threat model, sentence by sentence.
 
-#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
+#![allow(
+    clippy::tests_outside_test_module,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    clippy::allow_attributes,
+    reason = "an integration test"
+)]
 
 mod common;
 

@@ -165,7 +165,7 @@ impl ImageError {
                 "write a name you imported, a digest, or a reference such as docker.io/library/python:3.12"
             }
             Self::RegistryDenied { with_credentials: false, .. } => {
-                "give credentials; many registries also answer so when the repository does not exist"
+                "give credentials, for instance with 'atoll registry login'; many registries also answer so when the repository does not exist"
             }
             Self::RegistryDenied { with_credentials: true, .. } => {
                 "check user name, password and the account's access to the repository"

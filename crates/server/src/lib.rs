@@ -30,6 +30,7 @@ mod config;
 mod convert;
 mod error;
 mod extract;
+mod linger;
 mod metrics;
 mod middleware;
 mod openapi;

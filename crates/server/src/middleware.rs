@@ -15,6 +15,7 @@ use http_body_util::BodyExt as _;
 use tracing::Instrument as _;
 
 use crate::error::{ApiError, with_body};
+use crate::linger::Lingering;
 use crate::origin;
 use crate::shared::App;
 
@@ -104,7 +105,7 @@ fn log(response: &Response, took: std::time::Duration) {
 fn count_received(request: Request, app: &App) -> Request {
     let app = Arc::clone(app);
     request.map(|body| {
-        Body::new(body.map_frame(move |frame| {
+        Body::new(Lingering::new(body).map_frame(move |frame| {
             app.metrics.received(frame.data_ref().map_or(0, bytes::Bytes::len));
             frame
         }))

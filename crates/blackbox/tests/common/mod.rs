@@ -2,6 +2,8 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::allow_attributes, reason = "tests; no suite uses all of it")]
 
+pub(crate) mod pty;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -78,7 +80,7 @@ impl SmallDisk {
 
     /// Writes a file that leaves only `room` bytes free.
     pub(crate) fn fill(&self, room: u64) -> PathBuf {
-        let free = rustix::fs::statvfs(&self.path()).unwrap();
+        let free = rustix::fs::statvfs(self.path()).unwrap();
         let path = self.path().join("filler");
         let file = std::fs::File::create(&path).unwrap();
         let size = (free.f_bavail * free.f_frsize).saturating_sub(room);

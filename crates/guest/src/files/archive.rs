@@ -119,6 +119,14 @@ pub(crate) async fn unpack(threads: &Threads, request: &mut RecordReader) -> Res
     Ok(Answer::done(written))
 }
 
+/// What is wrong with the archive itself: the reader's own complaints are about its form.
+fn unreadable(error: &io::Error) -> Failure {
+    match error.raw_os_error() {
+        Some(_) => io_error("archive", error),
+        None => invalid(format!("the archive cannot be read: {error}")),
+    }
+}
+
 fn unpack_tree(request: &Unpack, inlet: Inlet) -> Result<u64, Failure> {
     let forced = if request.user.is_empty() { None } else { Some(owner(&request.user)?) };
     let maker = owner(&request.user)?;
@@ -131,13 +139,13 @@ fn unpack_tree(request: &Unpack, inlet: Inlet) -> Result<u64, Failure> {
     let mut below = Below { directory, resolve: resolve | ResolveFlags::NO_MAGICLINKS, forced, maker };
     let mut archive = Archive::new(inlet);
     let mut written = 0;
-    for entry in archive.entries().map_err(|error| io_error("archive", &error))? {
-        let entry = entry.map_err(|error| io_error("archive", &error))?;
+    for entry in archive.entries().map_err(|error| unreadable(&error))? {
+        let entry = entry.map_err(|error| unreadable(&error))?;
         written += below.unpack(entry)?;
     }
     // The host may send padding after the archive's end.
     let mut inlet = archive.into_inner();
-    while inlet.next().map_err(|error| io_error("archive", &error))?.is_some() {}
+    while inlet.next().map_err(|error| unreadable(&error))?.is_some() {}
     Ok(written)
 }
 

@@ -240,14 +240,20 @@ pub(crate) async fn list_files(
     Path(sandbox): Path<String>,
     Query(query): Query<ListFiles>,
 ) -> ApiResult<Json<FileList>> {
+    let directory = path("path", query.path)?;
     let request = messages::List {
-        path: path("path", query.path)?,
+        path: directory.clone(),
         depth: within("depth", query.depth, 1, DEPTH_MAX)?,
         max_entries: within("limit", query.limit, LIST_DEFAULT_COUNT, LIST_MAX_COUNT)?,
     };
     let guest = app.engine.guest(&sandbox).await?;
     let (entries, truncated) = guest.list(request).await.map_err(guest_error)?;
-    Ok(Json(FileList { items: entries.into_iter().map(convert::file).collect(), truncated }))
+    // The guest names them from the directory on.
+    let full = |mut info: messages::FileInfo| {
+        info.path = format!("{}/{}", directory.trim_end_matches('/'), info.path);
+        convert::file(info)
+    };
+    Ok(Json(FileList { items: entries.into_iter().map(full).collect(), truncated }))
 }
 
 fn within(field: &str, asked: Option<u32>, default: u32, max: u32) -> Result<u32> {
