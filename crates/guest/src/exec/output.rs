@@ -25,6 +25,9 @@ use crate::operations::Answer;
 /// Bytes asked for where the kernel does not say how many there are.
 const SMALL_BYTES: usize = 4096;
 
+/// What the kernel holds of a terminal's output at most, bytes.
+const TERMINAL_MAX_BYTES: usize = 128 << 10;
+
 /// One of the descriptors that output comes from. A terminal has only the first.
 #[derive(Debug)]
 pub(super) struct Source {
@@ -55,7 +58,14 @@ impl Source {
         Bytes::new()
     }
 
+    /// How much can be read now, at most.
+    ///
+    /// A terminal does not count what the kernel still has to hand over to its other side, and only a read
+    /// waits for that: there it is what the kernel may hold.
     fn readable_bytes(&self) -> usize {
+        if rustix::termios::isatty(self.fd.get_ref()) {
+            return TERMINAL_MAX_BYTES;
+        }
         ioctl_fionread(self.fd.get_ref()).ok().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0)
     }
 
