@@ -167,7 +167,11 @@ impl Session {
             return Ok(None);
         }
         fail::fail_point!("engine.exec.journalled");
-        self.open_log().await.map_err(|error| host_error(&error))?;
+        self.log = Some(LogWriter::fresh(
+            &self.inner.log_dir(&record.sandbox, &record.id),
+            record.spec.keep_output_bytes,
+        ));
+        self.exec.progress.send_modify(|progress| progress.state = ExecState::Running);
         let (started, oom_kills) = tokio::join!(self.start_in_guest(), oom_kills(&self.sandbox));
         self.oom_kills_before = oom_kills;
         fail::fail_point!("engine.exec.started");
@@ -467,11 +471,15 @@ impl Session {
         let exec = self.exec.id().clone();
         let inner = Arc::clone(&self.inner);
         let sandbox = self.exec.inserted().sandbox.clone();
+        let prune = self.sandbox.exec_ended();
         self.inner.tracker.spawn(async move {
             if let Some(link) = link
                 && let Err(error) = link.client.forget_exec(exec.as_str()).await
             {
                 tracing::debug!(%exec, error = chain(&error), "the guest was not told to forget an exec");
+            }
+            if !prune {
+                return;
             }
             match inner.store.prune_execs(&sandbox, EXECS_KEPT_MAX_COUNT as u64).await {
                 Ok(pruned) => {
@@ -528,11 +536,6 @@ async fn blocking_with(
         // Only a panic in the writer, or the runtime's end, leads here.
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
-}
-
-fn host_error(error: &io::Error) -> atoll_core::Error {
-    tracing::error!(%error, "an output log cannot be opened");
-    atoll_core::Error::new(Code::Internal, "the host cannot keep the output log")
 }
 
 fn start_message(record: &ExecRecord) -> StartExec {

@@ -20,6 +20,8 @@ use crate::exec::ExecShared;
 
 /// Requests that wait for a busy actor. More are refused by waiting: the channel is bounded.
 const QUEUE_MAX_COUNT: usize = 64;
+/// Ended execs are pruned each time this many have ended: so many more than the limit may be kept.
+const PRUNE_EVERY_COUNT: usize = 64;
 
 /// A change that somebody asks for.
 #[derive(Debug)]
@@ -52,6 +54,8 @@ pub(crate) struct SandboxShared {
     made: watch::Sender<Option<Result<()>>>,
     /// Execs that have not ended.
     live: Mutex<BTreeMap<ExecId, Arc<ExecShared>>>,
+    /// Execs that ended since this server took the sandbox up.
+    ended: AtomicUsize,
     last_active_ms: AtomicU64,
     /// Calls under way that keep it from being idle.
     users: AtomicUsize,
@@ -73,6 +77,7 @@ impl SandboxShared {
             dead: CancellationToken::new(),
             made: watch::Sender::new(made),
             live: Mutex::default(),
+            ended: AtomicUsize::new(0),
             users: AtomicUsize::new(0),
             driver,
             queue,
@@ -187,6 +192,11 @@ impl SandboxShared {
         }
         live.insert(exec.id().clone(), Arc::clone(exec));
         Ok(())
+    }
+
+    /// Counts an end. Says whether it is time to look for execs that are too many.
+    pub(crate) fn exec_ended(&self) -> bool {
+        (self.ended.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(PRUNE_EVERY_COUNT)
     }
 
     pub(crate) fn leave_exec(&self, id: &ExecId) {
