@@ -53,7 +53,7 @@ impl Inner {
         let launch = self.launch(plan, &userns, &disk, membership, listener)?;
         let child = spawn::spawn(&launch)?;
         // First of all, so that destroying takes its exit status whatever happens next.
-        self.live.insert(&plan.id, Instance::new(child.pidfd, Some(disk.mount)));
+        self.live.insert(&plan.id, Instance::new(child.pidfd, Some(disk)));
         fail_point!("container::create::process");
         let process = Process::read(child.pid).step("read the start time of a process")?;
         record.write_process(process)?;

@@ -2,7 +2,7 @@
 //! waits for the kernel to let go, removes the cgroups and, last, the directory with the claims and the
 //! disk. Taking the disk apart is left to [`crate::trash`].
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use atoll_core::id::SandboxId;
@@ -36,7 +36,7 @@ impl Inner {
     }
 
     /// Gives what keeps the disk mounted, if this process has it.
-    fn end_processes(&self, id: &SandboxId) -> Result<Option<OwnedFd>, IsolationError> {
+    fn end_processes(&self, id: &SandboxId) -> Result<Option<disk::Disk>, IsolationError> {
         let deadline = Instant::now() + END_DEADLINE;
         let mut disk = None;
         if let Some(instance) = self.live.remove(id) {

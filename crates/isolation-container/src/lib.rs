@@ -154,8 +154,9 @@ impl ContainerIsolation {
         let skeleton = Skeleton::open(&dir.join("skeleton"), sandboxes.is_empty())?;
         let taken = sandboxes.iter().filter_map(|id| records.of(id).first_id());
         let ranges = Arc::new(Ranges::new(&config.instance, taken));
-        let disks = Arc::new(Disks::open(dir.join("disks"))?);
         let pooled_disk_bytes = Resources::default().disk_bytes;
+        let disks = Arc::new(Disks::open(dir.join("disks"), pooled_disk_bytes)?);
+        let trash = Trash::open(dir.join("trash"), Arc::clone(&disks))?;
         let inner = Inner {
             records,
             skeleton,
@@ -176,7 +177,7 @@ impl ContainerIsolation {
             seccomp: seccomp::compile()?.into(),
             agent: Arc::new(spawn::agent_file(config.agent)?),
             live: Live::default(),
-            trash: Trash::open(dir.join("trash"))?,
+            trash,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -283,6 +284,11 @@ impl Isolation for ContainerIsolation {
             Ok(Usage { disk_bytes: inner.records.of(&id).disk_bytes(), ..usage })
         })
         .await
+    }
+
+    async fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+        // One small read of a file in memory: not worth another thread.
+        self.inner.cgroups.oom_kills(id)
     }
 
     async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {

@@ -13,6 +13,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::disk::Disk;
 use crate::record::Process;
 use crate::spawn::{self, Exit};
 use crate::step::Step;
@@ -23,17 +24,17 @@ pub(crate) struct Instance {
     pidfd: OwnedFd,
     /// The mount of its disk, so that its last process does not end by unmounting it. Absent when
     /// another server made the instance.
-    disk: Mutex<Option<OwnedFd>>,
+    disk: Mutex<Option<Disk>>,
     exit: Mutex<Option<Exit>>,
 }
 
 impl Instance {
-    pub(crate) fn new(pidfd: OwnedFd, disk: Option<OwnedFd>) -> Self {
+    pub(crate) fn new(pidfd: OwnedFd, disk: Option<Disk>) -> Self {
         Self { pidfd, disk: Mutex::new(disk), exit: Mutex::new(None) }
     }
 
     /// What keeps its disk mounted besides its processes.
-    pub(crate) fn take_disk(&self) -> Option<OwnedFd> {
+    pub(crate) fn take_disk(&self) -> Option<Disk> {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 

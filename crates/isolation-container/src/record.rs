@@ -27,6 +27,8 @@ use crate::step::Step;
 
 /// Largest `process.json`, bytes.
 const RECORD_MAX_BYTES: u64 = 4096;
+/// The writable disk in a sandbox's directory.
+pub(crate) const DISK_FILE: &str = "disk.img";
 /// Connections that wait for the guest: the host has one, and one more while it replaces that.
 const BACKLOG: i32 = 8;
 
@@ -97,7 +99,7 @@ impl Record {
     }
 
     pub(crate) fn disk(&self) -> PathBuf {
-        self.dir.join("disk.img")
+        self.dir.join(DISK_FILE)
     }
 
     /// Makes the directory. Fails when there is one.

@@ -6,15 +6,16 @@
 //! at the next start; an orderly end waits for the thread.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use atoll_isolation::IsolationError;
 
-use crate::record;
+use crate::disk::{Disk, Disks};
+use crate::record::{self, DISK_FILE};
 use crate::step::Step;
 
 /// Sandboxes that wait to be removed. Beyond it destroying one waits for another to be gone.
@@ -31,13 +32,13 @@ pub(crate) struct Trash {
 
 struct Item {
     dir: PathBuf,
-    /// The last thing that keeps the disk mounted.
-    disk: Option<OwnedFd>,
+    /// The disk, when this process made it: the last thing that keeps it mounted.
+    disk: Option<Disk>,
 }
 
 impl Trash {
     /// Empties the directory and starts the thread.
-    pub(crate) fn open(dir: PathBuf) -> Result<Self, IsolationError> {
+    pub(crate) fn open(dir: PathBuf, disks: Arc<Disks>) -> Result<Self, IsolationError> {
         record::private_dir(&dir).step("make the trash directory")?;
         for entry in std::fs::read_dir(&dir).step("list the trash directory")? {
             let path = entry.step("list the trash directory")?.path();
@@ -46,13 +47,13 @@ impl Trash {
         let (queue, items) = sync_channel(QUEUE_MAX_COUNT);
         let thread = std::thread::Builder::new()
             .name("atoll-trash".to_owned())
-            .spawn(move || empty(&items))
+            .spawn(move || empty(&items, &disks))
             .step("start the thread atoll-trash")?;
         Ok(Self { dir, count: AtomicU64::new(0), queue: Some(queue), thread: Some(thread) })
     }
 
     /// Takes a sandbox's directory, if it is there, and whatever keeps its disk mounted.
-    pub(crate) fn take(&self, path: &Path, disk: Option<OwnedFd>) -> Result<(), IsolationError> {
+    pub(crate) fn take(&self, path: &Path, disk: Option<Disk>) -> Result<(), IsolationError> {
         let dir = self.dir.join(self.count.fetch_add(1, Ordering::Relaxed).to_string());
         match std::fs::rename(path, &dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -78,12 +79,13 @@ impl Drop for Trash {
     }
 }
 
-fn empty(items: &Receiver<Item>) {
+fn empty(items: &Receiver<Item>, disks: &Disks) {
     for Item { dir, disk } in items {
+        let rest = disk.and_then(|disk| disks.take_back(disk, &dir.join(DISK_FILE)));
         // Unlinked first: what unmounting writes back is then thrown away, not written out.
         if let Err(error) = std::fs::remove_dir_all(&dir) {
             tracing::error!(dir = %dir.display(), %error, "a destroyed sandbox's directory stays for now");
         }
-        drop(disk);
+        drop(rest);
     }
 }

@@ -25,7 +25,7 @@ impl Store {
     /// [`StoreError::NotFound`] when there is no such sandbox, [`StoreError::AlreadyExists`] for the id.
     pub async fn insert_exec(&self, exec: &ExecRecord) -> Result<Insertion, StoreError> {
         let exec = exec.clone();
-        self.write(move |conn| Box::pin(insert_or_get(conn, exec))).await
+        self.write_one(move |conn| Box::pin(insert_or_get(conn, exec))).await
     }
 
     /// The exec with this id, if there is one.
@@ -86,7 +86,7 @@ impl Store {
              WHERE id = $1 AND state IN ('starting', 'running')";
         let values = args![id.as_str(), end_state(exit).as_str(), json(exit)?, pid, output_bytes, ended_ms];
         let id = id.clone();
-        self.write(move |mut conn| {
+        self.write_one(move |mut conn| {
             Box::pin(async move {
                 let count = conn.execute(SQL, values).await?;
                 was_changed(&mut conn, count, &id).await
@@ -103,7 +103,8 @@ impl Store {
         const SQL: &str = "UPDATE execs SET state = 'lost', exit = $2, ended_ms = $3 \
              WHERE sandbox_id = $1 AND state IN ('starting', 'running') RETURNING id";
         let values = args![sandbox.as_str(), json(&Exit::sandbox_died())?, ended_ms];
-        let rows = self.write(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
+        let rows =
+            self.write_one(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
         ids(&rows)
     }
 
@@ -125,7 +126,7 @@ impl Store {
     /// [`StoreError::Unavailable`].
     pub async fn delete_exec(&self, id: &ExecId) -> Result<bool, StoreError> {
         let values = args![id.as_str()];
-        self.write(move |mut conn| {
+        self.write_one(move |mut conn| {
             Box::pin(async move { Ok(conn.execute("DELETE FROM execs WHERE id = $1", values).await? > 0) })
         })
         .await
@@ -140,7 +141,8 @@ impl Store {
         const SQL: &str = "DELETE FROM execs WHERE id IN (SELECT id FROM execs WHERE sandbox_id = $1 \
              AND state IN ('exited', 'lost') ORDER BY created_ms DESC, id DESC LIMIT $2 OFFSET $3) RETURNING id";
         let values = args![sandbox.as_str(), PRUNE_MAX_COUNT, keep];
-        let rows = self.write(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
+        let rows =
+            self.write_one(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
         ids(&rows)
     }
 }

@@ -22,7 +22,7 @@ impl Store {
     /// [`StoreError::NameTaken`], [`StoreError::AlreadyExists`] for the id.
     pub async fn insert_sandbox(&self, sandbox: &SandboxRecord) -> Result<(), StoreError> {
         let sandbox = sandbox.clone();
-        self.write(move |conn| Box::pin(insert(conn, sandbox))).await
+        self.write_one(move |conn| Box::pin(insert(conn, sandbox))).await
     }
 
     /// The sandbox with this id, if there is one.
@@ -87,7 +87,7 @@ impl Store {
             any_of("state", from.iter().map(|state| state.as_str()), &mut values)
         );
         let id = id.clone();
-        self.write(move |mut conn| {
+        self.write_one(move |mut conn| {
             Box::pin(async move {
                 let row = conn.row(AssertSqlSafe(sql), values).await?;
                 changed(&mut conn, row, &id).await
@@ -102,7 +102,7 @@ impl Store {
     /// [`StoreError::Unavailable`].
     pub async fn delete_sandbox(&self, id: &SandboxId) -> Result<bool, StoreError> {
         let values = args![id.as_str()];
-        self.write(move |mut conn| {
+        self.write_one(move |mut conn| {
             Box::pin(
                 async move { Ok(conn.execute("DELETE FROM sandboxes WHERE id = $1", values).await? > 0) },
             )

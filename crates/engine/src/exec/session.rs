@@ -21,7 +21,7 @@ use crate::errors::{chain, guest_error, store_error};
 use crate::log::LogWriter;
 use crate::sandbox::SandboxShared;
 
-use super::disk::{append_from, blocking, blocking_with, host_error};
+use super::disk::{append_from, blocking, blocking_with};
 use super::shared::{ExecShared, Progress, Started};
 
 pub(super) const SIGKILL: i32 = 9;
@@ -163,10 +163,11 @@ impl Session {
             return Ok(None);
         }
         fail::fail_point!("engine.exec.journalled");
-        if let Err(error) = self.open_log().await {
-            self.unrecord().await?;
-            return Err(host_error(&error));
-        }
+        self.log = Some(LogWriter::fresh(
+            &self.inner.log_dir(&record.sandbox, &record.id),
+            record.spec.keep_output_bytes,
+        ));
+        self.exec.progress.send_modify(|progress| progress.state = ExecState::Running);
         let (started, oom_kills) = tokio::join!(self.start_in_guest(), oom_kills(&self.sandbox));
         self.oom_kills_before = oom_kills;
         fail::fail_point!("engine.exec.started");
