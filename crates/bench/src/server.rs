@@ -5,7 +5,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use hyper::Method;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -40,12 +42,26 @@ impl Server {
             .with_context(|| format!("cannot start {}", program.display()))?;
         let output = child.stdout.take().context("the server has no standard output")?;
         let line = BufReader::new(output).lines().next_line().await?.context("the server did not start")?;
-        let ready: serde_json::Value = serde_json::from_str(&line)?;
+        let ready: Value = serde_json::from_str(&line)?;
         let text =
             |name: &str| ready[name].as_str().map(str::to_owned).context("the ready line lacks a field");
         let authority = text("url")?.trim_start_matches("http://").to_owned();
         let address = Address { authority, key: text("api_key")? };
         Ok(Self { address, program: program.to_owned(), child, data })
+    }
+
+    async fn delete_all(&self) -> Result<()> {
+        let mut connection = self.address.connect().await?;
+        loop {
+            let page = connection.json(Method::GET, "/v1/sandboxes?limit=1000", &Value::Null).await?;
+            let items = page["items"].as_array().context("the answer has no items")?;
+            if items.is_empty() {
+                return Ok(());
+            }
+            for id in items.iter().filter_map(|item| item["id"].as_str()) {
+                connection.delete(id).await?;
+            }
+        }
     }
 
     fn pid(&self) -> Result<Pid> {
@@ -70,6 +86,8 @@ impl Server {
 
     /// Stops it, removes what is left, and fails if anything was.
     pub(crate) async fn stop(mut self) -> Result<()> {
+        // A part that failed half-way left sandboxes, and they would outlive the server.
+        self.delete_all().await?;
         kill_process(self.pid()?, Signal::TERM)?;
         let ended = tokio::time::timeout(STOP_DEADLINE, self.child.wait()).await;
         ended.context("the server does not stop")??;
