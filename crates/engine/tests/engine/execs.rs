@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use std::time::Duration;
+
 use atoll_core::Code;
 use atoll_core::exec::{ExecState, ExitReason};
 use atoll_core::spec::{ExecDraft, TtySize};
@@ -114,16 +116,28 @@ fn what_never_ran_leaves_no_record() {
         ..argv(&["true"])
     };
     assert_eq!(server.exec(&id, keyed(Some("/missing"))).unwrap_err().code, Code::CwdNotFound);
-    // Output logs cannot be kept.
-    std::fs::write(world.logs(), b"in the way").unwrap();
-    assert_eq!(server.exec(&id, keyed(None)).unwrap_err().code, Code::Internal);
-    std::fs::remove_file(world.logs()).unwrap();
     let (views, _) = server.run(server.engine.execs(id.as_str(), &ExecQuery::default())).unwrap();
     assert_eq!(views, []);
     assert_eq!(server.engine.stats().execs_running, 0);
     // The key is free for another command.
     let exec = server.exec(&id, keyed(None)).unwrap();
     server.wait(&exec);
+}
+
+#[test]
+fn output_that_cannot_be_kept_waits() {
+    let world = World::new();
+    let server = world.start();
+    let id = server.sandbox().id;
+    std::fs::write(world.logs(), b"in the way").unwrap();
+    let exec = server.exec(&id, argv(&["echo", "kept"])).unwrap();
+    let name = exec.record.id.as_str();
+    let wait =
+        |ms| server.run(server.engine.wait_exec(id.as_str(), name, Duration::from_millis(ms))).unwrap();
+    // It cannot end before what it wrote is safe.
+    assert_eq!(wait(200).record.exit, None);
+    std::fs::remove_file(world.logs()).unwrap();
+    assert_eq!(server.wait(&exec).record.output_bytes, 5);
 }
 
 #[test]
