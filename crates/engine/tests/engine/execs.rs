@@ -1,7 +1,6 @@
 //! Execs: how they end, standard input, idempotency.
 
 use std::collections::BTreeSet;
-
 use std::time::Duration;
 
 use atoll_core::Code;
