@@ -6,6 +6,10 @@ use atoll_api::Scope;
 use atoll_core::sandbox::SandboxState;
 use clap::{Args, Parser, Subcommand};
 
+mod server;
+
+pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
+
 use crate::terminal::DetachKeys;
 use crate::units::{parse_bytes, parse_cpu_millis, parse_duration_ms, parse_pair};
 
@@ -101,73 +105,6 @@ pub(crate) enum Command {
         /// For this shell
         shell: clap_complete::Shell,
     },
-}
-
-/// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
-}
-
-/// The server.
-#[derive(Debug, Args)]
-pub(crate) struct ServeArgs {
-    /// Address and port. The server speaks plain HTTP: put TLS in front before leaving the loopback
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4600")]
-    pub(crate) listen: std::net::SocketAddr,
-    /// Where everything is kept
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/atoll")]
-    pub(crate) data_dir: PathBuf,
-    /// Database, as sqlite:///path/file.db or postgres://… [default: DIR/atoll.db]
-    #[arg(long, value_name = "URL")]
-    pub(crate) database: Option<String>,
-    /// Print one line of JSON with url and api_key on standard output once it serves
-    #[arg(long)]
-    pub(crate) ready_json: bool,
-    /// Make a new admin key and show it, for when the first one is lost
-    #[arg(long)]
-    pub(crate) new_key: bool,
-    /// Most sandboxes at once
-    #[arg(long, value_name = "COUNT", default_value_t = 2000)]
-    pub(crate) sandboxes_max: usize,
-    /// Disks, network and user namespaces to keep ready for new sandboxes
-    #[arg(long, value_name = "COUNT", default_value_t = 8)]
-    pub(crate) ready: usize,
-    /// Answer /metrics without a key
-    #[arg(long)]
-    pub(crate) metrics_public: bool,
-    /// Another name under which browsers may reach the server (repeatable)
-    #[arg(long, value_name = "NAME")]
-    pub(crate) host: Vec<String>,
-    /// What to log: a level, or rules such as 'warn,atoll_engine=debug'
-    #[arg(long, value_name = "RULES", default_value = "info")]
-    pub(crate) log: String,
-    /// How log lines look
-    #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
-    pub(crate) log_format: LogFormat,
-    /// Send traces to this collector, OTLP over HTTP [env: OTEL_EXPORTER_OTLP_ENDPOINT]
-    #[arg(long, value_name = "URL")]
-    pub(crate) otlp_endpoint: Option<String>,
-}
-
-/// The host.
-#[derive(Debug, Args)]
-pub(crate) struct DoctorArgs {
-    /// List what carries the id of no known sandbox; exit code 1 when there is something
-    #[arg(long)]
-    pub(crate) leaks: bool,
-    /// Remove it
-    #[arg(long, requires = "leaks")]
-    pub(crate) remove: bool,
-    /// Look at this data directory, whose server does not run, instead of asking a server
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data_dir: Option<PathBuf>,
-    /// Its database, if it is not in the data directory
-    #[arg(long, value_name = "URL", requires = "data_dir")]
-    pub(crate) database: Option<String>,
 }
 
 /// Limits.

@@ -39,7 +39,6 @@ const DELETE: &[&str] = &[
     "container::destroy::start",
     "container::destroy::processes",
     "container::destroy::cgroups",
-    "container::destroy::disk",
     "container::destroy::directory",
     "engine.delete.destroyed",
     "engine.delete.logs_removed",

@@ -1,6 +1,6 @@
 //! [`Engine`]: what everything hangs on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock;
-use crate::errors::isolation_error;
+use crate::errors::{isolation_error, store_error};
 use crate::keys::KeyCache;
 use crate::sandbox::SandboxShared;
 
@@ -67,6 +67,8 @@ pub(crate) struct Inner {
     pub(crate) creates: Semaphore,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
+    /// Cancelled when the server begins to let go of its clients.
+    pub(crate) draining: CancellationToken,
     table: Mutex<Table>,
 }
 
@@ -101,6 +103,7 @@ impl Engine {
                 keys,
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
+                draining: CancellationToken::new(),
                 table: Mutex::default(),
             }),
         };
@@ -108,8 +111,15 @@ impl Engine {
         Ok(engine)
     }
 
+    /// Says that clients will be let go of because the server stops: an exec that wants to be killed when its
+    /// last client goes away goes on.
+    pub fn drain(&self) {
+        self.inner.draining.cancel();
+    }
+
     /// Stops without touching the sandboxes: they go on and are taken up at the next start.
     pub async fn shutdown(&self) {
+        self.drain();
         self.inner.shutdown.cancel();
         self.inner.tracker.close();
         self.inner.tracker.wait().await;
@@ -157,13 +167,17 @@ impl Engine {
     /// Things on the host that carry the id of no known sandbox.
     ///
     /// # Errors
-    /// When a driver cannot look.
+    /// When a driver cannot look, or the store does not answer.
     pub async fn leaks(&self) -> Result<Vec<Resource>> {
         let mut leaks = Vec::new();
         for driver in self.inner.drivers.values() {
             let found = driver.scan().await.map_err(|error| isolation_error(&error))?;
             leaks.extend(found.into_iter().filter(|resource| self.inner.find(&resource.sandbox).is_none()));
         }
+        // One that could not be recovered is not in the table, but has its row: it is no leak.
+        let rows = self.inner.store.sandbox_states().await.map_err(store_error)?;
+        let rows: BTreeSet<SandboxId> = rows.into_iter().map(|(id, _)| id).collect();
+        leaks.retain(|leak| !rows.contains(&leak.sandbox));
         Ok(leaks)
     }
 
@@ -173,7 +187,7 @@ impl Engine {
     /// When something resists.
     pub async fn remove_leaks(&self) -> Result<Vec<Resource>> {
         let leaks = self.leaks().await?;
-        let ids: std::collections::BTreeSet<&SandboxId> = leaks.iter().map(|leak| &leak.sandbox).collect();
+        let ids: BTreeSet<&SandboxId> = leaks.iter().map(|leak| &leak.sandbox).collect();
         for id in ids {
             for driver in self.inner.drivers.values() {
                 driver.destroy(id).await.map_err(|error| isolation_error(&error))?;

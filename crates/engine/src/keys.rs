@@ -28,8 +28,7 @@ pub(crate) struct KeyCache {
 impl KeyCache {
     pub(crate) async fn load(store: &Store) -> Result<Self> {
         let records = store.list_keys().await.map_err(store_error)?;
-        let working = records.into_iter().filter(|record| !record.revoked);
-        let by_hash = working.map(|record| (record.hash.clone(), Arc::new(record))).collect();
+        let by_hash = records.into_iter().map(|record| (record.hash.clone(), Arc::new(record))).collect();
         Ok(Self { by_hash: RwLock::new(by_hash) })
     }
 
@@ -40,6 +39,14 @@ impl KeyCache {
     fn put(&self, record: KeyRecord) {
         let mut keys = self.by_hash.write().unwrap_or_else(PoisonError::into_inner);
         keys.insert(record.hash.clone(), Arc::new(record));
+    }
+
+    /// Notes a use. A key that was deleted meanwhile stays deleted.
+    fn used(&self, record: &KeyRecord, at_ms: u64) {
+        let mut keys = self.by_hash.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = keys.get_mut(&record.hash) {
+            *known = Arc::new(KeyRecord { last_used_ms: Some(at_ms), ..record.clone() });
+        }
     }
 
     fn remove(&self, id: &KeyId) {
@@ -91,7 +98,7 @@ impl Engine {
 
     /// Records the use, off the request's path.
     fn touch_key(&self, record: &KeyRecord, now: u64) {
-        self.inner.keys.put(KeyRecord { last_used_ms: Some(now), ..record.clone() });
+        self.inner.keys.used(record, now);
         let store = self.inner.store.clone();
         let id = record.id.clone();
         self.inner.tracker.spawn(async move {
@@ -125,7 +132,6 @@ impl Engine {
             created_ms,
             expires_ms: ttl_ms.map(|ttl| created_ms.saturating_add(ttl)),
             last_used_ms: None,
-            revoked: false,
         };
         self.inner.store.insert_key(&record).await.map_err(store_error)?;
         self.inner.keys.put(record.clone());

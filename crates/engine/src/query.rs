@@ -6,7 +6,7 @@ use atoll_core::exec::ExecState;
 use atoll_core::limits::{PAGE_DEFAULT_COUNT, PAGE_MAX_COUNT};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::SandboxUpdate;
-use atoll_core::{Error, Result};
+use atoll_core::{Code, Error, Result};
 use atoll_store::{Cursor, Page, SandboxFilter, SandboxRecord};
 
 use crate::engine::Engine;
@@ -112,7 +112,6 @@ impl Engine {
     /// [`atoll_core::Code::SandboxNotFound`].
     pub async fn execs(&self, sandbox: &str, query: &ExecQuery) -> Result<(Vec<ExecView>, Option<String>)> {
         let sandbox = self.inner.sandbox(sandbox)?;
-        let id = sandbox.record().id;
         let after = cursor(query.cursor.as_deref())?;
         let limit = limit(query.limit)?;
         // The store calls an exec `starting` until it has ended; only its session knows more.
@@ -120,13 +119,23 @@ impl Engine {
         if stored.contains(&ExecState::Running) {
             stored.push(ExecState::Starting);
         }
-        let page =
-            self.inner.store.list_execs(&id, &stored, after.as_ref(), limit).await.map_err(store_error)?;
+        let page = self
+            .inner
+            .store
+            .list_execs(&sandbox.id, &stored, after.as_ref(), limit)
+            .await
+            .map_err(store_error)?;
         let mut views = Vec::with_capacity(page.items.len());
         for record in page.items {
             let view = match sandbox.live_exec(&record.id) {
                 Some(live) => live.view(),
-                None => self.ended_view(record).await?,
+                None if record.state.is_final() => self.ended_view(record).await?,
+                // It ended, or its start failed, since the page was read.
+                None => match self.exec(sandbox.id.as_str(), record.id.as_str()).await {
+                    Ok(view) => view,
+                    Err(error) if error.code == Code::ExecNotFound => continue,
+                    Err(error) => return Err(error),
+                },
             };
             if query.states.is_empty() || query.states.contains(&view.record.state) {
                 views.push(view);

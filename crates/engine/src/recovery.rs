@@ -10,7 +10,6 @@
 //! | no row | anything | removed: a creation died before its row, or a deletion after it |
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::SandboxState;
@@ -71,14 +70,7 @@ impl Engine {
                 Origin::FinishDelete
             }
             SandboxState::Deleting => Origin::FinishDelete,
-            SandboxState::Failed => {
-                inner
-                    .driver(record.spec.isolation)?
-                    .destroy(&record.id)
-                    .await
-                    .map_err(|e| isolation_error(&e))?;
-                Origin::Failed
-            }
+            SandboxState::Failed => Origin::Failed,
             SandboxState::Running => match inner.driver(record.spec.isolation)?.adopt(&record.id).await {
                 Ok(()) => Origin::Adopt,
                 Err(IsolationError::Gone) => {
@@ -97,13 +89,8 @@ impl Engine {
     /// A sandbox that died while the server was away.
     async fn bury(&self, record: SandboxRecord) -> Result<SandboxRecord> {
         tracing::warn!(sandbox = %record.id, "a sandbox died while the server was away");
-        let id = record.id.clone();
-        self.inner.store.lose_execs(&id, now_ms()).await.map_err(store_error)?;
-        let driver = Arc::clone(self.inner.driver(record.spec.isolation)?);
-        let record =
-            self.set_state(record, SandboxState::Failed, Some("it died while the server was away")).await?;
-        driver.destroy(&id).await.map_err(|error| isolation_error(&error))?;
-        Ok(record)
+        self.inner.store.lose_execs(&record.id, now_ms()).await.map_err(store_error)?;
+        self.set_state(record, SandboxState::Failed, Some("it died while the server was away")).await
     }
 
     async fn set_state(
@@ -133,7 +120,7 @@ impl Engine {
                 found.into_iter().map(|resource| resource.sandbox).filter(|id| !known.contains(id)).collect();
             for id in unknown {
                 tracing::info!(sandbox = %id, "removing what belongs to no known sandbox");
-                if let Err(error) = driver.destroy(&id).await {
+                if let Err(error) = sandbox::destroy(driver.as_ref(), &id).await {
                     tracing::error!(sandbox = %id, %error, "left-over parts could not be removed");
                 }
             }

@@ -92,7 +92,9 @@ impl Database {
             .users()
             .find(|user| user.name == user_part)
             .or_else(|| id(user_part).and_then(|uid| self.users().find(|user| user.uid == uid)));
-        let mut identity = match (entry, id(user_part)) {
+        // Root is root also in an image without a user database.
+        let number = id(user_part).or_else(|| (user_part == "root").then_some(0));
+        let mut identity = match (entry, number) {
             (Some(user), _) => Identity {
                 uid: user.uid,
                 gid: user.gid,
@@ -189,6 +191,14 @@ mod tests {
         assert_eq!(found("4242"), Ok((4242, 0, vec![0], String::new())));
         assert_eq!(found("4242:12"), Ok((4242, 12, vec![12], String::new())));
         assert_eq!(found("7"), Ok((70, 70, vec![70], "/seven".into())), "a name goes before a number");
+    }
+
+    #[test]
+    fn root_needs_no_database() {
+        let empty = Database { passwd: String::new(), group: String::new() };
+        assert_eq!(empty.identity("root").unwrap().uid, 0);
+        assert_eq!(empty.identity("").unwrap().uid, 0);
+        assert!(empty.identity("somebody").is_err());
     }
 
     #[test]

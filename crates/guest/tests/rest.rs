@@ -80,7 +80,7 @@ mod tests {
         unpack(&client, &target, tar, "1234").await.unwrap();
         assert_eq!(std::fs::metadata(&unpacked).unwrap().uid(), 1234);
         assert_eq!(reason(pack(&client, &guest.path("none")).await), Reason::NotFound);
-        assert_eq!(reason(unpack(&client, &target, vec![7; 5000], "").await), Reason::Other);
+        assert_eq!(reason(unpack(&client, &target, vec![7; 5000], "").await), Reason::Invalid);
     }
 
     #[tokio::test]

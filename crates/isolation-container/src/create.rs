@@ -44,17 +44,16 @@ impl Inner {
         userns.keep();
         fail_point!("container::create::ids");
         let mut disk = self.claim_disk(plan.resources.disk_bytes)?;
-        record.note_loop(disk.loop_number)?;
         disk.move_image(&record.disk())?;
         fail_point!("container::create::disk");
         let membership = self.cgroups.create(&plan.id, &plan.resources, userns.first_id())?;
         fail_point!("container::create::cgroups");
         let listener = record.listen()?;
         fail_point!("container::create::socket");
-        let launch = self.launch(plan, &userns, disk, membership, listener)?;
+        let launch = self.launch(plan, &userns, &disk, membership, listener)?;
         let child = spawn::spawn(&launch)?;
         // First of all, so that destroying takes its exit status whatever happens next.
-        self.live.insert(&plan.id, Instance::new(child.pidfd));
+        self.live.insert(&plan.id, Instance::new(child.pidfd, Some(disk)));
         fail_point!("container::create::process");
         let process = Process::read(child.pid).step("read the start time of a process")?;
         record.write_process(process)?;
@@ -70,7 +69,7 @@ impl Inner {
         &self,
         plan: &Plan,
         userns: &UserNamespace,
-        disk: Disk,
+        disk: &Disk,
         membership: Membership,
         listener: OwnedFd,
     ) -> Result<Launch, IsolationError> {
@@ -158,7 +157,8 @@ fn overlay_options(layers: usize) -> Result<CString, IsolationError> {
         // Writing to a string cannot fail.
         let _ = write!(options, "{separator}l{number}");
     }
-    options.push_str(",upperdir=disk/upper,workdir=disk/work");
+    // Volatile: as the disk does not survive the host, syncing it would be waiting for nothing.
+    options.push_str(",upperdir=disk/upper,workdir=disk/work,volatile");
     text(options)
 }
 

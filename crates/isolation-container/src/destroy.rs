@@ -1,5 +1,6 @@
 //! Removes an instance, from any half-made state, any number of times: kills what is in its cgroups,
-//! waits for the kernel to let go, removes the cgroups, the disk and, last, the directory with the claims.
+//! waits for the kernel to let go, removes the cgroups and, last, the directory with the claims and the
+//! disk. Taking the disk apart is left to [`crate::trash`].
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -13,26 +14,20 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::step::{Step, failed};
 use crate::{Inner, disk};
 
-/// How long killed processes may take to end, and a disk to be let go.
+/// How long killed processes may take to end.
 const END_DEADLINE: Duration = Duration::from_secs(20);
 
 impl Inner {
-    /// Kills and removes. Blocks for a few milliseconds.
+    /// Kills and removes. Blocks for about a millisecond.
     pub(crate) fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError> {
         fail_point!("container::destroy::start");
-        self.end_processes(id)?;
+        let disk = self.end_processes(id)?;
         fail_point!("container::destroy::processes");
         self.cgroups.remove(id)?;
         fail_point!("container::destroy::cgroups");
         let record = self.records.of(id);
-        match std::fs::remove_file(record.disk()) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            other => other.step("remove the disk of a sandbox")?,
-        }
-        fail_point!("container::destroy::disk");
-        self.await_disk(id)?;
         let first_id = record.first_id();
-        record.remove()?;
+        self.trash.take(record.dir(), disk)?;
         if let Some(first_id) = first_id {
             self.ranges.give_back(first_id);
         }
@@ -40,9 +35,12 @@ impl Inner {
         Ok(())
     }
 
-    fn end_processes(&self, id: &SandboxId) -> Result<(), IsolationError> {
+    /// Gives what keeps the disk mounted, if this process has it.
+    fn end_processes(&self, id: &SandboxId) -> Result<Option<disk::Disk>, IsolationError> {
         let deadline = Instant::now() + END_DEADLINE;
+        let mut disk = None;
         if let Some(instance) = self.live.remove(id) {
+            disk = instance.take_disk();
             // Killing the first process of a pid namespace ends all of it; dead already is fine.
             let _ = pidfd_send_signal(instance.pidfd(), Signal::KILL);
             wait_for_end(instance.pidfd(), deadline)?;
@@ -51,7 +49,7 @@ impl Inner {
         loop {
             let pids = self.cgroups.kill(id)?;
             if pids.is_empty() {
-                return Ok(());
+                return Ok(disk);
             }
             for pid in pids.into_iter().filter_map(Pid::from_raw) {
                 let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
@@ -60,24 +58,6 @@ impl Inner {
                 }
             }
         }
-    }
-
-    /// Waits until the kernel has let go of the disk: it does so a moment after the last process.
-    fn await_disk(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        let record = self.records.of(id);
-        let Some(number) = record.loop_number() else { return Ok(()) };
-        let image = record.disk().display().to_string();
-        let deadline = Instant::now() + END_DEADLINE;
-        let mut wait = Duration::from_micros(200);
-        while disk::loop_image(number).is_some_and(|path| path.starts_with(&image)) {
-            if Instant::now() > deadline {
-                let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
-                return Err(failed(format!("see /dev/loop{number} freed"), late));
-            }
-            std::thread::sleep(wait);
-            wait = (wait * 2).min(Duration::from_millis(5));
-        }
-        Ok(())
     }
 
     /// Everything that carries a sandbox's id.

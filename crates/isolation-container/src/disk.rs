@@ -16,7 +16,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_isolation::IsolationError;
 use rustix::fs::{Mode, OFlags};
@@ -31,6 +31,11 @@ use crate::sys;
 
 /// Sizes whose template is kept; the smallest, quickest to make again, goes first.
 const TEMPLATES_MAX_COUNT: usize = 16;
+/// Images that wait to be used again, and the largest, in bytes that it takes on the host.
+const SPARES_MAX_COUNT: usize = 32;
+const SPARE_MAX_BYTES: u64 = 4 << 20;
+/// Zeros written at once.
+const SCRUB_BYTES: usize = 256 << 10;
 /// File system block.
 const BLOCK_BYTES: usize = 4096;
 /// Tries to get a loop device that another program did not take in between.
@@ -48,6 +53,9 @@ pub(crate) struct Disks {
     dir: PathBuf,
     count: AtomicU64,
     templates: Mutex<BTreeMap<u64, Arc<Template>>>,
+    /// Images without content, on their devices.
+    spares: Mutex<Vec<Backing>>,
+    spare_bytes: u64,
 }
 
 impl std::fmt::Debug for Disks {
@@ -61,26 +69,64 @@ impl std::fmt::Debug for Disks {
 pub(crate) struct Disk {
     /// The mount, attached nowhere.
     pub(crate) mount: OwnedFd,
-    /// Number of its loop device.
-    pub(crate) loop_number: u32,
-    /// Its image, until somebody moves it away.
-    image: Option<PathBuf>,
+    backing: Backing,
+}
+
+/// An image on a loop device, which stays bound as long as this or a mount of it lives.
+#[derive(Debug)]
+struct Backing {
+    bytes: u64,
+    image: File,
+    /// Open for reading: a device that somebody may write to cannot be mounted on every host.
+    _device: OwnedFd,
+    number: u32,
+    /// The image's place, as long as it is ours to remove.
+    path: Option<PathBuf>,
 }
 
 impl Disk {
     /// Moves the image to `path`, on the same file system, and leaves it to whoever cleans up there.
     pub(crate) fn move_image(&mut self, path: &Path) -> Result<(), IsolationError> {
-        if let Some(image) = &self.image {
+        if let Some(image) = &self.backing.path {
             std::fs::rename(image, path).step("move a disk image to its sandbox")?;
-            self.image = None;
+            self.backing.path = None;
         }
         Ok(())
     }
 }
 
-impl Drop for Disk {
+impl Backing {
+    fn mount(self, template: &Template) -> Result<Disk, IsolationError> {
+        template.write_to(&self.image).step("write a disk image")?;
+        Ok(Disk { mount: mount(&self.device())?, backing: self })
+    }
+
+    fn device(&self) -> String {
+        format!("/dev/loop{}", self.number)
+    }
+
+    /// Makes the image read as zeros, all of it. Fails when anybody still uses the device.
+    fn scrub(&self) -> std::io::Result<()> {
+        let exclusive = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+        let device = rustix::fs::open(self.device(), exclusive, Mode::empty())?;
+        // The device's own cache must not remember what the image held.
+        sys::forget_blocks(device.as_fd())?;
+        let zeros = vec![0; SCRUB_BYTES];
+        for_data(&self.image, |from, to| {
+            let mut at = from;
+            while at < to {
+                let len = usize::try_from(to - at).map_or(SCRUB_BYTES, |left| left.min(SCRUB_BYTES));
+                self.image.write_all_at(&zeros[..len], at)?;
+                at += len as u64;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Drop for Backing {
     fn drop(&mut self) {
-        if let Some(image) = &self.image
+        if let Some(image) = &self.path
             && let Err(error) = std::fs::remove_file(image)
         {
             tracing::warn!(image = %image.display(), %error, "cannot remove an unused disk image");
@@ -88,9 +134,26 @@ impl Drop for Disk {
     }
 }
 
+/// Calls `with` for each stretch of a file that is not a hole.
+fn for_data(file: &File, mut with: impl FnMut(u64, u64) -> std::io::Result<()>) -> std::io::Result<()> {
+    use rustix::fs::SeekFrom;
+    let mut at = 0;
+    loop {
+        let data = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            // Beyond the last data.
+            Err(Errno::NXIO) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        at = rustix::fs::seek(file, SeekFrom::Hole(data))?;
+        with(data, at)?;
+    }
+}
+
 impl Disks {
     /// Disks lie in `dir` until they are used; what an earlier process left there is removed.
-    pub(crate) fn open(dir: PathBuf) -> Result<Self, IsolationError> {
+    /// Disks of `spare_bytes` may be used again.
+    pub(crate) fn open(dir: PathBuf, spare_bytes: u64) -> Result<Self, IsolationError> {
         std::fs::create_dir_all(&dir).step("make the directory of ready disks")?;
         for entry in std::fs::read_dir(&dir).step("list the directory of ready disks")? {
             let path = entry.step("list the directory of ready disks")?.path();
@@ -100,23 +163,83 @@ impl Disks {
                 std::fs::remove_file(path).step("remove what an earlier process left")?;
             }
         }
-        Ok(Self { dir, count: AtomicU64::new(0), templates: Mutex::new(BTreeMap::new()) })
+        Ok(Self {
+            dir,
+            count: AtomicU64::new(0),
+            templates: Mutex::new(BTreeMap::new()),
+            spares: Mutex::default(),
+            spare_bytes,
+        })
     }
 
     /// Makes a disk of `bytes`, rounded down to whole blocks.
     pub(crate) fn make(&self, bytes: u64) -> Result<Disk, IsolationError> {
         let template = self.template(bytes)?;
-        let path = self.dir.join(format!("{}.img", self.count.fetch_add(1, Ordering::Relaxed)));
+        let spare = {
+            let mut spares = self.spares();
+            spares.iter().position(|spare| spare.bytes == bytes).map(|index| spares.swap_remove(index))
+        };
+        if let Some(spare) = spare {
+            match spare.mount(&template) {
+                Ok(disk) => return Ok(disk),
+                // A process that is just being started has copies of all our descriptors, also of the
+                // one that had the device for itself a moment ago.
+                Err(error) => tracing::debug!(%error, "a disk is not used again"),
+            }
+        }
+        self.make_backing(bytes)?.mount(&template)
+    }
+
+    /// An image that is all holes, on a device. Bound before anything is written: binding waits until
+    /// what is written has reached the host's disk.
+    fn make_backing(&self, bytes: u64) -> Result<Backing, IsolationError> {
+        let path = self.next_path();
         let image =
             File::options().read(true).write(true).create_new(true).open(&path).step("make a disk image")?;
-        let written = template.write_to(&image, bytes).step("write a disk image");
-        match written.and_then(|()| attach(&image)) {
-            Ok((mount, loop_number)) => Ok(Disk { mount, loop_number, image: Some(path) }),
+        let bound = image.set_len(bytes).step("size a disk image").and_then(|()| attach(&image));
+        match bound {
+            Ok((device, number)) => Ok(Backing { bytes, image, _device: device, number, path: Some(path) }),
             Err(error) => {
                 std::fs::remove_file(&path).step("remove a disk image that was not needed")?;
                 Err(error)
             }
         }
+    }
+
+    fn next_path(&self) -> PathBuf {
+        self.dir.join(format!("{}.img", self.count.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    fn spares(&self) -> MutexGuard<'_, Vec<Backing>> {
+        self.spares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes back a disk whose sandbox is gone, with its image at `path`, to make another of it. Keeps
+    /// few and small ones; gives back what it did not touch.
+    ///
+    /// Unlinking an image and making another costs the host's disk some tens of operations that are
+    /// waited for, where it discards freed blocks. An image that is kept is first made to read as zeros
+    /// everywhere: the next sandbox gets what it would get from a new one.
+    pub(crate) fn take_back(&self, disk: Disk, path: &Path) -> Option<Disk> {
+        use std::os::unix::fs::MetadataExt;
+        let small = disk.backing.image.metadata().is_ok_and(|meta| meta.blocks() * 512 <= SPARE_MAX_BYTES);
+        if !small || disk.backing.bytes != self.spare_bytes || self.spares().len() >= SPARES_MAX_COUNT {
+            return Some(disk);
+        }
+        let Disk { mount, mut backing } = disk;
+        drop(mount);
+        if let Err(error) = backing.scrub() {
+            tracing::debug!(%error, "a disk is not used again");
+            return None;
+        }
+        let kept = self.next_path();
+        if let Err(error) = std::fs::rename(path, &kept) {
+            tracing::debug!(%error, "a disk is not used again");
+            return None;
+        }
+        backing.path = Some(kept);
+        self.spares().push(backing);
+        None
     }
 
     fn template(&self, bytes: u64) -> Result<Arc<Template>, IsolationError> {
@@ -173,24 +296,12 @@ fn make_file_system(dir: &Path, bytes: u64) -> Result<Template, IsolationError> 
 
 impl Template {
     fn read(image: &File) -> std::io::Result<Self> {
-        use rustix::fs::SeekFrom;
-        let end = image.metadata()?.len();
         let mut blocks = Vec::new();
-        let mut at = 0;
-        while at < end {
-            let data = match rustix::fs::seek(image, SeekFrom::Data(at)) {
-                Ok(data) => data,
-                Err(Errno::NXIO) => break,
-                Err(error) => return Err(error.into()),
-            };
-            at = rustix::fs::seek(image, SeekFrom::Hole(data))?;
-            read_blocks(image, data, at, &mut blocks)?;
-        }
+        for_data(image, |from, to| read_blocks(image, from, to, &mut blocks))?;
         Ok(Self { blocks })
     }
 
-    fn write_to(&self, image: &File, bytes: u64) -> std::io::Result<()> {
-        image.set_len(bytes)?;
+    fn write_to(&self, image: &File) -> std::io::Result<()> {
         self.blocks.iter().try_for_each(|(offset, block)| image.write_all_at(block, *offset))
     }
 }
@@ -214,7 +325,7 @@ fn read_blocks(image: &File, from: u64, to: u64, blocks: &mut Vec<(u64, Vec<u8>)
     Ok(())
 }
 
-/// Binds an image to a loop device and mounts it nowhere.
+/// Binds an image to a loop device; gives the device, open for reading, and its number.
 fn attach(image: &File) -> Result<(OwnedFd, u32), IsolationError> {
     let rdwr = OFlags::RDWR | OFlags::CLOEXEC;
     let control = rustix::fs::open("/dev/loop-control", rdwr, Mode::empty()).map_err(no_loop)?;
@@ -223,7 +334,10 @@ fn attach(image: &File) -> Result<(OwnedFd, u32), IsolationError> {
         let path = format!("/dev/loop{number}");
         let device = rustix::fs::open(&path, rdwr, Mode::empty()).map_err(no_loop)?;
         match sys::loop_configure(device.as_fd(), image.as_fd()) {
-            Ok(()) => return Ok((mount(&path)?, number)),
+            Ok(()) => {
+                let read = OFlags::RDONLY | OFlags::CLOEXEC;
+                return Ok((rustix::fs::open(&path, read, Mode::empty()).map_err(no_loop)?, number));
+            }
             Err(Errno::BUSY) => {}
             Err(error) => return Err(no_loop(error)),
         }
@@ -241,15 +355,18 @@ fn no_loop(error: Errno) -> IsolationError {
 fn mount(device: &str) -> Result<OwnedFd, IsolationError> {
     let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).step("open the file system type ext4")?;
     fsconfig_set_string(&context, "source", device).step("name the device of a disk")?;
-    // The inode tables are holes and read as zeros: no thread needs to write them.
-    fsconfig_set_flag(&context, "noinit_itable").step("set an option of a disk")?;
+    // The inode tables are holes and read as zeros: no thread needs to write them. And a disk does not
+    // survive a crash of the host, its sandbox having died with it, so nobody waits for the host's own.
+    for option in ["noinit_itable", "nobarrier"] {
+        fsconfig_set_flag(&context, option).step("set an option of a disk")?;
+    }
     fsconfig_create(&context).step("mount a disk")?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOATIME;
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step("mount a disk")
 }
 
 /// The image behind a loop device, if it has one now. ` (deleted)` follows a path that is no more.
-pub(crate) fn loop_image(number: u32) -> Option<String> {
+fn loop_image(number: u32) -> Option<String> {
     let path = format!("/sys/block/loop{number}/loop/backing_file");
     std::fs::read_to_string(path).ok().map(|text| text.trim_end().to_owned())
 }

@@ -27,6 +27,7 @@ mod skeleton;
 mod spawn;
 mod step;
 mod sys;
+mod trash;
 mod userns;
 
 use std::ffi::CString;
@@ -48,6 +49,7 @@ use live::{Instance, Live};
 use record::Records;
 use skeleton::Skeleton;
 use step::Step;
+use trash::Trash;
 use userns::{Ranges, UserNamespace};
 
 /// Characters of [`ContainerConfig::instance`].
@@ -55,7 +57,7 @@ pub const INSTANCE_LEN: usize = 8;
 
 /// Places where a test can stop or kill the driver, in the order they are passed. Compiled in with the
 /// feature `failpoints`.
-pub const FAILPOINTS: [&str; 13] = [
+pub const FAILPOINTS: [&str; 12] = [
     "container::create::start",
     "container::create::directory",
     "container::create::ids",
@@ -67,7 +69,6 @@ pub const FAILPOINTS: [&str; 13] = [
     "container::destroy::start",
     "container::destroy::processes",
     "container::destroy::cgroups",
-    "container::destroy::disk",
     "container::destroy::directory",
 ];
 
@@ -123,6 +124,7 @@ struct Inner {
     seccomp: Arc<[libc::sock_filter]>,
     agent: Arc<OwnedFd>,
     live: Live,
+    trash: Trash,
 }
 
 impl ContainerIsolation {
@@ -152,8 +154,9 @@ impl ContainerIsolation {
         let skeleton = Skeleton::open(&dir.join("skeleton"), sandboxes.is_empty())?;
         let taken = sandboxes.iter().filter_map(|id| records.of(id).first_id());
         let ranges = Arc::new(Ranges::new(&config.instance, taken));
-        let disks = Arc::new(Disks::open(dir.join("disks"))?);
         let pooled_disk_bytes = Resources::default().disk_bytes;
+        let disks = Arc::new(Disks::open(dir.join("disks"), pooled_disk_bytes)?);
+        let trash = Trash::open(dir.join("trash"), Arc::clone(&disks))?;
         let inner = Inner {
             records,
             skeleton,
@@ -174,6 +177,7 @@ impl ContainerIsolation {
             seccomp: seccomp::compile()?.into(),
             agent: Arc::new(spawn::agent_file(config.agent)?),
             live: Live::default(),
+            trash,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -280,6 +284,11 @@ impl Isolation for ContainerIsolation {
             Ok(Usage { disk_bytes: inner.records.of(&id).disk_bytes(), ..usage })
         })
         .await
+    }
+
+    async fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+        // One small read of a file in memory: not worth another thread.
+        self.inner.cgroups.oom_kills(id)
     }
 
     async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {

@@ -13,6 +13,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::disk::Disk;
 use crate::record::Process;
 use crate::spawn::{self, Exit};
 use crate::step::Step;
@@ -21,12 +22,20 @@ use crate::step::Step;
 #[derive(Debug)]
 pub(crate) struct Instance {
     pidfd: OwnedFd,
+    /// The mount of its disk, so that its last process does not end by unmounting it. Absent when
+    /// another server made the instance.
+    disk: Mutex<Option<Disk>>,
     exit: Mutex<Option<Exit>>,
 }
 
 impl Instance {
-    pub(crate) fn new(pidfd: OwnedFd) -> Self {
-        Self { pidfd, exit: Mutex::new(None) }
+    pub(crate) fn new(pidfd: OwnedFd, disk: Option<Disk>) -> Self {
+        Self { pidfd, disk: Mutex::new(disk), exit: Mutex::new(None) }
+    }
+
+    /// What keeps its disk mounted besides its processes.
+    pub(crate) fn take_disk(&self) -> Option<Disk> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Takes up a process that was written down; `None` when it is no more.
@@ -38,7 +47,7 @@ impl Instance {
         };
         // The descriptor fixes the process; only now can the start time be compared without a race.
         let same = Process::read(process.pid).is_ok_and(|now| now == process);
-        let instance = Self::new(pidfd);
+        let instance = Self::new(pidfd, None);
         Ok((same && !instance.is_dead()).then_some(instance))
     }
 

@@ -4,7 +4,6 @@
 //! <dir>/sandboxes/<id>/
 //!   uid-<first id>   empty; its name is the claim on a range of ids
 //!   disk.img         the writable disk
-//!   loop-<number>    empty; its name is the disk's loop device
 //!   guest.sock       where the guest agent listens
 //!   process.json     which process is the guest agent
 //! ```
@@ -28,6 +27,8 @@ use crate::step::Step;
 
 /// Largest `process.json`, bytes.
 const RECORD_MAX_BYTES: u64 = 4096;
+/// The writable disk in a sandbox's directory.
+pub(crate) const DISK_FILE: &str = "disk.img";
 /// Connections that wait for the guest: the host has one, and one more while it replaces that.
 const BACKLOG: i32 = 8;
 
@@ -98,7 +99,7 @@ impl Record {
     }
 
     pub(crate) fn disk(&self) -> PathBuf {
-        self.dir.join("disk.img")
+        self.dir.join(DISK_FILE)
     }
 
     /// Makes the directory. Fails when there is one.
@@ -112,25 +113,10 @@ impl Record {
         Ok(())
     }
 
-    /// Notes the disk's loop device.
-    pub(crate) fn note_loop(&self, number: u32) -> Result<(), IsolationError> {
-        File::create_new(self.dir.join(format!("loop-{number}"))).step("write down the disk of a sandbox")?;
-        Ok(())
-    }
-
     /// The claimed range, if there is one.
     pub(crate) fn first_id(&self) -> Option<u32> {
-        self.number("uid-")
-    }
-
-    /// The noted loop device, if there is one.
-    pub(crate) fn loop_number(&self) -> Option<u32> {
-        self.number("loop-")
-    }
-
-    fn number(&self, prefix: &str) -> Option<u32> {
         let entries = fs::read_dir(&self.dir).ok()?;
-        entries.flatten().find_map(|entry| entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok())
+        entries.flatten().find_map(|entry| entry.file_name().to_str()?.strip_prefix("uid-")?.parse().ok())
     }
 
     /// Writes down the process: whole or not at all.
@@ -190,14 +176,6 @@ impl Record {
         match find() {
             Err(rustix::io::Errno::NOENT) => Err(IsolationError::Gone),
             other => other.step("find the socket of a sandbox"),
-        }
-    }
-
-    /// Removes the directory with all its files.
-    pub(crate) fn remove(&self) -> Result<(), IsolationError> {
-        match fs::remove_dir_all(&self.dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other.step("remove the directory of a sandbox"),
         }
     }
 }

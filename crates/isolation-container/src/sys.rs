@@ -54,6 +54,7 @@ struct LoopConfig {
 
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
+const BLKFLSBUF: libc::Ioctl = 0x1261;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LOOP_BLOCK_BYTES: u32 = 4096;
 const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
@@ -112,6 +113,13 @@ pub(crate) fn loop_configure(device: BorrowedFd<'_>, image: BorrowedFd<'_>) -> r
     let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) };
     check(libc::c_long::from(result))?;
     Ok(())
+}
+
+/// Writes back and drops what the kernel has cached of a block device.
+pub(crate) fn forget_blocks(device: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    // SAFETY: BLKFLSBUF takes no argument.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), BLKFLSBUF) };
+    check(libc::c_long::from(result)).map(drop)
 }
 
 /// The number of a loop device that was free a moment ago.

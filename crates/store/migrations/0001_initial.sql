@@ -69,8 +69,7 @@ CREATE TABLE api_keys (
     scopes TEXT NOT NULL,
     created_ms BIGINT NOT NULL,
     expires_ms BIGINT,
-    last_used_ms BIGINT,
-    revoked BIGINT NOT NULL
+    last_used_ms BIGINT
 );
 
 CREATE TABLE registries (
@@ -78,9 +77,4 @@ CREATE TABLE registries (
     username TEXT NOT NULL,
     sealed BYTEA NOT NULL,
     updated_ms BIGINT NOT NULL
-);
-
-CREATE TABLE meta (
-    name TEXT PRIMARY KEY NOT NULL,
-    value TEXT NOT NULL
 );

@@ -71,12 +71,6 @@ impl From<Option<u32>> for Value {
     }
 }
 
-impl From<bool> for Value {
-    fn from(flag: bool) -> Self {
-        Self::Int(Some(flag.into()))
-    }
-}
-
 impl From<&[u8]> for Value {
     fn from(bytes: &[u8]) -> Self {
         Self::Bytes(bytes.to_vec())

@@ -25,7 +25,7 @@ impl Store {
     /// [`StoreError::NotFound`] when there is no such sandbox, [`StoreError::AlreadyExists`] for the id.
     pub async fn insert_exec(&self, exec: &ExecRecord) -> Result<Insertion, StoreError> {
         let exec = exec.clone();
-        self.write(move |conn| Box::pin(insert_or_get(conn, exec))).await
+        self.write_one(move |conn| Box::pin(insert_or_get(conn, exec))).await
     }
 
     /// The exec with this id, if there is one.
@@ -69,22 +69,6 @@ impl Store {
         Ok(page(items, limit, |exec| Cursor::new(exec.created_ms, exec.id.to_string())))
     }
 
-    /// Records that an exec runs. Says whether this changed it: not if it runs or has ended already.
-    ///
-    /// # Errors
-    /// [`StoreError::NotFound`].
-    pub async fn set_exec_running(&self, id: &ExecId, pid: u32) -> Result<bool, StoreError> {
-        const SQL: &str = "UPDATE execs SET state = 'running', pid = $2 WHERE id = $1 AND state = 'starting'";
-        let (id, values) = (id.clone(), args![id.as_str(), pid]);
-        self.write(move |mut conn| {
-            Box::pin(async move {
-                let count = conn.execute(SQL, values).await?;
-                was_changed(&mut conn, count, &id).await
-            })
-        })
-        .await
-    }
-
     /// Records how an exec ended: as lost when its sandbox died, else as exited. The first end stands;
     /// says whether this was it.
     ///
@@ -94,14 +78,15 @@ impl Store {
         &self,
         id: &ExecId,
         exit: &Exit,
+        pid: Option<u32>,
         output_bytes: u64,
         ended_ms: u64,
     ) -> Result<bool, StoreError> {
-        const SQL: &str = "UPDATE execs SET state = $2, exit = $3, output_bytes = $4, ended_ms = $5 \
+        const SQL: &str = "UPDATE execs SET state = $2, exit = $3, pid = $4, output_bytes = $5, ended_ms = $6 \
              WHERE id = $1 AND state IN ('starting', 'running')";
-        let values = args![id.as_str(), end_state(exit).as_str(), json(exit)?, output_bytes, ended_ms];
+        let values = args![id.as_str(), end_state(exit).as_str(), json(exit)?, pid, output_bytes, ended_ms];
         let id = id.clone();
-        self.write(move |mut conn| {
+        self.write_one(move |mut conn| {
             Box::pin(async move {
                 let count = conn.execute(SQL, values).await?;
                 was_changed(&mut conn, count, &id).await
@@ -118,18 +103,20 @@ impl Store {
         const SQL: &str = "UPDATE execs SET state = 'lost', exit = $2, ended_ms = $3 \
              WHERE sandbox_id = $1 AND state IN ('starting', 'running') RETURNING id";
         let values = args![sandbox.as_str(), json(&Exit::sandbox_died())?, ended_ms];
-        let rows = self.write(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
+        let rows =
+            self.write_one(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
         ids(&rows)
     }
 
-    /// Every exec that has not ended, the oldest first: what recovery starts from.
+    /// Every exec of a sandbox that has not ended, the oldest first: what recovery starts from.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] when a row cannot be read.
-    pub async fn open_execs(&self) -> Result<Vec<ExecRecord>, StoreError> {
-        const SQL: &str =
-            "SELECT * FROM execs WHERE state IN ('starting', 'running') ORDER BY created_ms, id";
-        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
+    pub async fn open_execs(&self, sandbox: &SandboxId) -> Result<Vec<ExecRecord>, StoreError> {
+        const SQL: &str = "SELECT * FROM execs WHERE sandbox_id = $1 AND state IN ('starting', 'running') \
+             ORDER BY created_ms, id";
+        let values = args![sandbox.as_str()];
+        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
         rows.into_iter().map(decode).collect()
     }
 
@@ -139,7 +126,7 @@ impl Store {
     /// [`StoreError::Unavailable`].
     pub async fn delete_exec(&self, id: &ExecId) -> Result<bool, StoreError> {
         let values = args![id.as_str()];
-        self.write(move |mut conn| {
+        self.write_one(move |mut conn| {
             Box::pin(async move { Ok(conn.execute("DELETE FROM execs WHERE id = $1", values).await? > 0) })
         })
         .await
@@ -154,7 +141,8 @@ impl Store {
         const SQL: &str = "DELETE FROM execs WHERE id IN (SELECT id FROM execs WHERE sandbox_id = $1 \
              AND state IN ('exited', 'lost') ORDER BY created_ms DESC, id DESC LIMIT $2 OFFSET $3) RETURNING id";
         let values = args![sandbox.as_str(), PRUNE_MAX_COUNT, keep];
-        let rows = self.write(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
+        let rows =
+            self.write_one(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
         ids(&rows)
     }
 }

@@ -13,8 +13,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::AlreadyExists`] for the id or the hash.
     pub async fn insert_key(&self, key: &KeyRecord) -> Result<(), StoreError> {
-        const SQL: &str = "INSERT INTO api_keys (id, name, hash, scopes, created_ms, expires_ms, last_used_ms, \
-             revoked) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+        const SQL: &str = "INSERT INTO api_keys (id, name, hash, scopes, created_ms, expires_ms, last_used_ms) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7)";
         let values = args![
             key.id.as_str(),
             key.name.as_str(),
@@ -23,25 +23,8 @@ impl Store {
             key.created_ms,
             key.expires_ms,
             key.last_used_ms,
-            key.revoked,
         ];
         self.change_keys(SQL, values).await.map(drop)
-    }
-
-    /// The key with this id, if there is one.
-    ///
-    /// # Errors
-    /// [`StoreError::Corrupt`] when its row cannot be read.
-    pub async fn key(&self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
-        self.keys("SELECT * FROM api_keys WHERE id = $1", args![id.as_str()]).await.map(|mut keys| keys.pop())
-    }
-
-    /// The key with this hash, if there is one: how a request finds its key.
-    ///
-    /// # Errors
-    /// [`StoreError::Corrupt`] when its row cannot be read.
-    pub async fn key_by_hash(&self, hash: &[u8]) -> Result<Option<KeyRecord>, StoreError> {
-        self.keys("SELECT * FROM api_keys WHERE hash = $1", args![hash]).await.map(|mut keys| keys.pop())
     }
 
     /// Every key, the oldest first.
@@ -50,14 +33,6 @@ impl Store {
     /// [`StoreError::Corrupt`] when a row cannot be read.
     pub async fn list_keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
         self.keys("SELECT * FROM api_keys ORDER BY created_ms, id", Vec::new()).await
-    }
-
-    /// Makes a key stop working, keeping its record. Says whether there is such a key.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`].
-    pub async fn revoke_key(&self, id: &KeyId) -> Result<bool, StoreError> {
-        self.change_keys("UPDATE api_keys SET revoked = 1 WHERE id = $1", args![id.as_str()]).await
     }
 
     /// Removes a key. Says whether it was there.
@@ -89,11 +64,6 @@ impl Store {
 }
 
 fn read(row: &Row) -> Result<KeyRecord, BadColumn> {
-    let revoked = match row.int("revoked")? {
-        0 => false,
-        1 => true,
-        _ => return Err("revoked"),
-    };
     Ok(KeyRecord {
         id: row.parse("id")?,
         name: row.text("name")?,
@@ -102,6 +72,5 @@ fn read(row: &Row) -> Result<KeyRecord, BadColumn> {
         created_ms: row.uint("created_ms")?,
         expires_ms: row.uint_opt("expires_ms")?,
         last_used_ms: row.uint_opt("last_used_ms")?,
-        revoked,
     })
 }

@@ -25,7 +25,6 @@ mod db;
 mod error;
 mod execs;
 mod keys;
-mod meta;
 mod record;
 mod registries;
 mod sandboxes;

@@ -32,7 +32,7 @@ pub struct SandboxRecord {
     pub created_ms: u64,
     /// When it ends by itself.
     pub expires_ms: Option<u64>,
-    /// When it was last used. Only [`crate::Store::touch_sandboxes`] changes it.
+    /// When it was last used, as far as was recorded: with each change of the record.
     pub last_active_ms: u64,
     /// Counts changes; 1 when inserted. What was read must still be there to be changed.
     pub generation: i64,
@@ -53,7 +53,7 @@ pub struct ExecRecord {
     pub spec: ExecSpec,
     /// Where it is in its life.
     pub state: ExecState,
-    /// Process id inside the sandbox, once it runs.
+    /// Process id inside the sandbox, if it ran. Stored with the end.
     pub pid: Option<u32>,
     /// How it ended, once it has.
     pub exit: Option<Exit>,
@@ -101,8 +101,6 @@ pub struct KeyRecord {
     pub expires_ms: Option<u64>,
     /// When it was last used, as far as was recorded.
     pub last_used_ms: Option<u64>,
-    /// It no longer works.
-    pub revoked: bool,
 }
 
 /// Credentials for an image registry.

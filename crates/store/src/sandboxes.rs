@@ -1,6 +1,5 @@
 //! Sandboxes in the database.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use atoll_core::id::SandboxId;
@@ -15,8 +14,6 @@ use crate::record::{Cursor, Page, SandboxFilter, SandboxRecord};
 
 /// Version of the JSON form of a sandbox's spec.
 const SPEC_VERSION: i64 = 1;
-/// Updates of `last_active_ms` in one transaction: a larger batch would hold up the others.
-const TOUCH_CHUNK_COUNT: usize = 64;
 
 impl Store {
     /// Stores a new sandbox. Its generation is 1, whatever the record says.
@@ -25,7 +22,7 @@ impl Store {
     /// [`StoreError::NameTaken`], [`StoreError::AlreadyExists`] for the id.
     pub async fn insert_sandbox(&self, sandbox: &SandboxRecord) -> Result<(), StoreError> {
         let sandbox = sandbox.clone();
-        self.write(move |conn| Box::pin(insert(conn, sandbox))).await
+        self.write_one(move |conn| Box::pin(insert(conn, sandbox))).await
     }
 
     /// The sandbox with this id, if there is one.
@@ -33,21 +30,11 @@ impl Store {
     /// # Errors
     /// [`StoreError::Corrupt`] when its row cannot be read.
     pub async fn sandbox(&self, id: &SandboxId) -> Result<Option<SandboxRecord>, StoreError> {
-        self.one_sandbox("SELECT * FROM sandboxes WHERE id = $1", id.as_str()).await
-    }
-
-    /// The sandbox with this name, if there is one.
-    ///
-    /// # Errors
-    /// [`StoreError::Corrupt`] when its row cannot be read.
-    pub async fn sandbox_by_name(&self, name: &str) -> Result<Option<SandboxRecord>, StoreError> {
-        self.one_sandbox("SELECT * FROM sandboxes WHERE name = $1", name).await
-    }
-
-    async fn one_sandbox(&self, sql: &'static str, key: &str) -> Result<Option<SandboxRecord>, StoreError> {
-        let values = args![key];
+        let values = args![id.as_str()];
         self.read(move |mut conn| {
-            Box::pin(async move { conn.row(sql, values).await?.map(decode).transpose() })
+            Box::pin(async move {
+                conn.row("SELECT * FROM sandboxes WHERE id = $1", values).await?.map(decode).transpose()
+            })
         })
         .await
     }
@@ -71,7 +58,7 @@ impl Store {
         Ok(page(items, limit, |sandbox| Cursor::new(sandbox.created_ms, sandbox.id.to_string())))
     }
 
-    /// Stores name, state, reason, spec, labels, image digest and end of `sandbox` if its
+    /// Stores name, state, reason, spec, labels, image digest, end and last use of `sandbox` if its
     /// generation is still the stored one; gives the new generation.
     ///
     /// # Errors
@@ -100,7 +87,7 @@ impl Store {
             any_of("state", from.iter().map(|state| state.as_str()), &mut values)
         );
         let id = id.clone();
-        self.write(move |mut conn| {
+        self.write_one(move |mut conn| {
             Box::pin(async move {
                 let row = conn.row(AssertSqlSafe(sql), values).await?;
                 changed(&mut conn, row, &id).await
@@ -109,29 +96,13 @@ impl Store {
         .await
     }
 
-    /// Records when sandboxes were last used. An earlier time than the stored one changes nothing,
-    /// nor does the id of a sandbox that is gone. The generation stays.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`]; a part may have been stored.
-    pub async fn touch_sandboxes(&self, used: &[(SandboxId, u64)]) -> Result<(), StoreError> {
-        let mut used = used.to_vec();
-        // In one order for all, so that two batches in PostgreSQL cannot wait for each other.
-        used.sort();
-        for chunk in used.chunks(TOUCH_CHUNK_COUNT) {
-            let chunk = chunk.to_vec();
-            self.write(move |conn| Box::pin(touch(conn, chunk))).await?;
-        }
-        Ok(())
-    }
-
     /// Removes a sandbox and its execs. Says whether it was there.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
     pub async fn delete_sandbox(&self, id: &SandboxId) -> Result<bool, StoreError> {
         let values = args![id.as_str()];
-        self.write(move |mut conn| {
+        self.write_one(move |mut conn| {
             Box::pin(
                 async move { Ok(conn.execute("DELETE FROM sandboxes WHERE id = $1", values).await? > 0) },
             )
@@ -139,19 +110,7 @@ impl Store {
         .await
     }
 
-    /// How many sandboxes are in each state. States without any are absent.
-    ///
-    /// # Errors
-    /// [`StoreError::Corrupt`] when there is an unknown state.
-    pub async fn count_sandboxes(&self) -> Result<BTreeMap<SandboxState, u64>, StoreError> {
-        const SQL: &str = "SELECT state, COUNT(*) AS total FROM sandboxes GROUP BY state";
-        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
-        rows.iter()
-            .map(|row| row.decode("sandboxes", "state", |row| Ok((row.sandbox_state()?, row.uint("total")?))))
-            .collect()
-    }
-
-    /// Every sandbox and its state, the oldest first: what recovery starts from.
+    /// Every sandbox and its state, the oldest first.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] when a row cannot be read.
@@ -198,7 +157,7 @@ async fn insert_labels(conn: &mut Conn<'_>, sandbox: &SandboxRecord) -> Result<(
 
 async fn update(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<i64, StoreError> {
     const SQL: &str = "UPDATE sandboxes SET name = $3, state = $4, reason = $5, spec = $6, spec_version = $7, \
-         labels = $8, image_digest = $9, expires_ms = $10, generation = generation + 1 \
+         labels = $8, image_digest = $9, expires_ms = $10, last_active_ms = $11, generation = generation + 1 \
          WHERE id = $1 AND generation = $2 RETURNING generation";
     let values = args![
         sandbox.id.as_str(),
@@ -211,6 +170,7 @@ async fn update(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<i64, Store
         json(&sandbox.labels)?,
         sandbox.image_digest.as_deref(),
         sandbox.expires_ms,
+        sandbox.last_active_ms,
     ];
     // Only the name can collide: the id is not changed.
     let row = match conn.row(SQL, values).await {
@@ -230,14 +190,6 @@ async fn changed(conn: &mut Conn<'_>, row: Option<Row>, id: &SandboxId) -> Resul
     }
     let there = conn.row("SELECT id FROM sandboxes WHERE id = $1", args![id.as_str()]).await?;
     Err(if there.is_some() { StoreError::Conflict } else { StoreError::NotFound })
-}
-
-async fn touch(mut conn: Conn<'_>, used: Vec<(SandboxId, u64)>) -> Result<(), StoreError> {
-    const SQL: &str = "UPDATE sandboxes SET last_active_ms = $2 WHERE id = $1 AND last_active_ms < $2";
-    for (id, at_ms) in used {
-        conn.execute(SQL, args![id.as_str(), at_ms]).await?;
-    }
-    Ok(())
 }
 
 /// A reason may come from inside a sandbox; PostgreSQL cannot store NUL.

@@ -13,7 +13,7 @@ use sqlx::{Connection as _, PgPool, SqliteConnection, SqlitePool};
 use crate::db::Conn;
 use crate::error::StoreError;
 use crate::url::StoreUrl;
-use crate::writer::Writer;
+use crate::writer::{Changes, Writer};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
@@ -108,7 +108,7 @@ impl Store {
             Backend::Sqlite { readers: Some(pool), .. } => {
                 operation(Conn::Sqlite(&mut *pool.acquire().await?)).await
             }
-            Backend::Sqlite { writer, readers: None } => writer.run(operation).await,
+            Backend::Sqlite { writer, readers: None } => writer.run(Changes::Many, operation).await,
             Backend::Postgres(pool) => operation(Conn::Postgres(&mut *pool.acquire().await?)).await,
         }
     }
@@ -120,8 +120,26 @@ impl Store {
         T: Send + 'static,
         F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
     {
+        self.change(Changes::Many, operation).await
+    }
+
+    /// As [`Self::write`], for an operation in which one statement changes something, at most, and
+    /// nothing fails after it.
+    pub(crate) async fn write_one<T, F>(&self, operation: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
+    {
+        self.change(Changes::One, operation).await
+    }
+
+    async fn change<T, F>(&self, changes: Changes, operation: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
+    {
         match &self.backend {
-            Backend::Sqlite { writer, .. } => writer.run(operation).await,
+            Backend::Sqlite { writer, .. } => writer.run(changes, operation).await,
             Backend::Postgres(pool) => {
                 let mut transaction = pool.begin().await?;
                 let result = operation(Conn::Postgres(&mut transaction)).await;

@@ -2,7 +2,9 @@
 //!
 //! A task owns the writing connection. It takes everything that waits, up to
 //! [`BATCH_MAX_COUNT`] operations, runs it in one `BEGIN IMMEDIATE … COMMIT` and answers after the
-//! commit. In company each operation has a savepoint, so that a failing one is undone alone. When the
+//! commit. In company each operation has a savepoint, so that a failing one is undone alone. Operations
+//! that make one change ([`Changes::One`]) need neither: SQLite undoes a failing statement by itself and
+//! commits one that is alone, and each statement less is a trip less to the connection's thread. When the
 //! database itself fails (disk full, I/O), SQLite may have rolled everything back already: the
 //! whole batch is undone and each of its operations answers [`StoreError::Unavailable`].
 //!
@@ -42,8 +44,18 @@ impl std::fmt::Debug for Message {
     }
 }
 
+/// How many statements of an operation change something, at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Changes {
+    /// One, and nothing fails after it.
+    One,
+    /// Any number: all of them or none.
+    Many,
+}
+
 /// One operation: run, then answered when its fate is known.
 trait Job: Send {
+    fn changes(&self) -> Changes;
     /// Runs the operation and keeps its result.
     fn run<'c>(&'c mut self, conn: &'c mut SqliteConnection) -> BoxFuture<'c, Outcome>;
     /// Answers with the kept result, or with `fate` if the transaction failed.
@@ -58,6 +70,7 @@ enum Outcome {
 }
 
 struct Operation<T, F> {
+    changes: Changes,
     operation: Option<F>,
     result: Option<Result<T, StoreError>>,
     reply: oneshot::Sender<Result<T, StoreError>>,
@@ -68,6 +81,10 @@ where
     T: Send + 'static,
     F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
 {
+    fn changes(&self) -> Changes {
+        self.changes
+    }
+
     fn run<'c>(&'c mut self, conn: &'c mut SqliteConnection) -> BoxFuture<'c, Outcome> {
         Box::pin(async move {
             let Some(operation) = self.operation.take() else { return Outcome::UndoThis };
@@ -102,13 +119,13 @@ impl Writer {
     }
 
     /// Runs one operation and waits for its commit.
-    pub(crate) async fn run<T, F>(&self, operation: F) -> Result<T, StoreError>
+    pub(crate) async fn run<T, F>(&self, changes: Changes, operation: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let job = Operation { operation: Some(operation), result: None, reply };
+        let job = Operation { changes, operation: Some(operation), result: None, reply };
         if self.queue.send(Message::Run(Box::new(job))).await.is_err() {
             return Err(gone());
         }
@@ -154,6 +171,14 @@ async fn serve(mut conn: SqliteConnection, mut messages: mpsc::Receiver<Message>
 
 /// Runs `jobs` in one transaction. `Err` means that none of them happened.
 async fn transact(conn: &mut SqliteConnection, jobs: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
+    if let [job] = jobs
+        && job.changes() == Changes::One
+    {
+        return match job.run(conn).await {
+            Outcome::Keep | Outcome::UndoThis => Ok(()),
+            Outcome::UndoAll(error) => Err(error),
+        };
+    }
     statement(conn, "BEGIN IMMEDIATE").await?;
     let result = match jobs {
         [job] => match job.run(conn).await {
@@ -173,6 +198,12 @@ async fn transact(conn: &mut SqliteConnection, jobs: &mut [Box<dyn Job>]) -> Res
 
 async fn run_in_company(conn: &mut SqliteConnection, jobs: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
     for job in jobs {
+        if job.changes() == Changes::One {
+            match job.run(conn).await {
+                Outcome::Keep | Outcome::UndoThis => continue,
+                Outcome::UndoAll(error) => return Err(error),
+            }
+        }
         statement(conn, "SAVEPOINT job").await?;
         match job.run(conn).await {
             Outcome::Keep => {}

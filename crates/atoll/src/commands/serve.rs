@@ -46,12 +46,14 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
 
     announce(printer, &args, &format!("http://{address}"), key.as_ref())?;
     notify(sd_notify::NotifyState::Ready);
+    let engine = daemon.engine.clone();
     let stopped = async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
         notify(sd_notify::NotifyState::Stopping);
+        engine.drain();
         tracing::info!("stopping; sandboxes go on and are taken up at the next start");
     };
     server.serve(listener, stopped).await;

@@ -4,9 +4,9 @@ use atoll_core::{Code, Error};
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_otlp::WithExportConfig as _;
 use opentelemetry_sdk::trace::SdkTracerProvider;
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _};
 
 use crate::cli::LogFormat;
 use crate::failure::{Failure, Result};
@@ -28,12 +28,16 @@ impl Telemetry {
             )
         })?;
         let provider = otlp.map(provider).transpose()?;
-        let traces = provider.as_ref().map(|p| tracing_opentelemetry::layer().with_tracer(p.tracer("atoll")));
+        // What is traced does not depend on what is logged; the exporter's own spans would feed themselves.
+        let traced = EnvFilter::new("info,hyper=off,reqwest=off,h2=off,opentelemetry=off");
+        let traces = provider.as_ref().map(|provider| {
+            tracing_opentelemetry::layer().with_tracer(provider.tracer("atoll")).with_filter(traced)
+        });
         let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-        let registry = tracing_subscriber::registry().with(filter).with(traces);
+        let registry = tracing_subscriber::registry().with(traces);
         let set = match format {
-            LogFormat::Text => registry.with(log).try_init(),
-            LogFormat::Json => registry.with(log.json()).try_init(),
+            LogFormat::Text => registry.with(log.with_filter(filter)).try_init(),
+            LogFormat::Json => registry.with(log.json().with_filter(filter)).try_init(),
         };
         set.map_err(|error| Failure::plain(Code::Internal, format!("logging cannot be set up: {error}")))?;
         Ok(Self { provider })

@@ -8,6 +8,7 @@ use atoll_core::id::ExecId;
 use atoll_core::limits::{EXECS_RUNNING_MAX_COUNT, STDIN_CHUNK_MAX_BYTES};
 use atoll_core::spec::{ExecDraft, ExecSpec, TtySize};
 use atoll_core::{Code, Error, Result};
+use atoll_guest_protocol::client::GuestError;
 use atoll_guest_protocol::messages;
 use atoll_guest_protocol::messages::{ResizeExec, SignalExec};
 use atoll_store::ExecRecord;
@@ -21,7 +22,10 @@ use crate::sandbox::SandboxShared;
 
 use super::output::OutputReader;
 use super::session;
-use super::shared::{ExecShared, ExecView, Progress, Started};
+use super::shared::{Attachment, ExecShared, ExecView, Progress, Started};
+
+/// How often a creation is tried when another exec with its key vanishes meanwhile.
+const CREATE_TRIES_MAX_COUNT: u32 = 8;
 
 /// An exec as it was found: its session runs here, or it has ended.
 enum Found {
@@ -39,15 +43,28 @@ impl Engine {
         let sandbox = self.inner.sandbox(sandbox)?;
         sandbox.usable().await?;
         let record = new_record(&sandbox, draft, caller)?;
+        for _ in 0..CREATE_TRIES_MAX_COUNT {
+            if let Some(view) = self.try_exec(&sandbox, record.clone()).await? {
+                return Ok(view);
+            }
+        }
+        Err(Error::new(
+            Code::GuestUnavailable,
+            "execs with this idempotency key fail to start again and again",
+        ))
+    }
+
+    /// `None`: an exec had the key, but failed to start meanwhile.
+    async fn try_exec(&self, sandbox: &Arc<SandboxShared>, record: ExecRecord) -> Result<Option<ExecView>> {
         let digest = record.request_digest.clone();
         let exec = ExecShared::new(record, Extent::default(), None);
         sandbox.enter_exec(&exec, EXECS_RUNNING_MAX_COUNT)?;
-        session::spawn_new(&self.inner, &sandbox, &exec);
+        session::spawn_new(&self.inner, sandbox, &exec);
         match exec.wait_started().await? {
-            Started::Yes => Ok(exec.view()),
+            Started::Yes => Ok(Some(exec.view())),
             Started::No(error) => Err(error),
             Started::Existing(other) if other.request_digest == digest => {
-                self.existing(&sandbox, *other).await
+                self.existing(sandbox, *other).await
             }
             Started::Existing(_) => Err(Error::new(
                 Code::IdempotencyMismatch,
@@ -58,14 +75,17 @@ impl Engine {
     }
 
     /// The exec that a repeated request means, once it has started.
-    async fn existing(&self, sandbox: &SandboxShared, record: ExecRecord) -> Result<ExecView> {
+    async fn existing(&self, sandbox: &SandboxShared, record: ExecRecord) -> Result<Option<ExecView>> {
         if let Some(live) = sandbox.live_exec(&record.id) {
             if let Started::No(error) = live.wait_started().await? {
                 return Err(error);
             }
-            return Ok(live.view());
+            return Ok(Some(live.view()));
         }
-        self.exec(sandbox.record().id.as_str(), record.id.as_str()).await
+        match self.exec(sandbox.id.as_str(), record.id.as_str()).await {
+            Err(error) if error.code == Code::ExecNotFound => Ok(None),
+            view => view.map(Some),
+        }
     }
 
     /// An exec as it is now.
@@ -89,7 +109,7 @@ impl Engine {
         match self.find_exec(&sandbox, exec).await? {
             Found::Live(live) => {
                 let mut progress = live.progress.subscribe();
-                let ended = progress.wait_for(|progress| progress.state.is_final());
+                let ended = progress.wait_for(Progress::is_over);
                 // Whether it ended, the wait did, or the server stops: the view says how things are.
                 drop(tokio::time::timeout(wait, ended).await);
                 Ok(live.view())
@@ -104,15 +124,17 @@ impl Engine {
     /// As [`Self::exec`]; [`Code::OffsetOutOfRange`] when `offset` lies beyond the end.
     pub async fn output(&self, sandbox: &str, exec: &str, offset: u64, attach: bool) -> Result<OutputReader> {
         let sandbox = self.inner.sandbox(sandbox)?;
-        let sandbox_id = sandbox.record().id;
+        let sandbox_id = &sandbox.id;
         let (reader, extent) = match self.find_exec(&sandbox, exec).await? {
             Found::Live(live) => {
-                let dir = self.inner.log_dir(&sandbox_id, live.id());
+                let dir = self.inner.log_dir(sandbox_id, live.id());
                 let extent = live.view().extent;
-                (OutputReader::live(dir, offset, &live, attach), extent)
+                let draining = self.inner.draining.clone();
+                let attachment = attach.then(|| Attachment::new(Arc::clone(&live), draining));
+                (OutputReader::live(dir, offset, &live, attachment), extent)
             }
             Found::Ended(record) => {
-                let dir = self.inner.log_dir(&sandbox_id, &record.id);
+                let dir = self.inner.log_dir(sandbox_id, &record.id);
                 let view = self.ended_view(*record).await?;
                 let progress = Progress {
                     state: view.record.state,
@@ -120,6 +142,7 @@ impl Engine {
                     exit: view.record.exit,
                     ended_ms: view.record.ended_ms,
                     extent: view.extent,
+                    stopped: false,
                 };
                 (OutputReader::ended(dir, offset, progress), view.extent)
             }
@@ -151,7 +174,7 @@ impl Engine {
         let size = bytes.len() as u64;
         let guest = self.guest(sandbox).await?;
         tokio::select! {
-            written = guest.write_stdin(live.id().as_str(), bytes, close) => written.map_err(guest_error)?,
+            written = guest.write_stdin(live.id().as_str(), bytes, close) => written.map_err(exec_error)?,
             () = guest.dead() => return Err(Error::new(Code::SandboxFailed, "the sandbox died")),
         }
         Ok(size)
@@ -165,7 +188,7 @@ impl Engine {
         let signal = super::signal::parse(signal)?;
         let live = self.running(sandbox, exec).await?;
         let request = SignalExec { exec_id: live.id().to_string(), signal, tree };
-        self.guest(sandbox).await?.signal_exec(request).await.map_err(guest_error)
+        self.guest(sandbox).await?.signal_exec(request).await.map_err(exec_error)
     }
 
     /// Changes the size of an exec's terminal.
@@ -180,7 +203,7 @@ impl Engine {
         }
         let size = messages::TtySize { cols: size.cols.into(), rows: size.rows.into() };
         let request = ResizeExec { exec_id: live.id().to_string(), size: Some(size) };
-        self.guest(sandbox).await?.resize_exec(request).await.map_err(guest_error)
+        self.guest(sandbox).await?.resize_exec(request).await.map_err(exec_error)
     }
 
     /// Kills the whole tree of an exec and waits for its end. An exec that has ended is left as it is.
@@ -193,12 +216,13 @@ impl Engine {
         if let Found::Live(live) = self.find_exec(&shared, exec).await? {
             live.ask_kill(ExitReason::Killed);
             let mut progress = live.progress.subscribe();
-            let ended = progress.wait_for(|progress| progress.state.is_final());
-            if tokio::time::timeout(KILL_WAIT, ended).await.is_err() {
-                return Err(Error::new(Code::Timeout, "the exec does not end")
-                    .hint("a process in it may hang in the kernel; delete the sandbox"));
-            }
-            return Ok(live.view());
+            let ended = progress.wait_for(Progress::is_over);
+            return match tokio::time::timeout(KILL_WAIT, ended).await {
+                Ok(Ok(progress)) if progress.state.is_final() => Ok(live.view()),
+                Ok(_) => Err(Error::new(Code::ShuttingDown, "the server is shutting down")),
+                Err(_) => Err(Error::new(Code::Timeout, "the exec does not end")
+                    .hint("a process in it may hang in the kernel; delete the sandbox")),
+            };
         }
         self.exec(sandbox, exec).await
     }
@@ -231,7 +255,7 @@ impl Engine {
             // After a restart its session may still have to be taken up.
             sandbox.settled().await;
             match stored {
-                Some(record) if record.sandbox == sandbox.record().id && record.state.is_final() => {
+                Some(record) if record.sandbox == sandbox.id && record.state.is_final() => {
                     return Ok(Found::Ended(Box::new(record)));
                 }
                 _ => {}
@@ -251,6 +275,15 @@ impl Engine {
         let end = record.output_bytes.max(extent.end);
         let first = if extent.end < end && extent.end == 0 { end } else { extent.first };
         Ok(ExecView { record, extent: Extent { first, end } })
+    }
+}
+
+/// What the guest says about an exec that was found here.
+fn exec_error(error: GuestError) -> Error {
+    match guest_error(error) {
+        // It ended meanwhile, and the guest has forgotten it.
+        error if error.code == Code::ExecNotFound => Error::new(Code::ExecEnded, "the exec has ended"),
+        error => error,
     }
 }
 

@@ -6,12 +6,15 @@
 //! offset where its log ends.
 
 mod calls;
+mod disk;
 mod output;
 mod session;
 mod shared;
 mod signal;
+mod take_up;
 
 pub use output::{OutputEvent, OutputReader};
-pub(crate) use session::{take_up, wait_ended};
+pub(crate) use session::wait_ended;
 pub(crate) use shared::ExecShared;
 pub use shared::ExecView;
+pub(crate) use take_up::take_up;

@@ -45,8 +45,12 @@ enum Source {
 }
 
 impl OutputReader {
-    pub(super) fn live(dir: PathBuf, offset: u64, exec: &Arc<ExecShared>, attach: bool) -> Self {
-        let attachment = attach.then(|| Attachment::new(Arc::clone(exec)));
+    pub(super) fn live(
+        dir: PathBuf,
+        offset: u64,
+        exec: &Arc<ExecShared>,
+        attachment: Option<Attachment>,
+    ) -> Self {
         Self::new(dir, offset, Source::Live(exec.progress.subscribe()), attachment)
     }
 
@@ -83,7 +87,7 @@ impl OutputReader {
             let Source::Live(progress) = &mut self.source else {
                 return Err(Error::new(Code::Internal, "an ended exec has no end"));
             };
-            if progress.changed().await.is_err() {
+            if progress.borrow().stopped || progress.changed().await.is_err() {
                 return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
             }
         }

@@ -1,34 +1,42 @@
 //! The session: one task that owns a running exec.
 
+mod start;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::exec::{ExecState, Exit, ExitContext, ExitReason, OutputStream, classify};
+use atoll_core::Result;
+use atoll_core::exec::{ExecState, Exit, ExitContext, ExitReason, classify};
 use atoll_core::limits::EXECS_KEPT_MAX_COUNT;
-use atoll_core::{Code, Result};
 use atoll_guest_protocol::client::{ExecEvent, ExecStream, GuestClient, GuestError};
-use atoll_guest_protocol::messages::{AttachExec, Exited, Reason, SignalExec, StartExec, TtySize};
-use atoll_store::{ExecRecord, Insertion};
+use atoll_guest_protocol::messages::{AttachExec, Exited, SignalExec};
+use atoll_store::StoreError;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use tokio::time::Instant;
 
 use crate::clock::now_ms;
 use crate::engine::Inner;
-use crate::errors::{chain, guest_error, store_error};
+use crate::errors::chain;
 use crate::log::LogWriter;
 use crate::sandbox::SandboxShared;
 
-use super::shared::{ExecShared, Started};
+use super::disk::{append_from, blocking, blocking_with};
+use super::shared::{ExecShared, Progress, Started};
 
-const SIGKILL: i32 = 9;
+pub(super) const SIGKILL: i32 = 9;
 /// Output taken together before it is written to the log, bytes.
 const BATCH_MAX_BYTES: usize = 1 << 20;
 /// Pause before writing again when the host's disk is full.
 const FULL_PAUSE: Duration = Duration::from_millis(500);
 /// Pause before telling the store again when it does not answer.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
+/// Pause before attaching again when a stream broke without having given anything.
+const ATTACH_PAUSE: Duration = Duration::from_millis(50);
+/// Old execs are pruned each time that so many have ended: more than [`EXECS_KEPT_MAX_COUNT`] by this
+/// many may be there for a while.
+const PRUNE_EVERY_COUNT: u64 = 64;
 /// A kill is sent again this long after, until the exec has ended: a new process may have slipped by.
 const KILL_AGAIN: Duration = Duration::from_secs(2);
 
@@ -38,39 +46,16 @@ pub(super) fn spawn_new(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>, exec: 
     inner.tracker.spawn(session.run_new());
 }
 
-/// Takes up execs that an earlier process started.
-pub(crate) async fn take_up(
-    inner: &Arc<Inner>,
-    sandbox: &Arc<SandboxShared>,
-    client: &GuestClient,
-) -> Result<()> {
-    let id = sandbox.record().id;
-    let known = client.list_execs().await.map_err(guest_error)?;
-    let open = inner.store.open_execs().await.map_err(store_error)?;
-    let open: Vec<ExecRecord> = open.into_iter().filter(|exec| exec.sandbox == id).collect();
-    for info in &known {
-        if !open.iter().any(|exec| exec.id.as_str() == info.exec_id) {
-            // Its end is recorded already; only the guest had not been told.
-            client.forget_exec(&info.exec_id).await.map_err(guest_error)?;
-        }
-    }
-    for record in open {
-        if !known.iter().any(|info| info.exec_id == record.id.as_str()) {
-            // The guest never heard of it, so nobody was told that it exists.
-            inner.store.delete_exec(&record.id).await.map_err(store_error)?;
-            continue;
-        }
-        let exec = ExecShared::new(record, crate::log::Extent::default(), Some(Started::Yes));
-        sandbox.enter_exec(&exec, usize::MAX)?;
-        inner.tracker.spawn(Session::new(inner, sandbox, &exec).run_taken_up());
-    }
-    Ok(())
+/// Starts the session of an exec that an earlier process started.
+pub(super) fn spawn_taken_up(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>, exec: &Arc<ExecShared>) {
+    let session = Session::new(inner, sandbox, exec);
+    inner.tracker.spawn(session.run_taken_up());
 }
 
 /// Waits until no session of a dead sandbox is left.
 pub(crate) async fn wait_ended(sandbox: &SandboxShared) {
     for exec in sandbox.live_execs() {
-        exec.progress.subscribe().wait_for(|progress| progress.state.is_final()).await.ok();
+        exec.progress.subscribe().wait_for(Progress::is_over).await.ok();
         exec.started.subscribe().wait_for(Option::is_some).await.ok();
     }
 }
@@ -88,6 +73,8 @@ struct Session {
     timeout_at: Option<Instant>,
     idle_at: Option<Instant>,
     kill_again_at: Option<Instant>,
+    /// The stream has given something.
+    progressed: bool,
 }
 
 /// What ended the serving of an exec.
@@ -118,6 +105,7 @@ impl Session {
             timeout_at: None,
             idle_at: None,
             kill_again_at: None,
+            progressed: false,
         }
     }
 
@@ -157,49 +145,6 @@ impl Session {
     }
 
     // === start ===
-
-    /// `None`: it is not ours to run: another exec has the key, or it ended without running.
-    async fn insert_and_start(&mut self) -> Result<Option<ExecStream>> {
-        let record = self.exec.inserted();
-        if let Insertion::Existing(other) = self.inner.store.insert_exec(record).await.map_err(store_error)? {
-            self.exec.progress.send_modify(|progress| progress.state = ExecState::Lost);
-            self.exec.started.send_replace(Some(Started::Existing(other)));
-            return Ok(None);
-        }
-        fail::fail_point!("engine.exec.journalled");
-        self.open_log().await.map_err(|error| host_error(&error))?;
-        let (started, oom_kills) = tokio::join!(self.start_in_guest(), oom_kills(&self.sandbox));
-        self.oom_kills_before = oom_kills;
-        fail::fail_point!("engine.exec.started");
-        self.start_clocks();
-        match started {
-            Ok(stream) => Ok(Some(stream)),
-            Err(GuestError::Failure { reason: Reason::CommandNotFound, .. }) => {
-                self.finish(Exit::not_started(Code::CommandNotFound)).await;
-                Ok(None)
-            }
-            Err(GuestError::Failure { reason: Reason::CommandNotExecutable, .. }) => {
-                self.finish(Exit::not_started(Code::CommandNotExecutable)).await;
-                Ok(None)
-            }
-            Err(error) => {
-                self.inner.store.delete_exec(self.exec.id()).await.map_err(store_error)?;
-                Err(guest_error(error))
-            }
-        }
-    }
-
-    /// Starting is idempotent in the guest, so a connection that broke meanwhile is no reason to give up.
-    async fn start_in_guest(&self) -> Result<ExecStream, GuestError> {
-        let mut last = self.link;
-        loop {
-            let Ok((number, client)) = self.next_link(last).await else { return Err(GuestError::Closed) };
-            match client.start_exec(start_message(self.exec.inserted())).await {
-                Err(GuestError::Closed) => last = number,
-                other => return other,
-            }
-        }
-    }
 
     async fn open_log(&mut self) -> io::Result<()> {
         let record = self.exec.inserted();
@@ -242,6 +187,10 @@ impl Session {
                 Err(error) => {
                     tracing::debug!(exec = %self.exec.id(), error = chain(&error), "an exec's stream broke");
                 }
+            }
+            // A guest that breaks every stream at once must not keep the host busy.
+            if !std::mem::take(&mut self.progressed) {
+                tokio::time::sleep(ATTACH_PAUSE).await;
             }
             match self.attach_next_link().await {
                 Ok(next) => stream = next,
@@ -319,9 +268,14 @@ impl Session {
                 Some(Ok(None) | Err(_)) | None => break,
             }
         }
-        self.append(batch).await;
+        self.progressed = true;
+        let complete = self.append(batch).await;
         fail::fail_point!("engine.exec.appended");
         self.reset_idle();
+        if !complete {
+            // The server stops or the sandbox died: not the end of the exec, which the guest tells again.
+            return Err(GuestError::Closed);
+        }
         if exited.is_none() {
             stream.ack(self.end_offset()).await?;
         }
@@ -333,14 +287,13 @@ impl Session {
     }
 
     /// Appends to the log. While the host's disk is full this waits, and with it the guest and the
-    /// command: nothing is lost.
-    async fn append(&mut self, batch: Vec<(bool, Bytes)>) {
-        let Some(mut log) = self.log.take() else { return };
-        let goal = log.extent().end + batch.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
+    /// command: nothing is lost. Says whether everything is in the log: not when the wait was ended.
+    async fn append(&mut self, batch: Vec<(bool, Bytes)>) -> bool {
+        let Some(mut log) = self.log.take() else { return false };
         let batch = Arc::new(batch);
         let base = log.extent().end;
         let mut warned = false;
-        loop {
+        let complete = loop {
             let pieces = Arc::clone(&batch);
             let written = blocking_with(log, move |log| append_from(log, base, &pieces)).await;
             let (back, outcome) = written;
@@ -348,7 +301,7 @@ impl Session {
             let extent = log.extent();
             self.exec.progress.send_modify(|progress| progress.extent = extent);
             match outcome {
-                Ok(()) => break,
+                Ok(()) => break true,
                 Err(error) => {
                     if !warned {
                         tracing::error!(exec = %self.exec.id(), %error, "output cannot be written, waiting");
@@ -356,14 +309,14 @@ impl Session {
                     }
                     tokio::select! {
                         () = tokio::time::sleep(FULL_PAUSE) => {}
-                        () = self.inner.shutdown.cancelled() => break,
-                        () = self.sandbox.dead.cancelled() => break,
+                        () = self.inner.shutdown.cancelled() => break false,
+                        () = self.sandbox.dead.cancelled() => break false,
                     }
                 }
             }
-        }
-        debug_assert!(log.extent().end <= goal);
+        };
         self.log = Some(log);
+        complete
     }
 
     async fn kill(&mut self) {
@@ -404,8 +357,11 @@ impl Session {
                     self.kill_again_at = self.exec.ended_by().map(|_| Instant::now());
                     return Ok(stream);
                 }
-                Err(GuestError::Closed | GuestError::Timeout) => {}
-                Err(error) => {
+                // The connection went, perhaps in the middle of a message.
+                Err(GuestError::Closed | GuestError::Protocol(_)) => {}
+                // It may still be good.
+                Err(GuestError::Timeout) => last = number - 1,
+                Err(error @ GuestError::Failure { .. }) => {
                     tracing::error!(exec = %self.exec.id(), error = chain(&error), "the guest lost an exec");
                     return Err(End::SandboxDied);
                 }
@@ -426,7 +382,7 @@ impl Session {
                 self.finish(exit).await;
             }
             End::SandboxDied => self.finish(Exit::sandbox_died()).await,
-            End::ServerStops => self.leave(),
+            End::ServerStops => self.stop(),
         }
     }
 
@@ -436,14 +392,17 @@ impl Session {
         let state = if lost { ExecState::Lost } else { ExecState::Exited };
         let id = self.exec.id().clone();
         let ended_ms = now_ms();
-        while let Err(error) = self.inner.store.finish_exec(&id, &exit, self.end_offset(), ended_ms).await {
-            if matches!(error, atoll_store::StoreError::NotFound) {
+        let pid = self.exec.progress.borrow().pid;
+        while let Err(error) =
+            self.inner.store.finish_exec(&id, &exit, pid, self.end_offset(), ended_ms).await
+        {
+            if matches!(error, StoreError::NotFound) {
                 break; // the sandbox was removed with everything in it
             }
             tracing::error!(exec = %id, error = chain(&error), "the end of an exec cannot be recorded, trying again");
             tokio::select! {
                 () = tokio::time::sleep(STORE_PAUSE) => {}
-                () = self.inner.shutdown.cancelled() => return self.leave(),
+                () = self.inner.shutdown.cancelled() => return self.stop(),
             }
         }
         fail::fail_point!("engine.exec.finished");
@@ -456,6 +415,12 @@ impl Session {
         self.tidy();
     }
 
+    /// Lets go without an end: the next process takes it up.
+    fn stop(&self) {
+        self.exec.progress.send_modify(|progress| progress.stopped = true);
+        self.leave();
+    }
+
     fn leave(&self) {
         self.sandbox.leave_exec(self.exec.id());
     }
@@ -465,12 +430,16 @@ impl Session {
         let link = self.sandbox.guest.borrow().clone();
         let exec = self.exec.id().clone();
         let inner = Arc::clone(&self.inner);
-        let sandbox = self.exec.inserted().sandbox.clone();
+        let sandbox = self.sandbox.id.clone();
+        let prunes = self.sandbox.count_ended() % PRUNE_EVERY_COUNT == PRUNE_EVERY_COUNT - 1;
         self.inner.tracker.spawn(async move {
             if let Some(link) = link
                 && let Err(error) = link.client.forget_exec(exec.as_str()).await
             {
                 tracing::debug!(%exec, error = chain(&error), "the guest was not told to forget an exec");
+            }
+            if !prunes {
+                return;
             }
             match inner.store.prune_execs(&sandbox, EXECS_KEPT_MAX_COUNT as u64).await {
                 Ok(pruned) => {
@@ -493,57 +462,5 @@ async fn at(deadline: Option<Instant>) {
 }
 
 async fn oom_kills(sandbox: &SandboxShared) -> u64 {
-    let id = sandbox.record().id;
-    sandbox.driver().oom_kills(&id).await.unwrap_or(0)
-}
-
-/// Appends what of `pieces` the log does not have yet; they begin at `base`.
-fn append_from(log: &mut LogWriter, base: u64, pieces: &[(bool, Bytes)]) -> io::Result<()> {
-    let mut at = base;
-    for (stderr, bytes) in pieces {
-        let have =
-            usize::try_from(log.extent().end.saturating_sub(at)).unwrap_or(usize::MAX).min(bytes.len());
-        let stream = if *stderr { OutputStream::Stderr } else { OutputStream::Stdout };
-        log.append(stream, &bytes[have..])?;
-        at += bytes.len() as u64;
-    }
-    Ok(())
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| Err(io::Error::other(panic)))
-}
-
-/// Lends a writer to a blocking thread.
-async fn blocking_with(
-    mut log: LogWriter,
-    work: impl FnOnce(&mut LogWriter) -> io::Result<()> + Send + 'static,
-) -> (LogWriter, io::Result<()>) {
-    let done = tokio::task::spawn_blocking(move || {
-        let outcome = work(&mut log);
-        (log, outcome)
-    });
-    match done.await {
-        Ok(done) => done,
-        // Only a panic in the writer, or the runtime's end, leads here.
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
-}
-
-fn host_error(error: &io::Error) -> atoll_core::Error {
-    tracing::error!(%error, "an output log cannot be opened");
-    atoll_core::Error::new(Code::Internal, "the host cannot keep the output log")
-}
-
-fn start_message(record: &ExecRecord) -> StartExec {
-    let spec = &record.spec;
-    StartExec {
-        exec_id: record.id.to_string(),
-        argv: spec.argv.clone(),
-        env: spec.env.clone(),
-        cwd: spec.cwd.clone().unwrap_or_default(),
-        user: spec.user.clone(),
-        tty: spec.tty.map(|size| TtySize { cols: size.cols.into(), rows: size.rows.into() }),
-        stdin: spec.stdin,
-    }
+    sandbox.driver().oom_kills(&sandbox.id).await.unwrap_or(0)
 }

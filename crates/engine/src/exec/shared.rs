@@ -8,6 +8,7 @@ use atoll_core::id::ExecId;
 use atoll_core::{Code, Error, Result};
 use atoll_store::ExecRecord;
 use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::log::Extent;
 
@@ -19,6 +20,15 @@ pub(crate) struct Progress {
     pub(crate) exit: Option<Exit>,
     pub(crate) ended_ms: Option<u64>,
     pub(crate) extent: Extent,
+    /// The server stops: the exec goes on, but nothing more will be published here.
+    pub(crate) stopped: bool,
+}
+
+impl Progress {
+    /// Whether there is nothing more to wait for.
+    pub(crate) const fn is_over(&self) -> bool {
+        self.state.is_final() || self.stopped
+    }
 }
 
 /// An exec, for readers.
@@ -61,6 +71,7 @@ impl ExecShared {
             exit: record.exit.clone(),
             ended_ms: record.ended_ms,
             extent,
+            stopped: false,
         };
         Arc::new(Self {
             record,
@@ -113,19 +124,21 @@ impl ExecShared {
 #[derive(Debug)]
 pub(super) struct Attachment {
     exec: Arc<ExecShared>,
+    /// Cancelled when the server lets go of its clients: that is not their going away.
+    draining: CancellationToken,
 }
 
 impl Attachment {
-    pub(super) fn new(exec: Arc<ExecShared>) -> Self {
+    pub(super) fn new(exec: Arc<ExecShared>, draining: CancellationToken) -> Self {
         exec.attached.fetch_add(1, Ordering::Relaxed);
-        Self { exec }
+        Self { exec, draining }
     }
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
         let last = self.exec.attached.fetch_sub(1, Ordering::Relaxed) == 1;
-        if last && self.exec.record.spec.kill_on_disconnect {
+        if last && self.exec.record.spec.kill_on_disconnect && !self.draining.is_cancelled() {
             self.exec.ask_kill(ExitReason::Disconnected);
         }
     }

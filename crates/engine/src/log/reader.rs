@@ -48,6 +48,8 @@ pub(crate) struct LogReader {
     dir: PathBuf,
     offset: u64,
     open: Option<OpenSegment>,
+    /// Where a freshly opened segment had nothing to read.
+    empty_at: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -62,7 +64,7 @@ struct OpenSegment {
 impl LogReader {
     /// A reader that starts at `offset`.
     pub(crate) fn new(dir: &Path, offset: u64) -> Self {
-        Self { dir: dir.to_owned(), offset, open: None }
+        Self { dir: dir.to_owned(), offset, open: None, empty_at: None }
     }
 
     /// Offset of the next byte it will read.
@@ -96,7 +98,7 @@ impl LogReader {
                 self.offset = first;
                 return Ok(Some(piece));
             }
-            if let Some(piece) = self.read(extent, max.min(READ_MAX_BYTES))? {
+            if let Some(piece) = self.read(extent, max.clamp(1, READ_MAX_BYTES))? {
                 return Ok(Some(piece));
             }
         }
@@ -144,6 +146,7 @@ impl LogReader {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "log index has no record for an offset"));
         };
         let stream = open.index[record].1;
+        let end_of_gap = open.sealed_end.unwrap_or(extent.end).min(extent.end);
         let mut end = extent.end;
         if let Some((next, _)) = open.index.get(at) {
             end = end.min(*next);
@@ -155,9 +158,15 @@ impl LogReader {
         let mut buffer = BytesMut::zeroed(want);
         let got = open.data.read_at(&mut buffer, self.offset - open.start)?;
         if got == 0 {
-            // The segment ended here and a newer one has begun: open that one.
+            // Mostly the segment ended here and a newer one has begun: open that one.
             self.open = None;
-            return Ok(None);
+            if self.empty_at.replace(self.offset) != Some(self.offset) {
+                return Ok(None);
+            }
+            // Nothing, although it was opened afresh: the bytes were lost with the machine.
+            let piece = Piece::Gap { from: self.offset, to: end_of_gap };
+            self.offset = end_of_gap;
+            return Ok(Some(piece));
         }
         buffer.truncate(got);
         let piece = Piece::Output { offset: self.offset, stream, bytes: buffer.freeze() };

@@ -28,19 +28,25 @@ struct Segment {
 }
 
 impl LogWriter {
+    /// The log of an exec that never had one. Touches nothing.
+    pub(crate) fn fresh(dir: &Path, keep_bytes: u64) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            keep_bytes,
+            segment_max_bytes: (keep_bytes / SEGMENTS_PER_LOG).clamp(1, SEGMENT_MAX_BYTES),
+            extent: Extent::default(),
+            segment: None,
+        }
+    }
+
     /// Opens the log in `dir` and puts it right after a crash. Nothing is created before the first byte.
     ///
     /// # Errors
     /// What the file system says.
     pub(crate) fn open(dir: &Path, keep_bytes: u64) -> io::Result<Self> {
         let starts = list(dir)?;
-        let mut writer = Self {
-            dir: dir.to_owned(),
-            keep_bytes,
-            segment_max_bytes: (keep_bytes / SEGMENTS_PER_LOG).clamp(1, SEGMENT_MAX_BYTES),
-            extent: Extent { first: starts.first().copied().unwrap_or(0), end: 0 },
-            segment: None,
-        };
+        let mut writer = Self::fresh(dir, keep_bytes);
+        writer.extent.first = starts.first().copied().unwrap_or(0);
         if let Some(&start) = starts.last() {
             let segment = writer.repair(start)?;
             writer.segment = Some(segment);

@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use atoll_core::sandbox::{SandboxState, ends_at, may_follow};
+use atoll_core::sandbox::{SandboxState, Wish, admit, ends_at, may_follow};
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestClient;
@@ -21,11 +21,13 @@ use super::link;
 use super::shared::{Message, SandboxShared};
 use super::teardown::{destroy, remove};
 
+/// Shortest sleep of the timer.
+const TIMER_MIN: Duration = Duration::from_millis(20);
 /// Longest sleep of the timer: a clock that was set is noticed within this.
 const TIMER_MAX: Duration = Duration::from_secs(60);
 
-/// Connections that may break off while the execs of an earlier process are taken up.
-const TAKE_UP_ATTEMPTS_MAX_COUNT: u32 = 5;
+/// A deletion that failed is tried again after this.
+const DELETE_AGAIN: Duration = Duration::from_secs(10);
 
 /// How the actor comes to its sandbox.
 #[derive(Debug)]
@@ -63,11 +65,14 @@ impl Actor {
             Origin::Create(plan) => {
                 if let Err(error) = self.create(&plan).await {
                     tracing::info!(sandbox = %self.record.id, %error, "a sandbox could not be made");
-                    self.undo_create().await;
+                    let undone = self.undo_create().await;
                     self.shared.set_made(Err(error));
-                    return;
+                    if undone {
+                        return;
+                    }
+                } else {
+                    self.shared.set_made(Ok(()));
                 }
-                self.shared.set_made(Ok(()));
             }
             Origin::Adopt => {
                 self.take_up().await;
@@ -76,6 +81,7 @@ impl Actor {
             Origin::Failed => {
                 self.shared.dead.cancel();
                 self.shared.set_made(Ok(()));
+                self.remove_remains().await;
             }
             Origin::FinishDelete => {
                 self.shared.set_made(Ok(()));
@@ -104,7 +110,12 @@ impl Actor {
         fail::fail_point!("engine.create.journalled");
         self.shared.driver().create(plan).await.map_err(|error| isolation_error(&error))?;
         fail::fail_point!("engine.create.isolated");
-        let client = link::connect(&self.shared).await?;
+        let client = tokio::select! {
+            client = link::connect(&self.shared) => client?,
+            () = inner.shutdown.cancelled() => {
+                return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
+            }
+        };
         fail::fail_point!("engine.create.connected");
         self.configure(&client, plan).await?;
         fail::fail_point!("engine.create.configured");
@@ -125,14 +136,22 @@ impl Actor {
         client.configure(request).await.map_err(guest_error)
     }
 
-    async fn undo_create(&mut self) {
+    /// Says whether nothing is left. If something is, it is a sandbox being deleted from now on.
+    async fn undo_create(&mut self) -> bool {
         self.shared.dead.cancel();
         let id = self.record.id.clone();
-        if let Err(error) = remove(&self.inner, self.shared.driver().as_ref(), &id).await {
-            // The row says `creating`: the next start finishes this. Until then the leak scan sees it.
-            tracing::error!(sandbox = %id, %error, "a failed creation could not be undone");
+        let Err(error) = remove(&self.inner, self.shared.driver().as_ref(), &id).await else {
+            self.inner.leave(&id);
+            return true;
+        };
+        tracing::error!(sandbox = %id, %error, "a failed creation could not be undone yet");
+        if let Err(error) = self.move_to(SandboxState::Deleting, None).await {
+            // The row, if there is one, says `creating`: the next start would finish this, too.
+            tracing::error!(sandbox = %id, %error, "nor could that be recorded");
+            self.record.state = SandboxState::Deleting;
+            self.shared.publish(self.record.clone());
         }
-        self.inner.leave(&id);
+        false
     }
 
     // === life ===
@@ -144,34 +163,23 @@ impl Actor {
 
     /// Connects to a guest that an earlier process made and takes up its execs.
     async fn take_up(&mut self) {
-        let mut attempts_left = TAKE_UP_ATTEMPTS_MAX_COUNT;
-        loop {
-            let client = match link::connect(&self.shared).await {
-                Ok(client) => client,
-                Err(error) => return self.give_up(&error.message).await,
-            };
-            match exec::take_up(&self.inner, &self.shared, &client).await {
-                Ok(()) => return self.start_link(client),
-                // A guest serves one connection, the one that spoke last: the greeting of a server that was
-                // killed a moment ago may come after ours and end it.
-                Err(error) if error.code == Code::GuestUnavailable && attempts_left > 1 => {
-                    tracing::debug!(sandbox = %self.record.id, %error, "taking up execs again");
-                    attempts_left -= 1;
-                }
-                Err(error) => {
-                    tracing::error!(sandbox = %self.record.id, %error, "execs could not be taken up");
-                    return self.give_up(&error.message).await;
-                }
+        let taken_up = tokio::select! {
+            biased;
+            // Nothing is lost: the next process takes it up.
+            () = self.inner.shutdown.cancelled() => return,
+            taken_up = async {
+                let client = link::connect(&self.shared).await?;
+                self.start_link(client);
+                exec::take_up(&self.inner, &self.shared).await
+            } => taken_up,
+        };
+        if let Err(error) = taken_up {
+            self.fail(&error.message).await;
+            // Execs that were not taken up have no session that ends them.
+            exec::wait_ended(&self.shared).await;
+            if let Err(error) = self.inner.store.lose_execs(&self.record.id, now_ms()).await {
+                tracing::error!(sandbox = %self.record.id, %error, "lost execs could not be recorded");
             }
-        }
-    }
-
-    /// Fails, and ends the execs that were not taken up: no session does it for them.
-    async fn give_up(&mut self, why: &str) {
-        self.fail(why).await;
-        exec::wait_ended(&self.shared).await;
-        if let Err(error) = self.inner.store.lose_execs(&self.record.id, now_ms()).await {
-            tracing::error!(sandbox = %self.record.id, %error, "lost execs could not be recorded");
         }
     }
 
@@ -207,7 +215,7 @@ impl Actor {
                         tracing::info!(sandbox = %id, "its time has come");
                         match self.delete().await {
                             Ok(()) => return,
-                            Err(error) => tracing::error!(sandbox = %id, %error, "failed to delete, trying again"),
+                            Err(error) => tracing::error!(sandbox = %id, %error, "failed to delete"),
                         }
                     }
                 }
@@ -226,22 +234,26 @@ impl Actor {
     }
 
     fn has_ended(&self) -> bool {
-        self.end_ms().is_some_and(|end| end <= now_ms())
+        self.record.state == SandboxState::Deleting || self.end_ms().is_some_and(|end| end <= now_ms())
     }
 
     /// How long to sleep. While something goes on in it the end of its idleness is not known, so an idle
     /// timeout also bounds the sleep.
     fn until_end(&self) -> Duration {
+        if self.record.state == SandboxState::Deleting {
+            return DELETE_AGAIN;
+        }
         let now = now_ms();
         let end = self.end_ms().map_or(TIMER_MAX, |end| Duration::from_millis(end.saturating_sub(now)));
         let idle = self.record.spec.idle_timeout_ms.map_or(TIMER_MAX, Duration::from_millis);
-        // A failed deletion must not spin.
-        end.min(idle).clamp(Duration::from_millis(20), TIMER_MAX)
+        // A deletion that cannot even be recorded must not spin.
+        end.min(idle).clamp(TIMER_MIN, TIMER_MAX)
     }
 
     async fn update(&mut self, update: &SandboxUpdate) -> Result<SandboxRecord> {
+        admit(self.record.state, Wish::Update, self.record.reason.as_deref())?;
         let resources = update.validate(self.record.spec.resources, &self.inner.config.caps)?;
-        let mut next = self.record.clone();
+        let mut next = SandboxRecord { last_active_ms: now_ms(), ..self.record.clone() };
         if let Some(labels) = &update.labels {
             next.labels.clone_from(labels);
         }
@@ -283,8 +295,12 @@ impl Actor {
                 () = self.inner.shutdown.cancelled() => return,
             }
         }
-        if let Err(error) = destroy(self.shared.driver().as_ref(), &id).await {
-            tracing::error!(sandbox = %id, %error, "failed to remove what was left of a dead sandbox");
+        self.remove_remains().await;
+    }
+
+    async fn remove_remains(&self) {
+        if let Err(error) = destroy(self.shared.driver().as_ref(), &self.record.id).await {
+            tracing::error!(sandbox = %self.record.id, %error, "failed to remove what was left of a dead sandbox");
         }
     }
 
@@ -297,6 +313,13 @@ impl Actor {
         exec::wait_ended(&self.shared).await;
         remove(&self.inner, self.shared.driver().as_ref(), &self.record.id).await?;
         self.inner.leave(&self.record.id);
+        // Who wanted the same meanwhile has it, too. Everybody else is told that it is gone.
+        self.inbox.close();
+        while let Ok(message) = self.inbox.try_recv() {
+            if let Message::Delete(reply) = message {
+                answer(reply, Ok(()));
+            }
+        }
         Ok(())
     }
 

@@ -76,15 +76,15 @@ impl Engine {
     /// As [`Self::guest`].
     pub async fn metrics(&self, sandbox: &str) -> Result<SandboxMetrics> {
         let lease = self.guest(sandbox).await?;
-        let record = lease.sandbox.record();
-        let usage =
-            lease.sandbox.driver().usage(&record.id).await.map_err(|error| isolation_error(&error))?;
+        let sandbox = &lease.sandbox;
+        let usage = sandbox.driver().usage(&sandbox.id).await.map_err(|error| isolation_error(&error))?;
         let guest = lease.metrics().await.map_err(guest_error)?;
-        Ok(SandboxMetrics { usage, guest, memory_limit_bytes: record.spec.resources.memory_bytes })
+        Ok(SandboxMetrics { usage, guest, memory_limit_bytes: sandbox.record().spec.resources.memory_bytes })
     }
 }
 
-async fn wait_for_guest(sandbox: &SandboxShared) -> Result<GuestClient> {
+/// The connection to the guest, waiting for it while it is made again.
+pub(crate) async fn wait_for_guest(sandbox: &SandboxShared) -> Result<GuestClient> {
     let mut guest = sandbox.guest.subscribe();
     if let Some(link) = guest.borrow_and_update().as_ref() {
         return Ok(link.client.clone());

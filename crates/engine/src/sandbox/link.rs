@@ -18,15 +18,17 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 /// Pause after a failed attempt: doubles from the first to the second.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_LAST: Duration = Duration::from_millis(500);
+/// A connection that lived less than this counts as a failed attempt.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
 
 /// Connects to the guest, retrying while it starts.
 pub(super) async fn connect(sandbox: &SandboxShared) -> Result<GuestClient> {
-    let id = sandbox.record().id;
     let driver = Arc::clone(sandbox.driver());
     let deadline = Instant::now() + CONNECT_DEADLINE;
     let mut pause = RETRY_FIRST;
     loop {
-        let error = match attempt(driver.as_ref(), &id).await {
+        let answer = tokio::time::timeout_at(deadline, attempt(driver.as_ref(), &sandbox.id)).await;
+        let error = match answer.unwrap_or(Err(AttemptError::Guest(GuestError::Timeout))) {
             Ok(client) => return Ok(client),
             Err(error) => error,
         };
@@ -61,8 +63,10 @@ async fn attempt(
 /// Publishes a connection and replaces it whenever it breaks, until the sandbox is dead.
 pub(super) async fn keep(sandbox: Arc<SandboxShared>, mut client: GuestClient, shutdown: CancellationToken) {
     let mut number = 1;
+    let mut pause = RETRY_FIRST;
     loop {
         let closed = client.closed();
+        let since = Instant::now();
         sandbox.guest.send_replace(Some(GuestLink { number, client }));
         tokio::select! {
             () = closed => {}
@@ -70,8 +74,13 @@ pub(super) async fn keep(sandbox: Arc<SandboxShared>, mut client: GuestClient, s
             () = shutdown.cancelled() => break,
         }
         sandbox.guest.send_replace(None);
+        // A guest that ends every connection at once must not keep the host busy.
+        pause = if since.elapsed() < SHORT_LIFE { (pause * 2).min(RETRY_LAST) } else { RETRY_FIRST };
         let again = tokio::select! {
-            again = connect(&sandbox) => again,
+            again = async {
+                tokio::time::sleep(pause).await;
+                connect(&sandbox).await
+            } => again,
             () = sandbox.dead.cancelled() => break,
             () = shutdown.cancelled() => break,
         };

@@ -17,5 +17,7 @@ mod shared;
 mod teardown;
 
 pub(crate) use actor::{Origin, spawn};
+pub(crate) use lease::wait_for_guest;
 pub use lease::{GuestLease, SandboxMetrics};
 pub(crate) use shared::{Message, SandboxShared};
+pub(crate) use teardown::destroy;

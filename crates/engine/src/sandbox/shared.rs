@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use atoll_core::id::ExecId;
+use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::sandbox::{Admission, Wish, admit};
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error, Result};
@@ -42,6 +42,7 @@ pub(crate) struct GuestLink {
 /// The published side of a sandbox.
 #[derive(Debug)]
 pub(crate) struct SandboxShared {
+    pub(crate) id: SandboxId,
     /// The record as the actor last published it. `last_active_ms` is in its own field.
     record: watch::Sender<Arc<SandboxRecord>>,
     /// The connection to the guest, while there is one.
@@ -55,6 +56,10 @@ pub(crate) struct SandboxShared {
     last_active_ms: AtomicU64,
     /// Calls under way that keep it from being idle.
     users: AtomicUsize,
+    /// Execs that ended since the start of the server.
+    ended: AtomicU64,
+    /// Fires when the server stops.
+    shutdown: CancellationToken,
     driver: Arc<dyn Isolation>,
     queue: mpsc::Sender<Message>,
     /// Taken by the actor when it starts.
@@ -66,6 +71,7 @@ impl SandboxShared {
         let driver = Arc::clone(inner.driver(record.spec.isolation)?);
         let (queue, inbox) = mpsc::channel(QUEUE_MAX_COUNT);
         Ok(Arc::new(Self {
+            id: record.id.clone(),
             last_active_ms: AtomicU64::new(record.last_active_ms),
             record: watch::Sender::new(Arc::new(record)),
             guest: watch::Sender::new(None),
@@ -73,6 +79,8 @@ impl SandboxShared {
             made: watch::Sender::new(None),
             live: Mutex::default(),
             users: AtomicUsize::new(0),
+            ended: AtomicU64::new(0),
+            shutdown: inner.shutdown.clone(),
             driver,
             queue,
             inbox: Mutex::new(Some(inbox)),
@@ -132,7 +140,12 @@ impl SandboxShared {
         &self,
         message: impl FnOnce(oneshot::Sender<Result<T>>) -> Message,
     ) -> Result<T> {
-        let gone = || Error::new(Code::SandboxNotFound, "the sandbox is gone");
+        let gone = || {
+            if self.shutdown.is_cancelled() {
+                return Error::new(Code::ShuttingDown, "the server is shutting down");
+            }
+            SandboxId::not_found(self.id.as_str())
+        };
         let (reply, answer) = oneshot::channel();
         self.queue.send(message(reply)).await.or(Err(gone()))?;
         answer.await.unwrap_or_else(|_| Err(gone()))
@@ -181,15 +194,24 @@ impl SandboxShared {
         self.live_map().get(id).cloned()
     }
 
-    /// Enters an exec, if there is room.
+    /// Enters an exec, if there is room and the sandbox lives: whoever waits for the execs of a dead
+    /// sandbox has them all.
     pub(crate) fn enter_exec(&self, exec: &Arc<ExecShared>, max: usize) -> Result<()> {
         let mut live = self.live_map();
+        if self.dead.is_cancelled() {
+            return Err(Error::new(Code::SandboxFailed, "the sandbox died"));
+        }
         if live.len() >= max {
             return Err(Error::new(Code::LimitExceeded, format!("{max} execs run in this sandbox already"))
                 .hint("wait for some to end, or kill them"));
         }
         live.insert(exec.id().clone(), Arc::clone(exec));
         Ok(())
+    }
+
+    /// Counts an exec that has ended; gives how many there were before.
+    pub(crate) fn count_ended(&self) -> u64 {
+        self.ended.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn leave_exec(&self, id: &ExecId) {

@@ -16,6 +16,7 @@ use atoll_guest_protocol::wire::{Kind, Record, decode_message, encode_message};
 use bytes::{Bytes, BytesMut};
 use prost::Message;
 use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -46,6 +47,7 @@ pub(super) struct Guest {
     files: Mutex<BTreeMap<String, Bytes>>,
     next_pid: AtomicU32,
     order: watch::Sender<Order>,
+    runtime: Option<Handle>,
 }
 
 /// How an operation stops early; none: nobody is there to be told.
@@ -60,7 +62,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Guest {
-    pub(super) fn new(sandbox_id: &str) -> Arc<Self> {
+    pub(super) fn new(sandbox_id: &str, runtime: Option<Handle>) -> Arc<Self> {
         Arc::new(Self {
             sandbox_id: sandbox_id.to_owned(),
             boot_id: format!("fake-{sandbox_id}"),
@@ -68,6 +70,7 @@ impl Guest {
             files: Mutex::default(),
             next_pid: AtomicU32::new(2),
             order: watch::Sender::new(Order::Serve(0)),
+            runtime,
         })
     }
 
@@ -114,11 +117,18 @@ impl Guest {
         number
     }
 
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        match &self.runtime {
+            Some(runtime) => drop(runtime.spawn(task)),
+            None => drop(tokio::spawn(task)),
+        }
+    }
+
     /// A stream that is served.
     pub(super) fn serve(self: Arc<Self>) -> DuplexStream {
         let (host, guest) = duplex(STREAM_BYTES);
         let number = self.newest();
-        tokio::spawn(self.connection(guest, number));
+        Arc::clone(&self).spawn(self.connection(guest, number));
         host
     }
 
@@ -126,7 +136,7 @@ impl Guest {
     pub(super) fn silent(self: Arc<Self>) -> DuplexStream {
         let (host, guest) = duplex(STREAM_BYTES);
         let mut order = self.order.subscribe();
-        tokio::spawn(async move {
+        self.spawn(async move {
             order.wait_for(|order| *order == Order::End).await.map(|_| ()).unwrap_or_default();
             drop(guest);
         });
@@ -136,7 +146,7 @@ impl Guest {
     /// A stream that carries garbage.
     pub(super) fn garbage(self: Arc<Self>) -> DuplexStream {
         let (host, mut guest) = duplex(STREAM_BYTES);
-        tokio::spawn(async move { guest.write_all(GARBAGE).await.unwrap_or_default() });
+        self.spawn(async move { guest.write_all(GARBAGE).await.unwrap_or_default() });
         host
     }
 

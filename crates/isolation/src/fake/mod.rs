@@ -26,6 +26,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use atoll_core::id::SandboxId;
 use atoll_core::spec::{IsolationLevel, Resources};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::{Check, Death, GuestStream, Isolation, IsolationError, Plan, Resource, Status, Usage};
@@ -73,6 +74,8 @@ struct State {
 #[derive(Debug, Clone, Default)]
 pub struct FakeHost {
     state: Arc<Mutex<State>>,
+    /// Where instances run; where they are connected to when there is none.
+    runtime: Option<Handle>,
 }
 
 impl FakeHost {
@@ -80,6 +83,13 @@ impl FakeHost {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty machine whose instances run on `runtime`: they outlive the runtime of a server that
+    /// is killed.
+    #[must_use]
+    pub fn on(runtime: Handle) -> Self {
+        Self { state: Arc::default(), runtime: Some(runtime) }
     }
 
     /// Opens a driver, as a server does when it starts.
@@ -124,7 +134,8 @@ impl FakeHost {
         }
     }
 
-    /// Sends garbage on the connections of an instance.
+    /// Sends garbage on the connections of an instance. While output flows the garbage may fall into
+    /// the middle of it, where it is output.
     pub fn break_protocol(&self, id: &SandboxId) {
         if let Some(instance) = self.lock().instances.get(id) {
             instance.guest.send_garbage();
@@ -222,7 +233,7 @@ impl Isolation for FakeIsolation {
         if !fails || state.half_made {
             let instance = Instance {
                 plan: plan.clone(),
-                guest: Guest::new(plan.id.as_str()),
+                guest: Guest::new(plan.id.as_str(), self.host.runtime.clone()),
                 death: watch::Sender::new(fails.then_some(Death::Exited)),
                 usage: Usage { pids: 1, ..Usage::default() },
             };

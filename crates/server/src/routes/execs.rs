@@ -39,7 +39,9 @@ pub(crate) async fn create_exec(
     if !wait.is_zero() {
         // By id from here on: a name may have passed to another sandbox meanwhile.
         let (sandbox, exec) = (view.record.sandbox.clone(), view.record.id.clone());
-        view = wait_for_end(&app, sandbox.as_str(), exec.as_str(), wait).await?;
+        if !view.record.state.is_final() {
+            view = wait_for_end(&app, sandbox.as_str(), exec.as_str(), wait).await?;
+        }
         if view.record.state.is_final() && view.extent.end <= INLINE_OUTPUT_MAX_BYTES {
             output = Some(output::all(&app, sandbox.as_str(), exec.as_str(), view.extent).await?);
         }

@@ -94,12 +94,9 @@ pub(super) async fn life(store: &Store) {
     let parent = stored_sandbox(store).await;
     let record = exec(&parent, 1, 1);
     store.insert_exec(&record).await.unwrap();
-    assert!(store.set_exec_running(&record.id, 42).await.unwrap());
-    assert!(!store.set_exec_running(&record.id, 43).await.unwrap());
-    assert!(store.finish_exec(&record.id, &EXITED, 100, 7).await.unwrap());
+    assert!(store.finish_exec(&record.id, &EXITED, Some(42), 100, 7).await.unwrap());
     // The first end stands.
-    assert!(!store.finish_exec(&record.id, &Exit::sandbox_died(), 200, 8).await.unwrap());
-    assert!(!store.set_exec_running(&record.id, 44).await.unwrap());
+    assert!(!store.finish_exec(&record.id, &Exit::sandbox_died(), None, 200, 8).await.unwrap());
     let expected = ExecRecord {
         state: ExecState::Exited,
         pid: Some(42),
@@ -110,8 +107,7 @@ pub(super) async fn life(store: &Store) {
     };
     assert_eq!(store.exec(&expected.id).await.unwrap(), Some(expected));
     let missing = ExecId::from_parts(9, 9);
-    assert!(matches!(store.set_exec_running(&missing, 1).await, Err(StoreError::NotFound)));
-    assert!(matches!(store.finish_exec(&missing, &EXITED, 0, 0).await, Err(StoreError::NotFound)));
+    assert!(matches!(store.finish_exec(&missing, &EXITED, None, 0, 0).await, Err(StoreError::NotFound)));
 }
 
 pub(super) async fn loss(store: &Store) {
@@ -122,10 +118,11 @@ pub(super) async fn loss(store: &Store) {
     for record in &records {
         store.insert_exec(record).await.unwrap();
     }
-    store.set_exec_running(&records[1].id, 5).await.unwrap();
-    store.finish_exec(&records[2].id, &EXITED, 1, 2).await.unwrap();
-    let open: Vec<_> = store.open_execs().await.unwrap().into_iter().map(|exec| exec.id).collect();
-    assert_eq!(open, [&records[0].id, &records[1].id, &records[3].id].map(Clone::clone));
+    store.finish_exec(&records[2].id, &EXITED, None, 1, 2).await.unwrap();
+    let open = async |sandbox: &SandboxRecord| -> Vec<ExecId> {
+        store.open_execs(&sandbox.id).await.unwrap().into_iter().map(|exec| exec.id).collect()
+    };
+    assert_eq!(open(&parent).await, [&records[0].id, &records[1].id].map(Clone::clone));
     let mut lost = store.lose_execs(&parent.id, 9).await.unwrap();
     lost.sort();
     assert_eq!(lost, [records[0].id.clone(), records[1].id.clone()]);
@@ -133,8 +130,9 @@ pub(super) async fn loss(store: &Store) {
     let stored = store.exec(&records[1].id).await.unwrap().unwrap();
     assert_eq!((stored.state, stored.ended_ms), (ExecState::Lost, Some(9)));
     assert_eq!(stored.exit, Some(Exit::sandbox_died()));
-    assert_eq!(store.open_execs().await.unwrap().len(), 1);
-    store.finish_exec(&records[3].id, &Exit::sandbox_died(), 3, 11).await.unwrap();
+    assert_eq!(open(&parent).await, []);
+    assert_eq!(open(&other).await, [records[3].id.clone()]);
+    store.finish_exec(&records[3].id, &Exit::sandbox_died(), None, 3, 11).await.unwrap();
     let stored = store.exec(&records[3].id).await.unwrap().unwrap();
     assert_eq!((stored.state, stored.output_bytes), (ExecState::Lost, 3));
 }
@@ -145,7 +143,7 @@ pub(super) async fn lists_and_pruning(store: &Store) {
     for (n, record) in records.iter().enumerate() {
         store.insert_exec(record).await.unwrap();
         if n > 1 {
-            store.finish_exec(&record.id, &EXITED, 0, 100).await.unwrap();
+            store.finish_exec(&record.id, &EXITED, None, 0, 100).await.unwrap();
         }
     }
     let (mut seen, mut after) = (Vec::new(), None);

@@ -41,7 +41,6 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         sandboxes::racing_changes_have_one_winner,
         sandboxes::lists_filter,
         sandboxes::lists_page_without_gaps,
-        sandboxes::touches_only_go_forward,
         sandboxes::hostile_texts,
         execs::round_trip,
         execs::idempotency,
@@ -54,7 +53,6 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         others::racing_templates_get_distinct_versions,
         others::keys,
         others::registries,
-        others::meta,
     );
 }
 

@@ -4,7 +4,7 @@
 mod tests {
     use atoll_store::{Store, StoreError, StoreUrl, conformance};
 
-    use crate::support::{Postgres, once_available};
+    use crate::support::{Postgres, once_available, registry};
 
     #[tokio::test]
     async fn conforms() {
@@ -18,14 +18,14 @@ mod tests {
         let mut postgres = Postgres::own().await;
         let url = postgres.fresh().await;
         let store = Store::open(&url).await.unwrap();
-        store.set_meta("a", "b").await.unwrap();
+        store.put_registry(&registry("b")).await.unwrap();
         postgres.stop();
-        assert!(matches!(store.meta("a").await, Err(StoreError::Unavailable { .. })));
-        assert!(matches!(store.set_meta("a", "c").await, Err(StoreError::Unavailable { .. })));
+        assert!(matches!(store.registry("a").await, Err(StoreError::Unavailable { .. })));
+        assert!(matches!(store.put_registry(&registry("c")).await, Err(StoreError::Unavailable { .. })));
         assert!(matches!(Store::open(&url).await, Err(StoreError::Unavailable { .. })));
         postgres.restart().await;
-        assert_eq!(once_available(async || store.meta("a").await).await.as_deref(), Some("b"));
-        once_available(async || store.set_meta("a", "c").await).await;
+        assert_eq!(once_available(async || store.registry("a").await).await, Some(registry("b")));
+        once_available(async || store.put_registry(&registry("c")).await).await;
     }
 
     #[tokio::test]

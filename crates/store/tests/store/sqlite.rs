@@ -9,6 +9,8 @@ mod tests {
     use atoll_core::id::ExecId;
     use atoll_store::{Store, StoreError, StoreUrl, conformance};
 
+    use crate::support::registry;
+
     async fn open(dir: &tempfile::TempDir, name: &str) -> Result<Store, StoreError> {
         Store::open(&StoreUrl::SqliteFile(dir.path().join(name))).await
     }
@@ -33,7 +35,7 @@ mod tests {
     async fn nobody_else_can_read_the_files() {
         let dir = tempfile::Builder::new().prefix("atoll-store").tempdir().unwrap();
         let store = open(&dir, "a.db").await.unwrap();
-        store.set_meta("a", "b").await.unwrap();
+        store.put_registry(&registry("b")).await.unwrap();
         let mut names = Vec::new();
         for entry in std::fs::read_dir(dir.path()).unwrap() {
             let entry = entry.unwrap();
@@ -58,13 +60,13 @@ mod tests {
     async fn a_closed_store_is_unavailable_and_reopens_with_everything() {
         let dir = tempfile::Builder::new().prefix("atoll-store").tempdir().unwrap();
         let store = open(&dir, "a.db").await.unwrap();
-        store.set_meta("a", "b").await.unwrap();
+        store.put_registry(&registry("b")).await.unwrap();
         store.close().await;
         store.close().await;
-        assert!(matches!(store.meta("a").await, Err(StoreError::Unavailable { .. })));
-        assert!(matches!(store.set_meta("a", "c").await, Err(StoreError::Unavailable { .. })));
+        assert!(matches!(store.registry("a").await, Err(StoreError::Unavailable { .. })));
+        assert!(matches!(store.put_registry(&registry("c")).await, Err(StoreError::Unavailable { .. })));
         let store = open(&dir, "a.db").await.unwrap();
-        assert_eq!(store.meta("a").await.unwrap().as_deref(), Some("b"));
+        assert_eq!(store.registry("a").await.unwrap(), Some(registry("b")));
     }
 
     /// The names of this variable and of the test that acts as the process to be killed.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use atoll_core::secret::Secret;
-use atoll_store::{Store, StoreError, StoreUrl};
+use atoll_store::{RegistryRecord, Store, StoreError, StoreUrl};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -132,6 +132,11 @@ impl Drop for Server {
             self.stop();
         }
     }
+}
+
+/// Something to store, for tests that care about the database and not about what is in it.
+pub(crate) fn registry(username: &str) -> RegistryRecord {
+    RegistryRecord { host: "a".to_owned(), username: username.to_owned(), sealed: vec![1], updated_ms: 1 }
 }
 
 /// Polls until `operation` gives something else than "unavailable".

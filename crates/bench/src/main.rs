@@ -1,0 +1,86 @@
+//! `atoll-bench`: measures a real server over HTTP, next to its peers on the same machine.
+//!
+//! It starts its own server on a free port with a data directory of its own, talks to it with a client
+//! that does as little as HTTP allows (one kept-alive connection, no Nagle delay, one thread), and
+//! removes everything at the end. Nothing here passes or fails by time: it prints what it saw.
+//!
+//! Next to each wall-clock figure stands the CPU time that the server used for one operation: on a
+//! machine that others use too, that is the figure to compare.
+
+mod cases;
+mod http;
+mod image;
+mod peers;
+mod report;
+mod server;
+mod stats;
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+
+use crate::cases::Bench;
+use crate::report::Report;
+use crate::server::Server;
+
+/// Measures Atoll.
+#[derive(Debug, Parser)]
+struct Args {
+    /// The program to measure
+    #[arg(long, default_value = "target/release/atoll")]
+    atoll: PathBuf,
+    /// Where the server keeps its data: on a real disk
+    #[arg(long, default_value = "/var/tmp")]
+    dir: PathBuf,
+    /// Write the tables to this file, too
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<cases::Case>,
+    /// Creations to measure
+    #[arg(long, default_value_t = 300)]
+    creates: usize,
+    /// Commands to measure
+    #[arg(long, default_value_t = 2000)]
+    execs: usize,
+    /// Seconds of each sustained run
+    #[arg(long, default_value_t = 15)]
+    seconds: u64,
+    /// Idle sandboxes at once
+    #[arg(long, default_value_t = 1000)]
+    idle: usize,
+    /// Keep the server's log on standard error
+    #[arg(long)]
+    verbose: bool,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let report = runtime.block_on(measure(&args))?;
+    if let Some(path) = &args.out {
+        let text = report.markdown();
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+async fn measure(args: &Args) -> Result<Report> {
+    let mut report = Report::new();
+    let server = Server::start(&args.atoll, &args.dir, args.idle, args.verbose).await?;
+    let bench = Bench {
+        server: &server,
+        creates: args.creates,
+        execs: args.execs,
+        seconds: args.seconds,
+        idle: args.idle,
+    };
+    let done = cases::run(&bench, &args.only, &mut report).await;
+    // Whatever happened: nothing is left.
+    let stopped = server.stop().await;
+    done?;
+    stopped?;
+    Ok(report)
+}

@@ -1,0 +1,110 @@
+//! The server under measurement: started, watched, stopped, and checked for what it left.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use hyper::Method;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::http::Address;
+
+/// How long the server may take to stop.
+const STOP_DEADLINE: Duration = Duration::from_secs(60);
+
+/// A running server with a data directory of its own.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) address: Address,
+    program: PathBuf,
+    child: Child,
+    data: TempDir,
+}
+
+impl Server {
+    /// Starts it on a free port; waits until it is ready.
+    pub(crate) async fn start(program: &Path, dir: &Path, idle: usize, verbose: bool) -> Result<Self> {
+        let data = tempfile::Builder::new().prefix("atoll-bench.").tempdir_in(dir)?;
+        let mut child = Command::new(program)
+            .args(["serve", "--listen", "127.0.0.1:0", "--ready-json", "--log"])
+            .arg(if verbose { "info" } else { "warn" })
+            .arg("--data-dir")
+            .arg(data.path().join("data"))
+            .args(["--sandboxes-max", &(idle + 200).to_string()])
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        let output = child.stdout.take().context("the server has no standard output")?;
+        let line = BufReader::new(output).lines().next_line().await?.context("the server did not start")?;
+        let ready: Value = serde_json::from_str(&line)?;
+        let text =
+            |name: &str| ready[name].as_str().map(str::to_owned).context("the ready line lacks a field");
+        let authority = text("url")?.trim_start_matches("http://").to_owned();
+        let address = Address { authority, key: text("api_key")? };
+        Ok(Self { address, program: program.to_owned(), child, data })
+    }
+
+    async fn delete_all(&self) -> Result<()> {
+        let mut connection = self.address.connect().await?;
+        loop {
+            let page = connection.json(Method::GET, "/v1/sandboxes?limit=1000", &Value::Null).await?;
+            let items = page["items"].as_array().context("the answer has no items")?;
+            if items.is_empty() {
+                return Ok(());
+            }
+            for id in items.iter().filter_map(|item| item["id"].as_str()) {
+                connection.delete(id).await?;
+            }
+        }
+    }
+
+    fn pid(&self) -> Result<Pid> {
+        let id = self.child.id().context("the server has ended")?;
+        Pid::from_raw(i32::try_from(id)?).context("the server has no process id")
+    }
+
+    /// CPU time of the server process so far.
+    pub(crate) fn cpu(&self) -> Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()?.as_raw_nonzero()))?;
+        let fields = stat.rsplit_once(") ").map(|(_, rest)| rest).unwrap_or_default();
+        let ticks: u64 =
+            fields.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+        Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
+    }
+
+    /// Resident memory of the server process, KiB.
+    pub(crate) fn rss_kib(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()?.as_raw_nonzero()))?;
+        kib(&status, "VmRSS:").context("the server's memory is not known")
+    }
+
+    /// Stops it, removes what is left, and fails if anything was.
+    pub(crate) async fn stop(mut self) -> Result<()> {
+        // A part that failed half-way left sandboxes, and they would outlive the server.
+        self.delete_all().await?;
+        kill_process(self.pid()?, Signal::TERM)?;
+        let ended = tokio::time::timeout(STOP_DEADLINE, self.child.wait()).await;
+        ended.context("the server does not stop")??;
+        let doctor = Command::new(&self.program)
+            .args(["doctor", "--leaks", "--remove", "--data-dir"])
+            .arg(self.data.path().join("data"))
+            .output()
+            .await?;
+        let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
+        if !doctor.status.success() {
+            bail!("something was left behind: {said}{}", String::from_utf8_lossy(&doctor.stderr));
+        }
+        Ok(())
+    }
+}
+
+/// A value of a file of lines `Name: 123 kB`.
+pub(crate) fn kib(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
+}

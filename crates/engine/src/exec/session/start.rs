@@ -1,0 +1,109 @@
+//! Starting: the exec's row first, then the guest.
+
+use atoll_core::exec::{ExecState, Exit};
+use atoll_core::id::SandboxId;
+use atoll_core::{Code, Error, Result};
+use atoll_guest_protocol::client::{ExecStream, GuestError};
+use atoll_guest_protocol::messages::{Reason, StartExec, TtySize};
+use atoll_store::{ExecRecord, Insertion, StoreError};
+
+use crate::errors::{guest_error, store_error};
+use crate::log::LogWriter;
+
+use super::super::shared::Started;
+use super::{Session, oom_kills};
+
+/// Connections on which a start is tried.
+const START_TRIES_MAX_COUNT: u32 = 16;
+
+impl Session {
+    /// `None`: it is not ours to run: another exec has the key, or it ended without running.
+    pub(super) async fn insert_and_start(&mut self) -> Result<Option<ExecStream>> {
+        let record = self.exec.inserted();
+        let inserted = self.inner.store.insert_exec(record).await.map_err(|error| {
+            if matches!(error, StoreError::NotFound) {
+                return SandboxId::not_found(self.sandbox.id.as_str());
+            }
+            store_error(error)
+        })?;
+        if let Insertion::Existing(other) = inserted {
+            self.exec.progress.send_modify(|progress| progress.state = ExecState::Lost);
+            self.leave();
+            self.exec.started.send_replace(Some(Started::Existing(other)));
+            return Ok(None);
+        }
+        fail::fail_point!("engine.exec.journalled");
+        self.log = Some(LogWriter::fresh(
+            &self.inner.log_dir(&record.sandbox, &record.id),
+            record.spec.keep_output_bytes,
+        ));
+        self.exec.progress.send_modify(|progress| progress.state = ExecState::Running);
+        let (started, oom_kills) = tokio::join!(self.start_in_guest(), oom_kills(&self.sandbox));
+        self.oom_kills_before = oom_kills;
+        fail::fail_point!("engine.exec.started");
+        self.start_clocks();
+        match started {
+            Ok(stream) => Ok(Some(stream)),
+            Err(GuestError::Failure { reason: Reason::CommandNotFound, .. }) => {
+                self.finish(Exit::not_started(Code::CommandNotFound)).await;
+                Ok(None)
+            }
+            Err(GuestError::Failure { reason: Reason::CommandNotExecutable, .. }) => {
+                self.finish(Exit::not_started(Code::CommandNotExecutable)).await;
+                Ok(None)
+            }
+            Err(error) => {
+                if !matches!(error, GuestError::Failure { .. }) {
+                    // It may run all the same; nobody would know of it.
+                    self.kill().await;
+                }
+                self.unrecord().await?;
+                Err(self.start_error(error))
+            }
+        }
+    }
+
+    async fn unrecord(&self) -> Result<()> {
+        self.inner.store.delete_exec(self.exec.id()).await.map(drop).map_err(store_error)
+    }
+
+    fn start_error(&self, error: GuestError) -> Error {
+        if self.sandbox.dead.is_cancelled() {
+            Error::new(Code::SandboxFailed, "the sandbox died")
+        } else if self.inner.shutdown.is_cancelled() {
+            Error::new(Code::ShuttingDown, "the server is shutting down")
+        } else {
+            guest_error(error)
+        }
+    }
+
+    /// Starting is idempotent in the guest, so a connection that broke meanwhile is no reason to give up.
+    async fn start_in_guest(&self) -> Result<ExecStream, GuestError> {
+        let mut last = self.link;
+        let mut tries = 1;
+        loop {
+            let Ok((number, client)) = self.next_link(last).await else { return Err(GuestError::Closed) };
+            match client.start_exec(start_message(self.exec.inserted())).await {
+                // A connection that breaks inside a message looks like a broken protocol.
+                Err(GuestError::Closed | GuestError::Protocol(_)) if tries < START_TRIES_MAX_COUNT => {
+                    last = number;
+                }
+                other => return other,
+            }
+            tries += 1;
+        }
+    }
+}
+
+fn start_message(record: &ExecRecord) -> StartExec {
+    let spec = &record.spec;
+    StartExec {
+        exec_id: record.id.to_string(),
+        argv: spec.argv.clone(),
+        env: spec.env.clone(),
+        cwd: spec.cwd.clone().unwrap_or_default(),
+        user: spec.user.clone(),
+        tty: spec.tty.map(|size| TtySize { cols: size.cols.into(), rows: size.rows.into() }),
+        stdin: spec.stdin,
+    }
+}

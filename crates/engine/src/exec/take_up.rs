@@ -1,0 +1,84 @@
+//! Taking up the execs of a sandbox that outlived the server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::exec::ExecState;
+use atoll_core::{Code, Error, Result};
+use atoll_guest_protocol::client::{GuestClient, GuestError};
+use atoll_guest_protocol::messages::{ExecInfo, SignalExec};
+use atoll_store::ExecRecord;
+
+use crate::engine::Inner;
+use crate::errors::{chain, guest_error, store_error};
+use crate::log;
+use crate::sandbox::{SandboxShared, wait_for_guest};
+
+use super::disk::{blocking, host_error};
+use super::session::{SIGKILL, spawn_taken_up};
+use super::shared::{ExecShared, Started};
+
+/// Connections on which it is tried, and the pause between.
+const TRIES_MAX_COUNT: u32 = 16;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Starts the session of every exec that has not ended; removes what only one side knows.
+pub(crate) async fn take_up(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>) -> Result<()> {
+    let open = inner.store.open_execs(&sandbox.id).await.map_err(store_error)?;
+    let known = compare(sandbox, &open).await?;
+    for mut record in open {
+        if !known.iter().any(|info| info.exec_id == record.id.as_str()) {
+            // The guest never heard of it, so nobody was told that it exists.
+            inner.store.delete_exec(&record.id).await.map_err(store_error)?;
+            continue;
+        }
+        record.state = ExecState::Running;
+        // Readers that come back before its session has begun find the output where it was.
+        let dir = inner.log_dir(&sandbox.id, &record.id);
+        let extent = blocking(move || log::extent(&dir)).await.map_err(|error| host_error(&error))?;
+        let exec = ExecShared::new(record, extent, Some(Started::Yes));
+        sandbox.enter_exec(&exec, usize::MAX)?;
+        spawn_taken_up(inner, sandbox, &exec);
+    }
+    Ok(())
+}
+
+/// What the guest knows, after it was told what it need not know any more. A connection that breaks
+/// meanwhile is no reason to give the sandbox up.
+async fn compare(sandbox: &SandboxShared, open: &[ExecRecord]) -> Result<Vec<ExecInfo>> {
+    for _ in 0..TRIES_MAX_COUNT {
+        let client = wait_for_guest(sandbox).await?;
+        match compare_on(&client, open).await {
+            Ok(known) => return Ok(known),
+            Err(GuestError::Closed | GuestError::Protocol(_)) => tokio::time::sleep(PAUSE).await,
+            Err(error @ (GuestError::Failure { .. } | GuestError::Timeout)) => {
+                return Err(guest_error(error));
+            }
+        }
+    }
+    Err(Error::new(Code::GuestUnavailable, "the connection to the sandbox breaks off again and again"))
+}
+
+async fn compare_on(client: &GuestClient, open: &[ExecRecord]) -> Result<Vec<ExecInfo>, GuestError> {
+    let known = client.list_execs().await?;
+    for info in &known {
+        if open.iter().any(|exec| exec.id.as_str() == info.exec_id) {
+            continue;
+        }
+        // Its end is recorded and the guest had not been told; or its start was given up, and it runs
+        // although nobody knows.
+        let told = if info.exited {
+            client.forget_exec(&info.exec_id).await
+        } else {
+            let exec_id = info.exec_id.clone();
+            client.signal_exec(SignalExec { exec_id, signal: SIGKILL, tree: true }).await
+        };
+        match told {
+            Err(error @ GuestError::Failure { .. }) => {
+                tracing::debug!(exec = info.exec_id, error = chain(&error), "a guest keeps an unknown exec");
+            }
+            told => told?,
+        }
+    }
+    Ok(known)
+}

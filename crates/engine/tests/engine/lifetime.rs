@@ -1,0 +1,162 @@
+//! Times to live, idleness, updates.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use atoll_core::Code;
+use atoll_core::sandbox::SandboxState;
+use atoll_core::spec::{ResourcesDraft, SandboxDraft, SandboxUpdate};
+use atoll_engine::SandboxQuery;
+use atoll_isolation::Death;
+
+use crate::support::{World, argv, named};
+
+fn ttl(ms: u64) -> SandboxDraft {
+    SandboxDraft { ttl_ms: Some(ms), ..SandboxDraft::default() }
+}
+
+fn idle(ms: u64) -> SandboxDraft {
+    SandboxDraft { idle_timeout_ms: Some(ms), ..SandboxDraft::default() }
+}
+
+#[test]
+fn time_to_live_ends_the_busy_and_the_failed() {
+    let world = World::new();
+    let server = world.start();
+    let busy = server.sandbox().id;
+    server.exec(&busy, argv(&["sleep", "1000"])).unwrap();
+    let soon = SandboxUpdate { ttl_ms: Some(Some(100)), ..SandboxUpdate::default() };
+    server.run(server.engine.update_sandbox(busy.as_str(), soon)).unwrap();
+    let failed = server.create(ttl(300)).unwrap().id;
+    world.host.die(&failed, Death::Exited);
+    let stays = server.create(ttl(1_000_000)).unwrap().id;
+    server.until_state(&busy, None);
+    server.until_state(&failed, None);
+    assert_eq!(server.state(&stays), Some(SandboxState::Running));
+    server.delete(&stays);
+    world.assert_empty(&server);
+}
+
+#[test]
+fn time_to_live_passes_while_no_server_runs() {
+    let world = World::new();
+    let server = world.start();
+    let id = server.create(ttl(100)).unwrap().id;
+    server.kill();
+    std::thread::sleep(Duration::from_millis(100));
+    let server = world.start();
+    server.until_state(&id, None);
+    world.assert_empty(&server);
+}
+
+#[test]
+fn only_the_idle_are_idle() {
+    const IDLE_MS: u64 = 150;
+    let world = World::new();
+    let server = world.start();
+    let [idler, busy, held] = [(); 3].map(|()| server.sandbox().id);
+    let exec = server.exec(&busy, argv(&["sleep", "1000"])).unwrap();
+    let lease = server.run(server.engine.guest(held.as_str())).unwrap();
+    for id in [&idler, &busy, &held] {
+        let update = SandboxUpdate { idle_timeout_ms: Some(Some(IDLE_MS)), ..SandboxUpdate::default() };
+        server.run(server.engine.update_sandbox(id.as_str(), update)).unwrap();
+    }
+    server.until_state(&idler, None);
+    // Both have been there for as long; give a wrong reaper the time to show itself.
+    std::thread::sleep(Duration::from_millis(3 * IDLE_MS));
+    assert_eq!(server.state(&busy), Some(SandboxState::Running));
+    assert_eq!(server.state(&held), Some(SandboxState::Running));
+    server.kill_exec(&exec);
+    drop(lease);
+    server.until_state(&busy, None);
+    server.until_state(&held, None);
+    world.assert_empty(&server);
+}
+
+#[test]
+fn the_time_without_a_server_is_nobodys_idleness() {
+    let world = World::new();
+    let server = world.start();
+    let id = server.create(idle(3000)).unwrap().id;
+    server.kill();
+    std::thread::sleep(Duration::from_millis(3100));
+    let server = world.start();
+    assert_eq!(server.state(&id), Some(SandboxState::Running));
+    server.exec(&id, argv(&["true"])).unwrap();
+    server.until_state(&id, None);
+}
+
+#[test]
+fn updates_take_effect_and_last() {
+    let world = World::new();
+    let server = world.start();
+    let id = server
+        .create(SandboxDraft { labels: BTreeMap::from([("a".into(), "1".into())]), ..named("up") })
+        .unwrap()
+        .id;
+    let update = |update: SandboxUpdate| server.run(server.engine.update_sandbox("up", update));
+    let resources = |resources| SandboxUpdate { resources, ..SandboxUpdate::default() };
+    let labels = BTreeMap::from([("b".to_owned(), "2".to_owned())]);
+    let record = update(SandboxUpdate {
+        labels: Some(labels.clone()),
+        ttl_ms: Some(Some(1_000_000)),
+        idle_timeout_ms: Some(Some(2_000_000)),
+        resources: ResourcesDraft { memory_bytes: Some(1 << 30), ..ResourcesDraft::default() },
+    })
+    .unwrap();
+    assert_eq!((&record.labels, record.spec.idle_timeout_ms), (&labels, Some(2_000_000)));
+    assert!(record.expires_ms > Some(record.created_ms));
+    assert_eq!(world.host.plan(&id).unwrap().resources.memory_bytes, 1 << 30);
+    let found = |key: &str, value: &str| {
+        let labels = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        let query = SandboxQuery { labels, ..SandboxQuery::default() };
+        server.run(server.engine.sandboxes(&query)).unwrap().items.len()
+    };
+    assert_eq!((found("a", "1"), found("b", "2")), (0, 1));
+    for (change, field) in [
+        (
+            resources(ResourcesDraft { memory_bytes: Some(1), ..ResourcesDraft::default() }),
+            "resources.memory_bytes",
+        ),
+        (
+            resources(ResourcesDraft { disk_bytes: Some(1 << 30), ..ResourcesDraft::default() }),
+            "resources.disk_bytes",
+        ),
+        (SandboxUpdate { ttl_ms: Some(Some(0)), ..SandboxUpdate::default() }, "ttl_ms"),
+    ] {
+        let error = update(change).unwrap_err();
+        assert_eq!(error.code, Code::InvalidArgument);
+        assert!(error.message.starts_with(field), "{}", error.message);
+    }
+    assert_eq!(
+        server.engine.sandbox("up").unwrap().generation,
+        record.generation,
+        "what is refused changes nothing"
+    );
+    server.kill();
+    let server = world.start();
+    let again = server.engine.sandbox("up").unwrap();
+    assert_eq!((again.labels, again.expires_ms, again.spec), (labels, record.expires_ms, record.spec));
+    // No end any more; then an end at once.
+    let update = |ttl_ms| {
+        let update = SandboxUpdate { ttl_ms: Some(ttl_ms), ..SandboxUpdate::default() };
+        server.run(server.engine.update_sandbox("up", update)).unwrap()
+    };
+    assert_eq!(update(None).expires_ms, None);
+    update(Some(1));
+    server.until_state(&id, None);
+}
+
+#[test]
+fn the_failed_can_be_relabelled_but_not_resized() {
+    let world = World::new();
+    let server = world.start();
+    let id = server.sandbox().id;
+    world.host.die(&id, Death::Exited);
+    server.until_state(&id, Some(SandboxState::Failed));
+    let update = |update| server.run(server.engine.update_sandbox(id.as_str(), update));
+    update(SandboxUpdate { labels: Some(BTreeMap::new()), ..SandboxUpdate::default() }).unwrap();
+    let resources = ResourcesDraft { pids: Some(100), ..ResourcesDraft::default() };
+    let refused = update(SandboxUpdate { resources, ..SandboxUpdate::default() }).unwrap_err();
+    assert_eq!(refused.code, Code::InvalidState);
+}

@@ -1,0 +1,22 @@
+//! The engine's behaviour through its public face, on a fake host and a real SQLite file.
+
+#[cfg(test)]
+mod admin;
+#[cfg(test)]
+mod create;
+#[cfg(test)]
+mod death;
+#[cfg(test)]
+mod execs;
+#[cfg(test)]
+mod lifetime;
+#[cfg(test)]
+mod output;
+#[cfg(test)]
+mod recovery;
+#[cfg(test)]
+mod shutdown;
+#[cfg(test)]
+mod support;
+#[cfg(test)]
+mod walk;

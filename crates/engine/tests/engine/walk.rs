@@ -1,0 +1,193 @@
+//! A random walk: whatever is done in whatever order, table, store and host agree.
+//!
+//! The seed is printed; put it into [`SEED`] to walk the same way again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use atoll_core::Code;
+use atoll_core::exec::ExecState;
+use atoll_core::id::SandboxId;
+use atoll_core::sandbox::SandboxState;
+use atoll_core::spec::ExecDraft;
+use atoll_engine::{ExecView, SandboxQuery};
+use atoll_isolation::Death;
+
+use crate::support::{Server, World, argv, named, numbers, until};
+
+const STEPS: u32 = 300;
+/// A fixed walk instead of a new one each time.
+const SEED: Option<u64> = None;
+const SANDBOXES: u64 = 6;
+
+/// `SplitMix64`: enough randomness for a walk.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+
+    fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
+        let len = u64::try_from(items.len()).unwrap();
+        (len > 0).then(|| &items[usize::try_from(self.below(len)).unwrap()])
+    }
+}
+
+/// What there should be.
+#[derive(Default)]
+struct Model {
+    sandboxes: BTreeMap<String, Sandbox>,
+}
+
+struct Sandbox {
+    id: SandboxId,
+    failed: bool,
+    /// Execs, what they write, and whether they have ended by now.
+    execs: Vec<(ExecView, Vec<u8>, bool)>,
+}
+
+impl Model {
+    fn names(&self, failed: bool) -> Vec<String> {
+        let some = self.sandboxes.iter().filter(|(_, sandbox)| sandbox.failed == failed);
+        some.map(|(name, _)| name.clone()).collect()
+    }
+}
+
+fn step(world: &World, server: Server, model: &mut Model, random: &mut Random) -> Server {
+    let choice = random.below(100);
+    let alive = random.pick(&model.names(false)).cloned();
+    match (choice, alive) {
+        (0..20, _) => {
+            let name = format!("n{}", random.below(SANDBOXES));
+            match (random.below(8) == 0, model.sandboxes.contains_key(&name)) {
+                (_, true) => assert_eq!(server.create(named(&name)).unwrap_err().code, Code::NameTaken),
+                (true, false) => {
+                    world.host.fail_create(1, random.below(2) == 0);
+                    assert_eq!(server.create(named(&name)).unwrap_err().code, Code::Internal);
+                }
+                (false, false) => {
+                    let id = server.create(named(&name)).unwrap().id;
+                    model.sandboxes.insert(name, Sandbox { id, failed: false, execs: Vec::new() });
+                }
+            }
+        }
+        (20..30, _) => {
+            let names: Vec<_> = model.sandboxes.keys().cloned().collect();
+            if let Some(name) = random.pick(&names) {
+                world.host.fail_destroy(u32::try_from(random.below(3)).unwrap());
+                server.delete(&model.sandboxes.remove(name).unwrap().id);
+                world.host.fail_destroy(0);
+            }
+        }
+        (30..60, Some(name)) => {
+            let sandbox = model.sandboxes.get_mut(&name).unwrap();
+            let last = random.below(3000);
+            let (draft, writes, ends) = match random.below(4) {
+                0 => (argv(&["sleep", "1000"]), Vec::new(), false),
+                1 => (argv(&["no-such-command"]), Vec::new(), true),
+                2 => (ExecDraft { timeout_ms: Some(1), ..argv(&["sleep", "1000"]) }, Vec::new(), true),
+                _ => (argv(&["seq", &last.to_string()]), numbers(last), true),
+            };
+            let exec = server.exec(&sandbox.id, draft).unwrap();
+            sandbox.execs.push((exec, writes, ends));
+        }
+        (60..70, Some(name)) => {
+            let sandbox = model.sandboxes.get_mut(&name).unwrap();
+            if let Some((exec, _, ended)) = sandbox.execs.iter_mut().rev().find(|(_, _, ended)| !ended) {
+                assert_eq!(server.kill_exec(exec).record.state, ExecState::Exited);
+                *ended = true;
+            }
+        }
+        (70..80, Some(name)) => world.host.cut_connections(&model.sandboxes[&name].id),
+        (80..85, Some(name)) => {
+            let sandbox = model.sandboxes.get_mut(&name).unwrap();
+            // What still writes when its sandbox dies may be lost half-way: let it end first.
+            for (exec, _, _) in sandbox.execs.iter().filter(|(_, _, ends)| *ends) {
+                server.wait(exec);
+            }
+            world.host.die(&sandbox.id, Death::Exited);
+            server.until_state(&sandbox.id, Some(SandboxState::Failed));
+            sandbox.failed = true;
+        }
+        (85..97, _) => {
+            if random.below(4) == 0 {
+                server.stop();
+            } else {
+                server.kill();
+            }
+            return world.start();
+        }
+        _ => {
+            if let Some(name) = random.pick(&model.names(true)) {
+                let refused = server.exec(&model.sandboxes[name].id, argv(&["true"])).unwrap_err();
+                assert_eq!(refused.code, Code::SandboxFailed);
+            }
+        }
+    }
+    server
+}
+
+/// Table, store, host and model agree.
+fn check(world: &World, server: &Server, model: &Model) {
+    let page = server.run(server.engine.sandboxes(&SandboxQuery::default())).unwrap();
+    let stored: BTreeMap<_, _> = page.items.into_iter().map(|record| (record.id, record.state)).collect();
+    let expected: BTreeMap<_, _> = model
+        .sandboxes
+        .values()
+        .map(|sandbox| {
+            (sandbox.id.clone(), if sandbox.failed { SandboxState::Failed } else { SandboxState::Running })
+        })
+        .collect();
+    assert_eq!(stored, expected, "the store");
+    for (name, sandbox) in &model.sandboxes {
+        let record = server.engine.sandbox(name).unwrap();
+        assert_eq!((&record.id, record.state), (&sandbox.id, expected[&sandbox.id]), "the table");
+        for (exec, writes, ended) in &sandbox.execs {
+            if *ended || sandbox.failed {
+                let view = server.wait(exec);
+                let state = if *ended { ExecState::Exited } else { ExecState::Lost };
+                assert_eq!(view.record.state, state, "{view:?}");
+                assert!(!ended || view.extent.end == writes.len() as u64, "{view:?}");
+            } else {
+                assert_eq!(server.exec_state(exec), ExecState::Running, "{exec:?}");
+            }
+        }
+    }
+    let alive: BTreeSet<_> = model
+        .sandboxes
+        .values()
+        .filter(|sandbox| !sandbox.failed)
+        .map(|sandbox| sandbox.id.clone())
+        .collect();
+    until("the host has the living and nobody else", || world.on_host() == alive);
+    let known: BTreeSet<_> = expected.keys().cloned().collect();
+    assert!(world.with_logs().is_subset(&known), "logs of the known only");
+}
+
+#[test]
+fn whatever_happens_everything_agrees() {
+    let seed = SEED.unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        u64::try_from(now.as_nanos() & u128::from(u64::MAX)).unwrap()
+    });
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    let world = World::new();
+    let mut server = world.start();
+    let mut model = Model::default();
+    for _ in 0..STEPS {
+        server = step(&world, server, &mut model, &mut random);
+        check(&world, &server, &model);
+    }
+    for sandbox in model.sandboxes.values() {
+        for (exec, writes, ended) in &sandbox.execs {
+            assert!(!ended || server.output(exec).stdout == *writes, "{exec:?}");
+        }
+        server.delete(&sandbox.id);
+    }
+    world.assert_empty(&server);
+}

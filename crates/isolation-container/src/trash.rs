@@ -1,0 +1,91 @@
+//! What is left of destroyed sandboxes, removed on a thread of its own.
+//!
+//! A sandbox is gone once its directory has been renamed into the trash: that is atomic, frees its id, and
+//! takes some microseconds. Taking its disk apart takes longer (unmounting writes back, the loop device
+//! waits for its queue, unlinking frees blocks) and concerns nobody. What a crash leaves here is removed
+//! at the next start; an orderly end waits for the thread.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use atoll_isolation::IsolationError;
+
+use crate::disk::{Disk, Disks};
+use crate::record::{self, DISK_FILE};
+use crate::step::Step;
+
+/// Sandboxes that wait to be removed. Beyond it destroying one waits for another to be gone.
+const QUEUE_MAX_COUNT: usize = 1024;
+
+/// The directory and its thread. Dropping it finishes what waits.
+#[derive(Debug)]
+pub(crate) struct Trash {
+    dir: PathBuf,
+    count: AtomicU64,
+    queue: Option<SyncSender<Item>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Item {
+    dir: PathBuf,
+    /// The disk, when this process made it: the last thing that keeps it mounted.
+    disk: Option<Disk>,
+}
+
+impl Trash {
+    /// Empties the directory and starts the thread.
+    pub(crate) fn open(dir: PathBuf, disks: Arc<Disks>) -> Result<Self, IsolationError> {
+        record::private_dir(&dir).step("make the trash directory")?;
+        for entry in std::fs::read_dir(&dir).step("list the trash directory")? {
+            let path = entry.step("list the trash directory")?.path();
+            std::fs::remove_dir_all(path).step("empty the trash directory")?;
+        }
+        let (queue, items) = sync_channel(QUEUE_MAX_COUNT);
+        let thread = std::thread::Builder::new()
+            .name("atoll-trash".to_owned())
+            .spawn(move || empty(&items, &disks))
+            .step("start the thread atoll-trash")?;
+        Ok(Self { dir, count: AtomicU64::new(0), queue: Some(queue), thread: Some(thread) })
+    }
+
+    /// Takes a sandbox's directory, if it is there, and whatever keeps its disk mounted.
+    pub(crate) fn take(&self, path: &Path, disk: Option<Disk>) -> Result<(), IsolationError> {
+        let dir = self.dir.join(self.count.fetch_add(1, Ordering::Relaxed).to_string());
+        match std::fs::rename(path, &dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other.step("move the directory of a sandbox away")?,
+        }
+        if let Some(queue) = &self.queue
+            && let Err(unsent) = queue.send(Item { dir, disk })
+        {
+            // The thread panicked. The next start finds the directory.
+            tracing::error!(dir = %unsent.0.dir.display(), "a destroyed sandbox's directory stays for now");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Trash {
+    fn drop(&mut self) {
+        drop(self.queue.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported by the panic hook; there is nothing to undo.
+            drop(thread.join());
+        }
+    }
+}
+
+fn empty(items: &Receiver<Item>, disks: &Disks) {
+    for Item { dir, disk } in items {
+        let rest = disk.and_then(|disk| disks.take_back(disk, &dir.join(DISK_FILE)));
+        // Unlinked first: what unmounting writes back is then thrown away, not written out.
+        if let Err(error) = std::fs::remove_dir_all(&dir) {
+            tracing::error!(dir = %dir.display(), %error, "a destroyed sandbox's directory stays for now");
+        }
+        drop(rest);
+    }
+}
