@@ -296,7 +296,7 @@ async fn standard_input_arrives_and_ends() {
 async fn a_terminal_is_one_and_changes_its_size() {
     let server = Server::start();
     let sandbox = server.sandbox().await.id;
-    let line = "test -t 0 && test -t 1 && test -t 2 && stty size; trap 'stty size' WINCH; \
+    let line = "trap 'stty size' WINCH; test -t 0 && test -t 1 && test -t 2 && stty size; \
                 while :; do read line && echo \"<$line>\"; test \"$line\" != q || exit 6; done";
     let create = CreateExec { tty: Some(TtySize { cols: 91, rows: 17 }), ..shell(line) };
     let exec = server.client.create_exec(&sandbox, &create).await.unwrap().exec.id;

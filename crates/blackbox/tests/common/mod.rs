@@ -6,6 +6,7 @@ pub(crate) mod pty;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use atoll_api::CreateExec;
 use atoll_blackbox::Server;
@@ -34,7 +35,13 @@ pub(crate) fn code<T: std::fmt::Debug>(result: Result<T, ClientError>) -> Code {
 /// All output of an exec by long-poll, until it ended or `bytes` are there: both streams.
 pub(crate) async fn follow(server: &Server, sandbox: &str, exec: &str, bytes: usize) -> (Vec<u8>, Vec<u8>) {
     let (mut out, mut err, mut offset) = (Vec::new(), Vec::new(), 0);
+    let start = Instant::now();
     loop {
+        assert!(
+            start.elapsed() < Duration::from_secs(90),
+            "no more output after {:?}",
+            String::from_utf8_lossy(&out)
+        );
         let query = OutputQuery { offset, wait_ms: 30_000, max_bytes: None };
         let page = server.client.exec_output(sandbox, exec, query).await.unwrap();
         assert_eq!(page.gap_until, None, "bytes were dropped");
