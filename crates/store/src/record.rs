@@ -24,6 +24,8 @@ pub struct SandboxRecord {
     pub spec: SandboxSpec,
     /// Labels, to filter by.
     pub labels: BTreeMap<String, String>,
+    /// Texts kept for whoever made it.
+    pub annotations: BTreeMap<String, String>,
     /// The image that was used, exactly.
     pub image_digest: Option<String>,
     /// The API key that made it.

@@ -15,7 +15,6 @@ mod sandboxes;
 mod stdin;
 mod system;
 mod templates;
-mod transfer;
 mod upload;
 mod watch;
 
@@ -28,6 +27,7 @@ use axum::Router;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::dialect::Mounts;
 use crate::middleware;
 use crate::shared::App;
 
@@ -77,10 +77,10 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
 }
 
 /// The router, with everything around the handlers.
-pub(crate) fn router(app: &App) -> Router {
+pub(crate) fn router(app: &App, mounts: Mounts) -> Router {
     let (router, _document) = documented().split_for_parts();
     router
-        .fallback(middleware::route_not_found)
+        .fallback(move |request| mounts.handle(request))
         .method_not_allowed_fallback(middleware::method_not_allowed)
         .layer(axum::middleware::from_fn_with_state(Arc::clone(app), middleware::around))
         .with_state(Arc::clone(app))
