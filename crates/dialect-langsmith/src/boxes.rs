@@ -193,7 +193,8 @@ async fn within(
             tracing::warn!(sandbox = %record.id, %error, "a sandbox that took too long could not be deleted");
         }
     });
-    let message = format!("the sandbox did not become ready within {} s; last status: provisioning", time.as_secs());
+    let message =
+        format!("the sandbox did not become ready within {} s; last status: provisioning", time.as_secs());
     Err(Failure::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message))
 }
 
@@ -232,9 +233,10 @@ impl List {
     }
 
     fn matches(&self, record: &SandboxRecord) -> bool {
-        let named = self.name_contains.as_ref().is_none_or(|part| {
-            view::name(record).to_lowercase().contains(&part.to_lowercase())
-        });
+        let named = self
+            .name_contains
+            .as_ref()
+            .is_none_or(|part| view::name(record).to_lowercase().contains(&part.to_lowercase()));
         named
             && self.label.iter().all(|wanted| match wanted.split_once('=') {
                 Some((key, value)) => record.labels.get(key).is_some_and(|found| found == value),
@@ -278,12 +280,7 @@ pub(crate) async fn list(
     let next_cursor = found.last().filter(|_| more).map(|last| ids::of_sandbox(&last.id));
     let objects = found.into_iter().map(|record| serde_json::to_value(Sandbox::new(record, &root)));
     let items: Vec<Value> = objects.filter_map(std::result::Result::ok).collect();
-    Ok(Json(Page {
-        sandboxes: items.clone(),
-        items,
-        next_cursor,
-        offset: query.offset.unwrap_or_default(),
-    }))
+    Ok(Json(Page { sandboxes: items.clone(), items, next_cursor, offset: query.offset.unwrap_or_default() }))
 }
 
 fn find(host: &Host, name: &str) -> Result<SandboxRecord> {

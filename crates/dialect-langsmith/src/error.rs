@@ -42,7 +42,8 @@ impl Failure {
 
     /// A field of the request is wrong.
     pub(crate) fn field(field: &str, why: impl std::fmt::Display) -> Self {
-        let mut failure = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "ValidationError", format!("{field}: {why}"));
+        let mut failure =
+            Self::new(StatusCode::UNPROCESSABLE_ENTITY, "ValidationError", format!("{field}: {why}"));
         failure.field = Some(field.to_owned());
         failure
     }
@@ -89,9 +90,10 @@ impl Failure {
             | Code::RegistryInvalid
             | Code::RegistryUnavailable
             | Code::RegistryImageNotFound => (StatusCode::UNPROCESSABLE_ENTITY, "ImagePull"),
-            Code::IsolationUnavailable | Code::LimitUnenforceable | Code::UserNotFound | Code::CwdNotFound => {
-                (StatusCode::UNPROCESSABLE_ENTITY, "SandboxConfig")
-            }
+            Code::IsolationUnavailable
+            | Code::LimitUnenforceable
+            | Code::UserNotFound
+            | Code::CwdNotFound => (StatusCode::UNPROCESSABLE_ENTITY, "SandboxConfig"),
             Code::SandboxFailed => (StatusCode::UNPROCESSABLE_ENTITY, "CrashLoop"),
             Code::HostDiskFull | Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "Unschedulable")
@@ -191,7 +193,11 @@ pub(crate) async fn route_not_found(uri: Uri) -> Failure {
 
 /// The route exists, the method does not.
 pub(crate) async fn method_not_allowed(method: Method) -> Failure {
-    Failure::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", format!("this route does not take {method}"))
+    Failure::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "MethodNotAllowed",
+        format!("this route does not take {method}"),
+    )
 }
 
 #[cfg(test)]

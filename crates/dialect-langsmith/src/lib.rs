@@ -29,10 +29,12 @@ mod error;
 mod exec;
 mod extras;
 mod files;
-mod request;
 mod ids;
+mod registries;
+mod request;
 mod time;
 mod traces;
+mod tunnel;
 mod view;
 
 use std::convert::Infallible;
@@ -83,14 +85,22 @@ fn routes(host: Host) -> Router {
     let control = Router::new()
         .route("/boxes", post(boxes::create).get(boxes::list))
         .route("/boxes/{name}", get(boxes::read).patch(boxes::update).delete(boxes::remove))
-        .route("/boxes/{name}/status", get(boxes::status));
+        .route("/boxes/{name}/status", get(boxes::status))
+        .route("/registries", post(registries::create).get(registries::list))
+        .route(
+            "/registries/{name}",
+            get(registries::read).patch(registries::update).delete(registries::remove),
+        );
     let data = Router::new()
         .route("/{id}/execute/ws", any(exec::ws::attach))
         .route("/{id}/execute", post(exec::blocking::execute))
         .route("/{id}/execute/stream/start", post(exec::sse::start))
         .route("/{id}/execute/stream/resume", post(exec::sse::resume))
         .route("/{id}/upload", post(files::upload::upload))
-        .route("/{id}/download", get(files::download::download));
+        .route("/{id}/download", get(files::download::download))
+        .route("/{id}/glob", post(files::search::glob))
+        .route("/{id}/grep", post(files::search::grep))
+        .route("/{id}/tunnel", any(tunnel::attach));
     Router::new()
         .nest("/v2/sandboxes", control.merge(data))
         .merge(traces::routes())
@@ -108,7 +118,8 @@ fn one_spelling(uri: &Uri) -> Option<Uri> {
         tidy.push('/');
         tidy.push_str(segment);
     }
-    let tidy = tidy.strip_prefix("/api/v2").map_or(tidy.as_str(), |rest| &tidy[tidy.len() - rest.len() - 3..]);
+    let tidy =
+        tidy.strip_prefix("/api/v2").map_or(tidy.as_str(), |rest| &tidy[tidy.len() - rest.len() - 3..]);
     if tidy == path {
         return None;
     }
@@ -130,7 +141,10 @@ mod tests {
     fn paths_have_one_spelling() {
         let of = |text: &str| one_spelling(&text.parse::<Uri>().unwrap()).map(|uri| uri.to_string());
         assert_eq!(of("/v2/sandboxes/boxes"), None);
-        assert_eq!(of("/api/v2/sandboxes/boxes?a=b%2F%2Fc").as_deref(), Some("/v2/sandboxes/boxes?a=b%2F%2Fc"));
+        assert_eq!(
+            of("/api/v2/sandboxes/boxes?a=b%2F%2Fc").as_deref(),
+            Some("/v2/sandboxes/boxes?a=b%2F%2Fc")
+        );
         assert_eq!(of("//api//v2/sandboxes/boxes/").as_deref(), Some("/v2/sandboxes/boxes"));
         assert_eq!(of("//v2/sandboxes/boxes/a%2Fb").as_deref(), Some("/v2/sandboxes/boxes/a%2Fb"));
     }

@@ -25,8 +25,14 @@ pub(crate) fn http(seconds: u64) -> String {
     let (year, month, day) = civil(days);
     let rest = seconds % 86_400;
     let pick = |list: &[&'static str], at: u64| usize::try_from(at).ok().and_then(|at| list.get(at).copied());
-    let (name, month) = (pick(&DAYS, days % 7).unwrap_or_default(), pick(&MONTHS, month - 1).unwrap_or_default());
-    format!("{name}, {day:02} {month} {year:04} {:02}:{:02}:{:02} GMT", rest / 3600, rest / 60 % 60, rest % 60)
+    let (name, month) =
+        (pick(&DAYS, days % 7).unwrap_or_default(), pick(&MONTHS, month - 1).unwrap_or_default());
+    format!(
+        "{name}, {day:02} {month} {year:04} {:02}:{:02}:{:02} GMT",
+        rest / 3600,
+        rest / 60 % 60,
+        rest % 60
+    )
 }
 
 /// Year, month and day of a count of days since the epoch (the "civil from days" of proleptic Gregorian

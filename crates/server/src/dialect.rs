@@ -150,13 +150,11 @@ mod tests {
 
     #[test]
     fn a_prefix_is_whole_segments() {
-        let below = |text: &str| {
-            super::below(&text.parse::<Uri>().unwrap(), "/dialect").map(|uri| uri.to_string())
-        };
-        assert_eq!(below("/dialect/a/b?c=d").as_deref(), Some("/a/b?c=d"));
-        assert_eq!(below("/dialect").as_deref(), Some("/"));
-        assert_eq!(below("/dialect//a").as_deref(), Some("//a"));
-        assert_eq!(below("/dialects/a"), None);
-        assert_eq!(below("/v1/info"), None);
+        let at = |text: &str| below(&text.parse::<Uri>().unwrap(), "/dialect").map(|uri| uri.to_string());
+        assert_eq!(at("/dialect/a/b?c=d").as_deref(), Some("/a/b?c=d"));
+        assert_eq!(at("/dialect").as_deref(), Some("/"));
+        assert_eq!(at("/dialect//a").as_deref(), Some("//a"));
+        assert_eq!(at("/dialects/a"), None);
+        assert_eq!(at("/v1/info"), None);
     }
 }

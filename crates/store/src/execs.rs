@@ -48,7 +48,11 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] when its row cannot be read.
-    pub async fn exec_by_key(&self, sandbox: &SandboxId, key: &str) -> Result<Option<ExecRecord>, StoreError> {
+    pub async fn exec_by_key(
+        &self,
+        sandbox: &SandboxId,
+        key: &str,
+    ) -> Result<Option<ExecRecord>, StoreError> {
         let values = args![sandbox.as_str(), key];
         self.read(move |mut conn| {
             Box::pin(async move { conn.row(BY_KEY, values).await?.map(decode).transpose() })

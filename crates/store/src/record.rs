@@ -110,6 +110,8 @@ pub struct KeyRecord {
 pub struct RegistryRecord {
     /// Host, with port if it has one.
     pub host: String,
+    /// What people call it, if they do.
+    pub name: Option<String>,
     /// User name.
     pub username: String,
     /// The password, sealed by the vault.

@@ -215,7 +215,12 @@ mod tests {
 
     #[test]
     fn only_what_is_new_is_told() {
-        let rest = |start, text: &str, from| match rest_of_text(OutputStream::Stdout, start, text.to_owned(), from) {
+        let rest = |start, text: &str, from| match rest_of_text(
+            OutputStream::Stdout,
+            start,
+            text.to_owned(),
+            from,
+        ) {
             Some(Event::Text { offset, text, .. }) => Some((offset, text)),
             _ => None,
         };

@@ -4,8 +4,8 @@ use atoll_core::exec::OutputStream;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::feed::Offsets;
 use super::Request;
+use super::feed::Offsets;
 
 /// Longest frame, bytes as they travel. The Python client takes 1 MiB.
 const FRAME_MAX_BYTES: usize = 64 << 10;
@@ -135,9 +135,10 @@ mod tests {
 
     #[test]
     fn clients_say() {
-        let first: First =
-            serde_json::from_str(r#"{"type":"reconnect","command_id":"c","stdout_offset":3,"stderr_offset":0}"#)
-                .unwrap();
+        let first: First = serde_json::from_str(
+            r#"{"type":"reconnect","command_id":"c","stdout_offset":3,"stderr_offset":0}"#,
+        )
+        .unwrap();
         assert_eq!(first.offsets(), Offsets { stdout: 3, stderr: 0 });
         assert!(matches!(
             serde_json::from_str(r#"{"type":"execute","command":"x","unknown":1}"#),

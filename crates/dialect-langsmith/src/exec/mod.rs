@@ -10,8 +10,8 @@ pub(crate) mod ws;
 
 use std::collections::BTreeMap;
 
-use atoll_core::exec::ExitReason;
 use atoll_core::exec::Exit;
+use atoll_core::exec::ExitReason;
 use atoll_core::spec::{Command, ExecDraft, TtySize};
 use atoll_core::{Code, Error};
 use atoll_engine::{Caller as EngineCaller, Engine, ExecView};
@@ -95,8 +95,13 @@ fn positive_ms(field: &str, seconds: Option<f64>) -> Result<Option<u64>, Error> 
         Some(seconds) if seconds > SECONDS_MAX || seconds.is_nan() => {
             Err(Error::invalid(field, "must be at most a year"))
         }
-        Some(seconds) if seconds > 0.0 => {
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and a year")]
+        Some(seconds) if seconds > 0.0 =>
+        {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "between 0 and a year"
+            )]
             Ok(Some(((seconds * 1000.0).ceil() as u64).max(1)))
         }
         _ => Ok(None),
@@ -196,7 +201,8 @@ mod tests {
         assert_eq!((draft.timeout_ms, draft.detach_timeout_ms), (Some(60_000), None));
         assert_eq!((draft.stdin, draft.kill_on_disconnect), (false, true));
         assert_eq!((draft.user.as_deref(), draft.cwd.as_deref()), (Some("root"), Some("/tmp")));
-        let old = parse(r#"{"type":"execute","command":"cat","timeout_seconds":0,"idle_timeout_seconds":300}"#);
+        let old =
+            parse(r#"{"type":"execute","command":"cat","timeout_seconds":0,"idle_timeout_seconds":300}"#);
         let draft = old.draft(SHELL).unwrap();
         assert_eq!((draft.stdin, draft.timeout_ms, draft.detach_timeout_ms), (true, None, Some(300_000)));
     }

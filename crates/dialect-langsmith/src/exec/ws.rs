@@ -117,17 +117,23 @@ impl Session {
     }
 
     /// Does what the first message asks for. The error is a type and a sentence.
-    async fn begin(&self, first: &str) -> std::result::Result<(ExecView, Feed, String), (&'static str, String)> {
+    async fn begin(
+        &self,
+        first: &str,
+    ) -> std::result::Result<(ExecView, Feed, String), (&'static str, String)> {
         let first: First = serde_json::from_str(first)
             .map_err(|error| ("InvalidRequest", format!("the first message is not understood: {error}")))?;
         let from = first.offsets();
         let found = match first {
             First::Execute(mut request) => {
                 if request.command_id.is_none() {
-                    request.command_id = Some(made_up_id().map_err(|error| ("CommandError", sentence(&error)))?);
+                    request.command_id =
+                        Some(made_up_id().map_err(|error| ("CommandError", sentence(&error)))?);
                 }
                 let id = request.command_id.clone().unwrap_or_default();
-                get_or_create(&self.engine, &self.sandbox, *request, &self.caller).await.map(|view| (view, id))
+                get_or_create(&self.engine, &self.sandbox, *request, &self.caller)
+                    .await
+                    .map(|view| (view, id))
             }
             First::Reconnect { command_id, .. } => {
                 by_id(&self.engine, &self.sandbox, &command_id).await.map(|view| (view, command_id))

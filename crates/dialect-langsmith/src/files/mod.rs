@@ -2,6 +2,7 @@
 
 pub(crate) mod download;
 pub(crate) mod multipart;
+pub(crate) mod search;
 pub(crate) mod upload;
 
 use atoll_core::spec;

@@ -49,7 +49,8 @@ impl Part {
             let (name, value) = parameter.split_once('=')?;
             name.trim().eq_ignore_ascii_case("boundary").then(|| value.trim().trim_matches('"'))
         });
-        let boundary = boundary.filter(|text| (1..=BOUNDARY_MAX_BYTES).contains(&text.len())).ok_or_else(wrong)?;
+        let boundary =
+            boundary.filter(|text| (1..=BOUNDARY_MAX_BYTES).contains(&text.len())).ok_or_else(wrong)?;
         let delimiter = format!("\r\n--{boundary}").into_bytes();
         // The first delimiter may stand at the very beginning, where no line ends before it.
         Ok(Self { delimiter, buffer: BytesMut::from(&b"\r\n"[..]), state: State::Head })

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use atoll_api::{CreateExec, Exec, ExecList, ExecWithOutput, Resize, SignalExec};
-use atoll_core::{Code, Result};
 use atoll_core::exec::ExecState;
+use atoll_core::{Code, Result};
 use atoll_engine::{ExecQuery, ExecView};
 use axum::extract::State;
 use http::StatusCode;

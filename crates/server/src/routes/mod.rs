@@ -5,6 +5,7 @@ mod attach;
 mod events;
 mod execs;
 mod files;
+mod find;
 mod images;
 mod keys;
 mod load;
@@ -50,6 +51,7 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(files::read_file, upload::write_file, files::remove_file))
         .routes(routes!(files::stat_file))
         .routes(routes!(files::list_files))
+        .routes(routes!(find::find_files))
         .routes(routes!(files::make_directory))
         .routes(routes!(files::move_file))
         .routes(routes!(files::change_mode))
