@@ -9,6 +9,7 @@
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
 //! - [`sandbox`]: the sandbox state machine and admission
 //! - [`key`]: what an API key may do
+//! - [`pool`]: which waiting sandbox serves which request, and how many wait
 //! - [`exec`]: the exec state machine and how an exit is classified
 
 pub mod error;
@@ -16,6 +17,7 @@ pub mod exec;
 pub mod id;
 pub mod key;
 pub mod limits;
+pub mod pool;
 pub mod sandbox;
 pub mod secret;
 pub mod spec;

@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::clock;
 use crate::errors::{isolation_error, store_error};
 use crate::keys::KeyCache;
+use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
 
 /// What the engine is told at start.
@@ -32,6 +33,8 @@ pub struct Config {
     pub sandboxes_max: usize,
     /// Most sandboxes being made at once; more wait. About twice the number of cores.
     pub creates_max: usize,
+    /// Warm pools.
+    pub pools: PoolConfig,
 }
 
 /// Who asks, for the record.
@@ -65,6 +68,7 @@ pub(crate) struct Inner {
     pub(crate) drivers: BTreeMap<IsolationLevel, Arc<dyn Isolation>>,
     pub(crate) keys: KeyCache,
     pub(crate) creates: Semaphore,
+    pub(crate) pools: Pools,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Cancelled when the server begins to let go of its clients.
@@ -95,6 +99,7 @@ impl Engine {
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
+                pools: Pools::new(config.pools.clone()),
                 config,
                 store,
                 vault,
@@ -108,6 +113,7 @@ impl Engine {
             }),
         };
         engine.recover().await?;
+        pool::start(&engine);
         Ok(engine)
     }
 
@@ -117,7 +123,8 @@ impl Engine {
         self.inner.draining.cancel();
     }
 
-    /// Stops without touching the sandboxes: they go on and are taken up at the next start.
+    /// Stops without touching the sandboxes: they go on and are taken up at the next start. Members of warm
+    /// pools belong to nobody and are removed.
     pub async fn shutdown(&self) {
         self.drain();
         self.inner.shutdown.cancel();
@@ -174,6 +181,7 @@ impl Engine {
             let found = driver.scan().await.map_err(|error| isolation_error(&error))?;
             leaks.extend(found.into_iter().filter(|resource| self.inner.find(&resource.sandbox).is_none()));
         }
+        leaks.retain(|leak| !self.inner.pools.holds(&leak.sandbox));
         // One that could not be recovered is not in the table, but has its row: it is no leak.
         let rows = self.inner.store.sandbox_states().await.map_err(store_error)?;
         let rows: BTreeSet<SandboxId> = rows.into_iter().map(|(id, _)| id).collect();
