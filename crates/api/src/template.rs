@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_core::pool::PoolSpec;
+use atoll_core::policy::EgressPolicy;
 use atoll_core::spec::{IsolationLevel, ResourcesDraft, TemplateSpec};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -42,6 +43,9 @@ pub struct CreateTemplate {
     /// How many of its sandboxes wait warm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<PoolSpec>,
+    /// What its sandboxes may reach; the server's default when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressPolicy>,
 }
 
 impl CreateTemplate {
@@ -59,6 +63,7 @@ impl CreateTemplate {
             ttl_ms: self.ttl_ms,
             idle_timeout_ms: self.idle_timeout_ms,
             pool: self.pool,
+            egress: self.egress,
         };
         (self.name, spec)
     }
@@ -94,6 +99,9 @@ pub struct Template {
     /// How many of its sandboxes wait warm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<PoolSpec>,
+    /// What its sandboxes may reach.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressPolicy>,
     /// When this version was made.
     pub created_at_ms: u64,
 }

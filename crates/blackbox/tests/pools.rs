@@ -97,19 +97,14 @@ async fn members_go_with_an_orderly_stop_and_after_a_kill() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_is_set_and_removed_by_template_and_by_command() {
     let server = Server::with(&["--pool-memory", "1GiB"]);
-    let template = CreateTemplate {
-        name: "tool".into(),
-        image: "host".into(),
-        isolation: None,
-        resources: ResourcesDraft { disk_bytes: Some(64 << 20), ..ResourcesDraft::default() },
-        env: [("V".into(), "1".into())].into(),
-        labels: std::collections::BTreeMap::default(),
-        user: None,
-        workdir: None,
-        ttl_ms: None,
-        idle_timeout_ms: None,
-        pool: Some(PoolSpec::fixed(1)),
-    };
+    let template: CreateTemplate = serde_json::from_value(serde_json::json!({
+        "name": "tool",
+        "image": "host",
+        "resources": { "disk_bytes": 64 << 20 },
+        "env": { "V": "1" },
+        "pool": PoolSpec::fixed(1),
+    }))
+    .unwrap();
     server.client.create_template(&template).await.unwrap();
     until_ready(&server, 1).await;
     let waiting = on_host(&server);

@@ -8,6 +8,7 @@
 //! - [`limits`]: a limit on everything, named
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
 //! - [`sandbox`]: the sandbox state machine and admission
+//! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`key`]: what an API key may do
 //! - [`pool`]: which waiting sandbox serves which request, and how many wait
 //! - [`exec`]: the exec state machine and how an exit is classified
@@ -18,6 +19,7 @@ pub mod id;
 pub mod key;
 pub mod limits;
 pub mod pool;
+pub mod policy;
 pub mod sandbox;
 pub mod secret;
 pub mod spec;

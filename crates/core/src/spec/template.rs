@@ -8,6 +8,7 @@ use super::check;
 use super::sandbox::{IsolationLevel, ResourcesDraft};
 use crate::error::Result;
 use crate::pool::PoolSpec;
+use crate::policy::EgressPolicy;
 
 /// The recipe. What it leaves open comes from the image or the defaults when a sandbox is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +35,9 @@ pub struct TemplateSpec {
     /// How many of it wait warm; none when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<PoolSpec>,
+    /// What its sandboxes may reach; the server's default when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressPolicy>,
 }
 
 impl TemplateSpec {
@@ -51,6 +55,7 @@ impl TemplateSpec {
             ttl_ms: None,
             idle_timeout_ms: None,
             pool: None,
+            egress: None,
         }
     }
 
@@ -74,6 +79,12 @@ impl TemplateSpec {
         if let Some(ms) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
         }
-        self.pool.map_or(Ok(()), |pool| pool.validate("pool"))
+        if let Some(pool) = &self.pool {
+            pool.validate("pool")?;
+        }
+        if let Some(egress) = &self.egress {
+            egress.validate("egress")?;
+        }
+        Ok(())
     }
 }
