@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use atoll_core::pool::PoolSpec;
 use atoll_core::policy::EgressPolicy;
+use atoll_core::pool::PoolSpec;
 use atoll_core::spec::{IsolationLevel, ResourcesDraft, TemplateSpec};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

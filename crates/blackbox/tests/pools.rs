@@ -55,7 +55,8 @@ async fn a_claimed_member_is_a_sandbox_like_any_other() {
     };
     let sandbox = server.client.create_sandbox(&create).await.unwrap();
     assert!(members.contains(&sandbox.id), "it was waiting");
-    let seen = server.sh("mine", "uname -n; cat /etc/hostname; grep -c mine /etc/hosts; pwd; echo $COLOUR").await;
+    let seen =
+        server.sh("mine", "uname -n; cat /etc/hostname; grep -c mine /etc/hosts; pwd; echo $COLOUR").await;
     assert_eq!(seen.stdout, "mine\nmine\n1\n/srv/work\nblue\n");
     // The limits are those that were asked for, in the kernel.
     let crowd = server.sh("mine", "i=0; while [ $i -lt 64 ]; do sleep 100 & i=$((i+1)); done").await;
@@ -126,7 +127,8 @@ async fn a_pool_is_set_and_removed_by_template_and_by_command() {
     assert_eq!(code(server.client.delete_pool(Some("tool"), None).await), Code::PoolNotFound);
     server.client.delete_template("tool", None).await.unwrap();
     wait_until("no pool", async || {
-        (server.client.list_pools().await.unwrap().items.is_empty() && on_host(&server).len() == 1).then_some(())
+        (server.client.list_pools().await.unwrap().items.is_empty() && on_host(&server).len() == 1)
+            .then_some(())
     })
     .await;
     server.finish().await;
@@ -136,7 +138,8 @@ async fn a_pool_is_set_and_removed_by_template_and_by_command() {
 async fn a_burst_deeper_than_the_pool_succeeds() {
     let server = Server::with(&["--pool", "host=5"]);
     until_ready(&server, 5).await;
-    let creates = (0..20).map(|_| async { server.client.create_sandbox(&CreateSandbox::default()).await.unwrap().id });
+    let creates =
+        (0..20).map(|_| async { server.client.create_sandbox(&CreateSandbox::default()).await.unwrap().id });
     let ids: BTreeSet<String> = futures::future::join_all(creates).await.into_iter().collect();
     assert_eq!(ids.len(), 20);
     let runs = ids.iter().map(|id| server.sh(id, "echo $HOSTNAME$(uname -n)"));

@@ -177,11 +177,13 @@ impl Engine {
     /// When a driver cannot look, or the store does not answer.
     pub async fn leaks(&self) -> Result<Vec<Resource>> {
         let mut leaks = Vec::new();
+        // What is removed between the look at the host and the look at what is known is no leak either.
+        let before = self.inner.known_ids();
         for driver in self.inner.drivers.values() {
             let found = driver.scan().await.map_err(|error| isolation_error(&error))?;
             leaks.extend(found.into_iter().filter(|resource| self.inner.find(&resource.sandbox).is_none()));
         }
-        leaks.retain(|leak| !self.inner.pools.holds(&leak.sandbox));
+        leaks.retain(|leak| !before.contains(&leak.sandbox) && !self.inner.pools.holds(&leak.sandbox));
         // One that could not be recovered is not in the table, but has its row: it is no leak.
         let rows = self.inner.store.sandbox_states().await.map_err(store_error)?;
         let rows: BTreeSet<SandboxId> = rows.into_iter().map(|(id, _)| id).collect();
@@ -227,6 +229,14 @@ impl Inner {
 
     pub(crate) fn all_sandboxes(&self) -> Vec<Arc<SandboxShared>> {
         self.table().by_id.values().cloned().collect()
+    }
+
+    /// Every id that may have something on the host: sandboxes and members of pools.
+    fn known_ids(&self) -> BTreeSet<SandboxId> {
+        let mut ids = self.pools.ids();
+        // In this order: a member that becomes a sandbox meanwhile is in one of the two.
+        ids.extend(self.table().by_id.keys().cloned());
+        ids
     }
 
     /// Enters a sandbox, if there is room and its name is free.

@@ -19,7 +19,8 @@ impl Store {
         const SQL: &str = "INSERT INTO pools (name, spec, spec_version, updated_ms) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (name) DO UPDATE SET spec = $2, spec_version = $3, updated_ms = $4";
         let values = args![pool.name.as_str(), json(&pool.spec)?, SPEC_VERSION, pool.updated_ms];
-        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) })).await
+        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) }))
+            .await
     }
 
     /// Every pool that was set up, by name.
@@ -39,7 +40,8 @@ impl Store {
     pub async fn delete_pool(&self, name: &str) -> Result<bool, StoreError> {
         const SQL: &str = "DELETE FROM pools WHERE name = $1";
         let values = args![name];
-        self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) })).await
+        self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
+            .await
     }
 }
 

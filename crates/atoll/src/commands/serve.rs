@@ -80,7 +80,10 @@ fn half_of_memory() -> Result<u64> {
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next());
     let kib: Option<u64> = total.and_then(|text| text.parse().ok());
     kib.map(|kib| kib * 1024 / 2).ok_or_else(|| {
-        Failure::plain(Code::Internal, "/proc/meminfo does not say how much memory there is: give --pool-memory")
+        Failure::plain(
+            Code::Internal,
+            "/proc/meminfo does not say how much memory there is: give --pool-memory",
+        )
     })
 }
 

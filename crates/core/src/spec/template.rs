@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::check;
 use super::sandbox::{IsolationLevel, ResourcesDraft};
 use crate::error::Result;
-use crate::pool::PoolSpec;
 use crate::policy::EgressPolicy;
+use crate::pool::PoolSpec;
 
 /// The recipe. What it leaves open comes from the image or the defaults when a sandbox is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -141,8 +141,11 @@ impl Engine {
         let known = self.inner.store.list_pools().await.map_err(store_error)?;
         let text = name.to_string();
         if known.len() >= POOLS_MAX_COUNT && known.iter().all(|record| record.name != text) {
-            return Err(Error::new(Code::LimitExceeded, format!("{POOLS_MAX_COUNT} pools are set up already"))
-                .hint("remove one with 'atoll pool rm'"));
+            return Err(Error::new(
+                Code::LimitExceeded,
+                format!("{POOLS_MAX_COUNT} pools are set up already"),
+            )
+            .hint("remove one with 'atoll pool rm'"));
         }
         let now = now_ms();
         let record = PoolRecord { name: text, spec, updated_ms: now };

@@ -210,9 +210,7 @@ impl Engine {
                 let template = Some(format!("{}:{}", newest.name, newest.version));
                 SandboxDraft { template, ..SandboxDraft::default() }
             }
-            PoolName::Image(image) => {
-                SandboxDraft { image: Some(image.clone()), ..SandboxDraft::default() }
-            }
+            PoolName::Image(image) => SandboxDraft { image: Some(image.clone()), ..SandboxDraft::default() },
         };
         let planned = self.plan(&draft, &Caller::default()).await?;
         let mut plan = planned.plan;

@@ -178,6 +178,11 @@ impl Pools {
         self.lock().ids.contains(id)
     }
 
+    /// Every id that a pool may have something on the host for.
+    pub(crate) fn ids(&self) -> BTreeSet<SandboxId> {
+        self.lock().ids.clone()
+    }
+
     /// Digests of the images that members stand on.
     pub(crate) fn images(&self) -> Vec<String> {
         let state = self.lock();

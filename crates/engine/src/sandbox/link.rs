@@ -51,10 +51,7 @@ enum AttemptError {
     Guest(GuestError),
 }
 
-async fn attempt(
-    driver: &dyn Isolation,
-    id: &SandboxId,
-) -> Result<GuestClient, AttemptError> {
+async fn attempt(driver: &dyn Isolation, id: &SandboxId) -> Result<GuestClient, AttemptError> {
     let stream = driver.connect(id).await.map_err(AttemptError::Isolation)?;
     let (client, _welcome) = GuestClient::connect(stream, id.as_str()).await.map_err(AttemptError::Guest)?;
     Ok(client)

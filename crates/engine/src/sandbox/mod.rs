@@ -18,7 +18,7 @@ mod teardown;
 
 pub(crate) use actor::{Origin, spawn};
 pub(crate) use lease::wait_for_guest;
-pub(crate) use link::connect;
 pub use lease::{GuestLease, SandboxMetrics};
+pub(crate) use link::connect;
 pub(crate) use shared::{Message, SandboxShared};
 pub(crate) use teardown::destroy;

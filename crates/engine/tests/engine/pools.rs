@@ -34,7 +34,9 @@ fn pool(server: &Server) -> Option<PoolView> {
 
 #[track_caller]
 fn until_ready(server: &Server, count: u32) {
-    until(&format!("{count} wait"), || pool(server).is_some_and(|pool| pool.ready == count && pool.making == 0));
+    until(&format!("{count} wait"), || {
+        pool(server).is_some_and(|pool| pool.ready == count && pool.making == 0)
+    });
 }
 
 fn template(name: &str) -> SandboxDraft {
@@ -71,7 +73,11 @@ fn a_claim_hands_over_a_member_with_its_new_identity() {
     let draft = SandboxDraft {
         labels: BTreeMap::from([("a".to_owned(), "1".to_owned())]),
         env: BTreeMap::from([("E".to_owned(), "2".to_owned())]),
-        resources: ResourcesDraft { memory_bytes: Some(64 << 20), pids: Some(50), ..ResourcesDraft::default() },
+        resources: ResourcesDraft {
+            memory_bytes: Some(64 << 20),
+            pids: Some(50),
+            ..ResourcesDraft::default()
+        },
         ttl_ms: Some(1_000_000),
         ..named("one")
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use atoll_api::{Exec, ExecWithOutput, Sandbox};
 use atoll_core::key::Scope;
 use atoll_core::spec::Caps;
-use atoll_engine::{Config, PoolConfig, Engine};
+use atoll_engine::{Config, Engine, PoolConfig};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
 use atoll_server::{Server, ServerConfig};
