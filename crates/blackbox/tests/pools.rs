@@ -87,7 +87,7 @@ async fn members_go_with_an_orderly_stop_and_after_a_kill() {
     server.restart();
     until_ready(&server, 3).await;
     let both: Vec<_> = on_host(&server).intersection(&before).cloned().collect();
-    assert_eq!(both, [sandbox.clone()], "members were removed, the sandbox was not");
+    assert_eq!(both, std::slice::from_ref(&sandbox), "members were removed, the sandbox was not");
     assert_eq!(server.sh(&sandbox, "echo on").await.stdout, "on\n");
     assert!(server.stop().success());
     assert_eq!(on_host(&server), BTreeSet::from([sandbox]));
