@@ -8,6 +8,7 @@
 //! - [`limits`]: a limit on everything, named
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
 //! - [`sandbox`]: the sandbox state machine and admission
+//! - [`snapshot`]: what is kept of a sandbox, and its names
 //! - [`key`]: what an API key may do
 //! - [`exec`]: the exec state machine and how an exit is classified
 
@@ -18,6 +19,7 @@ pub mod key;
 pub mod limits;
 pub mod sandbox;
 pub mod secret;
+pub mod snapshot;
 pub mod spec;
 
 pub use error::{Code, Error, Result};

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::check;
 use super::sandbox::{IsolationLevel, ResourcesDraft};
 use crate::error::Result;
+use crate::id::SnapshotId;
 
 /// The recipe. What it leaves open comes from the image or the defaults when a sandbox is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,6 +15,9 @@ use crate::error::Result;
 pub struct TemplateSpec {
     /// The image.
     pub image: String,
+    /// The snapshot that its sandboxes begin with; the image is the snapshot's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
     /// The isolation level.
     pub isolation: Option<IsolationLevel>,
     /// Limits.
@@ -38,6 +42,7 @@ impl TemplateSpec {
     pub fn new(image: impl Into<String>) -> Self {
         Self {
             image: image.into(),
+            snapshot: None,
             isolation: None,
             resources: ResourcesDraft::default(),
             env: BTreeMap::new(),
