@@ -156,6 +156,7 @@ async fn templates_stand_on_snapshots() {
         user: None,
         workdir: None,
         ttl_ms: None,
+        egress: None,
         idle_timeout_ms: None,
     };
     assert_eq!(code(server.client.create_template(&other_image).await), Code::InvalidArgument);

@@ -9,6 +9,7 @@
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
 //! - [`sandbox`]: the sandbox state machine and admission
 //! - [`snapshot`]: what is kept of a sandbox, and its names
+//! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`key`]: what an API key may do
 //! - [`exec`]: the exec state machine and how an exit is classified
 
@@ -17,6 +18,7 @@ pub mod exec;
 pub mod id;
 pub mod key;
 pub mod limits;
+pub mod policy;
 pub mod sandbox;
 pub mod secret;
 pub mod snapshot;

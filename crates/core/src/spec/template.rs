@@ -8,6 +8,7 @@ use super::check;
 use super::sandbox::{IsolationLevel, ResourcesDraft};
 use crate::error::Result;
 use crate::id::SnapshotId;
+use crate::policy::EgressPolicy;
 
 /// The recipe. What it leaves open comes from the image or the defaults when a sandbox is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +35,9 @@ pub struct TemplateSpec {
     pub ttl_ms: Option<u64>,
     /// Idle timeout, milliseconds.
     pub idle_timeout_ms: Option<u64>,
+    /// What its sandboxes may reach; the server's default when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressPolicy>,
 }
 
 impl TemplateSpec {
@@ -51,6 +55,7 @@ impl TemplateSpec {
             workdir: None,
             ttl_ms: None,
             idle_timeout_ms: None,
+            egress: None,
         }
     }
 
@@ -73,6 +78,9 @@ impl TemplateSpec {
         }
         if let Some(ms) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
+        }
+        if let Some(egress) = &self.egress {
+            egress.validate("egress")?;
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ pub async fn copies_what_was_there(harness: &dyn Harness) {
         .await;
     let taken = driver.snapshot(&parent.id, &artifact).await.unwrap();
     assert!(taken.usage.stored_bytes > 0 && taken.usage.disk_bytes == Resources::default().disk_bytes);
-    assert_eq!(driver.artifacts().await.unwrap(), [artifact.clone()]);
+    assert_eq!(driver.artifacts().await.unwrap(), std::slice::from_ref(&artifact));
     parent.see("echo two > /home/user/d/f; echo late > /home/user/late").await;
 
     let plan = from(harness, &artifact, Resources::default());
