@@ -21,6 +21,7 @@ use crate::errors::{isolation_error, store_error};
 use crate::keys::KeyCache;
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
+use crate::snapshot::Snapshots;
 
 /// What the engine is told at start.
 #[derive(Debug, Clone)]
@@ -68,6 +69,7 @@ pub(crate) struct Inner {
     pub(crate) drivers: BTreeMap<IsolationLevel, Arc<dyn Isolation>>,
     pub(crate) keys: KeyCache,
     pub(crate) creates: Semaphore,
+    pub(crate) snapshots: Snapshots,
     pub(crate) pools: Pools,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
@@ -99,6 +101,7 @@ impl Engine {
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
+                snapshots: Snapshots::default(),
                 pools: Pools::new(config.pools.clone()),
                 config,
                 store,
