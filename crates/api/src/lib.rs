@@ -4,6 +4,7 @@
 //! sizes end in `_bytes`. Unknown fields in requests are errors. Lists are pages: `items` and, when
 //! there is more, `next_cursor`. Every error has the body [`ErrorBody`].
 
+mod access;
 mod exec;
 mod file;
 mod image;
@@ -12,6 +13,7 @@ mod sandbox;
 mod system;
 mod template;
 
+pub use access::{Access, AccessCreated, AccessFile, AccessList, CreateAccess, Port, PortList};
 pub use atoll_core::key::Scope;
 pub use exec::{
     AttachClientMessage, AttachServerMessage, CreateExec, Encoding, Exec, ExecList, ExecWithOutput,
@@ -28,5 +30,5 @@ pub use key::{CreateKey, Key, KeyCreated, KeyList};
 pub use sandbox::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
 };
-pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, PortList, ServerInfo};
+pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, ServerInfo};
 pub use template::{CreateTemplate, Template, TemplateList};

@@ -9,8 +9,10 @@
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
 //! - [`sandbox`]: the sandbox state machine and admission
 //! - [`key`]: what an API key may do
+//! - [`access`]: how ports and files are reached without an API key
 //! - [`exec`]: the exec state machine and how an exit is classified
 
+pub mod access;
 pub mod error;
 pub mod exec;
 pub mod id;

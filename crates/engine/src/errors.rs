@@ -111,6 +111,7 @@ pub fn guest_error(error: GuestError) -> Error {
         Reason::CommandNotFound => Code::CommandNotFound,
         Reason::CommandNotExecutable => Code::CommandNotExecutable,
         Reason::PortClosed => Code::PortClosed,
+        Reason::PortTaken => Code::PortTaken,
         Reason::NoProcesses | Reason::NoMemory => Code::LimitExceeded,
         Reason::Conflict => Code::IdempotencyMismatch,
     };
@@ -139,6 +140,7 @@ pub fn guest_error(error: GuestError) -> Error {
         | Reason::CommandNotFound
         | Reason::CommandNotExecutable
         | Reason::PortClosed
+        | Reason::PortTaken
         | Reason::Conflict => error,
     }
 }

@@ -72,6 +72,8 @@ pub(crate) async fn run(
         "unpack" => files::unpack(&agent.threads, request).await,
         "watch" => Box::pin(watch::watch(agent, request.message().await?, response)).await,
         "dial" => Box::pin(net::dial(request, response)).await,
+        "listen" => net::listen(&agent.waiting, request, response).await,
+        "accept" => Box::pin(net::accept(&agent.waiting, request, response)).await,
         "ports" => {
             let ListPorts {} = request.message().await?;
             Ok(Answer::message(&net::ports()))

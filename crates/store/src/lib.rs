@@ -21,6 +21,7 @@
 //! - Whatever was wrong with one operation does not touch the others in its transaction.
 //! - A row that cannot be understood is [`StoreError::Corrupt`] for whoever reads it, never a panic.
 
+mod accesses;
 mod db;
 mod error;
 mod execs;
@@ -28,6 +29,7 @@ mod keys;
 mod record;
 mod registries;
 mod sandboxes;
+mod ssh_keys;
 mod store;
 mod templates;
 mod url;
@@ -38,8 +40,8 @@ pub mod conformance;
 
 pub use error::StoreError;
 pub use record::{
-    Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, RegistryRecord, SandboxFilter,
-    SandboxRecord, TemplateRecord,
+    AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, RegistryRecord,
+    SandboxFilter, SandboxRecord, SshKeyRecord, TemplateRecord,
 };
 pub use store::Store;
 pub use url::{InvalidUrl, StoreUrl};

@@ -1,5 +1,6 @@
 //! The routes, a file for each noun.
 
+mod access;
 mod archive;
 mod attach;
 mod events;
@@ -15,9 +16,12 @@ mod sandboxes;
 mod stdin;
 mod system;
 mod templates;
+mod tunnel;
 mod transfer;
 mod upload;
 mod watch;
+
+pub(crate) use files::read_path;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +32,7 @@ use axum::Router;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::ingress;
 use crate::middleware;
 use crate::shared::App;
 
@@ -38,7 +43,11 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(sandboxes::create_sandboxes))
         .routes(routes!(sandboxes::get_sandbox, sandboxes::update_sandbox, sandboxes::delete_sandbox))
         .routes(routes!(sandboxes::get_metrics))
-        .routes(routes!(sandboxes::list_ports))
+        .routes(routes!(access::list_ports))
+        .routes(routes!(access::create_access, access::list_accesses))
+        .routes(routes!(access::revoke_access))
+        .routes(routes!(access::download_file))
+        .routes(routes!(tunnel::open_tunnel))
         .routes(routes!(execs::create_exec, execs::list_execs))
         .routes(routes!(execs::get_exec, execs::kill_exec))
         .routes(routes!(output::get_output))
@@ -83,6 +92,7 @@ pub(crate) fn router(app: &App) -> Router {
         .fallback(middleware::route_not_found)
         .method_not_allowed_fallback(middleware::method_not_allowed)
         .layer(axum::middleware::from_fn_with_state(Arc::clone(app), middleware::around))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(app), ingress::intercept))
         .with_state(Arc::clone(app))
 }
 
