@@ -149,7 +149,10 @@ mod tests {
         let read = |text: &str| AccessDraft::try_from(serde_json::from_str::<CreateAccess>(text).unwrap());
         assert_eq!(read(r#"{"port":80}"#).unwrap().target, Target::Port(80));
         assert_eq!(read(r#"{"all_ports":true,"public":true}"#).unwrap().target, Target::Ports);
-        assert!(matches!(read(r#"{"file":{"path":"/a"}}"#).unwrap().target, Target::File { inline: false, .. }));
+        assert!(matches!(
+            read(r#"{"file":{"path":"/a"}}"#).unwrap().target,
+            Target::File { inline: false, .. }
+        ));
         for bad in ["{}", r#"{"port":80,"all_ports":true}"#, r#"{"port":80,"file":{"path":"/a"}}"#] {
             assert!(read(bad).is_err(), "{bad}");
         }

@@ -12,7 +12,6 @@ mod tests {
     use tokio_tungstenite::tungstenite::Message;
     use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 
-
     /// A server that says what it was asked, and has a few odd corners.
     const ECHO: &str = r#"
 import base64, hashlib, http.server, json, socketserver, struct, sys, time
@@ -203,7 +202,10 @@ Threads(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
         let token = setup.port_token().await;
         assert_eq!(status(with(&token)).await, StatusCode::OK);
         assert_eq!(status(setup.by_host(Method::GET, "/").bearer_auth(&token)).await, StatusCode::OK);
-        assert_eq!(status(setup.by_host(Method::GET, &format!("/?atoll_token={token}"))).await, StatusCode::OK);
+        assert_eq!(
+            status(setup.by_host(Method::GET, &format!("/?atoll_token={token}"))).await,
+            StatusCode::OK
+        );
         let other = setup.token(CreateAccess { port: Some(3001), ..CreateAccess::default() }).await;
         assert_eq!(status(with(&other)).await, StatusCode::UNAUTHORIZED);
         let all = setup.token(CreateAccess { all_ports: true, ..CreateAccess::default() }).await;
@@ -219,7 +221,10 @@ Threads(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
         // A token of one sandbox is none of another.
         let elsewhere = named(&setup.server, "other").await;
         let path = format!("{}/v1/sandboxes/{}/ports/3000/", setup.server.url, elsewhere.id);
-        assert_eq!(status(setup.http.get(path).header("x-atoll-token", &all)).await, StatusCode::UNAUTHORIZED);
+        assert_eq!(
+            status(setup.http.get(path).header("x-atoll-token", &all)).await,
+            StatusCode::UNAUTHORIZED
+        );
 
         let public = CreateAccess { port: Some(3000), public: true, ..CreateAccess::default() };
         let public = setup.server.client.create_access("web", &public).await.unwrap();
@@ -242,7 +247,10 @@ Threads(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
         setup.server.kill();
         for name in ["atoll.db", "atoll.db-wal"] {
             let bytes = std::fs::read(setup.server.data().join(name)).unwrap_or_default();
-            assert!(!bytes.windows(token.len()).any(|part| part == token.as_bytes()), "{name} holds the token");
+            assert!(
+                !bytes.windows(token.len()).any(|part| part == token.as_bytes()),
+                "{name} holds the token"
+            );
         }
         assert!(!setup.server.log().contains(&token));
         setup.server.restart();
@@ -257,15 +265,26 @@ Threads(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
         let token = setup.port_token().await;
         let link = setup.by_host(Method::GET, &format!("//evil.example/x?a=1&atoll_token={token}"));
         let response = link.header(ACCEPT, "text/html").send().await.unwrap();
-        assert_eq!((response.status().as_u16(), &response.headers()[LOCATION]), (303, &"/evil.example/x?a=1".parse().unwrap()));
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()[LOCATION]),
+            (303, &"/evil.example/x?a=1".parse().unwrap())
+        );
         let cookie = response.headers()[SET_COOKIE].to_str().unwrap().to_owned();
-        assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax") && !cookie.contains("Domain"), "{cookie}");
+        assert!(
+            cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax") && !cookie.contains("Domain"),
+            "{cookie}"
+        );
         let pair = format!("mine=1; {}", cookie.split(';').next().unwrap());
         let visit = || setup.by_host(Method::POST, "/").header(COOKIE, &pair);
         let echo = json(visit()).await;
         assert_eq!(header(&echo, "cookie"), Some("mine=1"));
         let own = format!("http://3000-web.localhost:{}", setup.server.url.rsplit_once(':').unwrap().1);
-        for (origin, status) in [(own.as_str(), 200), ("http://evil.example", 403), ("http://3000-other.localhost", 403), ("null", 403)] {
+        for (origin, status) in [
+            (own.as_str(), 200),
+            ("http://evil.example", 403),
+            ("http://3000-other.localhost", 403),
+            ("null", 403),
+        ] {
             assert_eq!(visit().header(ORIGIN, origin).send().await.unwrap().status(), status, "{origin}");
         }
         let image = visit().header("sec-fetch-site", "same-site").header("sec-fetch-mode", "no-cors");
@@ -281,10 +300,13 @@ Threads(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
         let echo = json(setup.keyed(Method::PUT, "/up").body(bytes.clone())).await;
         assert_eq!((&echo["length"], &echo["sha256"]), (&(20 << 20).into(), &sum.as_str().into()));
         // Without a length: chunks.
-        let chunks = futures::stream::iter(bytes.chunks(1 << 20).map(|chunk| Ok::<_, std::io::Error>(chunk.to_vec())).collect::<Vec<_>>());
+        let chunks = futures::stream::iter(
+            bytes.chunks(1 << 20).map(|chunk| Ok::<_, std::io::Error>(chunk.to_vec())).collect::<Vec<_>>(),
+        );
         let echo = json(setup.keyed(Method::POST, "/up").body(reqwest::Body::wrap_stream(chunks))).await;
         assert_eq!((&echo["length"], &echo["sha256"]), (&(20 << 20).into(), &sum.as_str().into()));
-        let down = setup.keyed(Method::GET, "/big?size=30000000").send().await.unwrap().bytes().await.unwrap();
+        let down =
+            setup.keyed(Method::GET, "/big?size=30000000").send().await.unwrap().bytes().await.unwrap();
         assert!(down.len() == 30_000_000 && down.iter().enumerate().all(|(n, b)| *b == (n % 256) as u8));
         let first = json(setup.keyed(Method::GET, "/")).await;
         let second = json(setup.keyed(Method::GET, "/")).await;
@@ -338,7 +360,8 @@ Threads(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
         let setup = Setup::start().await;
         let port = setup.server.url.rsplit_once(':').unwrap().1;
         let closed = |accept: &'static str| {
-            let request = setup.http.get(&setup.server.url).header(HOST, format!("4000-web.localhost:{port}"));
+            let request =
+                setup.http.get(&setup.server.url).header(HOST, format!("4000-web.localhost:{port}"));
             request.header("x-atoll-token", &setup.server.key).header(ACCEPT, accept).send()
         };
         let response = closed("application/json").await.unwrap();
@@ -347,7 +370,9 @@ Threads(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
         assert_eq!(body["code"], "port_closed");
         assert!(body["hint"].as_str().unwrap().contains("3000"), "{body}");
         let response = closed("text/html,*/*").await.unwrap();
-        assert!(response.headers()["content-security-policy"].to_str().unwrap().contains("default-src 'none'"));
+        assert!(
+            response.headers()["content-security-policy"].to_str().unwrap().contains("default-src 'none'")
+        );
         let page = response.text().await.unwrap();
         assert!(page.starts_with("<!doctype html>") && page.contains("port 4000"), "{page}");
         for path in ["/garbage", "/headers"] {
@@ -364,7 +389,8 @@ Threads(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
     async fn a_server_inside_cannot_reach_beyond_its_origin() {
         let setup = Setup::start().await;
         let answer = setup.keyed(Method::GET, "/cookies").send().await.unwrap();
-        let cookies: Vec<_> = answer.headers().get_all(SET_COOKIE).iter().map(|v| v.to_str().unwrap()).collect();
+        let cookies: Vec<_> =
+            answer.headers().get_all(SET_COOKIE).iter().map(|v| v.to_str().unwrap()).collect();
         assert_eq!(cookies, ["sid=1; Path=/", "a=b"]);
         assert!(!answer.headers().contains_key("clear-site-data"));
         setup.server.finish().await;
@@ -376,7 +402,13 @@ Threads(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
         let port = setup.server.url.rsplit_once(':').unwrap().1;
         let curl = |args: &[&str], path: &str| {
             let mut command = std::process::Command::new("curl");
-            command.args(["-sS", "--max-time", "30", "--resolve", &format!("3000-web.localhost:{port}:127.0.0.1")]);
+            command.args([
+                "-sS",
+                "--max-time",
+                "30",
+                "--resolve",
+                &format!("3000-web.localhost:{port}:127.0.0.1"),
+            ]);
             command.args(["-H", &format!("X-Atoll-Token: {}", setup.server.key)]).args(args);
             let output = command.arg(format!("http://3000-web.localhost:{port}{path}")).output().unwrap();
             assert!(output.status.success(), "{output:?}");
@@ -400,19 +432,34 @@ Threads(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
         let setup = Setup::start().await;
         setup.server.sh(&setup.sandbox.id, "printf '<script>hello' > /tmp/a\\ b.html").await.ok();
         let file = |inline| {
-            Some(atoll_api::AccessFile { path: "/tmp/a b.html".to_owned(), media_type: Some("text/html".to_owned()), inline })
+            Some(atoll_api::AccessFile {
+                path: "/tmp/a b.html".to_owned(),
+                media_type: Some("text/html".to_owned()),
+                inline,
+            })
         };
-        let made = setup.server.client.create_access("web", &CreateAccess { file: file(true), ..CreateAccess::default() }).await.unwrap();
+        let made = setup
+            .server
+            .client
+            .create_access("web", &CreateAccess { file: file(true), ..CreateAccess::default() })
+            .await
+            .unwrap();
         let link = made.link.reveal().to_owned();
         let answer = setup.http.get(&link).send().await.unwrap();
-        assert_eq!((answer.status().as_u16(), &answer.headers()["content-type"]), (200, &"text/html".parse().unwrap()));
+        assert_eq!(
+            (answer.status().as_u16(), &answer.headers()["content-type"]),
+            (200, &"text/html".parse().unwrap())
+        );
         assert!(answer.headers()["content-security-policy"].to_str().unwrap().starts_with("sandbox;"));
         assert_eq!(answer.headers()["content-disposition"], "inline; filename*=UTF-8''a%20b.html");
         assert_eq!(answer.text().await.unwrap(), "<script>hello");
         let part = setup.http.get(&link).header("range", "bytes=8-").send().await.unwrap();
         assert_eq!((part.status().as_u16(), part.text().await.unwrap().as_str()), (206, "hello"));
         let head = setup.http.head(&link).send().await.unwrap();
-        assert_eq!((head.status().as_u16(), &head.headers()["content-length"]), (200, &"13".parse().unwrap()));
+        assert_eq!(
+            (head.status().as_u16(), &head.headers()["content-length"]),
+            (200, &"13".parse().unwrap())
+        );
         // A token for a port is none for a file, and the other way round.
         let token = setup.port_token().await;
         let wrong = link.replace(made.token.unwrap().reveal(), &token);
@@ -425,12 +472,22 @@ Threads(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
     #[tokio::test]
     async fn the_page_lists_what_listens() {
         let setup = Setup::start().await;
-        let made = setup.server.client.create_access("web", &CreateAccess { all_ports: true, ..CreateAccess::default() }).await.unwrap();
+        let made = setup
+            .server
+            .client
+            .create_access("web", &CreateAccess { all_ports: true, ..CreateAccess::default() })
+            .await
+            .unwrap();
         let host = format!("ports-{}.localhost", setup.sandbox.id);
         assert!(made.access.url.contains(&host), "{}", made.access.url);
+        let host = format!("{host}:{}", setup.server.url.rsplit_once(':').unwrap().1);
         let get = || setup.http.get(&setup.server.url).header(HOST, &host).header(ACCEPT, "text/html");
         assert_eq!(get().send().await.unwrap().status(), 401);
-        let page = get().header(COOKIE, format!("atoll_port={}", made.token.unwrap().reveal())).send().await.unwrap();
+        let page = get()
+            .header(COOKIE, format!("atoll_port={}", made.token.unwrap().reveal()))
+            .send()
+            .await
+            .unwrap();
         assert_eq!(page.status(), 200);
         let text = page.text().await.unwrap();
         assert!(text.contains("<td>3000</td>") && text.contains("http://3000-web.localhost:"), "{text}");

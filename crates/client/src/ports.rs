@@ -61,13 +61,20 @@ pub struct TunnelSocket {
 }
 
 impl AsyncRead for TunnelSocket {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         while self.unread.is_empty() && !self.ended {
             match ready!(Pin::new(&mut self.socket).poll_next(cx)) {
                 Some(Ok(Message::Binary(bytes))) => self.unread = bytes,
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                 Some(Ok(Message::Text(_) | Message::Frame(_))) => {
-                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "not a binary message")));
+                    return Poll::Ready(Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "not a binary message",
+                    )));
                 }
                 Some(Ok(Message::Close(_))) | None => self.ended = true,
                 Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),

@@ -93,7 +93,9 @@ impl AccessDraft {
     pub fn validate(&self) -> Result<()> {
         self.target.validate()?;
         if self.public && matches!(self.target, Target::File { .. }) {
-            return Err(Error::invalid("public", "a file cannot be public").hint("make an access with a token"));
+            return Err(
+                Error::invalid("public", "a file cannot be public").hint("make an access with a token")
+            );
         }
         if let Some(name) = &self.name {
             label("name", name)?;
@@ -148,9 +150,8 @@ pub fn parse_host_name(host: &str, domain: &str) -> Option<(u16, String)> {
 /// A port in plain decimal, as it stands in host names and paths.
 #[must_use]
 pub fn parse_port(text: &str) -> Option<u16> {
-    let plain = (1..=5).contains(&text.len())
-        && text.bytes().all(|b| b.is_ascii_digit())
-        && !text.starts_with('0');
+    let plain =
+        (1..=5).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
     if plain { text.parse().ok() } else { None }
 }
 
@@ -183,9 +184,21 @@ mod tests {
         assert_eq!(parse("3000-web.localhost:4600"), Some((3000, "web".to_owned())));
         assert_eq!(parse("3000-a-b.localhost"), Some((3000, "a-b".to_owned())));
         for other in [
-            "localhost", "localhost:4600", "web.localhost", "3000.localhost", "0-web.localhost", "03000-web.localhost",
-            "70000-web.localhost", "a.3000-web.localhost", "3000-web.example.com", "3000-weblocalhost", "", "-web.localhost",
-            "+80-web.localhost", "[::1]:4600", "127.0.0.1",
+            "localhost",
+            "localhost:4600",
+            "web.localhost",
+            "3000.localhost",
+            "0-web.localhost",
+            "03000-web.localhost",
+            "70000-web.localhost",
+            "a.3000-web.localhost",
+            "3000-web.example.com",
+            "3000-weblocalhost",
+            "",
+            "-web.localhost",
+            "+80-web.localhost",
+            "[::1]:4600",
+            "127.0.0.1",
         ] {
             assert_eq!(parse(other), None, "{other}");
         }

@@ -368,6 +368,13 @@ message! {
         /// As in [`Dial`].
         #[prost(uint32, tag = "2")] pub window_bytes: u32,
     }
+    /// An SFTP session (`sftp`): goes on like [`Dial`]; the data are the protocol's packets.
+    Sftp {
+        /// Who it is for: name or id, optionally `:group`; empty for root.
+        #[prost(string, tag = "1")] pub user: String,
+        /// As in [`Dial`].
+        #[prost(uint32, tag = "2")] pub window_bytes: u32,
+    }
     /// Lists listening TCP ports (`ports`).
     ListPorts {}
     /// Answer to [`ListPorts`].

@@ -8,11 +8,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use atoll_guest_protocol::body::{BodyError, RecordReader, RecordWriter};
-use atoll_guest_protocol::messages::{Accept, Ack, Dial, Done, Incoming, Listen, Listening, PortList, Reason};
+use atoll_guest_protocol::messages::{
+    Accept, Ack, Dial, Done, Incoming, Listen, Listening, PortList, Reason,
+};
 use atoll_guest_protocol::server::failure;
 use atoll_guest_protocol::wire::{self, Kind, Record};
 use bytes::BytesMut;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
@@ -37,7 +39,8 @@ pub(crate) async fn dial(request: &mut RecordReader, response: &mut RecordWriter
     let wanted: Dial = request.message().await?;
     let port =
         u16::try_from(wanted.port).ok().filter(|port| *port != 0).ok_or_else(|| invalid("no such port"))?;
-    relay(connect(port).await?, wanted.window_bytes, request, response).await
+    let (from, to) = connect(port).await?.into_split();
+    relay(from, to, wanted.window_bytes, request, response).await
 }
 
 /// What was sent to the host and what of it the host has passed on.
@@ -66,9 +69,10 @@ impl Credit {
     }
 }
 
-/// Passes bytes on both ways until the port's direction ends.
-async fn relay(
-    stream: TcpStream,
+/// Passes bytes on both ways until the direction from the port (or session) ends.
+pub(crate) async fn relay(
+    mut from_port: impl AsyncRead + Unpin,
+    mut to_port: impl AsyncWrite + Unpin,
     window_bytes: u32,
     request: &mut RecordReader,
     response: &mut RecordWriter,
@@ -76,7 +80,6 @@ async fn relay(
     response.message(&Done { bytes: 0 }).await?;
     let window = if window_bytes == 0 { u64::MAX } else { window_bytes.into() };
     let credit = Credit { window, sent: Cell::new(0), acked: Cell::new(0), more: Notify::new() };
-    let (mut from_port, mut to_port) = stream.into_split();
     let upward = async {
         loop {
             match request.next().await? {
@@ -213,8 +216,10 @@ pub(crate) async fn accept(
 ) -> Result<Answer, Stop> {
     let wanted: Accept = request.message().await?;
     let stream = waiting.connections.borrow_mut().remove(&wanted.connection);
-    let stream = stream.ok_or_else(|| failure(Reason::PortClosed, "the connection does not wait any more"))?;
-    relay(stream, wanted.window_bytes, request, response).await
+    let stream =
+        stream.ok_or_else(|| failure(Reason::PortClosed, "the connection does not wait any more"))?;
+    let (from, to) = stream.into_split();
+    relay(from, to, wanted.window_bytes, request, response).await
 }
 
 async fn connect(port: u16) -> Result<TcpStream, Stop> {

@@ -10,7 +10,7 @@ use prost::Message;
 
 use crate::agent::Agent;
 use crate::failing::{Stop, invalid};
-use crate::{exec, files, net, system, watch};
+use crate::{exec, files, net, sftp, system, watch};
 
 /// How an operation ends well.
 pub(crate) enum Answer {
@@ -74,6 +74,7 @@ pub(crate) async fn run(
         "dial" => Box::pin(net::dial(request, response)).await,
         "listen" => net::listen(&agent.waiting, request, response).await,
         "accept" => Box::pin(net::accept(&agent.waiting, request, response)).await,
+        "sftp" => Box::pin(sftp::sftp(agent, request, response)).await,
         "ports" => {
             let ListPorts {} = request.message().await?;
             Ok(Answer::message(&net::ports()))

@@ -46,7 +46,10 @@ pub fn openapi() -> String {
         .description(Some("An API key. `X-API-Key: <key>` works too."))
         .build();
     document.components.get_or_insert_default().add_security_scheme("key", SecurityScheme::Http(key));
-    let token = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("The token of an access.")).build();
+    let token = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some("The token of an access."))
+        .build();
     document.components.get_or_insert_default().add_security_scheme("token", SecurityScheme::Http(token));
     finish(&mut document);
     let mut text = document.to_pretty_json().unwrap_or_else(|error| {

@@ -45,7 +45,8 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 
 /// Serves a connection of a client that speaks SSH, until it ends or the token fires.
-pub type SshDoor = Arc<dyn Fn(TcpStream, SocketAddr, CancellationToken) -> BoxFuture<'static, ()> + Send + Sync>;
+pub type SshDoor =
+    Arc<dyn Fn(TcpStream, SocketAddr, CancellationToken) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// The HTTP server over an engine.
 #[derive(Clone)]
@@ -57,7 +58,10 @@ pub struct Server {
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("app", &self.app).field("ssh", &self.ssh.is_some()).finish_non_exhaustive()
+        f.debug_struct("Server")
+            .field("app", &self.app)
+            .field("ssh", &self.ssh.is_some())
+            .finish_non_exhaustive()
     }
 }
 
@@ -223,8 +227,7 @@ async fn connection(
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)
                 .max_header_size(HEADER_MAX_BYTES);
-            let mut served =
-                pin!(builder.serve_connection(TokioIo::new(stream), service).with_upgrades());
+            let mut served = pin!(builder.serve_connection(TokioIo::new(stream), service).with_upgrades());
             tokio::select! {
                 ended = served.as_mut() => ended,
                 () = app.draining.cancelled() => {

@@ -25,9 +25,8 @@ impl Store {
             access.created_by.as_ref().map(|key| key.as_str()),
             access.expires_ms,
         ];
-        let inserted = self
-            .write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await }))
-            .await?;
+        let inserted =
+            self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await })).await?;
         if inserted == 0 { Err(StoreError::NotFound) } else { Ok(()) }
     }
 
@@ -37,7 +36,8 @@ impl Store {
     /// [`StoreError::Corrupt`] when a row cannot be read.
     pub async fn list_accesses(&self) -> Result<Vec<AccessRecord>, StoreError> {
         const SQL: &str = "SELECT * FROM accesses ORDER BY created_ms, id";
-        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
+        let rows =
+            self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
         rows.iter().map(|row| row.decode("accesses", "id", read)).collect()
     }
 
@@ -60,7 +60,9 @@ impl Store {
     pub async fn prune_accesses(&self, now_ms: u64) -> Result<(), StoreError> {
         const SQL: &str = "DELETE FROM accesses WHERE expires_ms <= $1";
         let values = args![now_ms];
-        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await })).await.map(drop)
+        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await }))
+            .await
+            .map(drop)
     }
 }
 

@@ -96,30 +96,32 @@ async fn drive<T: AsyncRead + AsyncWrite + Unpin>(
     offer: mpsc::Sender<Stream>,
 ) {
     let mut waiting: Option<Reply> = None;
-    poll_fn(|cx| loop {
-        if waiting.is_none()
-            && let Poll::Ready(Some(reply)) = asked.poll_recv(cx)
-        {
-            waiting = Some(reply);
-        }
-        if waiting.is_some() {
-            match connection.poll_new_outbound(cx) {
-                Poll::Ready(Ok(stream)) => {
-                    // Whoever asked may have gone: the stream is reset then.
-                    if let Some(reply) = waiting.take() {
-                        drop(reply.send(Stream::new(stream)));
-                    }
-                    continue;
-                }
-                Poll::Ready(Err(_)) => return Poll::Ready(()),
-                Poll::Pending => {}
+    poll_fn(|cx| {
+        loop {
+            if waiting.is_none()
+                && let Poll::Ready(Some(reply)) = asked.poll_recv(cx)
+            {
+                waiting = Some(reply);
             }
-        }
-        match inbound(&mut connection, cx) {
-            // One that nobody takes in time is reset by being dropped.
-            Poll::Ready(Some(stream)) => drop(offer.try_send(stream)),
-            Poll::Ready(None) => return Poll::Ready(()),
-            Poll::Pending => return Poll::Pending,
+            if waiting.is_some() {
+                match connection.poll_new_outbound(cx) {
+                    Poll::Ready(Ok(stream)) => {
+                        // Whoever asked may have gone: the stream is reset then.
+                        if let Some(reply) = waiting.take() {
+                            drop(reply.send(Stream::new(stream)));
+                        }
+                        continue;
+                    }
+                    Poll::Ready(Err(_)) => return Poll::Ready(()),
+                    Poll::Pending => {}
+                }
+            }
+            match inbound(&mut connection, cx) {
+                // One that nobody takes in time is reset by being dropped.
+                Poll::Ready(Some(stream)) => drop(offer.try_send(stream)),
+                Poll::Ready(None) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
         }
     })
     .await;

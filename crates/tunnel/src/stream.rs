@@ -20,7 +20,11 @@ impl Stream {
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let read = ready!(Pin::new(&mut self.inner).poll_read(cx, buf.initialize_unfilled()))?;
         buf.advance(read);
         Poll::Ready(Ok(()))

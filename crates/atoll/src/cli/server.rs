@@ -68,7 +68,11 @@ fn parse_public_url(text: &str) -> Result<PublicUrl, String> {
     let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     let rest = rest.map(|rest| rest.strip_suffix('/').unwrap_or(rest)).unwrap_or_default();
     let plain = !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:[]".contains(&b));
-    if plain { Ok(PublicUrl(text.to_owned())) } else { Err("write http:// or https://, a host, and a port if it needs one".to_owned()) }
+    if plain {
+        Ok(PublicUrl(text.to_owned()))
+    } else {
+        Err("write http:// or https://, a host, and a port if it needs one".to_owned())
+    }
 }
 
 /// A DNS name in lower case; browsers and DNS do not keep the case.
@@ -80,7 +84,11 @@ fn parse_domain(text: &str) -> Result<String, String> {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    if name.len() <= 180 && name.split('.').all(label) { Ok(name) } else { Err("not a domain name".to_owned()) }
+    if name.len() <= 180 && name.split('.').all(label) {
+        Ok(name)
+    } else {
+        Err("not a domain name".to_owned())
+    }
 }
 
 /// The host.

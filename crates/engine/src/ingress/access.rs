@@ -66,7 +66,12 @@ impl Engine {
     ///
     /// # Errors
     /// Whatever is wrong with the draft; [`Code::SandboxNotFound`]; [`Code::LimitExceeded`].
-    pub async fn create_access(&self, sandbox: &str, draft: AccessDraft, caller: &Caller) -> Result<NewAccess> {
+    pub async fn create_access(
+        &self,
+        sandbox: &str,
+        draft: AccessDraft,
+        caller: &Caller,
+    ) -> Result<NewAccess> {
         draft.validate()?;
         let sandbox = self.inner.sandbox(sandbox)?;
         let created_ms = now_ms();

@@ -65,7 +65,8 @@ impl Engine {
         match store.insert_ssh_key(&record).await {
             Ok(()) => Ok(record),
             Err(StoreError::AlreadyExists) => {
-                Err(Error::new(Code::NameTaken, "this SSH key was registered at the same time").hint("try again"))
+                Err(Error::new(Code::NameTaken, "this SSH key was registered at the same time")
+                    .hint("try again"))
             }
             Err(error) => Err(store_error(error)),
         }

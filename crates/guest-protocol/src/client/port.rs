@@ -11,11 +11,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::{Call, GuestClient, GuestError, Reader, within};
 use crate::PORT_WINDOW_BYTES;
 use crate::body::RecordWriter;
-use crate::messages::{Accept, Ack, Dial, Done, Incoming, Listen, Listening};
+use crate::messages::{Accept, Ack, Dial, Done, Incoming, Listen, Listening, Sftp};
 use crate::wire::{self, HEADER_BYTES, Kind, Record};
 
 /// Bytes taken from a writer at once.
 const WRITE_BYTES: usize = 64 << 10;
+
+/// Bytes of a session that may be under way: there are few sessions, and files are large.
+const SFTP_WINDOW_BYTES: u32 = 1 << 20;
 
 /// A byte stream to a port. Shutting it down ends only the direction to the guest.
 #[derive(Debug)]
@@ -103,6 +106,14 @@ impl GuestClient {
             }
         })
         .await
+    }
+
+    /// Begins an SFTP session as a user; the stream carries the protocol's packets.
+    ///
+    /// # Errors
+    /// [`GuestError`]; `UserNotFound`.
+    pub async fn sftp(&self, user: &str) -> Result<GuestPortStream, GuestError> {
+        self.port_stream("sftp", &Sftp { user: user.to_owned(), window_bytes: SFTP_WINDOW_BYTES }).await
     }
 
     async fn port_stream(

@@ -27,7 +27,9 @@ pub(super) enum Form {
     Host,
     Headers,
     /// With this beginning of the path, which the server inside does not see.
-    Path { prefix: String },
+    Path {
+        prefix: String,
+    },
 }
 
 /// What a request is for.
@@ -80,9 +82,9 @@ fn by_headers(headers: &HeaderMap) -> Result<Address> {
     let sandbox = text(&SANDBOX_HEADER)
         .filter(|sandbox| !sandbox.is_empty())
         .ok_or_else(|| Error::invalid("X-Atoll-Sandbox", "must name a sandbox, beside X-Atoll-Port"))?;
-    let port = text(&PORT_HEADER)
-        .and_then(parse_port)
-        .ok_or_else(|| Error::invalid("X-Atoll-Port", "must be a port from 1 to 65535, beside X-Atoll-Sandbox"))?;
+    let port = text(&PORT_HEADER).and_then(parse_port).ok_or_else(|| {
+        Error::invalid("X-Atoll-Port", "must be a port from 1 to 65535, beside X-Atoll-Sandbox")
+    })?;
     Ok(Address::Port { sandbox: sandbox.to_owned(), port, form: Form::Headers })
 }
 
@@ -136,7 +138,13 @@ mod tests {
 
     #[test]
     fn the_server_keeps_its_own() {
-        for path in ["/", "/v1/sandboxes", "/v1/sandboxes/web/ports", "/v1/sandboxes/web/ports/x", "/v1/sandboxes/web/ports/0/"] {
+        for path in [
+            "/",
+            "/v1/sandboxes",
+            "/v1/sandboxes/web/ports",
+            "/v1/sandboxes/web/ports/x",
+            "/v1/sandboxes/web/ports/0/",
+        ] {
             assert_eq!(address(path, &[("host", "localhost:4600")]).unwrap(), None, "{path}");
         }
         assert!(address("/", &[("x-atoll-sandbox", "web")]).is_err());

@@ -79,7 +79,8 @@ mod tests {
     use super::*;
 
     fn confine(text: &str, prefix: Option<&str>) -> Option<String> {
-        confined(&HeaderValue::from_str(text).unwrap(), prefix).map(|value| value.to_str().unwrap().to_owned())
+        confined(&HeaderValue::from_str(text).unwrap(), prefix)
+            .map(|value| value.to_str().unwrap().to_owned())
     }
 
     #[test]

@@ -77,7 +77,8 @@ impl Shown {
             headers.remove(AUTHORIZATION);
             shown.bearer = Some(token);
         }
-        let key = headers.get(API_KEY_HEADER).and_then(|value| value.to_str().ok()).filter(|text| is_ours(text));
+        let key =
+            headers.get(API_KEY_HEADER).and_then(|value| value.to_str().ok()).filter(|text| is_ours(text));
         if let Some(key) = key.map(str::to_owned) {
             headers.remove(API_KEY_HEADER);
             shown.api_key = Some(key);
@@ -91,7 +92,9 @@ impl Shown {
     }
 
     fn is_empty(&self) -> bool {
-        [&self.header, &self.query, &self.bearer, &self.api_key, &self.cookie].iter().all(|text| text.is_none())
+        [&self.header, &self.query, &self.bearer, &self.api_key, &self.cookie]
+            .iter()
+            .all(|text| text.is_none())
     }
 
     /// The token of a cookie or link, for pages that pass it on.
@@ -142,7 +145,9 @@ impl Shown {
             return Ok(Admitted::Access(access));
         }
         match self.cookie.as_deref().and_then(token) {
-            Some(_) if foreign() => Err(Error::new(Code::Forbidden, "the request comes from another web site")),
+            Some(_) if foreign() => {
+                Err(Error::new(Code::Forbidden, "the request comes from another web site"))
+            }
             Some(access) => Ok(Admitted::Access(access)),
             None => Err(self.refusal()),
         }
@@ -150,8 +155,9 @@ impl Shown {
 
     fn refusal(&self) -> Error {
         if self.is_empty() {
-            return Error::new(Code::Unauthorized, "this port is private")
-                .hint("open the link that 'atoll port url' makes, or send a token or API key as X-Atoll-Token");
+            return Error::new(Code::Unauthorized, "this port is private").hint(
+                "open the link that 'atoll port url' makes, or send a token or API key as X-Atoll-Token",
+            );
         }
         Error::new(Code::Unauthorized, "the token is not valid for this port, or no longer")
             .hint("ask for a new link; 'atoll port url' makes one")
@@ -165,7 +171,9 @@ fn take_cookie(headers: &mut HeaderMap) -> Option<String> {
     }
     let (mut rest, mut token) = (Vec::new(), None);
     for value in headers.get_all(COOKIE) {
-        for pair in value.as_bytes().split(|b| *b == b';').map(<[u8]>::trim_ascii).filter(|pair| !pair.is_empty()) {
+        for pair in
+            value.as_bytes().split(|b| *b == b';').map(<[u8]>::trim_ascii).filter(|pair| !pair.is_empty())
+        {
             match cookies::own(pair) {
                 Some(own) => token = own.or(token),
                 None => {
@@ -178,7 +186,9 @@ fn take_cookie(headers: &mut HeaderMap) -> Option<String> {
         }
     }
     headers.remove(COOKIE);
-    if !rest.is_empty() && let Ok(value) = HeaderValue::from_bytes(&rest) {
+    if !rest.is_empty()
+        && let Ok(value) = HeaderValue::from_bytes(&rest)
+    {
         headers.insert(COOKIE, value);
     }
     token

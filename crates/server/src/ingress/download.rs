@@ -21,9 +21,8 @@ const INERT: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img
 
 /// Answers with the file.
 pub(super) async fn download(app: &App, token: &str, headers: &HeaderMap) -> Result<Response> {
-    let refused = || {
-        Error::new(Code::Unauthorized, "the link is not valid, or no longer").hint("ask for a new one")
-    };
+    let refused =
+        || Error::new(Code::Unauthorized, "the link is not valid, or no longer").hint("ask for a new one");
     let access = app.engine.verify_access(token).map_err(|_why| refused())?;
     let Target::File { path, media_type, inline } = access.target().clone() else { return Err(refused()) };
     let name = path.rsplit('/').next().unwrap_or_default().to_owned();

@@ -45,9 +45,16 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) -> Option<HeaderValue> {
     for name in named.iter().filter(|name| !matches!(name.as_str(), "host" | "content-length" | "cookie")) {
         headers.remove(name);
     }
-    for name in
-        [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE]
-    {
+    for name in [
+        CONNECTION,
+        KEEP_ALIVE,
+        PROXY_CONNECTION,
+        PROXY_AUTHENTICATE,
+        PROXY_AUTHORIZATION,
+        TE,
+        TRANSFER_ENCODING,
+        UPGRADE,
+    ] {
         headers.remove(name);
     }
     if trailers {
@@ -69,7 +76,9 @@ pub(super) struct Origin<'a> {
 /// protocol that is to be switched to, if any.
 pub(super) fn toward_inside(headers: &mut HeaderMap, origin: &Origin<'_>, host: &str) -> Option<HeaderValue> {
     let upgrade = remove_hop_by_hop(headers);
-    for name in [SANDBOX_HEADER, PORT_HEADER, FORWARDED, FORWARDED_HOST, FORWARDED_PROTO, FORWARDED_PREFIX, EXPECT] {
+    for name in
+        [SANDBOX_HEADER, PORT_HEADER, FORWARDED, FORWARDED_HOST, FORWARDED_PROTO, FORWARDED_PREFIX, EXPECT]
+    {
         headers.remove(name);
     }
     let mut put = |name: HeaderName, text: &str| {
@@ -95,7 +104,8 @@ pub(super) fn toward_inside(headers: &mut HeaderMap, origin: &Origin<'_>, host: 
 
 fn add_peer(headers: &mut HeaderMap, peer: Option<IpAddr>) {
     let before = headers.remove(FORWARDED_FOR);
-    let before = before.as_ref().and_then(|chain| chain.to_str().ok()).filter(|chain| chain.len() <= CHAIN_MAX_BYTES);
+    let before =
+        before.as_ref().and_then(|chain| chain.to_str().ok()).filter(|chain| chain.len() <= CHAIN_MAX_BYTES);
     let text = match (before, peer) {
         (Some(before), Some(peer)) => format!("{before}, {peer}"),
         (Some(before), None) => before.to_owned(),
@@ -114,8 +124,11 @@ pub(super) fn toward_client(headers: &mut HeaderMap, prefix: Option<&str>, switc
         headers.remove(name);
     }
     if headers.contains_key(SET_COOKIE) {
-        let cookies: Vec<_> =
-            headers.get_all(SET_COOKIE).iter().filter_map(|cookie| cookies::confined(cookie, prefix)).collect();
+        let cookies: Vec<_> = headers
+            .get_all(SET_COOKIE)
+            .iter()
+            .filter_map(|cookie| cookies::confined(cookie, prefix))
+            .collect();
         headers.remove(SET_COOKIE);
         for cookie in cookies {
             headers.append(SET_COOKIE, cookie);
@@ -174,7 +187,13 @@ mod tests {
         let mut names: Vec<_> = map.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         let want = [
-            "content-length", "host", "te", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-kept",
+            "content-length",
+            "host",
+            "te",
+            "x-forwarded-for",
+            "x-forwarded-host",
+            "x-forwarded-proto",
+            "x-kept",
         ];
         assert_eq!(names, want);
     }
@@ -183,7 +202,10 @@ mod tests {
     fn an_upgrade_passes() {
         let mut map = headers(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")]);
         assert_eq!(toward_inside(&mut map, &origin(), "h").unwrap(), "websocket");
-        assert_eq!((&map[CONNECTION], &map[UPGRADE]), (&HeaderValue::from_static("upgrade"), &HeaderValue::from_static("websocket")));
+        assert_eq!(
+            (&map[CONNECTION], &map[UPGRADE]),
+            (&HeaderValue::from_static("upgrade"), &HeaderValue::from_static("websocket"))
+        );
         toward_client(&mut map, None, true);
         assert_eq!(map[UPGRADE], "websocket");
         toward_client(&mut map, None, false);
@@ -202,8 +224,14 @@ mod tests {
         ]);
         toward_inside(&mut map, &Origin { prefix: Some("/p"), ..origin() }, "localhost:80");
         assert_eq!(map["x-forwarded-for"], "1.2.3.4, 9.9.9.9");
-        assert_eq!((&map["x-forwarded-host"], &map["x-forwarded-proto"]), (&HeaderValue::from_static("h:1"), &HeaderValue::from_static("https")));
-        assert_eq!((&map["x-forwarded-prefix"], &map["host"]), (&HeaderValue::from_static("/p"), &HeaderValue::from_static("localhost:80")));
+        assert_eq!(
+            (&map["x-forwarded-host"], &map["x-forwarded-proto"]),
+            (&HeaderValue::from_static("h:1"), &HeaderValue::from_static("https"))
+        );
+        assert_eq!(
+            (&map["x-forwarded-prefix"], &map["host"]),
+            (&HeaderValue::from_static("/p"), &HeaderValue::from_static("localhost:80"))
+        );
         assert!(!map.contains_key("forwarded") && !map.contains_key("x-atoll-sandbox"));
     }
 
@@ -222,7 +250,9 @@ mod tests {
         assert_eq!(map.get_all(SET_COOKIE).iter().collect::<Vec<_>>(), ["a=1; Path=/p/"]);
         assert_eq!(map[LOCATION], "/p/login");
         assert_eq!(map.get_all(CONTENT_SECURITY_POLICY).iter().count(), 2);
-        for (from, to) in [("/p/x", "/p/x"), ("//evil/x", "//evil/x"), ("x", "x"), ("http://a/b", "http://a/b")] {
+        for (from, to) in
+            [("/p/x", "/p/x"), ("//evil/x", "//evil/x"), ("x", "x"), ("http://a/b", "http://a/b")]
+        {
             let mut map = headers(&[("location", from)]);
             toward_client(&mut map, Some("/p"), false);
             assert_eq!(map[LOCATION], to);

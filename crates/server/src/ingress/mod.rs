@@ -42,9 +42,9 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tracing::Instrument as _;
 
 use self::address::{Address, Form};
+pub(crate) use self::credential::TOKEN_HEADER;
 use self::credential::{Admitted, Shown};
 pub use self::forward::Forward;
-pub(crate) use self::credential::TOKEN_HEADER;
 pub(crate) use self::pool::Pool;
 use crate::linger::Lingering;
 use crate::middleware::request_id;
@@ -167,7 +167,8 @@ async fn serve(app: &App, request: Request, address: Address) -> Result<Response
         Address::Page { sandbox } => (sandbox, None),
     };
     let id = app.engine.sandbox_id(sandbox).ok();
-    let foreign = || id.as_ref().is_none_or(|id| credential::is_foreign(&parts.headers, &app.engine, id, domain));
+    let foreign =
+        || id.as_ref().is_none_or(|id| credential::is_foreign(&parts.headers, &app.engine, id, domain));
     let admitted = shown.admit(&app.engine, id.as_ref(), port, foreign)?;
     // Only now: whoever may not come in does not learn whether the sandbox is there.
     let id = id.ok_or_else(|| atoll_core::id::SandboxId::not_found(sandbox))?;

@@ -5,7 +5,9 @@ use atoll_core::id::SandboxId;
 use atoll_core::{Code, Result};
 use atoll_engine::guest_error;
 use axum::response::{IntoResponse as _, Response};
-use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+};
 use http::{HeaderValue, StatusCode};
 
 use super::urls;
@@ -41,7 +43,11 @@ pub(super) fn error(error: Error, html: bool, request_id: &str) -> Response {
         _ => "This does not work",
     };
     let hint = error.hint.as_deref().map(|hint| format!("<p>{}</p>", escaped(hint))).unwrap_or_default();
-    let wait = if passes { format!("<p>This page looks again every {REFRESH_S} seconds.</p>") } else { String::new() };
+    let wait = if passes {
+        format!("<p>This page looks again every {REFRESH_S} seconds.</p>")
+    } else {
+        String::new()
+    };
     let body = format!(
         "<h1>{title}</h1><p>{}.</p>{hint}{wait}<footer>{} · {} · request {}</footer>",
         escaped(&capitalised(&error.message)),
@@ -53,7 +59,12 @@ pub(super) fn error(error: Error, html: bool, request_id: &str) -> Response {
 }
 
 /// The ports of a sandbox, with links. `token` is an access to all of them, passed on in the links.
-pub(super) async fn ports(app: &App, id: &SandboxId, host: Option<&str>, token: Option<&str>) -> Result<Response> {
+pub(super) async fn ports(
+    app: &App,
+    id: &SandboxId,
+    host: Option<&str>,
+    token: Option<&str>,
+) -> Result<Response> {
     let guest = app.engine.guest(id.as_str()).await?;
     let ports = guest.ports().await.map_err(guest_error)?;
     let record = app.engine.sandbox(id.as_str())?;
@@ -73,7 +84,9 @@ pub(super) async fn ports(app: &App, id: &SandboxId, host: Option<&str>, token: 
     let list = if ports.is_empty() {
         "<p>Nothing listens yet. Start a server in the sandbox and it appears here.</p>".to_owned()
     } else {
-        format!("<table><thead><tr><th>Port</th><th>Address</th><th>Open to</th></tr></thead><tbody>{rows}</tbody></table>")
+        format!(
+            "<table><thead><tr><th>Port</th><th>Address</th><th>Open to</th></tr></thead><tbody>{rows}</tbody></table>"
+        )
     };
     let title = format!("Ports of {name}");
     let body = format!(
@@ -86,8 +99,11 @@ pub(super) async fn ports(app: &App, id: &SandboxId, host: Option<&str>, token: 
 }
 
 fn page(code: StatusCode, title: &str, body: &str, refresh: bool) -> Response {
-    let refresh =
-        if refresh { format!("<meta http-equiv=\"refresh\" content=\"{REFRESH_S}\">") } else { String::new() };
+    let refresh = if refresh {
+        format!("<meta http-equiv=\"refresh\" content=\"{REFRESH_S}\">")
+    } else {
+        String::new()
+    };
     let html = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width,initial-scale=1\">{refresh}<title>{}</title><style>{STYLE}</style></head>\

@@ -125,12 +125,16 @@ async fn offer(opener: Opener, port: u16, connection: PortConnection) {
             }
         }
         // Dropping the connection closes it inside.
-        Ok(Ok(_) | Err(_)) | Err(_) => tracing::debug!(port, "the client did not take a connection from inside"),
+        Ok(Ok(_) | Err(_)) | Err(_) => {
+            tracing::debug!(port, "the client did not take a connection from inside")
+        }
     }
 }
 
 async fn relay(mut stream: Stream, mut connection: PortConnection) -> io::Result<()> {
-    tokio::io::copy_bidirectional_with_sizes(&mut stream, &mut connection, RELAY_BYTES, RELAY_BYTES).await.map(drop)
+    tokio::io::copy_bidirectional_with_sizes(&mut stream, &mut connection, RELAY_BYTES, RELAY_BYTES)
+        .await
+        .map(drop)
 }
 
 /// The bytes of a WebSocket's binary messages.
@@ -146,7 +150,11 @@ struct SocketBytes {
 }
 
 impl AsyncRead for SocketBytes {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         while self.unread.is_empty() && !self.ended {
             match ready!(Pin::new(&mut self.socket).poll_next(cx)) {
                 Some(Ok(Message::Binary(bytes))) => {

@@ -36,7 +36,12 @@ pub(super) struct Answered {
 ///
 /// # Errors
 /// [`Code::PortClosed`], [`Code::PortBroken`], [`Code::Timeout`], or what a lease gives.
-pub(super) async fn send(engine: &Engine, pool: &Pool, key: &Key, request: Request<Body>) -> Result<Answered> {
+pub(super) async fn send(
+    engine: &Engine,
+    pool: &Pool,
+    key: &Key,
+    request: Request<Body>,
+) -> Result<Answered> {
     let (lease, fresh) = match pool.take(key) {
         Some(sender) => (engine.guest(key.0.as_str()).await?, Err(sender)),
         None => {
@@ -70,7 +75,12 @@ pub(super) async fn send(engine: &Engine, pool: &Pool, key: &Key, request: Reque
 }
 
 /// As [`send`], over the HTTP/2 connection that all such requests to the port share.
-pub(super) async fn send_http2(engine: &Engine, pool: &Pool, key: &Key, request: Request<Body>) -> Result<Answered> {
+pub(super) async fn send_http2(
+    engine: &Engine,
+    pool: &Pool,
+    key: &Key,
+    request: Request<Body>,
+) -> Result<Answered> {
     let lease;
     let mut sender = match pool.shared(key) {
         Some(sender) => {
@@ -161,16 +171,23 @@ impl Again {
 }
 
 fn is_cut(error: &hyper::Error) -> bool {
-    let by_the_socket = || std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>());
+    let by_the_socket =
+        || std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>());
     error.is_incomplete_message() || error.is_closed() || error.is_canceled() || by_the_socket()
 }
 
 fn broken(port: u16, error: &hyper::Error) -> Error {
     tracing::debug!(%error, port, "a server in a sandbox did not answer");
     if error.is_parse() {
-        return Error::new(Code::PortBroken, format!("what listens on port {port} does not answer with HTTP"))
-            .hint("reach it with 'atoll tunnel', which passes bytes of any kind");
+        return Error::new(
+            Code::PortBroken,
+            format!("what listens on port {port} does not answer with HTTP"),
+        )
+        .hint("reach it with 'atoll tunnel', which passes bytes of any kind");
     }
-    Error::new(Code::PortBroken, format!("the server on port {port} closed the connection before it answered"))
-        .hint("look at its output; it may have crashed")
+    Error::new(
+        Code::PortBroken,
+        format!("the server on port {port} closed the connection before it answered"),
+    )
+    .hint("look at its output; it may have crashed")
 }

@@ -16,8 +16,8 @@ mod sandboxes;
 mod stdin;
 mod system;
 mod templates;
-mod tunnel;
 mod transfer;
+mod tunnel;
 mod upload;
 mod watch;
 

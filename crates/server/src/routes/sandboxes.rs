@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_api::{
-    BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList,
-    UpdateSandbox,
+    BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
 };
 use atoll_core::limits::{BATCH_MAX_COUNT, LABELS_MAX_COUNT};
 use atoll_core::sandbox::SandboxState;
