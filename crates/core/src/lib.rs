@@ -8,6 +8,7 @@
 //! - [`limits`]: a limit on everything, named
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
 //! - [`sandbox`]: the sandbox state machine and admission
+//! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`key`]: what an API key may do
 //! - [`access`]: how ports and files are reached without an API key
 //! - [`exec`]: the exec state machine and how an exit is classified
@@ -18,6 +19,7 @@ pub mod exec;
 pub mod id;
 pub mod key;
 pub mod limits;
+pub mod policy;
 pub mod sandbox;
 pub mod secret;
 pub mod spec;
