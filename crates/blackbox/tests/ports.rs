@@ -141,7 +141,7 @@ Threads(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
         let create = CreateExec { argv: Some(argv), ..CreateExec::default() };
         server.client.create_exec(sandbox, &create).await.unwrap();
         wait_until("a server inside", async || {
-            let list = server.client.list_ports(sandbox).await.unwrap();
+            let list = server.client.sandbox_ports(sandbox).await.unwrap();
             list.items.iter().any(|item| item.port == port).then_some(())
         })
         .await;

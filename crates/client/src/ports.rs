@@ -4,7 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use atoll_api::{AccessCreated, AccessList, CreateAccess, PortList};
+use atoll_api::{AccessCreated, AccessList, CreateAccess};
 use atoll_tunnel::{Mux, Side};
 use bytes::{Buf as _, Bytes};
 use futures::{Sink as _, Stream as _};
@@ -22,11 +22,6 @@ const MESSAGE_MAX_BYTES: usize = 64 << 10;
 /// # Errors
 /// Every call fails with [`crate::ClientError`].
 impl Client {
-    /// Ports on which something listens in a sandbox, with their addresses.
-    pub async fn list_ports(&self, sandbox: &str) -> Result<PortList> {
-        self.call(self.request(Method::GET, self.in_sandbox(sandbox, &["ports"]))).await
-    }
-
     /// Lets somebody without an API key reach a port or file. The token is in the answer and nowhere else.
     pub async fn create_access(&self, sandbox: &str, create: &CreateAccess) -> Result<AccessCreated> {
         self.submit(Method::POST, self.in_sandbox(sandbox, &["access"]), create).await
