@@ -22,6 +22,7 @@ mod follow;
 mod http;
 mod images;
 mod lines;
+mod pools;
 mod ports;
 mod resume;
 mod sandboxes;

@@ -11,6 +11,7 @@
 //! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`key`]: what an API key may do
 //! - [`access`]: how ports and files are reached without an API key
+//! - [`pool`]: which waiting sandbox serves which request, and how many wait
 //! - [`exec`]: the exec state machine and how an exit is classified
 
 pub mod access;
@@ -20,6 +21,7 @@ pub mod id;
 pub mod key;
 pub mod limits;
 pub mod policy;
+pub mod pool;
 pub mod sandbox;
 pub mod secret;
 pub mod spec;

@@ -82,6 +82,14 @@ pub const ACCESS_NAME_MAX_BYTES: usize = 128;
 pub const SSH_KEYS_MAX_COUNT: usize = 100;
 /// Ports of the client that one tunnel may show inside a sandbox.
 pub const TUNNEL_LISTENERS_MAX_COUNT: usize = 32;
+/// Most members of one warm pool.
+pub const POOL_MAX_COUNT: u32 = 1000;
+/// Least age at which a pool may replace its members, milliseconds.
+pub const POOL_AGE_MIN_MS: u64 = 1000;
+/// What a member of a pool is taken to need at least, bytes: its agent, and what the kernel keeps for it.
+pub const POOL_MEMBER_MIN_BYTES: u64 = 8 << 20;
+/// Most warm pools that can be set up by name.
+pub const POOLS_MAX_COUNT: usize = 256;
 /// Most egress rules of one sandbox.
 pub const EGRESS_RULES_MAX_COUNT: usize = 512;
 /// Longest name of an egress rule, bytes.

@@ -26,6 +26,7 @@ mod db;
 mod error;
 mod execs;
 mod keys;
+mod pools;
 mod record;
 mod registries;
 mod sandboxes;
@@ -40,7 +41,7 @@ pub mod conformance;
 
 pub use error::StoreError;
 pub use record::{
-    AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, RegistryRecord,
+    AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord,
     SandboxFilter, SandboxRecord, SshKeyRecord, TemplateRecord,
 };
 pub use store::Store;

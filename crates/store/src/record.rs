@@ -7,6 +7,7 @@ use std::str::FromStr;
 use atoll_core::access::Target;
 use atoll_core::exec::{ExecState, Exit};
 use atoll_core::id::{AccessId, ExecId, KeyId, SandboxId, SshKeyId, TemplateId};
+use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{ExecSpec, SandboxSpec, TemplateSpec};
 
@@ -142,6 +143,17 @@ pub struct SshKeyRecord {
     pub created_ms: u64,
     /// When it ends.
     pub expires_ms: Option<u64>,
+}
+
+/// A warm pool that was set up by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolRecord {
+    /// `template:NAME` or `image:REFERENCE`.
+    pub name: String,
+    /// How many it keeps.
+    pub spec: PoolSpec,
+    /// When it was set.
+    pub updated_ms: u64,
 }
 
 /// Credentials for an image registry.

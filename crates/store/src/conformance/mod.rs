@@ -56,6 +56,7 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         others::registries,
         ingress::accesses,
         ingress::ssh_keys,
+        others::pools,
     );
 }
 
