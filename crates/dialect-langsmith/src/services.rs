@@ -11,8 +11,8 @@ use atoll_engine::Access;
 use atoll_server::Forward;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use http::{HeaderMap, HeaderName, StatusCode};
 use http::header::HOST;
+use http::{HeaderMap, HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -96,7 +96,12 @@ pub(crate) async fn service(
     }))
 }
 
-async fn access<S>(app: &App, name: &str, draft: AccessDraft, caller: &Caller<S>) -> Result<(Access, String)> {
+async fn access<S>(
+    app: &App,
+    name: &str,
+    draft: AccessDraft,
+    caller: &Caller<S>,
+) -> Result<(Access, String)> {
     let made = app.host.engine().create_access(&ids::sandbox(name), draft, &caller.engine()).await;
     let made = made.map_err(|error| fail(&error))?;
     let token = made.token.ok_or_else(|| fail(&Error::new(Code::Internal, "an access without a token")))?;
@@ -180,13 +185,8 @@ pub(crate) async fn forward(
         return Err(unauthorized());
     }
     let prefix = format!("/v2/sandboxes/{id}/services/{port}");
-    let to = Forward {
-        sandbox,
-        port,
-        prefix: Some(prefix),
-        keep_host: false,
-        revoked: Some(access.revoked()),
-    };
+    let to =
+        Forward { sandbox, port, prefix: Some(prefix), keep_host: false, revoked: Some(access.revoked()) };
     Ok(app.host.ingress().forward(request, to).await)
 }
 

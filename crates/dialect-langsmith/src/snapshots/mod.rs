@@ -229,11 +229,7 @@ pub(crate) async fn remove(
 }
 
 /// The tags of a name.
-pub(crate) async fn tags(
-    _: Caller<Read>,
-    State(app): State<App>,
-    Name(name): Name,
-) -> Result<Json<Value>> {
+pub(crate) async fn tags(_: Caller<Read>, State(app): State<App>, Name(name): Name) -> Result<Json<Value>> {
     let records = all(app.host.engine(), Some(name.clone())).await.map_err(|error| fail(&error))?;
     let mut seen = BTreeSet::new();
     let tags: Vec<Value> = records
