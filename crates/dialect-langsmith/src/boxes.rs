@@ -19,6 +19,7 @@ use serde_json::Value;
 use crate::error::{Failure, Result};
 use crate::extras::{self, Extras, RunConfig};
 use crate::ids;
+use crate::proxy;
 use crate::request::{Caller, Json, Manage, Name, Query, Read, Root};
 use crate::snapshots;
 use crate::view::{self, Sandbox};
@@ -113,7 +114,7 @@ impl Create {
             delete_after_stop_seconds: self.delete_after_stop_seconds,
             persistent: self.persistent,
             preserve_memory_on_stop: self.preserve_memory_on_stop,
-            proxy_config: self.proxy_config.clone(),
+            proxy_config: self.proxy_config.as_ref().map(proxy::redacted),
             access_delegation: self.access_delegation.clone(),
             tag_value_ids: self.tag_value_ids.clone(),
             ..Extras::default()
@@ -410,7 +411,7 @@ impl Update {
         extras.idle_ttl_seconds = self.idle_ttl_seconds.or(extras.idle_ttl_seconds);
         extras.delete_after_stop_seconds =
             self.delete_after_stop_seconds.or(extras.delete_after_stop_seconds);
-        extras.proxy_config = self.proxy_config.or(extras.proxy_config);
+        extras.proxy_config = self.proxy_config.as_ref().map(proxy::redacted).or(extras.proxy_config);
         extras.tag_value_ids = self.tag_value_ids.or(extras.tag_value_ids);
         extras.updated_ms = Some(crate::time::now_ms());
         let (old, new) = (before.run_config, &extras.run_config);

@@ -30,6 +30,7 @@ mod exec;
 mod extras;
 mod files;
 mod ids;
+mod proxy;
 mod registries;
 mod request;
 mod services;

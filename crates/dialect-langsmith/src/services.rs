@@ -184,7 +184,11 @@ pub(crate) async fn forward(
     if *access.sandbox() != sandbox || !access.target().covers_port(port) {
         return Err(unauthorized());
     }
-    let prefix = format!("/v2/sandboxes/{id}/services/{port}");
+    // The address as the client has it: answers are confined to what lies below.
+    let above = format!("{}/v2/sandboxes", app.host.prefix());
+    let prefix = format!("{above}/{id}/services/{port}");
+    let uri = format!("{above}{}", request.uri());
+    *request.uri_mut() = uri.parse().map_err(|_| Failure::field("path", "is malformed"))?;
     let to =
         Forward { sandbox, port, prefix: Some(prefix), keep_host: false, revoked: Some(access.revoked()) };
     Ok(app.host.ingress().forward(request, to).await)
