@@ -35,7 +35,7 @@ def wanted(size):
     return text.hexdigest()
 
 
-@since(0, 10)
+@since(0, 12)
 def test_cut_connections(client, monkeypatch):
     cuts = int(os.environ.get("CUTS", "50"))
     size = int(os.environ.get("CUT_BYTES", str(5 << 20)))
