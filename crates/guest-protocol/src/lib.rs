@@ -54,5 +54,7 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 pub const PORT_WINDOW_BYTES: u32 = 64 << 10;
 /// Operations at once on one connection.
 pub const STREAMS_MAX: u32 = 4096;
+/// Most that is sent of a line that was found, bytes.
+pub const FOUND_LINE_MAX_BYTES: usize = 4 << 10;
 /// Longest path, bytes (`PATH_MAX`).
 pub const PATH_MAX_BYTES: usize = 4096;

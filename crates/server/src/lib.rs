@@ -29,6 +29,7 @@ mod auth;
 mod body;
 mod config;
 mod convert;
+pub mod dialect;
 mod error;
 mod extract;
 mod ingress;
@@ -41,6 +42,7 @@ mod origin;
 mod routes;
 mod serve;
 mod shared;
+mod transfer;
 
 pub use config::ServerConfig;
 pub use ingress::{Forward, Ingress};

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use crate::config::ServerConfig;
-use crate::ingress::Ingress;
+use crate::dialect::{Dialect, Mounts};
 use crate::metrics::OpenConnection;
 use crate::routes;
 use crate::shared::{App, Shared};
@@ -68,9 +68,10 @@ impl std::fmt::Debug for Server {
 impl Server {
     /// A server that is not listening yet.
     #[must_use]
-    pub fn new(engine: Engine, config: ServerConfig) -> Self {
+    pub fn new(engine: Engine, config: ServerConfig, dialects: &[Dialect]) -> Self {
         let app = Shared::new(engine, config);
-        Self { router: routes::router(&app), app, ssh: None }
+        let mounts = Mounts::new(&app, dialects);
+        Self { router: routes::router(&app, mounts), app, ssh: None }
     }
 
     /// Passes connections of SSH clients on: they come to the same port.
@@ -78,12 +79,6 @@ impl Server {
     pub fn with_ssh(mut self, door: SshDoor) -> Self {
         self.ssh = Some(door);
         self
-    }
-
-    /// The ways to ports of sandboxes, for dialects.
-    #[must_use]
-    pub fn ingress(&self) -> Ingress {
-        Ingress { app: Arc::clone(&self.app) }
     }
 
     /// The routes, for a test or to be part of something larger.
@@ -138,7 +133,7 @@ async fn accept(
 
 /// One of the connections that there may be. Whatever outlives the HTTP connection on its socket, as a
 /// WebSocket does, holds it on.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Slot {
     _held: Arc<(OwnedSemaphorePermit, OpenConnection)>,
 }
