@@ -22,6 +22,7 @@ use crate::ingress::AccessCache;
 use crate::keys::KeyCache;
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
+use crate::snapshot::Snapshots;
 
 /// What the engine is told at start.
 #[derive(Debug, Clone)]
@@ -70,6 +71,7 @@ pub(crate) struct Inner {
     pub(crate) keys: KeyCache,
     pub(crate) accesses: AccessCache,
     pub(crate) creates: Semaphore,
+    pub(crate) snapshots: Snapshots,
     pub(crate) pools: Pools,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
@@ -102,6 +104,7 @@ impl Engine {
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
+                snapshots: Snapshots::default(),
                 pools: Pools::new(config.pools.clone()),
                 config,
                 store,

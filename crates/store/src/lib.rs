@@ -30,7 +30,11 @@ mod pools;
 mod record;
 mod registries;
 mod sandboxes;
+<<<<<<< HEAD
 mod ssh_keys;
+=======
+mod snapshots;
+>>>>>>> main
 mod store;
 mod templates;
 mod url;
@@ -41,8 +45,14 @@ pub mod conformance;
 
 pub use error::StoreError;
 pub use record::{
+<<<<<<< HEAD
     AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord,
     SandboxFilter, SandboxRecord, SshKeyRecord, TemplateRecord,
+=======
+    Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord, SandboxFilter,
+    SandboxRecord, SnapshotFilter, SnapshotRecord, TemplateRecord,
+>>>>>>> main
 };
+pub use snapshots::SnapshotOutcome;
 pub use store::Store;
 pub use url::{InvalidUrl, StoreUrl};
