@@ -34,10 +34,6 @@ pub use pool::{Pool, PoolList, PoolOrigin, PutPool};
 pub use sandbox::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
 };
-<<<<<<< HEAD
-pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, ServerInfo};
-=======
 pub use snapshot::{CreateSnapshot, RemovedSnapshot, Snapshot, SnapshotList, TagSnapshot};
-pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, PortList, ServerInfo};
->>>>>>> main
+pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, ServerInfo};
 pub use template::{CreateTemplate, Template, TemplateList};

@@ -30,11 +30,8 @@ mod pools;
 mod record;
 mod registries;
 mod sandboxes;
-<<<<<<< HEAD
-mod ssh_keys;
-=======
 mod snapshots;
->>>>>>> main
+mod ssh_keys;
 mod store;
 mod templates;
 mod url;
@@ -45,13 +42,8 @@ pub mod conformance;
 
 pub use error::StoreError;
 pub use record::{
-<<<<<<< HEAD
     AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord,
-    SandboxFilter, SandboxRecord, SshKeyRecord, TemplateRecord,
-=======
-    Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord, SandboxFilter,
-    SandboxRecord, SnapshotFilter, SnapshotRecord, TemplateRecord,
->>>>>>> main
+    SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord, SshKeyRecord, TemplateRecord,
 };
 pub use snapshots::SnapshotOutcome;
 pub use store::Store;

@@ -6,11 +6,7 @@ use std::str::FromStr;
 
 use atoll_core::access::Target;
 use atoll_core::exec::{ExecState, Exit};
-<<<<<<< HEAD
-use atoll_core::id::{AccessId, ExecId, KeyId, SandboxId, SshKeyId, TemplateId};
-=======
-use atoll_core::id::{ExecId, KeyId, SandboxId, SnapshotId, TemplateId};
->>>>>>> main
+use atoll_core::id::{AccessId, ExecId, KeyId, SandboxId, SnapshotId, SshKeyId, TemplateId};
 use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::{CopyMethod, Manifest, Purpose, Reference, SnapshotState};
