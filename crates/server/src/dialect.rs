@@ -63,7 +63,7 @@ impl Host {
         self.prefix
     }
 
-    /// The ways to ports of sandboxes, and to files by links.
+    /// The ways to ports of sandboxes.
     #[must_use]
     pub fn ingress(&self) -> Ingress {
         Ingress { app: Arc::clone(&self.app) }

@@ -23,7 +23,6 @@ use tower::ServiceExt as _;
 
 use crate::config::ServerConfig;
 use crate::dialect::{Dialect, Mounts};
-use crate::ingress::Ingress;
 use crate::metrics::OpenConnection;
 use crate::routes;
 use crate::shared::{App, Shared};
@@ -80,12 +79,6 @@ impl Server {
     pub fn with_ssh(mut self, door: SshDoor) -> Self {
         self.ssh = Some(door);
         self
-    }
-
-    /// The ways to ports of sandboxes, for dialects.
-    #[must_use]
-    pub fn ingress(&self) -> Ingress {
-        Ingress { app: Arc::clone(&self.app) }
     }
 
     /// The routes, for a test or to be part of something larger.
