@@ -20,7 +20,7 @@ use crate::error::{Failure, Result};
 use crate::extras::{self, Extras, RunConfig};
 use crate::ids;
 use crate::proxy;
-use crate::request::{Caller, Json, Manage, Name, Query, Read, Root};
+use crate::request::{Caller, Exec, Json, Manage, Name, Query, Read, Root};
 use crate::snapshots;
 use crate::view::{self, Sandbox};
 
@@ -383,6 +383,30 @@ pub(crate) async fn status(
 ) -> Result<Json<Status>> {
     let (status, status_message) = view::status(&find(&host, &name)?);
     Ok(Json(Status { status, status_message }))
+}
+
+/// Makes sure that a sandbox can be used: whoever uses it has it wake by the same.
+pub(crate) async fn start(
+    _: Caller<Exec>,
+    root: Root,
+    State(host): State<Host>,
+    Name(name): Name,
+) -> Result<Json<Sandbox>> {
+    let id = find(&host, &name)?.id.to_string();
+    drop(host.engine().guest(&id).await.map_err(|error| Failure::control(&error))?);
+    Ok(Json(Sandbox::new(find(&host, &id)?, &root)))
+}
+
+/// Refuses to stop a sandbox: what runs in it would go on.
+pub(crate) async fn stop(
+    _: Caller<Manage>,
+    State(host): State<Host>,
+    Name(name): Name,
+) -> Result<StatusCode> {
+    let name = view::name(&find(&host, &name)?);
+    let why =
+        format!("sandbox '{name}' goes on: stopping is not supported by this server; delete it instead");
+    Err(Failure::new(StatusCode::NOT_IMPLEMENTED, "NotSupported", why))
 }
 
 /// A change. Absent fields stay as they are.

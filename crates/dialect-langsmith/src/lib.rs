@@ -91,6 +91,8 @@ fn routes(host: Host) -> Router {
         .route("/boxes", post(boxes::create).get(boxes::list))
         .route("/boxes/{name}", get(boxes::read).patch(boxes::update).delete(boxes::remove))
         .route("/boxes/{name}/status", get(boxes::status))
+        .route("/boxes/{name}/start", post(boxes::start))
+        .route("/boxes/{name}/stop", post(boxes::stop))
         .route("/boxes/{name}/snapshot", post(snapshots::capture))
         .route("/boxes/{name}/service-url", post(services::service))
         .route("/boxes/{name}/service-urls", get(services::services).delete(services::revoke))
