@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 mod egress;
 mod server;
 
-pub(crate) use egress::EgressArgs;
+pub(crate) use egress::{EgressArgs, NetCommand, read as read_policy};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
 
 use crate::terminal::DetachKeys;
@@ -86,6 +86,9 @@ pub(crate) enum Command {
     Extend(ExtendArgs),
     /// Show what a sandbox uses
     Metrics(SandboxArg),
+    /// What sandboxes do on the network
+    #[command(subcommand)]
+    Net(NetCommand),
     /// Images
     #[command(subcommand)]
     Image(ImageCommand),

@@ -22,6 +22,7 @@ mod follow;
 mod http;
 mod images;
 mod lines;
+mod network;
 mod resume;
 mod sandboxes;
 mod sse;

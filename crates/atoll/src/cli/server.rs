@@ -37,6 +37,16 @@ pub(crate) struct ServeArgs {
     /// Disks, network and user namespaces to keep ready for new sandboxes
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     pub(crate) ready: usize,
+    /// What a sandbox may reach when nobody says: off, on, or a file with a policy as JSON
+    #[arg(long, value_name = "off|on|FILE", default_value = "off")]
+    pub(crate) default_egress: String,
+    /// Proxy for every connection of sandboxes: socks5://… or http://[user:password@]host:port
+    /// [env: ATOLL_EGRESS_PROXY]
+    #[arg(long, value_name = "URL")]
+    pub(crate) egress_proxy: Option<String>,
+    /// Resolver for sandboxes' names, as ADDRESS:PORT (repeatable) [default: those of the host]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) resolver: Vec<std::net::SocketAddr>,
     /// Answer /metrics without a key
     #[arg(long)]
     pub(crate) metrics_public: bool,

@@ -1,12 +1,16 @@
 //! `atoll serve`: the server, in the foreground.
 
-use atoll_engine::NewKey;
+use std::path::Path;
+
+use atoll_core::policy::EgressPolicy;
+use atoll_egress::{GatewayConfig, UpstreamProxy};
+use atoll_engine::{EgressConfig, NewKey};
 use atoll_server::{Server, ServerConfig};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::ServeArgs;
+use crate::cli::{self, ServeArgs};
 use crate::config;
 use crate::daemon::{Daemon, DataDir, Limits, Telemetry};
 use crate::failure::{Failure, Result};
@@ -35,7 +39,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         .await
         .map_err(|error| Failure::io(format!("cannot listen on {}", args.listen), error))?;
     let address = listener.local_addr().map_err(|error| Failure::io("cannot listen", error))?;
-    let limits = Limits { sandboxes_max: args.sandboxes_max, ready: args.ready };
+    let limits = Limits { sandboxes_max: args.sandboxes_max, ready: args.ready, egress: egress(&args)? };
     let daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
     let key = daemon.first_key(args.new_key).await?;
 
@@ -60,6 +64,27 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
     daemon.engine.shutdown().await;
     telemetry.shutdown();
     Ok(())
+}
+
+/// What the server lets sandboxes reach, and how.
+fn egress(args: &ServeArgs) -> Result<EgressConfig> {
+    let default_policy = match args.default_egress.as_str() {
+        "off" => EgressPolicy::default(),
+        "on" => EgressPolicy::open(),
+        file => cli::read_policy(Path::new(file))?,
+    };
+    default_policy.validate("default-egress").map_err(Failure::Plain)?;
+    let upstream = match &args.egress_proxy {
+        Some(proxy) => Some(proxy.clone()),
+        None => config::egress_proxy()?,
+    };
+    let upstream = upstream
+        .map(|text| {
+            text.parse::<UpstreamProxy>().map_err(|why| Failure::Usage(format!("--egress-proxy: {why}")))
+        })
+        .transpose()?;
+    let gateway = GatewayConfig { resolvers: args.resolver.clone(), upstream, interceptor: None };
+    Ok(EgressConfig { default_policy, gateway })
 }
 
 fn announce(printer: Printer, args: &ServeArgs, url: &str, key: Option<&NewKey>) -> Result<()> {

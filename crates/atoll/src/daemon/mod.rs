@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use atoll_core::spec::{Caps, IsolationLevel};
 use atoll_core::{Code, Error};
-use atoll_engine::{Engine, KeyScope, NewKey};
+use atoll_engine::{EgressConfig, Engine, KeyScope, NewKey};
 use atoll_image::Images;
 use atoll_isolation::Isolation;
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
@@ -34,16 +34,17 @@ pub(crate) use telemetry::Telemetry;
 /// Network namespaces, disks and user namespaces that are kept ready.
 const READY_COUNT: usize = 8;
 
-/// How much a server keeps ready and allows.
+/// How much a server keeps ready and allows, and what it lets sandboxes reach.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
+    pub(crate) egress: EgressConfig,
     pub(crate) sandboxes_max: usize,
     pub(crate) ready: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sandboxes_max: 2000, ready: READY_COUNT }
+        Self { sandboxes_max: 2000, ready: READY_COUNT, egress: EgressConfig::default() }
     }
 }
 
@@ -113,6 +114,7 @@ impl Daemon {
             caps: Caps::default(),
             sandboxes_max: limits.sandboxes_max,
             creates_max: 2 * cores,
+            egress: limits.egress.clone(),
         };
         let engine = Engine::start(config, store, vault, images, drivers).await.map_err(Failure::Plain)?;
         let installation = dir.installation().to_owned();
