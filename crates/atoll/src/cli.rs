@@ -3,13 +3,16 @@
 use std::path::PathBuf;
 
 use atoll_api::Scope;
+use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
 use clap::{Args, Parser, Subcommand};
 
 mod egress;
+mod pool;
 mod server;
 
 pub(crate) use egress::{EgressArgs, NetCommand, read as read_policy};
+pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
 
 use crate::terminal::DetachKeys;
@@ -98,6 +101,9 @@ pub(crate) enum Command {
     /// Templates
     #[command(subcommand)]
     Template(TemplateCommand),
+    /// Warm pools: sandboxes that run before anybody asks
+    #[command(subcommand)]
+    Pool(PoolCommand),
     /// API keys
     #[command(subcommand)]
     Key(KeyCommand),
@@ -495,6 +501,9 @@ pub(crate) struct TemplateArgs {
     /// Delete sandboxes after this long without use
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) idle_timeout: Option<u64>,
+    /// Keep this many warm: COUNT, or MIN..MAX to follow demand
+    #[arg(long, value_name = "COUNT", value_parser = parse_pool)]
+    pub(crate) pool: Option<PoolSpec>,
 }
 
 #[derive(Debug, Subcommand)]

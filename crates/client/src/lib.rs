@@ -23,6 +23,7 @@ mod http;
 mod images;
 mod lines;
 mod network;
+mod pools;
 mod resume;
 mod sandboxes;
 mod sse;

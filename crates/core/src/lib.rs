@@ -11,6 +11,7 @@
 //! - [`network`]: what can be seen of a sandbox's network
 //! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`key`]: what an API key may do
+//! - [`pool`]: which waiting sandbox serves which request, and how many wait
 //! - [`exec`]: the exec state machine and how an exit is classified
 
 pub mod error;
@@ -20,6 +21,7 @@ pub mod key;
 pub mod limits;
 pub mod network;
 pub mod policy;
+pub mod pool;
 pub mod sandbox;
 pub mod secret;
 pub mod spec;

@@ -72,6 +72,14 @@ pub const STDIN_CHUNK_MAX_BYTES: usize = 1 << 20;
 pub const EXECS_RUNNING_MAX_COUNT: usize = 512;
 /// Ended execs that one sandbox keeps; the oldest go first, with their output.
 pub const EXECS_KEPT_MAX_COUNT: usize = 10_000;
+/// Most members of one warm pool.
+pub const POOL_MAX_COUNT: u32 = 1000;
+/// Least age at which a pool may replace its members, milliseconds.
+pub const POOL_AGE_MIN_MS: u64 = 1000;
+/// What a member of a pool is taken to need at least, bytes: its agent, and what the kernel keeps for it.
+pub const POOL_MEMBER_MIN_BYTES: u64 = 8 << 20;
+/// Most warm pools that can be set up by name.
+pub const POOLS_MAX_COUNT: usize = 256;
 /// Most egress rules of one sandbox.
 pub const EGRESS_RULES_MAX_COUNT: usize = 512;
 /// Longest name of an egress rule, bytes.

@@ -15,9 +15,10 @@ mod telemetry;
 
 use std::sync::Arc;
 
+use atoll_core::pool::PoolSpec;
 use atoll_core::spec::{Caps, IsolationLevel};
 use atoll_core::{Code, Error};
-use atoll_engine::{EgressConfig, Engine, KeyScope, NewKey};
+use atoll_engine::{EgressConfig, Engine, KeyScope, NewKey, PoolConfig};
 use atoll_image::Images;
 use atoll_isolation::Isolation;
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
@@ -40,11 +41,20 @@ pub(crate) struct Limits {
     pub(crate) egress: EgressConfig,
     pub(crate) sandboxes_max: usize,
     pub(crate) ready: usize,
+    pub(crate) pools: Vec<(String, PoolSpec)>,
+    /// Memory that pools may take, bytes; none without.
+    pub(crate) pool_memory: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sandboxes_max: 2000, ready: READY_COUNT, egress: EgressConfig::default() }
+        Self {
+            sandboxes_max: 2000,
+            ready: READY_COUNT,
+            pools: Vec::new(),
+            pool_memory: 0,
+            egress: EgressConfig::default(),
+        }
     }
 }
 
@@ -115,6 +125,11 @@ impl Daemon {
             sandboxes_max: limits.sandboxes_max,
             creates_max: 2 * cores,
             egress: limits.egress.clone(),
+            pools: PoolConfig {
+                memory_bytes: limits.pool_memory,
+                fillers: cores,
+                images: limits.pools.clone(),
+            },
         };
         let engine = Engine::start(config, store, vault, images, drivers).await.map_err(Failure::Plain)?;
         let installation = dir.installation().to_owned();
