@@ -10,6 +10,7 @@ mod image;
 mod key;
 mod pool;
 mod sandbox;
+mod snapshot;
 mod system;
 mod template;
 
@@ -19,7 +20,8 @@ pub use exec::{
     OutputChunk, OutputFrame, OutputPage, Resize, SignalExec, StdinWritten,
 };
 pub use file::{
-    Chmod, FileEntry, FileKind, FileList, FileWritten, Mkdir, MoveFile, WatchChange, WatchMessage,
+    Chmod, FileEntry, FileKind, FileList, FileWritten, FindFiles, FoundFile, FoundFiles, Mkdir, MoveFile,
+    WatchChange, WatchMessage,
 };
 pub use image::{
     Image, ImageList, ImageProgress, LayerPhase, PruneResult, PullImage, RegistryCredentials, RegistryEntry,
@@ -30,5 +32,6 @@ pub use pool::{Pool, PoolList, PoolOrigin, PutPool};
 pub use sandbox::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
 };
+pub use snapshot::{CreateSnapshot, RemovedSnapshot, Snapshot, SnapshotList, TagSnapshot};
 pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, PortList, ServerInfo};
 pub use template::{CreateTemplate, Template, TemplateList};

@@ -29,6 +29,7 @@ mod pools;
 mod record;
 mod registries;
 mod sandboxes;
+mod snapshots;
 mod store;
 mod templates;
 mod url;
@@ -40,7 +41,8 @@ pub mod conformance;
 pub use error::StoreError;
 pub use record::{
     Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord, SandboxFilter,
-    SandboxRecord, TemplateRecord,
+    SandboxRecord, SnapshotFilter, SnapshotRecord, TemplateRecord,
 };
+pub use snapshots::SnapshotOutcome;
 pub use store::Store;
 pub use url::{InvalidUrl, StoreUrl};

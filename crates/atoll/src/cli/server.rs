@@ -51,6 +51,10 @@ pub(crate) struct ServeArgs {
     /// Resolver for sandboxes' names, as ADDRESS:PORT (repeatable) [default: those of the host]
     #[arg(long, value_name = "ADDR")]
     pub(crate) resolver: Vec<std::net::SocketAddr>,
+    /// Largest size of the pool for disks and snapshots, where the data directory's file system cannot clone
+    /// files [default: what is free on it]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) storage_size: Option<u64>,
     /// Keep sandboxes of this image running before anybody asks, as IMAGE=COUNT or IMAGE=MIN..MAX (repeatable)
     #[arg(long, value_name = "IMAGE=COUNT", value_parser = parse_image_pool)]
     pub(crate) pool: Vec<(String, PoolSpec)>,
