@@ -47,7 +47,6 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(sandboxes::create_sandboxes))
         .routes(routes!(sandboxes::get_sandbox, sandboxes::update_sandbox, sandboxes::delete_sandbox))
         .routes(routes!(sandboxes::get_metrics))
-        .routes(routes!(sandboxes::list_ports))
         .routes(routes!(network::get_network))
         .routes(routes!(access::list_ports))
         .routes(routes!(access::create_access, access::list_accesses))
