@@ -21,6 +21,7 @@
 
 mod clock;
 mod create;
+mod egress;
 mod engine;
 mod errors;
 mod exec;
@@ -37,6 +38,8 @@ mod sandbox;
 mod snapshot;
 mod templates;
 
+pub use atoll_egress::Stats as EgressStats;
+pub use egress::EgressConfig;
 pub use engine::{Caller, Config, Engine, Stats};
 pub use errors::guest_error;
 pub use exec::{ExecView, OutputEvent, OutputReader};
