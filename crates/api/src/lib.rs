@@ -12,6 +12,7 @@ mod key;
 mod pool;
 mod sandbox;
 mod snapshot;
+mod ssh;
 mod system;
 mod template;
 
@@ -35,5 +36,6 @@ pub use sandbox::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
 };
 pub use snapshot::{CreateSnapshot, RemovedSnapshot, Snapshot, SnapshotList, TagSnapshot};
+pub use ssh::{CreateSshKey, SshInfo, SshKey, SshKeyList};
 pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, ServerInfo};
 pub use template::{CreateTemplate, Template, TemplateList};

@@ -8,11 +8,15 @@ use atoll_core::sandbox::SandboxState;
 use clap::{Args, Parser, Subcommand};
 
 mod egress;
+mod ingress;
 mod pool;
 mod server;
 mod snapshot;
 
 pub(crate) use egress::{EgressArgs, NetCommand, read as read_policy};
+pub(crate) use ingress::{
+    Forward, LinkArgs, PortCommand, PortUrlArgs, Reverse, SshArgs, SshKeyCommand, TunnelArgs,
+};
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
 pub(crate) use snapshot::SnapshotCommand;
@@ -112,6 +116,21 @@ pub(crate) enum Command {
     /// API keys
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Ports of a sandbox, and links to them
+    #[command(subcommand)]
+    Port(PortCommand),
+    /// Reach ports of a sandbox on this machine, or show local ports in it
+    Tunnel(TunnelArgs),
+    /// Print a link to a file of a sandbox
+    Link(LinkArgs),
+    /// Log in to a sandbox with ssh
+    Ssh(SshArgs),
+    /// The bytes of an SSH connection on standard input and output
+    #[command(hide = true)]
+    SshProxy,
+    /// SSH keys
+    #[command(subcommand)]
+    SshKey(SshKeyCommand),
     /// Show what the server is
     Info,
     /// Show what this host enforces, or what is left over on it

@@ -97,12 +97,17 @@ pub(crate) fn no_color() -> bool {
 }
 
 fn file_path() -> Option<PathBuf> {
+    state_dir().map(|dir| dir.join("config.toml"))
+}
+
+/// Where this program keeps what is the user's.
+pub(crate) fn state_dir() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
     let base = match set("XDG_CONFIG_HOME") {
         Some(base) => PathBuf::from(base),
         None => PathBuf::from(set("HOME")?).join(".config"),
     };
-    Some(base.join("atoll/config.toml"))
+    Some(base.join("atoll"))
 }
 
 /// Reads everything.

@@ -29,6 +29,7 @@ mod resume;
 mod sandboxes;
 mod snapshots;
 mod sse;
+mod ssh;
 mod system;
 mod templates;
 mod websocket;

@@ -396,6 +396,8 @@ message! {
         #[prost(string, tag = "1")] pub user: String,
         /// As in [`Dial`].
         #[prost(uint32, tag = "2")] pub window_bytes: u32,
+        /// Where relative paths begin; empty, or missing inside, for the user's home.
+        #[prost(string, tag = "3")] pub cwd: String,
     }
     /// Lists listening TCP ports (`ports`).
     ListPorts {}

@@ -53,6 +53,11 @@ impl<S> Caller<S> {
         EngineCaller { key: Some(self.key.id.clone()) }
     }
 
+    /// The key itself.
+    pub(crate) const fn key(&self) -> &VerifiedKey {
+        &self.key
+    }
+
     /// Whether the key may do more than the route needs.
     pub(crate) fn has(&self, scope: Scope) -> bool {
         self.key.scope >= scope

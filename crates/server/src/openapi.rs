@@ -26,6 +26,7 @@ use crate::routes;
     tags(
         (name = "sandboxes", description = "Isolated computers"),
         (name = "ports", description = "Ports of a sandbox, and who may reach them from outside"),
+        (name = "ssh", description = "SSH keys, and where SSH clients connect"),
         (name = "execs", description = "Commands in a sandbox: durable, with their output"),
         (name = "files", description = "Files in a sandbox"),
         (name = "snapshots", description = "Disks of sandboxes at one moment, to make sandboxes from"),

@@ -73,6 +73,9 @@ pub(crate) struct ServeArgs {
     /// Address under which clients reach the server, if it is behind a proxy, such as https://atoll.example.com
     #[arg(long, value_name = "URL", value_parser = parse_public_url)]
     pub(crate) public_url: Option<PublicUrl>,
+    /// Do not let SSH clients in; otherwise they come to the same port
+    #[arg(long)]
+    pub(crate) no_ssh: bool,
     /// What to log: a level, or rules such as 'warn,atoll_engine=debug'
     #[arg(long, value_name = "RULES", default_value = "info")]
     pub(crate) log: String,

@@ -7,13 +7,16 @@ mod image;
 mod key;
 mod net;
 mod pool;
+mod port;
 mod registry;
 mod run;
 mod sandbox;
 mod serve;
 mod snapshot;
+mod ssh;
 mod system;
 mod template;
+mod tunnel;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -112,6 +115,12 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Snapshot(command) => snapshot::snapshot(client, printer, command).await,
         Command::Pool(command) => pool::pool(client, printer, command).await,
         Command::Key(command) => key::key(client, printer, command).await,
+        Command::Port(command) => port::port(client, printer, command).await,
+        Command::Tunnel(args) => Box::pin(tunnel::tunnel(client, printer, args)).await,
+        Command::Link(args) => port::link(client, printer, args).await,
+        Command::Ssh(args) => return ssh::ssh(client, printer, args).await,
+        Command::SshProxy => ssh::proxy(client).await,
+        Command::SshKey(command) => ssh::ssh_key(client, printer, command).await,
         Command::Info => system::info(client, printer).await,
         // Need no server to talk to and were dealt with.
         Command::Completions { shell } => completions(shell),

@@ -1,13 +1,15 @@
 //! `atoll serve`: the server, in the foreground.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use atoll_core::Code;
 use atoll_core::policy::EgressPolicy;
 use atoll_egress::{GatewayConfig, UpstreamProxy};
 use atoll_engine::{EgressConfig, NewKey};
 use atoll_isolation_storage::PoolSize;
-use atoll_server::{Server, ServerConfig};
+use atoll_server::{Server, ServerConfig, Ssh, SshDoor};
+use atoll_ssh::SshServer;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -62,7 +64,10 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
     server_config.hosts.clone_from(&args.host);
     server_config.ports_domain.clone_from(&args.ports_domain);
     server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
-    let server = Server::new(daemon.engine.clone(), server_config, &[atoll_dialect_langsmith::DIALECT]);
+    let mut server = Server::new(daemon.engine.clone(), server_config, &[atoll_dialect_langsmith::DIALECT]);
+    if !args.no_ssh {
+        server = server.with_ssh(ssh(&daemon, &args.data_dir)?);
+    }
 
     announce(printer, &args, &format!("http://{address}"), key.as_ref())?;
     notify(sd_notify::NotifyState::Ready);
@@ -115,6 +120,18 @@ fn half_of_memory() -> Result<u64> {
             "/proc/meminfo does not say how much memory there is: give --pool-memory",
         )
     })
+}
+
+/// The way for SSH clients.
+fn ssh(daemon: &Daemon, data_dir: &Path) -> Result<Ssh> {
+    let server = SshServer::open(daemon.engine.clone(), &data_dir.join("ssh_host_ed25519_key"))
+        .map_err(|error| Failure::plain(Code::Internal, crate::failure::chain(&error)))?;
+    let host_key = server.host_key().to_owned();
+    let door: SshDoor = Arc::new(move |stream, peer, stop| {
+        let server = server.clone();
+        Box::pin(async move { server.serve(stream, peer, stop).await })
+    });
+    Ok(Ssh { door, host_key })
 }
 
 fn announce(printer: Printer, args: &ServeArgs, url: &str, key: Option<&NewKey>) -> Result<()> {

@@ -3,6 +3,7 @@
 mod idle;
 mod latency;
 mod load;
+mod ports;
 mod streams;
 
 use std::time::{Duration, Instant};
@@ -32,6 +33,8 @@ pub(crate) enum Case {
     Stdout,
     /// A large file, up and down
     Files,
+    /// Requests to a port of a sandbox
+    Ports,
     /// Many sandboxes that do nothing
     Idle,
     /// Other programs
@@ -64,6 +67,7 @@ pub(crate) async fn run(bench: &Bench<'_>, only: &[Case], report: &mut Report) -
             Case::Cycles => load::cycles(bench, report).await?,
             Case::Stdout => streams::stdout(bench, report).await?,
             Case::Files => streams::files(bench, report).await?,
+            Case::Ports => ports::ports(bench, report).await?,
             Case::Idle => idle::idle(bench, report).await?,
             Case::Peers => peers::run(report)?,
         }

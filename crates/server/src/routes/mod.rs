@@ -17,6 +17,7 @@ mod pull;
 mod registries;
 mod sandboxes;
 mod snapshots;
+mod ssh;
 mod stdin;
 mod system;
 mod templates;
@@ -53,6 +54,10 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(access::revoke_access))
         .routes(routes!(access::download_file))
         .routes(routes!(tunnel::open_tunnel))
+        .routes(routes!(ssh::get_ssh))
+        .routes(routes!(ssh::connect_ssh))
+        .routes(routes!(ssh::add_ssh_key, ssh::list_ssh_keys))
+        .routes(routes!(ssh::remove_ssh_key))
         .routes(routes!(execs::create_exec, execs::list_execs))
         .routes(routes!(execs::get_exec, execs::kill_exec))
         .routes(routes!(output::get_output))
