@@ -6,8 +6,10 @@ use atoll_api::Scope;
 use atoll_core::sandbox::SandboxState;
 use clap::{Args, Parser, Subcommand};
 
+mod secret;
 mod server;
 
+pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
 
 use crate::terminal::DetachKeys;
@@ -93,6 +95,9 @@ pub(crate) enum Command {
     /// Templates
     #[command(subcommand)]
     Template(TemplateCommand),
+    /// Values that sandboxes use and never see
+    #[command(subcommand)]
+    Secret(SecretCommand),
     /// API keys
     #[command(subcommand)]
     Key(KeyCommand),

@@ -118,6 +118,11 @@ id_type!(
     KeyId, "ky", "API key", Code::KeyNotFound
 );
 
+id_type!(
+    /// One secret, whatever it is called.
+    SecretId, "sc", "secret", Code::SecretNotFound
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,6 +7,7 @@
 //! - [`error`]: the one error the product speaks, by machine-readable code
 //! - [`limits`]: a limit on everything, named
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
+//! - [`policy`]: what a sandbox may do on the network; injection rules
 //! - [`sandbox`]: the sandbox state machine and admission
 //! - [`key`]: what an API key may do
 //! - [`exec`]: the exec state machine and how an exit is classified
@@ -16,6 +17,7 @@ pub mod exec;
 pub mod id;
 pub mod key;
 pub mod limits;
+pub mod policy;
 pub mod sandbox;
 pub mod secret;
 pub mod spec;

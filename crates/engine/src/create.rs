@@ -26,6 +26,7 @@ impl Engine {
         let (record, plan) = self.plan(&draft, caller).await?;
         let shared = SandboxShared::new(record, &self.inner)?;
         self.inner.enter(&shared, true)?;
+        self.inner.secrets.hold(&shared.id, draft.secrets);
         sandbox::spawn(&self.inner, &shared, Origin::Create(plan));
         shared.made().await
     }

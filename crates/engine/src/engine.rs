@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::clock;
 use crate::errors::{isolation_error, store_error};
 use crate::keys::KeyCache;
+use crate::secrets::Secrets;
 use crate::sandbox::SandboxShared;
 
 /// What the engine is told at start.
@@ -64,6 +65,7 @@ pub(crate) struct Inner {
     pub(crate) images: Images,
     pub(crate) drivers: BTreeMap<IsolationLevel, Arc<dyn Isolation>>,
     pub(crate) keys: KeyCache,
+    pub(crate) secrets: Secrets,
     pub(crate) creates: Semaphore,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
@@ -92,6 +94,7 @@ impl Engine {
         drivers: Vec<Arc<dyn Isolation>>,
     ) -> Result<Self> {
         let keys = KeyCache::load(&store).await?;
+        let secrets = Secrets::load(&store).await?;
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
@@ -101,12 +104,15 @@ impl Engine {
                 images,
                 drivers: drivers.into_iter().map(|driver| (driver.level(), driver)).collect(),
                 keys,
+                secrets,
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
                 draining: CancellationToken::new(),
                 table: Mutex::default(),
             }),
         };
+        engine.inner.continue_rotation().await?;
+        engine.start_recorder();
         engine.recover().await?;
         Ok(engine)
     }
@@ -243,6 +249,7 @@ impl Inner {
 
     /// Takes a sandbox out.
     pub(crate) fn leave(&self, id: &SandboxId) {
+        self.secrets.forget(id);
         let mut table = self.table();
         if let Some(sandbox) = table.by_id.remove(id)
             && let Some(name) = &sandbox.record().name

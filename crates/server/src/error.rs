@@ -83,6 +83,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::ImageNotFound
         | Code::KeyNotFound
         | Code::RegistryNotFound
+        | Code::SecretNotFound
         | Code::FileNotFound => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::NameTaken

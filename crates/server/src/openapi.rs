@@ -29,6 +29,7 @@ use crate::routes;
         (name = "files", description = "Files in a sandbox"),
         (name = "templates", description = "Named, versioned recipes for sandboxes"),
         (name = "images", description = "OCI images and where they come from"),
+        (name = "secrets", description = "Values that sandboxes use and never see"),
         (name = "keys", description = "API keys"),
         (name = "system", description = "The server itself"),
     )

@@ -1,4 +1,4 @@
-//! What must survive: sandboxes, execs, templates, API keys, registry credentials.
+//! What must survive: sandboxes, execs, templates, API keys, registry credentials, secrets.
 //!
 //! Only this crate knows SQL. The same text runs on SQLite (the default, embedded in the process)
 //! and on PostgreSQL; the module `db` is the whole difference between them. Nothing here
@@ -28,6 +28,7 @@ mod keys;
 mod record;
 mod registries;
 mod sandboxes;
+mod secrets;
 mod store;
 mod templates;
 mod url;
@@ -41,5 +42,6 @@ pub use record::{
     Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, RegistryRecord, SandboxFilter,
     SandboxRecord, TemplateRecord,
 };
+pub use secrets::{SealedAt, SealedValue, SecretRecord, SecretUse, SecretVersion};
 pub use store::Store;
 pub use url::{InvalidUrl, StoreUrl};

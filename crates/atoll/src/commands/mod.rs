@@ -8,6 +8,7 @@ mod key;
 mod registry;
 mod run;
 mod sandbox;
+mod secret;
 mod serve;
 mod system;
 mod template;
@@ -105,6 +106,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Image(command) => image::image(client, printer, command).await,
         Command::Registry(command) => registry::registry(client, printer, command).await,
         Command::Template(command) => template::template(client, printer, command).await,
+        Command::Secret(command) => secret::secret(client, printer, command).await,
         Command::Key(command) => key::key(client, printer, command).await,
         Command::Info => system::info(client, printer).await,
         // Need no server to talk to and were dealt with.

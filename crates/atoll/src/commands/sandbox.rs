@@ -35,6 +35,7 @@ pub(super) fn request(args: SandboxArgs) -> CreateSandbox {
         workdir: args.workdir,
         ttl_ms: args.ttl,
         idle_timeout_ms: args.idle_timeout,
+        secrets: std::collections::BTreeMap::new(),
     }
 }
 
@@ -141,6 +142,7 @@ pub(super) async fn update(client: &Client, printer: Printer, args: UpdateArgs) 
         ttl_ms: args.ttl.map(|lifetime| lifetime.0),
         idle_timeout_ms: args.idle_timeout.map(|lifetime| lifetime.0),
         resources: limits(&args.limits, None),
+        secrets: std::collections::BTreeMap::new(),
     };
     if update == UpdateSandbox::default() {
         return Err(Failure::Usage(

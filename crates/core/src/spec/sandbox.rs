@@ -9,8 +9,9 @@ use super::template::TemplateSpec;
 use crate::error::{Code, Error, Result};
 use crate::limits::{
     CPU_MAX_MILLIS, CPU_MIN_MILLIS, DISK_MAX_BYTES, DISK_MIN_BYTES, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES,
-    PIDS_MAX, PIDS_MIN,
+    PIDS_MAX, PIDS_MIN, SECRETS_PRIVATE_MAX_COUNT,
 };
+use crate::secret::Secret;
 
 /// How strongly a sandbox is cut off. Recorded with the sandbox and never silently downgraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -161,6 +162,8 @@ pub struct SandboxDraft {
     pub ttl_ms: Option<u64>,
     /// Delete it after this long without a running exec or a request.
     pub idle_timeout_ms: Option<u64>,
+    /// Secrets for this sandbox alone, by name.
+    pub secrets: BTreeMap<String, Secret>,
 }
 
 /// What will be made, complete. Kept by the store.
@@ -187,6 +190,18 @@ pub struct SandboxSpec {
 
 /// Search path of a sandbox whose image does not set one.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Checks names and sizes of secrets that are given with a sandbox. No error repeats a value.
+fn secrets(values: &BTreeMap<String, Secret>) -> Result<()> {
+    if values.len() > SECRETS_PRIVATE_MAX_COUNT {
+        return Err(Error::invalid("secrets", format_args!("more than {SECRETS_PRIVATE_MAX_COUNT}")));
+    }
+    for (name, value) in values {
+        crate::policy::secret_name("secrets", name)?;
+        crate::policy::secret_value(&format!("secrets.{name}"), value)?;
+    }
+    Ok(())
+}
 
 impl SandboxDraft {
     /// Checks the form of everything that does not need a look-up, so that bad input is refused
@@ -218,7 +233,7 @@ impl SandboxDraft {
         if let Some(ms) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
         }
-        Ok(())
+        secrets(&self.secrets)
     }
 
     /// The image this draft means, given its template.
@@ -294,6 +309,8 @@ pub struct SandboxUpdate {
     pub idle_timeout_ms: Option<Option<u64>>,
     /// New limits. The disk's cannot change.
     pub resources: ResourcesDraft,
+    /// New values for secrets of this sandbox alone, by name.
+    pub secrets: BTreeMap<String, Secret>,
 }
 
 impl SandboxUpdate {
@@ -311,6 +328,7 @@ impl SandboxUpdate {
         if let Some(Some(ms)) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
         }
+        secrets(&self.secrets)?;
         let resources = self.resources.over(current);
         resources.validate(caps)?;
         if resources.disk_bytes != current.disk_bytes {

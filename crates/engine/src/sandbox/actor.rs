@@ -107,6 +107,7 @@ impl Actor {
             .await
             .or(Err(Error::new(Code::ShuttingDown, "the server is shutting down")))?;
         inner.store.insert_sandbox(&self.record).await.map_err(store_error)?;
+        inner.store_held_secrets(&self.record).await?;
         fail::fail_point!("engine.create.journalled");
         self.shared.driver().create(plan).await.map_err(|error| isolation_error(&error))?;
         fail::fail_point!("engine.create.isolated");
@@ -263,6 +264,7 @@ impl Actor {
         if let Some(idle) = update.idle_timeout_ms {
             next.spec.idle_timeout_ms = idle;
         }
+        self.inner.put_private_secrets(&next, &update.secrets).await?;
         if resources != next.spec.resources {
             if self.record.state != SandboxState::Running {
                 return Err(Error::new(Code::InvalidState, "limits can only change while the sandbox runs"));

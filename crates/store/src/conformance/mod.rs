@@ -9,6 +9,7 @@
 mod execs;
 mod others;
 mod sandboxes;
+mod secrets;
 
 use std::collections::BTreeMap;
 
@@ -53,6 +54,10 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         others::racing_templates_get_distinct_versions,
         others::keys,
         others::registries,
+        secrets::versions,
+        secrets::those_of_a_sandbox_go_with_it,
+        secrets::sealed_values_change_where_they_are,
+        secrets::uses,
     );
 }
 
