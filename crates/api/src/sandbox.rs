@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::secret::Secret;
 use atoll_core::spec::{IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate};
@@ -50,6 +51,9 @@ pub struct CreateSandbox {
     #[serde(skip_serializing_if = "BTreeMap::is_empty", serialize_with = "crate::secret::reveal_all")]
     #[schema(value_type = BTreeMap<String, String>)]
     pub secrets: BTreeMap<String, Secret>,
+    /// What it may reach; the template's, or the server's default, when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressPolicy>,
 }
 
 impl From<CreateSandbox> for SandboxDraft {
@@ -67,6 +71,7 @@ impl From<CreateSandbox> for SandboxDraft {
             ttl_ms: request.ttl_ms,
             idle_timeout_ms: request.idle_timeout_ms,
             secrets: request.secrets,
+            egress: request.egress,
         }
     }
 }
@@ -107,6 +112,9 @@ pub struct Sandbox {
     pub expires_at_ms: Option<u64>,
     /// See [`CreateSandbox::idle_timeout_ms`].
     pub idle_timeout_ms: Option<u64>,
+    /// What it may reach.
+    #[serde(default)]
+    pub egress: EgressPolicy,
     /// When it was last used.
     pub last_active_at_ms: u64,
     /// Id of the key that made it.
@@ -150,6 +158,9 @@ pub struct UpdateSandbox {
     #[serde(skip_serializing_if = "BTreeMap::is_empty", serialize_with = "crate::secret::reveal_all")]
     #[schema(value_type = BTreeMap<String, String>)]
     pub secrets: BTreeMap<String, Secret>,
+    /// Replaces what it may reach, at once: connections that are no longer allowed are cut.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressPolicy>,
 }
 
 impl From<UpdateSandbox> for SandboxUpdate {
@@ -160,6 +171,8 @@ impl From<UpdateSandbox> for SandboxUpdate {
             idle_timeout_ms: request.idle_timeout_ms,
             resources: request.resources,
             secrets: request.secrets,
+            egress: request.egress,
+            asked_by: None,
         }
     }
 }

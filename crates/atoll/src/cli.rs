@@ -6,9 +6,12 @@ use atoll_api::Scope;
 use atoll_core::sandbox::SandboxState;
 use clap::{Args, Parser, Subcommand};
 
+mod egress;
+mod inject;
 mod secret;
 mod server;
 
+pub(crate) use egress::EgressArgs;
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
 
@@ -80,7 +83,7 @@ pub(crate) enum Command {
     Kill(KillArgs),
     /// Show everything about a sandbox or one of its commands, as JSON
     Inspect(InspectArgs),
-    /// Change labels, lifetime or limits of a sandbox
+    /// Change labels, lifetime, limits or network of a sandbox
     Update(UpdateArgs),
     /// Let a sandbox live for a time from now
     Extend(ExtendArgs),
@@ -161,6 +164,8 @@ pub(crate) struct SandboxArgs {
     /// Delete it after this long without use, such as 30m
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) idle_timeout: Option<u64>,
+    #[command(flatten)]
+    pub(crate) egress: EgressArgs,
 }
 
 /// How to be attached to a command.
@@ -358,6 +363,8 @@ pub(crate) struct UpdateArgs {
     pub(crate) idle_timeout: Option<Lifetime>,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
+    #[command(flatten)]
+    pub(crate) egress: EgressArgs,
     /// Sandbox, by id or name
     pub(crate) sandbox: String,
 }
@@ -480,6 +487,8 @@ pub(crate) struct TemplateArgs {
     pub(crate) user: Option<String>,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
+    #[command(flatten)]
+    pub(crate) egress: EgressArgs,
     /// Writable disk, such as 10GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) disk: Option<u64>,

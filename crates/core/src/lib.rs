@@ -9,6 +9,7 @@
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
 //! - [`policy`]: what a sandbox may do on the network; injection rules
 //! - [`sandbox`]: the sandbox state machine and admission
+//! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`key`]: what an API key may do
 //! - [`exec`]: the exec state machine and how an exit is classified
 

@@ -1,5 +1,6 @@
 //! Making a sandbox: from what was asked to a record, then to the actor that runs the saga.
 
+use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{ImageDefaults, SandboxDraft, SandboxSpec, TemplateSpec};
 use atoll_core::{Code, Error, Result};
@@ -61,7 +62,7 @@ impl Engine {
             resources: spec.resources,
             hostname: draft.name.clone().unwrap_or_else(|| id.to_string()),
         };
-        let record = SandboxRecord {
+        let mut record = SandboxRecord {
             id,
             name: draft.name.clone(),
             state: SandboxState::Creating,
@@ -75,6 +76,9 @@ impl Engine {
             last_active_ms: created_ms,
             generation: 1,
         };
+        let mut egress = record.spec.egress.clone();
+        inner.prepare_rules(&record, caller, &mut egress, &EgressPolicy::default(), &draft.secrets)?;
+        record.spec.egress = egress;
         Ok((record, plan))
     }
 }

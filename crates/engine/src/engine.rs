@@ -33,6 +33,17 @@ pub struct Config {
     pub sandboxes_max: usize,
     /// Most sandboxes being made at once; more wait. About twice the number of cores.
     pub creates_max: usize,
+    /// Whom sandboxes must trust whose connections the gateway looks into.
+    pub trust: Trust,
+}
+
+/// Whom sandboxes must trust whose connections the gateway looks into.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trust {
+    /// The certificate of the gateway's authority, PEM; nobody when empty.
+    pub ca_pem: String,
+    /// Public authorities, PEM, for images that have none.
+    pub roots_pem: String,
 }
 
 /// Who asks, for the record.

@@ -19,6 +19,7 @@
 //! `recovery` module reads rows (what is intended) and drivers (what is there) and makes them agree:
 //! the same code that a clean start runs.
 
+mod authority;
 mod clock;
 mod create;
 mod engine;
@@ -35,11 +36,12 @@ mod sandbox;
 mod secrets;
 mod templates;
 
-pub use engine::{Caller, Config, Engine, Stats};
+pub use engine::{Caller, Config, Engine, Stats, Trust};
 pub use errors::guest_error;
 pub use exec::{ExecView, OutputEvent, OutputReader};
 pub use keys::{KeyScope, NewKey, VerifiedKey};
 pub use log::{Extent, Piece, READ_MAX_BYTES};
 pub use query::{ExecQuery, SandboxQuery};
 pub use sandbox::{GuestLease, SandboxMetrics};
-pub use secrets::{OpenSecret, SecretDraft, SecretUsed, UseQuery};
+pub use authority::open as open_authority;
+pub use secrets::{SecretDoor, SecretDraft, UseQuery};

@@ -35,5 +35,6 @@ mod net;
 mod operations;
 mod sys;
 mod system;
+mod trust;
 mod users;
 mod watch;

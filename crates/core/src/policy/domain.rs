@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result, shorten};
 
 /// Longest name, bytes, without its final dot.
-pub const HOST_NAME_MAX_BYTES: usize = 253;
+const HOST_NAME_MAX_BYTES: usize = 253;
 /// Longest label of a name, bytes.
-pub const LABEL_MAX_BYTES: usize = 63;
+const LABEL_MAX_BYTES: usize = 63;
 
 /// A DNS name: lower case, without final dot, made of letters, digits, hyphens and underscores.
 ///
@@ -154,7 +154,8 @@ mod tests {
         assert_eq!(name("_acme.x-1.de").as_str(), "_acme.x-1.de");
         assert!(format!("{}.de", "a".repeat(63)).parse::<HostName>().is_ok());
         let long = format!("{}.de", "a".repeat(64));
-        let bad = ["", ".", "a..b", "-a.de", "a-.de", "a b", "ü.de", "1.2.3.4", "127.1", "0x7f.1", "1", "a.0x1"];
+        let bad =
+            ["", ".", "a..b", "-a.de", "a-.de", "a b", "ü.de", "1.2.3.4", "127.1", "0x7f.1", "1", "a.0x1"];
         for bad in bad.into_iter().chain([long.as_str()]) {
             assert!(bad.parse::<HostName>().is_err(), "{bad}");
         }

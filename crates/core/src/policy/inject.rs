@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::EgressPolicy;
 use super::domain::{DomainPattern, HostName};
 use super::secret::{SecretRef, Template};
 use crate::error::{Error, Result, shorten};
@@ -390,10 +391,33 @@ pub fn fill_placeholders<E>(
     Ok(())
 }
 
-/// The variables that rules put into every command. An earlier rule wins.
+/// Where a sandbox finds the certificates of the gateway's authority alone.
+pub const CA_FILE: &str = "/etc/atoll/ca.pem";
+/// Where it finds them together with the public ones.
+pub const CA_BUNDLE_FILE: &str = "/etc/atoll/ca-bundle.pem";
+/// Variables by which programs are told what to trust in place of their own list.
+const BUNDLE_VARIABLES: [&str; 8] = [
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "PIP_CERT",
+    "CARGO_HTTP_CAINFO",
+    "AWS_CA_BUNDLE",
+    "NIX_SSL_CERT_FILE",
+];
+/// Variables by which programs are told what to trust besides their own list.
+const EXTRA_VARIABLES: [&str; 2] = ["NODE_EXTRA_CA_CERTS", "DENO_CERT"];
+
+/// The variables that rules put into every command, and those that make programs trust the gateway, where it
+/// looks inside. An earlier rule wins.
 #[must_use]
-pub fn env(rules: &[InjectRule]) -> BTreeMap<String, String> {
+pub fn env(policy: &EgressPolicy) -> BTreeMap<String, String> {
     let mut env = BTreeMap::new();
+    if !policy.looks_inside() {
+        return env;
+    }
+    let rules = &policy.inject;
     for rule in rules {
         for (name, value) in &rule.env {
             env.entry(name.clone()).or_insert_with(|| value.clone());
@@ -402,6 +426,11 @@ pub fn env(rules: &[InjectRule]) -> BTreeMap<String, String> {
             if let (Some(name), Some(value)) = (&placeholder.env, &placeholder.value) {
                 env.entry(name.clone()).or_insert_with(|| value.clone());
             }
+        }
+    }
+    for (names, file) in [(&BUNDLE_VARIABLES[..], CA_BUNDLE_FILE), (&EXTRA_VARIABLES[..], CA_FILE)] {
+        for name in names {
+            env.entry((*name).to_owned()).or_insert_with(|| file.to_owned());
         }
     }
     env
@@ -517,7 +546,9 @@ mod tests {
             Ok::<_, ()>(format!("random{n}"))
         };
         fill_placeholders(&mut rules, &[], &mut random).unwrap();
-        let env = env(&rules);
+        let env = env(&EgressPolicy { inject: rules.clone(), ..EgressPolicy::default() });
+        assert_eq!(env["NODE_EXTRA_CA_CERTS"], CA_FILE);
+        assert!(super::env(&EgressPolicy::open()).is_empty());
         assert_eq!(env["K_VAR"], "sk-random1");
         assert_eq!(env["FIXED"], "1");
         assert_eq!(rules[0].placeholders[1].value.as_deref(), Some("atoll_secret_random2"));

@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::check;
 use super::template::TemplateSpec;
 use crate::error::{Code, Error, Result};
+use crate::id::KeyId;
 use crate::limits::{
     CPU_MAX_MILLIS, CPU_MIN_MILLIS, DISK_MAX_BYTES, DISK_MIN_BYTES, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES,
     PIDS_MAX, PIDS_MIN, SECRETS_PRIVATE_MAX_COUNT,
 };
+use crate::policy::EgressPolicy;
 use crate::secret::Secret;
 
 /// How strongly a sandbox is cut off. Recorded with the sandbox and never silently downgraded.
@@ -164,6 +166,8 @@ pub struct SandboxDraft {
     pub idle_timeout_ms: Option<u64>,
     /// Secrets for this sandbox alone, by name.
     pub secrets: BTreeMap<String, Secret>,
+    /// What it may reach; the template's, or the server's default, when absent.
+    pub egress: Option<EgressPolicy>,
 }
 
 /// What will be made, complete. Kept by the store.
@@ -186,6 +190,9 @@ pub struct SandboxSpec {
     pub workdir: Option<String>,
     /// Delete it after this long without a running exec or a request, milliseconds.
     pub idle_timeout_ms: Option<u64>,
+    /// What it may reach.
+    #[serde(default)]
+    pub egress: EgressPolicy,
 }
 
 /// Search path of a sandbox whose image does not set one.
@@ -233,7 +240,11 @@ impl SandboxDraft {
         if let Some(ms) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
         }
-        secrets(&self.secrets)
+        secrets(&self.secrets)?;
+        if let Some(egress) = &self.egress {
+            egress.validate("egress")?;
+        }
+        Ok(())
     }
 
     /// The image this draft means, given its template.
@@ -285,7 +296,22 @@ impl SandboxSpec {
                 .unwrap_or_else(|| "root".to_owned()),
             workdir: pick(&draft.workdir, recipe.map(|t| &t.workdir), &image.workdir),
             idle_timeout_ms: draft.idle_timeout_ms.or_else(|| recipe.and_then(|t| t.idle_timeout_ms)),
+            egress: draft
+                .egress
+                .clone()
+                .or_else(|| recipe.and_then(|t| t.egress.clone()))
+                .unwrap_or_default(),
         })
+    }
+}
+
+impl SandboxSpec {
+    /// What every command finds in its environment: its own variables over those of its injection rules.
+    #[must_use]
+    pub fn exec_env(&self) -> BTreeMap<String, String> {
+        let mut env = crate::policy::inject::env(&self.egress);
+        env.extend(self.env.clone());
+        env
     }
 }
 
@@ -311,6 +337,10 @@ pub struct SandboxUpdate {
     pub resources: ResourcesDraft,
     /// New values for secrets of this sandbox alone, by name.
     pub secrets: BTreeMap<String, Secret>,
+    /// The API key that asks: secrets that are for some keys only are refused to others.
+    pub asked_by: Option<KeyId>,
+    /// Replaces what it may reach. Connections that are no longer allowed are cut.
+    pub egress: Option<EgressPolicy>,
 }
 
 impl SandboxUpdate {
@@ -329,6 +359,9 @@ impl SandboxUpdate {
             check::duration("idle_timeout_ms", ms)?;
         }
         secrets(&self.secrets)?;
+        if let Some(egress) = &self.egress {
+            egress.validate("egress")?;
+        }
         let resources = self.resources.over(current);
         resources.validate(caps)?;
         if resources.disk_bytes != current.disk_bytes {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::{SandboxState, Wish, admit, ends_at, may_follow};
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error, Result};
@@ -13,10 +14,11 @@ use atoll_store::SandboxRecord;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::now_ms;
-use crate::engine::Inner;
+use crate::engine::{Caller, Inner};
 use crate::errors::{guest_error, isolation_error, store_error};
 use crate::exec;
 
+use super::lease::wait_for_guest;
 use super::link;
 use super::shared::{Message, SandboxShared};
 use super::teardown::{destroy, remove};
@@ -134,7 +136,17 @@ impl Actor {
             workdir: spec.workdir.clone().unwrap_or_default(),
             workdir_user: spec.user.clone(),
         };
-        client.configure(request).await.map_err(guest_error)
+        client.configure(request).await.map_err(guest_error)?;
+        self.inner.install_trust(client, &spec.egress).await
+    }
+
+    /// Makes the sandbox trust the gateway's certificates when its rules are the first that need it.
+    async fn trust_anew(&self, after: &EgressPolicy) -> Result<()> {
+        if self.record.spec.egress.looks_inside() || !after.looks_inside() || self.record.state != SandboxState::Running {
+            return Ok(());
+        }
+        let guest = wait_for_guest(&self.shared).await?;
+        self.inner.install_trust(&guest, after).await
     }
 
     /// Says whether nothing is left. If something is, it is a sandbox being deleted from now on.
@@ -263,6 +275,13 @@ impl Actor {
         }
         if let Some(idle) = update.idle_timeout_ms {
             next.spec.idle_timeout_ms = idle;
+        }
+        if let Some(egress) = &update.egress {
+            next.spec.egress.clone_from(egress);
+            let by = Caller { key: update.asked_by.clone() };
+            let before = &self.record.spec.egress;
+            self.inner.prepare_rules(&self.record, &by, &mut next.spec.egress, before, &update.secrets)?;
+            self.trust_anew(&next.spec.egress).await?;
         }
         self.inner.put_private_secrets(&next, &update.secrets).await?;
         if resources != next.spec.resources {

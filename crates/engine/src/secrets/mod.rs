@@ -10,9 +10,11 @@
 //! What is in memory is sealed, too: a value is open only while it is put into a request. A use is
 //! recorded before the request goes on; when the database does not keep up, requests wait.
 
+mod door;
 mod private;
 mod record;
 mod rotate;
+mod rules;
 mod table;
 
 use std::collections::BTreeMap;
@@ -26,6 +28,7 @@ use atoll_core::limits::{
 use atoll_core::policy::{HostName, SecretRef, SecretScope, SecretUser, secret_name, secret_value};
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error, Result};
+use atoll_egress::intercept::OpenedSecret;
 use atoll_store::{SecretRecord, SecretVersion, Store, StoreError};
 use tokio::sync::Mutex;
 
@@ -34,7 +37,8 @@ use crate::engine::{Caller, Engine, Inner};
 use crate::errors::store_error;
 
 pub(crate) use record::Recorder;
-pub use record::{SecretUsed, UseQuery};
+pub use door::SecretDoor;
+pub use record::UseQuery;
 use table::Table;
 
 /// Longest note about a secret, bytes.
@@ -49,15 +53,6 @@ pub struct SecretDraft {
     pub scope: Option<SecretScope>,
     /// What people should know about it.
     pub note: Option<String>,
-}
-
-/// An open value, for the length of one request.
-#[derive(Debug)]
-pub struct OpenSecret {
-    /// The value.
-    pub value: Secret,
-    /// Which version it is.
-    pub version: u32,
 }
 
 /// Every secret, sealed, and what changes them.
@@ -93,11 +88,6 @@ impl Secrets {
 /// What the seal of a version is bound to.
 fn context(id: &SecretId, version: u32) -> String {
     format!("secret:{id}:{version}")
-}
-
-/// What the seal of one of the server's own values is bound to.
-fn own_context(name: &str) -> String {
-    format!("own:{name}")
 }
 
 fn not_found(name: &str) -> Error {
@@ -145,19 +135,6 @@ impl Engine {
         secrets.table.remove(&record);
         self.inner.store.delete_secret(&record.id).await.map_err(store_error)?;
         Ok(())
-    }
-
-    /// Opens a secret for one request of a sandbox to `host`.
-    ///
-    /// # Errors
-    /// [`Code::SecretNotFound`]; [`Code::Forbidden`] when its scope does not admit host or sandbox.
-    pub fn open_secret(
-        &self,
-        sandbox: &SandboxId,
-        reference: &SecretRef,
-        host: &HostName,
-    ) -> Result<OpenSecret> {
-        self.inner.open_secret(sandbox, reference, host)
     }
 }
 
@@ -256,12 +233,13 @@ impl Inner {
         table.find(Some(sandbox), name).or_else(|| table.find(None, name))
     }
 
+    /// Opens a secret for one request of a sandbox to `host`.
     pub(crate) fn open_secret(
         &self,
         sandbox: &SandboxId,
         reference: &SecretRef,
         host: &HostName,
-    ) -> Result<OpenSecret> {
+    ) -> Result<OpenedSecret> {
         let record = self.secret_of(sandbox, &reference.name).ok_or_else(|| not_found(&reference.name))?;
         if !record.scope.admits_host(host) {
             let why = format!("the secret '{}' may not be sent to {host}", record.name);
@@ -289,7 +267,7 @@ impl Inner {
             Error::new(Code::Internal, format!("the secret '{}' cannot be opened", record.name))
                 .hint("was the vault's key replaced? set the secret again with 'atoll secret set'")
         })?;
-        Ok(OpenSecret { value, version: version.version })
+        Ok(OpenedSecret { value, version: version.version })
     }
 }
 

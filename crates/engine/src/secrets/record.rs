@@ -3,9 +3,9 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_core::id::SandboxId;
 use atoll_core::limits::{PAGE_DEFAULT_COUNT, PAGE_MAX_COUNT, SECRET_USES_MAX_COUNT};
 use atoll_core::{Code, Error, Result};
+use atoll_egress::intercept::SecretUsed;
 use atoll_store::SecretUse;
 use tokio::sync::mpsc;
 
@@ -23,25 +23,6 @@ const PRUNE_EVERY_COUNT: u64 = 1000;
 const RETRY: Duration = Duration::from_secs(1);
 /// Longest path that is kept, characters.
 const PATH_MAX_CHARS: usize = 512;
-
-/// A use, as the gateway tells of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SecretUsed {
-    /// The sandbox.
-    pub sandbox: SandboxId,
-    /// The secret's name.
-    pub secret: String,
-    /// Which version.
-    pub version: u32,
-    /// The host that receives it.
-    pub host: String,
-    /// The request's method.
-    pub method: String,
-    /// The request's path, without its query.
-    pub path: String,
-    /// The rule.
-    pub rule: String,
-}
 
 /// Which uses to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -69,28 +50,6 @@ impl Default for Recorder {
 }
 
 impl Engine {
-    /// Records a use; returns once it is in the queue.
-    ///
-    /// # Errors
-    /// [`Code::ShuttingDown`]: then the secret must not be used.
-    pub async fn record_secret_use(&self, used: SecretUsed) -> Result<()> {
-        let at_ms = now_ms();
-        let record = SecretUse {
-            // Digits only, so that it sorts by time.
-            id: format!("{at_ms:015}-{:013x}", random()? >> 12),
-            at_ms,
-            secret: used.secret,
-            version: used.version,
-            sandbox: used.sandbox,
-            host: used.host,
-            method: used.method,
-            path: used.path.chars().take(PATH_MAX_CHARS).collect(),
-            rule: used.rule,
-        };
-        let refused = Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
-        self.inner.secrets.recorder.queue.send(record).await.or(refused)
-    }
-
     /// Recorded uses, newest first.
     ///
     /// # Errors
@@ -117,6 +76,30 @@ impl Engine {
         let Some(inbox) = inbox.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let inner = std::sync::Arc::clone(&self.inner);
         self.inner.tracker.spawn(async move { write_down(&inner, inbox).await });
+    }
+}
+
+impl Inner {
+    /// Records a use; returns once it is in the queue.
+    ///
+    /// # Errors
+    /// [`Code::ShuttingDown`]: then the secret must not be used.
+    pub(crate) async fn record_secret_use(&self, used: SecretUsed) -> Result<()> {
+        let at_ms = now_ms();
+        let record = SecretUse {
+            // Digits only, so that it sorts by time.
+            id: format!("{at_ms:015}-{:013x}", random()? >> 12),
+            at_ms,
+            secret: used.secret.name,
+            version: used.version,
+            sandbox: used.sandbox,
+            host: used.host.into(),
+            method: used.method,
+            path: used.path.chars().take(PATH_MAX_CHARS).collect(),
+            rule: used.rule,
+        };
+        let refused = Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
+        self.secrets.recorder.queue.send(record).await.or(refused)
     }
 }
 

@@ -72,7 +72,7 @@ fn context(at: &SealedAt) -> String {
     match at {
         SealedAt::Registry { host } => crate::registries::context(host),
         SealedAt::Secret { id, version } => super::context(id, *version),
-        SealedAt::Own { name } => super::own_context(name),
+        SealedAt::Own { name } => crate::authority::context(name),
     }
 }
 

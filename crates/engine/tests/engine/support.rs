@@ -14,7 +14,7 @@ use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{
     Caps, Command, ExecDraft, ExecSpec, ImageDefaults, Resources, SandboxDraft, SandboxSpec,
 };
-use atoll_engine::{Caller, Config, Engine, ExecView, OutputEvent, Piece};
+use atoll_engine::{Caller, Config, Engine, ExecView, OutputEvent, Piece, Trust};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
 use atoll_isolation::{Isolation as _, Plan, RootFs};
@@ -75,6 +75,7 @@ impl World {
             caps: Caps::default(),
             sandboxes_max: self.sandboxes_max,
             creates_max: 4,
+            trust: Trust::default(),
         };
         let (engine, store) = runtime.block_on(async {
             let store = Store::open(&StoreUrl::SqliteFile(self.database())).await.unwrap();

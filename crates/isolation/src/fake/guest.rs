@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use atoll_guest_protocol::VERSION;
 use atoll_guest_protocol::body::{BodyError, RecordReader, RecordWriter};
 use atoll_guest_protocol::messages::{
-    Ack, AttachExec, Configure, Done, ExecInfo, ExecList, Exited, Failure, FileInfo, FileKind, ForgetExec,
+    Ack, AttachExec, Configure, Done, ExecInfo, ExecList, Exited, Failure, FileInfo, FileKind, ForgetExec, InstallTrust,
     GetMetrics, Hello, ListExecs, ListPorts, Metrics, PortList, Read, Reason, Remove, ResizeExec, SignalExec,
     StartExec, Started, Stat, Welcome, Write, WriteStdin,
 };
@@ -195,6 +195,7 @@ impl Guest {
         match name {
             "hello" => self.hello(&message(request).await?),
             "configure" => message::<Configure>(request).await.map(|_| done(0)),
+            "trust" => message::<InstallTrust>(request).await.map(|_| done(0)),
             "exec-start" => {
                 let exec = self.start(message(request).await?)?;
                 let offset = exec.base();
