@@ -8,6 +8,7 @@ mod exec;
 mod file;
 mod image;
 mod key;
+mod pool;
 mod sandbox;
 mod secret;
 mod system;
@@ -26,6 +27,7 @@ pub use image::{
     RegistryList, RemovedImage,
 };
 pub use key::{CreateKey, Key, KeyCreated, KeyList};
+pub use pool::{Pool, PoolList, PoolOrigin, PutPool};
 pub use sandbox::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
 };

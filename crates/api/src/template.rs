@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_core::policy::EgressPolicy;
+use atoll_core::pool::PoolSpec;
 use atoll_core::spec::{IsolationLevel, ResourcesDraft, TemplateSpec};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -39,6 +40,9 @@ pub struct CreateTemplate {
     /// Idle timeout of its sandboxes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
+    /// How many of its sandboxes wait warm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<PoolSpec>,
     /// What its sandboxes may reach; the server's default when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
@@ -58,6 +62,7 @@ impl CreateTemplate {
             workdir: self.workdir,
             ttl_ms: self.ttl_ms,
             idle_timeout_ms: self.idle_timeout_ms,
+            pool: self.pool,
             egress: self.egress,
         };
         (self.name, spec)
@@ -91,6 +96,9 @@ pub struct Template {
     pub ttl_ms: Option<u64>,
     /// Idle timeout of its sandboxes.
     pub idle_timeout_ms: Option<u64>,
+    /// How many of its sandboxes wait warm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<PoolSpec>,
     /// What its sandboxes may reach.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,

@@ -3,15 +3,18 @@
 use std::path::PathBuf;
 
 use atoll_api::Scope;
+use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
 use clap::{Args, Parser, Subcommand};
 
 mod egress;
 mod inject;
+mod pool;
 mod secret;
 mod server;
 
 pub(crate) use egress::EgressArgs;
+pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
 
@@ -101,6 +104,9 @@ pub(crate) enum Command {
     /// Values that sandboxes use and never see
     #[command(subcommand)]
     Secret(SecretCommand),
+    /// Warm pools: sandboxes that run before anybody asks
+    #[command(subcommand)]
+    Pool(PoolCommand),
     /// API keys
     #[command(subcommand)]
     Key(KeyCommand),
@@ -498,6 +504,9 @@ pub(crate) struct TemplateArgs {
     /// Delete sandboxes after this long without use
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) idle_timeout: Option<u64>,
+    /// Keep this many warm: COUNT, or MIN..MAX to follow demand
+    #[arg(long, value_name = "COUNT", value_parser = parse_pool)]
+    pub(crate) pool: Option<PoolSpec>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -22,6 +22,7 @@ mod follow;
 mod http;
 mod images;
 mod lines;
+mod pools;
 mod resume;
 mod sandboxes;
 mod secrets;

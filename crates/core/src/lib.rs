@@ -11,6 +11,7 @@
 //! - [`sandbox`]: the sandbox state machine and admission
 //! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`key`]: what an API key may do
+//! - [`pool`]: which waiting sandbox serves which request, and how many wait
 //! - [`exec`]: the exec state machine and how an exit is classified
 
 pub mod error;
@@ -19,6 +20,7 @@ pub mod id;
 pub mod key;
 pub mod limits;
 pub mod policy;
+pub mod pool;
 pub mod sandbox;
 pub mod secret;
 pub mod spec;

@@ -98,6 +98,14 @@ pub const INJECT_PARTS_MAX_COUNT: usize = 64;
 pub const PLACEHOLDER_MIN_BYTES: usize = 12;
 /// Longest placeholder, bytes.
 pub const PLACEHOLDER_MAX_BYTES: usize = 256;
+/// Most members of one warm pool.
+pub const POOL_MAX_COUNT: u32 = 1000;
+/// Least age at which a pool may replace its members, milliseconds.
+pub const POOL_AGE_MIN_MS: u64 = 1000;
+/// What a member of a pool is taken to need at least, bytes: its agent, and what the kernel keeps for it.
+pub const POOL_MEMBER_MIN_BYTES: u64 = 8 << 20;
+/// Most warm pools that can be set up by name.
+pub const POOLS_MAX_COUNT: usize = 256;
 /// Most egress rules of one sandbox.
 pub const EGRESS_RULES_MAX_COUNT: usize = 512;
 /// Longest name of an egress rule, bytes.

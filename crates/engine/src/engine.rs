@@ -20,6 +20,7 @@ use crate::clock;
 use crate::errors::{isolation_error, store_error};
 use crate::keys::KeyCache;
 use crate::secrets::Secrets;
+use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
 
 /// What the engine is told at start.
@@ -35,6 +36,8 @@ pub struct Config {
     pub creates_max: usize,
     /// Whom sandboxes must trust whose connections the gateway looks into.
     pub trust: Trust,
+    /// Warm pools.
+    pub pools: PoolConfig,
 }
 
 /// Whom sandboxes must trust whose connections the gateway looks into.
@@ -78,6 +81,7 @@ pub(crate) struct Inner {
     pub(crate) keys: KeyCache,
     pub(crate) secrets: Secrets,
     pub(crate) creates: Semaphore,
+    pub(crate) pools: Pools,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Cancelled when the server begins to let go of its clients.
@@ -109,6 +113,7 @@ impl Engine {
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
+                pools: Pools::new(config.pools.clone()),
                 config,
                 store,
                 vault,
@@ -125,6 +130,7 @@ impl Engine {
         engine.inner.continue_rotation().await?;
         engine.start_recorder();
         engine.recover().await?;
+        pool::start(&engine);
         Ok(engine)
     }
 
@@ -134,7 +140,8 @@ impl Engine {
         self.inner.draining.cancel();
     }
 
-    /// Stops without touching the sandboxes: they go on and are taken up at the next start.
+    /// Stops without touching the sandboxes: they go on and are taken up at the next start. Members of warm
+    /// pools belong to nobody and are removed.
     pub async fn shutdown(&self) {
         self.drain();
         self.inner.shutdown.cancel();
@@ -187,10 +194,13 @@ impl Engine {
     /// When a driver cannot look, or the store does not answer.
     pub async fn leaks(&self) -> Result<Vec<Resource>> {
         let mut leaks = Vec::new();
+        // What is removed between the look at the host and the look at what is known is no leak either.
+        let before = self.inner.known_ids();
         for driver in self.inner.drivers.values() {
             let found = driver.scan().await.map_err(|error| isolation_error(&error))?;
             leaks.extend(found.into_iter().filter(|resource| self.inner.find(&resource.sandbox).is_none()));
         }
+        leaks.retain(|leak| !before.contains(&leak.sandbox) && !self.inner.pools.holds(&leak.sandbox));
         // One that could not be recovered is not in the table, but has its row: it is no leak.
         let rows = self.inner.store.sandbox_states().await.map_err(store_error)?;
         let rows: BTreeSet<SandboxId> = rows.into_iter().map(|(id, _)| id).collect();
@@ -236,6 +246,14 @@ impl Inner {
 
     pub(crate) fn all_sandboxes(&self) -> Vec<Arc<SandboxShared>> {
         self.table().by_id.values().cloned().collect()
+    }
+
+    /// Every id that may have something on the host: sandboxes and members of pools.
+    fn known_ids(&self) -> BTreeSet<SandboxId> {
+        let mut ids = self.pools.ids();
+        // In this order: a member that becomes a sandbox meanwhile is in one of the two.
+        ids.extend(self.table().by_id.keys().cloned());
+        ids
     }
 
     /// Enters a sandbox, if there is room and its name is free.

@@ -17,6 +17,7 @@ impl Engine {
         let sandboxes =
             self.inner.all_sandboxes().into_iter().filter_map(|sandbox| sandbox.record().image_digest);
         let mut used: BTreeSet<Digest> = sandboxes
+            .chain(self.inner.pools.images())
             .filter_map(|digest| self.inner.images.resolve(&digest).ok())
             .map(|image| image.digest.clone())
             .collect();

@@ -81,6 +81,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::ExecNotFound
         | Code::TemplateNotFound
         | Code::ImageNotFound
+        | Code::PoolNotFound
         | Code::KeyNotFound
         | Code::RegistryNotFound
         | Code::SecretNotFound
@@ -107,7 +108,8 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::CwdNotFound
         | Code::UserNotFound
         | Code::IsolationUnavailable
-        | Code::LimitUnenforceable => StatusCode::UNPROCESSABLE_ENTITY,
+        | Code::LimitUnenforceable
+        | Code::PoolTooLarge => StatusCode::UNPROCESSABLE_ENTITY,
         Code::LimitExceeded => StatusCode::TOO_MANY_REQUESTS,
         Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         Code::DigestMismatch

@@ -25,6 +25,7 @@ mod db;
 mod error;
 mod execs;
 mod keys;
+mod pools;
 mod record;
 mod registries;
 mod sandboxes;
@@ -39,7 +40,7 @@ pub mod conformance;
 
 pub use error::StoreError;
 pub use record::{
-    Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, RegistryRecord, SandboxFilter,
+    Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord, SandboxFilter,
     SandboxRecord, TemplateRecord,
 };
 pub use secrets::{SealedAt, SealedValue, SecretRecord, SecretUse, SecretVersion};

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use atoll_core::exec::{ExecState, Exit};
 use atoll_core::id::{ExecId, KeyId, SandboxId, TemplateId};
+use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{ExecSpec, SandboxSpec, TemplateSpec};
 
@@ -101,6 +102,17 @@ pub struct KeyRecord {
     pub expires_ms: Option<u64>,
     /// When it was last used, as far as was recorded.
     pub last_used_ms: Option<u64>,
+}
+
+/// A warm pool that was set up by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolRecord {
+    /// `template:NAME` or `image:REFERENCE`.
+    pub name: String,
+    /// How many it keeps.
+    pub spec: PoolSpec,
+    /// When it was set.
+    pub updated_ms: u64,
 }
 
 /// Credentials for an image registry.

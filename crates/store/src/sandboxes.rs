@@ -22,7 +22,12 @@ impl Store {
     /// [`StoreError::NameTaken`], [`StoreError::AlreadyExists`] for the id.
     pub async fn insert_sandbox(&self, sandbox: &SandboxRecord) -> Result<(), StoreError> {
         let sandbox = sandbox.clone();
-        self.write_one(move |conn| Box::pin(insert(conn, sandbox))).await
+        // Labels are rows of their own: with them it is more than one statement.
+        if sandbox.labels.is_empty() {
+            self.write_one(move |conn| Box::pin(insert(conn, sandbox))).await
+        } else {
+            self.write(move |conn| Box::pin(insert(conn, sandbox))).await
+        }
     }
 
     /// The sandbox with this id, if there is one.

@@ -2,7 +2,11 @@
 
 use std::path::PathBuf;
 
+use atoll_core::pool::PoolSpec;
 use clap::Args;
+
+use super::pool::parse_image_pool;
+use crate::units::parse_bytes;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -37,6 +41,12 @@ pub(crate) struct ServeArgs {
     /// Disks, network and user namespaces to keep ready for new sandboxes
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     pub(crate) ready: usize,
+    /// Keep sandboxes of this image running before anybody asks, as IMAGE=COUNT or IMAGE=MIN..MAX (repeatable)
+    #[arg(long, value_name = "IMAGE=COUNT", value_parser = parse_image_pool)]
+    pub(crate) pool: Vec<(String, PoolSpec)>,
+    /// Memory that all warm pools may take together [default: half of the host's]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) pool_memory: Option<u64>,
     /// Answer /metrics without a key
     #[arg(long)]
     pub(crate) metrics_public: bool,

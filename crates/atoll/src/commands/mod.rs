@@ -5,6 +5,7 @@ mod doctor;
 mod exec;
 mod image;
 mod key;
+mod pool;
 mod registry;
 mod run;
 mod sandbox;
@@ -107,6 +108,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Registry(command) => registry::registry(client, printer, command).await,
         Command::Template(command) => template::template(client, printer, command).await,
         Command::Secret(command) => secret::secret(client, printer, command).await,
+        Command::Pool(command) => pool::pool(client, printer, command).await,
         Command::Key(command) => key::key(client, printer, command).await,
         Command::Info => system::info(client, printer).await,
         // Need no server to talk to and were dealt with.

@@ -46,6 +46,7 @@ fn request(args: TemplateArgs) -> Result<CreateTemplate> {
         workdir: args.workdir,
         ttl_ms: args.ttl,
         idle_timeout_ms: args.idle_timeout,
+        pool: args.pool,
         egress: args.egress.policy()?,
     })
 }

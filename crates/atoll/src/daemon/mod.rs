@@ -15,9 +15,10 @@ mod telemetry;
 
 use std::sync::Arc;
 
+use atoll_core::pool::PoolSpec;
 use atoll_core::spec::{Caps, IsolationLevel};
 use atoll_core::{Code, Error};
-use atoll_engine::{Engine, KeyScope, NewKey};
+use atoll_engine::{Engine, KeyScope, NewKey, PoolConfig};
 use atoll_image::Images;
 use atoll_isolation::Isolation;
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
@@ -39,11 +40,14 @@ const READY_COUNT: usize = 8;
 pub(crate) struct Limits {
     pub(crate) sandboxes_max: usize,
     pub(crate) ready: usize,
+    pub(crate) pools: Vec<(String, PoolSpec)>,
+    /// Memory that pools may take, bytes; none without.
+    pub(crate) pool_memory: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sandboxes_max: 2000, ready: READY_COUNT }
+        Self { sandboxes_max: 2000, ready: READY_COUNT, pools: Vec::new(), pool_memory: 0 }
     }
 }
 
@@ -113,6 +117,11 @@ impl Daemon {
             caps: Caps::default(),
             sandboxes_max: limits.sandboxes_max,
             creates_max: 2 * cores,
+            pools: PoolConfig {
+                memory_bytes: limits.pool_memory,
+                fillers: cores,
+                images: limits.pools.clone(),
+            },
         };
         let engine = Engine::start(config, store, vault, images, drivers).await.map_err(Failure::Plain)?;
         let installation = dir.installation().to_owned();

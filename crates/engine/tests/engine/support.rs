@@ -14,7 +14,7 @@ use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{
     Caps, Command, ExecDraft, ExecSpec, ImageDefaults, Resources, SandboxDraft, SandboxSpec,
 };
-use atoll_engine::{Caller, Config, Engine, ExecView, OutputEvent, Piece, Trust};
+use atoll_engine::{Caller, Config, Engine, ExecView, OutputEvent, Piece, PoolConfig, Trust};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
 use atoll_isolation::{Isolation as _, Plan, RootFs};
@@ -31,6 +31,7 @@ pub(crate) struct World {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) images: Images,
     pub(crate) sandboxes_max: usize,
+    pub(crate) pools: PoolConfig,
     runtime: Runtime,
 }
 
@@ -43,6 +44,7 @@ impl World {
             images: Images::open(&dir.path().join("images")).unwrap(),
             dir,
             sandboxes_max: 100,
+            pools: PoolConfig::default(),
             runtime,
         }
     }
@@ -76,6 +78,7 @@ impl World {
             sandboxes_max: self.sandboxes_max,
             creates_max: 4,
             trust: Trust::default(),
+            pools: self.pools.clone(),
         };
         let (engine, store) = runtime.block_on(async {
             let store = Store::open(&StoreUrl::SqliteFile(self.database())).await.unwrap();

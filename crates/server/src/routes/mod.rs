@@ -9,6 +9,7 @@ mod images;
 mod keys;
 mod load;
 mod output;
+mod pools;
 mod pull;
 mod registries;
 mod sandboxes;
@@ -58,6 +59,7 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(watch::watch_files))
         .routes(routes!(templates::create_template, templates::list_templates))
         .routes(routes!(templates::get_template, templates::delete_template))
+        .routes(routes!(pools::list_pools, pools::put_pool, pools::delete_pool))
         .routes(routes!(images::list_images))
         .routes(routes!(pull::pull_image))
         .routes(routes!(load::load_images))
