@@ -13,7 +13,7 @@ mod pool;
 mod secret;
 mod server;
 
-pub(crate) use egress::EgressArgs;
+pub(crate) use egress::{EgressArgs, NetCommand, read as read_policy};
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
@@ -92,6 +92,9 @@ pub(crate) enum Command {
     Extend(ExtendArgs),
     /// Show what a sandbox uses
     Metrics(SandboxArg),
+    /// What sandboxes do on the network
+    #[command(subcommand)]
+    Net(NetCommand),
     /// Images
     #[command(subcommand)]
     Image(ImageCommand),

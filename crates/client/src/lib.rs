@@ -23,6 +23,7 @@ mod http;
 mod images;
 mod lines;
 mod pools;
+mod network;
 mod resume;
 mod sandboxes;
 mod secrets;

@@ -9,6 +9,7 @@
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
 //! - [`policy`]: what a sandbox may do on the network; injection rules
 //! - [`sandbox`]: the sandbox state machine and admission
+//! - [`network`]: what can be seen of a sandbox's network
 //! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`key`]: what an API key may do
 //! - [`pool`]: which waiting sandbox serves which request, and how many wait
@@ -19,6 +20,7 @@ pub mod exec;
 pub mod id;
 pub mod key;
 pub mod limits;
+pub mod network;
 pub mod policy;
 pub mod pool;
 pub mod sandbox;

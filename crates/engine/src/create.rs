@@ -88,7 +88,9 @@ impl Engine {
             (RootFs::Layers(image.layers.clone()), image.defaults.clone(), Some(image.digest.to_string()))
         };
         let named = recipe.as_ref().map(|(name, spec)| (name.as_str(), *spec));
-        let spec = SandboxSpec::resolve(draft, named, &image, &inner.config.caps)?;
+        let mut spec = SandboxSpec::resolve(draft, named, &image, &inner.config.caps)?;
+        let told = draft.egress.is_some() || recipe.as_ref().is_some_and(|(_, spec)| spec.egress.is_some());
+        inner.default_egress(&mut spec.egress, told);
         inner.driver(spec.isolation)?;
 
         let created_ms = now_ms();

@@ -8,6 +8,7 @@ use atoll_core::id::{ExecId, KeyId, SandboxId};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{Caps, IsolationLevel};
 use atoll_core::{Code, Error, Result};
+use atoll_egress::Gateway;
 use atoll_image::Images;
 use atoll_isolation::{Check, Isolation, Resource};
 use atoll_store::Store;
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock;
+use crate::egress::EgressConfig;
 use crate::errors::{isolation_error, store_error};
 use crate::keys::KeyCache;
 use crate::secrets::Secrets;
@@ -47,6 +49,8 @@ pub struct Trust {
     pub ca_pem: String,
     /// Public authorities, PEM, for images that have none.
     pub roots_pem: String,
+    /// The network of sandboxes.
+    pub egress: EgressConfig,
 }
 
 /// Who asks, for the record.
@@ -80,6 +84,7 @@ pub(crate) struct Inner {
     pub(crate) drivers: BTreeMap<IsolationLevel, Arc<dyn Isolation>>,
     pub(crate) keys: KeyCache,
     pub(crate) secrets: Secrets,
+    pub(crate) gateway: Gateway,
     pub(crate) creates: Semaphore,
     pub(crate) pools: Pools,
     pub(crate) tracker: TaskTracker,
@@ -114,6 +119,7 @@ impl Engine {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
                 pools: Pools::new(config.pools.clone()),
+                gateway: Gateway::new(config.egress.gateway.clone()),
                 config,
                 store,
                 vault,

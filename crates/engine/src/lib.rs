@@ -22,6 +22,7 @@
 mod authority;
 mod clock;
 mod create;
+mod egress;
 mod engine;
 mod errors;
 mod exec;
@@ -37,6 +38,9 @@ mod sandbox;
 mod secrets;
 mod templates;
 
+pub use atoll_egress::Stats as EgressStats;
+pub use authority::open as open_authority;
+pub use egress::EgressConfig;
 pub use engine::{Caller, Config, Engine, Stats, Trust};
 pub use errors::guest_error;
 pub use exec::{ExecView, OutputEvent, OutputReader};
@@ -45,5 +49,4 @@ pub use log::{Extent, Piece, READ_MAX_BYTES};
 pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView};
 pub use query::{ExecQuery, SandboxQuery};
 pub use sandbox::{GuestLease, SandboxMetrics};
-pub use authority::open as open_authority;
 pub use secrets::{SecretDoor, SecretDraft, UseQuery};

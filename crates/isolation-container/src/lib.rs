@@ -18,6 +18,7 @@ mod child;
 mod create;
 mod destroy;
 mod disk;
+mod gate;
 mod layout;
 mod live;
 mod probe;
@@ -38,7 +39,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use atoll_core::id::SandboxId;
 use atoll_core::spec::{IsolationLevel, Resources};
-use atoll_isolation::{Check, Death, GuestStream, Isolation, IsolationError, Plan, Resource, Usage};
+use atoll_isolation::{Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, Usage};
 use atoll_network::SlotPool;
 use atoll_ready::Pool;
 use rustix::io::Errno;
@@ -286,6 +287,11 @@ impl Isolation for ContainerIsolation {
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Err(IsolationError::Gone),
             Err(error) => Err(error).step("connect to the guest agent"),
         }
+    }
+
+    async fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| inner.gate(&id)).await
     }
 
     async fn died(&self, id: &SandboxId) -> Death {

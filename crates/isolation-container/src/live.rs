@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::id::SandboxId;
 use atoll_isolation::IsolationError;
+use atoll_network::Gate;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
@@ -25,17 +26,25 @@ pub(crate) struct Instance {
     /// The mount of its disk, so that its last process does not end by unmounting it. Absent when
     /// another server made the instance.
     disk: Mutex<Option<Disk>>,
+    /// The way out that came with its slot, until somebody asks for it. Absent when another server made
+    /// the instance.
+    gate: Mutex<Option<Gate>>,
     exit: Mutex<Option<Exit>>,
 }
 
 impl Instance {
-    pub(crate) fn new(pidfd: OwnedFd, disk: Option<Disk>) -> Self {
-        Self { pidfd, disk: Mutex::new(disk), exit: Mutex::new(None) }
+    pub(crate) fn new(pidfd: OwnedFd, disk: Option<Disk>, gate: Option<Gate>) -> Self {
+        Self { pidfd, disk: Mutex::new(disk), gate: Mutex::new(gate), exit: Mutex::new(None) }
     }
 
     /// What keeps its disk mounted besides its processes.
     pub(crate) fn take_disk(&self) -> Option<Disk> {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The way out of its network, if it is still here.
+    pub(crate) fn take_gate(&self) -> Option<Gate> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Takes up a process that was written down; `None` when it is no more.
@@ -47,7 +56,7 @@ impl Instance {
         };
         // The descriptor fixes the process; only now can the start time be compared without a race.
         let same = Process::read(process.pid).is_ok_and(|now| now == process);
-        let instance = Self::new(pidfd, None);
+        let instance = Self::new(pidfd, None, None);
         Ok((same && !instance.is_dead()).then_some(instance))
     }
 

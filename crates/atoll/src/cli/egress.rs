@@ -1,9 +1,9 @@
 //! What a sandbox may reach, in arguments.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use atoll_core::policy::{Action, EgressLimits, EgressPolicy, Internet, Rule};
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use super::inject::{InjectArgs, allowed};
 use crate::failure::{Failure, Result};
@@ -41,6 +41,20 @@ pub(crate) struct EgressArgs {
     pub(crate) egress: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) inject: InjectArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NetCommand {
+    /// Show policy, open connections, and bytes by destination
+    Show {
+        /// Sandbox, by id or name
+        sandbox: String,
+    },
+    /// Show what was refused, with the reason
+    Denied {
+        /// Sandbox, by id or name
+        sandbox: String,
+    },
 }
 
 /// Largest policy in a file, bytes.
@@ -101,7 +115,8 @@ impl EgressArgs {
     }
 }
 
-fn read(path: &std::path::Path) -> Result<EgressPolicy> {
+/// Reads a policy as JSON.
+pub(crate) fn read(path: &Path) -> Result<EgressPolicy> {
     use std::io::Read as _;
     let what = || format!("cannot read {}", path.display());
     let file = std::fs::File::open(path).map_err(|error| Failure::io(what(), error))?;

@@ -47,6 +47,24 @@ pub(crate) struct ServeArgs {
     /// Memory that all warm pools may take together [default: half of the host's]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) pool_memory: Option<u64>,
+    /// What a sandbox may reach when nobody says: off, on, or a file with a policy as JSON
+    #[arg(long, value_name = "off|on|FILE", default_value = "off")]
+    pub(crate) default_egress: String,
+    /// Proxy for every connection of sandboxes: socks5://… or http://[user:password@]host:port
+    /// [env: ATOLL_EGRESS_PROXY]
+    #[arg(long, value_name = "URL")]
+    pub(crate) egress_proxy: Option<String>,
+    /// Resolver for sandboxes' names, as ADDRESS:PORT (repeatable) [default: those of the host]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) resolver: Vec<std::net::SocketAddr>,
+    /// Authorities for servers outside whose TLS is looked into, besides the host's, PEM (repeatable)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) upstream_ca: Vec<PathBuf>,
+    /// Command that prints the vault's key (64 hexadecimal digits or base64), and on a second line the
+    /// previous one until it was changed [env: ATOLL_VAULT_KEY, ATOLL_VAULT_KEY_PREVIOUS]
+    /// [default: DIR/vault.key]
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) vault_key_command: Option<String>,
     /// Answer /metrics without a key
     #[arg(long)]
     pub(crate) metrics_public: bool,

@@ -6,6 +6,7 @@ mod exec;
 mod image;
 mod key;
 mod pool;
+mod net;
 mod registry;
 mod run;
 mod sandbox;
@@ -104,6 +105,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Update(args) => sandbox::update(client, printer, args).await,
         Command::Extend(args) => sandbox::extend(client, printer, args).await,
         Command::Metrics(args) => sandbox::metrics(client, printer, &args).await,
+        Command::Net(command) => net::net(client, printer, command).await,
         Command::Image(command) => image::image(client, printer, command).await,
         Command::Registry(command) => registry::registry(client, printer, command).await,
         Command::Template(command) => template::template(client, printer, command).await,

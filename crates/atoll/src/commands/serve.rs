@@ -1,17 +1,25 @@
 //! `atoll serve`: the server, in the foreground.
 
+use std::path::Path;
+
 use atoll_core::Code;
-use atoll_engine::NewKey;
+use atoll_core::policy::EgressPolicy;
+use atoll_core::secret::Secret;
+use atoll_egress::{GatewayConfig, UpstreamProxy};
+use atoll_engine::{EgressConfig, NewKey};
 use atoll_server::{Server, ServerConfig};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::ServeArgs;
-use crate::config;
+use crate::cli::{self, ServeArgs};
+use crate::config::{self, VaultKey};
 use crate::daemon::{Daemon, DataDir, Limits, Telemetry};
 use crate::failure::{Failure, Result};
 use crate::output::Printer;
+
+/// How long a command may take that gives the vault's key.
+const VAULT_KEY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// The line of `--ready-json`.
 #[derive(Serialize)]
@@ -46,6 +54,9 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         ready: args.ready,
         pools: args.pool.clone(),
         pool_memory,
+        egress: egress(&args)?,
+        vault_key: vault_key(&args).await?,
+        upstream_ca: upstream_ca(&args)?,
     };
     let daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
     let key = daemon.first_key(args.new_key).await?;
@@ -85,6 +96,57 @@ fn half_of_memory() -> Result<u64> {
             "/proc/meminfo does not say how much memory there is: give --pool-memory",
         )
     })
+}
+
+/// The vault's key, where it does not come from the data directory: what a command prints, else variables.
+async fn vault_key(args: &ServeArgs) -> Result<Option<VaultKey>> {
+    let Some(line) = &args.vault_key_command else { return config::vault_key() };
+    let failed = |error| Failure::io("--vault-key-command cannot be run", error);
+    let mut command = tokio::process::Command::new("/bin/sh");
+    command.arg("-c").arg(line).stdin(std::process::Stdio::null()).stderr(std::process::Stdio::inherit());
+    let output = tokio::time::timeout(VAULT_KEY_TIMEOUT, command.kill_on_drop(true).output()).await;
+    let output = output
+        .map_err(|_late| Failure::plain(Code::Timeout, "--vault-key-command took longer than a minute"))?
+        .map_err(failed)?;
+    let text = zeroize::Zeroizing::new(output.stdout);
+    let text = std::str::from_utf8(&text).unwrap_or_default();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(Secret::new);
+    match lines.next() {
+        Some(current) if output.status.success() => Ok(Some(VaultKey { current, previous: lines.next() })),
+        _ => Err(Failure::plain(Code::InvalidArgument, "--vault-key-command gave no key")),
+    }
+}
+
+/// Authorities for servers outside.
+fn upstream_ca(args: &ServeArgs) -> Result<String> {
+    let mut all = String::new();
+    for path in &args.upstream_ca {
+        let what = || format!("cannot read {}", path.display());
+        all.push_str(&std::fs::read_to_string(path).map_err(|error| Failure::io(what(), error))?);
+        all.push('\n');
+    }
+    Ok(all)
+}
+
+/// What the server lets sandboxes reach, and how.
+fn egress(args: &ServeArgs) -> Result<EgressConfig> {
+    let default_policy = match args.default_egress.as_str() {
+        "off" => EgressPolicy::default(),
+        "on" => EgressPolicy::open(),
+        file => cli::read_policy(Path::new(file))?,
+    };
+    default_policy.validate("default-egress").map_err(Failure::Plain)?;
+    let upstream = match &args.egress_proxy {
+        Some(proxy) => Some(proxy.clone()),
+        None => config::egress_proxy()?,
+    };
+    let upstream = upstream
+        .map(|text| {
+            text.parse::<UpstreamProxy>().map_err(|why| Failure::Usage(format!("--egress-proxy: {why}")))
+        })
+        .transpose()?;
+    let gateway = GatewayConfig { resolvers: args.resolver.clone(), upstream, interceptor: None };
+    Ok(EgressConfig { default_policy, gateway })
 }
 
 fn announce(printer: Printer, args: &ServeArgs, url: &str, key: Option<&NewKey>) -> Result<()> {

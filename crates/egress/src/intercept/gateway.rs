@@ -73,20 +73,15 @@ impl Interceptor for TlsInterceptor {
     }
 
     async fn serve(&self, flow: Flow, dialer: Dialer) -> io::Result<()> {
-        let cancelled = dialer.cancelled();
         let encrypted = flow.protocol == Protocol::Tls;
         let way = Arc::new(ByDialer { dialer, host: flow.name, encrypted });
         let shared = Arc::clone(&self.shared);
-        tokio::select! {
-            // Dropping it ends every part of it, connections outside included.
-            () = cancelled.cancelled() => Ok(()),
-            served = async {
-                if encrypted {
-                    session::serve_tls(shared, way, flow.client).await
-                } else {
-                    session::serve_plain(shared, way, flow.client).await
-                }
-            } => served,
+        // When the connection is no longer allowed the gateway drops this, and every part of it ends with it,
+        // connections outside included.
+        if encrypted {
+            session::serve_tls(shared, way, flow.client).await
+        } else {
+            session::serve_plain(shared, way, flow.client).await
         }
     }
 }

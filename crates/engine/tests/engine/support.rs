@@ -14,7 +14,7 @@ use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{
     Caps, Command, ExecDraft, ExecSpec, ImageDefaults, Resources, SandboxDraft, SandboxSpec,
 };
-use atoll_engine::{Caller, Config, Engine, ExecView, OutputEvent, Piece, PoolConfig, Trust};
+use atoll_engine::{Caller, Config, EgressConfig, Engine, ExecView, OutputEvent, Piece, PoolConfig, Trust};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
 use atoll_isolation::{Isolation as _, Plan, RootFs};
@@ -79,6 +79,7 @@ impl World {
             creates_max: 4,
             trust: Trust::default(),
             pools: self.pools.clone(),
+            egress: EgressConfig::default(),
         };
         let (engine, store) = runtime.block_on(async {
             let store = Store::open(&StoreUrl::SqliteFile(self.database())).await.unwrap();

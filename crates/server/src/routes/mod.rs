@@ -8,6 +8,7 @@ mod files;
 mod images;
 mod keys;
 mod load;
+mod network;
 mod output;
 mod pools;
 mod pull;
@@ -41,6 +42,7 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(sandboxes::get_sandbox, sandboxes::update_sandbox, sandboxes::delete_sandbox))
         .routes(routes!(sandboxes::get_metrics))
         .routes(routes!(sandboxes::list_ports))
+        .routes(routes!(network::get_network))
         .routes(routes!(execs::create_exec, execs::list_execs))
         .routes(routes!(execs::get_exec, execs::kill_exec))
         .routes(routes!(output::get_output))

@@ -84,6 +84,7 @@ pub(crate) async fn get_prometheus(
         auth::verify(&headers, &app)?;
     }
     let text = app.metrics.text(&app.engine.stats(), &app.engine.pools());
+    let text = app.metrics.text(&app.engine.stats(), &app.engine.egress_stats());
     Ok(([(CONTENT_TYPE, OPENMETRICS)], text))
 }
 
