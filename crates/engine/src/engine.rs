@@ -40,6 +40,8 @@ pub struct Config {
     pub trust: Trust,
     /// Warm pools.
     pub pools: PoolConfig,
+    /// The network of sandboxes.
+    pub egress: EgressConfig,
 }
 
 /// Whom sandboxes must trust whose connections the gateway looks into.
@@ -49,8 +51,6 @@ pub struct Trust {
     pub ca_pem: String,
     /// Public authorities, PEM, for images that have none.
     pub roots_pem: String,
-    /// The network of sandboxes.
-    pub egress: EgressConfig,
 }
 
 /// Who asks, for the record.

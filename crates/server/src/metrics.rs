@@ -146,9 +146,8 @@ impl Metrics {
         registry.register("sandboxes", "Sandboxes by state", sandboxes.clone());
         registry.register("execs_running", "Execs that run now", execs_running.clone());
         let pools = PoolMetrics::register(&mut registry);
-        Self { registry, requests, latency, received, sent, sandboxes, execs_running, pools, connections }
         let egress = EgressMetrics::new(&mut registry);
-        Self { registry, requests, latency, received, sent, sandboxes, execs_running, connections, egress }
+        Self { registry, requests, latency, received, sent, sandboxes, execs_running, pools, connections, egress }
     }
 
     pub(crate) fn request(&self, method: &http::Method, route: &str, status: u16, took: Duration) {
@@ -172,9 +171,8 @@ impl Metrics {
     }
 
     /// The exposition text.
-    pub(crate) fn text(&self, stats: &Stats, pools: &PoolsView) -> String {
+    pub(crate) fn text(&self, stats: &Stats, pools: &PoolsView, egress: &EgressStats) -> String {
         self.pools.set(pools);
-    pub(crate) fn text(&self, stats: &Stats, egress: &EgressStats) -> String {
         self.egress.set(egress);
         for state in SandboxState::ALL {
             let count = stats.sandboxes.get(&state).copied().unwrap_or_default();

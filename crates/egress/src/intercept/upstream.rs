@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::policy::HostName;
-use http::{Request, Response};
-use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ClientConfig;
@@ -151,13 +149,6 @@ impl Sender {
         match self {
             Self::One(sender) => sender.ready().await.is_ok(),
             Self::Two(sender) => sender.ready().await.is_ok(),
-        }
-    }
-
-    pub(super) async fn send(&mut self, request: Request<OutBody>) -> hyper::Result<Response<Incoming>> {
-        match self {
-            Self::One(sender) => sender.send_request(request).await,
-            Self::Two(sender) => sender.send_request(request).await,
         }
     }
 }

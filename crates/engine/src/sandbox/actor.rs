@@ -362,7 +362,7 @@ impl Actor {
         next.generation = self.inner.store.update_sandbox(&next).await.map_err(store_error)?;
         self.record = next;
         if let Some(egress) = &update.egress {
-            self.inner.gateway.update(&self.record.id, egress.clone());
+            self.inner.gateway.update(&self.record.id, self.record.spec.egress.clone());
         }
         self.shared.publish(self.record.clone());
         self.shared.touch();

@@ -83,8 +83,7 @@ pub(crate) async fn get_prometheus(
         // Every key may read.
         auth::verify(&headers, &app)?;
     }
-    let text = app.metrics.text(&app.engine.stats(), &app.engine.pools());
-    let text = app.metrics.text(&app.engine.stats(), &app.engine.egress_stats());
+    let text = app.metrics.text(&app.engine.stats(), &app.engine.pools(), &app.engine.egress_stats());
     Ok(([(CONTENT_TYPE, OPENMETRICS)], text))
 }
 
