@@ -25,6 +25,8 @@ pub struct SandboxRecord {
     pub spec: SandboxSpec,
     /// Labels, to filter by.
     pub labels: BTreeMap<String, String>,
+    /// Texts kept for whoever made it.
+    pub annotations: BTreeMap<String, String>,
     /// The image that was used, exactly.
     pub image_digest: Option<String>,
     /// The API key that made it.
@@ -120,6 +122,8 @@ pub struct PoolRecord {
 pub struct RegistryRecord {
     /// Host, with port if it has one.
     pub host: String,
+    /// What people call it, if they do.
+    pub name: Option<String>,
     /// User name.
     pub username: String,
     /// The password, sealed by the vault.

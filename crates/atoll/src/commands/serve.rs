@@ -64,7 +64,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
     let mut server_config = ServerConfig::new(daemon.installation.clone());
     server_config.metrics_public = args.metrics_public;
     server_config.hosts.clone_from(&args.host);
-    let server = Server::new(daemon.engine.clone(), server_config);
+    let server = Server::new(daemon.engine.clone(), server_config, &[atoll_dialect_langsmith::DIALECT]);
 
     announce(printer, &args, &format!("http://{address}"), key.as_ref())?;
     notify(sd_notify::NotifyState::Ready);

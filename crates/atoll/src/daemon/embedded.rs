@@ -53,7 +53,7 @@ pub(crate) async fn embedded() -> Result<Connection> {
     let address =
         listener.local_addr().map_err(|error| Failure::io("cannot listen on the loopback", error))?;
     let stop = CancellationToken::new();
-    let server = Server::new(daemon.engine.clone(), ServerConfig::new(daemon.installation.clone()));
+    let server = Server::new(daemon.engine.clone(), ServerConfig::new(daemon.installation.clone()), &[]);
     let server = tokio::spawn(server.serve(listener, stop.clone().cancelled_owned()));
     let client = Client::new(&format!("http://{address}"), &key.secret)?;
     Ok(Connection::new(client, Some(Box::new(Embedded { daemon, server, stop, dir }))))
