@@ -490,3 +490,44 @@ async fn large_answers_pass_whole_and_a_100_is_sent_when_the_body_is_wanted() {
     let count = stream.read(&mut buffer).await.unwrap();
     assert!(buffer[..count].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&buffer[..count]));
 }
+
+/// Prints what interception costs. Run by `bench/intercept`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "it measures"]
+#[expect(clippy::print_stderr, reason = "it prints what it measured")]
+async fn figures() {
+    use std::time::Instant;
+    let authority = new_authority("bench");
+    let begin = Instant::now();
+    for n in 0..1000 {
+        authority.server_config(&format!("h{n}.example.com").parse().unwrap(), Protocol::Http1).unwrap();
+    }
+    eprintln!("certificate minted: {:?}", begin.elapsed() / 1000);
+
+    let house = House::new(bearer(), &[Protocol::Http1]);
+    let stream = TokioIo::new(house.connect(&[Protocol::Http1]).await);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    let mut took = Vec::new();
+    for _ in 0..2000 {
+        let begin = Instant::now();
+        let response = sender.send_request(get("/").body(empty()).unwrap()).await.unwrap();
+        response.into_body().collect().await.unwrap();
+        took.push(begin.elapsed());
+    }
+    took.sort();
+    eprintln!("request on a kept connection, client, gateway and server together: p50 {:?}, p99 {:?}", took[1000], took[1980]);
+
+    let begin = Instant::now();
+    let mut bytes = 0;
+    for _ in 0..200 {
+        let response = sender.send_request(get("/large").body(empty()).unwrap()).await.unwrap();
+        let mut body = response.into_body();
+        while let Some(frame) = body.frame().await {
+            bytes += frame.unwrap().into_data().map_or(0, |data| data.len());
+        }
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    let rate = bytes as f64 * 8e-9 / begin.elapsed().as_secs_f64();
+    eprintln!("large answers, client, gateway and server together: {rate:.2} Gbit/s");
+}
