@@ -15,12 +15,13 @@ use crate::step::Step;
 const DNS_PORT: u16 = 53;
 
 impl Inner {
-    /// May block for half a millisecond.
-    pub(crate) fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
-        let instance = self.living(id)?;
-        if let Some(gate) = instance.take_gate() {
-            return Ok(convert(gate));
-        }
+    /// The gate that the instance was made with, if it is still here.
+    pub(crate) fn ready_gate(&self, id: &SandboxId) -> Result<Option<Gate>, IsolationError> {
+        Ok(self.living(id)?.take_gate().map(convert))
+    }
+
+    /// Opens a new gate. Blocks for half a millisecond.
+    pub(crate) fn new_gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
         let netns = self.netns(id)?;
         let opened = atoll_network::open_gate(netns.as_fd());
         let gate = opened.map_err(|error| IsolationError::Kernel {

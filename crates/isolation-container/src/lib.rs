@@ -290,8 +290,11 @@ impl Isolation for ContainerIsolation {
     }
 
     async fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
+        if let Some(gate) = self.inner.ready_gate(id)? {
+            return Ok(gate);
+        }
         let id = id.clone();
-        self.blocking(move |inner| inner.gate(&id)).await
+        self.blocking(move |inner| inner.new_gate(&id)).await
     }
 
     async fn died(&self, id: &SandboxId) -> Death {

@@ -145,9 +145,20 @@ impl Metrics {
         registry.register("http_connections", "Connections open now", connections.clone());
         registry.register("sandboxes", "Sandboxes by state", sandboxes.clone());
         registry.register("execs_running", "Execs that run now", execs_running.clone());
-        let pools = PoolMetrics::register(&mut registry);
         let egress = EgressMetrics::new(&mut registry);
-        Self { registry, requests, latency, received, sent, sandboxes, execs_running, pools, connections, egress }
+        let pools = PoolMetrics::register(&mut registry);
+        Self {
+            registry,
+            requests,
+            latency,
+            received,
+            sent,
+            sandboxes,
+            execs_running,
+            pools,
+            connections,
+            egress,
+        }
     }
 
     pub(crate) fn request(&self, method: &http::Method, route: &str, status: u16, took: Duration) {
@@ -171,9 +182,9 @@ impl Metrics {
     }
 
     /// The exposition text.
-    pub(crate) fn text(&self, stats: &Stats, pools: &PoolsView, egress: &EgressStats) -> String {
-        self.pools.set(pools);
+    pub(crate) fn text(&self, stats: &Stats, egress: &EgressStats, pools: &PoolsView) -> String {
         self.egress.set(egress);
+        self.pools.set(pools);
         for state in SandboxState::ALL {
             let count = stats.sandboxes.get(&state).copied().unwrap_or_default();
             let gauge = self.sandboxes.get_or_create(&StateLabels { state: state.as_str() }).clone();

@@ -136,7 +136,7 @@ impl Actor {
         let configure = async {
             if named || spec.workdir.is_some() || spec.egress.looks_inside() { self.configure(&member.client, plan).await } else { Ok(()) }
         };
-        tokio::try_join!(identify, configure)?;
+        tokio::try_join!(identify, configure, self.inner.open_network(&self.shared))?;
         fail::fail_point!("engine.claim.identified");
         let record = SandboxRecord { state: SandboxState::Running, ..self.record.clone() };
         self.inner.store.insert_sandbox(&record).await.map_err(store_error)?;
