@@ -10,6 +10,7 @@
 //! - [`policy`]: what a sandbox may do on the network; injection rules
 //! - [`sandbox`]: the sandbox state machine and admission
 //! - [`network`]: what can be seen of a sandbox's network
+//! - [`snapshot`]: what is kept of a sandbox, and its names
 //! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`key`]: what an API key may do
 //! - [`pool`]: which waiting sandbox serves which request, and how many wait
@@ -25,6 +26,7 @@ pub mod policy;
 pub mod pool;
 pub mod sandbox;
 pub mod secret;
+pub mod snapshot;
 pub mod spec;
 
 pub use error::{Code, Error, Result};

@@ -104,6 +104,18 @@ pub const INJECT_PARTS_MAX_COUNT: usize = 64;
 pub const PLACEHOLDER_MIN_BYTES: usize = 12;
 /// Longest placeholder, bytes.
 pub const PLACEHOLDER_MAX_BYTES: usize = 256;
+/// Longest tag of a snapshot, bytes.
+pub const SNAPSHOT_TAG_MAX_BYTES: usize = 63;
+/// Tags of one snapshot.
+pub const SNAPSHOT_TAGS_MAX_COUNT: usize = 64;
+/// Longest comment of a snapshot, bytes.
+pub const SNAPSHOT_COMMENT_MAX_BYTES: usize = 256;
+/// Snapshots of one server, checkpoints and what is held by other things included.
+pub const SNAPSHOTS_MAX_COUNT: u64 = 20_000;
+/// Checkpoints of one sandbox; beyond it the oldest go.
+pub const CHECKPOINTS_MAX_COUNT: u32 = 1000;
+/// Children of one fork.
+pub const FORK_MAX_COUNT: u32 = 256;
 /// Most members of one warm pool.
 pub const POOL_MAX_COUNT: u32 = 1000;
 /// Least age at which a pool may replace its members, milliseconds.

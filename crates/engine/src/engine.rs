@@ -24,6 +24,7 @@ use crate::keys::KeyCache;
 use crate::secrets::Secrets;
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
+use crate::snapshot::Snapshots;
 
 /// What the engine is told at start.
 #[derive(Debug, Clone)]
@@ -86,6 +87,7 @@ pub(crate) struct Inner {
     pub(crate) secrets: Secrets,
     pub(crate) gateway: Gateway,
     pub(crate) creates: Semaphore,
+    pub(crate) snapshots: Snapshots,
     pub(crate) pools: Pools,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
@@ -118,8 +120,9 @@ impl Engine {
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
-                pools: Pools::new(config.pools.clone()),
                 gateway: Gateway::new(config.egress.gateway.clone()),
+                snapshots: Snapshots::default(),
+                pools: Pools::new(config.pools.clone()),
                 config,
                 store,
                 vault,

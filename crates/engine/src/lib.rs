@@ -36,6 +36,7 @@ mod recovery;
 mod registries;
 mod sandbox;
 mod secrets;
+mod snapshot;
 mod templates;
 
 pub use atoll_egress::Stats as EgressStats;
@@ -50,3 +51,4 @@ pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView};
 pub use query::{ExecQuery, SandboxQuery};
 pub use sandbox::{GuestLease, SandboxMetrics};
 pub use secrets::{SecretDoor, SecretDraft, UseQuery};
+pub use snapshot::{RemovedSnapshot, SnapshotOrder, SnapshotQuery};

@@ -30,11 +30,14 @@ pub(crate) struct Instance {
     /// the instance.
     gate: Mutex<Option<Gate>>,
     exit: Mutex<Option<Exit>>,
+    /// Held while its disk is frozen: one at a time.
+    freezing: Mutex<()>,
 }
 
 impl Instance {
     pub(crate) fn new(pidfd: OwnedFd, disk: Option<Disk>, gate: Option<Gate>) -> Self {
-        Self { pidfd, disk: Mutex::new(disk), gate: Mutex::new(gate), exit: Mutex::new(None) }
+        let (disk, gate) = (Mutex::new(disk), Mutex::new(gate));
+        Self { pidfd, disk, gate, exit: Mutex::new(None), freezing: Mutex::new(()) }
     }
 
     /// What keeps its disk mounted besides its processes.
@@ -45,6 +48,17 @@ impl Instance {
     /// The way out of its network, if it is still here.
     pub(crate) fn take_gate(&self) -> Option<Gate> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The mount of its disk, if this process has it.
+    pub(crate) fn disk_mount(&self) -> io::Result<Option<OwnedFd>> {
+        let disk = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
+        disk.as_ref().map(|disk| disk.mount.try_clone()).transpose()
+    }
+
+    /// Waits until nobody else freezes its disk, and keeps them from it.
+    pub(crate) fn freezing(&self) -> MutexGuard<'_, ()> {
+        self.freezing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes up a process that was written down; `None` when it is no more.

@@ -81,6 +81,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::ExecNotFound
         | Code::TemplateNotFound
         | Code::ImageNotFound
+        | Code::SnapshotNotFound
         | Code::PoolNotFound
         | Code::KeyNotFound
         | Code::RegistryNotFound
@@ -92,6 +93,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::SandboxFailed
         | Code::IdempotencyMismatch
         | Code::ImageInUse
+        | Code::SnapshotInUse
         | Code::ExecEnded
         | Code::StdinClosed
         | Code::NotATerminal
@@ -103,6 +105,8 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         Code::OffsetOutOfRange => StatusCode::RANGE_NOT_SATISFIABLE,
         Code::ImagePlatformMismatch
         | Code::ImageInvalid
+        | Code::SnapshotIncompatible
+        | Code::SnapshotInvalid
         | Code::CommandNotFound
         | Code::CommandNotExecutable
         | Code::CwdNotFound

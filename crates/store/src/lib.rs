@@ -30,6 +30,7 @@ mod record;
 mod registries;
 mod sandboxes;
 mod secrets;
+mod snapshots;
 mod store;
 mod templates;
 mod url;
@@ -41,8 +42,9 @@ pub mod conformance;
 pub use error::StoreError;
 pub use record::{
     Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord, SandboxFilter,
-    SandboxRecord, TemplateRecord,
+    SandboxRecord, SnapshotFilter, SnapshotRecord, TemplateRecord,
 };
 pub use secrets::{SealedAt, SealedValue, SecretRecord, SecretUse, SecretVersion};
+pub use snapshots::SnapshotOutcome;
 pub use store::Store;
 pub use url::{InvalidUrl, StoreUrl};

@@ -41,12 +41,6 @@ pub(crate) struct ServeArgs {
     /// Disks, network and user namespaces to keep ready for new sandboxes
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     pub(crate) ready: usize,
-    /// Keep sandboxes of this image running before anybody asks, as IMAGE=COUNT or IMAGE=MIN..MAX (repeatable)
-    #[arg(long, value_name = "IMAGE=COUNT", value_parser = parse_image_pool)]
-    pub(crate) pool: Vec<(String, PoolSpec)>,
-    /// Memory that all warm pools may take together [default: half of the host's]
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-    pub(crate) pool_memory: Option<u64>,
     /// What a sandbox may reach when nobody says: off, on, or a file with a policy as JSON
     #[arg(long, value_name = "off|on|FILE", default_value = "off")]
     pub(crate) default_egress: String,
@@ -65,6 +59,16 @@ pub(crate) struct ServeArgs {
     /// [default: DIR/vault.key]
     #[arg(long, value_name = "COMMAND")]
     pub(crate) vault_key_command: Option<String>,
+    /// Largest size of the pool for disks and snapshots, where the data directory's file system cannot clone
+    /// files [default: what is free on it]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) storage_size: Option<u64>,
+    /// Keep sandboxes of this image running before anybody asks, as IMAGE=COUNT or IMAGE=MIN..MAX (repeatable)
+    #[arg(long, value_name = "IMAGE=COUNT", value_parser = parse_image_pool)]
+    pub(crate) pool: Vec<(String, PoolSpec)>,
+    /// Memory that all warm pools may take together [default: half of the host's]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) pool_memory: Option<u64>,
     /// Answer /metrics without a key
     #[arg(long)]
     pub(crate) metrics_public: bool,

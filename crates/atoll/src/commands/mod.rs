@@ -12,6 +12,7 @@ mod run;
 mod sandbox;
 mod secret;
 mod serve;
+mod snapshot;
 mod system;
 mod template;
 
@@ -110,6 +111,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Registry(command) => registry::registry(client, printer, command).await,
         Command::Template(command) => template::template(client, printer, command).await,
         Command::Secret(command) => secret::secret(client, printer, command).await,
+        Command::Snapshot(command) => snapshot::snapshot(client, printer, command).await,
         Command::Pool(command) => pool::pool(client, printer, command).await,
         Command::Key(command) => key::key(client, printer, command).await,
         Command::Info => system::info(client, printer).await,

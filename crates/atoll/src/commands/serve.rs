@@ -7,6 +7,7 @@ use atoll_core::policy::EgressPolicy;
 use atoll_core::secret::Secret;
 use atoll_egress::{GatewayConfig, UpstreamProxy};
 use atoll_engine::{EgressConfig, NewKey};
+use atoll_isolation_storage::PoolSize;
 use atoll_server::{Server, ServerConfig};
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -57,6 +58,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         egress: egress(&args)?,
         vault_key: vault_key(&args).await?,
         upstream_ca: upstream_ca(&args)?,
+        storage: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
     };
     let daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
     let key = daemon.first_key(args.new_key).await?;
