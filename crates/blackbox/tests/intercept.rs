@@ -89,14 +89,16 @@ async fn real_clients_use_a_secret_that_is_nowhere_inside() {
     let echo = |output: Output| -> Value { serde_json::from_str(&output.stdout).unwrap() };
     let seen = echo(ok(&server, id, "curl -sS https://api.example.com/echo?a=1").await);
     assert_eq!(seen["headers"]["Authorization"], "Bearer <SECRET>", "{seen}");
-    let line = "curl -sS -H \"x-api-key: $API_KEY\" -u \"me:$API_KEY\" https://api.example.com/echo?k=$API_KEY";
+    let line =
+        "curl -sS -H \"x-api-key: $API_KEY\" -u \"me:$API_KEY\" https://api.example.com/echo?k=$API_KEY";
     let seen = echo(ok(&server, id, line).await);
     assert_eq!(seen["headers"]["x-api-key"], "<SECRET>");
     assert_eq!(seen["basic"], "me:<SECRET>");
     assert!(!seen["path"].as_str().unwrap().contains("sk-"), "{seen}");
 
     // Python, its requests, Node.
-    let python = "import urllib.request as u; print(u.urlopen('https://api.example.com/echo').read().decode())";
+    let python =
+        "import urllib.request as u; print(u.urlopen('https://api.example.com/echo').read().decode())";
     let requests = "from pip._vendor import requests as r; print(r.get('https://api.example.com/echo').text)";
     let node = "fetch('https://api.example.com/echo').then(r => r.text()).then(console.log)";
     for line in [
@@ -127,7 +129,10 @@ async fn real_clients_use_a_secret_that_is_nowhere_inside() {
     // Streams, compression, large bodies both ways, WebSocket.
     let events = ok(&server, id, "curl -sSN https://api.example.com/events").await.stdout;
     assert_eq!(events, "data: 0\n\ndata: 1\n\ndata: 2\n\n");
-    assert_eq!(ok(&server, id, "curl -sS --compressed https://api.example.com/gzip").await.stdout, "unpacked");
+    assert_eq!(
+        ok(&server, id, "curl -sS --compressed https://api.example.com/gzip").await.stdout,
+        "unpacked"
+    );
     let down = ok(&server, id, "curl -sS https://api.example.com/large?20000000 | wc -c").await.stdout;
     assert_eq!(down.trim(), "20000000");
     let up = "head -c 20000000 /dev/zero | curl -sS -T - https://api.example.com/echo | grep -o '\"bytes\": 20000000'";
@@ -142,14 +147,21 @@ async fn real_clients_use_a_secret_that_is_nowhere_inside() {
     assert_eq!(seen["headers"]["Authorization"], Value::Null, "{seen}");
 
     let uses = server.client.list_secret_uses(&ListSecretUses::default()).await.unwrap().items;
-    assert!(uses.iter().all(|one| one.secret == "API_KEY" && one.version == 1 && one.sandbox == id), "{uses:?}");
-    assert!(uses.iter().any(|one| one.host == "api.example.com" && one.path == "/echo" && one.method == "GET"));
+    assert!(
+        uses.iter().all(|one| one.secret == "API_KEY" && one.version == 1 && one.sandbox == id),
+        "{uses:?}"
+    );
+    assert!(
+        uses.iter().any(|one| one.host == "api.example.com" && one.path == "/echo" && one.method == "GET")
+    );
     assert!(uses.iter().any(|one| one.host == "git.example.com" && one.path.ends_with("git-receive-pack")));
     let audit = server.cli(&["secret", "audit", "API_KEY", "--limit", "1000"]).ok();
     assert!(audit.stdout.contains("https://pypi.example.com/simple/atollpkg/"), "{}", audit.stdout);
 
     // Nowhere: memory of the sandbox's processes, their environment, disks, database, logs.
-    let exec = server.shell(id, "exec /usr/bin/python3 -c \"import time, os; x = dict(os.environ); time.sleep(600)\"").await;
+    let exec = server
+        .shell(id, "exec /usr/bin/python3 -c \"import time, os; x = dict(os.environ); time.sleep(600)\"")
+        .await;
     let pids = atoll_blackbox::host::processes(id);
     assert!(!pids.is_empty(), "the sandbox has processes");
     for pid in pids {
@@ -157,9 +169,11 @@ async fn real_clients_use_a_secret_that_is_nowhere_inside() {
         assert!(!holds_secret(Path::new(&format!("/proc/{pid}/environ"))));
     }
     server.client.kill_exec(id, &exec).await.unwrap();
-    let inside = format!("! grep -rqsF '{}' / --exclude-dir=proc --exclude-dir=sys --exclude-dir=usr", &SECRET[..14]);
+    let inside =
+        format!("! grep -rqsF '{}' / --exclude-dir=proc --exclude-dir=sys --exclude-dir=usr", &SECRET[..14]);
     // The search itself would find its own arguments in /proc.
-    ok(&server, id, &inside.replace("s3cret/of+the", "s3cre[t]/of+the").replace("grep -rqsF", "grep -rqs")).await;
+    ok(&server, id, &inside.replace("s3cret/of+the", "s3cre[t]/of+the").replace("grep -rqsF", "grep -rqs"))
+        .await;
     let mut files = Vec::new();
     files_below(server.data(), &mut files);
     assert!(files.iter().any(|path| path.ends_with("atoll.db")), "{files:?}");
@@ -174,13 +188,17 @@ async fn what_does_not_agree_gets_no_secret() {
     let world = World::new().await;
     let server = Server::with(&world.args());
     put(&server, "KEY", &["api.example.com"]).await;
-    let bearer = rule(json!({"name": "r", "hosts": ["api.example.com"], "bearer": "{secret:KEY}", "mask_responses": true}));
+    let bearer = rule(
+        json!({"name": "r", "hosts": ["api.example.com"], "bearer": "{secret:KEY}", "mask_responses": true}),
+    );
     let id = sandbox(&server, vec![bearer]).await;
 
     // Domain fronting, either way.
-    let fronted = ok(&server, &id, "curl -sS -H 'Host: other.example.com' https://api.example.com/echo").await.stdout;
+    let fronted =
+        ok(&server, &id, "curl -sS -H 'Host: other.example.com' https://api.example.com/echo").await.stdout;
     assert!(fronted.starts_with("atoll: ") && fronted.contains("another host"), "{fronted}");
-    let other = ok(&server, &id, "curl -sS -H 'Host: api.example.com' https://other.example.com/echo").await.stdout;
+    let other =
+        ok(&server, &id, "curl -sS -H 'Host: api.example.com' https://other.example.com/echo").await.stdout;
     assert!(!other.contains("<SECRET>"), "{other}");
     // A forged server name on an address that our resolver never gave.
     let forged = "curl -sSk --max-time 10 --resolve api.example.com:443:9.9.9.9 https://api.example.com/echo";
@@ -240,7 +258,8 @@ async fn rules_change_while_a_sandbox_runs_and_outlive_the_server() {
     assert!(before.starts_with("atoll_secret_") && before.ends_with(" 1\n"), "{before}");
 
     // Another rule, the same placeholder.
-    let second = InjectRule { headers: BTreeMap::from([("x-team".to_owned(), "a".parse().unwrap())]), ..first };
+    let second =
+        InjectRule { headers: BTreeMap::from([("x-team".to_owned(), "a".parse().unwrap())]), ..first };
     server.client.update_sandbox(&id, &change(vec![second])).await.unwrap();
     assert!(ok(&server, &id, echo).await.stdout.contains("\"x-team\": \"a\""));
     assert_eq!(ok(&server, &id, "echo $MY_KEY $FIXED").await.stdout, before);

@@ -29,7 +29,9 @@ async fn values_go_in_and_never_come_out() {
     let server = Server::start();
     let client = &server.client;
     // From standard input; never from an argument.
-    let set = server.cli_with(&["secret", "set", "A", "--host", "api.example.com", "--note", "x"], VALUE.as_bytes()).ok();
+    let set = server
+        .cli_with(&["secret", "set", "A", "--host", "api.example.com", "--note", "x"], VALUE.as_bytes())
+        .ok();
     assert_eq!(set.stdout, "A has version 1, for api.example.com\n");
     server.cli_with(&["secret", "set", "A"], b"hunter3-is-the-next\n").ok();
     let first = server.cli_with(&["secret", "set", "B"], VALUE.as_bytes());
@@ -154,6 +156,10 @@ async fn the_key_can_come_from_outside() {
     server.kill();
     std::fs::write(&key, format!("{}\n", "cd".repeat(32))).unwrap();
     server.restart();
-    server.client.put_secret("A", &PutSecret { value: Some(Secret::new("next-value")), ..PutSecret::default() }).await.unwrap();
+    server
+        .client
+        .put_secret("A", &PutSecret { value: Some(Secret::new("next-value")), ..PutSecret::default() })
+        .await
+        .unwrap();
     server.finish().await;
 }

@@ -21,9 +21,9 @@ use crate::clock;
 use crate::egress::EgressConfig;
 use crate::errors::{isolation_error, store_error};
 use crate::keys::KeyCache;
-use crate::secrets::Secrets;
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
+use crate::secrets::Secrets;
 use crate::snapshot::Snapshots;
 
 /// What the engine is told at start.

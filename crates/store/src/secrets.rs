@@ -97,8 +97,7 @@ pub enum SealedAt {
     },
 }
 
-const USE_COLUMNS: &str =
-    "INSERT INTO secret_uses (id, at_ms, secret, version, sandbox_id, host, method, path, rule) \
+const USE_COLUMNS: &str = "INSERT INTO secret_uses (id, at_ms, secret, version, sandbox_id, host, method, path, rule) \
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
 impl Store {
@@ -148,10 +147,8 @@ impl Store {
                 })
             })
             .await?;
-        let mut records = secrets
-            .iter()
-            .map(|row| row.decode("secrets", "id", read))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut records =
+            secrets.iter().map(|row| row.decode("secrets", "id", read)).collect::<Result<Vec<_>, _>>()?;
         let mut by_id: std::collections::BTreeMap<SecretId, Vec<SecretVersion>> = Default::default();
         for row in &versions {
             let (id, version) = row.decode("secret_versions", "secret_id", read_version)?;
@@ -183,9 +180,7 @@ impl Store {
         let values = args![name];
         let row = self
             .read(move |mut conn| {
-                Box::pin(
-                    async move { conn.row("SELECT * FROM sealed_values WHERE name = $1", values).await },
-                )
+                Box::pin(async move { conn.row("SELECT * FROM sealed_values WHERE name = $1", values).await })
             })
             .await?;
         row.map(|row| row.decode("sealed_values", "name", read_own)).transpose()
@@ -198,12 +193,8 @@ impl Store {
     pub async fn insert_sealed_value(&self, value: &SealedValue) -> Result<(), StoreError> {
         const SQL: &str = "INSERT INTO sealed_values (name, visible, sealed, created_ms) \
              VALUES ($1, $2, $3, $4) ON CONFLICT (name) DO NOTHING";
-        let values = args![
-            value.name.as_str(),
-            value.visible.as_str(),
-            value.sealed.as_slice(),
-            value.created_ms
-        ];
+        let values =
+            args![value.name.as_str(), value.visible.as_str(), value.sealed.as_slice(), value.created_ms];
         self.write(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) })).await
     }
 

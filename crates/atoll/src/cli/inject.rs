@@ -59,7 +59,8 @@ pub(crate) fn allowed(rules: &[InjectRule]) -> Result<Vec<Rule>, String> {
 }
 
 fn parse_secret(text: &str) -> Result<InjectRule, String> {
-    let (name, rest) = text.split_once('=').ok_or("write NAME=HOST, such as OPENAI_API_KEY=api.openai.com")?;
+    let (name, rest) =
+        text.split_once('=').ok_or("write NAME=HOST, such as OPENAI_API_KEY=api.openai.com")?;
     let secret: SecretRef = name.parse().map_err(show)?;
     let mut rule = InjectRule { name: secret.name.clone(), ..InjectRule::default() };
     let mut placeholder =
@@ -92,8 +93,7 @@ fn add_host(rule: &mut InjectRule, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-const WHATS: [&str; 6] =
-    [":header=", ":add-header=", ":remove-header=", ":query=", ":bearer=", ":basic="];
+const WHATS: [&str; 6] = [":header=", ":add-header=", ":remove-header=", ":query=", ":bearer=", ":basic="];
 
 fn parse_inject(text: &str) -> Result<InjectRule, String> {
     let found = WHATS.iter().filter_map(|what| text.find(what).map(|at| (at, *what))).min();
@@ -103,7 +103,8 @@ fn parse_inject(text: &str) -> Result<InjectRule, String> {
         None => (place, None),
         Some(slash) => (&place[..slash], Some(place[slash..].to_owned())),
     };
-    let mut rule = InjectRule { name: host.to_owned(), paths: path.into_iter().collect(), ..InjectRule::default() };
+    let mut rule =
+        InjectRule { name: host.to_owned(), paths: path.into_iter().collect(), ..InjectRule::default() };
     add_host(&mut rule, host)?;
     let template = |text: &str| text.parse::<Template>().map_err(show);
     let header = |value: &str| -> Result<BTreeMap<String, Template>, String> {
@@ -177,7 +178,9 @@ mod tests {
         assert_eq!(parse_inject("x.org:query=key={secret:K}").unwrap().query["key"].as_str(), "{secret:K}");
         assert_eq!(parse_inject("x.org:remove-header=Cookie").unwrap().remove_headers, ["Cookie"]);
         assert!(parse_inject("x.org:bearer={secret:K}").unwrap().bearer.is_some());
-        for bad in ["x.org", "x.org:wat=1", ":header=A: b", "x.org:header=A", "x.org:basic=a", "x.org:query=a"] {
+        for bad in
+            ["x.org", "x.org:wat=1", ":header=A: b", "x.org:header=A", "x.org:basic=a", "x.org:query=a"]
+        {
             assert!(parse_inject(bad).is_err(), "{bad}");
         }
     }

@@ -142,9 +142,8 @@ fn open_vault(dir: &DataDir, key: Option<&VaultKey>) -> Result<Vault> {
         None => ("vault.key", Vault::open(&dir.path().join("vault.key"))),
         Some(key) => ("the vault's key", Vault::with_key(&key.current, key.previous.as_ref())),
     };
-    opened.map_err(|error| {
-        Failure::plain(Code::Internal, format!("{what}: {}", crate::failure::chain(&error)))
-    })
+    opened
+        .map_err(|error| Failure::plain(Code::Internal, format!("{what}: {}", crate::failure::chain(&error))))
 }
 
 impl Daemon {
@@ -159,12 +158,14 @@ impl Daemon {
         debug_assert_eq!(drivers[0].level(), IsolationLevel::Container);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let door = SecretDoor::default();
-        let authority = atoll_engine::open_authority(&store, &vault, dir.installation())
-            .await
-            .map_err(Failure::Plain)?;
+        let authority =
+            atoll_engine::open_authority(&store, &vault, dir.installation()).await.map_err(Failure::Plain)?;
         let interceptor = TlsInterceptor::new(authority, Arc::new(door.clone()), &limits.upstream_ca)
             .map_err(|error| {
-                Failure::plain(Code::InvalidArgument, format!("--upstream-ca: {}", crate::failure::chain(&error)))
+                Failure::plain(
+                    Code::InvalidArgument,
+                    format!("--upstream-ca: {}", crate::failure::chain(&error)),
+                )
             })?;
         let trust = Trust {
             ca_pem: interceptor.certificate_pem().to_owned(),

@@ -77,7 +77,8 @@ impl Drop for World {
 fn certificates(dir: &Path) {
     let openssl = |args: &[&str]| run(Command::new("openssl").args(args).current_dir(dir));
     let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
-    let mut ca = vec!["req", "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=World", "-days", "2"];
+    let mut ca =
+        vec!["req", "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=World", "-days", "2"];
     ca.extend(key);
     openssl(&ca);
     let mut request = vec!["req", "-keyout", "leaf.key", "-out", "leaf.csr", "-subj", "/CN=leaf"];
@@ -85,8 +86,21 @@ fn certificates(dir: &Path) {
     openssl(&request);
     std::fs::write(dir.join("ext"), "subjectAltName=DNS:*.example.com\n").unwrap();
     openssl(&[
-        "x509", "-req", "-in", "leaf.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
-        "-extfile", "ext", "-out", "leaf.pem",
+        "x509",
+        "-req",
+        "-in",
+        "leaf.csr",
+        "-CA",
+        "ca.pem",
+        "-CAkey",
+        "ca.key",
+        "-CAcreateserial",
+        "-days",
+        "2",
+        "-extfile",
+        "ext",
+        "-out",
+        "leaf.pem",
     ]);
 }
 

@@ -328,7 +328,10 @@ fn header_name(field: &str, text: &str) -> Result<()> {
         return Err(Error::invalid(field, format_args!("'{}' is not the name of a header", shorten(text))));
     }
     if FIXED_HEADERS.contains(&text.to_ascii_lowercase().as_str()) {
-        return Err(Error::invalid(field, format_args!("'{text}' belongs to the connection: no rule sets it")));
+        return Err(Error::invalid(
+            field,
+            format_args!("'{text}' belongs to the connection: no rule sets it"),
+        ));
     }
     Ok(())
 }
@@ -489,7 +492,9 @@ mod tests {
         let with_secret = rule(r#"{"name":"a","hosts":["x.org"],"bearer":"{secret:K}"}"#);
         let without = rule(r#"{"name":"a","hosts":["x.org"],"headers":{"x-env":"test"}}"#);
         let said = InjectRule { allow_plaintext: true, ..with_secret.clone() };
-        assert!(!with_secret.covers(&host("x.org"), 80, false) && with_secret.covers(&host("x.org"), 443, true));
+        assert!(
+            !with_secret.covers(&host("x.org"), 80, false) && with_secret.covers(&host("x.org"), 443, true)
+        );
         assert!(without.covers(&host("x.org"), 80, false) && said.covers(&host("x.org"), 80, false));
         let odd = InjectRule { ports: vec![8443], ..with_secret };
         assert!(odd.covers(&host("x.org"), 8443, true) && !odd.covers(&host("x.org"), 443, true));
@@ -510,7 +515,10 @@ mod tests {
             (r#"{"name":"a","hosts":["x.org"],"remove_headers":["connection"]}"#, "inject[0].remove_headers"),
             (r#"{"name":"a","hosts":["x.org"],"placeholders":[{"secret":"K","value":"short"}]}"#, "value"),
             (r#"{"name":"a","hosts":["x.org"],"placeholders":[{"secret":"K","prefix":"a b"}]}"#, "prefix"),
-            (r#"{"name":"a","hosts":["x.org"],"bearer":"a","basic":{"username":"a","password":"b"}}"#, "basic"),
+            (
+                r#"{"name":"a","hosts":["x.org"],"bearer":"a","basic":{"username":"a","password":"b"}}"#,
+                "basic",
+            ),
             (r#"{"name":"a","hosts":["x.org"],"basic":{"username":"a:b","password":"b"}}"#, "basic.username"),
             (r#"{"name":"a","hosts":["x.org"],"env":{"A=B":"x"}}"#, "env"),
         ] {
@@ -520,7 +528,9 @@ mod tests {
         let twice = rule(r#"{"name":"a","hosts":["x.org"]}"#);
         assert!(validate("inject", &[twice.clone(), twice]).is_err());
         assert!(serde_json::from_str::<InjectRule>(r#"{"name":"a","hosts":["x.org"],"wat":1}"#).is_err());
-        let user = rule(r#"{"name":"a","hosts":["x.org"],"basic":{"username":"{secret:U}","password":"{secret:P}"}}"#);
+        let user = rule(
+            r#"{"name":"a","hosts":["x.org"],"basic":{"username":"{secret:U}","password":"{secret:P}"}}"#,
+        );
         assert!(validate("inject", &[user]).is_ok(), "the colon of a reference is not one of the name");
     }
 

@@ -291,7 +291,9 @@ mod tests {
 
     #[test]
     fn wrong_references_are_refused() {
-        for bad in ["{secret:", "{secret:}", "{secret:a b}", "{secret:A@0}", "{secret:A@x}", "{secret:1}", "a\nb"] {
+        for bad in
+            ["{secret:", "{secret:}", "{secret:a b}", "{secret:A@0}", "{secret:A@x}", "{secret:1}", "a\nb"]
+        {
             assert!(bad.parse::<Template>().is_err(), "{bad}");
         }
         assert!("x".repeat(TEMPLATE_TEXT_MAX_BYTES).parse::<Template>().is_ok());

@@ -142,7 +142,8 @@ impl Work<'_> {
             set_path_and_query(parts, &new)?;
         }
         if in_body {
-            let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+            let kind =
+                parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
             let encoded = if kind.contains("json") {
                 json_escaped(value.reveal())
             } else if kind.starts_with("application/x-www-form-urlencoded") {
@@ -227,7 +228,8 @@ impl Work<'_> {
 
 fn header_name(name: &str) -> Result<HeaderName, Refusal> {
     // Rules are checked when they are set.
-    HeaderName::from_bytes(name.as_bytes()).map_err(|_| Refusal::unavailable("a rule names a header that is none"))
+    HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| Refusal::unavailable("a rule names a header that is none"))
 }
 
 /// A header that hyper neither shows nor indexes in HTTP/2.

@@ -108,10 +108,7 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         valid_for(&mut params, time::Duration::days(AUTHORITY_DAYS));
         let certificate = params.self_signed(&key)?;
-        Ok(NewAuthority {
-            certificate_pem: certificate.pem(),
-            key_pem: Secret::new(key.serialize_pem()),
-        })
+        Ok(NewAuthority { certificate_pem: certificate.pem(), key_pem: Secret::new(key.serialize_pem()) })
     }
 
     /// Takes up an authority that was made before.
@@ -145,7 +142,10 @@ impl Authority {
     ) -> Result<Arc<ServerConfig>, AuthorityError> {
         let key = (host.clone(), protocol);
         let known = |leafs: &BTreeMap<_, Leaf>| {
-            leafs.get(&key).filter(|leaf| leaf.made.elapsed() < LEAF_RENEW).map(|leaf| Arc::clone(&leaf.config))
+            leafs
+                .get(&key)
+                .filter(|leaf| leaf.made.elapsed() < LEAF_RENEW)
+                .map(|leaf| Arc::clone(&leaf.config))
         };
         if let Some(config) = known(&self.leafs()) {
             return Ok(config);

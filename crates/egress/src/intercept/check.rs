@@ -41,7 +41,9 @@ fn method(method: &Method) -> Result<(), Refusal> {
     }
     // Both make the server send back what it got, credentials included.
     if *method == Method::TRACE || method.as_str().eq_ignore_ascii_case("TRACK") {
-        return Err(Refusal::forbidden(format!("{method} would show the credentials that the gateway puts in")));
+        return Err(Refusal::forbidden(format!(
+            "{method} would show the credentials that the gateway puts in"
+        )));
     }
     Ok(())
 }

@@ -96,8 +96,12 @@ pub trait SecretSource: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// In words for whoever runs in the sandbox.
-    fn open(&self, sandbox: &SandboxId, secret: &SecretRef, host: &HostName)
-    -> atoll_core::Result<OpenedSecret>;
+    fn open(
+        &self,
+        sandbox: &SandboxId,
+        secret: &SecretRef,
+        host: &HostName,
+    ) -> atoll_core::Result<OpenedSecret>;
 
     /// Records a use.
     ///

@@ -93,7 +93,8 @@ impl Replacer {
             let found = self.pairs.iter().find(|pair| rest.starts_with(&pair.from));
             let found_len = found.map_or(0, |pair| pair.from.len());
             // A longer text may still come to its end.
-            let more = |pair: &Pair| pair.from.len() > rest.len().max(found_len) && pair.from.starts_with(rest);
+            let more =
+                |pair: &Pair| pair.from.len() > rest.len().max(found_len) && pair.from.starts_with(rest);
             if !last && self.pairs.iter().any(more) {
                 return (out, at);
             }
@@ -285,10 +286,15 @@ mod tests {
         let frames = |chunks: &'static [&'static str]| {
             let mut trailers = http::HeaderMap::new();
             trailers.insert("x", http::HeaderValue::from_static("a hunter2"));
-            let data = chunks.iter().map(|chunk| Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(chunk.as_bytes()))));
-            StreamBody::new(futures::stream::iter(data.chain([Ok(Frame::trailers(trailers))]).collect::<Vec<_>>()))
+            let data = chunks
+                .iter()
+                .map(|chunk| Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(chunk.as_bytes()))));
+            StreamBody::new(futures::stream::iter(
+                data.chain([Ok(Frame::trailers(trailers))]).collect::<Vec<_>>(),
+            ))
         };
-        let body = Replaced::new(frames(&["a hun", "ter2 b", "hunte"]), Replacer::masking([b"hunter2".to_vec()]));
+        let body =
+            Replaced::new(frames(&["a hun", "ter2 b", "hunte"]), Replacer::masking([b"hunter2".to_vec()]));
         let collected = body.collect().await.unwrap();
         assert_eq!(collected.trailers().unwrap()["x"], "a *******");
         assert_eq!(collected.to_bytes(), "a ******* bhunte");

@@ -100,8 +100,7 @@ where
             Protocol::Http1
         }
     };
-    let protocol =
-        if session.offered.contains(&protocol) { protocol } else { session.offered[0] };
+    let protocol = if session.offered.contains(&protocol) { protocol } else { session.offered[0] };
     let config = session.shared.authority.server_config(session.way.host(), protocol);
     let config = config.map_err(std::io::Error::other)?;
     let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, hello.into_stream(config)).await??;
@@ -401,11 +400,7 @@ fn tidy_answer(headers: &mut HeaderMap, switching: bool) {
 }
 
 /// The body as it goes out, with placeholders replaced where a rule wants it.
-async fn outgoing(
-    headers: &mut HeaderMap,
-    body: Incoming,
-    applied: &Applied,
-) -> Result<OutBody, Refusal> {
+async fn outgoing(headers: &mut HeaderMap, body: Incoming, applied: &Applied) -> Result<OutBody, Refusal> {
     if applied.body.is_empty() {
         return Ok(body.map_err(BoxError::from).boxed());
     }
@@ -418,7 +413,8 @@ async fn outgoing(
     }
     // Many servers want to know the length, and of a small body it can be known.
     let whole = Limited::new(body, BODY_WHOLE_MAX_BYTES).collect().await;
-    let whole = whole.map_err(|_error| Refusal::too_large("the request's body broke off or is longer than it said"))?;
+    let whole = whole
+        .map_err(|_error| Refusal::too_large("the request's body broke off or is longer than it said"))?;
     let bytes = Bytes::from(replacer.whole(&whole.to_bytes()));
     headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
     let never = |never: Infallible| -> BoxError { match never {} };

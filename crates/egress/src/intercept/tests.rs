@@ -59,7 +59,9 @@ impl Origin {
     fn serve(&self, stream: DuplexStream) {
         let origin = self.clone();
         tokio::spawn(async move {
-            let Ok(stream) = TlsAcceptor::from(Arc::clone(&origin.config)).accept(stream).await else { return };
+            let Ok(stream) = TlsAcceptor::from(Arc::clone(&origin.config)).accept(stream).await else {
+                return;
+            };
             let two = stream.get_ref().1.alpn_protocol() == Some(b"h2");
             let service = service_fn(move |request| origin.clone().answer(request));
             let stream = TokioIo::new(stream);
@@ -98,13 +100,17 @@ impl Origin {
         let body = String::from_utf8_lossy(&body.to_bytes()).into_owned();
         self.seen.lock().unwrap().push((method, address, headers.clone(), body.clone()));
         Ok(match path.as_str() {
-            "/redirect" => Response::builder().status(302).header("location", "https://evil.com/").body(empty())?,
+            "/redirect" => {
+                Response::builder().status(302).header("location", "https://evil.com/").body(empty())?
+            }
             "/compressed" => Response::builder().header("content-encoding", "gzip").body(full("x"))?,
             "/events" => {
                 let events = ["data: 1\n\n", "data: s3cret-val", "ue-of-the-test\n\n"];
                 let frames = events.map(|event| Ok(Frame::data(Bytes::from_static(event.as_bytes()))));
                 let stream = StreamBody::new(futures::stream::iter(frames));
-                Response::builder().header("alt-svc", "h3=\":443\"").body(http_body_util::BodyExt::boxed(stream))?
+                Response::builder()
+                    .header("alt-svc", "h3=\":443\"")
+                    .body(http_body_util::BodyExt::boxed(stream))?
             }
             "/large" => Response::new(full(&"x".repeat(3 << 20))),
             _ => {
@@ -297,7 +303,8 @@ async fn http2_with_many_requests_and_trailers() {
             let mut trailers = HeaderMap::new();
             trailers.insert("x-sum", n.to_string().parse().unwrap());
             let frames = [Ok(Frame::data(Bytes::from(format!("body {n}")))), Ok(Frame::trailers(trailers))];
-            let body: OutBody = http_body_util::BodyExt::boxed(StreamBody::new(futures::stream::iter(frames)));
+            let body: OutBody =
+                http_body_util::BodyExt::boxed(StreamBody::new(futures::stream::iter(frames)));
             let request = Request::post(format!("https://api.example.com/{n}")).body(body).unwrap();
             let response = sender.send_request(request).await.unwrap();
             let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -370,7 +377,10 @@ async fn what_is_not_for_this_host_gets_no_secret() {
         ("GET / HTTP/1.1\r\n\r\n", "400"),
         ("CONNECT evil.com:443 HTTP/1.1\r\nHost: api.example.com\r\n\r\n", "4"),
         ("TRACE / HTTP/1.1\r\nHost: api.example.com\r\n\r\n", "403"),
-        ("POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "400"),
+        (
+            "POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+            "400",
+        ),
         ("POST / HTTP/1.1\r\nHost: api.example.com\r\nTransfer-Encoding: xchunked\r\n\r\n", "400"),
         ("POST / HTTP/1.1\r\nHost: api.example.com\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n", "400"),
         ("GET / HTTP/1.1\r\nHost: api.example.com\r\nX: a\r\n folded\r\n\r\n", "400"),
@@ -400,14 +410,20 @@ async fn a_second_request_hidden_in_the_first_is_judged_by_itself() {
 #[tokio::test]
 async fn a_length_that_is_said_twice_is_passed_on_once() {
     let house = House::new(bearer(), &[Protocol::Http1]);
-    let orders = ["Content-Length: 4\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked\r\nContent-Length: 4"];
+    let orders = [
+        "Content-Length: 4\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nContent-Length: 4",
+    ];
     for (n, lengths) in orders.into_iter().enumerate() {
         let hidden = "GET /hidden HTTP/1.1\r\nHost: api.example.com\r\n\r\n";
         let text = format!("POST / HTTP/1.1\r\nHost: api.example.com\r\n{lengths}\r\n\r\n0\r\n\r\n{hidden}");
         house.raw(&text).await;
         let seen = house.origin.as_ref().unwrap().seen.lock().unwrap();
         let (_, _, headers, body) = &seen[n];
-        assert!(!(headers.contains_key("content-length") && headers.contains_key("transfer-encoding")), "{headers:?}");
+        assert!(
+            !(headers.contains_key("content-length") && headers.contains_key("transfer-encoding")),
+            "{headers:?}"
+        );
         assert_eq!(body, "");
         // The connection ends with it: what came behind is not looked at.
         assert_eq!(seen.len(), n + 1);
@@ -428,7 +444,10 @@ async fn headers_that_the_client_names_as_its_own_do_not_take_the_secret_away() 
 async fn redirects_are_the_clients_business_and_policy_has_its_word() {
     let house = House::new(bearer(), &[Protocol::Http1]);
     let (response, _) = house.send(get("/redirect").body(empty()).unwrap()).await;
-    assert_eq!((response.status().as_u16(), &response.headers()["location"]), (302, &"https://evil.com/".parse().unwrap()));
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()["location"]),
+        (302, &"https://evil.com/".parse().unwrap())
+    );
     assert!(!format!("{response:?}").contains(SECRET));
     let (response, body) = house.send(get("/forbidden").body(empty()).unwrap()).await;
     assert_eq!((response.status().as_u16(), body.as_str()), (403, "GET"));
@@ -441,7 +460,9 @@ async fn a_changed_rule_is_felt_by_the_next_request_of_the_same_connection() {
     let stream = TokioIo::new(house.connect(&[Protocol::Http1]).await);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
     tokio::spawn(connection);
-    for (rule, want) in [(bearer(), true), (serde_json::json!({"headers": {"x": "y"}}), false), (bearer(), true)] {
+    for (rule, want) in
+        [(bearer(), true), (serde_json::json!({"headers": {"x": "y"}}), false), (bearer(), true)]
+    {
         house.set_rule(rule);
         let response = sender.send_request(get("/").body(empty()).unwrap()).await.unwrap();
         let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -481,7 +502,8 @@ async fn large_answers_pass_whole_and_a_100_is_sent_when_the_body_is_wanted() {
     let (_, body) = house.send(get("/large").body(empty()).unwrap()).await;
     assert_eq!(body.len(), 3 << 20);
     let mut stream = house.connect(&[Protocol::Http1]).await;
-    let head = "POST / HTTP/1.1\r\nHost: api.example.com\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n";
+    let head =
+        "POST / HTTP/1.1\r\nHost: api.example.com\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut buffer = [0; 256];
     let count = stream.read(&mut buffer).await.unwrap();
@@ -516,7 +538,10 @@ async fn figures() {
         took.push(begin.elapsed());
     }
     took.sort();
-    eprintln!("request on a kept connection, client, gateway and server together: p50 {:?}, p99 {:?}", took[1000], took[1980]);
+    eprintln!(
+        "request on a kept connection, client, gateway and server together: p50 {:?}, p99 {:?}",
+        took[1000], took[1980]
+    );
 
     let begin = Instant::now();
     let mut bytes = 0;

@@ -134,7 +134,11 @@ impl Actor {
             Ok(())
         };
         let configure = async {
-            if named || spec.workdir.is_some() || spec.egress.looks_inside() { self.configure(&member.client, plan).await } else { Ok(()) }
+            if named || spec.workdir.is_some() || spec.egress.looks_inside() {
+                self.configure(&member.client, plan).await
+            } else {
+                Ok(())
+            }
         };
         tokio::try_join!(identify, configure, self.inner.open_network(&self.shared))?;
         fail::fail_point!("engine.claim.identified");
@@ -201,7 +205,10 @@ impl Actor {
 
     /// Makes the sandbox trust the gateway's certificates when its rules are the first that need it.
     async fn trust_anew(&self, after: &EgressPolicy) -> Result<()> {
-        if self.record.spec.egress.looks_inside() || !after.looks_inside() || self.record.state != SandboxState::Running {
+        if self.record.spec.egress.looks_inside()
+            || !after.looks_inside()
+            || self.record.state != SandboxState::Running
+        {
             return Ok(());
         }
         let guest = wait_for_guest(&self.shared).await?;

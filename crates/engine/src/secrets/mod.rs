@@ -22,9 +22,7 @@ use std::sync::Arc;
 
 use atoll_core::error::shorten;
 use atoll_core::id::{SandboxId, SecretId};
-use atoll_core::limits::{
-    SECRET_VERSIONS_MAX_COUNT, SECRETS_MAX_COUNT,
-};
+use atoll_core::limits::{SECRET_VERSIONS_MAX_COUNT, SECRETS_MAX_COUNT};
 use atoll_core::policy::{HostName, SecretRef, SecretScope, SecretUser, secret_name, secret_value};
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error, Result};
@@ -36,8 +34,8 @@ use crate::clock::{now_ms, random};
 use crate::engine::{Caller, Engine, Inner};
 use crate::errors::store_error;
 
-pub(crate) use record::Recorder;
 pub use door::SecretDoor;
+pub(crate) use record::Recorder;
 pub use record::UseQuery;
 use table::Table;
 
@@ -173,9 +171,9 @@ impl Inner {
             Error::invalid(field, format_args!("a new secret ('{name}') needs it")).hint(hint)
         };
         let value = draft.value.ok_or_else(|| missing("value", "send the value"))?;
-        let scope = draft.scope.ok_or_else(|| {
-            missing("scope", "name the hosts that may receive it; '*' means any")
-        })?;
+        let scope = draft
+            .scope
+            .ok_or_else(|| missing("scope", "name the hosts that may receive it; '*' means any"))?;
         if self.secrets.table.len() >= SECRETS_MAX_COUNT {
             return Err(Error::new(Code::LimitExceeded, format!("there are {SECRETS_MAX_COUNT} secrets"))
                 .hint("delete some"));
@@ -247,12 +245,15 @@ impl Inner {
                 .hint("its scope names the hosts that may receive it; an admin can add this one"));
         }
         let user = self.find(sandbox).ok_or_else(|| SandboxId::not_found(sandbox.as_str()))?.record();
-        record.scope.admits_user(&record.name, &SecretUser {
-            sandbox: sandbox.as_str(),
-            name: user.name.as_deref(),
-            template: user.spec.template.as_deref(),
-            owner: user.owner.as_ref(),
-        })?;
+        record.scope.admits_user(
+            &record.name,
+            &SecretUser {
+                sandbox: sandbox.as_str(),
+                name: user.name.as_deref(),
+                template: user.spec.template.as_deref(),
+                owner: user.owner.as_ref(),
+            },
+        )?;
         let version = match reference.version {
             None => record.versions.last(),
             Some(wanted) => record.versions.iter().find(|version| version.version == wanted),

@@ -19,11 +19,10 @@ impl Engine {
         let inner = &self.inner;
         let _turn = inner.secrets.sealing.lock().await;
         inner.vault.begin_rotation().map_err(|error| match error {
-            VaultError::NoNewKey => Error::new(
-                Code::InvalidState,
-                "the vault's key comes from outside, and only one was given",
-            )
-            .hint("start the server with the new key and the previous one, then rotate"),
+            VaultError::NoNewKey => {
+                Error::new(Code::InvalidState, "the vault's key comes from outside, and only one was given")
+                    .hint("start the server with the new key and the previous one, then rotate")
+            }
             other => vault_failed(&other),
         })?;
         fail::fail_point!("engine.rotate.begun");

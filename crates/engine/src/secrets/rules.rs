@@ -31,12 +31,17 @@ impl Inner {
     ) -> Result<()> {
         let owner = record.owner.as_ref();
         for key in [owner, caller.key.as_ref()] {
-            self.check_rules(record, private, policy, &SecretUser {
-                sandbox: record.id.as_str(),
-                name: record.name.as_deref(),
-                template: record.spec.template.as_deref(),
-                owner: key,
-            })?;
+            self.check_rules(
+                record,
+                private,
+                policy,
+                &SecretUser {
+                    sandbox: record.id.as_str(),
+                    name: record.name.as_deref(),
+                    template: record.spec.template.as_deref(),
+                    owner: key,
+                },
+            )?;
             if owner == caller.key.as_ref() {
                 break;
             }
@@ -104,4 +109,3 @@ fn reachable(scope: &SecretScope, pattern: &DomainPattern) -> bool {
         DomainPattern::Any => false,
     }
 }
-

@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::body::{BodyError, RecordReader, RecordWriter};
 use crate::messages::{
-    Configure, Done, ExecInfo, ExecList, Failure, ForgetExec, GetMetrics, Hello, InstallTrust, ListExecs, ListPorts,
-    Metrics, PortList, Reason, ResizeExec, SignalExec, Welcome, WriteStdin,
+    Configure, Done, ExecInfo, ExecList, Failure, ForgetExec, GetMetrics, Hello, InstallTrust, ListExecs,
+    ListPorts, Metrics, PortList, Reason, ResizeExec, SignalExec, Welcome, WriteStdin,
 };
 use crate::wire::{self, Kind, Record, WireError};
 use crate::{CONNECTION_WINDOW_BYTES, FRAME_BYTES, PATH_PREFIX, STREAM_WINDOW_BYTES, VERSION};

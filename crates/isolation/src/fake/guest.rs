@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use atoll_guest_protocol::VERSION;
 use atoll_guest_protocol::body::{BodyError, RecordReader, RecordWriter};
 use atoll_guest_protocol::messages::{
-    Ack, AttachExec, Configure, Done, ExecInfo, ExecList, Exited, Failure, FileInfo, FileKind, ForgetExec, InstallTrust,
-    GetMetrics, Hello, ListExecs, ListPorts, Metrics, PortList, Read, Reason, Remove, ResizeExec, SignalExec,
-    StartExec, Started, Stat, Welcome, Write, WriteStdin,
+    Ack, AttachExec, Configure, Done, ExecInfo, ExecList, Exited, Failure, FileInfo, FileKind, ForgetExec,
+    GetMetrics, Hello, InstallTrust, ListExecs, ListPorts, Metrics, PortList, Read, Reason, Remove,
+    ResizeExec, SignalExec, StartExec, Started, Stat, Welcome, Write, WriteStdin,
 };
 use atoll_guest_protocol::server::{self, Operation, body_failure, failure};
 use atoll_guest_protocol::wire::{Kind, Record, decode_message, encode_message};

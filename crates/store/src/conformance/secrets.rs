@@ -41,10 +41,7 @@ pub(super) async fn versions(store: &Store) {
         first.note = format!("note {n}");
         store.add_secret_version(&first, &version(n), 3).await.unwrap();
     }
-    assert!(matches!(
-        store.add_secret_version(&first, &version(5), 3).await,
-        Err(StoreError::AlreadyExists)
-    ));
+    assert!(matches!(store.add_secret_version(&first, &version(5), 3).await, Err(StoreError::AlreadyExists)));
     first.versions = (3..=5).map(version).collect();
     assert_eq!(store.list_secrets().await.unwrap(), [other.clone(), first.clone()]);
     first.scope.templates.clear();
@@ -81,12 +78,8 @@ pub(super) async fn sealed_values_change_where_they_are(store: &Store) {
     assert_eq!(store.sealed_value("ca").await.unwrap(), Some(own(&[1])), "the first stands");
     assert_eq!(store.sealed_value("other").await.unwrap(), None);
     store.insert_secret(&secret(1, "A")).await.unwrap();
-    let registry = RegistryRecord {
-        host: "r".to_owned(),
-        username: "u".to_owned(),
-        sealed: vec![3],
-        updated_ms: 1,
-    };
+    let registry =
+        RegistryRecord { host: "r".to_owned(), username: "u".to_owned(), sealed: vec![3], updated_ms: 1 };
     store.put_registry(&registry).await.unwrap();
     let all = store.list_sealed().await.unwrap();
     assert_eq!(all.len(), 3);

@@ -71,7 +71,8 @@ fn sets_adds_and_removes() {
     assert_eq!(parts.headers.get_all("x-tag").iter().collect::<Vec<_>>(), ["a", "b"]);
     assert!(!parts.headers.contains_key("cookie"));
     assert_eq!(parts.uri, "/a?x=1&y=2&key=a%20%22b%22%26c%2Fd");
-    let used: Vec<_> = applied.uses.iter().map(|used| (used.secret.name.as_str(), used.path.as_str())).collect();
+    let used: Vec<_> =
+        applied.uses.iter().map(|used| (used.secret.name.as_str(), used.path.as_str())).collect();
     assert_eq!(used, [("KEY", "/a"), ("ODD", "/a")]);
     assert!(applied.masks.is_empty());
 }
@@ -79,10 +80,15 @@ fn sets_adds_and_removes() {
 #[test]
 fn the_first_rule_to_set_something_has_the_last_word() {
     let first = rule(serde_json::json!({"headers": {"X-A": "1"}, "query": {"q": "1"}, "bearer": "1"}));
-    let second =
-        InjectRule { name: "s".into(), ..rule(serde_json::json!({"headers": {"x-a": "2", "X-B": "2"}, "query": {"q": "2"}, "bearer": "2"})) };
+    let second = InjectRule {
+        name: "s".into(),
+        ..rule(serde_json::json!({"headers": {"x-a": "2", "X-B": "2"}, "query": {"q": "2"}, "bearer": "2"}))
+    };
     let (parts, _) = run(Request::get("/"), &[first, second]).unwrap();
-    assert_eq!((&parts.headers["x-a"], &parts.headers["x-b"]), (&HeaderValue::from_static("1"), &HeaderValue::from_static("2")));
+    assert_eq!(
+        (&parts.headers["x-a"], &parts.headers["x-b"]),
+        (&HeaderValue::from_static("1"), &HeaderValue::from_static("2"))
+    );
     assert_eq!(parts.headers["authorization"], "Bearer 1");
     assert_eq!(parts.uri, "/?q=1");
 }
@@ -97,8 +103,12 @@ fn a_placeholder_is_replaced_where_it_stands_and_then_no_bearer_is_set() {
     assert_eq!(parts.headers["authorization"], "Bearer s3cret-value");
     let basic = format!("Basic {}", BASE64.encode(format!("user:{TOKEN}")));
     let (parts, _) = run(Request::get("/").header("authorization", basic), &rules).unwrap();
-    assert_eq!(parts.headers["authorization"], format!("Basic {}", BASE64.encode("user:s3cret-value")).as_str());
-    let (parts, _) = run(Request::get(format!("/bot{TOKEN}/x?k={TOKEN}")), &[rule(placeholder("ODD"))]).unwrap();
+    assert_eq!(
+        parts.headers["authorization"],
+        format!("Basic {}", BASE64.encode("user:s3cret-value")).as_str()
+    );
+    let (parts, _) =
+        run(Request::get(format!("/bot{TOKEN}/x?k={TOKEN}")), &[rule(placeholder("ODD"))]).unwrap();
     let odd = "a%20%22b%22%26c%2Fd";
     assert_eq!(parts.uri, format!("/bot{odd}/x?k={odd}").as_str());
 }
@@ -108,7 +118,8 @@ fn bodies_are_planned_in_the_form_of_their_type() {
     let mut with_body = rule(placeholder("ODD"));
     with_body.placeholders[0].body = true;
     let planned = |kind: &str| {
-        let (_, applied) = run(Request::post("/").header("content-type", kind), &[with_body.clone()]).unwrap();
+        let (_, applied) =
+            run(Request::post("/").header("content-type", kind), &[with_body.clone()]).unwrap();
         String::from_utf8(applied.body[0].1.clone()).unwrap()
     };
     assert_eq!(planned("application/json"), "a \\\"b\\\"&c/d");
@@ -120,7 +131,9 @@ fn bodies_are_planned_in_the_form_of_their_type() {
 
 #[test]
 fn masks_cover_every_form() {
-    let mut masked = rule(serde_json::json!({"mask_responses": true, "basic": {"username": "u", "password": "{secret:ODD}"}}));
+    let mut masked = rule(
+        serde_json::json!({"mask_responses": true, "basic": {"username": "u", "password": "{secret:ODD}"}}),
+    );
     let request = || Request::get("/").header("accept-encoding", "gzip").header("range", "bytes=0-1");
     let (parts, applied) = run(request(), &[masked.clone()]).unwrap();
     let texts: Vec<_> = applied.masks.iter().map(|mask| String::from_utf8(mask.clone()).unwrap()).collect();
