@@ -104,6 +104,16 @@ pub const INJECT_PARTS_MAX_COUNT: usize = 64;
 pub const PLACEHOLDER_MIN_BYTES: usize = 12;
 /// Longest placeholder, bytes.
 pub const PLACEHOLDER_MAX_BYTES: usize = 256;
+/// Connections to ports of one sandbox at once, of all kinds: HTTP, tunnels, SSH forwardings.
+pub const PORT_CONNECTIONS_MAX_COUNT: usize = 2048;
+/// Accesses that one sandbox may have.
+pub const ACCESSES_MAX_COUNT: usize = 1000;
+/// Longest name of an access or SSH key, bytes.
+pub const ACCESS_NAME_MAX_BYTES: usize = 128;
+/// SSH keys of one API key.
+pub const SSH_KEYS_MAX_COUNT: usize = 100;
+/// Ports of the client that one tunnel may show inside a sandbox.
+pub const TUNNEL_LISTENERS_MAX_COUNT: usize = 32;
 /// Longest tag of a snapshot, bytes.
 pub const SNAPSHOT_TAG_MAX_BYTES: usize = 63;
 /// Tags of one snapshot.

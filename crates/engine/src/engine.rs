@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 use crate::clock;
 use crate::egress::EgressConfig;
 use crate::errors::{isolation_error, store_error};
+use crate::ingress::AccessCache;
 use crate::keys::KeyCache;
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
@@ -86,6 +87,7 @@ pub(crate) struct Inner {
     pub(crate) keys: KeyCache,
     pub(crate) secrets: Secrets,
     pub(crate) gateway: Gateway,
+    pub(crate) accesses: AccessCache,
     pub(crate) creates: Semaphore,
     pub(crate) snapshots: Snapshots,
     pub(crate) pools: Pools,
@@ -117,6 +119,7 @@ impl Engine {
     ) -> Result<Self> {
         let keys = KeyCache::load(&store).await?;
         let secrets = Secrets::load(&store).await?;
+        let accesses = AccessCache::load(&store).await?;
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
@@ -130,6 +133,7 @@ impl Engine {
                 drivers: drivers.into_iter().map(|driver| (driver.level(), driver)).collect(),
                 keys,
                 secrets,
+                accesses,
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
                 draining: CancellationToken::new(),

@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed check is a panic")]
 
 mod execs;
+mod ingress;
 mod others;
 mod sandboxes;
 mod secrets;
@@ -62,6 +63,8 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         secrets::those_of_a_sandbox_go_with_it,
         secrets::sealed_values_change_where_they_are,
         secrets::uses,
+        ingress::accesses,
+        ingress::ssh_keys,
         others::pools,
     );
 }
