@@ -71,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         if path == "/echo":
             body = self.body()
-            seen = {"host": host, "method": self.command, "path": self.path, "headers": dict(self.headers.items()),
+            seen = {"host": host, "method": self.command, "path": self.path, "headers": {name.lower(): value for name, value in self.headers.items()},
                     "basic": "", "body": body.decode(errors="replace")[:10000], "bytes": len(body)}
             value = self.headers.get("Authorization", "")
             if value.lower().startswith("basic "):
@@ -143,7 +143,12 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_HEAD = do_PATCH = do_DELETE = handle_any
 
 
-server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+class Server(ThreadingHTTPServer):
+    def handle_error(self, request, client_address):
+        """Clients that do not trust us are part of the tests."""
+
+
+server = Server(("127.0.0.1", 0), Handler)
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 context.load_cert_chain(CERTIFICATE, KEY)
 context.set_alpn_protocols(["http/1.1"])
