@@ -11,6 +11,7 @@ mod image;
 mod key;
 mod pool;
 mod sandbox;
+mod secret;
 mod snapshot;
 mod ssh;
 mod system;
@@ -35,6 +36,7 @@ pub use pool::{Pool, PoolList, PoolOrigin, PutPool};
 pub use sandbox::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
 };
+pub use secret::{PutSecret, Secret, SecretList, SecretUse, SecretUseList, SecretVersion, VaultRotated};
 pub use snapshot::{CreateSnapshot, RemovedSnapshot, Snapshot, SnapshotList, TagSnapshot};
 pub use ssh::{CreateSshKey, SshInfo, SshKey, SshKeyList};
 pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, ServerInfo};

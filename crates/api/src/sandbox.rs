@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::secret::Secret;
 use atoll_core::spec::{IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
@@ -52,6 +53,10 @@ pub struct CreateSandbox {
     /// Delete it after this long without a running exec or a request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
+    /// Secrets for this sandbox alone, by name: its injection rules find them before the server's. Never returned.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", serialize_with = "crate::secret::reveal_all")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub secrets: BTreeMap<String, Secret>,
     /// What it may reach; the template's, or the server's default, when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
@@ -73,6 +78,7 @@ impl From<CreateSandbox> for SandboxDraft {
             workdir: request.workdir,
             ttl_ms: request.ttl_ms,
             idle_timeout_ms: request.idle_timeout_ms,
+            secrets: request.secrets,
             egress: request.egress,
         }
     }
@@ -182,6 +188,10 @@ pub struct UpdateSandbox {
     pub idle_timeout_ms: Option<Option<u64>>,
     /// New limits; the disk's cannot change.
     pub resources: ResourcesDraft,
+    /// Adds secrets for this sandbox alone, or gives them new values. Never returned.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", serialize_with = "crate::secret::reveal_all")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub secrets: BTreeMap<String, Secret>,
     /// Replaces what it may reach, at once: connections that are no longer allowed are cut.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
@@ -199,7 +209,9 @@ impl From<UpdateSandbox> for SandboxUpdate {
             ttl_ms: request.ttl_ms,
             idle_timeout_ms: request.idle_timeout_ms,
             resources: request.resources,
+            secrets: request.secrets,
             egress: request.egress,
+            asked_by: None,
         }
     }
 }

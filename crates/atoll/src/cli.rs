@@ -9,7 +9,9 @@ use clap::{Args, Parser, Subcommand};
 
 mod egress;
 mod ingress;
+mod inject;
 mod pool;
+mod secret;
 mod server;
 mod snapshot;
 
@@ -18,6 +20,7 @@ pub(crate) use ingress::{
     Forward, LinkArgs, PortCommand, PortUrlArgs, Reverse, SshArgs, SshKeyCommand, TunnelArgs,
 };
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
+pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
 pub(crate) use snapshot::SnapshotCommand;
 
@@ -107,6 +110,9 @@ pub(crate) enum Command {
     /// Templates
     #[command(subcommand)]
     Template(TemplateCommand),
+    /// Values that sandboxes use and never see
+    #[command(subcommand)]
+    Secret(SecretCommand),
     /// Snapshots of sandboxes' disks
     #[command(subcommand)]
     Snapshot(SnapshotCommand),

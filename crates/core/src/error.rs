@@ -76,6 +76,8 @@ codes! {
     SshKeyNotFound = "ssh_key_not_found", false;
     /// No stored credentials for this registry.
     RegistryNotFound = "registry_not_found", false;
+    /// No such secret, or not this version of it.
+    SecretNotFound = "secret_not_found", false;
     /// Another thing has this name.
     NameTaken = "name_taken", false;
     /// The sandbox is not in a state in which this can be done.

@@ -150,6 +150,11 @@ id_type!(
     SshKeyId, "sk", "SSH key", Code::SshKeyNotFound
 );
 
+id_type!(
+    /// One secret, whatever it is called.
+    SecretId, "sc", "secret", Code::SecretNotFound
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;

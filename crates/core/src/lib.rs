@@ -7,6 +7,7 @@
 //! - [`error`]: the one error the product speaks, by machine-readable code
 //! - [`limits`]: a limit on everything, named
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
+//! - [`policy`]: what a sandbox may do on the network; injection rules
 //! - [`sandbox`]: the sandbox state machine and admission
 //! - [`network`]: what can be seen of a sandbox's network
 //! - [`snapshot`]: what is kept of a sandbox, and its names

@@ -78,6 +78,32 @@ pub const STDIN_CHUNK_MAX_BYTES: usize = 1 << 20;
 pub const EXECS_RUNNING_MAX_COUNT: usize = 512;
 /// Ended execs that one sandbox keeps; the oldest go first, with their output.
 pub const EXECS_KEPT_MAX_COUNT: usize = 10_000;
+/// Longest name of a secret, bytes.
+pub const SECRET_NAME_MAX_BYTES: usize = 128;
+/// Longest value of a secret, bytes: it must fit into a header.
+pub const SECRET_VALUE_MAX_BYTES: usize = 32 << 10;
+/// Shortest value of a secret, bytes: shorter ones would be found by chance, and masked everywhere.
+pub const SECRET_VALUE_MIN_BYTES: usize = 4;
+/// Most secrets of an installation, those of single sandboxes included.
+pub const SECRETS_MAX_COUNT: usize = 20_000;
+/// Most secrets of one sandbox alone.
+pub const SECRETS_PRIVATE_MAX_COUNT: usize = 64;
+/// Versions of a secret that are kept; the oldest go first.
+pub const SECRET_VERSIONS_MAX_COUNT: u32 = 16;
+/// Most entries in each list of a secret's scope.
+pub const SECRET_SCOPE_MAX_COUNT: usize = 64;
+/// Uses of secrets that are kept; the oldest go first.
+pub const SECRET_USES_MAX_COUNT: u64 = 100_000;
+/// Longest text with references to secrets, bytes.
+pub const TEMPLATE_TEXT_MAX_BYTES: usize = 8 << 10;
+/// Most injection rules of a sandbox.
+pub const INJECT_RULES_MAX_COUNT: usize = 64;
+/// Most hosts, paths, headers, parameters or placeholders of one injection rule.
+pub const INJECT_PARTS_MAX_COUNT: usize = 64;
+/// Shortest placeholder, bytes: it must not occur by chance.
+pub const PLACEHOLDER_MIN_BYTES: usize = 12;
+/// Longest placeholder, bytes.
+pub const PLACEHOLDER_MAX_BYTES: usize = 256;
 /// Connections to ports of one sandbox at once, of all kinds: HTTP, tunnels, SSH forwardings.
 pub const PORT_CONNECTIONS_MAX_COUNT: usize = 2048;
 /// Accesses that one sandbox may have.

@@ -1,6 +1,7 @@
 //! Making a sandbox: from what was asked to a record, then to the actor that runs the saga.
 
 use atoll_core::id::SandboxId;
+use atoll_core::policy::EgressPolicy;
 use atoll_core::pool::Mold;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::Manifest;
@@ -67,6 +68,7 @@ impl Engine {
                 Ok(Origin::Claim(Box::new(member), plan))
             }
         }?;
+        self.inner.secrets.hold(&shared.id, draft.secrets);
         sandbox::spawn(&self.inner, &shared, origin);
         shared.made().await
     }
@@ -120,7 +122,7 @@ impl Engine {
             origin: spec.snapshot.as_ref().map(ToString::to_string),
             volumes: 0,
         };
-        let record = SandboxRecord {
+        let mut record = SandboxRecord {
             id,
             name: draft.name.clone(),
             state: SandboxState::Creating,
@@ -135,6 +137,9 @@ impl Engine {
             last_active_ms: created_ms,
             generation: 1,
         };
+        let mut egress = record.spec.egress.clone();
+        inner.prepare_rules(&record, caller, &mut egress, &EgressPolicy::default(), &draft.secrets)?;
+        record.spec.egress = egress;
         Ok(Planned { record, plan, mold })
     }
 

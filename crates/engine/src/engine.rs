@@ -24,6 +24,7 @@ use crate::ingress::AccessCache;
 use crate::keys::KeyCache;
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
+use crate::secrets::Secrets;
 use crate::snapshot::Snapshots;
 
 /// What the engine is told at start.
@@ -37,10 +38,21 @@ pub struct Config {
     pub sandboxes_max: usize,
     /// Most sandboxes being made at once; more wait. About twice the number of cores.
     pub creates_max: usize,
-    /// The network of sandboxes.
-    pub egress: EgressConfig,
+    /// Whom sandboxes must trust whose connections the gateway looks into.
+    pub trust: Trust,
     /// Warm pools.
     pub pools: PoolConfig,
+    /// The network of sandboxes.
+    pub egress: EgressConfig,
+}
+
+/// Whom sandboxes must trust whose connections the gateway looks into.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trust {
+    /// The certificate of the gateway's authority, PEM; nobody when empty.
+    pub ca_pem: String,
+    /// Public authorities, PEM, for images that have none.
+    pub roots_pem: String,
 }
 
 /// Who asks, for the record.
@@ -73,6 +85,7 @@ pub(crate) struct Inner {
     pub(crate) images: Images,
     pub(crate) drivers: BTreeMap<IsolationLevel, Arc<dyn Isolation>>,
     pub(crate) keys: KeyCache,
+    pub(crate) secrets: Secrets,
     pub(crate) gateway: Gateway,
     pub(crate) accesses: AccessCache,
     pub(crate) creates: Semaphore,
@@ -105,6 +118,7 @@ impl Engine {
         drivers: Vec<Arc<dyn Isolation>>,
     ) -> Result<Self> {
         let keys = KeyCache::load(&store).await?;
+        let secrets = Secrets::load(&store).await?;
         let accesses = AccessCache::load(&store).await?;
         let engine = Self {
             inner: Arc::new(Inner {
@@ -118,6 +132,7 @@ impl Engine {
                 images,
                 drivers: drivers.into_iter().map(|driver| (driver.level(), driver)).collect(),
                 keys,
+                secrets,
                 accesses,
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
@@ -125,6 +140,8 @@ impl Engine {
                 table: Mutex::default(),
             }),
         };
+        engine.inner.continue_rotation().await?;
+        engine.start_recorder();
         engine.recover().await?;
         pool::start(&engine);
         Ok(engine)
@@ -293,6 +310,7 @@ impl Inner {
 
     /// Takes a sandbox out.
     pub(crate) fn leave(&self, id: &SandboxId) {
+        self.secrets.forget(id);
         let mut table = self.table();
         if let Some(sandbox) = table.by_id.remove(id)
             && let Some(name) = &sandbox.record().name

@@ -31,4 +31,7 @@ pub const ALL: &[&str] = &[
     "engine.delete.destroyed",
     "engine.delete.logs_removed",
     "engine.delete.unrecorded",
+    "engine.rotate.begun",
+    "engine.rotate.resealed",
+    "engine.rotate.finished",
 ];

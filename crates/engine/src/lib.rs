@@ -19,6 +19,7 @@
 //! `recovery` module reads rows (what is intended) and drivers (what is there) and makes them agree:
 //! the same code that a clean start runs.
 
+mod authority;
 mod clock;
 mod create;
 mod egress;
@@ -35,12 +36,14 @@ mod query;
 mod recovery;
 mod registries;
 mod sandbox;
+mod secrets;
 mod snapshot;
 mod templates;
 
 pub use atoll_egress::Stats as EgressStats;
+pub use authority::open as open_authority;
 pub use egress::EgressConfig;
-pub use engine::{Caller, Config, Engine, Stats};
+pub use engine::{Caller, Config, Engine, Stats, Trust};
 pub use errors::guest_error;
 pub use exec::{ExecView, OutputEvent, OutputReader};
 pub use ingress::{Access, NewAccess, PortConnection, PortListener, VerifiedAccess};
@@ -49,4 +52,5 @@ pub use log::{Extent, Piece, READ_MAX_BYTES};
 pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView};
 pub use query::{ExecQuery, SandboxQuery};
 pub use sandbox::{GuestLease, SandboxMetrics};
+pub use secrets::{SecretDoor, SecretDraft, UseQuery};
 pub use snapshot::{RemovedSnapshot, SnapshotOrder, SnapshotQuery};

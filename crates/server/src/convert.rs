@@ -7,7 +7,9 @@ use atoll_core::snapshot::Purpose;
 use atoll_engine::{ExecView, PoolName, PoolOrigin, PoolView, PoolsView, SandboxMetrics};
 use atoll_guest_protocol::messages;
 use atoll_isolation::Resource;
-use atoll_store::{KeyRecord, Page, RegistryRecord, SandboxRecord, SnapshotRecord, TemplateRecord};
+use atoll_store::{
+    KeyRecord, Page, RegistryRecord, SandboxRecord, SecretRecord, SecretUse, SnapshotRecord, TemplateRecord,
+};
 
 const NANOS_PER_MS: i64 = 1_000_000;
 
@@ -237,6 +239,33 @@ pub(crate) fn key(record: KeyRecord) -> api::Key {
         created_at_ms: record.created_ms,
         expires_at_ms: record.expires_ms,
         last_used_at_ms: record.last_used_ms,
+    }
+}
+
+pub(crate) fn secret(record: SecretRecord) -> api::Secret {
+    let versions = record.versions.iter();
+    api::Secret {
+        versions: versions
+            .map(|version| api::SecretVersion { version: version.version, created_at_ms: version.created_ms })
+            .collect(),
+        name: record.name,
+        scope: record.scope,
+        note: record.note,
+        created_at_ms: record.created_ms,
+        created_by: record.created_by.map(Into::into),
+    }
+}
+
+pub(crate) fn secret_use(record: SecretUse) -> api::SecretUse {
+    api::SecretUse {
+        at_ms: record.at_ms,
+        secret: record.secret,
+        version: record.version,
+        sandbox: record.sandbox.into(),
+        host: record.host,
+        method: record.method,
+        path: record.path,
+        rule: record.rule,
     }
 }
 

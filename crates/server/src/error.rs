@@ -87,6 +87,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::AccessNotFound
         | Code::SshKeyNotFound
         | Code::RegistryNotFound
+        | Code::SecretNotFound
         | Code::FileNotFound => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::NameTaken

@@ -33,6 +33,7 @@ use crate::routes;
         (name = "templates", description = "Named, versioned recipes for sandboxes"),
         (name = "pools", description = "Running sandboxes that wait to be handed out"),
         (name = "images", description = "OCI images and where they come from"),
+        (name = "secrets", description = "Values that sandboxes use and never see"),
         (name = "keys", description = "API keys"),
         (name = "system", description = "The server itself"),
     )

@@ -1,4 +1,4 @@
-//! What must survive: sandboxes, execs, templates, API keys, registry credentials.
+//! What must survive: sandboxes, execs, templates, API keys, registry credentials, secrets.
 //!
 //! Only this crate knows SQL. The same text runs on SQLite (the default, embedded in the process)
 //! and on PostgreSQL; the module `db` is the whole difference between them. Nothing here
@@ -30,6 +30,7 @@ mod pools;
 mod record;
 mod registries;
 mod sandboxes;
+mod secrets;
 mod snapshots;
 mod ssh_keys;
 mod store;
@@ -45,6 +46,7 @@ pub use record::{
     AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord,
     SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord, SshKeyRecord, TemplateRecord,
 };
+pub use secrets::{SealedAt, SealedValue, SecretRecord, SecretUse, SecretVersion};
 pub use snapshots::SnapshotOutcome;
 pub use store::Store;
 pub use url::{InvalidUrl, StoreUrl};

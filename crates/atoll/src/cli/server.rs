@@ -51,6 +51,14 @@ pub(crate) struct ServeArgs {
     /// Resolver for sandboxes' names, as ADDRESS:PORT (repeatable) [default: those of the host]
     #[arg(long, value_name = "ADDR")]
     pub(crate) resolver: Vec<std::net::SocketAddr>,
+    /// Authorities for servers outside whose TLS is looked into, besides the host's, PEM (repeatable)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) upstream_ca: Vec<PathBuf>,
+    /// Command that prints the vault's key (64 hexadecimal digits or base64), and on a second line the
+    /// previous one until it was changed [env: ATOLL_VAULT_KEY, ATOLL_VAULT_KEY_PREVIOUS]
+    /// [default: DIR/vault.key]
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) vault_key_command: Option<String>,
     /// Largest size of the pool for disks and snapshots, where the data directory's file system cannot clone
     /// files [default: what is free on it]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]

@@ -11,6 +11,7 @@ mod port;
 mod registry;
 mod run;
 mod sandbox;
+mod secret;
 mod serve;
 mod snapshot;
 mod ssh;
@@ -112,6 +113,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Image(command) => image::image(client, printer, command).await,
         Command::Registry(command) => registry::registry(client, printer, command).await,
         Command::Template(command) => template::template(client, printer, command).await,
+        Command::Secret(command) => secret::secret(client, printer, command).await,
         Command::Snapshot(command) => snapshot::snapshot(client, printer, command).await,
         Command::Pool(command) => pool::pool(client, printer, command).await,
         Command::Key(command) => key::key(client, printer, command).await,

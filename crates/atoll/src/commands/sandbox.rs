@@ -36,6 +36,7 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         workdir: args.workdir,
         ttl_ms: args.ttl,
         idle_timeout_ms: args.idle_timeout,
+        secrets: std::collections::BTreeMap::new(),
         egress: args.egress.policy()?,
         ..CreateSandbox::default()
     })
@@ -146,6 +147,7 @@ pub(super) async fn update(client: &Client, printer: Printer, args: UpdateArgs) 
         ttl_ms: args.ttl.map(|lifetime| lifetime.0),
         idle_timeout_ms: args.idle_timeout.map(|lifetime| lifetime.0),
         resources: limits(&args.limits, None),
+        secrets: std::collections::BTreeMap::new(),
         egress: args.egress.policy()?,
         ..UpdateSandbox::default()
     };

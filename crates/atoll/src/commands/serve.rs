@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use atoll_core::Code;
 use atoll_core::policy::EgressPolicy;
+use atoll_core::secret::Secret;
 use atoll_egress::{GatewayConfig, UpstreamProxy};
 use atoll_engine::{EgressConfig, NewKey};
 use atoll_isolation_storage::PoolSize;
@@ -15,10 +16,13 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{self, ServeArgs};
-use crate::config;
+use crate::config::{self, VaultKey};
 use crate::daemon::{Daemon, DataDir, Limits, Telemetry};
 use crate::failure::{Failure, Result};
 use crate::output::Printer;
+
+/// How long a command may take that gives the vault's key.
+const VAULT_KEY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// The line of `--ready-json`.
 #[derive(Serialize)]
@@ -54,6 +58,8 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         pools: args.pool.clone(),
         pool_memory,
         egress: egress(&args)?,
+        vault_key: vault_key(&args).await?,
+        upstream_ca: upstream_ca(&args)?,
         storage: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
     };
     let daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
@@ -85,6 +91,50 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
     daemon.engine.shutdown().await;
     telemetry.shutdown();
     Ok(())
+}
+
+/// Half of the host's memory, bytes.
+fn half_of_memory() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo")
+        .map_err(|error| Failure::io("cannot read /proc/meminfo", error))?;
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next());
+    let kib: Option<u64> = total.and_then(|text| text.parse().ok());
+    kib.map(|kib| kib * 1024 / 2).ok_or_else(|| {
+        Failure::plain(
+            Code::Internal,
+            "/proc/meminfo does not say how much memory there is: give --pool-memory",
+        )
+    })
+}
+
+/// The vault's key, where it does not come from the data directory: what a command prints, else variables.
+async fn vault_key(args: &ServeArgs) -> Result<Option<VaultKey>> {
+    let Some(line) = &args.vault_key_command else { return config::vault_key() };
+    let failed = |error| Failure::io("--vault-key-command cannot be run", error);
+    let mut command = tokio::process::Command::new("/bin/sh");
+    command.arg("-c").arg(line).stdin(std::process::Stdio::null()).stderr(std::process::Stdio::inherit());
+    let output = tokio::time::timeout(VAULT_KEY_TIMEOUT, command.kill_on_drop(true).output()).await;
+    let output = output
+        .map_err(|_late| Failure::plain(Code::Timeout, "--vault-key-command took longer than a minute"))?
+        .map_err(failed)?;
+    let text = zeroize::Zeroizing::new(output.stdout);
+    let text = std::str::from_utf8(&text).unwrap_or_default();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(Secret::new);
+    match lines.next() {
+        Some(current) if output.status.success() => Ok(Some(VaultKey { current, previous: lines.next() })),
+        _ => Err(Failure::plain(Code::InvalidArgument, "--vault-key-command gave no key")),
+    }
+}
+
+/// Authorities for servers outside.
+fn upstream_ca(args: &ServeArgs) -> Result<String> {
+    let mut all = String::new();
+    for path in &args.upstream_ca {
+        let what = || format!("cannot read {}", path.display());
+        all.push_str(&std::fs::read_to_string(path).map_err(|error| Failure::io(what(), error))?);
+        all.push('\n');
+    }
+    Ok(all)
 }
 
 /// What the server lets sandboxes reach, and how.

@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::check;
 use super::template::TemplateSpec;
 use crate::error::{Code, Error, Result};
-use crate::id::SnapshotId;
+use crate::id::{KeyId, SnapshotId};
 use crate::limits::{
     CPU_MAX_MILLIS, CPU_MIN_MILLIS, DISK_MAX_BYTES, DISK_MIN_BYTES, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES,
-    PIDS_MAX, PIDS_MIN,
+    PIDS_MAX, PIDS_MIN, SECRETS_PRIVATE_MAX_COUNT,
 };
 use crate::policy::EgressPolicy;
+use crate::secret::Secret;
 use crate::snapshot::Manifest;
 
 /// How strongly a sandbox is cut off. Recorded with the sandbox and never silently downgraded.
@@ -168,6 +169,8 @@ pub struct SandboxDraft {
     pub ttl_ms: Option<u64>,
     /// Delete it after this long without a running exec or a request.
     pub idle_timeout_ms: Option<u64>,
+    /// Secrets for this sandbox alone, by name.
+    pub secrets: BTreeMap<String, Secret>,
     /// What it may reach; the template's, or the server's default, when absent.
     pub egress: Option<EgressPolicy>,
 }
@@ -242,6 +245,18 @@ impl Base<'_> {
 /// Search path of a sandbox whose image does not set one.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Checks names and sizes of secrets that are given with a sandbox. No error repeats a value.
+fn secrets(values: &BTreeMap<String, Secret>) -> Result<()> {
+    if values.len() > SECRETS_PRIVATE_MAX_COUNT {
+        return Err(Error::invalid("secrets", format_args!("more than {SECRETS_PRIVATE_MAX_COUNT}")));
+    }
+    for (name, value) in values {
+        crate::policy::secret_name("secrets", name)?;
+        crate::policy::secret_value(&format!("secrets.{name}"), value)?;
+    }
+    Ok(())
+}
+
 impl SandboxDraft {
     /// Checks the form of everything that does not need a look-up, so that bad input is refused
     /// before anything is touched.
@@ -276,6 +291,7 @@ impl SandboxDraft {
         if let Some(ms) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
         }
+        secrets(&self.secrets)?;
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;
         }
@@ -359,6 +375,16 @@ impl SandboxSpec {
     }
 }
 
+impl SandboxSpec {
+    /// What every command finds in its environment: its own variables over those of its injection rules.
+    #[must_use]
+    pub fn exec_env(&self) -> BTreeMap<String, String> {
+        let mut env = crate::policy::inject::env(&self.egress);
+        env.extend(self.env.clone());
+        env
+    }
+}
+
 impl ImageDefaults {
     fn validate(&self) -> Result<()> {
         let checked = check::env("env", &self.env)
@@ -389,6 +415,10 @@ pub struct SandboxUpdate {
     pub idle_timeout_ms: Option<Option<u64>>,
     /// New limits. The disk's cannot change.
     pub resources: ResourcesDraft,
+    /// New values for secrets of this sandbox alone, by name.
+    pub secrets: BTreeMap<String, Secret>,
+    /// The API key that asks: secrets that are for some keys only are refused to others.
+    pub asked_by: Option<KeyId>,
     /// Replaces what it may reach. Connections that are no longer allowed are cut.
     pub egress: Option<EgressPolicy>,
 }
@@ -417,6 +447,7 @@ impl SandboxUpdate {
         if let Some(Some(ms)) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
         }
+        secrets(&self.secrets)?;
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;
         }

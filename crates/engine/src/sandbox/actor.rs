@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::{SandboxState, Wish, admit, ends_at, may_follow};
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error, Result};
@@ -13,11 +14,12 @@ use atoll_store::SandboxRecord;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::now_ms;
-use crate::engine::Inner;
+use crate::engine::{Caller, Inner};
 use crate::errors::{guest_error, isolation_error, store_error};
 use crate::exec;
 use crate::pool::Member;
 
+use super::lease::wait_for_guest;
 use super::link;
 use super::shared::{Message, SandboxShared};
 use super::teardown::{destroy, remove};
@@ -132,12 +134,17 @@ impl Actor {
             Ok(())
         };
         let configure = async {
-            if named || spec.workdir.is_some() { self.configure(&member.client, plan).await } else { Ok(()) }
+            if named || spec.workdir.is_some() || spec.egress.looks_inside() {
+                self.configure(&member.client, plan).await
+            } else {
+                Ok(())
+            }
         };
         tokio::try_join!(identify, configure, self.inner.open_network(&self.shared))?;
         fail::fail_point!("engine.claim.identified");
         let record = SandboxRecord { state: SandboxState::Running, ..self.record.clone() };
         self.inner.store.insert_sandbox(&record).await.map_err(store_error)?;
+        self.inner.store_held_secrets(&record).await?;
         fail::fail_point!("engine.claim.committed");
         self.record = record;
         self.shared.publish(self.record.clone());
@@ -163,6 +170,7 @@ impl Actor {
             .await
             .or(Err(Error::new(Code::ShuttingDown, "the server is shutting down")))?;
         inner.store.insert_sandbox(&self.record).await.map_err(store_error)?;
+        inner.store_held_secrets(&self.record).await?;
         fail::fail_point!("engine.create.journalled");
         self.shared.driver().create(plan).await.map_err(|error| isolation_error(&error))?;
         fail::fail_point!("engine.create.isolated");
@@ -191,7 +199,20 @@ impl Actor {
             workdir: spec.workdir.clone().unwrap_or_default(),
             workdir_user: spec.user.clone(),
         };
-        client.configure(request).await.map_err(guest_error)
+        client.configure(request).await.map_err(guest_error)?;
+        self.inner.install_trust(client, &spec.egress).await
+    }
+
+    /// Makes the sandbox trust the gateway's certificates when its rules are the first that need it.
+    async fn trust_anew(&self, after: &EgressPolicy) -> Result<()> {
+        if self.record.spec.egress.looks_inside()
+            || !after.looks_inside()
+            || self.record.state != SandboxState::Running
+        {
+            return Ok(());
+        }
+        let guest = wait_for_guest(&self.shared).await?;
+        self.inner.install_trust(&guest, after).await
     }
 
     /// Says whether nothing is left. If something is, it is a sandbox being deleted from now on.
@@ -336,7 +357,12 @@ impl Actor {
         }
         if let Some(egress) = &update.egress {
             next.spec.egress.clone_from(egress);
+            let by = Caller { key: update.asked_by.clone() };
+            let before = &self.record.spec.egress;
+            self.inner.prepare_rules(&self.record, &by, &mut next.spec.egress, before, &update.secrets)?;
+            self.trust_anew(&next.spec.egress).await?;
         }
+        self.inner.put_private_secrets(&next, &update.secrets).await?;
         if resources != next.spec.resources {
             if self.record.state != SandboxState::Running {
                 return Err(Error::new(Code::InvalidState, "limits can only change while the sandbox runs"));
@@ -363,8 +389,8 @@ impl Actor {
             }
         }
         let before = std::mem::replace(&mut self.record, next);
-        if let Some(egress) = &update.egress {
-            self.inner.gateway.update(&self.record.id, egress.clone());
+        if update.egress.is_some() {
+            self.inner.gateway.update(&self.record.id, self.record.spec.egress.clone());
         }
         self.shared.publish(self.record.clone());
         if let Some(old) = before.name.filter(|_| renamed.is_some()) {

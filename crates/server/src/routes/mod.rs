@@ -16,6 +16,7 @@ mod pools;
 mod pull;
 mod registries;
 mod sandboxes;
+mod secrets;
 mod snapshots;
 mod ssh;
 mod stdin;
@@ -90,6 +91,10 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(images::remove_image))
         .routes(routes!(registries::list_registries))
         .routes(routes!(registries::put_registry, registries::delete_registry))
+        .routes(routes!(secrets::list_secrets))
+        .routes(routes!(secrets::get_secret, secrets::put_secret, secrets::delete_secret))
+        .routes(routes!(secrets::list_secret_uses))
+        .routes(routes!(secrets::rotate_vault_key))
         .routes(routes!(keys::create_key, keys::list_keys))
         .routes(routes!(keys::delete_key))
         .routes(routes!(system::get_info))

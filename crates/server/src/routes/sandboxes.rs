@@ -7,6 +7,7 @@ use atoll_api::{
 };
 use atoll_core::limits::{BATCH_MAX_COUNT, LABELS_MAX_COUNT};
 use atoll_core::sandbox::SandboxState;
+use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Error, Result};
 use atoll_engine::SandboxQuery;
 use axum::extract::State;
@@ -133,12 +134,13 @@ pub(crate) async fn get_sandbox(
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = UpdateSandbox, responses((status = 200, body = Sandbox)))]
 pub(crate) async fn update_sandbox(
-    _: Caller<Manage>,
+    caller: Caller<Manage>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
     Json(request): Json<UpdateSandbox>,
 ) -> ApiResult<Json<Sandbox>> {
-    let record = app.engine.update_sandbox(&sandbox, request.into()).await?;
+    let update = SandboxUpdate { asked_by: caller.engine().key, ..request.into() };
+    let record = app.engine.update_sandbox(&sandbox, update).await?;
     Ok(Json(convert::sandbox(record)))
 }
 

@@ -10,6 +10,7 @@ mod execs;
 mod ingress;
 mod others;
 mod sandboxes;
+mod secrets;
 mod snapshots;
 
 use std::collections::BTreeMap;
@@ -58,6 +59,10 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         others::racing_templates_get_distinct_versions,
         others::keys,
         others::registries,
+        secrets::versions,
+        secrets::those_of_a_sandbox_go_with_it,
+        secrets::sealed_values_change_where_they_are,
+        secrets::uses,
         ingress::accesses,
         ingress::ssh_keys,
         others::pools,
