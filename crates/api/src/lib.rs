@@ -4,6 +4,7 @@
 //! sizes end in `_bytes`. Unknown fields in requests are errors. Lists are pages: `items` and, when
 //! there is more, `next_cursor`. Every error has the body [`ErrorBody`].
 
+mod access;
 mod exec;
 mod file;
 mod image;
@@ -13,6 +14,8 @@ mod sandbox;
 mod system;
 mod template;
 
+pub use access::{Grant, Lease, LeaseStatus, PutGrant, SandboxAccess, SetVisibility, TakeLease};
+pub use atoll_core::access::{Role, Visibility};
 pub use atoll_core::key::Scope;
 pub use exec::{
     AttachClientMessage, AttachServerMessage, CreateExec, Encoding, Exec, ExecList, ExecWithOutput,

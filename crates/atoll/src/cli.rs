@@ -7,10 +7,12 @@ use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
 use clap::{Args, Parser, Subcommand};
 
+mod access;
 mod egress;
 mod pool;
 mod server;
 
+pub(crate) use access::{AccessCommand, LeaseCommand};
 pub(crate) use egress::EgressArgs;
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
@@ -101,6 +103,12 @@ pub(crate) enum Command {
     /// Warm pools: sandboxes that run before anybody asks
     #[command(subcommand)]
     Pool(PoolCommand),
+    /// Who may use a sandbox
+    #[command(subcommand)]
+    Access(AccessCommand),
+    /// Have a sandbox for yourself for a time
+    #[command(subcommand)]
+    Lease(LeaseCommand),
     /// API keys
     #[command(subcommand)]
     Key(KeyCommand),

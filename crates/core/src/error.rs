@@ -76,6 +76,8 @@ codes! {
     InvalidState = "invalid_state", false;
     /// The sandbox died or could not be made; the message has the reason.
     SandboxFailed = "sandbox_failed", false;
+    /// Somebody else has a lease on the sandbox; the message names the holder.
+    SandboxLeased = "sandbox_leased", true;
     /// The idempotency key was used before with a different request.
     IdempotencyMismatch = "idempotency_mismatch", false;
     /// A limit on how many or how much is reached.

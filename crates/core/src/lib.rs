@@ -9,10 +9,12 @@
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
 //! - [`sandbox`]: the sandbox state machine and admission
 //! - [`policy`]: what a sandbox may reach, and how that is decided
+//! - [`access`]: who may do what with one sandbox, and leases
 //! - [`key`]: what an API key may do
 //! - [`pool`]: which waiting sandbox serves which request, and how many wait
 //! - [`exec`]: the exec state machine and how an exit is classified
 
+pub mod access;
 pub mod error;
 pub mod exec;
 pub mod id;

@@ -94,3 +94,9 @@ pub const EGRESS_CONNECTIONS_DEFAULT_COUNT: u32 = 512;
 pub const EGRESS_CONNECTIONS_MAX_COUNT: u32 = 16_384;
 /// Least bandwidth that a policy may grant, bytes per second.
 pub const EGRESS_BANDWIDTH_MIN_BYTES: u64 = 1024;
+/// Most keys that can have a role on one sandbox.
+pub const GRANTS_MAX_COUNT: usize = 256;
+/// Longest name of the holder of a lease, bytes.
+pub const LEASE_HOLDER_MAX_BYTES: usize = 128;
+/// Longest lease without being renewed: a day, milliseconds.
+pub const LEASE_MAX_MS: u64 = 24 * 3600 * 1000;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use atoll_core::access::Visibility;
 use atoll_core::id::{ExecId, KeyId, SandboxId};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{Caps, IsolationLevel};
@@ -16,6 +17,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::access::AccessTable;
 use crate::clock;
 use crate::errors::{isolation_error, store_error};
 use crate::keys::KeyCache;
@@ -35,6 +37,8 @@ pub struct Config {
     pub creates_max: usize,
     /// Warm pools.
     pub pools: PoolConfig,
+    /// Whether keys see each other's sandboxes, where nothing else is said.
+    pub visibility: Visibility,
 }
 
 /// Who asks, for the record.
@@ -69,6 +73,7 @@ pub(crate) struct Inner {
     pub(crate) keys: KeyCache,
     pub(crate) creates: Semaphore,
     pub(crate) pools: Pools,
+    pub(crate) access: AccessTable,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Cancelled when the server begins to let go of its clients.
@@ -96,10 +101,12 @@ impl Engine {
         drivers: Vec<Arc<dyn Isolation>>,
     ) -> Result<Self> {
         let keys = KeyCache::load(&store).await?;
+        let access = AccessTable::load(&store, config.visibility).await?;
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
                 pools: Pools::new(config.pools.clone()),
+                access,
                 config,
                 store,
                 vault,
@@ -261,6 +268,7 @@ impl Inner {
 
     /// Takes a sandbox out.
     pub(crate) fn leave(&self, id: &SandboxId) {
+        self.access.forget(id);
         let mut table = self.table();
         if let Some(sandbox) = table.by_id.remove(id)
             && let Some(name) = &sandbox.record().name

@@ -19,6 +19,7 @@
 //! `recovery` module reads rows (what is intended) and drivers (what is there) and makes them agree:
 //! the same code that a clean start runs.
 
+mod access;
 mod clock;
 mod create;
 mod engine;
@@ -35,6 +36,7 @@ mod registries;
 mod sandbox;
 mod templates;
 
+pub use access::{AccessView, Standing};
 pub use engine::{Caller, Config, Engine, Stats};
 pub use errors::guest_error;
 pub use exec::{ExecView, OutputEvent, OutputReader};

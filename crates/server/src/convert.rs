@@ -1,8 +1,9 @@
 //! Records of the engine to types of the API: the one place.
 
 use atoll_api as api;
+use atoll_core::access::Lease;
 use atoll_core::key::Scope;
-use atoll_engine::{ExecView, PoolName, PoolOrigin, PoolView, PoolsView, SandboxMetrics};
+use atoll_engine::{AccessView, ExecView, PoolName, PoolOrigin, PoolView, PoolsView, SandboxMetrics};
 use atoll_guest_protocol::messages;
 use atoll_isolation::Resource;
 use atoll_store::{KeyRecord, RegistryRecord, SandboxRecord, TemplateRecord};
@@ -166,6 +167,24 @@ pub(crate) fn pools(view: PoolsView) -> api::PoolList {
         items: view.pools.into_iter().map(pool).collect(),
         memory_bytes: view.memory_bytes,
         memory_max_bytes: view.memory_max_bytes,
+    }
+}
+
+pub(crate) fn access(view: AccessView) -> api::SandboxAccess {
+    api::SandboxAccess {
+        owner: view.owner.map(Into::into),
+        visibility: view.visibility,
+        is_default: view.is_default,
+        grants: view.grants.into_iter().map(|(key, role)| api::Grant { key: key.into(), role }).collect(),
+    }
+}
+
+pub(crate) fn lease(lease: Lease) -> api::Lease {
+    api::Lease {
+        key: lease.key.into(),
+        holder: lease.holder,
+        taken_at_ms: lease.taken_ms,
+        expires_at_ms: lease.expires_ms,
     }
 }
 

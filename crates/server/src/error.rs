@@ -98,6 +98,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::NotADirectory
         | Code::IsADirectory
         | Code::DirectoryNotEmpty => StatusCode::CONFLICT,
+        Code::SandboxLeased => StatusCode::LOCKED,
         Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::OffsetOutOfRange => StatusCode::RANGE_NOT_SATISFIABLE,
         Code::ImagePlatformMismatch

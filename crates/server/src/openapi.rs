@@ -28,6 +28,7 @@ use crate::routes;
         (name = "execs", description = "Commands in a sandbox: durable, with their output"),
         (name = "files", description = "Files in a sandbox"),
         (name = "templates", description = "Named, versioned recipes for sandboxes"),
+        (name = "access", description = "Who may use a sandbox, and who has it for itself"),
         (name = "pools", description = "Running sandboxes that wait to be handed out"),
         (name = "images", description = "OCI images and where they come from"),
         (name = "keys", description = "API keys"),

@@ -21,6 +21,7 @@
 //! - Whatever was wrong with one operation does not touch the others in its transaction.
 //! - A row that cannot be understood is [`StoreError::Corrupt`] for whoever reads it, never a panic.
 
+mod access;
 mod db;
 mod error;
 mod execs;
@@ -40,7 +41,7 @@ pub mod conformance;
 pub use error::StoreError;
 pub use record::{
     Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord, SandboxFilter,
-    SandboxRecord, TemplateRecord,
+    SandboxRecord, TemplateRecord, VisibleTo,
 };
 pub use store::Store;
 pub use url::{InvalidUrl, StoreUrl};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use atoll_core::access::Visibility;
 use atoll_core::exec::{ExecState, Exit};
 use atoll_core::id::{ExecId, KeyId, SandboxId, TemplateId};
 use atoll_core::pool::PoolSpec;
@@ -137,6 +138,17 @@ pub struct SandboxFilter {
     pub labels: BTreeMap<String, String>,
     /// With a name that starts so.
     pub name_prefix: Option<String>,
+    /// Visible to this key.
+    pub visible_to: Option<VisibleTo>,
+}
+
+/// Whose listing it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VisibleTo {
+    /// The key: it sees what it made and what it was granted a role on.
+    pub key: KeyId,
+    /// What it sees of the others, where nothing was said about one.
+    pub default: Visibility,
 }
 
 /// A place in a listing that goes from the newest to the oldest. Callers pass it on as text.

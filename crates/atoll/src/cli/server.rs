@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use atoll_core::access::Visibility;
 use atoll_core::pool::PoolSpec;
 use clap::Args;
 
+use super::access::parse_visibility;
 use super::pool::parse_image_pool;
 use crate::units::parse_bytes;
 
@@ -47,6 +49,9 @@ pub(crate) struct ServeArgs {
     /// Memory that all warm pools may take together [default: half of the host's]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) pool_memory: Option<u64>,
+    /// Whether keys see sandboxes that other keys made: shared or private
+    #[arg(long, value_name = "VISIBILITY", default_value = "shared", value_parser = parse_visibility)]
+    pub(crate) visibility: Visibility,
     /// Answer /metrics without a key
     #[arg(long)]
     pub(crate) metrics_public: bool,

@@ -1,5 +1,6 @@
 //! The commands, by noun, and what is around every one of them: runtime, connection, exit code.
 
+mod access;
 mod copy;
 mod doctor;
 mod exec;
@@ -107,6 +108,8 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Registry(command) => registry::registry(client, printer, command).await,
         Command::Template(command) => template::template(client, printer, command).await,
         Command::Pool(command) => pool::pool(client, printer, command).await,
+        Command::Access(command) => access::access(client, printer, command).await,
+        Command::Lease(command) => access::lease(client, printer, command).await,
         Command::Key(command) => key::key(client, printer, command).await,
         Command::Info => system::info(client, printer).await,
         // Need no server to talk to and were dealt with.

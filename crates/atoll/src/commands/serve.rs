@@ -46,6 +46,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         ready: args.ready,
         pools: args.pool.clone(),
         pool_memory,
+        visibility: args.visibility,
     };
     let daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
     let key = daemon.first_key(args.new_key).await?;

@@ -15,6 +15,7 @@ mod telemetry;
 
 use std::sync::Arc;
 
+use atoll_core::access::Visibility;
 use atoll_core::pool::PoolSpec;
 use atoll_core::spec::{Caps, IsolationLevel};
 use atoll_core::{Code, Error};
@@ -43,11 +44,18 @@ pub(crate) struct Limits {
     pub(crate) pools: Vec<(String, PoolSpec)>,
     /// Memory that pools may take, bytes; none without.
     pub(crate) pool_memory: u64,
+    pub(crate) visibility: Visibility,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sandboxes_max: 2000, ready: READY_COUNT, pools: Vec::new(), pool_memory: 0 }
+        Self {
+            sandboxes_max: 2000,
+            ready: READY_COUNT,
+            pools: Vec::new(),
+            pool_memory: 0,
+            visibility: Visibility::default(),
+        }
     }
 }
 
@@ -117,6 +125,7 @@ impl Daemon {
             caps: Caps::default(),
             sandboxes_max: limits.sandboxes_max,
             creates_max: 2 * cores,
+            visibility: limits.visibility,
             pools: PoolConfig {
                 memory_bytes: limits.pool_memory,
                 fillers: cores,

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use atoll_core::Result;
+use atoll_core::access::Visibility;
 use atoll_core::exec::{ExecState, Exit, OutputStream};
 use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::sandbox::SandboxState;
@@ -32,6 +33,7 @@ pub(crate) struct World {
     pub(crate) images: Images,
     pub(crate) sandboxes_max: usize,
     pub(crate) pools: PoolConfig,
+    pub(crate) visibility: Visibility,
     runtime: Runtime,
 }
 
@@ -45,6 +47,7 @@ impl World {
             dir,
             sandboxes_max: 100,
             pools: PoolConfig::default(),
+            visibility: Visibility::default(),
             runtime,
         }
     }
@@ -76,6 +79,7 @@ impl World {
             data_dir: self.dir.path().to_owned(),
             caps: Caps::default(),
             sandboxes_max: self.sandboxes_max,
+            visibility: self.visibility,
             creates_max: 4,
             pools: self.pools.clone(),
         };

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use atoll_api::{Exec, ExecWithOutput, Sandbox};
+use atoll_core::access::Visibility;
 use atoll_core::key::Scope;
 use atoll_core::spec::Caps;
 use atoll_engine::{Config, Engine, PoolConfig};
@@ -62,6 +63,7 @@ impl Harness {
             data_dir: dir.path().to_owned(),
             caps: Caps::default(),
             sandboxes_max: SANDBOXES_MAX,
+            visibility: Visibility::default(),
             creates_max: 4,
             pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, images: Vec::new() },
         };

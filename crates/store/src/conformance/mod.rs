@@ -53,6 +53,7 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         others::racing_templates_get_distinct_versions,
         others::keys,
         others::registries,
+        others::access,
         others::pools,
     );
 }
