@@ -11,11 +11,13 @@ mod access;
 mod egress;
 mod pool;
 mod server;
+mod snapshot;
 
 pub(crate) use access::{AccessCommand, LeaseCommand};
 pub(crate) use egress::EgressArgs;
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
+pub(crate) use snapshot::SnapshotCommand;
 
 use crate::terminal::DetachKeys;
 use crate::units::{parse_bytes, parse_cpu_millis, parse_duration_ms, parse_pair};
@@ -109,6 +111,9 @@ pub(crate) enum Command {
     /// Have a sandbox for yourself for a time
     #[command(subcommand)]
     Lease(LeaseCommand),
+    /// Snapshots of sandboxes' disks
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
     /// API keys
     #[command(subcommand)]
     Key(KeyCommand),
@@ -146,6 +151,9 @@ pub(crate) struct SandboxArgs {
     /// Template, as NAME or NAME:VERSION
     #[arg(long, value_name = "TEMPLATE")]
     pub(crate) template: Option<String>,
+    /// Snapshot to begin with: id, NAME or NAME:TAG
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
+    pub(crate) snapshot: Option<String>,
     /// Name of the sandbox
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -479,8 +487,11 @@ pub(crate) struct TemplateArgs {
     /// Name
     pub(crate) name: String,
     /// Image
-    #[arg(long, value_name = "IMAGE")]
-    pub(crate) image: String,
+    #[arg(long, value_name = "IMAGE", required_unless_present = "snapshot")]
+    pub(crate) image: Option<String>,
+    /// Snapshot that its sandboxes begin with, instead of an image: id, NAME or NAME:TAG
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
+    pub(crate) snapshot: Option<String>,
     /// Variable for every command
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) env: Vec<(String, String)>,

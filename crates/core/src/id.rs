@@ -114,6 +114,10 @@ id_type!(
     TemplateId, "tp", "template", Code::TemplateNotFound
 );
 id_type!(
+    /// One snapshot.
+    SnapshotId, "sn", "snapshot", Code::SnapshotNotFound
+);
+id_type!(
     /// One API key (not the key itself).
     KeyId, "ky", "API key", Code::KeyNotFound
 );

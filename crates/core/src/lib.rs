@@ -8,6 +8,7 @@
 //! - [`limits`]: a limit on everything, named
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
 //! - [`sandbox`]: the sandbox state machine and admission
+//! - [`snapshot`]: what is kept of a sandbox, and its names
 //! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`access`]: who may do what with one sandbox, and leases
 //! - [`key`]: what an API key may do
@@ -24,6 +25,7 @@ pub mod policy;
 pub mod pool;
 pub mod sandbox;
 pub mod secret;
+pub mod snapshot;
 pub mod spec;
 
 pub use error::{Code, Error, Result};

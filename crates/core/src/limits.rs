@@ -80,6 +80,18 @@ pub const POOL_AGE_MIN_MS: u64 = 1000;
 pub const POOL_MEMBER_MIN_BYTES: u64 = 8 << 20;
 /// Most warm pools that can be set up by name.
 pub const POOLS_MAX_COUNT: usize = 256;
+/// Longest tag of a snapshot, bytes.
+pub const SNAPSHOT_TAG_MAX_BYTES: usize = 63;
+/// Tags of one snapshot.
+pub const SNAPSHOT_TAGS_MAX_COUNT: usize = 64;
+/// Longest comment of a snapshot, bytes.
+pub const SNAPSHOT_COMMENT_MAX_BYTES: usize = 256;
+/// Snapshots of one server, checkpoints and what is held by other things included.
+pub const SNAPSHOTS_MAX_COUNT: u64 = 20_000;
+/// Checkpoints of one sandbox; beyond it the oldest go.
+pub const CHECKPOINTS_MAX_COUNT: u32 = 1000;
+/// Children of one fork.
+pub const FORK_MAX_COUNT: u32 = 256;
 /// Most egress rules of one sandbox.
 pub const EGRESS_RULES_MAX_COUNT: usize = 512;
 /// Longest name of an egress rule, bytes.

@@ -23,6 +23,7 @@ use crate::errors::{isolation_error, store_error};
 use crate::keys::KeyCache;
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
+use crate::snapshot::Snapshots;
 
 /// What the engine is told at start.
 #[derive(Debug, Clone)]
@@ -74,6 +75,7 @@ pub(crate) struct Inner {
     pub(crate) creates: Semaphore,
     pub(crate) pools: Pools,
     pub(crate) access: AccessTable,
+    pub(crate) snapshots: Snapshots,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Cancelled when the server begins to let go of its clients.
@@ -107,6 +109,7 @@ impl Engine {
                 creates: Semaphore::new(config.creates_max),
                 pools: Pools::new(config.pools.clone()),
                 access,
+                snapshots: Snapshots::default(),
                 config,
                 store,
                 vault,

@@ -34,6 +34,7 @@ mod query;
 mod recovery;
 mod registries;
 mod sandbox;
+mod snapshot;
 mod templates;
 
 pub use access::{AccessView, Standing};
@@ -45,3 +46,4 @@ pub use log::{Extent, Piece, READ_MAX_BYTES};
 pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView};
 pub use query::{ExecQuery, SandboxQuery};
 pub use sandbox::{GuestLease, SandboxMetrics};
+pub use snapshot::{RemovedSnapshot, SnapshotOrder, SnapshotQuery};

@@ -82,6 +82,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::TemplateNotFound
         | Code::ImageNotFound
         | Code::PoolNotFound
+        | Code::SnapshotNotFound
         | Code::KeyNotFound
         | Code::RegistryNotFound
         | Code::FileNotFound => StatusCode::NOT_FOUND,
@@ -91,6 +92,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::SandboxFailed
         | Code::IdempotencyMismatch
         | Code::ImageInUse
+        | Code::SnapshotInUse
         | Code::ExecEnded
         | Code::StdinClosed
         | Code::NotATerminal
@@ -103,6 +105,8 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         Code::OffsetOutOfRange => StatusCode::RANGE_NOT_SATISFIABLE,
         Code::ImagePlatformMismatch
         | Code::ImageInvalid
+        | Code::SnapshotIncompatible
+        | Code::SnapshotInvalid
         | Code::CommandNotFound
         | Code::CommandNotExecutable
         | Code::CwdNotFound

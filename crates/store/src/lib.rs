@@ -30,6 +30,7 @@ mod pools;
 mod record;
 mod registries;
 mod sandboxes;
+mod snapshots;
 mod store;
 mod templates;
 mod url;
@@ -41,7 +42,8 @@ pub mod conformance;
 pub use error::StoreError;
 pub use record::{
     Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord, SandboxFilter,
-    SandboxRecord, TemplateRecord, VisibleTo,
+    SandboxRecord, SnapshotFilter, SnapshotRecord, TemplateRecord, VisibleTo,
 };
+pub use snapshots::SnapshotOutcome;
 pub use store::Store;
 pub use url::{InvalidUrl, StoreUrl};

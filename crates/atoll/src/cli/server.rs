@@ -52,6 +52,10 @@ pub(crate) struct ServeArgs {
     /// Whether keys see sandboxes that other keys made: shared or private
     #[arg(long, value_name = "VISIBILITY", default_value = "shared", value_parser = parse_visibility)]
     pub(crate) visibility: Visibility,
+    /// Largest size of the pool for disks and snapshots, where the data directory's file system cannot clone
+    /// files [default: what is free on it]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) storage_size: Option<u64>,
     /// Answer /metrics without a key
     #[arg(long)]
     pub(crate) metrics_public: bool,

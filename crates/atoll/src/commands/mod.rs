@@ -11,6 +11,7 @@ mod registry;
 mod run;
 mod sandbox;
 mod serve;
+mod snapshot;
 mod system;
 mod template;
 
@@ -110,6 +111,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Pool(command) => pool::pool(client, printer, command).await,
         Command::Access(command) => access::access(client, printer, command).await,
         Command::Lease(command) => access::lease(client, printer, command).await,
+        Command::Snapshot(command) => snapshot::snapshot(client, printer, command).await,
         Command::Key(command) => key::key(client, printer, command).await,
         Command::Info => system::info(client, printer).await,
         // Need no server to talk to and were dealt with.

@@ -2,6 +2,7 @@
 
 use atoll_core::Code;
 use atoll_engine::NewKey;
+use atoll_isolation_storage::PoolSize;
 use atoll_server::{Server, ServerConfig};
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -47,6 +48,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         pools: args.pool.clone(),
         pool_memory,
         visibility: args.visibility,
+        pool: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
     };
     let daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
     let key = daemon.first_key(args.new_key).await?;

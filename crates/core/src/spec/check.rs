@@ -57,7 +57,7 @@ pub fn image_reference(field: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn env(field: &str, vars: &BTreeMap<String, String>) -> Result<()> {
+pub(crate) fn env(field: &str, vars: &BTreeMap<String, String>) -> Result<()> {
     if vars.len() > ENV_MAX_COUNT {
         return Err(Error::invalid(field, format_args!("more than {ENV_MAX_COUNT} variables")));
     }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::check;
 use super::sandbox::{IsolationLevel, ResourcesDraft};
 use crate::error::Result;
+use crate::id::SnapshotId;
 use crate::policy::EgressPolicy;
 use crate::pool::PoolSpec;
 
@@ -16,6 +17,9 @@ use crate::pool::PoolSpec;
 pub struct TemplateSpec {
     /// The image.
     pub image: String,
+    /// The snapshot that its sandboxes begin with; the image is the snapshot's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
     /// The isolation level.
     pub isolation: Option<IsolationLevel>,
     /// Limits.
@@ -46,6 +50,7 @@ impl TemplateSpec {
     pub fn new(image: impl Into<String>) -> Self {
         Self {
             image: image.into(),
+            snapshot: None,
             isolation: None,
             resources: ResourcesDraft::default(),
             env: BTreeMap::new(),
