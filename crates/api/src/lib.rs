@@ -14,10 +14,12 @@ mod sandbox;
 mod snapshot;
 mod system;
 mod template;
+mod volume;
 
 pub use access::{Grant, Lease, LeaseStatus, PutGrant, SandboxAccess, SetVisibility, TakeLease};
 pub use atoll_core::access::{Role, Visibility};
 pub use atoll_core::key::Scope;
+pub use atoll_core::volume::{VolumeMount, VolumeMountDraft, VolumeState};
 pub use exec::{
     AttachClientMessage, AttachServerMessage, CreateExec, Encoding, Exec, ExecList, ExecWithOutput,
     OutputChunk, OutputFrame, OutputPage, Resize, SignalExec, StdinWritten,
@@ -37,3 +39,4 @@ pub use sandbox::{
 pub use snapshot::{CreateSnapshot, RemovedSnapshot, Snapshot, SnapshotList, TagSnapshot};
 pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, PortList, ServerInfo};
 pub use template::{CreateTemplate, Template, TemplateList};
+pub use volume::{CreateVolume, Volume, VolumeList};

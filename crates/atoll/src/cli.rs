@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use atoll_api::Scope;
 use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::volume::VolumeMountDraft;
 use clap::{Args, Parser, Subcommand};
 
 mod access;
@@ -12,12 +13,14 @@ mod egress;
 mod pool;
 mod server;
 mod snapshot;
+mod volume;
 
 pub(crate) use access::{AccessCommand, LeaseCommand};
 pub(crate) use egress::EgressArgs;
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
 pub(crate) use snapshot::SnapshotCommand;
+pub(crate) use volume::{VolumeCommand, parse_mount};
 
 use crate::terminal::DetachKeys;
 use crate::units::{parse_bytes, parse_cpu_millis, parse_duration_ms, parse_pair};
@@ -102,6 +105,9 @@ pub(crate) enum Command {
     /// Templates
     #[command(subcommand)]
     Template(TemplateCommand),
+    /// Volumes: storage that outlives sandboxes, shared by several
+    #[command(subcommand)]
+    Volume(VolumeCommand),
     /// Warm pools: sandboxes that run before anybody asks
     #[command(subcommand)]
     Pool(PoolCommand),
@@ -182,6 +188,9 @@ pub(crate) struct SandboxArgs {
     pub(crate) idle_timeout: Option<u64>,
     #[command(flatten)]
     pub(crate) egress: EgressArgs,
+    /// Mount a volume, as VOLUME:/PATH or VOLUME:/PATH:ro (repeatable)
+    #[arg(short, long, value_name = "VOLUME:/PATH", value_parser = parse_mount)]
+    pub(crate) volume: Vec<VolumeMountDraft>,
 }
 
 /// How to be attached to a command.

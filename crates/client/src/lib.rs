@@ -30,6 +30,7 @@ mod snapshots;
 mod sse;
 mod system;
 mod templates;
+mod volumes;
 mod websocket;
 
 pub use attach::{AttachEvent, AttachEvents, AttachInput, Attachment, InputClosed};

@@ -60,6 +60,10 @@ codes! {
     ExecNotFound = "exec_not_found", false;
     /// No such template or version.
     TemplateNotFound = "template_not_found", false;
+    /// No such volume.
+    VolumeNotFound = "volume_not_found", false;
+    /// The volume is mounted in a sandbox; the message names it.
+    VolumeBusy = "volume_busy", false;
     /// No such warm pool.
     PoolNotFound = "pool_not_found", false;
     /// A warm pool would need more memory than all pools may use.

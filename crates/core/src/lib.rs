@@ -13,6 +13,7 @@
 //! - [`access`]: who may do what with one sandbox, and leases
 //! - [`key`]: what an API key may do
 //! - [`pool`]: which waiting sandbox serves which request, and how many wait
+//! - [`volume`]: storage that outlives sandboxes, and where it is mounted
 //! - [`exec`]: the exec state machine and how an exit is classified
 
 pub mod access;
@@ -27,5 +28,6 @@ pub mod sandbox;
 pub mod secret;
 pub mod snapshot;
 pub mod spec;
+pub mod volume;
 
 pub use error::{Code, Error, Result};

@@ -112,3 +112,11 @@ pub const GRANTS_MAX_COUNT: usize = 256;
 pub const LEASE_HOLDER_MAX_BYTES: usize = 128;
 /// Longest lease without being renewed: a day, milliseconds.
 pub const LEASE_MAX_MS: u64 = 24 * 3600 * 1000;
+/// Volumes of one server.
+pub const VOLUMES_MAX_COUNT: usize = 10_000;
+/// Volumes of one sandbox.
+pub const VOLUMES_PER_SANDBOX_MAX_COUNT: usize = 16;
+/// Smallest volume, bytes: a file system with a journal must fit.
+pub const VOLUME_MIN_BYTES: u64 = 32 << 20;
+/// Largest volume, bytes.
+pub const VOLUME_MAX_BYTES: u64 = 16 << 40;

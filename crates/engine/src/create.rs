@@ -5,8 +5,9 @@ use atoll_core::pool::Mold;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::Manifest;
 use atoll_core::spec::{Base, ImageDefaults, SandboxDraft, SandboxSpec, TemplateSpec};
+use atoll_core::volume::VolumeMount;
 use atoll_core::{Code, Error, Result};
-use atoll_isolation::{DiskSource, Plan, RootFs};
+use atoll_isolation::{DiskSource, Plan, PlannedVolume, RootFs};
 use atoll_store::SandboxRecord;
 
 use crate::clock::now_ms;
@@ -20,6 +21,10 @@ pub(crate) struct Planned {
     pub(crate) plan: Plan,
     /// Which members of pools it could be.
     pub(crate) mold: Mold,
+}
+
+fn planned(mount: &VolumeMount) -> PlannedVolume {
+    PlannedVolume { id: mount.id.clone(), path: mount.path.clone(), read_only: mount.read_only }
 }
 
 impl Planned {
@@ -54,8 +59,12 @@ impl Engine {
             planned.take_id(&member.id);
         }
         let Planned { record, plan, .. } = planned;
+        let mounts = record.spec.volumes.clone();
         let shared = SandboxShared::new(record, &self.inner)?;
-        let entered = self.inner.enter(&shared, true);
+        let entered = self.inner.enter(&shared, true).and_then(|()| {
+            // Only now that it counts as a user: nobody removes them from here on.
+            self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))
+        });
         let origin = match (member, entered) {
             (None, entered) => entered.map(|()| Origin::Create(plan)),
             (Some(member), Err(error)) => {
@@ -97,6 +106,7 @@ impl Engine {
                 (root, digest, SandboxSpec::resolve(draft, named, base, &inner.config.caps)?)
             }
         };
+        let spec = SandboxSpec { volumes: inner.mounts(&draft.volumes)?, ..spec };
         inner.driver(spec.isolation)?;
 
         let created_ms = now_ms();
@@ -109,7 +119,7 @@ impl Engine {
             isolation: spec.isolation,
             disk_bytes: spec.resources.disk_bytes,
             origin: snapshot.as_ref().map(|snapshot| snapshot.id.to_string()),
-            volumes: 0,
+            volumes: spec.volumes.len(),
         };
         let plan = Plan {
             id: id.clone(),
@@ -117,6 +127,7 @@ impl Engine {
             resources: spec.resources,
             hostname: draft.name.clone().unwrap_or_else(|| id.to_string()),
             disk: snapshot.map_or(DiskSource::Empty, |snapshot| DiskSource::Artifact(snapshot.id)),
+            volumes: spec.volumes.iter().map(planned).collect(),
         };
         let record = SandboxRecord {
             id,

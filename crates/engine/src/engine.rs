@@ -10,6 +10,7 @@ use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{Caps, IsolationLevel};
 use atoll_core::{Code, Error, Result};
 use atoll_image::Images;
+use atoll_isolation::volumes::Volumes;
 use atoll_isolation::{Check, Isolation, Resource};
 use atoll_store::Store;
 use atoll_vault::Vault;
@@ -24,6 +25,7 @@ use crate::keys::KeyCache;
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
 use crate::snapshot::Snapshots;
+use crate::volumes::VolumeTable;
 
 /// What the engine is told at start.
 #[derive(Debug, Clone)]
@@ -40,6 +42,8 @@ pub struct Config {
     pub pools: PoolConfig,
     /// Whether keys see each other's sandboxes, where nothing else is said.
     pub visibility: Visibility,
+    /// Where volumes lie; there are none without.
+    pub volumes: Option<Arc<dyn Volumes>>,
 }
 
 /// Who asks, for the record.
@@ -75,6 +79,7 @@ pub(crate) struct Inner {
     pub(crate) creates: Semaphore,
     pub(crate) pools: Pools,
     pub(crate) access: AccessTable,
+    pub(crate) volumes: VolumeTable,
     pub(crate) snapshots: Snapshots,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
@@ -109,6 +114,7 @@ impl Engine {
                 creates: Semaphore::new(config.creates_max),
                 pools: Pools::new(config.pools.clone()),
                 access,
+                volumes: VolumeTable::default(),
                 snapshots: Snapshots::default(),
                 config,
                 store,
@@ -123,6 +129,7 @@ impl Engine {
             }),
         };
         engine.recover().await?;
+        engine.recover_volumes().await?;
         pool::start(&engine);
         Ok(engine)
     }

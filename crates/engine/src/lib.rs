@@ -36,8 +36,10 @@ mod registries;
 mod sandbox;
 mod snapshot;
 mod templates;
+mod volumes;
 
 pub use access::{AccessView, Standing};
+pub use atoll_isolation::volumes::{VolumeFile, VolumeFileKind, VolumeWrite};
 pub use engine::{Caller, Config, Engine, Stats};
 pub use errors::guest_error;
 pub use exec::{ExecView, OutputEvent, OutputReader};
@@ -47,3 +49,4 @@ pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView};
 pub use query::{ExecQuery, SandboxQuery};
 pub use sandbox::{GuestLease, SandboxMetrics};
 pub use snapshot::{RemovedSnapshot, SnapshotOrder, SnapshotQuery};
+pub use volumes::VolumeView;

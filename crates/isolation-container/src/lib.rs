@@ -43,8 +43,8 @@ use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_isolation::{
     ArtifactUsage, Check, Death, GuestStream, Isolation, IsolationError, Plan, Resource, Taken, Usage,
 };
-use atoll_isolation_storage::Storage;
 pub(crate) use atoll_isolation_storage::step;
+use atoll_isolation_storage::{Storage, StoredVolumes};
 use atoll_network::SlotPool;
 use atoll_ready::Pool;
 use rustix::io::Errno;
@@ -135,6 +135,7 @@ struct Inner {
     scratch: CString,
     cgroups: Cgroups,
     storage: Arc<Storage>,
+    volumes: StoredVolumes,
     ranges: Arc<Ranges>,
     userns: Pool<UserNamespace, IsolationError>,
     disks: Arc<Disks>,
@@ -194,6 +195,7 @@ impl ContainerIsolation {
                 move || disks.make(pooled_disk_bytes)
             })?,
             disks,
+            volumes: StoredVolumes::new(Arc::clone(&storage)),
             storage,
             pooled_disk_bytes,
             slots: config.slots,
@@ -203,6 +205,12 @@ impl ContainerIsolation {
             trash,
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The volumes that its sandboxes can have.
+    #[must_use]
+    pub fn volumes(&self) -> StoredVolumes {
+        self.inner.volumes.clone()
     }
 
     /// Runs something that blocks on a thread meant for it.

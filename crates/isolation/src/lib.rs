@@ -28,8 +28,10 @@ mod doctor;
 #[cfg(feature = "fake")]
 pub mod fake;
 pub mod sparse;
+pub mod volumes;
 
 pub use doctor::{Check, Status};
+pub use volumes::PlannedVolume;
 
 /// A byte stream to a guest agent.
 pub trait GuestStream: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
@@ -88,6 +90,8 @@ pub struct Plan {
     pub hostname: String,
     /// What its disk begins with.
     pub disk: DiskSource,
+    /// Volumes to mount in it.
+    pub volumes: Vec<PlannedVolume>,
 }
 
 /// Why an instance ended.

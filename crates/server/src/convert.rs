@@ -5,7 +5,10 @@ use atoll_core::access::Lease;
 use atoll_core::id::SnapshotId;
 use atoll_core::key::Scope;
 use atoll_core::snapshot::Purpose;
-use atoll_engine::{AccessView, ExecView, PoolName, PoolOrigin, PoolView, PoolsView, SandboxMetrics};
+use atoll_engine::{
+    AccessView, ExecView, PoolName, PoolOrigin, PoolView, PoolsView, SandboxMetrics, VolumeFile,
+    VolumeFileKind, VolumeView,
+};
 use atoll_guest_protocol::messages;
 use atoll_isolation::Resource;
 use atoll_store::{KeyRecord, Page, RegistryRecord, SandboxRecord, SnapshotRecord, TemplateRecord};
@@ -34,6 +37,7 @@ pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
         idle_timeout_ms: spec.idle_timeout_ms,
         egress: spec.egress,
         last_active_at_ms: record.last_active_ms,
+        volumes: spec.volumes,
         owner: record.owner.map(Into::into),
     }
 }
@@ -225,6 +229,45 @@ pub(crate) fn snapshot(record: SnapshotRecord) -> api::Snapshot {
 pub(crate) fn snapshots(page: Page<SnapshotRecord>) -> api::SnapshotList {
     let next_cursor = page.next.map(|next| next.to_string());
     api::SnapshotList { items: page.items.into_iter().map(snapshot).collect(), next_cursor }
+}
+
+pub(crate) fn volume(view: VolumeView) -> api::Volume {
+    let VolumeView { record, usage, used_by } = view;
+    api::Volume {
+        id: record.id.into(),
+        name: record.name,
+        state: record.state,
+        size_bytes: record.size_bytes,
+        read_only: record.read_only,
+        from: record.source,
+        total_bytes: usage.map(|usage| usage.total_bytes),
+        used_bytes: usage.map(|usage| usage.used_bytes),
+        stored_bytes: usage.map(|usage| usage.stored_bytes),
+        used_by,
+        owner: record.owner.map(Into::into),
+        created_at_ms: record.created_ms,
+    }
+}
+
+pub(crate) fn volume_file(file: VolumeFile) -> api::FileEntry {
+    api::FileEntry {
+        kind: match file.kind {
+            VolumeFileKind::File => api::FileKind::File,
+            VolumeFileKind::Directory => api::FileKind::Directory,
+            VolumeFileKind::Symlink => api::FileKind::Symlink,
+            VolumeFileKind::Other => api::FileKind::Other,
+        },
+        path: file.path,
+        size_bytes: file.size,
+        mode: format!("{:04o}", file.mode & 0o7777),
+        uid: file.uid,
+        gid: file.gid,
+        // A volume knows numbers only: names are each sandbox's own.
+        user: None,
+        group: None,
+        modified_at_ms: file.modified_ms,
+        target: file.target,
+    }
 }
 
 pub(crate) fn image(image: &atoll_image::Image) -> api::Image {

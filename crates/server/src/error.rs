@@ -82,6 +82,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::TemplateNotFound
         | Code::ImageNotFound
         | Code::PoolNotFound
+        | Code::VolumeNotFound
         | Code::SnapshotNotFound
         | Code::KeyNotFound
         | Code::RegistryNotFound
@@ -92,6 +93,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::SandboxFailed
         | Code::IdempotencyMismatch
         | Code::ImageInUse
+        | Code::VolumeBusy
         | Code::SnapshotInUse
         | Code::ExecEnded
         | Code::StdinClosed

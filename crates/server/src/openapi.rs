@@ -30,6 +30,7 @@ use crate::routes;
         (name = "snapshots", description = "Disks of sandboxes at one moment, to make sandboxes from"),
         (name = "templates", description = "Named, versioned recipes for sandboxes"),
         (name = "access", description = "Who may use a sandbox, and who has it for itself"),
+        (name = "volumes", description = "Storage that outlives sandboxes, shared by several"),
         (name = "pools", description = "Running sandboxes that wait to be handed out"),
         (name = "images", description = "OCI images and where they come from"),
         (name = "keys", description = "API keys"),

@@ -34,6 +34,7 @@ mod snapshots;
 mod store;
 mod templates;
 mod url;
+mod volumes;
 mod writer;
 
 #[cfg(any(test, feature = "conformance"))]
@@ -42,7 +43,7 @@ pub mod conformance;
 pub use error::StoreError;
 pub use record::{
     Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord, SandboxFilter,
-    SandboxRecord, SnapshotFilter, SnapshotRecord, TemplateRecord, VisibleTo,
+    SandboxRecord, SnapshotFilter, SnapshotRecord, TemplateRecord, VisibleTo, VolumeRecord,
 };
 pub use snapshots::SnapshotOutcome;
 pub use store::Store;

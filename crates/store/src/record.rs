@@ -6,11 +6,12 @@ use std::str::FromStr;
 
 use atoll_core::access::Visibility;
 use atoll_core::exec::{ExecState, Exit};
-use atoll_core::id::{ExecId, KeyId, SandboxId, SnapshotId, TemplateId};
+use atoll_core::id::{ExecId, KeyId, SandboxId, SnapshotId, TemplateId, VolumeId};
 use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::{CopyMethod, Manifest, Purpose, Reference, SnapshotState};
 use atoll_core::spec::{ExecSpec, SandboxSpec, TemplateSpec};
+use atoll_core::volume::VolumeState;
 
 /// One sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,6 +160,27 @@ pub struct PoolRecord {
     pub spec: PoolSpec,
     /// When it was set.
     pub updated_ms: u64,
+}
+
+/// A volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeRecord {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its name; no two volumes have the same.
+    pub name: String,
+    /// Where it is in its life.
+    pub state: VolumeState,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Name of the volume it was copied from.
+    pub source: Option<String>,
+    /// Nobody can write to it.
+    pub read_only: bool,
+    /// The API key that made it.
+    pub owner: Option<KeyId>,
+    /// When it was asked for.
+    pub created_ms: u64,
 }
 
 /// Credentials for an image registry.

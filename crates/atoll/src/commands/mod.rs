@@ -14,6 +14,7 @@ mod serve;
 mod snapshot;
 mod system;
 mod template;
+mod volume;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -108,6 +109,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Image(command) => image::image(client, printer, command).await,
         Command::Registry(command) => registry::registry(client, printer, command).await,
         Command::Template(command) => template::template(client, printer, command).await,
+        Command::Volume(command) => volume::volume(client, printer, command).await,
         Command::Pool(command) => pool::pool(client, printer, command).await,
         Command::Access(command) => access::access(client, printer, command).await,
         Command::Lease(command) => access::lease(client, printer, command).await,

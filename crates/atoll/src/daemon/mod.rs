@@ -23,6 +23,7 @@ use atoll_core::{Code, Error};
 use atoll_engine::{Engine, KeyScope, NewKey, PoolConfig};
 use atoll_image::Images;
 use atoll_isolation::Isolation;
+use atoll_isolation::volumes::Volumes;
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
 use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
 use atoll_network::SlotPool;
@@ -140,6 +141,7 @@ impl Daemon {
         let images =
             Images::open(&dir.path().join("images")).map_err(|error| Failure::Plain(error.to_core()))?;
         let driver = open_containers(&dir, limits.ready, open_storage(&dir, limits.pool)?)?;
+        let volumes: Arc<dyn Volumes> = Arc::new(driver.volumes());
         let drivers: Vec<Arc<dyn Isolation>> = vec![Arc::new(driver)];
         debug_assert_eq!(drivers[0].level(), IsolationLevel::Container);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -149,6 +151,7 @@ impl Daemon {
             sandboxes_max: limits.sandboxes_max,
             creates_max: 2 * cores,
             visibility: limits.visibility,
+            volumes: Some(volumes),
             pools: PoolConfig {
                 memory_bytes: limits.pool_memory,
                 fillers: cores,

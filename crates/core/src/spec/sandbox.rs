@@ -14,6 +14,7 @@ use crate::limits::{
 };
 use crate::policy::EgressPolicy;
 use crate::snapshot::Manifest;
+use crate::volume::{VolumeMount, VolumeMountDraft, check_mounts};
 
 /// How strongly a sandbox is cut off. Recorded with the sandbox and never silently downgraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -168,6 +169,8 @@ pub struct SandboxDraft {
     pub idle_timeout_ms: Option<u64>,
     /// What it may reach; the template's, or the server's default, when absent.
     pub egress: Option<EgressPolicy>,
+    /// Volumes to mount.
+    pub volumes: Vec<VolumeMountDraft>,
 }
 
 /// What will be made, complete. Kept by the store.
@@ -196,6 +199,9 @@ pub struct SandboxSpec {
     /// What it may reach.
     #[serde(default)]
     pub egress: EgressPolicy,
+    /// Volumes that are mounted in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
 }
 
 /// What a sandbox is built on.
@@ -279,7 +285,7 @@ impl SandboxDraft {
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;
         }
-        Ok(())
+        check_mounts(&self.volumes)
     }
 
     /// The image this draft means, given its template.
@@ -355,6 +361,8 @@ impl SandboxSpec {
                 .clone()
                 .or_else(|| recipe.and_then(|t| t.egress.clone()))
                 .unwrap_or_default(),
+            // Found by whoever knows the volumes.
+            volumes: Vec::new(),
         })
     }
 }

@@ -80,6 +80,7 @@ impl World {
             caps: Caps::default(),
             sandboxes_max: self.sandboxes_max,
             visibility: self.visibility,
+            volumes: None,
             creates_max: 4,
             pools: self.pools.clone(),
         };
@@ -350,5 +351,12 @@ pub(crate) fn exec_row(sandbox: &SandboxRecord, n: u64) -> ExecRecord {
 
 pub(crate) fn plan(id: &SandboxId) -> Plan {
     let (resources, hostname) = (Resources::default(), id.to_string());
-    Plan { id: id.clone(), root: RootFs::Host, resources, hostname, disk: DiskSource::Empty }
+    Plan {
+        id: id.clone(),
+        root: RootFs::Host,
+        resources,
+        hostname,
+        disk: DiskSource::Empty,
+        volumes: Vec::new(),
+    }
 }

@@ -20,6 +20,7 @@ mod system;
 mod templates;
 mod transfer;
 mod upload;
+mod volumes;
 mod watch;
 
 use std::sync::Arc;
@@ -68,6 +69,11 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(templates::create_template, templates::list_templates))
         .routes(routes!(templates::get_template, templates::delete_template))
         .routes(routes!(pools::list_pools, pools::put_pool, pools::delete_pool))
+        .routes(routes!(volumes::create_volume, volumes::list_volumes))
+        .routes(routes!(volumes::get_volume, volumes::delete_volume))
+        .routes(routes!(volumes::read_volume_file, volumes::write_volume_file, volumes::remove_volume_file))
+        .routes(routes!(volumes::stat_volume_file))
+        .routes(routes!(volumes::list_volume_files))
         .routes(routes!(images::list_images))
         .routes(routes!(pull::pull_image))
         .routes(routes!(load::load_images))

@@ -64,6 +64,7 @@ impl Harness {
             caps: Caps::default(),
             sandboxes_max: SANDBOXES_MAX,
             visibility: Visibility::default(),
+            volumes: None,
             creates_max: 4,
             pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, images: Vec::new() },
         };

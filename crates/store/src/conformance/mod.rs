@@ -58,6 +58,7 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         others::keys,
         others::registries,
         others::access,
+        others::volumes,
         others::pools,
     );
 }

@@ -3,15 +3,16 @@
 use std::collections::BTreeSet;
 
 use atoll_core::access::{Lease, Role, Visibility};
-use atoll_core::id::{KeyId, SandboxId, TemplateId};
+use atoll_core::id::{KeyId, SandboxId, TemplateId, VolumeId};
 use atoll_core::pool::PoolSpec;
 use atoll_core::spec::TemplateSpec;
+use atoll_core::volume::VolumeState;
 use futures::future::join_all;
 
 use super::sandbox;
 use crate::{
     KeyRecord, PoolRecord, RegistryRecord, SandboxFilter, SandboxRecord, Store, StoreError, TemplateRecord,
-    VisibleTo,
+    VisibleTo, VolumeRecord,
 };
 
 fn template(n: u64, name: &str) -> TemplateRecord {
@@ -173,4 +174,27 @@ pub(super) async fn access(store: &Store) {
     store.put_lease(&own.id, &lease(3)).await.unwrap();
     assert!(store.delete_sandbox(&own.id).await.unwrap());
     assert!(store.list_access().await.unwrap().is_empty());
+}
+
+pub(super) async fn volumes(store: &Store) {
+    let volume = |n: u64, name: &str| VolumeRecord {
+        id: VolumeId::from_parts(n, n),
+        name: name.to_owned(),
+        state: VolumeState::Creating,
+        size_bytes: 1 << 30,
+        source: (n == 1).then(|| "other".to_owned()),
+        read_only: n == 1,
+        owner: (n == 1).then(|| KeyId::from_parts(1, 1)),
+        created_ms: n,
+    };
+    store.insert_volume(&volume(1, "b")).await.unwrap();
+    store.insert_volume(&volume(2, "a")).await.unwrap();
+    assert!(matches!(store.insert_volume(&volume(3, "a")).await, Err(StoreError::NameTaken)));
+    assert!(store.set_volume_state(&volume(2, "a").id, VolumeState::Ready).await.unwrap());
+    assert!(!store.set_volume_state(&volume(9, "a").id, VolumeState::Ready).await.unwrap());
+    let second = VolumeRecord { state: VolumeState::Ready, ..volume(2, "a") };
+    assert_eq!(store.list_volumes().await.unwrap(), [second, volume(1, "b")]);
+    assert!(store.delete_volume(&volume(2, "a").id).await.unwrap());
+    assert!(!store.delete_volume(&volume(2, "a").id).await.unwrap());
+    store.insert_volume(&volume(4, "a")).await.unwrap();
 }
