@@ -25,7 +25,8 @@ pub use exec::{
     OutputChunk, OutputFrame, OutputPage, Resize, SignalExec, StdinWritten,
 };
 pub use file::{
-    Chmod, FileEntry, FileKind, FileList, FileWritten, Mkdir, MoveFile, WatchChange, WatchMessage,
+    Chmod, FileEntry, FileKind, FileList, FileWritten, FindFiles, FoundFile, FoundFiles, Mkdir, MoveFile,
+    WatchChange, WatchMessage,
 };
 pub use image::{
     Image, ImageList, ImageProgress, LayerPhase, PruneResult, PullImage, RegistryCredentials, RegistryEntry,

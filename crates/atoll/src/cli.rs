@@ -377,6 +377,12 @@ pub(crate) struct InspectArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct UpdateArgs {
+    /// New name; the host name inside stays
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Variable of later execs; the others stay
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) env: Vec<(String, String)>,
     /// Label; those given replace all that were there
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,

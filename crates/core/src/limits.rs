@@ -16,6 +16,12 @@ pub const LABELS_MAX_COUNT: usize = 64;
 pub const LABEL_KEY_MAX_BYTES: usize = 128;
 /// Longest label value, bytes.
 pub const LABEL_VALUE_MAX_BYTES: usize = 1024;
+/// Largest number of annotations.
+pub const ANNOTATIONS_MAX_COUNT: usize = 32;
+/// Longest key of an annotation, bytes.
+pub const ANNOTATION_KEY_MAX_BYTES: usize = 128;
+/// All keys and values of a sandbox's annotations together, bytes.
+pub const ANNOTATIONS_TOTAL_MAX_BYTES: usize = 128 << 10;
 /// Longest name of a sandbox or template: it is a DNS label.
 pub const NAME_MAX_BYTES: usize = 63;
 /// Longest image reference, bytes.

@@ -136,6 +136,7 @@ impl Engine {
             reason: None,
             spec,
             labels,
+            annotations: draft.annotations.clone(),
             image_digest,
             owner: caller.key.clone(),
             created_ms,

@@ -267,13 +267,32 @@ impl Inner {
         }
         if let Some(name) = &record.name {
             if table.by_name.contains_key(name) {
-                return Err(Error::new(Code::NameTaken, format!("another sandbox is named '{name}'"))
-                    .hint("choose another name, or delete the sandbox that has it"));
+                return Err(name_taken(name));
             }
             table.by_name.insert(name.clone(), record.id.clone());
         }
         table.by_id.insert(record.id.clone(), Arc::clone(sandbox));
         Ok(())
+    }
+
+    /// Gives a sandbox another name as well, if that is free.
+    pub(crate) fn enter_name(&self, id: &SandboxId, name: &str) -> Result<()> {
+        let mut table = self.table();
+        match table.by_name.get(name) {
+            Some(owner) if owner != id => Err(name_taken(name)),
+            _ => {
+                table.by_name.insert(name.to_owned(), id.clone());
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes one name of a sandbox away.
+    pub(crate) fn leave_name(&self, id: &SandboxId, name: &str) {
+        let mut table = self.table();
+        if table.by_name.get(name) == Some(id) {
+            table.by_name.remove(name);
+        }
     }
 
     /// Takes a sandbox out.
@@ -312,4 +331,9 @@ impl Inner {
     pub(crate) fn new_exec_id(now_ms: u64) -> Result<ExecId> {
         Ok(ExecId::from_parts(now_ms, clock::random()?))
     }
+}
+
+fn name_taken(name: &str) -> Error {
+    Error::new(Code::NameTaken, format!("another sandbox is named '{name}'"))
+        .hint("choose another name, or delete the sandbox that has it")
 }

@@ -30,6 +30,7 @@ pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
         resources: spec.resources,
         env: spec.env,
         labels: record.labels,
+        annotations: record.annotations,
         user: spec.user,
         workdir: spec.workdir,
         created_at_ms: record.created_ms,

@@ -28,6 +28,8 @@ pub struct SandboxRecord {
     pub spec: SandboxSpec,
     /// Labels, to filter by.
     pub labels: BTreeMap<String, String>,
+    /// Texts kept for whoever made it.
+    pub annotations: BTreeMap<String, String>,
     /// The image that was used, exactly.
     pub image_digest: Option<String>,
     /// The API key that made it.
@@ -188,6 +190,8 @@ pub struct VolumeRecord {
 pub struct RegistryRecord {
     /// Host, with port if it has one.
     pub host: String,
+    /// What people call it, if they do.
+    pub name: Option<String>,
     /// User name.
     pub username: String,
     /// The password, sealed by the vault.

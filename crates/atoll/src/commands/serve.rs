@@ -48,7 +48,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         pools: args.pool.clone(),
         pool_memory,
         visibility: args.visibility,
-        pool: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
+        storage: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
     };
     let daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
     let key = daemon.first_key(args.new_key).await?;
@@ -56,7 +56,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
     let mut server_config = ServerConfig::new(daemon.installation.clone());
     server_config.metrics_public = args.metrics_public;
     server_config.hosts.clone_from(&args.host);
-    let server = Server::new(daemon.engine.clone(), server_config);
+    let server = Server::new(daemon.engine.clone(), server_config, &[atoll_dialect_langsmith::DIALECT]);
 
     announce(printer, &args, &format!("http://{address}"), key.as_ref())?;
     notify(sd_notify::NotifyState::Ready);

@@ -49,7 +49,7 @@ pub(crate) struct Limits {
     pub(crate) pool_memory: u64,
     pub(crate) visibility: Visibility,
     /// Size of the storage pool, where one is needed.
-    pub(crate) pool: PoolSize,
+    pub(crate) storage: PoolSize,
 }
 
 impl Default for Limits {
@@ -57,7 +57,7 @@ impl Default for Limits {
         Self {
             sandboxes_max: 2000,
             ready: READY_COUNT,
-            pool: PoolSize::Host,
+            storage: PoolSize::Host,
             pools: Vec::new(),
             pool_memory: 0,
             visibility: Visibility::default(),
@@ -140,7 +140,7 @@ impl Daemon {
         })?;
         let images =
             Images::open(&dir.path().join("images")).map_err(|error| Failure::Plain(error.to_core()))?;
-        let driver = open_containers(&dir, limits.ready, open_storage(&dir, limits.pool)?)?;
+        let driver = open_containers(&dir, limits.ready, open_storage(&dir, limits.storage)?)?;
         let volumes: Arc<dyn Volumes> = Arc::new(driver.volumes());
         let drivers: Vec<Arc<dyn Isolation>> = vec![Arc::new(driver)];
         debug_assert_eq!(drivers[0].level(), IsolationLevel::Container);

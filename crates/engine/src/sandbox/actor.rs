@@ -310,6 +310,14 @@ impl Actor {
         admit(self.record.state, Wish::Update, self.record.reason.as_deref())?;
         let resources = update.validate(self.record.spec.resources, &self.inner.config.caps)?;
         let mut next = SandboxRecord { last_active_ms: now_ms(), ..self.record.clone() };
+        next.spec.env = update.env(&next.spec.env)?;
+        next.annotations = update.annotations(&next.annotations)?;
+        if let Some(user) = &update.user {
+            next.spec.user.clone_from(user);
+        }
+        if let Some(workdir) = &update.workdir {
+            next.spec.workdir.clone_from(workdir);
+        }
         if let Some(labels) = &update.labels {
             next.labels.clone_from(labels);
         }
@@ -333,9 +341,25 @@ impl Actor {
                 .map_err(|error| isolation_error(&error))?;
             next.spec.resources = resources;
         }
-        next.generation = self.inner.store.update_sandbox(&next).await.map_err(store_error)?;
-        self.record = next;
+        let renamed = update.name.as_ref().filter(|name| self.record.name.as_ref() != Some(name));
+        if let Some(name) = renamed {
+            self.inner.enter_name(&next.id, name)?;
+            next.name = Some(name.clone());
+        }
+        match self.inner.store.update_sandbox(&next).await {
+            Ok(generation) => next.generation = generation,
+            Err(error) => {
+                if let Some(name) = renamed {
+                    self.inner.leave_name(&next.id, name);
+                }
+                return Err(store_error(error));
+            }
+        }
+        let before = std::mem::replace(&mut self.record, next);
         self.shared.publish(self.record.clone());
+        if let Some(old) = before.name.filter(|_| renamed.is_some()) {
+            self.inner.leave_name(&self.record.id, &old);
+        }
         self.shared.touch();
         Ok(self.shared.record())
     }

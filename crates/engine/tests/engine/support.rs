@@ -322,6 +322,7 @@ pub(crate) fn row(n: u64, state: SandboxState) -> SandboxRecord {
         reason: None,
         spec: spec.unwrap(),
         labels: std::collections::BTreeMap::new(),
+        annotations: std::collections::BTreeMap::new(),
         image_digest: None,
         owner: None,
         created_ms: n,

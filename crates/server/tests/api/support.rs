@@ -81,7 +81,7 @@ impl Harness {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (stop, stopped) = oneshot::channel::<()>();
-        let server = Server::new(engine.clone(), config);
+        let server = Server::new(engine.clone(), config, &[]);
         let served = tokio::spawn(server.serve(listener, async { drop(stopped.await) }));
         Self {
             host,

@@ -79,6 +79,7 @@ pub fn sandbox(ms: u64, n: u64) -> SandboxRecord {
         reason: None,
         spec: spec.unwrap(),
         labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
         image_digest: None,
         owner: None,
         created_ms: ms,

@@ -84,6 +84,7 @@ pub(super) async fn keys(store: &Store) {
 pub(super) async fn registries(store: &Store) {
     let registry = |host: &str, ms: u64| RegistryRecord {
         host: host.to_owned(),
+        name: None,
         username: format!("user {ms}"),
         sealed: vec![0, 255, u8::try_from(ms).unwrap()],
         updated_ms: ms,
