@@ -4,21 +4,20 @@
 //! sizes end in `_bytes`. Unknown fields in requests are errors. Lists are pages: `items` and, when
 //! there is more, `next_cursor`. Every error has the body [`ErrorBody`].
 
-mod access;
 mod exec;
 mod file;
 mod image;
 mod key;
 mod pool;
 mod sandbox;
+mod sharing;
 mod snapshot;
 mod system;
 mod template;
 mod volume;
 
-pub use access::{Grant, Lease, LeaseStatus, PutGrant, SandboxAccess, SetVisibility, TakeLease};
-pub use atoll_core::access::{Role, Visibility};
 pub use atoll_core::key::Scope;
+pub use atoll_core::sharing::{Role, Visibility};
 pub use atoll_core::volume::{VolumeMount, VolumeMountDraft, VolumeState};
 pub use exec::{
     AttachClientMessage, AttachServerMessage, CreateExec, Encoding, Exec, ExecList, ExecWithOutput,
@@ -37,6 +36,7 @@ pub use pool::{Pool, PoolList, PoolOrigin, PutPool};
 pub use sandbox::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
 };
+pub use sharing::{Grant, Lease, LeaseStatus, PutGrant, SandboxAccess, SetVisibility, TakeLease};
 pub use snapshot::{CreateSnapshot, RemovedSnapshot, Snapshot, SnapshotList, TagSnapshot};
 pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, PortList, ServerInfo};
 pub use template::{CreateTemplate, Template, TemplateList};

@@ -13,8 +13,8 @@ use atoll_api::{CreateKey, CreateSandbox, TakeLease};
 use atoll_blackbox::Server;
 use atoll_client::{Client, ListSandboxes, WriteFile};
 use atoll_core::Code;
-use atoll_core::access::{Role, Visibility};
 use atoll_core::key::Scope;
+use atoll_core::sharing::{Role, Visibility};
 
 use common::{argv, code};
 

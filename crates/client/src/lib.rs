@@ -14,7 +14,6 @@
 //!
 //! Operations are grouped by noun in the modules below; all are methods of [`Client`].
 
-mod access;
 pub mod attach;
 mod error;
 mod execs;
@@ -26,6 +25,7 @@ mod lines;
 mod pools;
 mod resume;
 mod sandboxes;
+mod sharing;
 mod snapshots;
 mod sse;
 mod system;

@@ -10,13 +10,12 @@
 //! - [`sandbox`]: the sandbox state machine and admission
 //! - [`snapshot`]: what is kept of a sandbox, and its names
 //! - [`policy`]: what a sandbox may reach, and how that is decided
-//! - [`access`]: who may do what with one sandbox, and leases
+//! - [`sharing`]: who may do what with one sandbox, and leases
 //! - [`key`]: what an API key may do
 //! - [`pool`]: which waiting sandbox serves which request, and how many wait
 //! - [`volume`]: storage that outlives sandboxes, and where it is mounted
 //! - [`exec`]: the exec state machine and how an exit is classified
 
-pub mod access;
 pub mod error;
 pub mod exec;
 pub mod id;
@@ -26,6 +25,7 @@ pub mod policy;
 pub mod pool;
 pub mod sandbox;
 pub mod secret;
+pub mod sharing;
 pub mod snapshot;
 pub mod spec;
 pub mod volume;

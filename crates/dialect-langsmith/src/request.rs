@@ -2,10 +2,10 @@
 
 use std::marker::PhantomData;
 
-use atoll_core::access::Requester;
 use atoll_core::id::KeyId;
 use atoll_core::key::Scope;
 use atoll_core::limits::JSON_BODY_MAX_BYTES;
+use atoll_core::sharing::Requester;
 use atoll_core::{Code, Error};
 use atoll_engine::{Caller as EngineCaller, VerifiedKey};
 use atoll_server::dialect::read_all;

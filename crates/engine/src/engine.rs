@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use atoll_core::access::Visibility;
 use atoll_core::id::{ExecId, KeyId, SandboxId};
 use atoll_core::sandbox::SandboxState;
+use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Caps, IsolationLevel};
 use atoll_core::{Code, Error, Result};
 use atoll_image::Images;
@@ -18,12 +18,12 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::access::AccessTable;
 use crate::clock;
 use crate::errors::{isolation_error, store_error};
 use crate::keys::KeyCache;
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
+use crate::sharing::AccessTable;
 use crate::snapshot::Snapshots;
 use crate::volumes::VolumeTable;
 

@@ -19,7 +19,6 @@
 //! `recovery` module reads rows (what is intended) and drivers (what is there) and makes them agree:
 //! the same code that a clean start runs.
 
-mod access;
 mod clock;
 mod create;
 mod engine;
@@ -34,11 +33,11 @@ mod query;
 mod recovery;
 mod registries;
 mod sandbox;
+mod sharing;
 mod snapshot;
 mod templates;
 mod volumes;
 
-pub use access::{AccessView, Standing};
 pub use atoll_isolation::volumes::{VolumeFile, VolumeFileKind, VolumeWrite};
 pub use engine::{Caller, Config, Engine, Stats};
 pub use errors::guest_error;
@@ -48,5 +47,6 @@ pub use log::{Extent, Piece, READ_MAX_BYTES};
 pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView};
 pub use query::{ExecQuery, SandboxQuery};
 pub use sandbox::{GuestLease, SandboxMetrics};
+pub use sharing::{AccessView, Standing};
 pub use snapshot::{RemovedSnapshot, SnapshotOrder, SnapshotQuery};
 pub use volumes::VolumeView;

@@ -9,9 +9,9 @@
 
 use std::marker::PhantomData;
 
-use atoll_core::access::Requester;
 use atoll_core::id::KeyId;
 use atoll_core::key::Scope;
+use atoll_core::sharing::Requester;
 use atoll_core::{Code, Error};
 use atoll_engine::{Caller as EngineCaller, Engine, VerifiedKey};
 use axum::extract::{FromRequestParts, RawPathParams};

@@ -1,9 +1,9 @@
 //! Records of the engine to types of the API: the one place.
 
 use atoll_api as api;
-use atoll_core::access::Lease;
 use atoll_core::id::SnapshotId;
 use atoll_core::key::Scope;
+use atoll_core::sharing::Lease;
 use atoll_core::snapshot::Purpose;
 use atoll_engine::{
     AccessView, ExecView, PoolName, PoolOrigin, PoolView, PoolsView, SandboxMetrics, VolumeFile,

@@ -21,7 +21,6 @@
 //! - Whatever was wrong with one operation does not touch the others in its transaction.
 //! - A row that cannot be understood is [`StoreError::Corrupt`] for whoever reads it, never a panic.
 
-mod access;
 mod db;
 mod error;
 mod execs;
@@ -30,6 +29,7 @@ mod pools;
 mod record;
 mod registries;
 mod sandboxes;
+mod sharing;
 mod snapshots;
 mod store;
 mod templates;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use atoll_core::access::Visibility;
 use atoll_core::exec::{ExecState, Exit};
 use atoll_core::id::{ExecId, KeyId, SandboxId, SnapshotId, TemplateId, VolumeId};
 use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::sharing::Visibility;
 use atoll_core::snapshot::{CopyMethod, Manifest, Purpose, Reference, SnapshotState};
 use atoll_core::spec::{ExecSpec, SandboxSpec, TemplateSpec};
 use atoll_core::volume::VolumeState;

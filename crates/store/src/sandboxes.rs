@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use atoll_core::access::Visibility;
 use atoll_core::id::SandboxId;
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::sharing::Visibility;
 use sqlx::AssertSqlSafe;
 
 use crate::Store;

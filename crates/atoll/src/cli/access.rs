@@ -1,6 +1,6 @@
 //! Arguments that concern who may use a sandbox.
 
-use atoll_core::access::{Role, Visibility};
+use atoll_core::sharing::{Role, Visibility};
 use clap::Subcommand;
 
 use crate::units::parse_duration_ms;

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use atoll_core::access::Visibility;
 use atoll_core::pool::PoolSpec;
+use atoll_core::sharing::Visibility;
 use clap::Args;
 
 use super::access::parse_visibility;

@@ -16,8 +16,8 @@ mod telemetry;
 
 use std::sync::Arc;
 
-use atoll_core::access::Visibility;
 use atoll_core::pool::PoolSpec;
+use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Caps, IsolationLevel};
 use atoll_core::{Code, Error};
 use atoll_engine::{Engine, KeyScope, NewKey, PoolConfig};

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use atoll_core::Result;
-use atoll_core::access::Visibility;
 use atoll_core::exec::{ExecState, Exit, OutputStream};
 use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::sandbox::SandboxState;
+use atoll_core::sharing::Visibility;
 use atoll_core::spec::{
     Base, Caps, Command, ExecDraft, ExecSpec, ImageDefaults, Resources, SandboxDraft, SandboxSpec,
 };

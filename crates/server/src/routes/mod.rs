@@ -1,6 +1,5 @@
 //! The routes, a file for each noun.
 
-mod access;
 mod archive;
 mod attach;
 mod events;
@@ -15,6 +14,7 @@ mod pools;
 mod pull;
 mod registries;
 mod sandboxes;
+mod sharing;
 mod snapshots;
 mod stdin;
 mod system;
@@ -44,9 +44,9 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(sandboxes::get_sandbox, sandboxes::update_sandbox, sandboxes::delete_sandbox))
         .routes(routes!(sandboxes::get_metrics))
         .routes(routes!(sandboxes::list_ports))
-        .routes(routes!(access::get_access, access::set_visibility))
-        .routes(routes!(access::put_grant, access::delete_grant))
-        .routes(routes!(access::get_lease, access::take_lease, access::release_lease))
+        .routes(routes!(sharing::get_access, sharing::set_visibility))
+        .routes(routes!(sharing::put_grant, sharing::delete_grant))
+        .routes(routes!(sharing::get_lease, sharing::take_lease, sharing::release_lease))
         .routes(routes!(execs::create_exec, execs::list_execs))
         .routes(routes!(execs::get_exec, execs::kill_exec))
         .routes(routes!(output::get_output))

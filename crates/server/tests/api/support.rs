@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use atoll_api::{Exec, ExecWithOutput, Sandbox};
-use atoll_core::access::Visibility;
 use atoll_core::key::Scope;
+use atoll_core::sharing::Visibility;
 use atoll_core::spec::Caps;
 use atoll_engine::{Config, Engine, PoolConfig};
 use atoll_image::Images;

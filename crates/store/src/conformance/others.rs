@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use atoll_core::access::{Lease, Role, Visibility};
 use atoll_core::id::{KeyId, SandboxId, TemplateId, VolumeId};
 use atoll_core::pool::PoolSpec;
+use atoll_core::sharing::{Lease, Role, Visibility};
 use atoll_core::spec::TemplateSpec;
 use atoll_core::volume::VolumeState;
 use futures::future::join_all;

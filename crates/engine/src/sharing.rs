@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use atoll_core::access::{Access, Lease, Requester, Role, Visibility};
 use atoll_core::error::shorten;
 use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::key::Scope;
+use atoll_core::sharing::{Access, Lease, Requester, Role, Visibility};
 use atoll_core::{Code, Error, Result};
 use atoll_store::{Store, StoreError};
 use tokio::sync::Mutex;

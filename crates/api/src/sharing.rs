@@ -1,6 +1,6 @@
 //! Who may use a sandbox, and who has it for itself.
 
-use atoll_core::access::{Role, Visibility};
+use atoll_core::sharing::{Role, Visibility};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

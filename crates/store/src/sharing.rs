@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use atoll_core::access::{Access, Lease, Role, Visibility};
 use atoll_core::id::{KeyId, SandboxId};
+use atoll_core::sharing::{Access, Lease, Role, Visibility};
 
 use crate::Store;
 use crate::db::{BadColumn, Row, args};

@@ -1,7 +1,7 @@
 //! Who may use a sandbox, and leases.
 
 use atoll_api::{Lease, LeaseStatus, PutGrant, SandboxAccess, SetVisibility, TakeLease};
-use atoll_core::access::{Role, Visibility};
+use atoll_core::sharing::{Role, Visibility};
 use http::Method;
 
 use crate::{Client, Result};

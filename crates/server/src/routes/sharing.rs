@@ -89,7 +89,7 @@ pub(crate) async fn take_lease(
     Json(request): Json<TakeLease>,
 ) -> ApiResult<Json<Lease>> {
     let who = caller.requester();
-    let who = atoll_core::access::Requester { holder: request.holder.as_deref().or(who.holder), ..who };
+    let who = atoll_core::sharing::Requester { holder: request.holder.as_deref().or(who.holder), ..who };
     Ok(Json(convert::lease(app.engine.take_lease(&sandbox, &who, request.ttl_ms).await?)))
 }
 
