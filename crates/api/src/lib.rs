@@ -4,6 +4,7 @@
 //! sizes end in `_bytes`. Unknown fields in requests are errors. Lists are pages: `items` and, when
 //! there is more, `next_cursor`. Every error has the body [`ErrorBody`].
 
+mod access;
 mod exec;
 mod file;
 mod image;
@@ -16,6 +17,7 @@ mod system;
 mod template;
 mod volume;
 
+pub use access::{Access, AccessCreated, AccessFile, AccessList, CreateAccess, Port, PortList};
 pub use atoll_core::key::Scope;
 pub use atoll_core::sharing::{Role, Visibility};
 pub use atoll_core::volume::{VolumeMount, VolumeMountDraft, VolumeState};
@@ -38,6 +40,6 @@ pub use sandbox::{
 };
 pub use sharing::{Grant, Lease, LeaseStatus, PutGrant, SandboxAccess, SetVisibility, TakeLease};
 pub use snapshot::{CreateSnapshot, RemovedSnapshot, Snapshot, SnapshotList, TagSnapshot};
-pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, PortList, ServerInfo};
+pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, ServerInfo};
 pub use template::{CreateTemplate, Template, TemplateList};
 pub use volume::{CreateVolume, Volume, VolumeList};

@@ -13,7 +13,7 @@ use crate::{Client, Result};
 impl Client {
     /// Who may use it.
     pub async fn sandbox_access(&self, sandbox: &str) -> Result<SandboxAccess> {
-        self.call(self.request(Method::GET, self.in_sandbox(sandbox, &["access"]))).await
+        self.call(self.request(Method::GET, self.in_sandbox(sandbox, &["sharing"]))).await
     }
 
     /// Sets whether keys without a role see it; `None` leaves it to the server's default.
@@ -22,18 +22,18 @@ impl Client {
         sandbox: &str,
         visibility: Option<Visibility>,
     ) -> Result<SandboxAccess> {
-        let target = self.in_sandbox(sandbox, &["access"]);
+        let target = self.in_sandbox(sandbox, &["sharing"]);
         self.submit(Method::PUT, target, &SetVisibility { visibility }).await
     }
 
     /// Gives a key a role on it.
     pub async fn grant(&self, sandbox: &str, key: &str, role: Role) -> Result<SandboxAccess> {
-        self.submit(Method::PUT, self.in_sandbox(sandbox, &["access", key]), &PutGrant { role }).await
+        self.submit(Method::PUT, self.in_sandbox(sandbox, &["sharing", key]), &PutGrant { role }).await
     }
 
     /// Takes a key's role on it away.
     pub async fn revoke(&self, sandbox: &str, key: &str) -> Result<SandboxAccess> {
-        self.call(self.request(Method::DELETE, self.in_sandbox(sandbox, &["access", key]))).await
+        self.call(self.request(Method::DELETE, self.in_sandbox(sandbox, &["sharing", key]))).await
     }
 
     /// Who has it for itself.

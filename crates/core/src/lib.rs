@@ -12,10 +12,12 @@
 //! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`sharing`]: who may do what with one sandbox, and leases
 //! - [`key`]: what an API key may do
+//! - [`access`]: how ports and files are reached without an API key
 //! - [`pool`]: which waiting sandbox serves which request, and how many wait
 //! - [`volume`]: storage that outlives sandboxes, and where it is mounted
 //! - [`exec`]: the exec state machine and how an exit is classified
 
+pub mod access;
 pub mod error;
 pub mod exec;
 pub mod id;

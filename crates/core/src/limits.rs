@@ -86,6 +86,16 @@ pub const POOL_AGE_MIN_MS: u64 = 1000;
 pub const POOL_MEMBER_MIN_BYTES: u64 = 8 << 20;
 /// Most warm pools that can be set up by name.
 pub const POOLS_MAX_COUNT: usize = 256;
+/// Connections to ports of one sandbox at once, of all kinds: HTTP, tunnels, SSH forwardings.
+pub const PORT_CONNECTIONS_MAX_COUNT: usize = 2048;
+/// Accesses that one sandbox may have.
+pub const ACCESSES_MAX_COUNT: usize = 1000;
+/// Longest name of an access or SSH key, bytes.
+pub const ACCESS_NAME_MAX_BYTES: usize = 128;
+/// SSH keys of one API key.
+pub const SSH_KEYS_MAX_COUNT: usize = 100;
+/// Ports of the client that one tunnel may show inside a sandbox.
+pub const TUNNEL_LISTENERS_MAX_COUNT: usize = 32;
 /// Longest tag of a snapshot, bytes.
 pub const SNAPSHOT_TAG_MAX_BYTES: usize = 63;
 /// Tags of one snapshot.

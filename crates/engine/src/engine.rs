@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock;
 use crate::errors::{isolation_error, store_error};
+use crate::ingress::AccessCache;
 use crate::keys::KeyCache;
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
@@ -76,6 +77,7 @@ pub(crate) struct Inner {
     pub(crate) images: Images,
     pub(crate) drivers: BTreeMap<IsolationLevel, Arc<dyn Isolation>>,
     pub(crate) keys: KeyCache,
+    pub(crate) accesses: AccessCache,
     pub(crate) creates: Semaphore,
     pub(crate) pools: Pools,
     pub(crate) access: AccessTable,
@@ -109,6 +111,7 @@ impl Engine {
     ) -> Result<Self> {
         let keys = KeyCache::load(&store).await?;
         let access = AccessTable::load(&store, config.visibility).await?;
+        let accesses = AccessCache::load(&store).await?;
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
@@ -122,6 +125,7 @@ impl Engine {
                 images,
                 drivers: drivers.into_iter().map(|driver| (driver.level(), driver)).collect(),
                 keys,
+                accesses,
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
                 draining: CancellationToken::new(),

@@ -85,6 +85,8 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::VolumeNotFound
         | Code::SnapshotNotFound
         | Code::KeyNotFound
+        | Code::AccessNotFound
+        | Code::SshKeyNotFound
         | Code::RegistryNotFound
         | Code::FileNotFound => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
@@ -99,6 +101,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::StdinClosed
         | Code::NotATerminal
         | Code::FileExists
+        | Code::PortTaken
         | Code::NotADirectory
         | Code::IsADirectory
         | Code::DirectoryNotEmpty => StatusCode::CONFLICT,
@@ -123,7 +126,8 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::RegistryUnavailable
         | Code::RegistryInvalid
         | Code::RegistryImageNotFound
-        | Code::PortClosed => StatusCode::BAD_GATEWAY,
+        | Code::PortClosed
+        | Code::PortBroken => StatusCode::BAD_GATEWAY,
         Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable => {
             StatusCode::SERVICE_UNAVAILABLE
         }

@@ -21,6 +21,7 @@
 //! - Whatever was wrong with one operation does not touch the others in its transaction.
 //! - A row that cannot be understood is [`StoreError::Corrupt`] for whoever reads it, never a panic.
 
+mod accesses;
 mod db;
 mod error;
 mod execs;
@@ -31,6 +32,7 @@ mod registries;
 mod sandboxes;
 mod sharing;
 mod snapshots;
+mod ssh_keys;
 mod store;
 mod templates;
 mod url;
@@ -42,8 +44,9 @@ pub mod conformance;
 
 pub use error::StoreError;
 pub use record::{
-    Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord, SandboxFilter,
-    SandboxRecord, SnapshotFilter, SnapshotRecord, TemplateRecord, VisibleTo, VolumeRecord,
+    AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord,
+    SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord, SshKeyRecord, TemplateRecord, VisibleTo,
+    VolumeRecord,
 };
 pub use snapshots::SnapshotOutcome;
 pub use store::Store;

@@ -14,10 +14,10 @@ use crate::extract::{Json, Path, Query};
 use crate::shared::App;
 
 /// Who may use a sandbox.
-#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/access", tag = "access", security(("key" = ["read"])),
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/sharing", tag = "access", security(("key" = ["read"])),
     params(("sandbox" = String, Path, description = "Id or name")),
     responses((status = 200, body = SandboxAccess)))]
-pub(crate) async fn get_access(
+pub(crate) async fn get_sharing(
     _: Caller<Read>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
@@ -26,7 +26,7 @@ pub(crate) async fn get_access(
 }
 
 /// Sets whether keys without a role see a sandbox.
-#[utoipa::path(put, path = "/v1/sandboxes/{sandbox}/access", tag = "access", security(("key" = ["manage"])),
+#[utoipa::path(put, path = "/v1/sandboxes/{sandbox}/sharing", tag = "access", security(("key" = ["manage"])),
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = SetVisibility, responses((status = 200, body = SandboxAccess)))]
 pub(crate) async fn set_visibility(
@@ -39,7 +39,7 @@ pub(crate) async fn set_visibility(
 }
 
 /// Gives a key a role on a sandbox, in place of the one it had.
-#[utoipa::path(put, path = "/v1/sandboxes/{sandbox}/access/{key}", tag = "access",
+#[utoipa::path(put, path = "/v1/sandboxes/{sandbox}/sharing/{key}", tag = "access",
     security(("key" = ["manage"])),
     params(("sandbox" = String, Path, description = "Id or name"), ("key" = String, Path, description = "Id of a key")),
     request_body = PutGrant, responses((status = 200, body = SandboxAccess)))]
@@ -53,7 +53,7 @@ pub(crate) async fn put_grant(
 }
 
 /// Takes a key's role on a sandbox away.
-#[utoipa::path(delete, path = "/v1/sandboxes/{sandbox}/access/{key}", tag = "access",
+#[utoipa::path(delete, path = "/v1/sandboxes/{sandbox}/sharing/{key}", tag = "access",
     security(("key" = ["manage"])),
     params(("sandbox" = String, Path, description = "Id or name"), ("key" = String, Path, description = "Id of a key")),
     responses((status = 200, body = SandboxAccess)))]

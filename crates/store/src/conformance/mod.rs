@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed check is a panic")]
 
 mod execs;
+mod ingress;
 mod others;
 mod sandboxes;
 mod snapshots;
@@ -59,6 +60,8 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         others::registries,
         others::access,
         others::volumes,
+        ingress::accesses,
+        ingress::ssh_keys,
         others::pools,
     );
 }
