@@ -12,13 +12,17 @@ mod key;
 mod pool;
 mod sandbox;
 mod secret;
+mod sharing;
 mod snapshot;
 mod ssh;
 mod system;
 mod template;
+mod volume;
 
 pub use access::{Access, AccessCreated, AccessFile, AccessList, CreateAccess, Port, PortList};
 pub use atoll_core::key::Scope;
+pub use atoll_core::sharing::{Role, Visibility};
+pub use atoll_core::volume::{VolumeMount, VolumeMountDraft, VolumeState};
 pub use exec::{
     AttachClientMessage, AttachServerMessage, CreateExec, Encoding, Exec, ExecList, ExecWithOutput,
     OutputChunk, OutputFrame, OutputPage, Resize, SignalExec, StdinWritten,
@@ -37,7 +41,9 @@ pub use sandbox::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
 };
 pub use secret::{PutSecret, Secret, SecretList, SecretUse, SecretUseList, SecretVersion, VaultRotated};
+pub use sharing::{Grant, Lease, LeaseStatus, PutGrant, SandboxAccess, SetVisibility, TakeLease};
 pub use snapshot::{CreateSnapshot, RemovedSnapshot, Snapshot, SnapshotList, TagSnapshot};
 pub use ssh::{CreateSshKey, SshInfo, SshKey, SshKeyList};
 pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, ServerInfo};
 pub use template::{CreateTemplate, Template, TemplateList};
+pub use volume::{CreateVolume, Volume, VolumeList};

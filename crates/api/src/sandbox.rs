@@ -6,6 +6,7 @@ use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::secret::Secret;
 use atoll_core::spec::{IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate};
+use atoll_core::volume::{VolumeMount, VolumeMountDraft};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
@@ -60,6 +61,9 @@ pub struct CreateSandbox {
     /// What it may reach; the template's, or the server's default, when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
+    /// Volumes to mount.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMountDraft>,
 }
 
 impl From<CreateSandbox> for SandboxDraft {
@@ -80,6 +84,7 @@ impl From<CreateSandbox> for SandboxDraft {
             idle_timeout_ms: request.idle_timeout_ms,
             secrets: request.secrets,
             egress: request.egress,
+            volumes: request.volumes,
         }
     }
 }
@@ -133,6 +138,9 @@ pub struct Sandbox {
     pub last_active_at_ms: u64,
     /// Id of the key that made it.
     pub owner: Option<String>,
+    /// Volumes that are mounted in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
 }
 
 /// A page of sandboxes, newest first.

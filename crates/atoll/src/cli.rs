@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use atoll_api::Scope;
 use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::volume::VolumeMountDraft;
 use clap::{Args, Parser, Subcommand};
 
+mod access;
 mod egress;
 mod ingress;
 mod inject;
@@ -14,15 +16,18 @@ mod pool;
 mod secret;
 mod server;
 mod snapshot;
+mod volume;
 
 pub(crate) use egress::{EgressArgs, NetCommand, read as read_policy};
 pub(crate) use ingress::{
     Forward, LinkArgs, PortCommand, PortUrlArgs, Reverse, SshArgs, SshKeyCommand, TunnelArgs,
 };
+pub(crate) use access::{AccessCommand, LeaseCommand};
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
 pub(crate) use snapshot::SnapshotCommand;
+pub(crate) use volume::{VolumeCommand, parse_mount};
 
 use crate::terminal::DetachKeys;
 use crate::units::{parse_bytes, parse_cpu_millis, parse_duration_ms, parse_pair};
@@ -113,12 +118,21 @@ pub(crate) enum Command {
     /// Values that sandboxes use and never see
     #[command(subcommand)]
     Secret(SecretCommand),
-    /// Snapshots of sandboxes' disks
+    /// Volumes: storage that outlives sandboxes, shared by several
     #[command(subcommand)]
-    Snapshot(SnapshotCommand),
+    Volume(VolumeCommand),
     /// Warm pools: sandboxes that run before anybody asks
     #[command(subcommand)]
     Pool(PoolCommand),
+    /// Who may use a sandbox
+    #[command(subcommand)]
+    Access(AccessCommand),
+    /// Have a sandbox for yourself for a time
+    #[command(subcommand)]
+    Lease(LeaseCommand),
+    /// Snapshots of sandboxes' disks
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
     /// API keys
     #[command(subcommand)]
     Key(KeyCommand),
@@ -202,6 +216,9 @@ pub(crate) struct SandboxArgs {
     pub(crate) idle_timeout: Option<u64>,
     #[command(flatten)]
     pub(crate) egress: EgressArgs,
+    /// Mount a volume, as VOLUME:/PATH or VOLUME:/PATH:ro (repeatable)
+    #[arg(short, long, value_name = "VOLUME:/PATH", value_parser = parse_mount)]
+    pub(crate) volume: Vec<VolumeMountDraft>,
 }
 
 /// How to be attached to a command.

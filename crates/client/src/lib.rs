@@ -28,11 +28,13 @@ mod ports;
 mod resume;
 mod sandboxes;
 mod secrets;
+mod sharing;
 mod snapshots;
 mod sse;
 mod ssh;
 mod system;
 mod templates;
+mod volumes;
 mod websocket;
 
 pub use attach::{AttachEvent, AttachEvents, AttachInput, Attachment, InputClosed};

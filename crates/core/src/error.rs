@@ -60,12 +60,16 @@ codes! {
     ExecNotFound = "exec_not_found", false;
     /// No such template or version.
     TemplateNotFound = "template_not_found", false;
-    /// No such snapshot, checkpoint or tag.
-    SnapshotNotFound = "snapshot_not_found", false;
+    /// No such volume.
+    VolumeNotFound = "volume_not_found", false;
+    /// The volume is mounted in a sandbox; the message names it.
+    VolumeBusy = "volume_busy", false;
     /// No such warm pool.
     PoolNotFound = "pool_not_found", false;
     /// A warm pool would need more memory than all pools may use.
     PoolTooLarge = "pool_too_large", false;
+    /// No such snapshot, checkpoint or tag.
+    SnapshotNotFound = "snapshot_not_found", false;
     /// No such image here; it may have to be pulled.
     ImageNotFound = "image_not_found", false;
     /// No such API key.
@@ -84,6 +88,8 @@ codes! {
     InvalidState = "invalid_state", false;
     /// The sandbox died or could not be made; the message has the reason.
     SandboxFailed = "sandbox_failed", false;
+    /// Somebody else has a lease on the sandbox; the message names the holder.
+    SandboxLeased = "sandbox_leased", true;
     /// The idempotency key was used before with a different request.
     IdempotencyMismatch = "idempotency_mismatch", false;
     /// A limit on how many or how much is reached.

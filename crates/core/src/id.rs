@@ -138,6 +138,10 @@ id_type!(
     SnapshotId, "sn", "snapshot", Code::SnapshotNotFound
 );
 id_type!(
+    /// One volume.
+    VolumeId, "vo", "volume", Code::VolumeNotFound
+);
+id_type!(
     /// One API key (not the key itself).
     KeyId, "ky", "API key", Code::KeyNotFound
 );

@@ -12,9 +12,11 @@
 //! - [`network`]: what can be seen of a sandbox's network
 //! - [`snapshot`]: what is kept of a sandbox, and its names
 //! - [`policy`]: what a sandbox may reach, and how that is decided
+//! - [`sharing`]: who may do what with one sandbox, and leases
 //! - [`key`]: what an API key may do
 //! - [`access`]: how ports and files are reached without an API key
 //! - [`pool`]: which waiting sandbox serves which request, and how many wait
+//! - [`volume`]: storage that outlives sandboxes, and where it is mounted
 //! - [`exec`]: the exec state machine and how an exit is classified
 
 pub mod access;
@@ -28,7 +30,9 @@ pub mod policy;
 pub mod pool;
 pub mod sandbox;
 pub mod secret;
+pub mod sharing;
 pub mod snapshot;
 pub mod spec;
+pub mod volume;
 
 pub use error::{Code, Error, Result};

@@ -6,8 +6,9 @@ use atoll_core::pool::Mold;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::Manifest;
 use atoll_core::spec::{Base, ImageDefaults, SandboxDraft, SandboxSpec, TemplateSpec};
+use atoll_core::volume::VolumeMount;
 use atoll_core::{Code, Error, Result};
-use atoll_isolation::{DiskSource, Plan, RootFs};
+use atoll_isolation::{DiskSource, Plan, PlannedVolume, RootFs};
 use atoll_store::SandboxRecord;
 
 use crate::clock::now_ms;
@@ -21,6 +22,10 @@ pub(crate) struct Planned {
     pub(crate) plan: Plan,
     /// Which members of pools it could be.
     pub(crate) mold: Mold,
+}
+
+fn planned(mount: &VolumeMount) -> PlannedVolume {
+    PlannedVolume { id: mount.id.clone(), path: mount.path.clone(), read_only: mount.read_only }
 }
 
 impl Planned {
@@ -55,8 +60,12 @@ impl Engine {
             planned.take_id(&member.id);
         }
         let Planned { record, plan, .. } = planned;
+        let mounts = record.spec.volumes.clone();
         let shared = SandboxShared::new(record, &self.inner)?;
-        let entered = self.inner.enter(&shared, true);
+        let entered = self.inner.enter(&shared, true).and_then(|()| {
+            // Only now that it counts as a user: nobody removes them from here on.
+            self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))
+        });
         let origin = match (member, entered) {
             (None, entered) => entered.map(|()| Origin::Create(plan)),
             (Some(member), Err(error)) => {
@@ -101,6 +110,7 @@ impl Engine {
         };
         let told = draft.egress.is_some() || named.is_some_and(|(_, spec)| spec.egress.is_some());
         inner.default_egress(&mut spec.egress, told);
+        let spec = SandboxSpec { volumes: inner.mounts(&draft.volumes)?, ..spec };
         inner.driver(spec.isolation)?;
 
         let created_ms = now_ms();
@@ -108,19 +118,20 @@ impl Engine {
         let ttl_ms = draft.ttl_ms.or_else(|| recipe.as_ref().and_then(|(_, spec)| spec.ttl_ms));
         let mut labels = recipe.map(|(_, spec)| spec.labels.clone()).unwrap_or_default();
         labels.extend(draft.labels.clone());
+        let mold = Mold {
+            image: image_digest.clone(),
+            isolation: spec.isolation,
+            disk_bytes: spec.resources.disk_bytes,
+            origin: snapshot.as_ref().map(|snapshot| snapshot.id.to_string()),
+            volumes: spec.volumes.len(),
+        };
         let plan = Plan {
             id: id.clone(),
             root,
             resources: spec.resources,
             hostname: draft.name.clone().unwrap_or_else(|| id.to_string()),
             disk: snapshot.map_or(DiskSource::Empty, |snapshot| DiskSource::Artifact(snapshot.id)),
-        };
-        let mold = Mold {
-            image: image_digest.clone(),
-            isolation: spec.isolation,
-            disk_bytes: spec.resources.disk_bytes,
-            origin: spec.snapshot.as_ref().map(ToString::to_string),
-            volumes: 0,
+            volumes: spec.volumes.iter().map(planned).collect(),
         };
         let mut record = SandboxRecord {
             id,

@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::id::{ExecId, KeyId, SandboxId};
 use atoll_core::sandbox::SandboxState;
+use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Caps, IsolationLevel};
 use atoll_core::{Code, Error, Result};
 use atoll_egress::Gateway;
 use atoll_image::Images;
+use atoll_isolation::volumes::Volumes;
 use atoll_isolation::{Check, Isolation, Resource};
 use atoll_store::Store;
 use atoll_vault::Vault;
@@ -25,7 +27,9 @@ use crate::keys::KeyCache;
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
 use crate::secrets::Secrets;
+use crate::sharing::AccessTable;
 use crate::snapshot::Snapshots;
+use crate::volumes::VolumeTable;
 
 /// What the engine is told at start.
 #[derive(Debug, Clone)]
@@ -44,6 +48,10 @@ pub struct Config {
     pub pools: PoolConfig,
     /// The network of sandboxes.
     pub egress: EgressConfig,
+    /// Whether keys see each other's sandboxes, where nothing else is said.
+    pub visibility: Visibility,
+    /// Where volumes lie; there are none without.
+    pub volumes: Option<Arc<dyn Volumes>>,
 }
 
 /// Whom sandboxes must trust whose connections the gateway looks into.
@@ -89,8 +97,10 @@ pub(crate) struct Inner {
     pub(crate) gateway: Gateway,
     pub(crate) accesses: AccessCache,
     pub(crate) creates: Semaphore,
-    pub(crate) snapshots: Snapshots,
     pub(crate) pools: Pools,
+    pub(crate) access: AccessTable,
+    pub(crate) volumes: VolumeTable,
+    pub(crate) snapshots: Snapshots,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Cancelled when the server begins to let go of its clients.
@@ -119,13 +129,16 @@ impl Engine {
     ) -> Result<Self> {
         let keys = KeyCache::load(&store).await?;
         let secrets = Secrets::load(&store).await?;
+        let access = AccessTable::load(&store, config.visibility).await?;
         let accesses = AccessCache::load(&store).await?;
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
                 gateway: Gateway::new(config.egress.gateway.clone()),
-                snapshots: Snapshots::default(),
                 pools: Pools::new(config.pools.clone()),
+                access,
+                volumes: VolumeTable::default(),
+                snapshots: Snapshots::default(),
                 config,
                 store,
                 vault,
@@ -143,6 +156,7 @@ impl Engine {
         engine.inner.continue_rotation().await?;
         engine.start_recorder();
         engine.recover().await?;
+        engine.recover_volumes().await?;
         pool::start(&engine);
         Ok(engine)
     }
@@ -311,6 +325,7 @@ impl Inner {
     /// Takes a sandbox out.
     pub(crate) fn leave(&self, id: &SandboxId) {
         self.secrets.forget(id);
+        self.access.forget(id);
         let mut table = self.table();
         if let Some(sandbox) = table.by_id.remove(id)
             && let Some(name) = &sandbox.record().name

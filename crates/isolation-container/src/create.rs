@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use atoll_isolation::{IsolationError, Plan, RootFs};
 use atoll_network::{RESOLVER_ADDRESS, Slot};
+use atoll_isolation::{IsolationError, Plan, PlannedVolume, RootFs};
 use fail::fail_point;
 use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree};
@@ -106,6 +106,11 @@ impl Inner {
             .collect::<Result<_, IsolationError>>()?;
         sys::mount_setattr(disk.mount.as_fd(), sys::ATTR_NODEV, Some(userns.fd()))
             .step("map the ids of a disk")?;
+        let volumes = plan
+            .volumes
+            .iter()
+            .map(|volume| self.mapped_volume(volume, userns))
+            .collect::<Result<_, IsolationError>>()?;
         let dev = format!("mode=0755,size=1m,nr_inodes=4096,uid={first_id},gid={first_id}");
         let devpts = format!("newinstance,ptmxmode=0666,mode=0620,gid={}", first_id + TTY_GROUP);
         Ok(Launch {
@@ -116,6 +121,7 @@ impl Inner {
             layers,
             disk: disk.mount.try_clone().step("copy a file descriptor")?,
             binds,
+            volumes,
             files: host_files(&plan.hostname),
             userns: userns.fd().try_clone_to_owned().step("copy a file descriptor")?,
             first_id,
@@ -141,6 +147,23 @@ pub(crate) fn check_hostname(hostname: &str) -> Result<(), IsolationError> {
         )));
     }
     Ok(())
+}
+
+impl Inner {
+    /// A mount of a volume in which its users are the sandbox's, and the names on the way to its place.
+    fn mapped_volume(
+        &self,
+        volume: &PlannedVolume,
+        userns: &UserNamespace,
+    ) -> Result<(OwnedFd, Vec<CString>), IsolationError> {
+        let mount = self.volumes.mount(&volume.id)?;
+        let read_only = if volume.read_only { sys::ATTR_RDONLY } else { 0 };
+        let attributes = sys::ATTR_NOSUID | sys::ATTR_NODEV | read_only;
+        sys::mount_setattr(mount.as_fd(), attributes, Some(userns.fd())).step("map the ids of a volume")?;
+        let names =
+            atoll_core::volume::components(&volume.path).into_iter().map(|name| text(name.to_owned()));
+        Ok((mount, names.collect::<Result<_, _>>()?))
+    }
 }
 
 fn check(plan: &Plan) -> Result<(), IsolationError> {

@@ -44,8 +44,8 @@ use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_isolation::{
     ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, Taken, Usage,
 };
-use atoll_isolation_storage::Storage;
 pub(crate) use atoll_isolation_storage::step;
+use atoll_isolation_storage::{Storage, StoredVolumes};
 use atoll_network::SlotPool;
 use atoll_ready::Pool;
 use rustix::io::Errno;
@@ -136,6 +136,7 @@ struct Inner {
     scratch: CString,
     cgroups: Cgroups,
     storage: Arc<Storage>,
+    volumes: StoredVolumes,
     ranges: Arc<Ranges>,
     userns: Pool<UserNamespace, IsolationError>,
     disks: Arc<Disks>,
@@ -195,6 +196,7 @@ impl ContainerIsolation {
                 move || disks.make(pooled_disk_bytes)
             })?,
             disks,
+            volumes: StoredVolumes::new(Arc::clone(&storage)),
             storage,
             pooled_disk_bytes,
             slots: config.slots,
@@ -204,6 +206,12 @@ impl ContainerIsolation {
             trash,
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The volumes that its sandboxes can have.
+    #[must_use]
+    pub fn volumes(&self) -> StoredVolumes {
+        self.inner.volumes.clone()
     }
 
     /// Runs something that blocks on a thread meant for it.

@@ -51,6 +51,7 @@ async fn killed() {
             resources,
             hostname: "box".into(),
             disk: DiskSource::Empty,
+            volumes: Vec::new(),
         })
         .await
         .unwrap();
@@ -91,6 +92,7 @@ async fn whatever_is_half_made_or_half_removed_can_be_removed() {
             resources: Resources::default(),
             hostname: "box".into(),
             disk: DiskSource::Empty,
+            volumes: Vec::new(),
         };
         driver.create(&again).await.unwrap_or_else(|error| panic!("{failpoint}: {error:?}"));
         driver.destroy(&id).await.unwrap();

@@ -29,9 +29,11 @@ mod doctor;
 pub mod fake;
 mod gate;
 pub mod sparse;
+pub mod volumes;
 
 pub use doctor::{Check, Status};
 pub use gate::{Gate, Original};
+pub use volumes::PlannedVolume;
 
 /// A byte stream to a guest agent.
 pub trait GuestStream: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
@@ -90,6 +92,8 @@ pub struct Plan {
     pub hostname: String,
     /// What its disk begins with.
     pub disk: DiskSource,
+    /// Volumes to mount in it.
+    pub volumes: Vec<PlannedVolume>,
 }
 
 /// Why an instance ended.

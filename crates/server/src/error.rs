@@ -81,8 +81,9 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::ExecNotFound
         | Code::TemplateNotFound
         | Code::ImageNotFound
-        | Code::SnapshotNotFound
         | Code::PoolNotFound
+        | Code::VolumeNotFound
+        | Code::SnapshotNotFound
         | Code::KeyNotFound
         | Code::AccessNotFound
         | Code::SshKeyNotFound
@@ -95,6 +96,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::SandboxFailed
         | Code::IdempotencyMismatch
         | Code::ImageInUse
+        | Code::VolumeBusy
         | Code::SnapshotInUse
         | Code::ExecEnded
         | Code::StdinClosed
@@ -104,6 +106,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::NotADirectory
         | Code::IsADirectory
         | Code::DirectoryNotEmpty => StatusCode::CONFLICT,
+        Code::SandboxLeased => StatusCode::LOCKED,
         Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::OffsetOutOfRange => StatusCode::RANGE_NOT_SATISFIABLE,
         Code::ImagePlatformMismatch

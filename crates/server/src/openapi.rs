@@ -31,6 +31,8 @@ use crate::routes;
         (name = "files", description = "Files in a sandbox"),
         (name = "snapshots", description = "Disks of sandboxes at one moment, to make sandboxes from"),
         (name = "templates", description = "Named, versioned recipes for sandboxes"),
+        (name = "access", description = "Who may use a sandbox, and who has it for itself"),
+        (name = "volumes", description = "Storage that outlives sandboxes, shared by several"),
         (name = "pools", description = "Running sandboxes that wait to be handed out"),
         (name = "images", description = "OCI images and where they come from"),
         (name = "secrets", description = "Values that sandboxes use and never see"),

@@ -31,11 +31,13 @@ mod record;
 mod registries;
 mod sandboxes;
 mod secrets;
+mod sharing;
 mod snapshots;
 mod ssh_keys;
 mod store;
 mod templates;
 mod url;
+mod volumes;
 mod writer;
 
 #[cfg(any(test, feature = "conformance"))]
@@ -44,7 +46,8 @@ pub mod conformance;
 pub use error::StoreError;
 pub use record::{
     AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord,
-    SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord, SshKeyRecord, TemplateRecord,
+    SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord, SshKeyRecord, TemplateRecord, VisibleTo,
+    VolumeRecord,
 };
 pub use secrets::{SealedAt, SealedValue, SecretRecord, SecretUse, SecretVersion};
 pub use snapshots::SnapshotOutcome;

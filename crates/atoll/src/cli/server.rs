@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use atoll_core::pool::PoolSpec;
+use atoll_core::sharing::Visibility;
 use clap::Args;
 
+use super::access::parse_visibility;
 use super::pool::parse_image_pool;
 use crate::units::parse_bytes;
 
@@ -69,6 +71,13 @@ pub(crate) struct ServeArgs {
     /// Memory that all warm pools may take together [default: half of the host's]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) pool_memory: Option<u64>,
+    /// Whether keys see sandboxes that other keys made: shared or private
+    #[arg(long, value_name = "VISIBILITY", default_value = "shared", value_parser = parse_visibility)]
+    pub(crate) visibility: Visibility,
+    /// Largest size of the pool for disks and snapshots, where the data directory's file system cannot clone
+    /// files [default: what is free on it]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) storage_size: Option<u64>,
     /// Answer /metrics without a key
     #[arg(long)]
     pub(crate) metrics_public: bool,

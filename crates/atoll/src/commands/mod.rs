@@ -1,5 +1,6 @@
 //! The commands, by noun, and what is around every one of them: runtime, connection, exit code.
 
+mod access;
 mod copy;
 mod doctor;
 mod exec;
@@ -18,6 +19,7 @@ mod ssh;
 mod system;
 mod template;
 mod tunnel;
+mod volume;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -114,8 +116,11 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Registry(command) => registry::registry(client, printer, command).await,
         Command::Template(command) => template::template(client, printer, command).await,
         Command::Secret(command) => secret::secret(client, printer, command).await,
-        Command::Snapshot(command) => snapshot::snapshot(client, printer, command).await,
+        Command::Volume(command) => volume::volume(client, printer, command).await,
         Command::Pool(command) => pool::pool(client, printer, command).await,
+        Command::Access(command) => access::access(client, printer, command).await,
+        Command::Lease(command) => access::lease(client, printer, command).await,
+        Command::Snapshot(command) => snapshot::snapshot(client, printer, command).await,
         Command::Key(command) => key::key(client, printer, command).await,
         Command::Port(command) => port::port(client, printer, command).await,
         Command::Tunnel(args) => Box::pin(tunnel::tunnel(client, printer, args)).await,

@@ -35,6 +35,7 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         user: args.user,
         workdir: args.workdir,
         ttl_ms: args.ttl,
+        volumes: args.volume,
         idle_timeout_ms: args.idle_timeout,
         secrets: std::collections::BTreeMap::new(),
         egress: args.egress.policy()?,

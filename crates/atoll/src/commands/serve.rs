@@ -60,6 +60,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         egress: egress(&args)?,
         vault_key: vault_key(&args).await?,
         upstream_ca: upstream_ca(&args)?,
+        visibility: args.visibility,
         storage: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
     };
     let daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
@@ -156,20 +157,6 @@ fn egress(args: &ServeArgs) -> Result<EgressConfig> {
         .transpose()?;
     let gateway = GatewayConfig { resolvers: args.resolver.clone(), upstream, interceptor: None };
     Ok(EgressConfig { default_policy, gateway })
-}
-
-/// Half of the host's memory, bytes.
-fn half_of_memory() -> Result<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo")
-        .map_err(|error| Failure::io("cannot read /proc/meminfo", error))?;
-    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next());
-    let kib: Option<u64> = total.and_then(|text| text.parse().ok());
-    kib.map(|kib| kib * 1024 / 2).ok_or_else(|| {
-        Failure::plain(
-            Code::Internal,
-            "/proc/meminfo does not say how much memory there is: give --pool-memory",
-        )
-    })
 }
 
 /// The way for SSH clients.

@@ -17,12 +17,14 @@ mod telemetry;
 use std::sync::Arc;
 
 use atoll_core::pool::PoolSpec;
+use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Caps, IsolationLevel};
 use atoll_core::{Code, Error};
 use atoll_egress::intercept::TlsInterceptor;
 use atoll_engine::{EgressConfig, Engine, KeyScope, NewKey, PoolConfig, SecretDoor, Trust};
 use atoll_image::Images;
 use atoll_isolation::Isolation;
+use atoll_isolation::volumes::Volumes;
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
 use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
 use atoll_network::SlotPool;
@@ -45,8 +47,6 @@ pub(crate) struct Limits {
     pub(crate) egress: EgressConfig,
     pub(crate) sandboxes_max: usize,
     pub(crate) ready: usize,
-    /// Size of the storage pool, where one is needed.
-    pub(crate) storage: PoolSize,
     pub(crate) pools: Vec<(String, PoolSpec)>,
     /// Memory that pools may take, bytes; none without.
     pub(crate) pool_memory: u64,
@@ -54,6 +54,9 @@ pub(crate) struct Limits {
     pub(crate) vault_key: Option<VaultKey>,
     /// Authorities for servers outside, besides the host's, PEM.
     pub(crate) upstream_ca: String,
+    pub(crate) visibility: Visibility,
+    /// Size of the storage pool, where one is needed.
+    pub(crate) storage: PoolSize,
 }
 
 impl Default for Limits {
@@ -67,6 +70,7 @@ impl Default for Limits {
             pool_memory: 0,
             vault_key: None,
             upstream_ca: String::new(),
+            visibility: Visibility::default(),
         }
     }
 }
@@ -154,6 +158,7 @@ impl Daemon {
         let images =
             Images::open(&dir.path().join("images")).map_err(|error| Failure::Plain(error.to_core()))?;
         let driver = open_containers(&dir, limits.ready, open_storage(&dir, limits.storage)?)?;
+        let volumes: Arc<dyn Volumes> = Arc::new(driver.volumes());
         let drivers: Vec<Arc<dyn Isolation>> = vec![Arc::new(driver)];
         debug_assert_eq!(drivers[0].level(), IsolationLevel::Container);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -178,6 +183,8 @@ impl Daemon {
             caps: Caps::default(),
             sandboxes_max: limits.sandboxes_max,
             creates_max: 2 * cores,
+            visibility: limits.visibility,
+            volumes: Some(volumes),
             pools: PoolConfig {
                 memory_bytes: limits.pool_memory,
                 fillers: cores,

@@ -82,6 +82,7 @@ fn sandbox(id: &str, state: SandboxState) -> Sandbox {
         idle_timeout_ms: None,
         egress: EgressPolicy::default(),
         last_active_at_ms: LATER_MS,
+        volumes: Vec::new(),
         owner: None,
     }
 }

@@ -5,6 +5,7 @@ mod latency;
 mod load;
 mod ports;
 mod streams;
+mod warm;
 
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,8 @@ pub(crate) enum Case {
     Create,
     /// `true` in a sandbox that runs
     Exec,
+    /// Sandboxes from a warm pool
+    Warm,
     /// 100 creations at once
     Burst,
     /// Create, run, destroy, for some seconds
@@ -63,6 +66,7 @@ pub(crate) async fn run(bench: &Bench<'_>, only: &[Case], report: &mut Report) -
         match case {
             Case::Create => latency::create(bench, report).await?,
             Case::Exec => latency::exec(bench, report).await?,
+            Case::Warm => warm::warm(bench, report).await?,
             Case::Burst => load::burst(bench, report).await?,
             Case::Cycles => load::cycles(bench, report).await?,
             Case::Stdout => streams::stdout(bench, report).await?,

@@ -15,6 +15,7 @@ use crate::limits::{
 use crate::policy::EgressPolicy;
 use crate::secret::Secret;
 use crate::snapshot::Manifest;
+use crate::volume::{VolumeMount, VolumeMountDraft, check_mounts};
 
 /// How strongly a sandbox is cut off. Recorded with the sandbox and never silently downgraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -173,6 +174,8 @@ pub struct SandboxDraft {
     pub secrets: BTreeMap<String, Secret>,
     /// What it may reach; the template's, or the server's default, when absent.
     pub egress: Option<EgressPolicy>,
+    /// Volumes to mount.
+    pub volumes: Vec<VolumeMountDraft>,
 }
 
 /// What will be made, complete. Kept by the store.
@@ -201,6 +204,9 @@ pub struct SandboxSpec {
     /// What it may reach.
     #[serde(default)]
     pub egress: EgressPolicy,
+    /// Volumes that are mounted in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
 }
 
 /// What a sandbox is built on.
@@ -295,7 +301,7 @@ impl SandboxDraft {
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;
         }
-        Ok(())
+        check_mounts(&self.volumes)
     }
 
     /// The image this draft means, given its template.
@@ -371,6 +377,8 @@ impl SandboxSpec {
                 .clone()
                 .or_else(|| recipe.and_then(|t| t.egress.clone()))
                 .unwrap_or_default(),
+            // Found by whoever knows the volumes.
+            volumes: Vec::new(),
         })
     }
 }

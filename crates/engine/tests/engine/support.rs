@@ -11,6 +11,7 @@ use atoll_core::Result;
 use atoll_core::exec::{ExecState, Exit, OutputStream};
 use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::sandbox::SandboxState;
+use atoll_core::sharing::Visibility;
 use atoll_core::spec::{
     Base, Caps, Command, ExecDraft, ExecSpec, ImageDefaults, Resources, SandboxDraft, SandboxSpec,
 };
@@ -32,6 +33,7 @@ pub(crate) struct World {
     pub(crate) images: Images,
     pub(crate) sandboxes_max: usize,
     pub(crate) pools: PoolConfig,
+    pub(crate) visibility: Visibility,
     runtime: Runtime,
 }
 
@@ -45,6 +47,7 @@ impl World {
             dir,
             sandboxes_max: 100,
             pools: PoolConfig::default(),
+            visibility: Visibility::default(),
             runtime,
         }
     }
@@ -76,6 +79,8 @@ impl World {
             data_dir: self.dir.path().to_owned(),
             caps: Caps::default(),
             sandboxes_max: self.sandboxes_max,
+            visibility: self.visibility,
+            volumes: None,
             creates_max: 4,
             trust: Trust::default(),
             pools: self.pools.clone(),
@@ -349,5 +354,12 @@ pub(crate) fn exec_row(sandbox: &SandboxRecord, n: u64) -> ExecRecord {
 
 pub(crate) fn plan(id: &SandboxId) -> Plan {
     let (resources, hostname) = (Resources::default(), id.to_string());
-    Plan { id: id.clone(), root: RootFs::Host, resources, hostname, disk: DiskSource::Empty }
+    Plan {
+        id: id.clone(),
+        root: RootFs::Host,
+        resources,
+        hostname,
+        disk: DiskSource::Empty,
+        volumes: Vec::new(),
+    }
 }

@@ -113,7 +113,14 @@ pub fn fresh_id() -> SandboxId {
 /// A plan with this root and these limits.
 #[must_use]
 pub fn plan(root: RootFs, resources: Resources) -> Plan {
-    Plan { id: fresh_id(), root, resources, hostname: "conformance".to_owned(), disk: DiskSource::Empty }
+    Plan {
+        id: fresh_id(),
+        root,
+        resources,
+        hostname: "conformance".to_owned(),
+        disk: DiskSource::Empty,
+        volumes: Vec::new(),
+    }
 }
 
 /// An error with all its causes.

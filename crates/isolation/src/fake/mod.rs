@@ -121,14 +121,14 @@ impl FakeHost {
         self.lock().failing_destroys = times;
     }
 
-    /// The next `times` snapshots fail and leave an artifact behind all the same.
-    pub fn fail_snapshot(&self, times: u32) {
-        self.lock().failing_snapshots = times;
-    }
-
     /// The next `times` changes of a host name fail.
     pub fn fail_rename(&self, times: u32) {
         self.lock().failing_renames = times;
+    }
+
+    /// The next `times` snapshots fail and leave an artifact behind all the same.
+    pub fn fail_snapshot(&self, times: u32) {
+        self.lock().failing_snapshots = times;
     }
 
     /// Every create takes this long, on tokio's clock.

@@ -17,6 +17,7 @@ mod pull;
 mod registries;
 mod sandboxes;
 mod secrets;
+mod sharing;
 mod snapshots;
 mod ssh;
 mod stdin;
@@ -24,6 +25,7 @@ mod system;
 mod templates;
 mod tunnel;
 mod upload;
+mod volumes;
 mod watch;
 
 pub(crate) use files::read_path;
@@ -59,6 +61,9 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(ssh::connect_ssh))
         .routes(routes!(ssh::add_ssh_key, ssh::list_ssh_keys))
         .routes(routes!(ssh::remove_ssh_key))
+        .routes(routes!(sharing::get_sharing, sharing::set_visibility))
+        .routes(routes!(sharing::put_grant, sharing::delete_grant))
+        .routes(routes!(sharing::get_lease, sharing::take_lease, sharing::release_lease))
         .routes(routes!(execs::create_exec, execs::list_execs))
         .routes(routes!(execs::get_exec, execs::kill_exec))
         .routes(routes!(output::get_output))
@@ -83,6 +88,11 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(templates::create_template, templates::list_templates))
         .routes(routes!(templates::get_template, templates::delete_template))
         .routes(routes!(pools::list_pools, pools::put_pool, pools::delete_pool))
+        .routes(routes!(volumes::create_volume, volumes::list_volumes))
+        .routes(routes!(volumes::get_volume, volumes::delete_volume))
+        .routes(routes!(volumes::read_volume_file, volumes::write_volume_file, volumes::remove_volume_file))
+        .routes(routes!(volumes::stat_volume_file))
+        .routes(routes!(volumes::list_volume_files))
         .routes(routes!(images::list_images))
         .routes(routes!(pull::pull_image))
         .routes(routes!(load::load_images))

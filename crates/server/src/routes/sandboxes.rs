@@ -83,6 +83,7 @@ impl TryFrom<ListSandboxes> for SandboxQuery {
             states: query.state,
             labels: labels(&query.label)?,
             name_prefix: query.name_prefix,
+            visible_to: None,
             cursor: query.cursor,
             limit: query.limit,
         })
@@ -108,11 +109,12 @@ fn labels(pairs: &[String]) -> Result<BTreeMap<String, String>> {
 #[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes", security(("key" = ["read"])),
     params(ListSandboxes), responses((status = 200, body = SandboxList)))]
 pub(crate) async fn list_sandboxes(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Query(query): Query<ListSandboxes>,
 ) -> ApiResult<Json<SandboxList>> {
-    let page = app.engine.sandboxes(&query.try_into()?).await?;
+    let query = SandboxQuery { visible_to: caller.sees(), ..query.try_into()? };
+    let page = app.engine.sandboxes(&query).await?;
     let items = page.items.into_iter().map(convert::sandbox).collect();
     Ok(Json(SandboxList { items, next_cursor: page.next.map(|next| next.to_string()) }))
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use atoll_api::{Exec, ExecWithOutput, Sandbox};
 use atoll_core::key::Scope;
+use atoll_core::sharing::Visibility;
 use atoll_core::spec::Caps;
 use atoll_engine::{Config, EgressConfig, Engine, PoolConfig, Trust};
 use atoll_image::Images;
@@ -62,6 +63,8 @@ impl Harness {
             data_dir: dir.path().to_owned(),
             caps: Caps::default(),
             sandboxes_max: SANDBOXES_MAX,
+            visibility: Visibility::default(),
+            volumes: None,
             creates_max: 4,
             trust: Trust::default(),
             pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, images: Vec::new() },

@@ -63,6 +63,8 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         secrets::those_of_a_sandbox_go_with_it,
         secrets::sealed_values_change_where_they_are,
         secrets::uses,
+        others::access,
+        others::volumes,
         ingress::accesses,
         ingress::ssh_keys,
         others::pools,
