@@ -11,6 +11,7 @@ mod key;
 mod sandbox;
 mod system;
 mod template;
+mod usage;
 
 pub use atoll_core::key::Scope;
 pub use exec::{
@@ -30,3 +31,4 @@ pub use sandbox::{
 };
 pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, PortList, ServerInfo};
 pub use template::{CreateTemplate, Template, TemplateList};
+pub use usage::{PauseSandbox, Usage, UsageGroup, UsageItem, UsageList};

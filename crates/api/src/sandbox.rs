@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::idle::{IdlePolicy, IdleUpdate, OnIdle};
 use atoll_core::policy::EgressPolicy;
-use atoll_core::sandbox::SandboxState;
+use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::spec::{IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate};
+use atoll_core::usage::Budget;
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
@@ -49,6 +51,19 @@ pub struct CreateSandbox {
     /// What it may reach; the template's, or the server's default, when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
+    /// What the end of the idle timeout means; `delete` when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_idle: Option<OnIdle>,
+    /// Freeze it after this long without a running exec or a request. The next use thaws it; its state stays
+    /// `running`. Processes that execs left behind stand still meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_freeze_ms: Option<u64>,
+    /// Pause it as `filesystem` when it has been paused as `frozen` for this long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hibernate_after_ms: Option<u64>,
+    /// Hard limits on what it may use in its whole life.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
 }
 
 impl From<CreateSandbox> for SandboxDraft {
@@ -66,6 +81,12 @@ impl From<CreateSandbox> for SandboxDraft {
             ttl_ms: request.ttl_ms,
             idle_timeout_ms: request.idle_timeout_ms,
             egress: request.egress,
+            idle: IdlePolicy {
+                on_idle: request.on_idle.unwrap_or_default(),
+                freeze_ms: request.idle_freeze_ms,
+                hibernate_after_ms: request.hibernate_after_ms,
+            },
+            budget: request.budget.unwrap_or_default(),
         }
     }
 }
@@ -79,9 +100,18 @@ pub struct Sandbox {
     pub name: Option<String>,
     /// Where it is in its life.
     pub state: SandboxState,
-    /// Why it failed.
+    /// Why it failed, or was paused by Atoll.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// How it is paused, while it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<PauseMode>,
+    /// Since when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_at_ms: Option<u64>,
+    /// Names the boot it is in. Another one means that every process in it was started anew.
+    #[serde(default)]
+    pub boot_id: String,
     /// The image as it was named.
     pub image: String,
     /// Digest of the image's manifest; absent for `host`.
@@ -109,6 +139,18 @@ pub struct Sandbox {
     /// What it may reach.
     #[serde(default)]
     pub egress: EgressPolicy,
+    /// See [`CreateSandbox::on_idle`].
+    #[serde(default)]
+    pub on_idle: OnIdle,
+    /// See [`CreateSandbox::idle_freeze_ms`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_freeze_ms: Option<u64>,
+    /// See [`CreateSandbox::hibernate_after_ms`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hibernate_after_ms: Option<u64>,
+    /// See [`CreateSandbox::budget`].
+    #[serde(default)]
+    pub budget: Budget,
     /// When it was last used.
     pub last_active_at_ms: u64,
     /// Id of the key that made it.
@@ -151,6 +193,20 @@ pub struct UpdateSandbox {
     /// Replaces what it may reach, at once: connections that are no longer allowed are cut.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
+    /// What the end of the idle timeout means.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_idle: Option<OnIdle>,
+    /// Freeze it after this long without use. `null` removes it.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub idle_freeze_ms: Option<Option<u64>>,
+    /// Pause it as `filesystem` when it has been paused as `frozen` for this long. `null` removes it.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub hibernate_after_ms: Option<Option<u64>>,
+    /// Replaces the budget. What was used stays used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
 }
 
 impl From<UpdateSandbox> for SandboxUpdate {
@@ -161,6 +217,12 @@ impl From<UpdateSandbox> for SandboxUpdate {
             idle_timeout_ms: request.idle_timeout_ms,
             resources: request.resources,
             egress: request.egress,
+            idle: IdleUpdate {
+                on_idle: request.on_idle,
+                freeze_ms: request.idle_freeze_ms,
+                hibernate_after_ms: request.hibernate_after_ms,
+            },
+            budget: request.budget,
         }
     }
 }

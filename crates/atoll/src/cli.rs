@@ -3,14 +3,17 @@
 use std::path::PathBuf;
 
 use atoll_api::Scope;
+use atoll_core::idle::OnIdle;
 use atoll_core::sandbox::SandboxState;
 use clap::{Args, Parser, Subcommand};
 
 mod egress;
 mod server;
+mod usage;
 
 pub(crate) use egress::EgressArgs;
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
+pub(crate) use usage::{BudgetArgs, IdleArgs, PauseArgs, ResumeArgs, UsageArgs};
 
 use crate::terminal::DetachKeys;
 use crate::units::{parse_bytes, parse_cpu_millis, parse_duration_ms, parse_pair};
@@ -84,8 +87,14 @@ pub(crate) enum Command {
     Update(UpdateArgs),
     /// Let a sandbox live for a time from now
     Extend(ExtendArgs),
+    /// Pause sandboxes: they stand still until they are used
+    Pause(PauseArgs),
+    /// Resume paused sandboxes
+    Resume(ResumeArgs),
     /// Show what a sandbox uses
     Metrics(SandboxArg),
+    /// Show what sandboxes used, also those that are gone
+    Usage(UsageArgs),
     /// Images
     #[command(subcommand)]
     Image(ImageCommand),
@@ -155,9 +164,11 @@ pub(crate) struct SandboxArgs {
     /// Delete it this long after creation, such as 2h
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) ttl: Option<u64>,
-    /// Delete it after this long without use, such as 30m
+    /// Delete it after this long without use, such as 30m; see --on-idle
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) idle_timeout: Option<u64>,
+    #[command(flatten)]
+    pub(crate) idle: IdleArgs,
     #[command(flatten)]
     pub(crate) egress: EgressArgs,
 }
@@ -296,8 +307,9 @@ pub(crate) struct LsArgs {
 }
 
 fn parse_state(text: &str) -> Result<SandboxState, String> {
-    SandboxState::parse(text)
-        .ok_or_else(|| format!("'{text}' is not a state: creating, running, deleting or failed"))
+    SandboxState::parse(text).ok_or_else(|| {
+        format!("'{text}' is not a state: creating, running, pausing, paused, resuming, deleting or failed")
+    })
 }
 
 #[derive(Debug, Args)]
@@ -355,6 +367,17 @@ pub(crate) struct UpdateArgs {
     /// Delete it after this long without use, or 'none'
     #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
     pub(crate) idle_timeout: Option<Lifetime>,
+    /// What happens when the idle timeout ends
+    #[arg(long, value_name = "delete|freeze|hibernate", value_parser = usage::parse_on_idle)]
+    pub(crate) on_idle: Option<OnIdle>,
+    /// Freeze it between commands after this long without use, or 'none'
+    #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
+    pub(crate) idle_freeze: Option<Lifetime>,
+    /// Hibernate it after it has been paused in memory for this long, or 'none'
+    #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
+    pub(crate) hibernate_after: Option<Lifetime>,
+    #[command(flatten)]
+    pub(crate) budget: BudgetArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
     #[command(flatten)]

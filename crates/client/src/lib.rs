@@ -27,6 +27,7 @@ mod sandboxes;
 mod sse;
 mod system;
 mod templates;
+mod usage;
 mod websocket;
 
 pub use attach::{AttachEvent, AttachEvents, AttachInput, Attachment, InputClosed};
@@ -37,3 +38,4 @@ pub use follow::OutputFollower;
 pub use http::Client;
 pub use resume::ResumePolicy;
 pub use sandboxes::ListSandboxes;
+pub use usage::GetUsage;

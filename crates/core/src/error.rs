@@ -72,6 +72,10 @@ codes! {
     InvalidState = "invalid_state", false;
     /// The sandbox died or could not be made; the message has the reason.
     SandboxFailed = "sandbox_failed", false;
+    /// This isolation level, or this host, cannot pause in the way that was asked for; the message says what is in the way.
+    PauseUnavailable = "pause_unavailable", false;
+    /// A hard budget of the sandbox is used up; it does nothing more until the budget is raised.
+    BudgetExhausted = "budget_exhausted", false;
     /// The idempotency key was used before with a different request.
     IdempotencyMismatch = "idempotency_mismatch", false;
     /// A limit on how many or how much is reached.

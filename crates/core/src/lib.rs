@@ -9,17 +9,21 @@
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
 //! - [`sandbox`]: the sandbox state machine and admission
 //! - [`policy`]: what a sandbox may reach, and how that is decided
+//! - [`idle`]: what a sandbox does while nobody uses it
 //! - [`key`]: what an API key may do
+//! - [`usage`]: what was used, and budgets
 //! - [`exec`]: the exec state machine and how an exit is classified
 
 pub mod error;
 pub mod exec;
 pub mod id;
+pub mod idle;
 pub mod key;
 pub mod limits;
 pub mod policy;
 pub mod sandbox;
 pub mod secret;
 pub mod spec;
+pub mod usage;
 
 pub use error::{Code, Error, Result};

@@ -86,3 +86,10 @@ pub const EGRESS_CONNECTIONS_DEFAULT_COUNT: u32 = 512;
 pub const EGRESS_CONNECTIONS_MAX_COUNT: u32 = 16_384;
 /// Least bandwidth that a policy may grant, bytes per second.
 pub const EGRESS_BANDWIDTH_MIN_BYTES: u64 = 1024;
+/// Shortest idle time after which a sandbox may be frozen, milliseconds. Freezing more often would cost more than
+/// it saves.
+pub const IDLE_FREEZE_MIN_MS: u64 = 10;
+/// How long hourly rows of usage are kept, milliseconds: 13 months.
+pub const USAGE_KEPT_MS: u64 = 396 * 24 * 3600 * 1000;
+/// Most rows that one query of usage gives.
+pub const USAGE_ROWS_MAX_COUNT: u32 = 10_000;

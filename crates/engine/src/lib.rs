@@ -33,6 +33,7 @@ mod recovery;
 mod registries;
 mod sandbox;
 mod templates;
+mod usage;
 
 pub use engine::{Caller, Config, Engine, Stats};
 pub use errors::guest_error;
@@ -41,3 +42,4 @@ pub use keys::{KeyScope, NewKey, VerifiedKey};
 pub use log::{Extent, Piece, READ_MAX_BYTES};
 pub use query::{ExecQuery, SandboxQuery};
 pub use sandbox::{GuestLease, SandboxMetrics};
+pub use usage::{UsageGroup, UsageItem, UsageQuery};

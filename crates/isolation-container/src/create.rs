@@ -50,15 +50,28 @@ impl Inner {
         fail_point!("container::create::cgroups");
         let listener = record.listen()?;
         fail_point!("container::create::socket");
-        let launch = self.launch(plan, &userns, &disk, membership, listener)?;
-        let child = spawn::spawn(&launch)?;
-        // First of all, so that destroying takes its exit status whatever happens next.
-        self.live.insert(&plan.id, Instance::new(child.pidfd, Some(disk)));
+        let pid = self.start(plan, &userns, disk, membership, listener)?;
         fail_point!("container::create::process");
-        let process = Process::read(child.pid).step("read the start time of a process")?;
+        let process = Process::read(pid).step("read the start time of a process")?;
         record.write_process(process)?;
         fail_point!("container::create::record");
         Ok(())
+    }
+
+    /// Starts the first process and enters it among the living; gives its pid.
+    pub(crate) fn start(
+        &self,
+        plan: &Plan,
+        userns: &UserNamespace,
+        disk: Disk,
+        membership: Membership,
+        listener: OwnedFd,
+    ) -> Result<i32, IsolationError> {
+        let launch = self.launch(plan, userns, &disk, membership, listener)?;
+        let child = spawn::spawn(&launch)?;
+        // First of all, so that destroying takes its exit status whatever happens next.
+        self.live.insert(&plan.id, Instance::new(child.pidfd, Some(disk)));
+        Ok(child.pid)
     }
 
     fn claim_disk(&self, bytes: u64) -> Result<Disk, IsolationError> {
@@ -122,7 +135,7 @@ impl Inner {
     }
 }
 
-fn check(plan: &Plan) -> Result<(), IsolationError> {
+pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
     if plan.hostname.is_empty()
         || plan.hostname.len() > HOSTNAME_MAX_BYTES
         || plan.hostname.contains(['\0', '\n'])

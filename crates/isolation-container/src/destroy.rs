@@ -36,7 +36,7 @@ impl Inner {
     }
 
     /// Gives what keeps the disk mounted, if this process has it.
-    fn end_processes(&self, id: &SandboxId) -> Result<Option<disk::Disk>, IsolationError> {
+    pub(crate) fn end_processes(&self, id: &SandboxId) -> Result<Option<disk::Disk>, IsolationError> {
         let deadline = Instant::now() + END_DEADLINE;
         let mut disk = None;
         if let Some(instance) = self.live.remove(id) {

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_isolation::IsolationError;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
@@ -206,6 +206,21 @@ impl Disks {
         }
     }
 
+    /// Mounts a disk that was used before and is used nowhere now. The image stays where it is.
+    pub(crate) fn reopen(&self, path: &Path) -> Result<Disk, IsolationError> {
+        let image =
+            File::options().read(true).write(true).open(path).map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => IsolationError::Gone,
+                _ => failed("open the disk of a sandbox".to_owned(), error),
+            })?;
+        let bytes = image.metadata().step("measure the disk of a sandbox")?.len();
+        let (device, number) = attach(&image)?;
+        let backing = Backing { bytes, image, _device: device, number, path: None };
+        let disk = Disk { mount: mount(&backing.device())?, backing };
+        forget_overlay(&disk.mount).step("prepare the disk of a sandbox")?;
+        Ok(disk)
+    }
+
     fn next_path(&self) -> PathBuf {
         self.dir.join(format!("{}.img", self.count.fetch_add(1, Ordering::Relaxed)))
     }
@@ -363,6 +378,23 @@ fn mount(device: &str) -> Result<OwnedFd, IsolationError> {
     fsconfig_create(&context).step("mount a disk")?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOATIME;
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step("mount a disk")
+}
+
+/// Removes the mark by which an overlay that did not sync refuses to be mounted again: this one was unmounted
+/// in good order, so nothing is missing. The guest cannot reach the work directory.
+fn forget_overlay(mount: &OwnedFd) -> rustix::io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let work = match openat2(mount, "work/work/incompat", flags, Mode::empty(), resolve) {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other?,
+    };
+    match rustix::fs::unlinkat(&work, "volatile", AtFlags::REMOVEDIR) {
+        Err(Errno::NOENT) => {}
+        other => other?,
+    }
+    let parent = openat2(mount, "work/work", flags, Mode::empty(), resolve)?;
+    rustix::fs::unlinkat(&parent, "incompat", AtFlags::REMOVEDIR)
 }
 
 /// The image behind a loop device, if it has one now. ` (deleted)` follows a path that is no more.

@@ -11,6 +11,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
 use atoll_core::id::SandboxId;
+use atoll_core::sandbox::PauseMode;
 use atoll_core::spec::Resources;
 use atoll_isolation::conformance::{assert_clean, assert_gone, fresh_id};
 use atoll_isolation::{Isolation, Plan, RootFs};
@@ -21,6 +22,10 @@ const FAILPOINT: &str = "ATOLL_TEST_FAILPOINT";
 const DIRECTORY: &str = "ATOLL_TEST_DIRECTORY";
 const INSTANCE: &str = "ATOLL_TEST_INSTANCE";
 const SANDBOX: &str = "ATOLL_TEST_SANDBOX";
+
+/// Where the process lives and is written down.
+const WHOLE: [&str; 3] =
+    ["container::create::record", "container::hibernate::start", "container::destroy::start"];
 
 fn text(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.into_string().unwrap())
@@ -44,10 +49,10 @@ async fn killed() {
     })
     .unwrap();
     let resources = Resources::default();
-    driver
-        .create(&Plan { id: id.clone(), root: RootFs::Host, resources, hostname: "box".into() })
-        .await
-        .unwrap();
+    let plan = Plan { id: id.clone(), root: RootFs::Host, resources, hostname: "box".into() };
+    driver.create(&plan).await.unwrap();
+    driver.hibernate(&id, PauseMode::Filesystem).await.unwrap();
+    driver.wake(&plan).await.unwrap();
     driver.destroy(&id).await.unwrap();
 }
 
@@ -70,10 +75,24 @@ async fn whatever_is_half_made_or_half_removed_can_be_removed() {
         let (harness, id) = (containers(), fresh_id());
         run_until_killed(&harness, failpoint, &id);
         let driver = harness.driver();
-        if ["container::create::record", "container::destroy::start"].contains(&failpoint) {
+        if WHOLE.contains(&failpoint) {
             driver.adopt(&id).await.expect("it is whole, and found");
         } else {
             assert_gone(driver.adopt(&id).await);
+        }
+        if failpoint.contains("hibernate") || failpoint.contains("wake") {
+            // What is half asleep or half awake can be put to disk, and woken.
+            let plan = Plan {
+                id: id.clone(),
+                root: RootFs::Host,
+                resources: Resources::default(),
+                hostname: "box".into(),
+            };
+            driver
+                .hibernate(&id, PauseMode::Filesystem)
+                .await
+                .unwrap_or_else(|e| panic!("{failpoint}: {e:?}"));
+            driver.wake(&plan).await.unwrap_or_else(|error| panic!("{failpoint}: {error:?}"));
         }
         driver.destroy(&id).await.unwrap_or_else(|error| panic!("{failpoint}: {error:?}"));
         assert_clean(&driver, &id).await;

@@ -2,7 +2,8 @@
 
 use atoll_api as api;
 use atoll_core::key::Scope;
-use atoll_engine::{ExecView, SandboxMetrics};
+use atoll_core::sandbox::SandboxState;
+use atoll_engine::{ExecView, SandboxMetrics, UsageItem};
 use atoll_guest_protocol::messages;
 use atoll_isolation::Resource;
 use atoll_store::{KeyRecord, RegistryRecord, SandboxRecord, TemplateRecord};
@@ -11,11 +12,16 @@ const NANOS_PER_MS: i64 = 1_000_000;
 
 pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
     let spec = record.spec;
+    let stands =
+        matches!(record.state, SandboxState::Pausing | SandboxState::Paused | SandboxState::Resuming);
     api::Sandbox {
         id: record.id.into(),
         name: record.name,
         state: record.state,
         reason: record.reason,
+        paused: record.paused.filter(|_| stands),
+        paused_at_ms: record.paused_ms.filter(|_| stands),
+        boot_id: record.boot_id,
         image: spec.image,
         image_digest: record.image_digest,
         template: spec.template,
@@ -29,6 +35,10 @@ pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
         expires_at_ms: record.expires_ms,
         idle_timeout_ms: spec.idle_timeout_ms,
         egress: spec.egress,
+        on_idle: spec.idle.on_idle,
+        idle_freeze_ms: spec.idle.freeze_ms,
+        hibernate_after_ms: spec.idle.hibernate_after_ms,
+        budget: spec.budget,
         last_active_at_ms: record.last_active_ms,
         owner: record.owner.map(Into::into),
     }
@@ -47,6 +57,7 @@ pub(crate) fn exec(view: ExecView) -> api::Exec {
         tty: record.spec.tty.is_some(),
         exit: record.exit,
         output_bytes: extent.end,
+        cpu_us: record.cpu_us,
         output_first: extent.first,
         created_at_ms: record.created_ms,
         ended_at_ms: record.ended_ms,
@@ -156,6 +167,15 @@ pub(crate) fn key(record: KeyRecord) -> api::Key {
         created_at_ms: record.created_ms,
         expires_at_ms: record.expires_ms,
         last_used_at_ms: record.last_used_ms,
+    }
+}
+
+pub(crate) fn usage(item: UsageItem) -> api::UsageItem {
+    api::UsageItem {
+        sandbox: item.sandbox.map(Into::into),
+        key: item.key.map(Into::into),
+        hour_at_ms: item.hour_ms,
+        used: item.used,
     }
 }
 

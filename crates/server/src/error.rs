@@ -106,7 +106,9 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::CwdNotFound
         | Code::UserNotFound
         | Code::IsolationUnavailable
-        | Code::LimitUnenforceable => StatusCode::UNPROCESSABLE_ENTITY,
+        | Code::LimitUnenforceable
+        | Code::PauseUnavailable => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::BudgetExhausted => StatusCode::PAYMENT_REQUIRED,
         Code::LimitExceeded => StatusCode::TOO_MANY_REQUESTS,
         Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         Code::DigestMismatch

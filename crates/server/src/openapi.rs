@@ -30,6 +30,7 @@ use crate::routes;
         (name = "templates", description = "Named, versioned recipes for sandboxes"),
         (name = "images", description = "OCI images and where they come from"),
         (name = "keys", description = "API keys"),
+        (name = "usage", description = "What was used"),
         (name = "system", description = "The server itself"),
     )
 )]

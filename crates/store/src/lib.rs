@@ -31,6 +31,7 @@ mod sandboxes;
 mod store;
 mod templates;
 mod url;
+mod usage;
 mod writer;
 
 #[cfg(any(test, feature = "conformance"))]
@@ -43,3 +44,4 @@ pub use record::{
 };
 pub use store::Store;
 pub use url::{InvalidUrl, StoreUrl};
+pub use usage::{UsageFilter, UsageMark, UsageRow};

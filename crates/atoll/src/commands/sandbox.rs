@@ -36,6 +36,10 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         ttl_ms: args.ttl,
         idle_timeout_ms: args.idle_timeout,
         egress: args.egress.policy()?,
+        on_idle: args.idle.on_idle,
+        idle_freeze_ms: args.idle.idle_freeze,
+        hibernate_after_ms: args.idle.hibernate_after,
+        budget: args.idle.budget.budget(),
     })
 }
 
@@ -69,7 +73,7 @@ pub(super) async fn ls(client: &Client, printer: Printer, args: LsArgs) -> Resul
     };
     let mut items = all(client, list).await?;
     if args.state.is_none() && !args.all {
-        items.retain(|sandbox| matches!(sandbox.state, SandboxState::Creating | SandboxState::Running));
+        items.retain(|sandbox| !matches!(sandbox.state, SandboxState::Deleting | SandboxState::Failed));
     }
     let list = SandboxList { items, next_cursor: None };
     printer
@@ -81,7 +85,10 @@ fn row(sandbox: &Sandbox) -> [String; 6] {
         sandbox.id.clone(),
         sandbox.name.clone().unwrap_or_default(),
         sandbox.image.clone(),
-        sandbox.state.to_string(),
+        match sandbox.paused {
+            Some(mode) => format!("{} ({mode})", sandbox.state),
+            None => sandbox.state.to_string(),
+        },
         age(sandbox.created_at_ms),
         until(sandbox.expires_at_ms),
     ]
@@ -143,10 +150,14 @@ pub(super) async fn update(client: &Client, printer: Printer, args: UpdateArgs) 
         idle_timeout_ms: args.idle_timeout.map(|lifetime| lifetime.0),
         resources: limits(&args.limits, None),
         egress: args.egress.policy()?,
+        on_idle: args.on_idle,
+        idle_freeze_ms: args.idle_freeze.map(|lifetime| lifetime.0),
+        hibernate_after_ms: args.hibernate_after.map(|lifetime| lifetime.0),
+        budget: args.budget.budget(),
     };
     if update == UpdateSandbox::default() {
         return Err(Failure::Usage(
-            "nothing to change: give --label, --ttl, --idle-timeout, a limit or a network policy".into(),
+            "nothing to change: give --label, --ttl, --idle-timeout, --on-idle, a budget, a limit or a network policy".into(),
         ));
     }
     let sandbox = client.update_sandbox(&args.sandbox, &update).await?;

@@ -35,7 +35,11 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         .await
         .map_err(|error| Failure::io(format!("cannot listen on {}", args.listen), error))?;
     let address = listener.local_addr().map_err(|error| Failure::io("cannot listen", error))?;
-    let limits = Limits { sandboxes_max: args.sandboxes_max, ready: args.ready };
+    let limits = Limits {
+        sandboxes_max: args.sandboxes_max,
+        ready: args.ready,
+        reclaim_below_bytes: args.reclaim_below,
+    };
     let daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
     let key = daemon.first_key(args.new_key).await?;
 

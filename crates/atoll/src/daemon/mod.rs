@@ -33,17 +33,21 @@ pub(crate) use telemetry::Telemetry;
 
 /// Network namespaces, disks and user namespaces that are kept ready.
 const READY_COUNT: usize = 8;
+/// Available memory of the host below which frozen sandboxes give theirs back, bytes.
+const RECLAIM_BELOW_BYTES: u64 = 1 << 30;
 
 /// How much a server keeps ready and allows.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
     pub(crate) sandboxes_max: usize,
     pub(crate) ready: usize,
+    /// Frozen sandboxes give memory back when less is available on the host, bytes.
+    pub(crate) reclaim_below_bytes: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sandboxes_max: 2000, ready: READY_COUNT }
+        Self { sandboxes_max: 2000, ready: READY_COUNT, reclaim_below_bytes: RECLAIM_BELOW_BYTES }
     }
 }
 
@@ -113,6 +117,7 @@ impl Daemon {
             caps: Caps::default(),
             sandboxes_max: limits.sandboxes_max,
             creates_max: 2 * cores,
+            reclaim_below_bytes: limits.reclaim_below_bytes,
         };
         let engine = Engine::start(config, store, vault, images, drivers).await.map_err(Failure::Plain)?;
         let installation = dir.installation().to_owned();

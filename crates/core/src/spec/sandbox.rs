@@ -7,11 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::check;
 use super::template::TemplateSpec;
 use crate::error::{Code, Error, Result};
+use crate::idle::{IdlePolicy, IdleUpdate};
 use crate::limits::{
     CPU_MAX_MILLIS, CPU_MIN_MILLIS, DISK_MAX_BYTES, DISK_MIN_BYTES, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES,
     PIDS_MAX, PIDS_MIN,
 };
 use crate::policy::EgressPolicy;
+use crate::usage::Budget;
 
 /// How strongly a sandbox is cut off. Recorded with the sandbox and never silently downgraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -164,6 +166,10 @@ pub struct SandboxDraft {
     pub idle_timeout_ms: Option<u64>,
     /// What it may reach; the template's, or the server's default, when absent.
     pub egress: Option<EgressPolicy>,
+    /// What it does while nobody uses it.
+    pub idle: IdlePolicy,
+    /// Hard limits on what it may use.
+    pub budget: Budget,
 }
 
 /// What will be made, complete. Kept by the store.
@@ -189,6 +195,12 @@ pub struct SandboxSpec {
     /// What it may reach.
     #[serde(default)]
     pub egress: EgressPolicy,
+    /// What it does while nobody uses it.
+    #[serde(default)]
+    pub idle: IdlePolicy,
+    /// Hard limits on what it may use.
+    #[serde(default)]
+    pub budget: Budget,
 }
 
 /// Search path of a sandbox whose image does not set one.
@@ -227,6 +239,8 @@ impl SandboxDraft {
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;
         }
+        self.idle.validate()?;
+        self.budget.validate()?;
         Ok(())
     }
 
@@ -284,6 +298,8 @@ impl SandboxSpec {
                 .clone()
                 .or_else(|| recipe.and_then(|t| t.egress.clone()))
                 .unwrap_or_default(),
+            idle: draft.idle,
+            budget: draft.budget,
         })
     }
 }
@@ -310,6 +326,10 @@ pub struct SandboxUpdate {
     pub resources: ResourcesDraft,
     /// Replaces what it may reach. Connections that are no longer allowed are cut.
     pub egress: Option<EgressPolicy>,
+    /// Changes of what it does while nobody uses it.
+    pub idle: IdleUpdate,
+    /// Replaces the budget. What was used stays used.
+    pub budget: Option<Budget>,
 }
 
 impl SandboxUpdate {
@@ -329,6 +349,9 @@ impl SandboxUpdate {
         }
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;
+        }
+        if let Some(budget) = &self.budget {
+            budget.validate()?;
         }
         let resources = self.resources.over(current);
         resources.validate(caps)?;

@@ -1,7 +1,7 @@
 //! What everybody may see of a running exec.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use atoll_core::exec::{ExecState, Exit, ExitReason};
 use atoll_core::id::ExecId;
@@ -19,6 +19,7 @@ pub(crate) struct Progress {
     pub(crate) pid: Option<u32>,
     pub(crate) exit: Option<Exit>,
     pub(crate) ended_ms: Option<u64>,
+    pub(crate) cpu_us: u64,
     pub(crate) extent: Extent,
     /// The server stops: the exec goes on, but nothing more will be published here.
     pub(crate) stopped: bool,
@@ -61,6 +62,8 @@ pub(crate) struct ExecShared {
     ended_by: Mutex<Option<ExitReason>>,
     pub(super) kill: Notify,
     attached: AtomicUsize,
+    /// Fires when everything in the sandbox ends. Set when it enters the sandbox.
+    boot: OnceLock<CancellationToken>,
 }
 
 impl ExecShared {
@@ -70,6 +73,7 @@ impl ExecShared {
             pid: record.pid,
             exit: record.exit.clone(),
             ended_ms: record.ended_ms,
+            cpu_us: record.cpu_us,
             extent,
             stopped: false,
         };
@@ -80,7 +84,18 @@ impl ExecShared {
             ended_by: Mutex::default(),
             kill: Notify::new(),
             attached: AtomicUsize::new(0),
+            boot: OnceLock::new(),
         })
+    }
+
+    pub(crate) fn set_boot(&self, boot: CancellationToken) {
+        // It enters once.
+        self.boot.get_or_init(|| boot);
+    }
+
+    /// Fires when everything in the sandbox ends.
+    pub(super) fn boot(&self) -> CancellationToken {
+        self.boot.get().cloned().unwrap_or_default()
     }
 
     pub(crate) fn id(&self) -> &ExecId {
@@ -99,6 +114,7 @@ impl ExecShared {
         record.pid = progress.pid;
         record.exit = progress.exit;
         record.ended_ms = progress.ended_ms;
+        record.cpu_us = progress.cpu_us;
         record.output_bytes = progress.extent.end;
         ExecView { record, extent: progress.extent }
     }
@@ -109,10 +125,21 @@ impl ExecShared {
         outcome.ok_or_else(|| Error::new(Code::Internal, "the exec's session ended without an outcome"))
     }
 
-    /// Asks the session to kill the tree.
-    pub(super) fn ask_kill(&self, reason: ExitReason) {
+    /// Says why it is about to end. The first reason stands.
+    pub(crate) fn blame(&self, reason: ExitReason) {
         self.ended_by.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
+    }
+
+    /// Asks the session to kill the tree.
+    pub(crate) fn ask_kill(&self, reason: ExitReason) {
+        self.blame(reason);
         self.kill.notify_one();
+    }
+
+    /// Waits until nothing more will happen to it here.
+    pub(crate) async fn over(&self) {
+        self.progress.subscribe().wait_for(Progress::is_over).await.ok();
+        self.started.subscribe().wait_for(Option::is_some).await.ok();
     }
 
     pub(super) fn ended_by(&self) -> Option<ExitReason> {

@@ -75,6 +75,7 @@ impl World {
             caps: Caps::default(),
             sandboxes_max: self.sandboxes_max,
             creates_max: 4,
+            reclaim_below_bytes: 0,
         };
         let (engine, store) = runtime.block_on(async {
             let store = Store::open(&StoreUrl::SqliteFile(self.database())).await.unwrap();
@@ -315,6 +316,10 @@ pub(crate) fn row(n: u64, state: SandboxState) -> SandboxRecord {
         created_ms: n,
         expires_ms: None,
         last_active_ms: n,
+        paused: None,
+        paused_ms: None,
+        pauses_ms: 0,
+        boot_id: String::new(),
         generation: 1,
     }
 }
@@ -331,6 +336,8 @@ pub(crate) fn exec_row(sandbox: &SandboxRecord, n: u64) -> ExecRecord {
         pid: None,
         exit: None,
         output_bytes: 0,
+        cpu_us: 0,
+        pauses_before_ms: 0,
         started_by: None,
         created_ms: n,
         ended_ms: None,

@@ -9,6 +9,7 @@
 pub mod facts;
 pub mod lifecycle;
 pub mod limits;
+pub mod pause;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -49,6 +50,11 @@ macro_rules! conformance_tests {
             lifecycle::refuses_an_id_twice,
             lifecycle::reports_death,
             lifecycle::only_the_dead_one_dies,
+            pause::what_is_frozen_goes_on,
+            pause::what_is_frozen_outlives_its_driver,
+            pause::what_is_frozen_can_be_destroyed,
+            pause::a_hibernated_one_is_its_disk,
+            pause::memory_comes_back,
             limits::memory_kills_only_inside,
             limits::processes_are_counted,
             limits::the_disk_is_full_only_inside,

@@ -9,6 +9,7 @@ mod images;
 mod keys;
 mod load;
 mod output;
+mod pause;
 mod pull;
 mod registries;
 mod sandboxes;
@@ -17,6 +18,7 @@ mod system;
 mod templates;
 mod transfer;
 mod upload;
+mod usage;
 mod watch;
 
 use std::sync::Arc;
@@ -39,6 +41,9 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(sandboxes::get_sandbox, sandboxes::update_sandbox, sandboxes::delete_sandbox))
         .routes(routes!(sandboxes::get_metrics))
         .routes(routes!(sandboxes::list_ports))
+        .routes(routes!(pause::pause_sandbox))
+        .routes(routes!(pause::resume_sandbox))
+        .routes(routes!(usage::get_usage))
         .routes(routes!(execs::create_exec, execs::list_execs))
         .routes(routes!(execs::get_exec, execs::kill_exec))
         .routes(routes!(output::get_output))

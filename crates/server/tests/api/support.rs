@@ -63,6 +63,7 @@ impl Harness {
             caps: Caps::default(),
             sandboxes_max: SANDBOXES_MAX,
             creates_max: 4,
+            reclaim_below_bytes: 0,
         };
         let engine = Engine::start(config, store, vault, images, vec![std::sync::Arc::new(host.driver())])
             .await

@@ -9,6 +9,7 @@
 mod execs;
 mod others;
 mod sandboxes;
+mod usage;
 
 use std::collections::BTreeMap;
 
@@ -53,6 +54,8 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         others::racing_templates_get_distinct_versions,
         others::keys,
         others::registries,
+        usage::usage_adds_up,
+        usage::pauses,
     );
 }
 
@@ -73,6 +76,10 @@ pub fn sandbox(ms: u64, n: u64) -> SandboxRecord {
         created_ms: ms,
         expires_ms: None,
         last_active_ms: ms,
+        paused: None,
+        paused_ms: None,
+        pauses_ms: 0,
+        boot_id: "boot".to_owned(),
         generation: 1,
     }
 }
@@ -91,6 +98,8 @@ pub fn exec(sandbox: &SandboxRecord, ms: u64, n: u64) -> ExecRecord {
         pid: None,
         exit: None,
         output_bytes: 0,
+        cpu_us: 0,
+        pauses_before_ms: 0,
         started_by: None,
         created_ms: ms,
         ended_ms: None,
