@@ -31,6 +31,7 @@ pub(crate) struct World {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) images: Images,
     pub(crate) sandboxes_max: usize,
+    pub(crate) reclaim_below_bytes: u64,
     runtime: Runtime,
 }
 
@@ -43,6 +44,7 @@ impl World {
             images: Images::open(&dir.path().join("images")).unwrap(),
             dir,
             sandboxes_max: 100,
+            reclaim_below_bytes: 0,
             runtime,
         }
     }
@@ -75,7 +77,7 @@ impl World {
             caps: Caps::default(),
             sandboxes_max: self.sandboxes_max,
             creates_max: 4,
-            reclaim_below_bytes: 0,
+            reclaim_below_bytes: self.reclaim_below_bytes,
         };
         let (engine, store) = runtime.block_on(async {
             let store = Store::open(&StoreUrl::SqliteFile(self.database())).await.unwrap();
