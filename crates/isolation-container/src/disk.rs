@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_isolation::IsolationError;
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
@@ -217,7 +217,7 @@ impl Disks {
         let (device, number) = attach(&image)?;
         let backing = Backing { bytes, image, _device: device, number, path: None };
         let disk = Disk { mount: mount(&backing.device())?, backing };
-        forget_overlay(&disk.mount).step("prepare the disk of a sandbox")?;
+        clear_work(&disk)?;
         Ok(disk)
     }
 
@@ -380,21 +380,14 @@ fn mount(device: &str) -> Result<OwnedFd, IsolationError> {
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step("mount a disk")
 }
 
-/// Removes the mark by which an overlay that did not sync refuses to be mounted again: this one was unmounted
-/// in good order, so nothing is missing. The guest cannot reach the work directory.
-fn forget_overlay(mount: &OwnedFd) -> rustix::io::Result<()> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    let work = match openat2(mount, "work/work/incompat", flags, Mode::empty(), resolve) {
-        Err(Errno::NOENT) => return Ok(()),
-        other => other?,
-    };
-    match rustix::fs::unlinkat(&work, "volatile", AtFlags::REMOVEDIR) {
-        Err(Errno::NOENT) => {}
-        other => other?,
-    }
-    let parent = openat2(mount, "work/work", flags, Mode::empty(), resolve)?;
-    rustix::fs::unlinkat(&parent, "incompat", AtFlags::REMOVEDIR)
+/// Empties the overlay's own directory in a disk that was used before: what was going on there does not go
+/// on, and an overlay that does not sync refuses to find its own traces. It was unmounted in good order, so
+/// nothing is missing. The guest cannot reach this directory.
+fn clear_work(disk: &Disk) -> Result<(), IsolationError> {
+    use std::os::fd::AsRawFd;
+    let work = PathBuf::from(format!("/proc/self/fd/{}/work", disk.mount.as_raw_fd()));
+    std::fs::remove_dir_all(&work).step("empty a disk's work directory")?;
+    std::fs::create_dir(&work).step("empty a disk's work directory")
 }
 
 /// The image behind a loop device, if it has one now. ` (deleted)` follows a path that is no more.
