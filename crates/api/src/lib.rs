@@ -8,7 +8,9 @@ mod exec;
 mod file;
 mod image;
 mod key;
+mod pool;
 mod sandbox;
+mod snapshot;
 mod system;
 mod template;
 mod usage;
@@ -19,16 +21,19 @@ pub use exec::{
     OutputChunk, OutputFrame, OutputPage, Resize, SignalExec, StdinWritten,
 };
 pub use file::{
-    Chmod, FileEntry, FileKind, FileList, FileWritten, Mkdir, MoveFile, WatchChange, WatchMessage,
+    Chmod, FileEntry, FileKind, FileList, FileWritten, FindFiles, FoundFile, FoundFiles, Mkdir, MoveFile,
+    WatchChange, WatchMessage,
 };
 pub use image::{
     Image, ImageList, ImageProgress, LayerPhase, PruneResult, PullImage, RegistryCredentials, RegistryEntry,
     RegistryList, RemovedImage,
 };
 pub use key::{CreateKey, Key, KeyCreated, KeyList};
+pub use pool::{Pool, PoolList, PoolOrigin, PutPool};
 pub use sandbox::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
 };
+pub use snapshot::{CreateSnapshot, RemovedSnapshot, Snapshot, SnapshotList, TagSnapshot};
 pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, PortList, ServerInfo};
 pub use template::{CreateTemplate, Template, TemplateList};
 pub use usage::{PauseSandbox, Usage, UsageGroup, UsageItem, UsageList};

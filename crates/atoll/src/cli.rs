@@ -4,15 +4,20 @@ use std::path::PathBuf;
 
 use atoll_api::Scope;
 use atoll_core::idle::OnIdle;
+use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
 use clap::{Args, Parser, Subcommand};
 
 mod egress;
+mod pool;
 mod server;
+mod snapshot;
 mod usage;
 
 pub(crate) use egress::EgressArgs;
+pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
+pub(crate) use snapshot::SnapshotCommand;
 pub(crate) use usage::{BudgetArgs, IdleArgs, PauseArgs, ResumeArgs, UsageArgs};
 
 use crate::terminal::DetachKeys;
@@ -104,6 +109,12 @@ pub(crate) enum Command {
     /// Templates
     #[command(subcommand)]
     Template(TemplateCommand),
+    /// Snapshots of sandboxes' disks
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
+    /// Warm pools: sandboxes that run before anybody asks
+    #[command(subcommand)]
+    Pool(PoolCommand),
     /// API keys
     #[command(subcommand)]
     Key(KeyCommand),
@@ -141,6 +152,9 @@ pub(crate) struct SandboxArgs {
     /// Template, as NAME or NAME:VERSION
     #[arg(long, value_name = "TEMPLATE")]
     pub(crate) template: Option<String>,
+    /// Snapshot to begin with: id, NAME or NAME:TAG
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
+    pub(crate) snapshot: Option<String>,
     /// Name of the sandbox
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -358,6 +372,12 @@ pub(crate) struct InspectArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct UpdateArgs {
+    /// New name; the host name inside stays
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Variable of later execs; the others stay
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) env: Vec<(String, String)>,
     /// Label; those given replace all that were there
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,
@@ -488,8 +508,11 @@ pub(crate) struct TemplateArgs {
     /// Name
     pub(crate) name: String,
     /// Image
-    #[arg(long, value_name = "IMAGE")]
-    pub(crate) image: String,
+    #[arg(long, value_name = "IMAGE", required_unless_present = "snapshot")]
+    pub(crate) image: Option<String>,
+    /// Snapshot that its sandboxes begin with, instead of an image: id, NAME or NAME:TAG
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
+    pub(crate) snapshot: Option<String>,
     /// Variable for every command
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) env: Vec<(String, String)>,
@@ -515,6 +538,9 @@ pub(crate) struct TemplateArgs {
     /// Delete sandboxes after this long without use
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) idle_timeout: Option<u64>,
+    /// Keep this many warm: COUNT, or MIN..MAX to follow demand
+    #[arg(long, value_name = "COUNT", value_parser = parse_pool)]
+    pub(crate) pool: Option<PoolSpec>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -8,10 +8,12 @@
 //! - [`limits`]: a limit on everything, named
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
 //! - [`sandbox`]: the sandbox state machine and admission
+//! - [`snapshot`]: what is kept of a sandbox, and its names
 //! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`idle`]: what a sandbox does while nobody uses it
 //! - [`key`]: what an API key may do
 //! - [`usage`]: what was used, and budgets
+//! - [`pool`]: which waiting sandbox serves which request, and how many wait
 //! - [`exec`]: the exec state machine and how an exit is classified
 
 pub mod error;
@@ -21,8 +23,10 @@ pub mod idle;
 pub mod key;
 pub mod limits;
 pub mod policy;
+pub mod pool;
 pub mod sandbox;
 pub mod secret;
+pub mod snapshot;
 pub mod spec;
 pub mod usage;
 

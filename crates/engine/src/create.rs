@@ -1,14 +1,37 @@
 //! Making a sandbox: from what was asked to a record, then to the actor that runs the saga.
 
+use atoll_core::id::SandboxId;
+use atoll_core::pool::Mold;
 use atoll_core::sandbox::SandboxState;
-use atoll_core::spec::{ImageDefaults, SandboxDraft, SandboxSpec, TemplateSpec};
+use atoll_core::snapshot::Manifest;
+use atoll_core::spec::{Base, ImageDefaults, SandboxDraft, SandboxSpec, TemplateSpec};
 use atoll_core::{Code, Error, Result};
-use atoll_isolation::{Plan, RootFs};
+use atoll_isolation::{DiskSource, Plan, RootFs};
 use atoll_store::SandboxRecord;
 
 use crate::clock::{now_ms, random};
 use crate::engine::{Caller, Engine, Inner};
 use crate::sandbox::{self, Origin, SandboxShared};
+
+/// A sandbox on paper.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) record: SandboxRecord,
+    pub(crate) plan: Plan,
+    /// Which members of pools it could be.
+    pub(crate) mold: Mold,
+}
+
+impl Planned {
+    /// It becomes what exists already under this id.
+    fn take_id(&mut self, id: &SandboxId) {
+        if self.record.name.is_none() {
+            self.plan.hostname = id.to_string();
+        }
+        self.plan.id.clone_from(id);
+        self.record.id.clone_from(id);
+    }
+}
 
 impl Engine {
     /// Makes a sandbox and gives its record once it runs.
@@ -23,14 +46,32 @@ impl Engine {
             return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
         }
         draft.validate()?;
-        let (record, plan) = self.plan(&draft, caller).await?;
+        let mut planned = self.plan(&draft, caller).await?;
+        let pools = &self.inner.pools;
+        let template = planned.record.spec.template.as_deref().and_then(|text| text.split(':').next());
+        let member = pools.claim(&planned.mold, template, planned.record.created_ms);
+        if let Some(member) = &member {
+            planned.take_id(&member.id);
+        }
+        let Planned { record, plan, .. } = planned;
         let shared = SandboxShared::new(record, &self.inner)?;
-        self.inner.enter(&shared, true)?;
-        sandbox::spawn(&self.inner, &shared, Origin::Create(plan));
+        let entered = self.inner.enter(&shared, true);
+        let origin = match (member, entered) {
+            (None, entered) => entered.map(|()| Origin::Create(plan)),
+            (Some(member), Err(error)) => {
+                pools.give_back(member);
+                Err(error)
+            }
+            (Some(member), Ok(())) => {
+                pools.forget(&member.id);
+                Ok(Origin::Claim(Box::new(member), plan))
+            }
+        }?;
+        sandbox::spawn(&self.inner, &shared, origin);
         shared.made().await
     }
 
-    async fn plan(&self, draft: &SandboxDraft, caller: &Caller) -> Result<(SandboxRecord, Plan)> {
+    pub(crate) async fn plan(&self, draft: &SandboxDraft, caller: &Caller) -> Result<Planned> {
         let inner: &Inner = &self.inner;
         let template = match &draft.template {
             Some(name) => Some(self.find_template(name).await?),
@@ -38,15 +79,24 @@ impl Engine {
         };
         let recipe: Option<(String, &TemplateSpec)> =
             template.as_ref().map(|record| (format!("{}:{}", record.name, record.version), &record.spec));
-        let image_name = draft.image_name(recipe.as_ref().map(|(_, spec)| *spec));
-        let (root, image, image_digest) = if image_name == "host" {
-            (RootFs::Host, ImageDefaults::default(), None)
-        } else {
-            let image = inner.images.resolve(image_name).map_err(|error| error.to_core())?;
-            (RootFs::Layers(image.layers.clone()), image.defaults.clone(), Some(image.digest.to_string()))
+        let snapshot = match (&draft.snapshot, recipe.as_ref().and_then(|(_, spec)| spec.snapshot.as_ref())) {
+            (Some(text), _) => Some(self.ready_snapshot(text).await?),
+            (None, Some(id)) if draft.image.is_none() => Some(self.ready_snapshot(id.as_str()).await?),
+            (None, _) => None,
         };
         let named = recipe.as_ref().map(|(name, spec)| (name.as_str(), *spec));
-        let spec = SandboxSpec::resolve(draft, named, &image, &inner.config.caps)?;
+        let (root, image_digest, spec) = match &snapshot {
+            Some(snapshot) => {
+                let (root, digest) = self.root_of(&snapshot.manifest)?;
+                let base = Base::Snapshot(&snapshot.id, &snapshot.manifest);
+                (root, digest, SandboxSpec::resolve(draft, named, base, &inner.config.caps)?)
+            }
+            None => {
+                let (root, defaults, digest) = self.root(draft.image_name(named.map(|(_, spec)| spec)))?;
+                let base = Base::Image(&defaults);
+                (root, digest, SandboxSpec::resolve(draft, named, base, &inner.config.caps)?)
+            }
+        };
         inner.driver(spec.isolation)?;
 
         let created_ms = now_ms();
@@ -59,6 +109,14 @@ impl Engine {
             root,
             resources: spec.resources,
             hostname: draft.name.clone().unwrap_or_else(|| id.to_string()),
+            disk: snapshot.map_or(DiskSource::Empty, |snapshot| DiskSource::Artifact(snapshot.id)),
+        };
+        let mold = Mold {
+            image: image_digest.clone(),
+            isolation: spec.isolation,
+            disk_bytes: spec.resources.disk_bytes,
+            origin: spec.snapshot.as_ref().map(ToString::to_string),
+            volumes: 0,
         };
         let record = SandboxRecord {
             id,
@@ -67,6 +125,7 @@ impl Engine {
             reason: None,
             spec,
             labels,
+            annotations: draft.annotations.clone(),
             image_digest,
             owner: caller.key.clone(),
             created_ms,
@@ -78,7 +137,30 @@ impl Engine {
             boot_id: Inner::new_boot_id()?,
             generation: 1,
         };
-        Ok((record, plan))
+        Ok(Planned { record, plan, mold })
+    }
+
+    /// The root of an image, what it says about how to run it, and what it is exactly.
+    fn root(&self, image: &str) -> Result<(RootFs, ImageDefaults, Option<String>)> {
+        if image == "host" {
+            return Ok((RootFs::Host, ImageDefaults::default(), None));
+        }
+        let image = self.inner.images.resolve(image).map_err(|error| error.to_core())?;
+        Ok((RootFs::Layers(image.layers.clone()), image.defaults.clone(), Some(image.digest.to_string())))
+    }
+
+    /// The root that a snapshot was taken on: exactly that, or none.
+    pub(crate) fn root_of(&self, manifest: &Manifest) -> Result<(RootFs, Option<String>)> {
+        let Some(digest) = &manifest.image_digest else { return Ok((RootFs::Host, None)) };
+        let image = self.inner.images.resolve(digest).map_err(|_missing| {
+            let (name, digest) = (&manifest.image, digest);
+            Error::new(
+                Code::SnapshotIncompatible,
+                format!("the snapshot stands on the image {name} ({digest}), which is not here"),
+            )
+            .hint("pull or load exactly that image first")
+        })?;
+        Ok((RootFs::Layers(image.layers.clone()), Some(digest.clone())))
     }
 }
 
@@ -97,6 +179,7 @@ impl Inner {
             root,
             resources: record.spec.resources,
             hostname: record.name.clone().unwrap_or_else(|| record.id.to_string()),
+            disk: DiskSource::Empty,
         })
     }
 

@@ -34,6 +34,15 @@ const TTY_GROUP: u32 = 5;
 impl Inner {
     /// Makes an instance. Blocks for about two milliseconds.
     pub(crate) fn create(&self, plan: &Plan) -> Result<(), IsolationError> {
+        self.build(plan, None)
+    }
+
+    /// The same, on a disk that is there already.
+    pub(crate) fn create_on(&self, plan: &Plan, disk: Disk) -> Result<(), IsolationError> {
+        self.build(plan, Some(disk))
+    }
+
+    fn build(&self, plan: &Plan, disk: Option<Disk>) -> Result<(), IsolationError> {
         check(plan)?;
         let record = self.records.of(&plan.id);
         fail_point!("container::create::start");
@@ -43,8 +52,8 @@ impl Inner {
         record.claim_ids(userns.first_id())?;
         userns.keep();
         fail_point!("container::create::ids");
-        let mut disk = self.claim_disk(plan.resources.disk_bytes)?;
-        disk.move_image(&record.disk())?;
+        let mut disk = disk.map_or_else(|| self.claim_disk(plan), Ok)?;
+        disk.move_image(&self.storage.sandbox_disk(&plan.id))?;
         fail_point!("container::create::disk");
         let membership = self.cgroups.create(&plan.id, &plan.resources, userns.first_id())?;
         fail_point!("container::create::cgroups");
@@ -72,10 +81,6 @@ impl Inner {
         // First of all, so that destroying takes its exit status whatever happens next.
         self.live.insert(&plan.id, Instance::new(child.pidfd, Some(disk)));
         Ok(child.pid)
-    }
-
-    fn claim_disk(&self, bytes: u64) -> Result<Disk, IsolationError> {
-        if bytes == self.pooled_disk_bytes { self.ready_disks.claim() } else { self.disks.make(bytes) }
     }
 
     fn launch(
@@ -135,15 +140,18 @@ impl Inner {
     }
 }
 
-pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
-    if plan.hostname.is_empty()
-        || plan.hostname.len() > HOSTNAME_MAX_BYTES
-        || plan.hostname.contains(['\0', '\n'])
-    {
+/// Whether this can be a host name.
+pub(crate) fn check_hostname(hostname: &str) -> Result<(), IsolationError> {
+    if hostname.is_empty() || hostname.len() > HOSTNAME_MAX_BYTES || hostname.contains(['\0', '\n']) {
         return Err(IsolationError::Unavailable(format!(
             "a host name has 1 to {HOSTNAME_MAX_BYTES} bytes, none of them a line break"
         )));
     }
+    Ok(())
+}
+
+pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
+    check_hostname(&plan.hostname)?;
     match &plan.root {
         RootFs::Layers(layers) if layers.is_empty() || layers.len() > LAYERS_MAX_COUNT => {
             Err(IsolationError::BadRoot(format!("an image has 1 to {LAYERS_MAX_COUNT} layers")))

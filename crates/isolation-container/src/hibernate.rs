@@ -1,6 +1,6 @@
 //! Ends an instance but for its disk, and starts it again on that.
 //!
-//! What a hibernated sandbox has on the host is its directory with `disk.img`. Its ids are given back, too: the
+//! What a hibernated sandbox has on the host is its directory and its disk image. Its ids are given back, too: the
 //! disk stores the image's (`docs/decisions/0002`), so any other range will do when it wakes.
 //!
 //! Memory is not written out. See `docs/decisions/0006` for what was tried.
@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::PauseMode;
 use atoll_isolation::{IsolationError, Plan};
+use atoll_isolation_storage::loops_in_use;
 use fail::fail_point;
 
 use crate::record::Process;
 use crate::step::{Step, failed};
-use crate::{Inner, create, disk};
+use crate::{Inner, create};
 
 /// How long the kernel may take to write a disk back and let go of its loop device.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(60);
@@ -31,13 +32,15 @@ impl Inner {
             }
         }
         let record = self.records.of(id);
-        if !record.disk().try_exists().step("find the disk of a sandbox")? {
+        let image = self.storage.sandbox_disk(id);
+        if !record.dir().exists() || !image.try_exists().step("find the disk of a sandbox")? {
             return Err(IsolationError::Gone);
         }
-        if record.is_hibernated() && self.live.get(id).is_none() {
+        if self.is_hibernated(id) && self.live.get(id).is_none() {
             return Ok(());
         }
         fail_point!("container::hibernate::start");
+        self.thaw_unused(id)?;
         let mounted = self.end_processes(id)?;
         fail_point!("container::hibernate::processes");
         self.cgroups.remove(id)?;
@@ -56,14 +59,9 @@ impl Inner {
 
     /// Waits until no loop device has the disk, then for the host's disk to have it.
     fn release_disk(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        let path = self.records.of(id).disk();
         let deadline = Instant::now() + RELEASE_DEADLINE;
         let mut wait = Duration::from_millis(1);
-        while disk::loop_images()
-            .step("list the loop devices")?
-            .iter()
-            .any(|(_, image)| std::path::Path::new(image) == path)
-        {
+        while self.is_bound(id)? {
             if Instant::now() >= deadline {
                 let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
                 return Err(failed("unmount the disk of a sandbox".to_owned(), late));
@@ -71,7 +69,13 @@ impl Inner {
             std::thread::sleep(wait);
             wait = (wait * 2).min(Duration::from_millis(20));
         }
-        File::open(path).and_then(|image| image.sync_all()).step("write the disk of a sandbox out")
+        let image = File::open(self.storage.sandbox_disk(id));
+        image.and_then(|image| image.sync_all()).step("write the disk of a sandbox out")
+    }
+
+    fn is_bound(&self, id: &SandboxId) -> Result<bool, IsolationError> {
+        let bound = loops_in_use().step("list the loop devices")?;
+        Ok(bound.iter().any(|(_, seen)| self.storage.sandbox_of(seen).as_ref() == Some(id)))
     }
 
     /// Blocks for some milliseconds.
@@ -79,7 +83,7 @@ impl Inner {
         create::check(plan)?;
         let record = self.records.of(&plan.id);
         fail_point!("container::wake::start");
-        let disk = self.disks.reopen(&record.disk())?;
+        let disk = self.disks.reopen(&self.storage.sandbox_disk(&plan.id))?;
         let mut userns = self.userns.claim()?;
         record.claim_ids(userns.first_id())?;
         userns.keep();

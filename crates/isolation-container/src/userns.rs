@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use atoll_isolation::IsolationError;
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::PipeFlags;
-use rustix::process::{Pid, Signal, getpid, getppid, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, pidfd_send_signal, waitid};
 
 use crate::step::{Step, failed};
 use crate::sys;
@@ -181,8 +181,7 @@ extern "C" fn hold(argument: *mut libc::c_void) -> libc::c_int {
     if getppid() != order.parent {
         sys::exit_now(1);
     }
-    let result =
-        bound.and_then(|()| sys::write_file(c"/proc/sys/user/max_user_namespaces", b"0"));
+    let result = bound.and_then(|()| sys::write_file(c"/proc/sys/user/max_user_namespaces", b"0"));
     let errno = result.err().map_or(0, |errno| u8::try_from(errno.raw_os_error()).unwrap_or(u8::MAX));
     match rustix::io::write(&order.report, &[errno]) {
         Ok(_) => sys::sleep_forever(),

@@ -14,7 +14,7 @@ use atoll_core::id::SandboxId;
 use atoll_core::sandbox::PauseMode;
 use atoll_core::spec::Resources;
 use atoll_isolation::conformance::{assert_clean, assert_gone, fresh_id};
-use atoll_isolation::{Isolation, Plan, RootFs};
+use atoll_isolation::{DiskSource, Isolation, Plan, RootFs};
 use atoll_isolation_container::FAILPOINTS;
 use common::{Containers, containers};
 
@@ -29,6 +29,16 @@ const WHOLE: [&str; 3] =
 
 fn text(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.into_string().unwrap())
+}
+
+fn plan(id: &SandboxId) -> Plan {
+    Plan {
+        id: id.clone(),
+        root: RootFs::Host,
+        resources: Resources::default(),
+        hostname: "box".into(),
+        disk: DiskSource::Empty,
+    }
 }
 
 /// The life of the process that is killed. As a test of its own it does nothing.
@@ -48,8 +58,7 @@ async fn killed() {
         rustix::process::kill_process(own, rustix::process::Signal::KILL).unwrap();
     })
     .unwrap();
-    let resources = Resources::default();
-    let plan = Plan { id: id.clone(), root: RootFs::Host, resources, hostname: "box".into() };
+    let plan = plan(&id);
     driver.create(&plan).await.unwrap();
     driver.hibernate(&id, PauseMode::Filesystem).await.unwrap();
     driver.wake(&plan).await.unwrap();
@@ -82,12 +91,7 @@ async fn whatever_is_half_made_or_half_removed_can_be_removed() {
         }
         if failpoint.contains("hibernate") || failpoint.contains("wake") {
             // What is half asleep or half awake can be put to disk, and woken.
-            let plan = Plan {
-                id: id.clone(),
-                root: RootFs::Host,
-                resources: Resources::default(),
-                hostname: "box".into(),
-            };
+            let plan = plan(&id);
             driver
                 .hibernate(&id, PauseMode::Filesystem)
                 .await
@@ -98,12 +102,7 @@ async fn whatever_is_half_made_or_half_removed_can_be_removed() {
         assert_clean(&driver, &id).await;
         driver.destroy(&id).await.unwrap();
         // The id can be used again: nothing stands in its way.
-        let again = Plan {
-            id: id.clone(),
-            root: RootFs::Host,
-            resources: Resources::default(),
-            hostname: "box".into(),
-        };
+        let again = plan(&id);
         driver.create(&again).await.unwrap_or_else(|error| panic!("{failpoint}: {error:?}"));
         driver.destroy(&id).await.unwrap();
         assert_clean(&driver, &id).await;

@@ -81,6 +81,8 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::ExecNotFound
         | Code::TemplateNotFound
         | Code::ImageNotFound
+        | Code::SnapshotNotFound
+        | Code::PoolNotFound
         | Code::KeyNotFound
         | Code::RegistryNotFound
         | Code::FileNotFound => StatusCode::NOT_FOUND,
@@ -90,6 +92,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::SandboxFailed
         | Code::IdempotencyMismatch
         | Code::ImageInUse
+        | Code::SnapshotInUse
         | Code::ExecEnded
         | Code::StdinClosed
         | Code::NotATerminal
@@ -101,13 +104,16 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         Code::OffsetOutOfRange => StatusCode::RANGE_NOT_SATISFIABLE,
         Code::ImagePlatformMismatch
         | Code::ImageInvalid
+        | Code::SnapshotIncompatible
+        | Code::SnapshotInvalid
         | Code::CommandNotFound
         | Code::CommandNotExecutable
         | Code::CwdNotFound
         | Code::UserNotFound
         | Code::IsolationUnavailable
         | Code::LimitUnenforceable
-        | Code::PauseUnavailable => StatusCode::UNPROCESSABLE_ENTITY,
+        | Code::PauseUnavailable
+        | Code::PoolTooLarge => StatusCode::UNPROCESSABLE_ENTITY,
         Code::BudgetExhausted => StatusCode::PAYMENT_REQUIRED,
         Code::LimitExceeded => StatusCode::TOO_MANY_REQUESTS,
         Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,

@@ -25,9 +25,11 @@ mod db;
 mod error;
 mod execs;
 mod keys;
+mod pools;
 mod record;
 mod registries;
 mod sandboxes;
+mod snapshots;
 mod store;
 mod templates;
 mod url;
@@ -39,9 +41,10 @@ pub mod conformance;
 
 pub use error::StoreError;
 pub use record::{
-    Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, RegistryRecord, SandboxFilter,
-    SandboxRecord, TemplateRecord,
+    Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord, SandboxFilter,
+    SandboxRecord, SnapshotFilter, SnapshotRecord, TemplateRecord,
 };
+pub use snapshots::SnapshotOutcome;
 pub use store::Store;
 pub use url::{InvalidUrl, StoreUrl};
 pub use usage::{UsageFilter, UsageMark, UsageRow};

@@ -5,10 +5,12 @@ mod doctor;
 mod exec;
 mod image;
 mod key;
+mod pool;
 mod registry;
 mod run;
 mod sandbox;
 mod serve;
+mod snapshot;
 mod system;
 mod template;
 mod usage;
@@ -109,6 +111,8 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Image(command) => image::image(client, printer, command).await,
         Command::Registry(command) => registry::registry(client, printer, command).await,
         Command::Template(command) => template::template(client, printer, command).await,
+        Command::Snapshot(command) => snapshot::snapshot(client, printer, command).await,
+        Command::Pool(command) => pool::pool(client, printer, command).await,
         Command::Key(command) => key::key(client, printer, command).await,
         Command::Info => system::info(client, printer).await,
         // Need no server to talk to and were dealt with.

@@ -27,6 +27,7 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         name: args.name,
         image: args.image,
         template: args.template,
+        snapshot: args.snapshot,
         isolation: None,
         resources: limits(&args.limits, args.disk),
         env: args.env.into_iter().collect(),
@@ -40,6 +41,7 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         idle_freeze_ms: args.idle.idle_freeze,
         hibernate_after_ms: args.idle.hibernate_after,
         budget: args.idle.budget.budget(),
+        ..CreateSandbox::default()
     })
 }
 
@@ -145,6 +147,8 @@ pub(super) async fn inspect(client: &Client, printer: Printer, args: InspectArgs
 pub(super) async fn update(client: &Client, printer: Printer, args: UpdateArgs) -> Result<()> {
     let labels = (!args.label.is_empty()).then(|| args.label.into_iter().collect());
     let update = UpdateSandbox {
+        name: args.name,
+        env: args.env.into_iter().map(|(key, value)| (key, Some(value))).collect(),
         labels,
         ttl_ms: args.ttl.map(|lifetime| lifetime.0),
         idle_timeout_ms: args.idle_timeout.map(|lifetime| lifetime.0),
@@ -154,10 +158,12 @@ pub(super) async fn update(client: &Client, printer: Printer, args: UpdateArgs) 
         idle_freeze_ms: args.idle_freeze.map(|lifetime| lifetime.0),
         hibernate_after_ms: args.hibernate_after.map(|lifetime| lifetime.0),
         budget: args.budget.budget(),
+        ..UpdateSandbox::default()
     };
     if update == UpdateSandbox::default() {
         return Err(Failure::Usage(
-            "nothing to change: give --label, --ttl, --idle-timeout, --on-idle, a budget, a limit or a network policy".into(),
+            "nothing to change: give --name, --env, --label, --ttl, --idle-timeout, --on-idle, a budget, a limit or a network policy"
+                .into(),
         ));
     }
     let sandbox = client.update_sandbox(&args.sandbox, &update).await?;

@@ -37,7 +37,8 @@ fn row(template: &Template) -> [String; 4] {
 fn request(args: TemplateArgs) -> Result<CreateTemplate> {
     Ok(CreateTemplate {
         name: args.name,
-        image: args.image,
+        image: args.image.unwrap_or_default(),
+        snapshot: args.snapshot,
         isolation: None,
         resources: limits(&args.limits, args.disk),
         env: args.env.into_iter().collect(),
@@ -46,6 +47,7 @@ fn request(args: TemplateArgs) -> Result<CreateTemplate> {
         workdir: args.workdir,
         ttl_ms: args.ttl,
         idle_timeout_ms: args.idle_timeout,
+        pool: args.pool,
         egress: args.egress.policy()?,
     })
 }

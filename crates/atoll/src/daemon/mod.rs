@@ -6,7 +6,8 @@
 //!   installation   eight hexadecimal digits in the name of everything this server makes on the host
 //!   atoll.db       SQLite, unless --database names another
 //!   vault.key      seals registry passwords
-//!   images/        layers       containers/   sandboxes' disks       logs/   execs' output
+//!   images/        layers       containers/   sandboxes' records      logs/   execs' output
+//!   storage/       sandboxes' disks and snapshots
 //! ```
 
 mod data_dir;
@@ -15,12 +16,14 @@ mod telemetry;
 
 use std::sync::Arc;
 
+use atoll_core::pool::PoolSpec;
 use atoll_core::spec::{Caps, IsolationLevel};
 use atoll_core::{Code, Error};
-use atoll_engine::{Engine, KeyScope, NewKey};
+use atoll_engine::{Engine, KeyScope, NewKey, PoolConfig};
 use atoll_image::Images;
 use atoll_isolation::Isolation;
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
+use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
 use atoll_network::SlotPool;
 use atoll_store::{Store, StoreUrl};
 use atoll_vault::Vault;
@@ -43,11 +46,23 @@ pub(crate) struct Limits {
     pub(crate) ready: usize,
     /// Frozen sandboxes give memory back when less is available on the host, bytes.
     pub(crate) reclaim_below_bytes: u64,
+    /// Size of the storage pool, where one is needed.
+    pub(crate) storage: PoolSize,
+    pub(crate) pools: Vec<(String, PoolSpec)>,
+    /// Memory that pools may take, bytes; none without.
+    pub(crate) pool_memory: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sandboxes_max: 2000, ready: READY_COUNT, reclaim_below_bytes: RECLAIM_BELOW_BYTES }
+        Self {
+            sandboxes_max: 2000,
+            ready: READY_COUNT,
+            reclaim_below_bytes: RECLAIM_BELOW_BYTES,
+            storage: PoolSize::Host,
+            pools: Vec::new(),
+            pool_memory: 0,
+        }
     }
 }
 
@@ -58,14 +73,32 @@ pub(crate) struct Daemon {
     _dir: DataDir,
 }
 
+/// Opens the place of disks and snapshots of a data directory.
+pub(crate) fn open_storage(dir: &DataDir, pool: PoolSize) -> Result<Arc<Storage>> {
+    let config =
+        StorageConfig { dir: dir.path().join("storage"), instance: dir.installation().to_owned(), pool };
+    Storage::open(&config).map(Arc::new).map_err(|error| {
+        let why = crate::failure::chain(&error);
+        Failure::Plain(
+            Error::new(Code::IsolationUnavailable, format!("the storage of disks cannot be opened: {why}"))
+                .hint("run as root; 'atoll doctor' says what is missing"),
+        )
+    })
+}
+
 /// Opens the container driver of a data directory.
-pub(crate) fn open_containers(dir: &DataDir, ready: usize) -> Result<ContainerIsolation> {
+pub(crate) fn open_containers(
+    dir: &DataDir,
+    ready: usize,
+    storage: Arc<Storage>,
+) -> Result<ContainerIsolation> {
     let slots = SlotPool::start(ready)
         .map_err(|error| Failure::io("cannot prepare network namespaces", error.source))?;
     ContainerIsolation::open(ContainerConfig {
         dir: dir.path().join("containers"),
         instance: dir.installation().to_owned(),
         agent: atoll_guest_binary::GUEST,
+        storage,
         slots: Arc::new(slots),
         pools: PoolSizes { disks: ready, user_namespaces: ready },
     })
@@ -108,7 +141,7 @@ impl Daemon {
         })?;
         let images =
             Images::open(&dir.path().join("images")).map_err(|error| Failure::Plain(error.to_core()))?;
-        let driver = open_containers(&dir, limits.ready)?;
+        let driver = open_containers(&dir, limits.ready, open_storage(&dir, limits.storage)?)?;
         let drivers: Vec<Arc<dyn Isolation>> = vec![Arc::new(driver)];
         debug_assert_eq!(drivers[0].level(), IsolationLevel::Container);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -118,6 +151,11 @@ impl Daemon {
             sandboxes_max: limits.sandboxes_max,
             creates_max: 2 * cores,
             reclaim_below_bytes: limits.reclaim_below_bytes,
+            pools: PoolConfig {
+                memory_bytes: limits.pool_memory,
+                fillers: cores,
+                images: limits.pools.clone(),
+            },
         };
         let engine = Engine::start(config, store, vault, images, drivers).await.map_err(Failure::Plain)?;
         let installation = dir.installation().to_owned();

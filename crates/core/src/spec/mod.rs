@@ -8,9 +8,11 @@ mod exec;
 mod sandbox;
 mod template;
 
+pub(crate) use check::env;
 pub use check::{image_reference, name, path, user};
 pub use exec::{Command, ExecDraft, ExecSpec, TtySize};
 pub use sandbox::{
-    Caps, ImageDefaults, IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxSpec, SandboxUpdate,
+    Base, Caps, ImageDefaults, IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxSpec,
+    SandboxUpdate,
 };
 pub use template::TemplateSpec;

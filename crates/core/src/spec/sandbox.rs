@@ -7,12 +7,14 @@ use serde::{Deserialize, Serialize};
 use super::check;
 use super::template::TemplateSpec;
 use crate::error::{Code, Error, Result};
+use crate::id::SnapshotId;
 use crate::idle::{IdlePolicy, IdleUpdate};
 use crate::limits::{
     CPU_MAX_MILLIS, CPU_MIN_MILLIS, DISK_MAX_BYTES, DISK_MIN_BYTES, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES,
     PIDS_MAX, PIDS_MIN,
 };
 use crate::policy::EgressPolicy;
+use crate::snapshot::Manifest;
 use crate::usage::Budget;
 
 /// How strongly a sandbox is cut off. Recorded with the sandbox and never silently downgraded.
@@ -118,7 +120,7 @@ fn in_range<T: PartialOrd + std::fmt::Display>(field: &str, value: T, min: T, ma
 }
 
 impl Resources {
-    fn validate(&self, caps: &Caps) -> Result<()> {
+    pub(crate) fn validate(&self, caps: &Caps) -> Result<()> {
         let cap = caps.resources;
         in_range("resources.cpu_millis", self.cpu_millis, CPU_MIN_MILLIS, cap.cpu_millis)?;
         in_range("resources.memory_bytes", self.memory_bytes, MEMORY_MIN_BYTES, cap.memory_bytes)?;
@@ -148,6 +150,8 @@ pub struct SandboxDraft {
     pub image: Option<String>,
     /// Template as `name` (newest version) or `name:version`.
     pub template: Option<String>,
+    /// Snapshot to begin with: its id, or `name:tag`. Excludes an image.
+    pub snapshot: Option<String>,
     /// The isolation level; the template's, or `container`, when absent.
     pub isolation: Option<IsolationLevel>,
     /// Limits.
@@ -156,6 +160,8 @@ pub struct SandboxDraft {
     pub env: BTreeMap<String, String>,
     /// Labels, to find it again.
     pub labels: BTreeMap<String, String>,
+    /// Texts kept beside it for whoever made it; never interpreted.
+    pub annotations: BTreeMap<String, String>,
     /// Default user of execs.
     pub user: Option<String>,
     /// Default working directory of execs; made when it is absent.
@@ -180,6 +186,9 @@ pub struct SandboxSpec {
     pub image: String,
     /// The template version it came from, as `name:version`.
     pub template: Option<String>,
+    /// The snapshot it began with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
     /// The isolation level.
     pub isolation: IsolationLevel,
     /// Limits.
@@ -203,6 +212,45 @@ pub struct SandboxSpec {
     pub budget: Budget,
 }
 
+/// What a sandbox is built on.
+#[derive(Debug, Clone, Copy)]
+pub enum Base<'a> {
+    /// An image.
+    Image(&'a ImageDefaults),
+    /// A snapshot.
+    Snapshot(&'a SnapshotId, &'a Manifest),
+}
+
+impl Base<'_> {
+    fn isolation(self, asked: Option<IsolationLevel>) -> Result<IsolationLevel> {
+        match self {
+            Self::Image(_) => Ok(asked.unwrap_or(IsolationLevel::Container)),
+            Self::Snapshot(_, manifest) if asked.is_none_or(|asked| asked == manifest.isolation) => {
+                Ok(manifest.isolation)
+            }
+            Self::Snapshot(_, manifest) => Err(Error::new(
+                Code::SnapshotIncompatible,
+                format!("the snapshot was taken at the isolation level '{}'", manifest.isolation),
+            )
+            .hint("leave the isolation level out, or take a snapshot at the one you want")),
+        }
+    }
+
+    fn check_disk(self, bytes: u64) -> Result<()> {
+        match self {
+            Self::Snapshot(_, manifest) if bytes < manifest.resources.disk_bytes => Err(Error::invalid(
+                "resources.disk_bytes",
+                format_args!(
+                    "the snapshot's disk has {} bytes and cannot shrink",
+                    manifest.resources.disk_bytes
+                ),
+            )
+            .hint("leave the size out to get the snapshot's")),
+            Self::Snapshot(..) | Self::Image(_) => Ok(()),
+        }
+    }
+}
+
 /// Search path of a sandbox whose image does not set one.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -214,16 +262,20 @@ impl SandboxDraft {
     /// [`Code::InvalidArgument`] or [`Code::PathInvalid`] naming the field.
     pub fn validate(&self) -> Result<()> {
         if let Some(name) = &self.name {
-            check::name("name", name)?;
-            if name.parse::<crate::id::SandboxId>().is_ok() {
-                return Err(Error::invalid("name", "looks like a sandbox id"));
-            }
+            sandbox_name(name)?;
         }
         if let Some(image) = &self.image {
             check::image_reference("image", image)?;
+            if self.snapshot.is_some() {
+                return Err(Error::invalid(
+                    "image",
+                    "a snapshot brings its own image: leave one of them out",
+                ));
+            }
         }
         check::env("env", &self.env)?;
         check::labels("labels", &self.labels)?;
+        check::annotations("annotations", &self.annotations)?;
         if let Some(user) = &self.user {
             check::user("user", user)?;
         }
@@ -253,23 +305,38 @@ impl SandboxDraft {
 
 impl SandboxSpec {
     /// Fills every hole of a draft: what the caller said, else the template, else the image, else the default.
+    /// A snapshot stands in the place of the image.
     ///
     /// `template` comes with its `name:version`.
     ///
     /// # Errors
-    /// As [`SandboxDraft::validate`]; [`Code::ImageInvalid`] when the image's own configuration is unusable.
+    /// As [`SandboxDraft::validate`]; [`Code::ImageInvalid`] when the image's own configuration is unusable;
+    /// [`Code::SnapshotIncompatible`] for another isolation level than the snapshot's.
     pub fn resolve(
         draft: &SandboxDraft,
         template: Option<(&str, &TemplateSpec)>,
-        image: &ImageDefaults,
+        base: Base<'_>,
         caps: &Caps,
     ) -> Result<Self> {
         draft.validate()?;
+        let of_snapshot;
+        let (image, least) = match base {
+            Base::Image(image) => (image, Resources::default()),
+            Base::Snapshot(_, manifest) => {
+                of_snapshot = ImageDefaults {
+                    env: manifest.env.clone(),
+                    user: Some(manifest.user.clone()),
+                    workdir: manifest.workdir.clone(),
+                };
+                (&of_snapshot, manifest.resources)
+            }
+        };
         image.validate()?;
         let recipe = template.map(|(_, spec)| spec);
-        let base = recipe.map_or_else(Resources::default, |t| t.resources.over(Resources::default()));
-        let resources = draft.resources.over(base);
+        let resources = draft.resources.over(recipe.map_or(least, |t| t.resources.over(least)));
         resources.validate(caps)?;
+        let isolation = base.isolation(draft.isolation.or_else(|| recipe.and_then(|t| t.isolation)))?;
+        base.check_disk(resources.disk_bytes)?;
 
         let mut env = BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned())]);
         env.extend(image.env.clone());
@@ -281,12 +348,16 @@ impl SandboxSpec {
             own.clone().or_else(|| theirs.cloned().flatten()).or_else(|| last.clone())
         };
         Ok(Self {
-            image: draft.image_name(recipe).to_owned(),
+            image: match base {
+                Base::Image(_) => draft.image_name(recipe).to_owned(),
+                Base::Snapshot(_, manifest) => manifest.image.clone(),
+            },
             template: template.map(|(name, _)| name.to_owned()),
-            isolation: draft
-                .isolation
-                .or_else(|| recipe.and_then(|t| t.isolation))
-                .unwrap_or(IsolationLevel::Container),
+            snapshot: match base {
+                Base::Image(_) => None,
+                Base::Snapshot(id, _) => Some(id.clone()),
+            },
+            isolation,
             resources,
             env,
             user: pick(&draft.user, recipe.map(|t| &t.user), &image.user)
@@ -316,6 +387,16 @@ impl ImageDefaults {
 /// What can change while a sandbox lives. Absent fields stay as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SandboxUpdate {
+    /// A new name. The host name inside stays.
+    pub name: Option<String>,
+    /// Sets (`Some`) or removes (`None`) variables in the environment of later execs.
+    pub env: BTreeMap<String, Option<String>>,
+    /// New default user of later execs.
+    pub user: Option<String>,
+    /// New default working directory of later execs; `Some(None)` is the user's home.
+    pub workdir: Option<Option<String>>,
+    /// Sets (`Some`) or removes (`None`) annotations.
+    pub annotations: BTreeMap<String, Option<String>>,
     /// Replaces all labels.
     pub labels: Option<BTreeMap<String, String>>,
     /// New end, this long from now; `Some(None)` removes it.
@@ -338,6 +419,15 @@ impl SandboxUpdate {
     /// # Errors
     /// [`Code::InvalidArgument`] naming the field.
     pub fn validate(&self, current: Resources, caps: &Caps) -> Result<Resources> {
+        if let Some(name) = &self.name {
+            sandbox_name(name)?;
+        }
+        if let Some(user) = &self.user {
+            check::user("user", user)?;
+        }
+        if let Some(Some(workdir)) = &self.workdir {
+            check::path("workdir", workdir)?;
+        }
         if let Some(labels) = &self.labels {
             check::labels("labels", labels)?;
         }
@@ -360,6 +450,50 @@ impl SandboxUpdate {
         }
         Ok(resources)
     }
+
+    /// The environment of later execs, given the present one.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] naming the variable.
+    pub fn env(&self, current: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
+        let next = changed(current, &self.env);
+        check::env("env", &next)?;
+        Ok(next)
+    }
+
+    /// The annotations, given the present ones.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] naming the key.
+    pub fn annotations(&self, current: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
+        let next = changed(current, &self.annotations);
+        check::annotations("annotations", &next)?;
+        Ok(next)
+    }
+}
+
+/// A name that cannot be taken for an id.
+fn sandbox_name(name: &str) -> Result<()> {
+    check::name("name", name)?;
+    if name.parse::<crate::id::SandboxId>().is_ok() {
+        return Err(Error::invalid("name", "looks like a sandbox id"));
+    }
+    Ok(())
+}
+
+/// `current` with `changes` made to it.
+fn changed(
+    current: &BTreeMap<String, String>,
+    changes: &BTreeMap<String, Option<String>>,
+) -> BTreeMap<String, String> {
+    let mut next = current.clone();
+    for (key, value) in changes {
+        match value {
+            Some(value) => drop(next.insert(key.clone(), value.clone())),
+            None => drop(next.remove(key)),
+        }
+    }
+    next
 }
 
 #[cfg(test)]
@@ -367,8 +501,13 @@ pub(super) mod tests {
     use super::*;
 
     pub(crate) fn spec() -> SandboxSpec {
-        SandboxSpec::resolve(&SandboxDraft::default(), None, &ImageDefaults::default(), &Caps::default())
-            .unwrap()
+        SandboxSpec::resolve(
+            &SandboxDraft::default(),
+            None,
+            Base::Image(&ImageDefaults::default()),
+            &Caps::default(),
+        )
+        .unwrap()
     }
 
     fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -397,7 +536,9 @@ pub(super) mod tests {
             ..TemplateSpec::new("img")
         };
         let draft = SandboxDraft { env: map(&[("C", "caller")]), ..SandboxDraft::default() };
-        let spec = SandboxSpec::resolve(&draft, Some(("t:1", &template)), &image, &Caps::default()).unwrap();
+        let spec =
+            SandboxSpec::resolve(&draft, Some(("t:1", &template)), Base::Image(&image), &Caps::default())
+                .unwrap();
         assert_eq!([&spec.env["A"], &spec.env["B"], &spec.env["C"]], ["image", "template", "caller"]);
         assert_eq!((spec.user.as_str(), spec.workdir.as_deref()), ("template", Some("/image")));
         assert_eq!((spec.resources.pids, spec.image.as_str()), (77, "img"));
@@ -411,7 +552,7 @@ pub(super) mod tests {
                 resources: ResourcesDraft { memory_bytes: Some(bytes), ..ResourcesDraft::default() },
                 ..SandboxDraft::default()
             };
-            SandboxSpec::resolve(&draft, None, &ImageDefaults::default(), &Caps::default())
+            SandboxSpec::resolve(&draft, None, Base::Image(&ImageDefaults::default()), &Caps::default())
         };
         assert!(try_memory(MEMORY_MIN_BYTES).is_ok());
         assert!(try_memory(MEMORY_MIN_BYTES - 1).unwrap_err().message.contains("resources.memory_bytes"));
@@ -423,7 +564,8 @@ pub(super) mod tests {
     fn a_hostile_image_configuration_is_the_images_fault() {
         let image = ImageDefaults { workdir: Some("relative".into()), ..ImageDefaults::default() };
         let error =
-            SandboxSpec::resolve(&SandboxDraft::default(), None, &image, &Caps::default()).unwrap_err();
+            SandboxSpec::resolve(&SandboxDraft::default(), None, Base::Image(&image), &Caps::default())
+                .unwrap_err();
         assert_eq!(error.code, Code::ImageInvalid);
     }
 

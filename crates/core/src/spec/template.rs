@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::check;
 use super::sandbox::{IsolationLevel, ResourcesDraft};
 use crate::error::Result;
+use crate::id::SnapshotId;
 use crate::policy::EgressPolicy;
+use crate::pool::PoolSpec;
 
 /// The recipe. What it leaves open comes from the image or the defaults when a sandbox is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +17,9 @@ use crate::policy::EgressPolicy;
 pub struct TemplateSpec {
     /// The image.
     pub image: String,
+    /// The snapshot that its sandboxes begin with; the image is the snapshot's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
     /// The isolation level.
     pub isolation: Option<IsolationLevel>,
     /// Limits.
@@ -31,6 +36,9 @@ pub struct TemplateSpec {
     pub ttl_ms: Option<u64>,
     /// Idle timeout, milliseconds.
     pub idle_timeout_ms: Option<u64>,
+    /// How many of it wait warm; none when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<PoolSpec>,
     /// What its sandboxes may reach; the server's default when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
@@ -42,6 +50,7 @@ impl TemplateSpec {
     pub fn new(image: impl Into<String>) -> Self {
         Self {
             image: image.into(),
+            snapshot: None,
             isolation: None,
             resources: ResourcesDraft::default(),
             env: BTreeMap::new(),
@@ -50,6 +59,7 @@ impl TemplateSpec {
             workdir: None,
             ttl_ms: None,
             idle_timeout_ms: None,
+            pool: None,
             egress: None,
         }
     }
@@ -73,6 +83,9 @@ impl TemplateSpec {
         }
         if let Some(ms) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
+        }
+        if let Some(pool) = &self.pool {
+            pool.validate("pool")?;
         }
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;

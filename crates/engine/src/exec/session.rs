@@ -99,6 +99,9 @@ enum Next {
     TimedOut,
     IdleTimedOut,
     Froze,
+    /// Somebody attached or went away: when to give up waiting for clients changed.
+    Attachment,
+    Deserted,
     Dead,
     Stop,
 }
@@ -268,6 +271,8 @@ impl Session {
                     self.exec.ask_kill(ExitReason::IdleTimedOut);
                 }
                 Next::Froze => self.notice_stillness(),
+                Next::Attachment => {}
+                Next::Deserted => self.exec.ask_kill(ExitReason::Disconnected),
                 Next::Dead => return Ok(End::BootEnded),
                 Next::Stop => return Ok(End::ServerStops),
             }
@@ -285,6 +290,8 @@ impl Session {
             () = at(self.timeout_at), if !still => Next::TimedOut,
             event = stream.next() => Next::Event(event),
             () = at(self.idle_at), if !still => Next::IdleTimedOut,
+            () = at(self.exec.detached_end().filter(|_| !still && self.kill_again_at.is_none())) => Next::Deserted,
+            () = self.exec.attachment.notified() => Next::Attachment,
             () = self.boot.cancelled() => Next::Dead,
         }
     }

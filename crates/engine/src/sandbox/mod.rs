@@ -21,5 +21,6 @@ pub(crate) use actor::{Origin, spawn};
 pub(crate) use freezer::Stillness;
 pub(crate) use lease::wait_for_guest;
 pub use lease::{GuestLease, SandboxMetrics};
+pub(crate) use link::connect;
 pub(crate) use shared::{Message, SandboxShared};
 pub(crate) use teardown::destroy;

@@ -155,7 +155,7 @@ impl SandboxShared {
     /// Admits a use. Waits for a creation under way, and for a paused sandbox to wake: everybody who comes
     /// meanwhile waits for the same resume.
     pub(crate) async fn usable(self: &Arc<Self>) -> Result<InUse> {
-        let using = InUse::new(self);
+        let using = self.in_use();
         self.settled().await;
         tokio::time::timeout(WAKE_WAIT, self.awake()).await.unwrap_or_else(|_| {
             Err(Error::new(Code::Timeout, "the sandbox does not wake up").hint("try again in a moment"))
@@ -273,6 +273,11 @@ impl SandboxShared {
         boot.cancel();
         *boot = self.dead.child_token();
         live.values().cloned().collect()
+    }
+
+    /// Keeps it from being idle as long as the guard lives.
+    pub(crate) fn in_use(self: &Arc<Self>) -> InUse {
+        InUse::new(self)
     }
 
     fn live_map(&self) -> std::sync::MutexGuard<'_, BTreeMap<ExecId, Arc<ExecShared>>> {

@@ -15,6 +15,8 @@ mod output;
 #[cfg(test)]
 mod pause;
 #[cfg(test)]
+mod pools;
+#[cfg(test)]
 mod recovery;
 #[cfg(test)]
 mod shutdown;

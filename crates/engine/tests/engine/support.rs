@@ -12,12 +12,12 @@ use atoll_core::exec::{ExecState, Exit, OutputStream};
 use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{
-    Caps, Command, ExecDraft, ExecSpec, ImageDefaults, Resources, SandboxDraft, SandboxSpec,
+    Base, Caps, Command, ExecDraft, ExecSpec, ImageDefaults, Resources, SandboxDraft, SandboxSpec,
 };
-use atoll_engine::{Caller, Config, Engine, ExecView, OutputEvent, Piece};
+use atoll_engine::{Caller, Config, Engine, ExecView, OutputEvent, Piece, PoolConfig};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
-use atoll_isolation::{Isolation as _, Plan, RootFs};
+use atoll_isolation::{DiskSource, Isolation as _, Plan, RootFs};
 use atoll_store::{ExecRecord, SandboxRecord, Store, StoreUrl};
 use atoll_vault::Vault;
 use tokio::runtime::{Builder, Runtime};
@@ -32,6 +32,7 @@ pub(crate) struct World {
     pub(crate) images: Images,
     pub(crate) sandboxes_max: usize,
     pub(crate) reclaim_below_bytes: u64,
+    pub(crate) pools: PoolConfig,
     runtime: Runtime,
 }
 
@@ -45,6 +46,7 @@ impl World {
             dir,
             sandboxes_max: 100,
             reclaim_below_bytes: 0,
+            pools: PoolConfig::default(),
             runtime,
         }
     }
@@ -78,6 +80,7 @@ impl World {
             sandboxes_max: self.sandboxes_max,
             creates_max: 4,
             reclaim_below_bytes: self.reclaim_below_bytes,
+            pools: self.pools.clone(),
         };
         let (engine, store) = runtime.block_on(async {
             let store = Store::open(&StoreUrl::SqliteFile(self.database())).await.unwrap();
@@ -304,8 +307,12 @@ pub(crate) fn numbers(last: u64) -> Vec<u8> {
 
 /// A row as an earlier server would have left it.
 pub(crate) fn row(n: u64, state: SandboxState) -> SandboxRecord {
-    let spec =
-        SandboxSpec::resolve(&SandboxDraft::default(), None, &ImageDefaults::default(), &Caps::default());
+    let spec = SandboxSpec::resolve(
+        &SandboxDraft::default(),
+        None,
+        Base::Image(&ImageDefaults::default()),
+        &Caps::default(),
+    );
     SandboxRecord {
         id: SandboxId::from_parts(n, n),
         name: Some(format!("row-{n}")),
@@ -313,6 +320,7 @@ pub(crate) fn row(n: u64, state: SandboxState) -> SandboxRecord {
         reason: None,
         spec: spec.unwrap(),
         labels: std::collections::BTreeMap::new(),
+        annotations: std::collections::BTreeMap::new(),
         image_digest: None,
         owner: None,
         created_ms: n,
@@ -347,5 +355,6 @@ pub(crate) fn exec_row(sandbox: &SandboxRecord, n: u64) -> ExecRecord {
 }
 
 pub(crate) fn plan(id: &SandboxId) -> Plan {
-    Plan { id: id.clone(), root: RootFs::Host, resources: Resources::default(), hostname: id.to_string() }
+    let (resources, hostname) = (Resources::default(), id.to_string());
+    Plan { id: id.clone(), root: RootFs::Host, resources, hostname, disk: DiskSource::Empty }
 }

@@ -9,6 +9,7 @@
 mod execs;
 mod others;
 mod sandboxes;
+mod snapshots;
 mod usage;
 
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use std::collections::BTreeMap;
 use atoll_core::exec::ExecState;
 use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::sandbox::SandboxState;
-use atoll_core::spec::{Caps, Command, ExecDraft, ExecSpec, ImageDefaults, SandboxDraft, SandboxSpec};
+use atoll_core::spec::{Base, Caps, Command, ExecDraft, ExecSpec, ImageDefaults, SandboxDraft, SandboxSpec};
 
 use crate::{ExecRecord, SandboxRecord, Store};
 
@@ -50,20 +51,28 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         execs::loss,
         execs::lists_and_pruning,
         execs::one_failure_does_not_touch_the_others,
+        snapshots::tags_move,
+        snapshots::checkpoints_are_numbered,
+        snapshots::rollbacks_are_remembered,
         others::templates_count_versions,
         others::racing_templates_get_distinct_versions,
         others::keys,
         others::registries,
         usage::usage_adds_up,
         usage::pauses,
+        others::pools,
     );
 }
 
 /// A sandbox made at `ms`; `n` tells those of one moment apart.
 #[must_use]
 pub fn sandbox(ms: u64, n: u64) -> SandboxRecord {
-    let spec =
-        SandboxSpec::resolve(&SandboxDraft::default(), None, &ImageDefaults::default(), &Caps::default());
+    let spec = SandboxSpec::resolve(
+        &SandboxDraft::default(),
+        None,
+        Base::Image(&ImageDefaults::default()),
+        &Caps::default(),
+    );
     SandboxRecord {
         id: SandboxId::from_parts(ms, n),
         name: None,
@@ -71,6 +80,7 @@ pub fn sandbox(ms: u64, n: u64) -> SandboxRecord {
         reason: None,
         spec: spec.unwrap(),
         labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
         image_digest: None,
         owner: None,
         created_ms: ms,

@@ -286,7 +286,7 @@ impl Actor {
         fail::fail_point!("engine.resume.recorded");
         let linked = async {
             self.shared.thaw().await?;
-            let client = link::connect(&self.shared).await?;
+            let client = link::connect(self.shared.driver().as_ref(), &self.record.id).await?;
             self.start_link(client);
             exec::tidy_up(&self.inner, &self.shared).await
         };
@@ -335,7 +335,7 @@ impl Actor {
         self.shared.driver().wake(&plan).await.map_err(|error| isolation_error(&error))?;
         fail::fail_point!("engine.wake.started");
         let client = tokio::select! {
-            client = link::connect(&self.shared) => client?,
+            client = link::connect(self.shared.driver().as_ref(), &self.record.id) => client?,
             () = inner.shutdown.cancelled() => return Err(stopping()),
         };
         self.configure(&client, &plan).await?;
