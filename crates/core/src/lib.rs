@@ -13,9 +13,11 @@
 //! - [`idle`]: what a sandbox does while nobody uses it
 //! - [`key`]: what an API key may do
 //! - [`usage`]: what was used, and budgets
+//! - [`access`]: how ports and files are reached without an API key
 //! - [`pool`]: which waiting sandbox serves which request, and how many wait
 //! - [`exec`]: the exec state machine and how an exit is classified
 
+pub mod access;
 pub mod error;
 pub mod exec;
 pub mod id;

@@ -162,7 +162,7 @@ impl InUse {
         Self { sandbox: Arc::clone(sandbox) }
     }
 
-    pub(super) fn sandbox(&self) -> &Arc<SandboxShared> {
+    pub(super) const fn sandbox(&self) -> &Arc<SandboxShared> {
         &self.sandbox
     }
 }

@@ -1,8 +1,10 @@
 //! Using a sandbox's guest from outside the actor.
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_core::id::SandboxId;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestClient;
@@ -26,6 +28,16 @@ pub struct GuestLease {
 }
 
 impl GuestLease {
+    /// The sandbox.
+    #[must_use]
+    pub fn sandbox(&self) -> &SandboxId {
+        &self.using.sandbox().id
+    }
+
+    pub(crate) const fn shared(&self) -> &Arc<SandboxShared> {
+        self.using.sandbox()
+    }
+
     /// Resolves when the sandbox dies, is taken apart, or is paused without its memory.
     pub fn dead(&self) -> impl Future<Output = ()> + Send + 'static {
         self.using.sandbox().boot().cancelled_owned()

@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed check is a panic")]
 
 mod execs;
+mod ingress;
 mod others;
 mod sandboxes;
 mod snapshots;
@@ -60,6 +61,8 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         others::registries,
         usage::usage_adds_up,
         usage::pauses,
+        ingress::accesses,
+        ingress::ssh_keys,
         others::pools,
     );
 }
