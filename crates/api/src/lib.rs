@@ -17,6 +17,7 @@ mod snapshot;
 mod ssh;
 mod system;
 mod template;
+mod usage;
 mod volume;
 
 pub use access::{Access, AccessCreated, AccessFile, AccessList, CreateAccess, Port, PortList};
@@ -46,4 +47,5 @@ pub use snapshot::{CreateSnapshot, RemovedSnapshot, Snapshot, SnapshotList, TagS
 pub use ssh::{CreateSshKey, SshInfo, SshKey, SshKeyList};
 pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, ServerInfo};
 pub use template::{CreateTemplate, Template, TemplateList};
+pub use usage::{PauseSandbox, Usage, UsageGroup, UsageItem, UsageList};
 pub use volume::{CreateVolume, Volume, VolumeList};

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::idle::{IdlePolicy, IdleUpdate, OnIdle};
 use atoll_core::policy::EgressPolicy;
-use atoll_core::sandbox::SandboxState;
+use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::secret::Secret;
 use atoll_core::spec::{IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate};
+use atoll_core::usage::Budget;
 use atoll_core::volume::{VolumeMount, VolumeMountDraft};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
@@ -64,6 +66,19 @@ pub struct CreateSandbox {
     /// Volumes to mount.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeMountDraft>,
+    /// What the end of the idle timeout means; `delete` when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_idle: Option<OnIdle>,
+    /// Freeze it after this long without a running exec or a request. The next use thaws it; its state stays
+    /// `running`. Processes that execs left behind stand still meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_freeze_ms: Option<u64>,
+    /// Pause it as `filesystem` when it has been paused as `frozen` for this long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hibernate_after_ms: Option<u64>,
+    /// Hard limits on what it may use in its whole life.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
 }
 
 impl From<CreateSandbox> for SandboxDraft {
@@ -85,6 +100,12 @@ impl From<CreateSandbox> for SandboxDraft {
             secrets: request.secrets,
             egress: request.egress,
             volumes: request.volumes,
+            idle: IdlePolicy {
+                on_idle: request.on_idle.unwrap_or_default(),
+                freeze_ms: request.idle_freeze_ms,
+                hibernate_after_ms: request.hibernate_after_ms,
+            },
+            budget: request.budget.unwrap_or_default(),
         }
     }
 }
@@ -98,9 +119,18 @@ pub struct Sandbox {
     pub name: Option<String>,
     /// Where it is in its life.
     pub state: SandboxState,
-    /// Why it failed.
+    /// Why it failed, or was paused by Atoll.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// How it is paused, while it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<PauseMode>,
+    /// Since when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_at_ms: Option<u64>,
+    /// Names the boot it is in. Another one means that every process in it was started anew.
+    #[serde(default)]
+    pub boot_id: String,
     /// The image as it was named.
     pub image: String,
     /// Digest of the image's manifest; absent for `host`.
@@ -134,6 +164,18 @@ pub struct Sandbox {
     /// What it may reach.
     #[serde(default)]
     pub egress: EgressPolicy,
+    /// See [`CreateSandbox::on_idle`].
+    #[serde(default)]
+    pub on_idle: OnIdle,
+    /// See [`CreateSandbox::idle_freeze_ms`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_freeze_ms: Option<u64>,
+    /// See [`CreateSandbox::hibernate_after_ms`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hibernate_after_ms: Option<u64>,
+    /// See [`CreateSandbox::budget`].
+    #[serde(default)]
+    pub budget: Budget,
     /// When it was last used.
     pub last_active_at_ms: u64,
     /// Id of the key that made it.
@@ -203,6 +245,20 @@ pub struct UpdateSandbox {
     /// Replaces what it may reach, at once: connections that are no longer allowed are cut.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
+    /// What the end of the idle timeout means.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_idle: Option<OnIdle>,
+    /// Freeze it after this long without use. `null` removes it.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub idle_freeze_ms: Option<Option<u64>>,
+    /// Pause it as `filesystem` when it has been paused as `frozen` for this long. `null` removes it.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub hibernate_after_ms: Option<Option<u64>>,
+    /// Replaces the budget. What was used stays used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
 }
 
 impl From<UpdateSandbox> for SandboxUpdate {
@@ -220,6 +276,12 @@ impl From<UpdateSandbox> for SandboxUpdate {
             secrets: request.secrets,
             egress: request.egress,
             asked_by: None,
+            idle: IdleUpdate {
+                on_idle: request.on_idle,
+                freeze_ms: request.idle_freeze_ms,
+                hibernate_after_ms: request.hibernate_after_ms,
+            },
+            budget: request.budget,
         }
     }
 }

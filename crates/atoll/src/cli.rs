@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use atoll_api::Scope;
+use atoll_core::idle::OnIdle;
 use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::volume::VolumeMountDraft;
@@ -16,17 +17,19 @@ mod pool;
 mod secret;
 mod server;
 mod snapshot;
+mod usage;
 mod volume;
 
+pub(crate) use access::{AccessCommand, LeaseCommand};
 pub(crate) use egress::{EgressArgs, NetCommand, read as read_policy};
 pub(crate) use ingress::{
     Forward, LinkArgs, PortCommand, PortUrlArgs, Reverse, SshArgs, SshKeyCommand, TunnelArgs,
 };
-pub(crate) use access::{AccessCommand, LeaseCommand};
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
 pub(crate) use snapshot::SnapshotCommand;
+pub(crate) use usage::{BudgetArgs, IdleArgs, PauseArgs, ResumeArgs, UsageArgs};
 pub(crate) use volume::{VolumeCommand, parse_mount};
 
 use crate::terminal::DetachKeys;
@@ -101,11 +104,17 @@ pub(crate) enum Command {
     Update(UpdateArgs),
     /// Let a sandbox live for a time from now
     Extend(ExtendArgs),
+    /// Pause sandboxes: they stand still until they are used
+    Pause(PauseArgs),
+    /// Resume paused sandboxes
+    Resume(ResumeArgs),
     /// Show what a sandbox uses
     Metrics(SandboxArg),
     /// What sandboxes do on the network
     #[command(subcommand)]
     Net(NetCommand),
+    /// Show what sandboxes used, also those that are gone
+    Usage(UsageArgs),
     /// Images
     #[command(subcommand)]
     Image(ImageCommand),
@@ -211,9 +220,11 @@ pub(crate) struct SandboxArgs {
     /// Delete it this long after creation, such as 2h
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) ttl: Option<u64>,
-    /// Delete it after this long without use, such as 30m
+    /// Delete it after this long without use, such as 30m; see --on-idle
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) idle_timeout: Option<u64>,
+    #[command(flatten)]
+    pub(crate) idle: IdleArgs,
     #[command(flatten)]
     pub(crate) egress: EgressArgs,
     /// Mount a volume, as VOLUME:/PATH or VOLUME:/PATH:ro (repeatable)
@@ -355,8 +366,9 @@ pub(crate) struct LsArgs {
 }
 
 fn parse_state(text: &str) -> Result<SandboxState, String> {
-    SandboxState::parse(text)
-        .ok_or_else(|| format!("'{text}' is not a state: creating, running, deleting or failed"))
+    SandboxState::parse(text).ok_or_else(|| {
+        format!("'{text}' is not a state: creating, running, pausing, paused, resuming, deleting or failed")
+    })
 }
 
 #[derive(Debug, Args)]
@@ -420,6 +432,17 @@ pub(crate) struct UpdateArgs {
     /// Delete it after this long without use, or 'none'
     #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
     pub(crate) idle_timeout: Option<Lifetime>,
+    /// What happens when the idle timeout ends
+    #[arg(long, value_name = "delete|freeze|hibernate", value_parser = usage::parse_on_idle)]
+    pub(crate) on_idle: Option<OnIdle>,
+    /// Freeze it between commands after this long without use, or 'none'
+    #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
+    pub(crate) idle_freeze: Option<Lifetime>,
+    /// Hibernate it after it has been paused in memory for this long, or 'none'
+    #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
+    pub(crate) hibernate_after: Option<Lifetime>,
+    #[command(flatten)]
+    pub(crate) budget: BudgetArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
     #[command(flatten)]

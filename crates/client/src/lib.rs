@@ -34,6 +34,7 @@ mod sse;
 mod ssh;
 mod system;
 mod templates;
+mod usage;
 mod volumes;
 mod websocket;
 
@@ -48,3 +49,4 @@ pub use resume::ResumePolicy;
 pub use sandboxes::ListSandboxes;
 pub use secrets::ListSecretUses;
 pub use snapshots::ListSnapshots;
+pub use usage::GetUsage;

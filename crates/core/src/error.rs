@@ -90,6 +90,10 @@ codes! {
     SandboxFailed = "sandbox_failed", false;
     /// Somebody else has a lease on the sandbox; the message names the holder.
     SandboxLeased = "sandbox_leased", true;
+    /// This isolation level, or this host, cannot pause in the way that was asked for; the message says what is in the way.
+    PauseUnavailable = "pause_unavailable", false;
+    /// A hard budget of the sandbox is used up; it does nothing more until the budget is raised.
+    BudgetExhausted = "budget_exhausted", false;
     /// The idempotency key was used before with a different request.
     IdempotencyMismatch = "idempotency_mismatch", false;
     /// A limit on how many or how much is reached.

@@ -13,7 +13,9 @@
 //! - [`snapshot`]: what is kept of a sandbox, and its names
 //! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`sharing`]: who may do what with one sandbox, and leases
+//! - [`idle`]: what a sandbox does while nobody uses it
 //! - [`key`]: what an API key may do
+//! - [`usage`]: what was used, and budgets
 //! - [`access`]: how ports and files are reached without an API key
 //! - [`pool`]: which waiting sandbox serves which request, and how many wait
 //! - [`volume`]: storage that outlives sandboxes, and where it is mounted
@@ -23,6 +25,7 @@ pub mod access;
 pub mod error;
 pub mod exec;
 pub mod id;
+pub mod idle;
 pub mod key;
 pub mod limits;
 pub mod network;
@@ -33,6 +36,7 @@ pub mod secret;
 pub mod sharing;
 pub mod snapshot;
 pub mod spec;
+pub mod usage;
 pub mod volume;
 
 pub use error::{Code, Error, Result};

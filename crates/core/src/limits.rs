@@ -162,3 +162,10 @@ pub const VOLUMES_PER_SANDBOX_MAX_COUNT: usize = 16;
 pub const VOLUME_MIN_BYTES: u64 = 32 << 20;
 /// Largest volume, bytes.
 pub const VOLUME_MAX_BYTES: u64 = 16 << 40;
+/// Shortest idle time after which a sandbox may be frozen, milliseconds. Freezing more often would cost more than
+/// it saves.
+pub const IDLE_FREEZE_MIN_MS: u64 = 10;
+/// How long hourly rows of usage are kept, milliseconds: 13 months.
+pub const USAGE_KEPT_MS: u64 = 396 * 24 * 3600 * 1000;
+/// Most rows that one query of usage gives.
+pub const USAGE_ROWS_MAX_COUNT: u32 = 10_000;

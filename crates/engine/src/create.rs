@@ -11,7 +11,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_isolation::{DiskSource, Plan, PlannedVolume, RootFs};
 use atoll_store::SandboxRecord;
 
-use crate::clock::now_ms;
+use crate::clock::{now_ms, random};
 use crate::engine::{Caller, Engine, Inner};
 use crate::sandbox::{self, Origin, SandboxShared};
 
@@ -146,6 +146,10 @@ impl Engine {
             created_ms,
             expires_ms: ttl_ms.map(|ttl| created_ms.saturating_add(ttl)),
             last_active_ms: created_ms,
+            paused: None,
+            paused_ms: None,
+            pauses_ms: 0,
+            boot_id: Inner::new_boot_id()?,
             generation: 1,
         };
         let mut egress = record.spec.egress.clone();
@@ -175,5 +179,30 @@ impl Engine {
             .hint("pull or load exactly that image first")
         })?;
         Ok((RootFs::Layers(image.layers.clone()), Some(digest.clone())))
+    }
+}
+
+impl Inner {
+    /// What a sandbox that was put to disk is started from again.
+    pub(crate) fn plan_of(&self, record: &SandboxRecord) -> Result<Plan> {
+        let root = match &record.image_digest {
+            None => RootFs::Host,
+            Some(digest) => {
+                let image = self.images.resolve(digest).map_err(|error| error.to_core())?;
+                RootFs::Layers(image.layers.clone())
+            }
+        };
+        Ok(Plan {
+            id: record.id.clone(),
+            root,
+            resources: record.spec.resources,
+            hostname: record.name.clone().unwrap_or_else(|| record.id.to_string()),
+            disk: DiskSource::Empty,
+        })
+    }
+
+    /// A name for a boot of a sandbox.
+    pub(crate) fn new_boot_id() -> Result<String> {
+        Ok(format!("{:016x}", random()?))
     }
 }

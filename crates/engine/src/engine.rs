@@ -8,6 +8,7 @@ use atoll_core::id::{ExecId, KeyId, SandboxId};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Caps, IsolationLevel};
+use atoll_core::usage::Usage;
 use atoll_core::{Code, Error, Result};
 use atoll_egress::Gateway;
 use atoll_image::Images;
@@ -29,6 +30,7 @@ use crate::sandbox::SandboxShared;
 use crate::secrets::Secrets;
 use crate::sharing::AccessTable;
 use crate::snapshot::Snapshots;
+use crate::usage;
 use crate::volumes::VolumeTable;
 
 /// What the engine is told at start.
@@ -40,6 +42,9 @@ pub struct Config {
     pub caps: Caps,
     /// Most sandboxes at once, in any state.
     pub sandboxes_max: usize,
+    /// Sandboxes that stand still give memory back when less than so many bytes of the host's are available. 0:
+    /// never.
+    pub reclaim_below_bytes: u64,
     /// Most sandboxes being made at once; more wait. About twice the number of cores.
     pub creates_max: usize,
     /// Whom sandboxes must trust whose connections the gateway looks into.
@@ -77,6 +82,8 @@ pub struct Stats {
     pub sandboxes: BTreeMap<SandboxState, u64>,
     /// Execs that run now.
     pub execs_running: u64,
+    /// What was used and recorded since the start of the server.
+    pub used: Usage,
 }
 
 /// The engine. Clones share it.
@@ -106,6 +113,7 @@ pub(crate) struct Inner {
     /// Cancelled when the server begins to let go of its clients.
     pub(crate) draining: CancellationToken,
     table: Mutex<Table>,
+    used: Mutex<Usage>,
 }
 
 /// Every sandbox of this server, by id and by name. Held only for look-ups, never across an await.
@@ -151,12 +159,14 @@ impl Engine {
                 shutdown: CancellationToken::new(),
                 draining: CancellationToken::new(),
                 table: Mutex::default(),
+                used: Mutex::default(),
             }),
         };
         engine.inner.continue_rotation().await?;
         engine.start_recorder();
         engine.recover().await?;
         engine.recover_volumes().await?;
+        usage::start(&engine.inner);
         pool::start(&engine);
         Ok(engine)
     }
@@ -198,7 +208,7 @@ impl Engine {
     /// Counts of what there is.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let mut stats = Stats::default();
+        let mut stats = Stats { used: *self.inner.used(), ..Stats::default() };
         for sandbox in self.inner.all_sandboxes() {
             *stats.sandboxes.entry(sandbox.record().state).or_default() += 1;
             stats.execs_running += sandbox.live_execs().len() as u64;
@@ -252,6 +262,14 @@ impl Engine {
 }
 
 impl Inner {
+    fn used(&self) -> std::sync::MutexGuard<'_, Usage> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn count_usage(&self, used: &Usage) {
+        self.used().add(used);
+    }
+
     fn table(&self) -> std::sync::MutexGuard<'_, Table> {
         // A panic while holding it would leave two plain maps, usable as they are.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use atoll_core::exec::ExecState;
 use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::limits::{PAGE_DEFAULT_COUNT, PAGE_MAX_COUNT};
-use atoll_core::sandbox::SandboxState;
+use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error, Result};
 use atoll_store::{Cursor, Page, SandboxFilter, SandboxRecord, VisibleTo};
@@ -109,6 +109,28 @@ impl Engine {
     pub async fn update_sandbox(&self, id_or_name: &str, update: SandboxUpdate) -> Result<SandboxRecord> {
         let sandbox = self.inner.sandbox(id_or_name)?;
         sandbox.ask(|reply| Message::Update(update, reply)).await
+    }
+
+    /// Makes a sandbox stand still; returns when it does. One that stands still already, or is on disk, stays so.
+    ///
+    /// # Errors
+    /// [`Code::PauseUnavailable`] with what is in the way, [`Code::InvalidState`], [`Code::SandboxFailed`],
+    /// [`Code::SandboxNotFound`].
+    pub async fn pause_sandbox(&self, id_or_name: &str, mode: PauseMode) -> Result<SandboxRecord> {
+        let sandbox = self.inner.sandbox(id_or_name)?;
+        sandbox.settled().await;
+        sandbox.ask(|reply| Message::Pause(mode, reply)).await
+    }
+
+    /// Lets a paused sandbox go on; returns when it runs. One that runs stays so.
+    ///
+    /// # Errors
+    /// [`Code::BudgetExhausted`], [`Code::InvalidState`], [`Code::SandboxFailed`], [`Code::SandboxNotFound`], or
+    /// what the host refuses: then it stays paused.
+    pub async fn resume_sandbox(&self, id_or_name: &str) -> Result<SandboxRecord> {
+        let sandbox = self.inner.sandbox(id_or_name)?;
+        drop(sandbox.usable().await?);
+        Ok(sandbox.record())
     }
 
     /// Deletes a sandbox with everything in it; returns when nothing is left.

@@ -4,7 +4,10 @@
 //! |---|---|---|
 //! | `creating` | anything | undone: nobody was told that it exists |
 //! | `running` | alive | taken up, with its execs |
-//! | `running` | dead | `failed`, its execs `lost`, its remains removed |
+//! | `running` | stands still | it dozed: thawed and taken up |
+//! | `paused` (frozen) | alive | frozen, if it is not; its guest is not asked |
+//! | `pausing`, `paused` (on disk) | disk, perhaps more | what is more than the disk is ended |
+//! | `running`, `paused` (frozen) | dead | `failed`, its execs `lost`, its remains removed |
 //! | `deleting` | anything | deleted |
 //! | `failed` | anything | its remains removed, the record kept |
 //! | no row | anything | removed: a creation died before its row, or a deletion after it |
@@ -12,7 +15,7 @@
 use std::collections::BTreeSet;
 
 use atoll_core::id::SandboxId;
-use atoll_core::sandbox::SandboxState;
+use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::{Error, Result};
 use atoll_isolation::IsolationError;
 use atoll_store::{SandboxFilter, SandboxRecord};
@@ -72,19 +75,42 @@ impl Engine {
             }
             SandboxState::Deleting => Origin::FinishDelete,
             SandboxState::Failed => Origin::Failed,
-            SandboxState::Running => match inner.driver(record.spec.isolation)?.adopt(&record.id).await {
-                Ok(()) => Origin::Adopt,
-                Err(IsolationError::Gone) => {
-                    record = self.bury(record).await?;
-                    Origin::Failed
+            // `resuming` and the `pausing` of a freeze are not recorded.
+            SandboxState::Pausing | SandboxState::Paused | SandboxState::Resuming
+                if record.paused.is_some_and(|mode| mode != PauseMode::Frozen) =>
+            {
+                Origin::Hibernated
+            }
+            SandboxState::Running | SandboxState::Pausing | SandboxState::Paused | SandboxState::Resuming => {
+                match self.adopt(&record).await {
+                    Ok(origin) => origin,
+                    Err(IsolationError::Gone) => {
+                        record = self.bury(record).await?;
+                        Origin::Failed
+                    }
+                    Err(error) => return Err(isolation_error(&error)),
                 }
-                Err(error) => return Err(isolation_error(&error)),
-            },
+            }
         };
         let shared = SandboxShared::new(record, inner)?;
         inner.enter(&shared, false)?;
         sandbox::spawn(inner, &shared, origin);
         Ok(())
+    }
+
+    /// Finds a live instance, and makes it stand still or go on as its row says.
+    async fn adopt(&self, record: &SandboxRecord) -> Result<Origin, IsolationError> {
+        let Some(driver) = self.inner.drivers.get(&record.spec.isolation) else {
+            let why = format!("this server has no isolation level '{}'", record.spec.isolation);
+            return Err(IsolationError::Unavailable(why));
+        };
+        driver.adopt(&record.id).await?;
+        if record.paused == Some(PauseMode::Frozen) {
+            driver.freeze(&record.id).await?;
+            return Ok(Origin::AdoptFrozen);
+        }
+        driver.thaw(&record.id).await?;
+        Ok(Origin::Adopt)
     }
 
     /// A sandbox that died while the server was away.

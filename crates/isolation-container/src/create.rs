@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use atoll_network::{RESOLVER_ADDRESS, Slot};
 use atoll_isolation::{IsolationError, Plan, PlannedVolume, RootFs};
+use atoll_network::{RESOLVER_ADDRESS, Slot};
 use fail::fail_point;
 use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree};
@@ -60,16 +60,29 @@ impl Inner {
         fail_point!("container::create::cgroups");
         let listener = record.listen()?;
         fail_point!("container::create::socket");
-        let slot = self.claim_slot()?;
-        let launch = self.launch(plan, &userns, &disk, membership, listener, slot.netns)?;
-        let child = spawn::spawn(&launch)?;
-        // First of all, so that destroying takes its exit status whatever happens next.
-        self.live.insert(&plan.id, Instance::new(child.pidfd, Some(disk), Some(slot.gate)));
+        let pid = self.start(plan, &userns, disk, membership, listener)?;
         fail_point!("container::create::process");
-        let process = Process::read(child.pid).step("read the start time of a process")?;
+        let process = Process::read(pid).step("read the start time of a process")?;
         record.write_process(process)?;
         fail_point!("container::create::record");
         Ok(())
+    }
+
+    /// Starts the first process and enters it among the living; gives its pid.
+    pub(crate) fn start(
+        &self,
+        plan: &Plan,
+        userns: &UserNamespace,
+        disk: Disk,
+        membership: Membership,
+        listener: OwnedFd,
+    ) -> Result<i32, IsolationError> {
+        let slot = self.claim_slot()?;
+        let launch = self.launch(plan, userns, &disk, membership, listener, slot.netns)?;
+        let child = spawn::spawn(&launch)?;
+        // First of all, so that destroying takes its exit status whatever happens next.
+        self.live.insert(&plan.id, Instance::new(child.pidfd, Some(disk), Some(slot.gate)));
+        Ok(child.pid)
     }
 
     fn claim_slot(&self) -> Result<Slot, IsolationError> {
@@ -166,7 +179,7 @@ impl Inner {
     }
 }
 
-fn check(plan: &Plan) -> Result<(), IsolationError> {
+pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
     check_hostname(&plan.hostname)?;
     match &plan.root {
         RootFs::Layers(layers) if layers.is_empty() || layers.len() > LAYERS_MAX_COUNT => {

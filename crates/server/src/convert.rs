@@ -3,10 +3,11 @@
 use atoll_api as api;
 use atoll_core::id::SnapshotId;
 use atoll_core::key::Scope;
+use atoll_core::sandbox::SandboxState;
 use atoll_core::sharing::Lease;
 use atoll_core::snapshot::Purpose;
 use atoll_engine::{
-    AccessView, ExecView, PoolName, PoolOrigin, PoolView, PoolsView, SandboxMetrics, VolumeFile,
+    AccessView, ExecView, PoolName, PoolOrigin, PoolView, PoolsView, SandboxMetrics, UsageItem, VolumeFile,
     VolumeFileKind, VolumeView,
 };
 use atoll_guest_protocol::messages;
@@ -19,11 +20,16 @@ const NANOS_PER_MS: i64 = 1_000_000;
 
 pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
     let spec = record.spec;
+    let stands =
+        matches!(record.state, SandboxState::Pausing | SandboxState::Paused | SandboxState::Resuming);
     api::Sandbox {
         id: record.id.into(),
         name: record.name,
         state: record.state,
         reason: record.reason,
+        paused: record.paused.filter(|_| stands),
+        paused_at_ms: record.paused_ms.filter(|_| stands),
+        boot_id: record.boot_id,
         image: spec.image,
         image_digest: record.image_digest,
         template: spec.template,
@@ -39,6 +45,10 @@ pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
         expires_at_ms: record.expires_ms,
         idle_timeout_ms: spec.idle_timeout_ms,
         egress: spec.egress,
+        on_idle: spec.idle.on_idle,
+        idle_freeze_ms: spec.idle.freeze_ms,
+        hibernate_after_ms: spec.idle.hibernate_after_ms,
+        budget: spec.budget,
         last_active_at_ms: record.last_active_ms,
         volumes: spec.volumes,
         owner: record.owner.map(Into::into),
@@ -58,6 +68,7 @@ pub(crate) fn exec(view: ExecView) -> api::Exec {
         tty: record.spec.tty.is_some(),
         exit: record.exit,
         output_bytes: extent.end,
+        cpu_us: record.cpu_us,
         output_first: extent.first,
         created_at_ms: record.created_ms,
         ended_at_ms: record.ended_ms,
@@ -328,6 +339,15 @@ pub(crate) fn secret_use(record: SecretUse) -> api::SecretUse {
         method: record.method,
         path: record.path,
         rule: record.rule,
+    }
+}
+
+pub(crate) fn usage(item: UsageItem) -> api::UsageItem {
+    api::UsageItem {
+        sandbox: item.sandbox.map(Into::into),
+        key: item.key.map(Into::into),
+        hour_at_ms: item.hour_ms,
+        used: item.used,
     }
 }
 

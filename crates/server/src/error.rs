@@ -119,7 +119,9 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::UserNotFound
         | Code::IsolationUnavailable
         | Code::LimitUnenforceable
+        | Code::PauseUnavailable
         | Code::PoolTooLarge => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::BudgetExhausted => StatusCode::PAYMENT_REQUIRED,
         Code::LimitExceeded => StatusCode::TOO_MANY_REQUESTS,
         Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         Code::DigestMismatch

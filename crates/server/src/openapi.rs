@@ -37,6 +37,7 @@ use crate::routes;
         (name = "images", description = "OCI images and where they come from"),
         (name = "secrets", description = "Values that sandboxes use and never see"),
         (name = "keys", description = "API keys"),
+        (name = "usage", description = "What was used"),
         (name = "system", description = "The server itself"),
     )
 )]

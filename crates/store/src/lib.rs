@@ -37,6 +37,7 @@ mod ssh_keys;
 mod store;
 mod templates;
 mod url;
+mod usage;
 mod volumes;
 mod writer;
 
@@ -53,3 +54,4 @@ pub use secrets::{SealedAt, SealedValue, SecretRecord, SecretUse, SecretVersion}
 pub use snapshots::SnapshotOutcome;
 pub use store::Store;
 pub use url::{InvalidUrl, StoreUrl};
+pub use usage::{UsageFilter, UsageMark, UsageRow};

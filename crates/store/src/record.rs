@@ -8,7 +8,7 @@ use atoll_core::access::Target;
 use atoll_core::exec::{ExecState, Exit};
 use atoll_core::id::{AccessId, ExecId, KeyId, SandboxId, SnapshotId, SshKeyId, TemplateId, VolumeId};
 use atoll_core::pool::PoolSpec;
-use atoll_core::sandbox::SandboxState;
+use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::sharing::Visibility;
 use atoll_core::snapshot::{CopyMethod, Manifest, Purpose, Reference, SnapshotState};
 use atoll_core::spec::{ExecSpec, SandboxSpec, TemplateSpec};
@@ -41,6 +41,14 @@ pub struct SandboxRecord {
     pub expires_ms: Option<u64>,
     /// When it was last used, as far as was recorded: with each change of the record.
     pub last_active_ms: u64,
+    /// How it is paused, while it is.
+    pub paused: Option<PauseMode>,
+    /// Since when.
+    pub paused_ms: Option<u64>,
+    /// How long it was paused before, all pauses that ended together, milliseconds.
+    pub pauses_ms: u64,
+    /// Names the boot it is in: another one means that every process has been started anew.
+    pub boot_id: String,
     /// Counts changes; 1 when inserted. What was read must still be there to be changed.
     pub generation: i64,
 }
@@ -66,6 +74,10 @@ pub struct ExecRecord {
     pub exit: Option<Exit>,
     /// How much it wrote, once it has ended.
     pub output_bytes: u64,
+    /// CPU time of its processes as the guest reports it, once it has ended, microseconds.
+    pub cpu_us: u64,
+    /// [`SandboxRecord::pauses_ms`] when it began.
+    pub pauses_before_ms: u64,
     /// The API key that started it.
     pub started_by: Option<KeyId>,
     /// When it was asked for.

@@ -61,10 +61,9 @@ pub(crate) struct ServeArgs {
     /// [default: DIR/vault.key]
     #[arg(long, value_name = "COMMAND")]
     pub(crate) vault_key_command: Option<String>,
-    /// Largest size of the pool for disks and snapshots, where the data directory's file system cannot clone
-    /// files [default: what is free on it]
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-    pub(crate) storage_size: Option<u64>,
+    /// Take memory from frozen sandboxes when less than this is available on the host; 0 for never
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "1GiB")]
+    pub(crate) reclaim_below: u64,
     /// Keep sandboxes of this image running before anybody asks, as IMAGE=COUNT or IMAGE=MIN..MAX (repeatable)
     #[arg(long, value_name = "IMAGE=COUNT", value_parser = parse_image_pool)]
     pub(crate) pool: Vec<(String, PoolSpec)>,

@@ -19,6 +19,7 @@ mod ssh;
 mod system;
 mod template;
 mod tunnel;
+mod usage;
 mod volume;
 
 use std::io::Write as _;
@@ -55,7 +56,7 @@ pub(crate) fn main(cli: Cli) -> ExitCode {
 }
 
 /// Arguments that make no sense, or a wish for help. Asked for JSON, an error is JSON here too.
-pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+pub(crate) fn misused(error: &clap::Error) -> ExitCode {
     let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
     if json && error.use_stderr() {
         let text = error.render().to_string();
@@ -112,6 +113,9 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Extend(args) => sandbox::extend(client, printer, args).await,
         Command::Metrics(args) => sandbox::metrics(client, printer, &args).await,
         Command::Net(command) => net::net(client, printer, command).await,
+        Command::Pause(args) => usage::pause(client, printer, args).await,
+        Command::Resume(args) => usage::resume(client, printer, args).await,
+        Command::Usage(args) => usage::usage(client, printer, args).await,
         Command::Image(command) => image::image(client, printer, command).await,
         Command::Registry(command) => registry::registry(client, printer, command).await,
         Command::Template(command) => template::template(client, printer, command).await,

@@ -39,6 +39,10 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         idle_timeout_ms: args.idle_timeout,
         secrets: std::collections::BTreeMap::new(),
         egress: args.egress.policy()?,
+        on_idle: args.idle.on_idle,
+        idle_freeze_ms: args.idle.idle_freeze,
+        hibernate_after_ms: args.idle.hibernate_after,
+        budget: args.idle.budget.budget(),
         ..CreateSandbox::default()
     })
 }
@@ -73,7 +77,7 @@ pub(super) async fn ls(client: &Client, printer: Printer, args: LsArgs) -> Resul
     };
     let mut items = all(client, list).await?;
     if args.state.is_none() && !args.all {
-        items.retain(|sandbox| matches!(sandbox.state, SandboxState::Creating | SandboxState::Running));
+        items.retain(|sandbox| !matches!(sandbox.state, SandboxState::Deleting | SandboxState::Failed));
     }
     let list = SandboxList { items, next_cursor: None };
     printer
@@ -85,7 +89,10 @@ fn row(sandbox: &Sandbox) -> [String; 6] {
         sandbox.id.clone(),
         sandbox.name.clone().unwrap_or_default(),
         sandbox.image.clone(),
-        sandbox.state.to_string(),
+        match sandbox.paused {
+            Some(mode) => format!("{} ({mode})", sandbox.state),
+            None => sandbox.state.to_string(),
+        },
         age(sandbox.created_at_ms),
         until(sandbox.expires_at_ms),
     ]
@@ -150,11 +157,15 @@ pub(super) async fn update(client: &Client, printer: Printer, args: UpdateArgs) 
         resources: limits(&args.limits, None),
         secrets: std::collections::BTreeMap::new(),
         egress: args.egress.policy()?,
+        on_idle: args.on_idle,
+        idle_freeze_ms: args.idle_freeze.map(|lifetime| lifetime.0),
+        hibernate_after_ms: args.hibernate_after.map(|lifetime| lifetime.0),
+        budget: args.budget.budget(),
         ..UpdateSandbox::default()
     };
     if update == UpdateSandbox::default() {
         return Err(Failure::Usage(
-            "nothing to change: give --name, --env, --label, --ttl, --idle-timeout, a limit or a network policy"
+            "nothing to change: give --name, --env, --label, --ttl, --idle-timeout, --on-idle, a budget, a limit or a network policy"
                 .into(),
         ));
     }

@@ -62,6 +62,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         upstream_ca: upstream_ca(&args)?,
         visibility: args.visibility,
         storage: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
+        reclaim_below_bytes: args.reclaim_below,
     };
     let daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
     let key = daemon.first_key(args.new_key).await?;

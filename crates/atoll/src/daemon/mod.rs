@@ -40,6 +40,8 @@ pub(crate) use telemetry::Telemetry;
 
 /// Network namespaces, disks and user namespaces that are kept ready.
 const READY_COUNT: usize = 8;
+/// Available memory of the host below which frozen sandboxes give theirs back, bytes.
+const RECLAIM_BELOW_BYTES: u64 = 1 << 30;
 
 /// How much a server keeps ready and allows, and what it lets sandboxes reach.
 #[derive(Debug, Clone)]
@@ -47,6 +49,10 @@ pub(crate) struct Limits {
     pub(crate) egress: EgressConfig,
     pub(crate) sandboxes_max: usize,
     pub(crate) ready: usize,
+    /// Frozen sandboxes give memory back when less is available on the host, bytes.
+    pub(crate) reclaim_below_bytes: u64,
+    /// Size of the storage pool, where one is needed.
+    pub(crate) storage: PoolSize,
     pub(crate) pools: Vec<(String, PoolSpec)>,
     /// Memory that pools may take, bytes; none without.
     pub(crate) pool_memory: u64,
@@ -65,6 +71,7 @@ impl Default for Limits {
             egress: EgressConfig::default(),
             sandboxes_max: 2000,
             ready: READY_COUNT,
+            reclaim_below_bytes: RECLAIM_BELOW_BYTES,
             storage: PoolSize::Host,
             pools: Vec::new(),
             pool_memory: 0,
@@ -185,6 +192,7 @@ impl Daemon {
             creates_max: 2 * cores,
             visibility: limits.visibility,
             volumes: Some(volumes),
+            reclaim_below_bytes: limits.reclaim_below_bytes,
             pools: PoolConfig {
                 memory_bytes: limits.pool_memory,
                 fillers: cores,

@@ -8,6 +8,7 @@ use super::check;
 use super::template::TemplateSpec;
 use crate::error::{Code, Error, Result};
 use crate::id::{KeyId, SnapshotId};
+use crate::idle::{IdlePolicy, IdleUpdate};
 use crate::limits::{
     CPU_MAX_MILLIS, CPU_MIN_MILLIS, DISK_MAX_BYTES, DISK_MIN_BYTES, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES,
     PIDS_MAX, PIDS_MIN, SECRETS_PRIVATE_MAX_COUNT,
@@ -15,6 +16,7 @@ use crate::limits::{
 use crate::policy::EgressPolicy;
 use crate::secret::Secret;
 use crate::snapshot::Manifest;
+use crate::usage::Budget;
 use crate::volume::{VolumeMount, VolumeMountDraft, check_mounts};
 
 /// How strongly a sandbox is cut off. Recorded with the sandbox and never silently downgraded.
@@ -176,6 +178,10 @@ pub struct SandboxDraft {
     pub egress: Option<EgressPolicy>,
     /// Volumes to mount.
     pub volumes: Vec<VolumeMountDraft>,
+    /// What it does while nobody uses it.
+    pub idle: IdlePolicy,
+    /// Hard limits on what it may use.
+    pub budget: Budget,
 }
 
 /// What will be made, complete. Kept by the store.
@@ -207,6 +213,12 @@ pub struct SandboxSpec {
     /// Volumes that are mounted in it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeMount>,
+    /// What it does while nobody uses it.
+    #[serde(default)]
+    pub idle: IdlePolicy,
+    /// Hard limits on what it may use.
+    #[serde(default)]
+    pub budget: Budget,
 }
 
 /// What a sandbox is built on.
@@ -301,7 +313,10 @@ impl SandboxDraft {
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;
         }
-        check_mounts(&self.volumes)
+        check_mounts(&self.volumes)?;
+        self.idle.validate()?;
+        self.budget.validate()?;
+        Ok(())
     }
 
     /// The image this draft means, given its template.
@@ -379,6 +394,8 @@ impl SandboxSpec {
                 .unwrap_or_default(),
             // Found by whoever knows the volumes.
             volumes: Vec::new(),
+            idle: draft.idle,
+            budget: draft.budget,
         })
     }
 }
@@ -429,6 +446,10 @@ pub struct SandboxUpdate {
     pub asked_by: Option<KeyId>,
     /// Replaces what it may reach. Connections that are no longer allowed are cut.
     pub egress: Option<EgressPolicy>,
+    /// Changes of what it does while nobody uses it.
+    pub idle: IdleUpdate,
+    /// Replaces the budget. What was used stays used.
+    pub budget: Option<Budget>,
 }
 
 impl SandboxUpdate {
@@ -458,6 +479,9 @@ impl SandboxUpdate {
         secrets(&self.secrets)?;
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;
+        }
+        if let Some(budget) = &self.budget {
+            budget.validate()?;
         }
         let resources = self.resources.over(current);
         resources.validate(caps)?;

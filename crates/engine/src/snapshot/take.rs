@@ -56,9 +56,12 @@ impl Engine {
         }
         order.validate()?;
         let sandbox = self.inner.sandbox(sandbox)?;
-        sandbox.usable().await?;
+        let using = sandbox.usable().await?;
         let (engine, caller) = (self.clone(), caller.clone());
-        let taking = async move { engine.take_snapshot(&sandbox, order, &caller).await };
+        let taking = async move {
+            let _using = using;
+            engine.take_snapshot(&sandbox, order, &caller).await
+        };
         let taken = self.inner.tracker.spawn(taking).await;
         taken.unwrap_or_else(|_panicked| Err(Error::new(Code::Internal, "taking the snapshot broke off")))
     }

@@ -32,6 +32,7 @@ pub(crate) struct World {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) images: Images,
     pub(crate) sandboxes_max: usize,
+    pub(crate) reclaim_below_bytes: u64,
     pub(crate) pools: PoolConfig,
     pub(crate) visibility: Visibility,
     runtime: Runtime,
@@ -46,6 +47,7 @@ impl World {
             images: Images::open(&dir.path().join("images")).unwrap(),
             dir,
             sandboxes_max: 100,
+            reclaim_below_bytes: 0,
             pools: PoolConfig::default(),
             visibility: Visibility::default(),
             runtime,
@@ -83,6 +85,7 @@ impl World {
             volumes: None,
             creates_max: 4,
             trust: Trust::default(),
+            reclaim_below_bytes: self.reclaim_below_bytes,
             pools: self.pools.clone(),
             egress: EgressConfig::default(),
         };
@@ -330,6 +333,10 @@ pub(crate) fn row(n: u64, state: SandboxState) -> SandboxRecord {
         created_ms: n,
         expires_ms: None,
         last_active_ms: n,
+        paused: None,
+        paused_ms: None,
+        pauses_ms: 0,
+        boot_id: String::new(),
         generation: 1,
     }
 }
@@ -346,6 +353,8 @@ pub(crate) fn exec_row(sandbox: &SandboxRecord, n: u64) -> ExecRecord {
         pid: None,
         exit: None,
         output_bytes: 0,
+        cpu_us: 0,
+        pauses_before_ms: 0,
         started_by: None,
         created_ms: n,
         ended_ms: None,

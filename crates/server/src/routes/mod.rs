@@ -12,6 +12,7 @@ mod keys;
 mod load;
 mod network;
 mod output;
+mod pause;
 mod pools;
 mod pull;
 mod registries;
@@ -25,6 +26,7 @@ mod system;
 mod templates;
 mod tunnel;
 mod upload;
+mod usage;
 mod volumes;
 mod watch;
 
@@ -52,6 +54,9 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(sandboxes::get_sandbox, sandboxes::update_sandbox, sandboxes::delete_sandbox))
         .routes(routes!(sandboxes::get_metrics))
         .routes(routes!(network::get_network))
+        .routes(routes!(pause::pause_sandbox))
+        .routes(routes!(pause::resume_sandbox))
+        .routes(routes!(usage::get_usage))
         .routes(routes!(access::list_ports))
         .routes(routes!(access::create_access, access::list_accesses))
         .routes(routes!(access::revoke_access))

@@ -67,6 +67,7 @@ impl Harness {
             volumes: None,
             creates_max: 4,
             trust: Trust::default(),
+            reclaim_below_bytes: 0,
             pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, images: Vec::new() },
             egress: EgressConfig::default(),
         };

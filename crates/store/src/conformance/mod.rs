@@ -12,6 +12,7 @@ mod others;
 mod sandboxes;
 mod secrets;
 mod snapshots;
+mod usage;
 
 use std::collections::BTreeMap;
 
@@ -65,6 +66,8 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         secrets::uses,
         others::access,
         others::volumes,
+        usage::usage_adds_up,
+        usage::pauses,
         ingress::accesses,
         ingress::ssh_keys,
         others::pools,
@@ -93,6 +96,10 @@ pub fn sandbox(ms: u64, n: u64) -> SandboxRecord {
         created_ms: ms,
         expires_ms: None,
         last_active_ms: ms,
+        paused: None,
+        paused_ms: None,
+        pauses_ms: 0,
+        boot_id: "boot".to_owned(),
         generation: 1,
     }
 }
@@ -111,6 +118,8 @@ pub fn exec(sandbox: &SandboxRecord, ms: u64, n: u64) -> ExecRecord {
         pid: None,
         exit: None,
         output_bytes: 0,
+        cpu_us: 0,
+        pauses_before_ms: 0,
         started_by: None,
         created_ms: ms,
         ended_ms: None,
