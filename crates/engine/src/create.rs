@@ -198,6 +198,7 @@ impl Inner {
             resources: record.spec.resources,
             hostname: record.name.clone().unwrap_or_else(|| record.id.to_string()),
             disk: DiskSource::Empty,
+            volumes: record.spec.volumes.iter().map(planned).collect(),
         })
     }
 

@@ -51,8 +51,6 @@ pub(crate) struct Limits {
     pub(crate) ready: usize,
     /// Frozen sandboxes give memory back when less is available on the host, bytes.
     pub(crate) reclaim_below_bytes: u64,
-    /// Size of the storage pool, where one is needed.
-    pub(crate) storage: PoolSize,
     pub(crate) pools: Vec<(String, PoolSpec)>,
     /// Memory that pools may take, bytes; none without.
     pub(crate) pool_memory: u64,

@@ -155,11 +155,6 @@ impl FakeHost {
         self.lock().instances.get(id).is_some_and(|instance| instance.hibernated)
     }
 
-    /// The next `times` snapshots fail and leave an artifact behind all the same.
-    pub fn fail_snapshot(&self, times: u32) {
-        self.lock().failing_snapshots = times;
-    }
-
     /// The next `times` changes of a host name fail.
     pub fn fail_rename(&self, times: u32) {
         self.lock().failing_renames = times;
