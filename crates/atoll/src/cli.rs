@@ -15,7 +15,7 @@ mod snapshot;
 pub(crate) use egress::EgressArgs;
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
-pub(crate) use snapshot::SnapshotCommand;
+pub(crate) use snapshot::{CheckpointArgs, CheckpointsArgs, ForkArgs, SnapshotCommand};
 
 use crate::terminal::DetachKeys;
 use crate::units::{parse_bytes, parse_cpu_millis, parse_duration_ms, parse_pair};
@@ -91,6 +91,12 @@ pub(crate) enum Command {
     Extend(ExtendArgs),
     /// Show what a sandbox uses
     Metrics(SandboxArg),
+    /// Take a checkpoint of a sandbox: a snapshot that belongs to it
+    Checkpoint(CheckpointArgs),
+    /// List the checkpoints of a sandbox
+    Checkpoints(CheckpointsArgs),
+    /// Make sandboxes that go on from where one is
+    Fork(ForkArgs),
     /// Images
     #[command(subcommand)]
     Image(ImageCommand),

@@ -192,7 +192,7 @@ impl Client {
         serde_json::from_slice(&body).map_err(|error| ClientError::Protocol(error.to_string()))
     }
 
-    async fn download(&self, request: reqwest::RequestBuilder) -> Result<Download> {
+    pub(crate) async fn download(&self, request: reqwest::RequestBuilder) -> Result<Download> {
         let response = self.open(request).await?;
         let length = response.content_length();
         let client = self.clone();

@@ -26,8 +26,13 @@ pub const ALL: &[&str] = &[
     "engine.snapshot.finished",
     "engine.snapshot.marked",
     "engine.snapshot.removed",
+    "engine.fork.taken",
+    "engine.fork.made",
+    "engine.import.journalled",
+    "engine.import.filled",
     "engine.delete.marked",
     "engine.delete.destroyed",
+    "engine.delete.checkpoints_removed",
     "engine.delete.logs_removed",
     "engine.delete.unrecorded",
 ];

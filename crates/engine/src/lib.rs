@@ -44,4 +44,4 @@ pub use log::{Extent, Piece, READ_MAX_BYTES};
 pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView};
 pub use query::{ExecQuery, SandboxQuery};
 pub use sandbox::{GuestLease, SandboxMetrics};
-pub use snapshot::{RemovedSnapshot, SnapshotOrder, SnapshotQuery};
+pub use snapshot::{Export, ForkOrder, RemovedSnapshot, SnapshotOrder, SnapshotQuery};

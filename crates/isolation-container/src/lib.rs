@@ -372,13 +372,9 @@ impl Isolation for ContainerIsolation {
         self.blocking(|inner| inner.storage.artifacts()).await
     }
 
-    async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+    async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
         let artifact = artifact.clone();
-        self.blocking(move |inner| {
-            inner.storage.settle_artifact(&artifact)?;
-            inner.storage.artifact_usage(&artifact)
-        })
-        .await
+        self.blocking(move |inner| inner.seal(&artifact)).await
     }
 
     async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {
@@ -394,6 +390,15 @@ impl Isolation for ContainerIsolation {
         self.blocking(move |inner| {
             inner.storage.check_room()?;
             inner.storage.make_artifact_disk(&artifact, bytes)
+        })
+        .await
+    }
+
+    async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| {
+            template::check(&inner.storage.artifact_disk(&artifact)?)?;
+            inner.storage.settle_artifact(&artifact)
         })
         .await
     }

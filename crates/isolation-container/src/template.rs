@@ -142,6 +142,33 @@ pub(crate) fn grow(image: &Path) -> Result<(), IsolationError> {
     run(Command::new(program("resize2fs")?).arg("-f").arg(image), "grow the file system of a disk")
 }
 
+/// Tidies a file system that was copied while in use: what was unlinked but open is freed, and it is marked as
+/// sound.
+pub(crate) fn tidy(image: &Path) -> Result<(), IsolationError> {
+    let output = Command::new(program("e2fsck")?).args(["-f", "-y"]).arg(image).env_clear().output();
+    let output = output.step("run e2fsck")?;
+    // 1: something was put in order.
+    if matches!(output.status.code(), Some(0 | 1)) {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(failed("tidy the disk of a snapshot".to_owned(), std::io::Error::other(said)))
+}
+
+/// Checks a file system that came from elsewhere before the kernel is made to read it: nothing in it may be
+/// out of order, and it must have the directories of a disk.
+pub(crate) fn check(image: &Path) -> Result<(), IsolationError> {
+    let output = Command::new(program("e2fsck")?).args(["-f", "-n"]).arg(image).env_clear().output();
+    let output = output.step("run e2fsck")?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    let said = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    tracing::info!(said, "a disk that came from elsewhere is refused");
+    Err(IsolationError::BadArtifact("its disk holds no sound ext4 file system".to_owned()))
+}
+
 fn make_file_system(dir: &Path, bytes: u64) -> Result<Vec<(u64, Vec<u8>)>, IsolationError> {
     let content = dir.join("content");
     for name in ["upper", "work"] {

@@ -145,6 +145,9 @@ pub enum IsolationError {
     /// There is no artifact of this id.
     #[error("there is no such artifact")]
     NoArtifact,
+    /// What an artifact holds cannot be used; the text says why.
+    #[error("{0}")]
+    BadArtifact(String),
     /// This host cannot run this level at all.
     #[error("{0}")]
     Unavailable(String),
@@ -261,11 +264,12 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// [`IsolationError::Kernel`].
     async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError>;
 
-    /// Puts an artifact on the host's disk for good, and measures it.
+    /// Makes the disk of a fresh artifact final, so that it never changes again: what was open when it was taken
+    /// is closed in it, and it is on the host's disk for good. Instances can be made from it meanwhile.
     ///
     /// # Errors
     /// [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
-    async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError>;
+    async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError>;
 
     /// The disk of an artifact, for reading: a sparse file.
     ///
@@ -278,6 +282,13 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`IsolationError::HostFull`], [`IsolationError::Kernel`].
     async fn write_artifact(&self, artifact: &SnapshotId, bytes: u64) -> Result<File, IsolationError>;
+
+    /// Checks the disk of an artifact that came from elsewhere, so that it can do no harm to this host, and puts
+    /// it on the host's disk for good, unchanged.
+    ///
+    /// # Errors
+    /// [`IsolationError::BadArtifact`], [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
+    async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError>;
 
     /// Removes whatever exists of an artifact. Succeeds when there is nothing. Instances made from it have their
     /// own disk.

@@ -1,5 +1,6 @@
 //! The commands, by noun, and what is around every one of them: runtime, connection, exit code.
 
+mod checkpoint;
 mod copy;
 mod doctor;
 mod exec;
@@ -107,6 +108,9 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Image(command) => image::image(client, printer, command).await,
         Command::Registry(command) => registry::registry(client, printer, command).await,
         Command::Template(command) => template::template(client, printer, command).await,
+        Command::Checkpoint(args) => checkpoint::create(client, printer, args).await,
+        Command::Checkpoints(args) => checkpoint::list(client, printer, args).await,
+        Command::Fork(args) => checkpoint::fork(client, printer, args).await,
         Command::Snapshot(command) => snapshot::snapshot(client, printer, command).await,
         Command::Pool(command) => pool::pool(client, printer, command).await,
         Command::Key(command) => key::key(client, printer, command).await,

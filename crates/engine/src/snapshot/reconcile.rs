@@ -6,7 +6,7 @@
 //! | `ready` | there | kept; its digest is made if it has none |
 //! | `ready` | nothing | kept, and reported: using it says that its data is gone |
 //! | `deleting` | anything | removed |
-//! | `ready`, a checkpoint without its sandbox | anything | removed |
+//! | `ready`, a checkpoint without its sandbox, or held by a fork | anything | removed |
 //! | no row | anything | removed |
 
 use std::collections::BTreeSet;
@@ -45,7 +45,8 @@ impl Engine {
             known.insert(record.id.clone());
             let orphan = matches!(record.purpose, Purpose::Checkpoint(_))
                 && record.sandbox.as_ref().is_none_or(|sandbox| !sandboxes.contains(sandbox));
-            if record.state != SnapshotState::Ready || orphan {
+            let of_fork = record.purpose == Purpose::Held(super::fork::HOLDER.to_owned());
+            if record.state != SnapshotState::Ready || orphan || of_fork {
                 tracing::info!(snapshot = %record.id, "removing a snapshot that was not finished or is not needed");
                 if let Err(error) = self.remove_snapshot(&record).await {
                     tracing::error!(snapshot = %record.id, %error, "it could not be removed");

@@ -92,6 +92,11 @@ impl Engine {
             tags: order.tags,
         };
         let ready = self.finish_snapshot(record, &outcome).await?;
+        if matches!(ready.purpose, Purpose::Checkpoint(_)) && sandbox.dead.is_cancelled() {
+            // Whoever takes the sandbox apart may have looked for its checkpoints before.
+            self.delete_unused_snapshot(&ready).await?;
+            return Err(Error::new(Code::SandboxFailed, "the sandbox died"));
+        }
         fail::fail_point!("engine.snapshot.finished");
         inner.tracker.spawn(super::digest::digest_later(self.clone(), ready.id.clone()));
         Ok(ready)

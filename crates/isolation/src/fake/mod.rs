@@ -375,8 +375,8 @@ impl Isolation for FakeIsolation {
         Ok(self.host.count("artifacts").artifacts.keys().cloned().collect())
     }
 
-    async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
-        let state = self.host.count("settle_artifact");
+    async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let state = self.host.count("seal_artifact");
         let found = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
         found.usage().map_err(|source| kernel("measure a snapshot", source))
     }
@@ -392,6 +392,13 @@ impl Isolation for FakeIsolation {
         let disk = made.open().map_err(|source| kernel("write a snapshot", source))?;
         self.host.count("write_artifact").artifacts.insert(artifact.clone(), made);
         Ok(disk)
+    }
+
+    async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let state = self.host.count("check_artifact");
+        let found = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
+        found.files().map_err(|error| IsolationError::BadArtifact(error.to_string()))?;
+        found.usage().map_err(|source| kernel("measure a snapshot", source))
     }
 
     async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError> {

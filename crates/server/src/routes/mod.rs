@@ -2,6 +2,7 @@
 
 mod archive;
 mod attach;
+mod checkpoints;
 mod events;
 mod execs;
 mod files;
@@ -14,6 +15,7 @@ mod pools;
 mod pull;
 mod registries;
 mod sandboxes;
+mod snapshot_files;
 mod snapshots;
 mod stdin;
 mod system;
@@ -63,6 +65,11 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(snapshots::list_snapshots))
         .routes(routes!(snapshots::get_snapshot, snapshots::delete_snapshot))
         .routes(routes!(snapshots::tag_snapshot))
+        .routes(routes!(snapshot_files::import_snapshot))
+        .routes(routes!(snapshot_files::export_snapshot))
+        .routes(routes!(checkpoints::create_checkpoint, checkpoints::list_checkpoints))
+        .routes(routes!(checkpoints::delete_checkpoint))
+        .routes(routes!(checkpoints::fork_sandbox))
         .routes(routes!(templates::create_template, templates::list_templates))
         .routes(routes!(templates::get_template, templates::delete_template))
         .routes(routes!(pools::list_pools, pools::put_pool, pools::delete_pool))

@@ -1,0 +1,66 @@
+//! Checkpoints and forks.
+
+use atoll_api::{CreateCheckpoint, ForkSandbox, Snapshot};
+use atoll_client::{Client, ClientError};
+
+use crate::cli::{CheckpointArgs, CheckpointsArgs, ForkArgs};
+use crate::failure::{Failure, Result};
+use crate::output::{Printer, age, table};
+use crate::units::format_bytes;
+
+/// `atoll checkpoint`: prints the number.
+pub(super) async fn create(client: &Client, printer: Printer, args: CheckpointArgs) -> Result<()> {
+    let create = CreateCheckpoint { comment: args.comment };
+    let made = client.create_checkpoint(&args.sandbox, &create).await?;
+    printer.result(&made, || number(&made))
+}
+
+/// `atoll checkpoints`
+pub(super) async fn list(client: &Client, printer: Printer, args: CheckpointsArgs) -> Result<()> {
+    if !args.rm.is_empty() {
+        for number in &args.rm {
+            client.delete_checkpoint(&args.sandbox, *number).await?;
+        }
+        return Ok(());
+    }
+    let list = client.list_checkpoints(&args.sandbox).await?;
+    printer.result(&list, || table(["NUMBER", "AGE", "SIZE", "COMMENT"], list.items.iter().map(row)))
+}
+
+fn number(checkpoint: &Snapshot) -> String {
+    checkpoint.checkpoint.map(|number| number.to_string()).unwrap_or_default()
+}
+
+fn row(checkpoint: &Snapshot) -> [String; 4] {
+    [
+        number(checkpoint),
+        age(checkpoint.created_at_ms),
+        format_bytes(checkpoint.stored_bytes),
+        checkpoint.comment.clone().unwrap_or_default(),
+    ]
+}
+
+/// `atoll fork`: prints the ids; goes on after a failure and reports the first.
+pub(super) async fn fork(client: &Client, printer: Printer, args: ForkArgs) -> Result<()> {
+    let fork = ForkSandbox {
+        count: args.count,
+        at: args.at,
+        name: args.name,
+        labels: args.label.into_iter().collect(),
+        env: args.env.into_iter().collect(),
+        ttl_ms: args.ttl,
+    };
+    let forked = client.fork_sandbox(&args.sandbox, &fork).await?;
+    let ids = forked.results.iter().filter_map(|result| result.sandbox.as_ref()).map(|made| made.id.clone());
+    let ids: Vec<_> = ids.collect();
+    printer.result(&forked, || ids.join("\n"))?;
+    let mut failed = None;
+    for error in forked.results.into_iter().filter_map(|result| result.error) {
+        let request_id = error.request_id.clone();
+        let failure = Failure::from(ClientError::Api { error: error.into(), request_id });
+        if let Some(earlier) = failed.replace(failure) {
+            printer.failure(&earlier);
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}

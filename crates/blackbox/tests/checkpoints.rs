@@ -1,0 +1,188 @@
+//! Checkpoints, forks, and snapshots that travel as files, through the real program.
+
+#![allow(
+    clippy::tests_outside_test_module,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    clippy::allow_attributes,
+    reason = "an integration test"
+)]
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use atoll_api::{CreateCheckpoint, CreateSandbox, CreateSnapshot, ForkSandbox};
+use atoll_blackbox::Server;
+use atoll_client::ListSnapshots;
+use atoll_core::Code;
+use common::code;
+
+fn fork(count: u32) -> ForkSandbox {
+    ForkSandbox { count, ..ForkSandbox::default() }
+}
+
+async fn checkpoint(server: &Server, sandbox: &str) -> u32 {
+    let made = server.client.create_checkpoint(sandbox, &CreateCheckpoint::default()).await.unwrap();
+    made.checkpoint.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn children_go_on_from_where_the_parent_is() {
+    let server = Server::start();
+    let create = CreateSandbox {
+        name: Some("parent".into()),
+        env: [("A".into(), "parent".into()), ("B".into(), "parent".into())].into(),
+        labels: [("team".into(), "blue".into())].into(),
+        user: Some("user".into()),
+        workdir: Some("/home/user/work".into()),
+        ttl_ms: Some(3_600_000),
+        ..CreateSandbox::default()
+    };
+    let parent = server.client.create_sandbox(&create).await.unwrap();
+    server.sh("parent", "echo state > state").await;
+    let runs = server.shell("parent", "while :; do echo x >> log; sleep 0.01; done").await;
+    let order = ForkSandbox {
+        name: Some("child".into()),
+        env: [("B".into(), "child".into())].into(),
+        labels: [("n".into(), "1".into())].into(),
+        ..fork(3)
+    };
+    let children = server.client.fork_sandbox("parent", &order).await.unwrap().results;
+    let children: Vec<_> = children.into_iter().map(|child| child.sandbox.unwrap()).collect();
+    let mut ids: BTreeSet<_> = children.iter().map(|child| child.id.clone()).collect();
+    assert!(ids.insert(parent.id.clone()) && ids.len() == 4);
+    for (number, child) in (1..).zip(&children) {
+        assert_eq!(child.name.as_deref(), Some(format!("child-{number}").as_str()));
+        assert_eq!((child.labels["team"].as_str(), child.labels["n"].as_str()), ("blue", "1"));
+        assert!(child.expires_at_ms.is_some() && child.snapshot.is_some());
+        let seen = server
+            .sh(&child.id, "cat state; echo $A $B; hostname; pwd; pgrep -c sleep; echo own > own")
+            .await;
+        assert_eq!(
+            seen.stdout,
+            format!("state\nparent child\nchild-{number}\n/home/user/work\n0\n"),
+            "{seen:?}"
+        );
+    }
+    // The parent goes on, with what runs in it, and nobody sees the others' files.
+    assert_eq!(server.sh("parent", "ls own; pgrep -c sleep").await.stdout, "1\n");
+    let running = server.client.get_exec("parent", &runs, 0).await.unwrap();
+    assert!(!running.state.is_final(), "{running:?}");
+    // Nothing is kept for a fork that is done.
+    assert!(server.client.list_snapshots(&ListSnapshots::default()).await.unwrap().items.is_empty());
+    let lines = server.cli(&["fork", "parent", "-n", "2"]).ok().stdout;
+    assert_eq!(lines.lines().count(), 2);
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_child_has_its_own_outcome() {
+    let server = Server::with(&["--sandboxes-max", "3"]);
+    let parent = server.sandbox().await.id;
+    let results = server.client.fork_sandbox(&parent, &fork(4)).await.unwrap().results;
+    let made = results.iter().filter(|result| result.sandbox.is_some()).count();
+    let refused: Vec<Code> = results.iter().filter_map(|result| Some(result.error.as_ref()?.code)).collect();
+    assert_eq!((made, refused), (2, vec![Code::LimitExceeded; 2]));
+    let output = server.cli(&["fork", &parent, "--json"]);
+    assert_eq!(
+        (output.code, output.json()["results"][0]["error"]["code"].as_str()),
+        (Some(1), Some("limit_exceeded"))
+    );
+    for bad in [0, 257] {
+        assert_eq!(code(server.client.fork_sandbox(&parent, &fork(bad)).await), Code::InvalidArgument);
+    }
+    assert_eq!(code(server.client.fork_sandbox("nobody", &fork(1)).await), Code::SandboxNotFound);
+    let nowhere = ForkSandbox { at: Some("7".into()), ..fork(1) };
+    assert_eq!(code(server.client.fork_sandbox(&parent, &nowhere).await), Code::SnapshotNotFound);
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn checkpoints_belong_to_their_sandbox() {
+    let server = Server::start();
+    let sandbox = server.sandbox().await.id;
+    server.sh(&sandbox, "echo one > /home/user/f").await;
+    assert_eq!(checkpoint(&server, &sandbox).await, 1);
+    server.sh(&sandbox, "echo two > /home/user/f").await;
+    assert_eq!(server.cli(&["checkpoint", &sandbox, "-c", "the second"]).ok().stdout, "2\n");
+    let table = server.cli(&["checkpoints", &sandbox]).ok().stdout;
+    assert!(table.contains("the second"), "{table}");
+    assert!(server.client.list_snapshots(&ListSnapshots::default()).await.unwrap().items.is_empty());
+    for (at, expected) in [("1", "one\n"), ("2", "two\n")] {
+        let order = ForkSandbox { at: Some(at.into()), ..fork(1) };
+        let child = server.client.fork_sandbox(&sandbox, &order).await.unwrap().results.remove(0);
+        assert_eq!(server.sh(&child.sandbox.unwrap().id, "cat /home/user/f").await.stdout, expected);
+    }
+    server.client.delete_checkpoint(&sandbox, 2).await.unwrap();
+    assert_eq!(code(server.client.delete_checkpoint(&sandbox, 2).await), Code::SnapshotNotFound);
+    // A number never means two things.
+    assert_eq!(checkpoint(&server, &sandbox).await, 3);
+    let numbers: Vec<_> = server.client.list_checkpoints(&sandbox).await.unwrap().items;
+    let ids: Vec<String> = numbers.iter().map(|one| one.id.clone()).collect();
+    assert_eq!(numbers.iter().map(|one| one.checkpoint.unwrap()).collect::<Vec<_>>(), [3, 1]);
+    server.client.delete_sandbox(&sandbox).await.unwrap();
+    for id in ids {
+        assert_eq!(code(server.client.get_snapshot(&id).await), Code::SnapshotNotFound);
+    }
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_travel_as_files() {
+    let (here, there) = (Server::start(), Server::start());
+    let sandbox = here.sandbox().await.id;
+    here.sh(
+        &sandbox,
+        "mkdir /home/user/d; head -c 3M /dev/urandom > /home/user/d/data; chown -R user /home/user/d",
+    )
+    .await;
+    // Something is open and unlinked while it is taken, as in real life.
+    here.shell(&sandbox, "exec 3> /home/user/gone; rm /home/user/gone; head -c 1M /dev/zero >&3; sleep 1000")
+        .await;
+    let sum = here.sh(&sandbox, "sha256sum /home/user/d/data").await.stdout;
+    let order = CreateSnapshot { tags: vec!["app".into()], comment: Some("travels".into()) };
+    let snapshot = here.client.create_snapshot(&sandbox, &order).await.unwrap();
+    let dir = tempfile::Builder::new().prefix("atoll-export-").tempdir_in("/var/tmp").unwrap();
+    let file = dir.path().join("app.atoll");
+    let path = file.to_str().unwrap();
+    here.cli(&["snapshot", "export", "app", path]).ok();
+    let digest = here.client.get_snapshot(&snapshot.id).await.unwrap().digest.unwrap();
+    let id = there.cli(&["snapshot", "import", "-t", "app:imported", path]).ok().stdout.trim().to_owned();
+    let imported = there.client.get_snapshot("app:imported").await.unwrap();
+    assert_eq!(
+        (&imported.id, imported.digest.as_ref(), imported.sandbox.as_ref()),
+        (&id, Some(&digest), None)
+    );
+    assert_eq!(imported.comment.as_deref(), Some("travels"));
+    let create = CreateSandbox { snapshot: Some("app:imported".into()), ..CreateSandbox::default() };
+    let child = there.client.create_sandbox(&create).await.unwrap().id;
+    assert_eq!(
+        there.sh(&child, "sha256sum /home/user/d/data; stat -c %U /home/user/d; ls /home/user").await.stdout,
+        format!("{sum}user\nd\n")
+    );
+    // And back, from what was imported, through a pipe.
+    let again = there.cli(&["snapshot", "export", &id, "-"]);
+    assert_eq!(again.code, Some(0));
+    // Damage is noticed wherever it is.
+    let good = std::fs::read(&file).unwrap();
+    let half = good.len() / 2;
+    let mut flipped = good.clone();
+    flipped[half] ^= 0x40;
+    for (bad, codes) in [
+        (&good[..half], &["snapshot_invalid"][..]),
+        (&flipped[..], &["snapshot_invalid", "digest_mismatch"]),
+        (b"something else", &["snapshot_invalid"]),
+        (b"", &["snapshot_invalid"]),
+    ] {
+        let answer = there.send(there.request("POST", "/v1/snapshots/import").body(bad.to_vec())).await;
+        let text = answer.text();
+        assert!(codes.contains(&answer.json()["code"].as_str().unwrap()), "{text}");
+    }
+    let listed = there.client.list_snapshots(&ListSnapshots::default()).await.unwrap().items;
+    assert_eq!(listed.len(), 1, "something half-made is left");
+    here.client.delete_snapshot(&snapshot.id).await.unwrap();
+    there.client.delete_snapshot(&id).await.unwrap();
+    here.finish().await;
+    there.finish().await;
+}
