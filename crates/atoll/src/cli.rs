@@ -15,7 +15,7 @@ mod snapshot;
 pub(crate) use egress::EgressArgs;
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
-pub(crate) use snapshot::{CheckpointArgs, CheckpointsArgs, ForkArgs, SnapshotCommand};
+pub(crate) use snapshot::{CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, SnapshotCommand};
 
 use crate::terminal::DetachKeys;
 use crate::units::{parse_bytes, parse_cpu_millis, parse_duration_ms, parse_pair};
@@ -95,6 +95,8 @@ pub(crate) enum Command {
     Checkpoint(CheckpointArgs),
     /// List the checkpoints of a sandbox
     Checkpoints(CheckpointsArgs),
+    /// Show which files were added (A), changed (C) and removed (R) between two points of a sandbox
+    Diff(DiffArgs),
     /// Make sandboxes that go on from where one is
     Fork(ForkArgs),
     /// Images

@@ -4,6 +4,7 @@ use atoll_api::{
     BatchResults, CreateCheckpoint, CreateSnapshot, ForkSandbox, RemovedSnapshot, Snapshot, SnapshotList,
     TagSnapshot,
 };
+use atoll_core::snapshot::Comparison;
 use bytes::Bytes;
 use futures::Stream;
 use http::Method;
@@ -95,6 +96,19 @@ impl Client {
         let number = number.to_string();
         let target = self.in_sandbox(sandbox, &["checkpoints", &number]);
         self.call_empty(self.request(Method::DELETE, target)).await
+    }
+
+    /// What differs between two points of a sandbox: numbers of checkpoints, snapshots, or `now`.
+    pub async fn diff_sandbox(
+        &self,
+        sandbox: &str,
+        from: Option<&str>,
+        to: Option<&str>,
+        text: bool,
+    ) -> Result<Comparison> {
+        let target =
+            self.in_sandbox(sandbox, &["diff"]).maybe("from", from).maybe("to", to).flag("text", text);
+        self.call(self.request(Method::GET, target)).await
     }
 
     /// Makes sandboxes that go on from where this one is. Each has its own outcome.

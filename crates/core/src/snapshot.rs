@@ -161,6 +161,65 @@ impl Manifest {
     }
 }
 
+/// What happened to a file between two snapshots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum ChangeKind {
+    /// It was not there before.
+    Added,
+    /// Its content, owner, permissions or kind is another.
+    Changed,
+    /// It is not there any more.
+    Removed,
+}
+
+/// What an entry of a directory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum EntryKind {
+    /// A plain file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A pipe, a socket, a device.
+    Other,
+}
+
+/// One difference between two snapshots.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Change {
+    /// Absolute path. What is no UTF-8 in it is replaced.
+    pub path: String,
+    /// What happened.
+    pub kind: ChangeKind,
+    /// What it is now, or was.
+    pub entry: EntryKind,
+    /// Size before, bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_bytes: Option<u64>,
+    /// Size after, bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_bytes: Option<u64>,
+    /// The difference of two small texts as `diff -u` shows it, when it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
+/// What differs between two snapshots.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Comparison {
+    /// The differences, by path.
+    pub changes: Vec<Change>,
+    /// There is more than is shown.
+    pub truncated: bool,
+}
+
 /// `name:tag`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reference {

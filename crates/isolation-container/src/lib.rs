@@ -15,6 +15,7 @@
 
 mod cgroup;
 mod child;
+mod compare;
 mod create;
 mod destroy;
 mod disk;
@@ -39,9 +40,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_isolation::{
-    ArtifactUsage, Check, Death, GuestStream, Isolation, IsolationError, Plan, Resource, Taken, Usage,
+    ArtifactUsage, Check, Death, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Taken, Usage,
 };
 use atoll_isolation_storage::Storage;
 pub(crate) use atoll_isolation_storage::step;
@@ -375,6 +377,17 @@ impl Isolation for ContainerIsolation {
     async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
         let artifact = artifact.clone();
         self.blocking(move |inner| inner.seal(&artifact)).await
+    }
+
+    async fn compare(
+        &self,
+        root: &RootFs,
+        from: Option<&SnapshotId>,
+        to: &SnapshotId,
+        with_text: bool,
+    ) -> Result<Comparison, IsolationError> {
+        let (root, from, to) = (root.clone(), from.cloned(), to.clone());
+        self.blocking(move |inner| inner.compare(&root, from.as_ref(), &to, with_text)).await
     }
 
     async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {

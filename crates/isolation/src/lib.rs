@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_core::id::{SandboxId, SnapshotId};
-use atoll_core::snapshot::CopyMethod;
+use atoll_core::snapshot::{Comparison, CopyMethod};
 use atoll_core::spec::{IsolationLevel, Resources};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -270,6 +270,18 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
     async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError>;
+
+    /// What differs between two artifacts that stand on this root; without `from`, between the bare root and one.
+    ///
+    /// # Errors
+    /// [`IsolationError::NoArtifact`], [`IsolationError::Unavailable`], [`IsolationError::Kernel`].
+    async fn compare(
+        &self,
+        root: &RootFs,
+        from: Option<&SnapshotId>,
+        to: &SnapshotId,
+        with_text: bool,
+    ) -> Result<Comparison, IsolationError>;
 
     /// The disk of an artifact, for reading: a sparse file.
     ///

@@ -83,6 +83,20 @@ pub(crate) struct CheckpointsArgs {
     pub(crate) sandbox: String,
 }
 
+/// Two points of a sandbox.
+#[derive(Debug, Args)]
+pub(crate) struct DiffArgs {
+    /// Show the difference of small texts
+    #[arg(short, long)]
+    pub(crate) text: bool,
+    /// Sandbox, by id or name
+    pub(crate) sandbox: String,
+    /// Checkpoint (a number), snapshot or 'now' [default: the image]
+    pub(crate) from: Option<String>,
+    /// Checkpoint (a number), snapshot or 'now' [default: now]
+    pub(crate) to: Option<String>,
+}
+
 /// A fork.
 #[derive(Debug, Args)]
 pub(crate) struct ForkArgs {

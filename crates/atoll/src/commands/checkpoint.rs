@@ -2,10 +2,11 @@
 
 use atoll_api::{CreateCheckpoint, ForkSandbox, Snapshot};
 use atoll_client::{Client, ClientError};
+use atoll_core::snapshot::{Change, ChangeKind, EntryKind};
 
-use crate::cli::{CheckpointArgs, CheckpointsArgs, ForkArgs};
+use crate::cli::{CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs};
 use crate::failure::{Failure, Result};
-use crate::output::{Printer, age, table};
+use crate::output::{Printer, age, clean, table};
 use crate::units::format_bytes;
 
 /// `atoll checkpoint`: prints the number.
@@ -38,6 +39,36 @@ fn row(checkpoint: &Snapshot) -> [String; 4] {
         format_bytes(checkpoint.stored_bytes),
         checkpoint.comment.clone().unwrap_or_default(),
     ]
+}
+
+/// `atoll diff`
+pub(super) async fn diff(client: &Client, printer: Printer, args: DiffArgs) -> Result<()> {
+    let (from, to) = (args.from.as_deref(), args.to.as_deref());
+    let found = client.diff_sandbox(&args.sandbox, from, to, args.text).await?;
+    printer.result(&found, || found.changes.iter().map(change).collect::<Vec<_>>().join("\n"))?;
+    if found.truncated {
+        printer.warn("there are more differences than are shown");
+    }
+    Ok(())
+}
+
+fn change(change: &Change) -> String {
+    let mark = match change.kind {
+        ChangeKind::Added => 'A',
+        ChangeKind::Changed => 'C',
+        ChangeKind::Removed => 'R',
+    };
+    let slash = if change.entry == EntryKind::Directory { "/" } else { "" };
+    let size = |bytes: Option<u64>| bytes.map(format_bytes).unwrap_or_default();
+    let sizes = match (change.entry, change.kind) {
+        (EntryKind::File, ChangeKind::Changed) => {
+            format!(" ({} → {})", size(change.from_bytes), size(change.to_bytes))
+        }
+        (EntryKind::File, _) => format!(" ({})", size(change.to_bytes.or(change.from_bytes))),
+        _ => String::new(),
+    };
+    let text = change.text.as_ref().map(|text| format!("\n{}", text.trim_end())).unwrap_or_default();
+    clean(&format!("{mark} {}{slash}{sizes}{text}", change.path))
 }
 
 /// `atoll fork`: prints the ids; goes on after a failure and reports the first.

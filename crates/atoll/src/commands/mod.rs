@@ -110,6 +110,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Template(command) => template::template(client, printer, command).await,
         Command::Checkpoint(args) => checkpoint::create(client, printer, args).await,
         Command::Checkpoints(args) => checkpoint::list(client, printer, args).await,
+        Command::Diff(args) => checkpoint::diff(client, printer, args).await,
         Command::Fork(args) => checkpoint::fork(client, printer, args).await,
         Command::Snapshot(command) => snapshot::snapshot(client, printer, command).await,
         Command::Pool(command) => pool::pool(client, printer, command).await,

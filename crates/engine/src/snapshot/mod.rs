@@ -8,6 +8,7 @@
 //! from one has a disk of its own and does not need it any more.
 
 mod checkpoint;
+mod compare;
 mod digest;
 mod fork;
 mod manage;

@@ -6,7 +6,7 @@
 //! | `ready` | there | kept; its digest is made if it has none |
 //! | `ready` | nothing | kept, and reported: using it says that its data is gone |
 //! | `deleting` | anything | removed |
-//! | `ready`, a checkpoint without its sandbox, or held by a fork | anything | removed |
+//! | `ready`, a checkpoint without its sandbox, or held by a fork or comparison | anything | removed |
 //! | no row | anything | removed |
 
 use std::collections::BTreeSet;
@@ -45,15 +45,18 @@ impl Engine {
             known.insert(record.id.clone());
             let orphan = matches!(record.purpose, Purpose::Checkpoint(_))
                 && record.sandbox.as_ref().is_none_or(|sandbox| !sandboxes.contains(sandbox));
-            let of_fork = record.purpose == Purpose::Held(super::fork::HOLDER.to_owned());
-            if record.state != SnapshotState::Ready || orphan || of_fork {
+            let passing = match &record.purpose {
+                Purpose::Held(by) => [super::fork::HOLDER, super::compare::HOLDER].contains(&by.as_str()),
+                Purpose::Snapshot | Purpose::Checkpoint(_) => false,
+            };
+            if record.state != SnapshotState::Ready || orphan || passing {
                 tracing::info!(snapshot = %record.id, "removing a snapshot that was not finished or is not needed");
                 if let Err(error) = self.remove_snapshot(&record).await {
                     tracing::error!(snapshot = %record.id, %error, "it could not be removed");
                 }
             } else if !there.contains(&record.id) {
                 tracing::error!(snapshot = %record.id, "the data of a snapshot is gone");
-            } else if record.digest.is_none() {
+            } else if record.digest.is_none() && !matches!(record.purpose, Purpose::Held(_)) {
                 self.inner.tracker.spawn(super::digest::digest_later(self.clone(), record.id));
             }
         }

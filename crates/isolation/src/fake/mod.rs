@@ -26,14 +26,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_core::id::{SandboxId, SnapshotId};
-use atoll_core::snapshot::CopyMethod;
+use atoll_core::snapshot::{Comparison, CopyMethod};
 use atoll_core::spec::{IsolationLevel, Resources};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::{
-    ArtifactUsage, Check, Death, DiskSource, GuestStream, Isolation, IsolationError, Plan, Resource, Status,
-    Taken, Usage,
+    ArtifactUsage, Check, Death, DiskSource, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs,
+    Status, Taken, Usage,
 };
 
 mod artifact;
@@ -379,6 +379,22 @@ impl Isolation for FakeIsolation {
         let state = self.host.count("seal_artifact");
         let found = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
         found.usage().map_err(|source| kernel("measure a snapshot", source))
+    }
+
+    async fn compare(
+        &self,
+        _root: &RootFs,
+        from: Option<&SnapshotId>,
+        to: &SnapshotId,
+        _with_text: bool,
+    ) -> Result<Comparison, IsolationError> {
+        let state = self.host.count("compare");
+        let files = |id: &SnapshotId| {
+            let found = state.artifacts.get(id).ok_or(IsolationError::NoArtifact)?;
+            found.files().map_err(|source| kernel("read a disk", source))
+        };
+        let (from, to) = (from.map_or_else(|| Ok(Files::new()), files)?, files(to)?);
+        Ok(artifact::compare(&from, &to))
     }
 
     async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {

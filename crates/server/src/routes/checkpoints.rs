@@ -1,14 +1,17 @@
 //! Checkpoints of a sandbox, and forks.
 
 use atoll_api::{BatchResult, BatchResults, CreateCheckpoint, ForkSandbox, Snapshot, SnapshotList};
+use atoll_core::snapshot::Comparison;
 use atoll_engine::ForkOrder;
 use axum::extract::State;
 use http::StatusCode;
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use crate::auth::{Caller, Manage, Read};
 use crate::convert;
 use crate::error::{ApiResult, body_of};
-use crate::extract::{Json, Path};
+use crate::extract::{Json, Path, Query};
 use crate::shared::App;
 
 /// Takes a checkpoint: a snapshot that belongs to the sandbox, has a number in it, and goes with it.
@@ -52,6 +55,34 @@ pub(crate) async fn delete_checkpoint(
 ) -> ApiResult<StatusCode> {
     app.engine.delete_checkpoint(&sandbox, number).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Which points to compare.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct DiffPoints {
+    /// The number of a checkpoint, a snapshot on the same image, or `now`. The image when absent.
+    from: Option<String>,
+    /// The same. Now when absent.
+    to: Option<String>,
+    /// Also show the difference of small texts.
+    #[serde(default)]
+    text: bool,
+}
+
+/// What was added, changed and removed between two points of a sandbox.
+#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/diff", tag = "snapshots", security(("key" = ["manage"])),
+    params(("sandbox" = String, Path, description = "Id or name"), DiffPoints),
+    responses((status = 200, body = Comparison)))]
+pub(crate) async fn diff_sandbox(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Path(sandbox): Path<String>,
+    Query(query): Query<DiffPoints>,
+) -> ApiResult<Json<Comparison>> {
+    let (from, to) = (query.from.as_deref(), query.to.as_deref());
+    Ok(Json(app.engine.compare(&sandbox, from, to, query.text, &caller.engine()).await?))
 }
 
 /// Makes sandboxes that go on from where this one is, or from one of its checkpoints. It goes on itself.

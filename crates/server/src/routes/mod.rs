@@ -70,6 +70,7 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(checkpoints::create_checkpoint, checkpoints::list_checkpoints))
         .routes(routes!(checkpoints::delete_checkpoint))
         .routes(routes!(checkpoints::fork_sandbox))
+        .routes(routes!(checkpoints::diff_sandbox))
         .routes(routes!(templates::create_template, templates::list_templates))
         .routes(routes!(templates::get_template, templates::delete_template))
         .routes(routes!(pools::list_pools, pools::put_pool, pools::delete_pool))
