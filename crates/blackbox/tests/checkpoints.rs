@@ -14,8 +14,9 @@ use std::collections::BTreeSet;
 
 use atoll_api::{CreateCheckpoint, CreateSandbox, CreateSnapshot, ForkSandbox};
 use atoll_blackbox::Server;
-use atoll_client::ListSnapshots;
+use atoll_client::{ListExecs, ListSnapshots};
 use atoll_core::Code;
+use atoll_core::snapshot::ChangeKind;
 use common::code;
 
 fn fork(count: u32) -> ForkSandbox {
@@ -66,7 +67,7 @@ async fn children_go_on_from_where_the_parent_is() {
         );
     }
     // The parent goes on, with what runs in it, and nobody sees the others' files.
-    assert_eq!(server.sh("parent", "ls own; pgrep -c sleep").await.stdout, "1\n");
+    assert_eq!(server.sh("parent", "ls own").await.stdout, "");
     let running = server.client.get_exec("parent", &runs, 0).await.unwrap();
     assert!(!running.state.is_final(), "{running:?}");
     // Nothing is kept for a fork that is done.
@@ -185,4 +186,62 @@ async fn snapshots_travel_as_files() {
     there.client.delete_snapshot(&id).await.unwrap();
     here.finish().await;
     there.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_changed_is_told() {
+    let server = Server::start();
+    let sandbox = server.sandbox().await.id;
+    server.sh(&sandbox, "cd /home/user; printf 'one\\ntwo\\n' > text; mkdir d e; echo x > d/gone; echo y > e/inner; echo same > same; ln -s text link").await;
+    let first = checkpoint(&server, &sandbox).await.to_string();
+    let script = "cd /home/user; printf 'one\\n2\\n' > text; rm d/gone; rm -r e; mkdir e; echo z > e/other; echo new > new; \
+        touch same; ln -sf new link; chmod 600 d; rm /etc/profile; mv /home/user/d /home/user/moved";
+    server.sh(&sandbox, script).await;
+    let second = checkpoint(&server, &sandbox).await.to_string();
+    server.sh(&sandbox, "rm /home/user/new").await;
+    let marks = |diff: &atoll_core::snapshot::Comparison| -> Vec<String> {
+        let mark = |kind| match kind {
+            ChangeKind::Added => 'A',
+            ChangeKind::Changed => 'C',
+            ChangeKind::Removed => 'R',
+        };
+        diff.changes.iter().map(|change| format!("{} {}", mark(change.kind), change.path)).collect()
+    };
+    let diff = server.client.diff_sandbox(&sandbox, Some(&first), Some(&second), true).await.unwrap();
+    let expected = [
+        "R /etc/profile",
+        "R /home/user/d",
+        "R /home/user/d/gone",
+        "R /home/user/e/inner",
+        "A /home/user/e/other",
+        "C /home/user/link",
+        "A /home/user/moved",
+        "A /home/user/new",
+        "C /home/user/text",
+    ];
+    assert_eq!(marks(&diff), expected);
+    let text = diff.changes.iter().find(|change| change.path == "/home/user/text").unwrap();
+    assert_eq!((text.from_bytes, text.to_bytes), (Some(8), Some(6)));
+    assert!(text.text.as_ref().unwrap().ends_with("@@ -1,2 +1,2 @@\n one\n-two\n+2\n"), "{text:?}");
+    let back = server.client.diff_sandbox(&sandbox, Some(&second), Some(&first), false).await.unwrap();
+    assert_eq!(back.changes.len(), expected.len());
+    assert!(back.changes.iter().all(|change| change.text.is_none()));
+    // Until now, and from the image.
+    let now = server.client.diff_sandbox(&sandbox, Some(&second), None, false).await.unwrap();
+    assert_eq!(marks(&now), ["R /home/user/new"]);
+    let all = server.client.diff_sandbox(&sandbox, None, Some("1"), false).await.unwrap();
+    let seen = marks(&all);
+    assert!(
+        seen.contains(&"A /home/user/same".to_owned()) && !seen.iter().any(|line| line.contains("/usr")),
+        "{seen:?}"
+    );
+    let same = server.client.diff_sandbox(&sandbox, Some("2"), Some("2"), false).await.unwrap();
+    assert!(same.changes.is_empty() && !same.truncated);
+    let lines = server.cli(&["diff", &sandbox, "1", "2", "-t"]).ok().stdout;
+    assert!(lines.contains("C /home/user/text (8 B → 6 B)\n--- a/home/user/text"), "{lines}");
+    assert_eq!(
+        code(server.client.diff_sandbox(&sandbox, Some("9"), None, false).await),
+        Code::SnapshotNotFound
+    );
+    server.finish().await;
 }

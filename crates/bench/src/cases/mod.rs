@@ -3,6 +3,7 @@
 mod idle;
 mod latency;
 mod load;
+mod snapshots;
 mod streams;
 
 use std::time::{Duration, Instant};
@@ -34,6 +35,8 @@ pub(crate) enum Case {
     Files,
     /// Many sandboxes that do nothing
     Idle,
+    /// Snapshots and forks of a full disk
+    Snapshots,
     /// Other programs
     Peers,
 }
@@ -65,6 +68,7 @@ pub(crate) async fn run(bench: &Bench<'_>, only: &[Case], report: &mut Report) -
             Case::Stdout => streams::stdout(bench, report).await?,
             Case::Files => streams::files(bench, report).await?,
             Case::Idle => idle::idle(bench, report).await?,
+            Case::Snapshots => snapshots::snapshots(bench, report).await?,
             Case::Peers => peers::run(report)?,
         }
     }
