@@ -12,7 +12,7 @@ mod pool;
 mod server;
 mod snapshot;
 
-pub(crate) use egress::EgressArgs;
+pub(crate) use egress::{EgressArgs, NetCommand, read as read_policy};
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
 pub(crate) use snapshot::{CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, SnapshotCommand};
@@ -99,6 +99,9 @@ pub(crate) enum Command {
     Diff(DiffArgs),
     /// Make sandboxes that go on from where one is
     Fork(ForkArgs),
+    /// What sandboxes do on the network
+    #[command(subcommand)]
+    Net(NetCommand),
     /// Images
     #[command(subcommand)]
     Image(ImageCommand),

@@ -57,9 +57,7 @@ async fn children_go_on_from_where_the_parent_is() {
         assert_eq!(child.name.as_deref(), Some(format!("child-{number}").as_str()));
         assert_eq!((child.labels["team"].as_str(), child.labels["n"].as_str()), ("blue", "1"));
         assert!(child.expires_at_ms.is_some() && child.snapshot.is_some());
-        let seen = server
-            .sh(&child.id, "cat state; echo $A $B; hostname; pwd; echo own > own")
-            .await;
+        let seen = server.sh(&child.id, "cat state; echo $A $B; hostname; pwd; echo own > own").await;
         assert_eq!(
             seen.stdout,
             format!("state\nparent child\nchild-{number}\n/home/user/work\n"),

@@ -8,6 +8,7 @@ use atoll_core::id::{ExecId, KeyId, SandboxId};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{Caps, IsolationLevel};
 use atoll_core::{Code, Error, Result};
+use atoll_egress::Gateway;
 use atoll_image::Images;
 use atoll_isolation::{Check, Isolation, Resource};
 use atoll_store::Store;
@@ -17,7 +18,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock;
+use crate::egress::EgressConfig;
 use crate::errors::{isolation_error, store_error};
+use crate::ingress::AccessCache;
 use crate::keys::KeyCache;
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
@@ -34,6 +37,8 @@ pub struct Config {
     pub sandboxes_max: usize,
     /// Most sandboxes being made at once; more wait. About twice the number of cores.
     pub creates_max: usize,
+    /// The network of sandboxes.
+    pub egress: EgressConfig,
     /// Warm pools.
     pub pools: PoolConfig,
 }
@@ -68,6 +73,8 @@ pub(crate) struct Inner {
     pub(crate) images: Images,
     pub(crate) drivers: BTreeMap<IsolationLevel, Arc<dyn Isolation>>,
     pub(crate) keys: KeyCache,
+    pub(crate) gateway: Gateway,
+    pub(crate) accesses: AccessCache,
     pub(crate) creates: Semaphore,
     pub(crate) snapshots: Snapshots,
     pub(crate) pools: Pools,
@@ -98,9 +105,11 @@ impl Engine {
         drivers: Vec<Arc<dyn Isolation>>,
     ) -> Result<Self> {
         let keys = KeyCache::load(&store).await?;
+        let accesses = AccessCache::load(&store).await?;
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
+                gateway: Gateway::new(config.egress.gateway.clone()),
                 snapshots: Snapshots::default(),
                 pools: Pools::new(config.pools.clone()),
                 config,
@@ -109,6 +118,7 @@ impl Engine {
                 images,
                 drivers: drivers.into_iter().map(|driver| (driver.level(), driver)).collect(),
                 keys,
+                accesses,
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
                 draining: CancellationToken::new(),

@@ -21,11 +21,13 @@
 
 mod clock;
 mod create;
+mod egress;
 mod engine;
 mod errors;
 mod exec;
 pub mod failpoints;
 mod images;
+mod ingress;
 mod keys;
 mod log;
 mod pool;
@@ -36,9 +38,12 @@ mod sandbox;
 mod snapshot;
 mod templates;
 
+pub use atoll_egress::Stats as EgressStats;
+pub use egress::EgressConfig;
 pub use engine::{Caller, Config, Engine, Stats};
 pub use errors::guest_error;
 pub use exec::{ExecView, OutputEvent, OutputReader};
+pub use ingress::{Access, NewAccess, PortConnection, PortListener, VerifiedAccess};
 pub use keys::{KeyScope, NewKey, VerifiedKey};
 pub use log::{Extent, Piece, READ_MAX_BYTES};
 pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView};

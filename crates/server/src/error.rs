@@ -84,6 +84,8 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::SnapshotNotFound
         | Code::PoolNotFound
         | Code::KeyNotFound
+        | Code::AccessNotFound
+        | Code::SshKeyNotFound
         | Code::RegistryNotFound
         | Code::FileNotFound => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
@@ -97,6 +99,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::StdinClosed
         | Code::NotATerminal
         | Code::FileExists
+        | Code::PortTaken
         | Code::NotADirectory
         | Code::IsADirectory
         | Code::DirectoryNotEmpty => StatusCode::CONFLICT,
@@ -120,7 +123,8 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::RegistryUnavailable
         | Code::RegistryInvalid
         | Code::RegistryImageNotFound
-        | Code::PortClosed => StatusCode::BAD_GATEWAY,
+        | Code::PortClosed
+        | Code::PortBroken => StatusCode::BAD_GATEWAY,
         Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable => {
             StatusCode::SERVICE_UNAVAILABLE
         }

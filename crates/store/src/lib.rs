@@ -21,6 +21,7 @@
 //! - Whatever was wrong with one operation does not touch the others in its transaction.
 //! - A row that cannot be understood is [`StoreError::Corrupt`] for whoever reads it, never a panic.
 
+mod accesses;
 mod db;
 mod error;
 mod execs;
@@ -30,6 +31,7 @@ mod record;
 mod registries;
 mod sandboxes;
 mod snapshots;
+mod ssh_keys;
 mod store;
 mod templates;
 mod url;
@@ -40,8 +42,8 @@ pub mod conformance;
 
 pub use error::StoreError;
 pub use record::{
-    Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord, SandboxFilter,
-    SandboxRecord, SnapshotFilter, SnapshotRecord, TemplateRecord,
+    AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord,
+    SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord, SshKeyRecord, TemplateRecord,
 };
 pub use snapshots::SnapshotOutcome;
 pub use store::Store;

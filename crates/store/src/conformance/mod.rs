@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed check is a panic")]
 
 mod execs;
+mod ingress;
 mod others;
 mod sandboxes;
 mod snapshots;
@@ -57,6 +58,8 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         others::racing_templates_get_distinct_versions,
         others::keys,
         others::registries,
+        ingress::accesses,
+        ingress::ssh_keys,
         others::pools,
     );
 }
