@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::{Sandbox, Snapshot};
+
 /// Takes a checkpoint of a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -12,6 +14,25 @@ pub struct CreateCheckpoint {
     /// A line of text, to remember what it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
+}
+
+/// Puts a sandbox back to an earlier state.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RollbackSandbox {
+    /// The number of a checkpoint, or a snapshot on the same image. When absent, back to before the last command
+    /// began, as far as there is a checkpoint of that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+}
+
+/// A sandbox that was put back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RolledBack {
+    /// The sandbox, under its old id.
+    pub sandbox: Sandbox,
+    /// What it was put back to.
+    pub to: Snapshot,
 }
 
 /// Makes sandboxes that go on from where another is.

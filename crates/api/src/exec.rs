@@ -108,6 +108,9 @@ pub struct Exec {
     pub exit: Option<Exit>,
     /// Output bytes so far, both streams together.
     pub output_bytes: u64,
+    /// CPU time of its processes as reported from inside the sandbox, once it has ended, microseconds.
+    #[serde(default)]
+    pub cpu_us: u64,
     /// First output byte that is still kept.
     pub output_first: u64,
     /// When it was asked for.

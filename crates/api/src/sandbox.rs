@@ -2,9 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::idle::{IdlePolicy, IdleUpdate, OnIdle};
 use atoll_core::policy::EgressPolicy;
-use atoll_core::sandbox::SandboxState;
+use atoll_core::sandbox::{PauseMode, SandboxState};
+use atoll_core::secret::Secret;
+use atoll_core::snapshot::AutoCheckpoints;
 use atoll_core::spec::{IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate};
+use atoll_core::usage::Budget;
+use atoll_core::volume::{VolumeMount, VolumeMountDraft};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
@@ -26,6 +31,9 @@ pub struct CreateSandbox {
     /// A snapshot to begin with: its id, `name` or `name:tag`. It brings its image, environment and limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
+    /// Take checkpoints by itself: when it is made, and after every exec.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_checkpoints: Option<AutoCheckpoints>,
     /// How strongly it is cut off. Never silently downgraded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationLevel>,
@@ -52,9 +60,29 @@ pub struct CreateSandbox {
     /// Delete it after this long without a running exec or a request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
+    /// Secrets for this sandbox alone, by name: its injection rules find them before the server's. Never returned.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", serialize_with = "crate::secret::reveal_all")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub secrets: BTreeMap<String, Secret>,
     /// What it may reach; the template's, or the server's default, when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
+    /// Volumes to mount.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMountDraft>,
+    /// What the end of the idle timeout means; `delete` when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_idle: Option<OnIdle>,
+    /// Freeze it after this long without a running exec or a request. The next use thaws it; its state stays
+    /// `running`. Processes that execs left behind stand still meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_freeze_ms: Option<u64>,
+    /// Pause it as `filesystem` when it has been paused as `frozen` for this long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hibernate_after_ms: Option<u64>,
+    /// Hard limits on what it may use in its whole life.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
 }
 
 impl From<CreateSandbox> for SandboxDraft {
@@ -64,6 +92,7 @@ impl From<CreateSandbox> for SandboxDraft {
             image: request.image,
             template: request.template,
             snapshot: request.snapshot,
+            auto_checkpoints: request.auto_checkpoints,
             isolation: request.isolation,
             resources: request.resources,
             env: request.env,
@@ -73,7 +102,15 @@ impl From<CreateSandbox> for SandboxDraft {
             workdir: request.workdir,
             ttl_ms: request.ttl_ms,
             idle_timeout_ms: request.idle_timeout_ms,
+            secrets: request.secrets,
             egress: request.egress,
+            volumes: request.volumes,
+            idle: IdlePolicy {
+                on_idle: request.on_idle.unwrap_or_default(),
+                freeze_ms: request.idle_freeze_ms,
+                hibernate_after_ms: request.hibernate_after_ms,
+            },
+            budget: request.budget.unwrap_or_default(),
         }
     }
 }
@@ -87,9 +124,18 @@ pub struct Sandbox {
     pub name: Option<String>,
     /// Where it is in its life.
     pub state: SandboxState,
-    /// Why it failed.
+    /// Why it failed, or was paused by Atoll.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// How it is paused, while it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<PauseMode>,
+    /// Since when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_at_ms: Option<u64>,
+    /// Names the boot it is in. Another one means that every process in it was started anew.
+    #[serde(default)]
+    pub boot_id: String,
     /// The image as it was named.
     pub image: String,
     /// Digest of the image's manifest; absent for `host`.
@@ -99,6 +145,9 @@ pub struct Sandbox {
     /// Id of the snapshot it began with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
+    /// Checkpoints that it takes by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_checkpoints: Option<AutoCheckpoints>,
     /// The isolation level.
     pub isolation: IsolationLevel,
     /// Limits.
@@ -123,10 +172,25 @@ pub struct Sandbox {
     /// What it may reach.
     #[serde(default)]
     pub egress: EgressPolicy,
+    /// See [`CreateSandbox::on_idle`].
+    #[serde(default)]
+    pub on_idle: OnIdle,
+    /// See [`CreateSandbox::idle_freeze_ms`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_freeze_ms: Option<u64>,
+    /// See [`CreateSandbox::hibernate_after_ms`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hibernate_after_ms: Option<u64>,
+    /// See [`CreateSandbox::budget`].
+    #[serde(default)]
+    pub budget: Budget,
     /// When it was last used.
     pub last_active_at_ms: u64,
     /// Id of the key that made it.
     pub owner: Option<String>,
+    /// Volumes that are mounted in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
 }
 
 /// A page of sandboxes, newest first.
@@ -182,9 +246,27 @@ pub struct UpdateSandbox {
     pub idle_timeout_ms: Option<Option<u64>>,
     /// New limits; the disk's cannot change.
     pub resources: ResourcesDraft,
+    /// Adds secrets for this sandbox alone, or gives them new values. Never returned.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", serialize_with = "crate::secret::reveal_all")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub secrets: BTreeMap<String, Secret>,
     /// Replaces what it may reach, at once: connections that are no longer allowed are cut.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
+    /// What the end of the idle timeout means.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_idle: Option<OnIdle>,
+    /// Freeze it after this long without use. `null` removes it.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub idle_freeze_ms: Option<Option<u64>>,
+    /// Pause it as `filesystem` when it has been paused as `frozen` for this long. `null` removes it.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub hibernate_after_ms: Option<Option<u64>>,
+    /// Replaces the budget. What was used stays used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
 }
 
 impl From<UpdateSandbox> for SandboxUpdate {
@@ -199,7 +281,15 @@ impl From<UpdateSandbox> for SandboxUpdate {
             ttl_ms: request.ttl_ms,
             idle_timeout_ms: request.idle_timeout_ms,
             resources: request.resources,
+            secrets: request.secrets,
             egress: request.egress,
+            asked_by: None,
+            idle: IdleUpdate {
+                on_idle: request.on_idle,
+                freeze_ms: request.idle_freeze_ms,
+                hibernate_after_ms: request.hibernate_after_ms,
+            },
+            budget: request.budget,
         }
     }
 }

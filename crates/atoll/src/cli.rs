@@ -3,19 +3,36 @@
 use std::path::PathBuf;
 
 use atoll_api::Scope;
+use atoll_core::idle::OnIdle;
 use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::volume::VolumeMountDraft;
 use clap::{Args, Parser, Subcommand};
 
+mod access;
 mod egress;
+mod ingress;
+mod inject;
 mod pool;
+mod secret;
 mod server;
 mod snapshot;
+mod usage;
+mod volume;
 
+pub(crate) use access::{AccessCommand, LeaseCommand};
 pub(crate) use egress::{EgressArgs, NetCommand, read as read_policy};
+pub(crate) use ingress::{
+    Forward, LinkArgs, PortCommand, PortUrlArgs, Reverse, SshArgs, SshKeyCommand, TunnelArgs,
+};
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
+pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
-pub(crate) use snapshot::{CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, SnapshotCommand};
+pub(crate) use snapshot::{
+    CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
+};
+pub(crate) use usage::{BudgetArgs, IdleArgs, PauseArgs, ResumeArgs, UsageArgs};
+pub(crate) use volume::{VolumeCommand, parse_mount};
 
 use crate::terminal::DetachKeys;
 use crate::units::{parse_bytes, parse_cpu_millis, parse_duration_ms, parse_pair};
@@ -89,12 +106,20 @@ pub(crate) enum Command {
     Update(UpdateArgs),
     /// Let a sandbox live for a time from now
     Extend(ExtendArgs),
+    /// Pause sandboxes: they stand still until they are used
+    Pause(PauseArgs),
+    /// Resume paused sandboxes
+    Resume(ResumeArgs),
     /// Show what a sandbox uses
     Metrics(SandboxArg),
     /// Take a checkpoint of a sandbox: a snapshot that belongs to it
     Checkpoint(CheckpointArgs),
     /// List the checkpoints of a sandbox
     Checkpoints(CheckpointsArgs),
+    /// Put a sandbox back to a checkpoint; what runs in it ends
+    Rollback(RollbackArgs),
+    /// Put a sandbox back to before the last command, as far as there is a checkpoint of that
+    Undo(SandboxArg),
     /// Show which files were added (A), changed (C) and removed (R) between two points of a sandbox
     Diff(DiffArgs),
     /// Make sandboxes that go on from where one is
@@ -102,6 +127,8 @@ pub(crate) enum Command {
     /// What sandboxes do on the network
     #[command(subcommand)]
     Net(NetCommand),
+    /// Show what sandboxes used, also those that are gone
+    Usage(UsageArgs),
     /// Images
     #[command(subcommand)]
     Image(ImageCommand),
@@ -111,15 +138,42 @@ pub(crate) enum Command {
     /// Templates
     #[command(subcommand)]
     Template(TemplateCommand),
-    /// Snapshots of sandboxes' disks
+    /// Values that sandboxes use and never see
     #[command(subcommand)]
-    Snapshot(SnapshotCommand),
+    Secret(SecretCommand),
+    /// Volumes: storage that outlives sandboxes, shared by several
+    #[command(subcommand)]
+    Volume(VolumeCommand),
     /// Warm pools: sandboxes that run before anybody asks
     #[command(subcommand)]
     Pool(PoolCommand),
+    /// Who may use a sandbox
+    #[command(subcommand)]
+    Access(AccessCommand),
+    /// Have a sandbox for yourself for a time
+    #[command(subcommand)]
+    Lease(LeaseCommand),
+    /// Snapshots of sandboxes' disks
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
     /// API keys
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Ports of a sandbox, and links to them
+    #[command(subcommand)]
+    Port(PortCommand),
+    /// Reach ports of a sandbox on this machine, or show local ports in it
+    Tunnel(TunnelArgs),
+    /// Print a link to a file of a sandbox
+    Link(LinkArgs),
+    /// Log in to a sandbox with ssh
+    Ssh(SshArgs),
+    /// The bytes of an SSH connection on standard input and output
+    #[command(hide = true)]
+    SshProxy,
+    /// SSH keys
+    #[command(subcommand)]
+    SshKey(SshKeyCommand),
     /// Show what the server is
     Info,
     /// Show what this host enforces, or what is left over on it
@@ -157,6 +211,9 @@ pub(crate) struct SandboxArgs {
     /// Snapshot to begin with: id, NAME or NAME:TAG
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
     pub(crate) snapshot: Option<String>,
+    /// Take checkpoints by itself, when it is made and after every command, and keep this many
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) auto_checkpoints: Option<u32>,
     /// Name of the sandbox
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -180,11 +237,16 @@ pub(crate) struct SandboxArgs {
     /// Delete it this long after creation, such as 2h
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) ttl: Option<u64>,
-    /// Delete it after this long without use, such as 30m
+    /// Delete it after this long without use, such as 30m; see --on-idle
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) idle_timeout: Option<u64>,
     #[command(flatten)]
+    pub(crate) idle: IdleArgs,
+    #[command(flatten)]
     pub(crate) egress: EgressArgs,
+    /// Mount a volume, as VOLUME:/PATH or VOLUME:/PATH:ro (repeatable)
+    #[arg(short, long, value_name = "VOLUME:/PATH", value_parser = parse_mount)]
+    pub(crate) volume: Vec<VolumeMountDraft>,
 }
 
 /// How to be attached to a command.
@@ -321,8 +383,9 @@ pub(crate) struct LsArgs {
 }
 
 fn parse_state(text: &str) -> Result<SandboxState, String> {
-    SandboxState::parse(text)
-        .ok_or_else(|| format!("'{text}' is not a state: creating, running, deleting or failed"))
+    SandboxState::parse(text).ok_or_else(|| {
+        format!("'{text}' is not a state: creating, running, pausing, paused, resuming, deleting or failed")
+    })
 }
 
 #[derive(Debug, Args)]
@@ -386,6 +449,17 @@ pub(crate) struct UpdateArgs {
     /// Delete it after this long without use, or 'none'
     #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
     pub(crate) idle_timeout: Option<Lifetime>,
+    /// What happens when the idle timeout ends
+    #[arg(long, value_name = "delete|freeze|hibernate", value_parser = usage::parse_on_idle)]
+    pub(crate) on_idle: Option<OnIdle>,
+    /// Freeze it between commands after this long without use, or 'none'
+    #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
+    pub(crate) idle_freeze: Option<Lifetime>,
+    /// Hibernate it after it has been paused in memory for this long, or 'none'
+    #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
+    pub(crate) hibernate_after: Option<Lifetime>,
+    #[command(flatten)]
+    pub(crate) budget: BudgetArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
     #[command(flatten)]

@@ -31,6 +31,6 @@ use clap::Parser as _;
 fn main() -> ExitCode {
     match cli::Cli::try_parse() {
         Ok(cli) => commands::main(cli),
-        Err(error) => commands::usage(&error),
+        Err(error) => commands::misused(&error),
     }
 }

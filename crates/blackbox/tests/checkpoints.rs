@@ -16,8 +16,10 @@ use atoll_api::{CreateCheckpoint, CreateSandbox, CreateSnapshot, ForkSandbox};
 use atoll_blackbox::Server;
 use atoll_client::{ListExecs, ListSnapshots};
 use atoll_core::Code;
+use atoll_core::exec::ExitReason;
 use atoll_core::snapshot::ChangeKind;
-use common::code;
+use atoll_core::spec::ResourcesDraft;
+use common::{code, follow, outputs};
 
 fn fork(count: u32) -> ForkSandbox {
     ForkSandbox { count, ..ForkSandbox::default() }
@@ -244,5 +246,81 @@ async fn what_changed_is_told() {
         code(server.client.diff_sandbox(&sandbox, Some("9"), None, false).await),
         Code::SnapshotNotFound
     );
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_goes_back_under_its_own_id() {
+    let mut server = Server::start();
+    let create = CreateSandbox { name: Some("box".into()), ..CreateSandbox::default() };
+    let id = server.client.create_sandbox(&create).await.unwrap().id;
+    server.sh("box", "echo one > /home/user/f").await;
+    let first = checkpoint(&server, "box").await.to_string();
+    server.sh("box", "echo two > /home/user/f; echo more > /home/user/more").await;
+    checkpoint(&server, "box").await;
+    // Somebody is attached to a command that runs.
+    let exec = server.shell("box", "echo begun; sleep 1000").await;
+    follow(&server, "box", &exec, 6).await;
+    let waits = server.client.get_exec("box", &exec, 60_000);
+    let (waited, back) = tokio::join!(waits, server.client.rollback_sandbox("box", Some(&first)));
+    let back = back.unwrap();
+    assert_eq!((back.sandbox.id.as_str(), back.to.checkpoint), (id.as_str(), Some(1)));
+    let ended = waited.unwrap();
+    let exit = ended.exit.unwrap();
+    assert_eq!((exit.reason, exit.code), (ExitReason::RolledBack, None));
+    let (out, _) = outputs(&server, "box", &exec).await;
+    assert_eq!(out, b"begun\n");
+    let look = "cat /home/user/f; ls /home/user; pgrep -x sleep; hostname";
+    assert_eq!(server.sh("box", look).await.stdout, "one\nf\nbox\n");
+    // Its checkpoints stay, and it can go forward again.
+    let words = server.cli(&["rollback", "box", "2"]).ok().stdout;
+    assert!(words.contains("checkpoint 2"), "{words}");
+    assert_eq!(server.sh("box", "cat /home/user/f; ls /home/user").await.stdout, "two\nf\nmore\n");
+    // What cannot be is refused, and changes nothing.
+    let small = ResourcesDraft { disk_bytes: Some(64 << 20), ..ResourcesDraft::default() };
+    let other = CreateSandbox { resources: small, ..CreateSandbox::default() };
+    let other = server.client.create_sandbox(&other).await.unwrap().id;
+    let order = CreateSnapshot { tags: vec!["large".into()], comment: None };
+    let large = server.client.create_snapshot("box", &order).await.unwrap();
+    assert_eq!(code(server.client.rollback_sandbox(&other, Some("large")).await), Code::SnapshotIncompatible);
+    assert_eq!(code(server.client.rollback_sandbox("box", Some("9")).await), Code::SnapshotNotFound);
+    assert_eq!(code(server.client.rollback_sandbox(&other, None).await), Code::SnapshotNotFound);
+    assert_eq!(server.sh("box", "cat /home/user/f").await.stdout, "two\n");
+    server.client.delete_snapshot(&large.id).await.unwrap();
+    // It is taken up after a restart like any other.
+    server.kill();
+    server.restart();
+    assert_eq!(server.sh("box", "cat /home/user/f").await.stdout, "two\n");
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_can_be_undone() {
+    let server = Server::start();
+    let id =
+        server.cli(&["create", "--auto-checkpoints", "3", "--name", "box"]).ok().stdout.trim().to_owned();
+    for number in 1..=3 {
+        server.sh("box", &format!("echo {number} >> /home/user/f")).await;
+    }
+    // When it was made, and after each; three are kept.
+    let kept = server.client.list_checkpoints(&id).await.unwrap().items;
+    let numbers: Vec<_> = kept.iter().map(|one| (one.checkpoint.unwrap(), one.automatic)).collect();
+    assert_eq!(numbers, [(4, true), (3, true), (2, true)]);
+    server.cli(&["undo", "box"]).ok();
+    // Looking is a command, too: seen through the file API.
+    let seen = async || {
+        let path = format!("/v1/sandboxes/{id}/files?path=/home/user/f");
+        server.send(server.request("GET", &path)).await.text()
+    };
+    assert_eq!(seen().await, "1\n2\n");
+    // What somebody took does not count.
+    server.client.create_checkpoint(&id, &CreateCheckpoint::default()).await.unwrap();
+    server.sh("box", "rm /home/user/f").await;
+    assert_eq!(server.client.list_checkpoints(&id).await.unwrap().items.len(), 4);
+    server.cli(&["undo", "box"]).ok();
+    assert_eq!(seen().await, "1\n2\n");
+    for keep in ["0", "1001"] {
+        assert_ne!(server.cli(&["create", "--auto-checkpoints", keep]).code, Some(0));
+    }
     server.finish().await;
 }

@@ -181,7 +181,7 @@ impl Client {
         })))
     }
 
-    async fn upload(
+    pub(crate) async fn upload(
         &self,
         target: crate::http::Target,
         content: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,

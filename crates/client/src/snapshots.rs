@@ -1,8 +1,8 @@
 //! Snapshots.
 
 use atoll_api::{
-    BatchResults, CreateCheckpoint, CreateSnapshot, ForkSandbox, RemovedSnapshot, Snapshot, SnapshotList,
-    TagSnapshot,
+    BatchResults, CreateCheckpoint, CreateSnapshot, ForkSandbox, RemovedSnapshot, RollbackSandbox,
+    RolledBack, Snapshot, SnapshotList, TagSnapshot,
 };
 use atoll_core::snapshot::Comparison;
 use bytes::Bytes;
@@ -96,6 +96,12 @@ impl Client {
         let number = number.to_string();
         let target = self.in_sandbox(sandbox, &["checkpoints", &number]);
         self.call_empty(self.request(Method::DELETE, target)).await
+    }
+
+    /// Puts a sandbox back to a checkpoint, or to before the last command.
+    pub async fn rollback_sandbox(&self, sandbox: &str, to: Option<&str>) -> Result<RolledBack> {
+        let request = RollbackSandbox { to: to.map(str::to_owned) };
+        self.submit(Method::POST, self.in_sandbox(sandbox, &["rollback"]), &request).await
     }
 
     /// What differs between two points of a sandbox: numbers of checkpoints, snapshots, or `now`.

@@ -60,12 +60,16 @@ codes! {
     ExecNotFound = "exec_not_found", false;
     /// No such template or version.
     TemplateNotFound = "template_not_found", false;
-    /// No such snapshot, checkpoint or tag.
-    SnapshotNotFound = "snapshot_not_found", false;
+    /// No such volume.
+    VolumeNotFound = "volume_not_found", false;
+    /// The volume is mounted in a sandbox; the message names it.
+    VolumeBusy = "volume_busy", false;
     /// No such warm pool.
     PoolNotFound = "pool_not_found", false;
     /// A warm pool would need more memory than all pools may use.
     PoolTooLarge = "pool_too_large", false;
+    /// No such snapshot, checkpoint or tag.
+    SnapshotNotFound = "snapshot_not_found", false;
     /// No such image here; it may have to be pulled.
     ImageNotFound = "image_not_found", false;
     /// No such API key.
@@ -76,12 +80,20 @@ codes! {
     SshKeyNotFound = "ssh_key_not_found", false;
     /// No stored credentials for this registry.
     RegistryNotFound = "registry_not_found", false;
+    /// No such secret, or not this version of it.
+    SecretNotFound = "secret_not_found", false;
     /// Another thing has this name.
     NameTaken = "name_taken", false;
     /// The sandbox is not in a state in which this can be done.
     InvalidState = "invalid_state", false;
     /// The sandbox died or could not be made; the message has the reason.
     SandboxFailed = "sandbox_failed", false;
+    /// Somebody else has a lease on the sandbox; the message names the holder.
+    SandboxLeased = "sandbox_leased", true;
+    /// This isolation level, or this host, cannot pause in the way that was asked for; the message says what is in the way.
+    PauseUnavailable = "pause_unavailable", false;
+    /// A hard budget of the sandbox is used up; it does nothing more until the budget is raised.
+    BudgetExhausted = "budget_exhausted", false;
     /// The idempotency key was used before with a different request.
     IdempotencyMismatch = "idempotency_mismatch", false;
     /// A limit on how many or how much is reached.

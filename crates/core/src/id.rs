@@ -138,6 +138,10 @@ id_type!(
     SnapshotId, "sn", "snapshot", Code::SnapshotNotFound
 );
 id_type!(
+    /// One volume.
+    VolumeId, "vo", "volume", Code::VolumeNotFound
+);
+id_type!(
     /// One API key (not the key itself).
     KeyId, "ky", "API key", Code::KeyNotFound
 );
@@ -148,6 +152,11 @@ id_type!(
 id_type!(
     /// One SSH public key.
     SshKeyId, "sk", "SSH key", Code::SshKeyNotFound
+);
+
+id_type!(
+    /// One secret, whatever it is called.
+    SecretId, "sc", "secret", Code::SecretNotFound
 );
 
 #[cfg(test)]

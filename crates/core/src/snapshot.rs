@@ -11,7 +11,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Code, Error, Result};
-use crate::limits::{SNAPSHOT_COMMENT_MAX_BYTES, SNAPSHOT_TAG_MAX_BYTES};
+use crate::limits::{CHECKPOINTS_MAX_COUNT, SNAPSHOT_COMMENT_MAX_BYTES, SNAPSHOT_TAG_MAX_BYTES};
 use crate::spec::{self, IsolationLevel, Resources};
 
 /// The form of disks and manifests that this version writes, and the only one that it reads.
@@ -104,8 +104,44 @@ pub enum Purpose {
     Snapshot,
     /// A checkpoint of its sandbox, with its number in it. Goes with the sandbox.
     Checkpoint(u32),
+    /// The same, taken after an exec because the sandbox wants that. The oldest go by themselves.
+    AutoCheckpoint(u32),
     /// Held by the thing that is named here, such as a paused sandbox or a step of a build, which removes it.
     Held(String),
+}
+
+impl Purpose {
+    /// Its number, if it is a checkpoint.
+    #[must_use]
+    pub const fn checkpoint(&self) -> Option<u32> {
+        match self {
+            Self::Checkpoint(number) | Self::AutoCheckpoint(number) => Some(*number),
+            Self::Snapshot | Self::Held(_) => None,
+        }
+    }
+}
+
+/// Checkpoints that a sandbox takes by itself: when it was made, and after every exec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct AutoCheckpoints {
+    /// How many of them are kept: 1 to 1000. Those that somebody took do not count.
+    pub keep: u32,
+}
+
+impl AutoCheckpoints {
+    /// Checks the count.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`].
+    pub fn validate(self) -> Result<()> {
+        if (1..=CHECKPOINTS_MAX_COUNT).contains(&self.keep) {
+            return Ok(());
+        }
+        let why = format_args!("{} is not between 1 and {CHECKPOINTS_MAX_COUNT}", self.keep);
+        Err(Error::invalid("auto_checkpoints.keep", why))
+    }
 }
 
 /// What a snapshot belongs to and what a sandbox made from it starts with.

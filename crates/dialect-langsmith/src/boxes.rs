@@ -318,13 +318,17 @@ impl List {
 
 /// Lists sandboxes. Everything, unless a page is asked for: that is all the hand-written clients see.
 pub(crate) async fn list(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     root: Root,
     State(host): State<Host>,
     Query(query): Query<List>,
 ) -> Result<Json<Page>> {
-    let mut wanted =
-        SandboxQuery { states: query.states()?, limit: Some(PAGE_MAX_COUNT), ..SandboxQuery::default() };
+    let mut wanted = SandboxQuery {
+        states: query.states()?,
+        limit: Some(PAGE_MAX_COUNT),
+        visible_to: caller.sees(),
+        ..SandboxQuery::default()
+    };
     let limit = query.limit.or(query.page_size).map_or(usize::MAX, |limit| limit.max(1) as usize);
     // Ids sort by age, as the listing does: the cursor is the last id of the page before.
     let after = query.cursor.as_deref().map(ids::sandbox);

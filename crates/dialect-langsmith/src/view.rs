@@ -48,6 +48,9 @@ pub(crate) fn status(record: &SandboxRecord) -> (&'static str, Option<String>) {
     let word = match record.state {
         SandboxState::Creating => "provisioning",
         SandboxState::Running => "ready",
+        SandboxState::Pausing => "stopping",
+        SandboxState::Paused => "stopped",
+        SandboxState::Resuming => "starting",
         SandboxState::Deleting => "deleting",
         SandboxState::Failed => "failed",
     };

@@ -41,6 +41,7 @@ mod dns;
 mod gateway;
 mod hello;
 mod http;
+pub mod intercept;
 mod interceptor;
 pub mod limits;
 mod names;

@@ -6,10 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::id::{ExecId, KeyId, SandboxId};
 use atoll_core::sandbox::SandboxState;
+use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Caps, IsolationLevel};
+use atoll_core::usage::Usage;
 use atoll_core::{Code, Error, Result};
 use atoll_egress::Gateway;
 use atoll_image::Images;
+use atoll_isolation::volumes::Volumes;
 use atoll_isolation::{Check, Isolation, Resource};
 use atoll_store::Store;
 use atoll_vault::Vault;
@@ -24,7 +27,11 @@ use crate::ingress::AccessCache;
 use crate::keys::KeyCache;
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
+use crate::secrets::Secrets;
+use crate::sharing::AccessTable;
 use crate::snapshot::Snapshots;
+use crate::usage;
+use crate::volumes::VolumeTable;
 
 /// What the engine is told at start.
 #[derive(Debug, Clone)]
@@ -35,12 +42,30 @@ pub struct Config {
     pub caps: Caps,
     /// Most sandboxes at once, in any state.
     pub sandboxes_max: usize,
+    /// Sandboxes that stand still give memory back when less than so many bytes of the host's are available. 0:
+    /// never.
+    pub reclaim_below_bytes: u64,
     /// Most sandboxes being made at once; more wait. About twice the number of cores.
     pub creates_max: usize,
-    /// The network of sandboxes.
-    pub egress: EgressConfig,
+    /// Whom sandboxes must trust whose connections the gateway looks into.
+    pub trust: Trust,
     /// Warm pools.
     pub pools: PoolConfig,
+    /// The network of sandboxes.
+    pub egress: EgressConfig,
+    /// Whether keys see each other's sandboxes, where nothing else is said.
+    pub visibility: Visibility,
+    /// Where volumes lie; there are none without.
+    pub volumes: Option<Arc<dyn Volumes>>,
+}
+
+/// Whom sandboxes must trust whose connections the gateway looks into.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trust {
+    /// The certificate of the gateway's authority, PEM; nobody when empty.
+    pub ca_pem: String,
+    /// Public authorities, PEM, for images that have none.
+    pub roots_pem: String,
 }
 
 /// Who asks, for the record.
@@ -57,6 +82,8 @@ pub struct Stats {
     pub sandboxes: BTreeMap<SandboxState, u64>,
     /// Execs that run now.
     pub execs_running: u64,
+    /// What was used and recorded since the start of the server.
+    pub used: Usage,
 }
 
 /// The engine. Clones share it.
@@ -73,16 +100,20 @@ pub(crate) struct Inner {
     pub(crate) images: Images,
     pub(crate) drivers: BTreeMap<IsolationLevel, Arc<dyn Isolation>>,
     pub(crate) keys: KeyCache,
+    pub(crate) secrets: Secrets,
     pub(crate) gateway: Gateway,
     pub(crate) accesses: AccessCache,
     pub(crate) creates: Semaphore,
-    pub(crate) snapshots: Snapshots,
     pub(crate) pools: Pools,
+    pub(crate) access: AccessTable,
+    pub(crate) volumes: VolumeTable,
+    pub(crate) snapshots: Snapshots,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Cancelled when the server begins to let go of its clients.
     pub(crate) draining: CancellationToken,
     table: Mutex<Table>,
+    used: Mutex<Usage>,
 }
 
 /// Every sandbox of this server, by id and by name. Held only for look-ups, never across an await.
@@ -105,27 +136,37 @@ impl Engine {
         drivers: Vec<Arc<dyn Isolation>>,
     ) -> Result<Self> {
         let keys = KeyCache::load(&store).await?;
+        let secrets = Secrets::load(&store).await?;
+        let access = AccessTable::load(&store, config.visibility).await?;
         let accesses = AccessCache::load(&store).await?;
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
                 gateway: Gateway::new(config.egress.gateway.clone()),
-                snapshots: Snapshots::default(),
                 pools: Pools::new(config.pools.clone()),
+                access,
+                volumes: VolumeTable::default(),
+                snapshots: Snapshots::default(),
                 config,
                 store,
                 vault,
                 images,
                 drivers: drivers.into_iter().map(|driver| (driver.level(), driver)).collect(),
                 keys,
+                secrets,
                 accesses,
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
                 draining: CancellationToken::new(),
                 table: Mutex::default(),
+                used: Mutex::default(),
             }),
         };
+        engine.inner.continue_rotation().await?;
+        engine.start_recorder();
         engine.recover().await?;
+        engine.recover_volumes().await?;
+        usage::start(&engine.inner);
         pool::start(&engine);
         Ok(engine)
     }
@@ -167,7 +208,7 @@ impl Engine {
     /// Counts of what there is.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let mut stats = Stats::default();
+        let mut stats = Stats { used: *self.inner.used(), ..Stats::default() };
         for sandbox in self.inner.all_sandboxes() {
             *stats.sandboxes.entry(sandbox.record().state).or_default() += 1;
             stats.execs_running += sandbox.live_execs().len() as u64;
@@ -221,6 +262,14 @@ impl Engine {
 }
 
 impl Inner {
+    fn used(&self) -> std::sync::MutexGuard<'_, Usage> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn count_usage(&self, used: &Usage) {
+        self.used().add(used);
+    }
+
     fn table(&self) -> std::sync::MutexGuard<'_, Table> {
         // A panic while holding it would leave two plain maps, usable as they are.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
@@ -293,6 +342,8 @@ impl Inner {
 
     /// Takes a sandbox out.
     pub(crate) fn leave(&self, id: &SandboxId) {
+        self.secrets.forget(id);
+        self.access.forget(id);
         let mut table = self.table();
         if let Some(sandbox) = table.by_id.remove(id)
             && let Some(name) = &sandbox.record().name

@@ -69,6 +69,9 @@ pub(crate) fn isolation_error(error: &IsolationError) -> Error {
             Error::new(Code::LimitUnenforceable, format!("a limit cannot be enforced on this host: {why}"))
                 .hint("'atoll doctor' says what is missing")
         }
+        IsolationError::CannotPause(why) => {
+            Error::new(Code::PauseUnavailable, why.clone()).hint("pause it as 'frozen' or 'filesystem'")
+        }
         IsolationError::HostFull { what, .. } => {
             tracing::error!(error = chain(error), "the host is full");
             Error::new(Code::HostDiskFull, what.clone()).hint("free some, then try again")

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use atoll_isolation::{IsolationError, Plan, RootFs};
+use atoll_isolation::{IsolationError, Plan, PlannedVolume, RootFs};
 use atoll_network::{RESOLVER_ADDRESS, Slot};
 use fail::fail_point;
 use rustix::fs::CWD;
@@ -60,16 +60,29 @@ impl Inner {
         fail_point!("container::create::cgroups");
         let listener = record.listen()?;
         fail_point!("container::create::socket");
-        let slot = self.claim_slot()?;
-        let launch = self.launch(plan, &userns, &disk, membership, listener, slot.netns)?;
-        let child = spawn::spawn(&launch)?;
-        // First of all, so that destroying takes its exit status whatever happens next.
-        self.live.insert(&plan.id, Instance::new(child.pidfd, Some(disk), Some(slot.gate)));
+        let pid = self.start(plan, &userns, disk, membership, listener)?;
         fail_point!("container::create::process");
-        let process = Process::read(child.pid).step("read the start time of a process")?;
+        let process = Process::read(pid).step("read the start time of a process")?;
         record.write_process(process)?;
         fail_point!("container::create::record");
         Ok(())
+    }
+
+    /// Starts the first process and enters it among the living; gives its pid.
+    pub(crate) fn start(
+        &self,
+        plan: &Plan,
+        userns: &UserNamespace,
+        disk: Disk,
+        membership: Membership,
+        listener: OwnedFd,
+    ) -> Result<i32, IsolationError> {
+        let slot = self.claim_slot()?;
+        let launch = self.launch(plan, userns, &disk, membership, listener, slot.netns)?;
+        let child = spawn::spawn(&launch)?;
+        // First of all, so that destroying takes its exit status whatever happens next.
+        self.live.insert(&plan.id, Instance::new(child.pidfd, Some(disk), Some(slot.gate)));
+        Ok(child.pid)
     }
 
     fn claim_slot(&self) -> Result<Slot, IsolationError> {
@@ -106,6 +119,11 @@ impl Inner {
             .collect::<Result<_, IsolationError>>()?;
         sys::mount_setattr(disk.mount.as_fd(), sys::ATTR_NODEV, Some(userns.fd()))
             .step("map the ids of a disk")?;
+        let volumes = plan
+            .volumes
+            .iter()
+            .map(|volume| self.mapped_volume(volume, userns))
+            .collect::<Result<_, IsolationError>>()?;
         let dev = format!("mode=0755,size=1m,nr_inodes=4096,uid={first_id},gid={first_id}");
         let devpts = format!("newinstance,ptmxmode=0666,mode=0620,gid={}", first_id + TTY_GROUP);
         Ok(Launch {
@@ -116,6 +134,7 @@ impl Inner {
             layers,
             disk: disk.mount.try_clone().step("copy a file descriptor")?,
             binds,
+            volumes,
             files: host_files(&plan.hostname),
             machine_id: machine_id(&plan.id),
             userns: userns.fd().try_clone_to_owned().step("copy a file descriptor")?,
@@ -144,7 +163,24 @@ pub(crate) fn check_hostname(hostname: &str) -> Result<(), IsolationError> {
     Ok(())
 }
 
-fn check(plan: &Plan) -> Result<(), IsolationError> {
+impl Inner {
+    /// A mount of a volume in which its users are the sandbox's, and the names on the way to its place.
+    fn mapped_volume(
+        &self,
+        volume: &PlannedVolume,
+        userns: &UserNamespace,
+    ) -> Result<(OwnedFd, Vec<CString>), IsolationError> {
+        let mount = self.volumes.mount(&volume.id)?;
+        let read_only = if volume.read_only { sys::ATTR_RDONLY } else { 0 };
+        let attributes = sys::ATTR_NOSUID | sys::ATTR_NODEV | read_only;
+        sys::mount_setattr(mount.as_fd(), attributes, Some(userns.fd())).step("map the ids of a volume")?;
+        let names =
+            atoll_core::volume::components(&volume.path).into_iter().map(|name| text(name.to_owned()));
+        Ok((mount, names.collect::<Result<_, _>>()?))
+    }
+}
+
+pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
     check_hostname(&plan.hostname)?;
     match &plan.root {
         RootFs::Layers(layers) if layers.is_empty() || layers.len() > LAYERS_MAX_COUNT => {

@@ -39,7 +39,7 @@ impl Inner {
     }
 
     /// A snapshot that this process takes lets the disk go on by itself; one of a killed process does not.
-    fn thaw_unused(&self, id: &SandboxId) -> Result<(), IsolationError> {
+    pub(crate) fn thaw_unused(&self, id: &SandboxId) -> Result<(), IsolationError> {
         if let Some(instance) = self.live.get(id) {
             drop(instance.freezing());
         }
@@ -47,7 +47,7 @@ impl Inner {
     }
 
     /// Gives what keeps the disk mounted, if this process has it.
-    fn end_processes(&self, id: &SandboxId) -> Result<Option<Disk>, IsolationError> {
+    pub(crate) fn end_processes(&self, id: &SandboxId) -> Result<Option<Disk>, IsolationError> {
         let deadline = Instant::now() + END_DEADLINE;
         let mut disk = None;
         if let Some(instance) = self.live.remove(id) {

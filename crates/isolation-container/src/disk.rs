@@ -23,7 +23,7 @@ use rustix::mount::{
     fsmount, fsopen,
 };
 
-use crate::step::Step;
+use crate::step::{Step, failed};
 use crate::template::{self, Template, Templates};
 
 /// Images that wait to be used again, and the largest, in bytes that it takes on the host.
@@ -155,6 +155,20 @@ impl Disks {
                 Err(error)
             }
         }
+    }
+
+    /// Mounts a disk that was used before and is used nowhere now. The image stays where it is.
+    pub(crate) fn reopen(&self, path: &Path) -> Result<Disk, IsolationError> {
+        let image =
+            File::options().read(true).write(true).open(path).map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => IsolationError::Gone,
+                _ => failed("open the disk of a sandbox".to_owned(), error),
+            })?;
+        let bytes = image.metadata().step("measure the disk of a sandbox")?.len();
+        let device = attach(&image)?;
+        let disk = Backing { bytes, image, device, path: None }.mount()?;
+        clear_work(&disk)?;
+        Ok(disk)
     }
 
     /// An image on a device. Bound before anything is written: binding waits until what is written has

@@ -20,6 +20,7 @@ mod create;
 mod destroy;
 mod disk;
 mod gate;
+mod hibernate;
 mod layout;
 mod live;
 mod probe;
@@ -41,14 +42,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_isolation::{
     ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Taken,
     Usage,
 };
-use atoll_isolation_storage::Storage;
 pub(crate) use atoll_isolation_storage::step;
+use atoll_isolation_storage::{Storage, StoredVolumes};
 use atoll_network::SlotPool;
 use atoll_ready::Pool;
 use rustix::io::Errno;
@@ -69,7 +71,7 @@ pub const INSTANCE_LEN: usize = 8;
 
 /// Places where a test can stop or kill the driver, in the order they are passed. Compiled in with the
 /// feature `failpoints`.
-pub const FAILPOINTS: [&str; 12] = [
+pub const FAILPOINTS: [&str; 19] = [
     "container::create::start",
     "container::create::directory",
     "container::create::ids",
@@ -78,6 +80,13 @@ pub const FAILPOINTS: [&str; 12] = [
     "container::create::socket",
     "container::create::process",
     "container::create::record",
+    "container::hibernate::start",
+    "container::hibernate::processes",
+    "container::hibernate::cgroups",
+    "container::hibernate::disk",
+    "container::wake::start",
+    "container::wake::disk",
+    "container::wake::process",
     "container::destroy::start",
     "container::destroy::processes",
     "container::destroy::cgroups",
@@ -139,6 +148,7 @@ struct Inner {
     scratch: CString,
     cgroups: Cgroups,
     storage: Arc<Storage>,
+    volumes: StoredVolumes,
     ranges: Arc<Ranges>,
     userns: Pool<UserNamespace, IsolationError>,
     disks: Arc<Disks>,
@@ -198,6 +208,7 @@ impl ContainerIsolation {
                 move || disks.make(pooled_disk_bytes)
             })?,
             disks,
+            volumes: StoredVolumes::new(Arc::clone(&storage)),
             storage,
             pooled_disk_bytes,
             slots: config.slots,
@@ -207,6 +218,12 @@ impl ContainerIsolation {
             trash,
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The volumes that its sandboxes can have.
+    #[must_use]
+    pub fn volumes(&self) -> StoredVolumes {
+        self.inner.volumes.clone()
     }
 
     /// Runs something that blocks on a thread meant for it.
@@ -250,6 +267,11 @@ impl Inner {
     }
 
     /// Bytes that a sandbox's disk takes on the host.
+    /// Whether its disk is all there is of it.
+    fn is_hibernated(&self, id: &SandboxId) -> bool {
+        self.records.of(id).is_cleared() && self.storage.sandbox_disk(id).exists()
+    }
+
     fn disk_bytes(&self, id: &SandboxId) -> u64 {
         use std::os::unix::fs::MetadataExt;
         std::fs::metadata(self.storage.sandbox_disk(id)).map_or(0, |meta| meta.blocks() * 512)
@@ -339,9 +361,12 @@ impl Isolation for ContainerIsolation {
     async fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
         let id = id.clone();
         self.blocking(move |inner| {
-            inner.living(&id)?;
-            let usage = inner.cgroups.usage(&id)?;
-            Ok(Usage { disk_bytes: inner.disk_bytes(&id), ..usage })
+            let disk_bytes = inner.disk_bytes(&id);
+            match inner.living(&id) {
+                Ok(_) => Ok(Usage { disk_bytes, ..inner.cgroups.usage(&id)? }),
+                Err(_) if inner.is_hibernated(&id) => Ok(Usage { disk_bytes, ..Usage::default() }),
+                Err(gone) => Err(gone),
+            }
         })
         .await
     }
@@ -349,6 +374,44 @@ impl Isolation for ContainerIsolation {
     async fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
         // One small read of a file in memory: not worth another thread.
         self.inner.cgroups.oom_kills(id)
+    }
+
+    async fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| {
+            inner.living(&id)?;
+            inner.cgroups.freeze(&id)
+        })
+        .await
+    }
+
+    async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        // One small write to a file in memory, for which nothing waits: not worth another thread.
+        self.inner.living(id)?;
+        self.inner.cgroups.thaw(id)
+    }
+
+    async fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| {
+            inner.living(&id)?;
+            inner.cgroups.reclaim(&id)
+        })
+        .await
+    }
+
+    async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| inner.hibernate(&id, mode)).await
+    }
+
+    async fn wake(&self, plan: &Plan) -> Result<(), IsolationError> {
+        let plan = plan.clone();
+        self.blocking(move |inner| inner.wake(&plan)).await
+    }
+
+    async fn memory_available(&self) -> Option<u64> {
+        hibernate::memory_available()
     }
 
     async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
@@ -375,9 +438,9 @@ impl Isolation for ContainerIsolation {
         self.blocking(move |inner| inner.snapshot(&id, &artifact)).await
     }
 
-    async fn replace(&self, plan: &Plan) -> Result<(), IsolationError> {
+    async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError> {
         let plan = plan.clone();
-        self.blocking(move |inner| inner.replace(&plan)).await
+        self.blocking(move |inner| inner.replace(&plan, committed)).await
     }
 
     async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError> {

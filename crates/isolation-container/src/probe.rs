@@ -149,6 +149,7 @@ fn whole(inner: &Inner) -> Tried {
         resources: Resources { disk_bytes: DISK_BYTES, ..Resources::default() },
         hostname: "doctor".to_owned(),
         disk: DiskSource::Empty,
+        volumes: Vec::new(),
     };
     let made = inner.create(&plan);
     let removed = inner.destroy(&plan.id);

@@ -128,6 +128,26 @@ impl Record {
         entries.flatten().find_map(|entry| entry.file_name().to_str()?.strip_prefix("uid-")?.parse().ok())
     }
 
+    /// Forgets everything but the disk: what belonged to the process that was.
+    pub(crate) fn clear_run(&self) -> Result<(), IsolationError> {
+        let step = || "forget the process of a sandbox";
+        for name in ["process.json", "process.json.new", "guest.sock"] {
+            match fs::remove_file(self.dir.join(name)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                other => other.step(step())?,
+            }
+        }
+        while let Some(first_id) = self.first_id() {
+            fs::remove_file(self.dir.join(format!("uid-{first_id}"))).step(step())?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is nothing of what a process needs.
+    pub(crate) fn is_cleared(&self) -> bool {
+        self.dir.exists() && !self.dir.join("process.json").exists() && self.first_id().is_none()
+    }
+
     /// Writes down the process: whole or not at all.
     pub(crate) fn write_process(&self, process: Process) -> Result<(), IsolationError> {
         let new = self.dir.join("process.json.new");

@@ -93,9 +93,14 @@ impl Inner {
 
     /// Makes an instance anew. The disk is made while the old one still lives: what can fail for want of room
     /// fails before anything is lost.
-    pub(crate) fn replace(&self, plan: &Plan) -> Result<(), IsolationError> {
+    pub(crate) fn replace(
+        &self,
+        plan: &Plan,
+        committed: Box<dyn FnOnce() + Send>,
+    ) -> Result<(), IsolationError> {
         let disk = self.claim_disk(plan)?;
         fail_point!("container::replace::disk");
+        committed();
         self.destroy(&plan.id)?;
         fail_point!("container::replace::destroyed");
         self.create_on(plan, disk)

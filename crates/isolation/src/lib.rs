@@ -10,7 +10,9 @@
 //! 2. **Everything carries the sandbox id.** [`Isolation::destroy`] removes whatever exists for an id,
 //!    from any half-made state, any number of times. It is the undo of every step of `create`.
 //! 3. **Nothing else is touched.** [`Isolation::scan`] lists only what this installation made.
-//! 4. **Limits are enforced or refused**, never ignored: [`IsolationError::Unenforceable`].
+//! 4. **Standing still loses nothing.** What is frozen goes on after the thaw as if no time had passed. What is
+//!    hibernated keeps its disk, byte for byte, and nothing else: no process, no cgroup, no mount, no memory.
+//! 5. **Limits are enforced or refused**, never ignored: [`IsolationError::Unenforceable`].
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -18,6 +20,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::{Comparison, CopyMethod};
 use atoll_core::spec::{IsolationLevel, Resources};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -29,9 +32,11 @@ mod doctor;
 pub mod fake;
 mod gate;
 pub mod sparse;
+pub mod volumes;
 
 pub use doctor::{Check, Status};
 pub use gate::{Gate, Original};
+pub use volumes::PlannedVolume;
 
 /// A byte stream to a guest agent.
 pub trait GuestStream: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
@@ -90,6 +95,8 @@ pub struct Plan {
     pub hostname: String,
     /// What its disk begins with.
     pub disk: DiskSource,
+    /// Volumes to mount in it.
+    pub volumes: Vec<PlannedVolume>,
 }
 
 /// Why an instance ended.
@@ -156,6 +163,9 @@ pub enum IsolationError {
     /// A limit that was asked for cannot be enforced on this host.
     #[error("{0}")]
     Unenforceable(String),
+    /// This level, or this host, cannot pause like that; says what is in the way.
+    #[error("{0}")]
+    CannotPause(String),
     /// The host's disk, or another host-wide resource, is exhausted.
     #[error("{what}")]
     HostFull {
@@ -217,7 +227,7 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// Waits until the instance dies. Returns at once when it is dead or unknown.
     async fn died(&self, id: &SandboxId) -> Death;
 
-    /// Measures it.
+    /// Measures it. Of a hibernated one there is only the disk.
     ///
     /// # Errors
     /// [`IsolationError::Gone`] or [`IsolationError::Kernel`].
@@ -230,6 +240,44 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     async fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
         self.usage(id).await.map(|usage| usage.oom_kills)
     }
+
+    /// Stops every process where it is; returns when all of them stand still. Idempotent.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`], [`IsolationError::CannotPause`] or [`IsolationError::Kernel`]; then it runs.
+    async fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError>;
+
+    /// Lets every process go on. Idempotent, and cheap: it is in the path of calls.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] or [`IsolationError::Kernel`].
+    async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError>;
+
+    /// Takes memory that it can do without from a frozen instance; gives how many bytes that were. May take as
+    /// long as writing that much to disk.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] or [`IsolationError::Kernel`].
+    async fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError>;
+
+    /// Ends an instance and keeps what [`Self::wake`] needs to start it again: with [`PauseMode::Memory`] its
+    /// processes too, with [`PauseMode::Filesystem`] its disk only. Everything else of it is gone when this returns.
+    /// Idempotent, from any half-made state of itself or of [`Self::wake`], of which it is the undo.
+    ///
+    /// # Errors
+    /// [`IsolationError::CannotPause`]: nothing was done. [`IsolationError::Gone`] when there is no disk.
+    /// [`IsolationError::Kernel`] when something resists; calling again continues.
+    async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError>;
+
+    /// Starts a hibernated instance again, as [`Self::create`] does, on what was kept.
+    ///
+    /// # Errors
+    /// As [`Self::create`]; [`IsolationError::Gone`] when nothing was kept. After an error call
+    /// [`Self::hibernate`].
+    async fn wake(&self, plan: &Plan) -> Result<(), IsolationError>;
+
+    /// Memory of the host that programs can have without anything being swapped out, bytes; `None` when unknown.
+    async fn memory_available(&self) -> Option<u64>;
 
     /// Changes the limits of a live instance, but for the disk's.
     ///
@@ -260,12 +308,12 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     async fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError>;
 
     /// Makes an instance anew, with another disk: what runs in it ends. Succeeds also when there is no
-    /// instance of this id any more. When the disk cannot be made the instance is left as it is; on another
-    /// error it is dead.
+    /// instance of this id any more. Calls `committed` once the disk is made and before anything else: when this
+    /// fails without having called it the instance is as it was, after it the instance is dead.
     ///
     /// # Errors
     /// As [`Self::create`], and [`IsolationError::NoArtifact`].
-    async fn replace(&self, plan: &Plan) -> Result<(), IsolationError>;
+    async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError>;
 
     /// Every artifact that is on the host.
     ///

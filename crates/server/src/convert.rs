@@ -3,25 +3,38 @@
 use atoll_api as api;
 use atoll_core::id::SnapshotId;
 use atoll_core::key::Scope;
+use atoll_core::sandbox::SandboxState;
+use atoll_core::sharing::Lease;
 use atoll_core::snapshot::Purpose;
-use atoll_engine::{ExecView, PoolName, PoolOrigin, PoolView, PoolsView, SandboxMetrics};
+use atoll_engine::{
+    AccessView, ExecView, PoolName, PoolOrigin, PoolView, PoolsView, SandboxMetrics, UsageItem, VolumeFile,
+    VolumeFileKind, VolumeView,
+};
 use atoll_guest_protocol::messages;
 use atoll_isolation::Resource;
-use atoll_store::{KeyRecord, Page, RegistryRecord, SandboxRecord, SnapshotRecord, TemplateRecord};
+use atoll_store::{
+    KeyRecord, Page, RegistryRecord, SandboxRecord, SecretRecord, SecretUse, SnapshotRecord, TemplateRecord,
+};
 
 const NANOS_PER_MS: i64 = 1_000_000;
 
 pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
     let spec = record.spec;
+    let stands =
+        matches!(record.state, SandboxState::Pausing | SandboxState::Paused | SandboxState::Resuming);
     api::Sandbox {
         id: record.id.into(),
         name: record.name,
         state: record.state,
         reason: record.reason,
+        paused: record.paused.filter(|_| stands),
+        paused_at_ms: record.paused_ms.filter(|_| stands),
+        boot_id: record.boot_id,
         image: spec.image,
         image_digest: record.image_digest,
         template: spec.template,
         snapshot: spec.snapshot.map(Into::into),
+        auto_checkpoints: spec.auto_checkpoints,
         isolation: spec.isolation,
         resources: spec.resources,
         env: spec.env,
@@ -33,7 +46,12 @@ pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
         expires_at_ms: record.expires_ms,
         idle_timeout_ms: spec.idle_timeout_ms,
         egress: spec.egress,
+        on_idle: spec.idle.on_idle,
+        idle_freeze_ms: spec.idle.freeze_ms,
+        hibernate_after_ms: spec.idle.hibernate_after_ms,
+        budget: spec.budget,
         last_active_at_ms: record.last_active_ms,
+        volumes: spec.volumes,
         owner: record.owner.map(Into::into),
     }
 }
@@ -51,6 +69,7 @@ pub(crate) fn exec(view: ExecView) -> api::Exec {
         tty: record.spec.tty.is_some(),
         exit: record.exit,
         output_bytes: extent.end,
+        cpu_us: record.cpu_us,
         output_first: extent.first,
         created_at_ms: record.created_ms,
         ended_at_ms: record.ended_ms,
@@ -134,41 +153,6 @@ pub(crate) fn template(record: TemplateRecord) -> api::Template {
     }
 }
 
-pub(crate) fn snapshot(record: SnapshotRecord) -> api::Snapshot {
-    let manifest = record.manifest;
-    api::Snapshot {
-        id: record.id.into(),
-        state: record.state,
-        kind: manifest.kind,
-        tags: record.tags.iter().map(ToString::to_string).collect(),
-        checkpoint: match record.purpose {
-            Purpose::Checkpoint(number) => Some(number),
-            Purpose::Snapshot | Purpose::Held(_) => None,
-        },
-        comment: record.comment,
-        sandbox: record.sandbox.map(Into::into),
-        image: manifest.image,
-        image_digest: manifest.image_digest,
-        isolation: manifest.isolation,
-        resources: manifest.resources,
-        env: manifest.env,
-        user: manifest.user,
-        workdir: manifest.workdir,
-        format: manifest.format,
-        digest: record.digest,
-        stored_bytes: record.stored_bytes,
-        method: record.method,
-        paused_us: record.paused_us,
-        created_at_ms: record.created_ms,
-        created_by: record.created_by.map(Into::into),
-    }
-}
-
-pub(crate) fn snapshots(page: Page<SnapshotRecord>) -> api::SnapshotList {
-    let next_cursor = page.next.map(|next| next.to_string());
-    api::SnapshotList { items: page.items.into_iter().map(snapshot).collect(), next_cursor }
-}
-
 pub(crate) fn pool(view: PoolView) -> api::Pool {
     let (template, image) = match view.name {
         PoolName::Template(name) => (Some(name), None),
@@ -209,6 +193,96 @@ pub(crate) fn pools(view: PoolsView) -> api::PoolList {
     }
 }
 
+pub(crate) fn access(view: AccessView) -> api::SandboxAccess {
+    api::SandboxAccess {
+        owner: view.owner.map(Into::into),
+        visibility: view.visibility,
+        is_default: view.is_default,
+        grants: view.grants.into_iter().map(|(key, role)| api::Grant { key: key.into(), role }).collect(),
+    }
+}
+
+pub(crate) fn lease(lease: Lease) -> api::Lease {
+    api::Lease {
+        key: lease.key.into(),
+        holder: lease.holder,
+        taken_at_ms: lease.taken_ms,
+        expires_at_ms: lease.expires_ms,
+    }
+}
+
+pub(crate) fn snapshot(record: SnapshotRecord) -> api::Snapshot {
+    let manifest = record.manifest;
+    api::Snapshot {
+        id: record.id.into(),
+        state: record.state,
+        kind: manifest.kind,
+        tags: record.tags.iter().map(ToString::to_string).collect(),
+        checkpoint: record.purpose.checkpoint(),
+        automatic: matches!(record.purpose, Purpose::AutoCheckpoint(_)),
+        comment: record.comment,
+        sandbox: record.sandbox.map(Into::into),
+        image: manifest.image,
+        image_digest: manifest.image_digest,
+        isolation: manifest.isolation,
+        resources: manifest.resources,
+        env: manifest.env,
+        user: manifest.user,
+        workdir: manifest.workdir,
+        format: manifest.format,
+        digest: record.digest,
+        stored_bytes: record.stored_bytes,
+        method: record.method,
+        paused_us: record.paused_us,
+        created_at_ms: record.created_ms,
+        created_by: record.created_by.map(Into::into),
+    }
+}
+
+pub(crate) fn snapshots(page: Page<SnapshotRecord>) -> api::SnapshotList {
+    let next_cursor = page.next.map(|next| next.to_string());
+    api::SnapshotList { items: page.items.into_iter().map(snapshot).collect(), next_cursor }
+}
+
+pub(crate) fn volume(view: VolumeView) -> api::Volume {
+    let VolumeView { record, usage, used_by } = view;
+    api::Volume {
+        id: record.id.into(),
+        name: record.name,
+        state: record.state,
+        size_bytes: record.size_bytes,
+        read_only: record.read_only,
+        from: record.source,
+        total_bytes: usage.map(|usage| usage.total_bytes),
+        used_bytes: usage.map(|usage| usage.used_bytes),
+        stored_bytes: usage.map(|usage| usage.stored_bytes),
+        used_by,
+        owner: record.owner.map(Into::into),
+        created_at_ms: record.created_ms,
+    }
+}
+
+pub(crate) fn volume_file(file: VolumeFile) -> api::FileEntry {
+    api::FileEntry {
+        kind: match file.kind {
+            VolumeFileKind::File => api::FileKind::File,
+            VolumeFileKind::Directory => api::FileKind::Directory,
+            VolumeFileKind::Symlink => api::FileKind::Symlink,
+            VolumeFileKind::Other => api::FileKind::Other,
+        },
+        path: file.path,
+        size_bytes: file.size,
+        mode: format!("{:04o}", file.mode & 0o7777),
+        uid: file.uid,
+        gid: file.gid,
+        // A volume knows numbers only: names are each sandbox's own.
+        user: None,
+        group: None,
+        modified_at_ms: file.modified_ms,
+        target: file.target,
+    }
+}
+
 pub(crate) fn image(image: &atoll_image::Image) -> api::Image {
     api::Image {
         digest: image.digest.to_string(),
@@ -237,6 +311,42 @@ pub(crate) fn key(record: KeyRecord) -> api::Key {
         created_at_ms: record.created_ms,
         expires_at_ms: record.expires_ms,
         last_used_at_ms: record.last_used_ms,
+    }
+}
+
+pub(crate) fn secret(record: SecretRecord) -> api::Secret {
+    let versions = record.versions.iter();
+    api::Secret {
+        versions: versions
+            .map(|version| api::SecretVersion { version: version.version, created_at_ms: version.created_ms })
+            .collect(),
+        name: record.name,
+        scope: record.scope,
+        note: record.note,
+        created_at_ms: record.created_ms,
+        created_by: record.created_by.map(Into::into),
+    }
+}
+
+pub(crate) fn secret_use(record: SecretUse) -> api::SecretUse {
+    api::SecretUse {
+        at_ms: record.at_ms,
+        secret: record.secret,
+        version: record.version,
+        sandbox: record.sandbox.into(),
+        host: record.host,
+        method: record.method,
+        path: record.path,
+        rule: record.rule,
+    }
+}
+
+pub(crate) fn usage(item: UsageItem) -> api::UsageItem {
+    api::UsageItem {
+        sandbox: item.sandbox.map(Into::into),
+        key: item.key.map(Into::into),
+        hour_at_ms: item.hour_ms,
+        used: item.used,
     }
 }
 

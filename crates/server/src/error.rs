@@ -81,12 +81,14 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::ExecNotFound
         | Code::TemplateNotFound
         | Code::ImageNotFound
-        | Code::SnapshotNotFound
         | Code::PoolNotFound
+        | Code::VolumeNotFound
+        | Code::SnapshotNotFound
         | Code::KeyNotFound
         | Code::AccessNotFound
         | Code::SshKeyNotFound
         | Code::RegistryNotFound
+        | Code::SecretNotFound
         | Code::FileNotFound => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::NameTaken
@@ -94,6 +96,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::SandboxFailed
         | Code::IdempotencyMismatch
         | Code::ImageInUse
+        | Code::VolumeBusy
         | Code::SnapshotInUse
         | Code::ExecEnded
         | Code::StdinClosed
@@ -103,6 +106,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::NotADirectory
         | Code::IsADirectory
         | Code::DirectoryNotEmpty => StatusCode::CONFLICT,
+        Code::SandboxLeased => StatusCode::LOCKED,
         Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::OffsetOutOfRange => StatusCode::RANGE_NOT_SATISFIABLE,
         Code::ImagePlatformMismatch
@@ -115,7 +119,9 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::UserNotFound
         | Code::IsolationUnavailable
         | Code::LimitUnenforceable
+        | Code::PauseUnavailable
         | Code::PoolTooLarge => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::BudgetExhausted => StatusCode::PAYMENT_REQUIRED,
         Code::LimitExceeded => StatusCode::TOO_MANY_REQUESTS,
         Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         Code::DigestMismatch

@@ -1,8 +1,10 @@
 //! Numbers for Prometheus. Counted here: requests. Asked at each scrape: what the engine has.
 
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use atoll_core::sandbox::SandboxState;
+use atoll_core::usage::Usage;
 use atoll_engine::{EgressStats, PoolsView, Stats};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -110,6 +112,7 @@ pub(crate) struct Metrics {
     sent: Counter,
     sandboxes: Family<StateLabels, Gauge>,
     execs_running: Gauge<i64>,
+    used: UsedGauges,
     pools: PoolMetrics,
     connections: Gauge<i64>,
     egress: EgressMetrics,
@@ -146,6 +149,7 @@ impl Metrics {
         registry.register("sandboxes", "Sandboxes by state", sandboxes.clone());
         registry.register("execs_running", "Execs that run now", execs_running.clone());
         let egress = EgressMetrics::new(&mut registry);
+        let used = UsedGauges::register(&mut registry);
         let pools = PoolMetrics::register(&mut registry);
         Self {
             registry,
@@ -158,6 +162,7 @@ impl Metrics {
             pools,
             connections,
             egress,
+            used,
         }
     }
 
@@ -191,6 +196,7 @@ impl Metrics {
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
         self.execs_running.set(i64::try_from(stats.execs_running).unwrap_or(i64::MAX));
+        self.used.set(&stats.used);
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &self.registry) {
             // Writing to a string does not fail.
@@ -241,6 +247,51 @@ impl EgressMetrics {
         ] {
             counter.inc_by(now.saturating_sub(counter.get()));
         }
+    }
+}
+
+/// What sandboxes used since the start of the server, as far as it was recorded.
+#[derive(Debug, Default)]
+struct UsedGauges {
+    cpu: Counter<f64, AtomicU64>,
+    memory: Counter,
+    disk: Counter,
+    running: Counter<f64, AtomicU64>,
+    egress: Counter,
+    requests: Counter,
+    execs: Counter,
+}
+
+impl UsedGauges {
+    fn register(registry: &mut Registry) -> Self {
+        let used = Self::default();
+        let cpu = used.cpu.clone();
+        registry.register_with_unit("used_cpu", "CPU time of sandboxes", Unit::Seconds, cpu);
+        let running = used.running.clone();
+        registry.register_with_unit("used_running", "Time in which sandboxes ran", Unit::Seconds, running);
+        registry.register("used_memory_byte_seconds", "Memory of sandboxes by time", used.memory.clone());
+        registry.register("used_disk_byte_seconds", "Disks of sandboxes by time", used.disk.clone());
+        let egress = used.egress.clone();
+        registry.register_with_unit("used_egress", "Sent by sandboxes to the outside", Unit::Bytes, egress);
+        registry.register("used_requests", "Uses of sandboxes", used.requests.clone());
+        registry.register("used_execs", "Execs started", used.execs.clone());
+        used
+    }
+
+    /// Totals only grow, so that the difference is what came since.
+    #[expect(clippy::cast_precision_loss, reason = "seconds with a fraction")]
+    fn set(&self, used: &Usage) {
+        let grow = |counter: &Counter, now: u64| counter.inc_by(now.saturating_sub(counter.get()));
+        let grow_s = |counter: &Counter<f64, AtomicU64>, now: f64| {
+            counter.inc_by((now - counter.get()).max(0.0));
+        };
+        grow_s(&self.cpu, used.cpu_us as f64 / 1e6);
+        grow_s(&self.running, used.running_ms as f64 / 1e3);
+        grow(&self.memory, used.memory_byte_seconds);
+        grow(&self.disk, used.disk_byte_seconds);
+        grow(&self.egress, used.egress_bytes);
+        grow(&self.requests, used.requests);
+        grow(&self.execs, used.execs);
     }
 }
 

@@ -26,13 +26,18 @@ use crate::routes;
     tags(
         (name = "sandboxes", description = "Isolated computers"),
         (name = "ports", description = "Ports of a sandbox, and who may reach them from outside"),
+        (name = "ssh", description = "SSH keys, and where SSH clients connect"),
         (name = "execs", description = "Commands in a sandbox: durable, with their output"),
         (name = "files", description = "Files in a sandbox"),
         (name = "snapshots", description = "Disks of sandboxes at one moment, to make sandboxes from"),
         (name = "templates", description = "Named, versioned recipes for sandboxes"),
+        (name = "access", description = "Who may use a sandbox, and who has it for itself"),
+        (name = "volumes", description = "Storage that outlives sandboxes, shared by several"),
         (name = "pools", description = "Running sandboxes that wait to be handed out"),
         (name = "images", description = "OCI images and where they come from"),
+        (name = "secrets", description = "Values that sandboxes use and never see"),
         (name = "keys", description = "API keys"),
+        (name = "usage", description = "What was used"),
         (name = "system", description = "The server itself"),
     )
 )]

@@ -4,13 +4,14 @@ use std::fmt::Write as _;
 
 use atoll_core::id::SandboxId;
 use atoll_core::limits::PAGE_MAX_COUNT;
-use atoll_core::sandbox::SandboxState;
+use atoll_core::sandbox::{PauseMode, SandboxState};
+use atoll_core::sharing::Visibility;
 use sqlx::AssertSqlSafe;
 
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, Value, args, json};
 use crate::error::StoreError;
-use crate::record::{Cursor, Page, SandboxFilter, SandboxRecord};
+use crate::record::{Cursor, Page, SandboxFilter, SandboxRecord, VisibleTo};
 
 /// Version of the JSON form of a sandbox's spec.
 const SPEC_VERSION: i64 = 1;
@@ -101,6 +102,36 @@ impl Store {
         .await
     }
 
+    /// Stores state, reason, pause and boot of `sandbox` if its stored state is one of `from`; gives the new
+    /// generation.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when it is in another state, [`StoreError::NotFound`].
+    pub async fn set_pause(&self, sandbox: &SandboxRecord, from: &[SandboxState]) -> Result<i64, StoreError> {
+        let mut values = args![
+            sandbox.id.as_str(),
+            sandbox.state.as_str(),
+            sandbox.reason.as_deref().map(clean).as_deref(),
+            sandbox.paused.map(PauseMode::as_str),
+            sandbox.paused_ms,
+            sandbox.pauses_ms,
+            sandbox.boot_id.as_str(),
+        ];
+        let sql = format!(
+            "UPDATE sandboxes SET state = $2, reason = $3, paused = $4, paused_ms = $5, pauses_ms = $6, \
+             boot_id = $7, generation = generation + 1 WHERE id = $1 AND {} RETURNING generation",
+            any_of("state", from.iter().map(|state| state.as_str()), &mut values)
+        );
+        let id = sandbox.id.clone();
+        self.write_one(move |mut conn| {
+            Box::pin(async move {
+                let row = conn.row(AssertSqlSafe(sql), values).await?;
+                changed(&mut conn, row, &id).await
+            })
+        })
+        .await
+    }
+
     /// Removes a sandbox and its execs. Says whether it was there.
     ///
     /// # Errors
@@ -130,8 +161,9 @@ impl Store {
 
 async fn insert(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO sandboxes (id, name, state, reason, spec, spec_version, labels, \
-         image_digest, owner, created_ms, expires_ms, last_active_ms, annotations, generation) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 1) ON CONFLICT (name) DO NOTHING";
+         image_digest, owner, created_ms, expires_ms, last_active_ms, paused, paused_ms, pauses_ms, boot_id, \
+         annotations, generation) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, \
+         $16, $17, 1) ON CONFLICT (name) DO NOTHING";
     let values = args![
         sandbox.id.as_str(),
         sandbox.name.as_deref(),
@@ -145,6 +177,10 @@ async fn insert(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<(), StoreE
         sandbox.created_ms,
         sandbox.expires_ms,
         sandbox.last_active_ms,
+        sandbox.paused.map(PauseMode::as_str),
+        sandbox.paused_ms,
+        sandbox.pauses_ms,
+        sandbox.boot_id.as_str(),
         json(&sandbox.annotations)?,
     ];
     if conn.execute(SQL, values).await? == 0 {
@@ -230,6 +266,19 @@ fn list_query(filter: &SandboxFilter, after: Option<&Cursor>, limit: u32) -> (St
         let n = values.len();
         add(&mut sql, format_args!(" AND substr(name, 1, length(${n})) = ${n}"));
     }
+    if let Some(VisibleTo { key, default }) = &filter.visible_to {
+        values.extend(args![key.as_str(), default.as_str(), Visibility::Shared.as_str()]);
+        let (key, default, shared) = (values.len() - 2, values.len() - 1, values.len());
+        add(
+            &mut sql,
+            format_args!(
+                " AND (owner = ${key} OR EXISTS (SELECT 1 FROM sandbox_grants \
+                 WHERE sandbox_id = sandboxes.id AND key_id = ${key}) \
+                 OR COALESCE((SELECT visibility FROM sandbox_access \
+                 WHERE sandbox_id = sandboxes.id), ${default}) = ${shared})"
+            ),
+        );
+    }
     newest_first(&mut sql, &mut values, after, limit);
     (sql, values)
 }
@@ -293,6 +342,10 @@ fn read(row: &Row) -> Result<SandboxRecord, BadColumn> {
         created_ms: row.uint("created_ms")?,
         expires_ms: row.uint_opt("expires_ms")?,
         last_active_ms: row.uint("last_active_ms")?,
+        paused: row.text_opt("paused")?.map(|text| PauseMode::parse(&text).ok_or("paused")).transpose()?,
+        paused_ms: row.uint_opt("paused_ms")?,
+        pauses_ms: row.uint("pauses_ms")?,
+        boot_id: row.text("boot_id")?,
         generation: row.int("generation")?,
     })
 }

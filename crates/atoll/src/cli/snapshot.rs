@@ -83,6 +83,15 @@ pub(crate) struct CheckpointsArgs {
     pub(crate) sandbox: String,
 }
 
+/// An earlier state.
+#[derive(Debug, Args)]
+pub(crate) struct RollbackArgs {
+    /// Sandbox, by id or name
+    pub(crate) sandbox: String,
+    /// Checkpoint (a number) or snapshot
+    pub(crate) to: String,
+}
+
 /// Two points of a sandbox.
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {

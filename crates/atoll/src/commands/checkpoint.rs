@@ -41,6 +41,22 @@ fn row(checkpoint: &Snapshot) -> [String; 4] {
     ]
 }
 
+/// `atoll rollback` and `atoll undo`
+pub(super) async fn rollback(
+    client: &Client,
+    printer: Printer,
+    sandbox: &str,
+    to: Option<&str>,
+) -> Result<()> {
+    let back = client.rollback_sandbox(sandbox, to).await?;
+    printer.result(&back, || {
+        let comment = back.to.comment.as_ref().map(|text| format!(" ({text})")).unwrap_or_default();
+        let name =
+            back.to.checkpoint.map_or_else(|| back.to.id.clone(), |number| format!("checkpoint {number}"));
+        format!("{} is at {name}{comment}", back.sandbox.id)
+    })
+}
+
 /// `atoll diff`
 pub(super) async fn diff(client: &Client, printer: Printer, args: DiffArgs) -> Result<()> {
     let (from, to) = (args.from.as_deref(), args.to.as_deref());

@@ -142,11 +142,11 @@ pub(super) async fn ps(client: &Client, printer: Printer, args: &SandboxArg) -> 
     }
     let list = ExecList { items, next_cursor: None };
     printer.result(&list, || {
-        table(["ID", "PID", "USER", "STATE", "EXIT", "AGE", "COMMAND"], list.items.iter().map(row))
+        table(["ID", "PID", "USER", "STATE", "EXIT", "AGE", "BY", "COMMAND"], list.items.iter().map(row))
     })
 }
 
-fn row(exec: &Exec) -> [String; 7] {
+fn row(exec: &Exec) -> [String; 8] {
     let command: String = exec.argv.join(" ").chars().take(COMMAND_CHARS).collect();
     let code = exec.exit.as_ref().and_then(|exit| exit.code);
     [
@@ -156,6 +156,7 @@ fn row(exec: &Exec) -> [String; 7] {
         exec.state.to_string(),
         code.map(|code| code.to_string()).unwrap_or_default(),
         age(exec.created_at_ms),
+        exec.started_by.clone().unwrap_or_default(),
         command,
     ]
 }

@@ -5,6 +5,7 @@ use atoll_client::{Client, ListSandboxes};
 use atoll_core::Code;
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::snapshot::AutoCheckpoints;
 use atoll_core::spec::ResourcesDraft;
 
 use crate::cli::{ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs};
@@ -28,6 +29,7 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         image: args.image,
         template: args.template,
         snapshot: args.snapshot,
+        auto_checkpoints: args.auto_checkpoints.map(|keep| AutoCheckpoints { keep }),
         isolation: None,
         resources: limits(&args.limits, args.disk),
         env: args.env.into_iter().collect(),
@@ -35,8 +37,14 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         user: args.user,
         workdir: args.workdir,
         ttl_ms: args.ttl,
+        volumes: args.volume,
         idle_timeout_ms: args.idle_timeout,
+        secrets: std::collections::BTreeMap::new(),
         egress: args.egress.policy()?,
+        on_idle: args.idle.on_idle,
+        idle_freeze_ms: args.idle.idle_freeze,
+        hibernate_after_ms: args.idle.hibernate_after,
+        budget: args.idle.budget.budget(),
         ..CreateSandbox::default()
     })
 }
@@ -71,7 +79,7 @@ pub(super) async fn ls(client: &Client, printer: Printer, args: LsArgs) -> Resul
     };
     let mut items = all(client, list).await?;
     if args.state.is_none() && !args.all {
-        items.retain(|sandbox| matches!(sandbox.state, SandboxState::Creating | SandboxState::Running));
+        items.retain(|sandbox| !matches!(sandbox.state, SandboxState::Deleting | SandboxState::Failed));
     }
     let list = SandboxList { items, next_cursor: None };
     printer
@@ -83,7 +91,10 @@ fn row(sandbox: &Sandbox) -> [String; 6] {
         sandbox.id.clone(),
         sandbox.name.clone().unwrap_or_default(),
         sandbox.image.clone(),
-        sandbox.state.to_string(),
+        match sandbox.paused {
+            Some(mode) => format!("{} ({mode})", sandbox.state),
+            None => sandbox.state.to_string(),
+        },
         age(sandbox.created_at_ms),
         until(sandbox.expires_at_ms),
     ]
@@ -146,12 +157,17 @@ pub(super) async fn update(client: &Client, printer: Printer, args: UpdateArgs) 
         ttl_ms: args.ttl.map(|lifetime| lifetime.0),
         idle_timeout_ms: args.idle_timeout.map(|lifetime| lifetime.0),
         resources: limits(&args.limits, None),
+        secrets: std::collections::BTreeMap::new(),
         egress: args.egress.policy()?,
+        on_idle: args.on_idle,
+        idle_freeze_ms: args.idle_freeze.map(|lifetime| lifetime.0),
+        hibernate_after_ms: args.hibernate_after.map(|lifetime| lifetime.0),
+        budget: args.budget.budget(),
         ..UpdateSandbox::default()
     };
     if update == UpdateSandbox::default() {
         return Err(Failure::Usage(
-            "nothing to change: give --name, --env, --label, --ttl, --idle-timeout, a limit or a network policy"
+            "nothing to change: give --name, --env, --label, --ttl, --idle-timeout, --on-idle, a budget, a limit or a network policy"
                 .into(),
         ));
     }

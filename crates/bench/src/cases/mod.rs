@@ -3,8 +3,10 @@
 mod idle;
 mod latency;
 mod load;
+mod ports;
 mod snapshots;
 mod streams;
+mod warm;
 
 use std::time::{Duration, Instant};
 
@@ -25,6 +27,8 @@ pub(crate) enum Case {
     Create,
     /// `true` in a sandbox that runs
     Exec,
+    /// Sandboxes from a warm pool
+    Warm,
     /// 100 creations at once
     Burst,
     /// Create, run, destroy, for some seconds
@@ -33,6 +37,8 @@ pub(crate) enum Case {
     Stdout,
     /// A large file, up and down
     Files,
+    /// Requests to a port of a sandbox
+    Ports,
     /// Many sandboxes that do nothing
     Idle,
     /// Snapshots and forks of a full disk
@@ -63,10 +69,12 @@ pub(crate) async fn run(bench: &Bench<'_>, only: &[Case], report: &mut Report) -
         match case {
             Case::Create => latency::create(bench, report).await?,
             Case::Exec => latency::exec(bench, report).await?,
+            Case::Warm => warm::warm(bench, report).await?,
             Case::Burst => load::burst(bench, report).await?,
             Case::Cycles => load::cycles(bench, report).await?,
             Case::Stdout => streams::stdout(bench, report).await?,
             Case::Files => streams::files(bench, report).await?,
+            Case::Ports => ports::ports(bench, report).await?,
             Case::Idle => idle::idle(bench, report).await?,
             Case::Snapshots => snapshots::snapshots(bench, report).await?,
             Case::Peers => peers::run(report)?,

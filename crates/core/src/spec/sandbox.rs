@@ -7,13 +7,17 @@ use serde::{Deserialize, Serialize};
 use super::check;
 use super::template::TemplateSpec;
 use crate::error::{Code, Error, Result};
-use crate::id::SnapshotId;
+use crate::id::{KeyId, SnapshotId};
+use crate::idle::{IdlePolicy, IdleUpdate};
 use crate::limits::{
     CPU_MAX_MILLIS, CPU_MIN_MILLIS, DISK_MAX_BYTES, DISK_MIN_BYTES, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES,
-    PIDS_MAX, PIDS_MIN,
+    PIDS_MAX, PIDS_MIN, SECRETS_PRIVATE_MAX_COUNT,
 };
 use crate::policy::EgressPolicy;
-use crate::snapshot::Manifest;
+use crate::secret::Secret;
+use crate::snapshot::{AutoCheckpoints, Manifest};
+use crate::usage::Budget;
+use crate::volume::{VolumeMount, VolumeMountDraft, check_mounts};
 
 /// How strongly a sandbox is cut off. Recorded with the sandbox and never silently downgraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -150,6 +154,8 @@ pub struct SandboxDraft {
     pub template: Option<String>,
     /// Snapshot to begin with: its id, or `name:tag`. Excludes an image.
     pub snapshot: Option<String>,
+    /// Checkpoints that it takes by itself.
+    pub auto_checkpoints: Option<AutoCheckpoints>,
     /// The isolation level; the template's, or `container`, when absent.
     pub isolation: Option<IsolationLevel>,
     /// Limits.
@@ -168,8 +174,16 @@ pub struct SandboxDraft {
     pub ttl_ms: Option<u64>,
     /// Delete it after this long without a running exec or a request.
     pub idle_timeout_ms: Option<u64>,
+    /// Secrets for this sandbox alone, by name.
+    pub secrets: BTreeMap<String, Secret>,
     /// What it may reach; the template's, or the server's default, when absent.
     pub egress: Option<EgressPolicy>,
+    /// Volumes to mount.
+    pub volumes: Vec<VolumeMountDraft>,
+    /// What it does while nobody uses it.
+    pub idle: IdlePolicy,
+    /// Hard limits on what it may use.
+    pub budget: Budget,
 }
 
 /// What will be made, complete. Kept by the store.
@@ -183,6 +197,9 @@ pub struct SandboxSpec {
     /// The snapshot it began with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotId>,
+    /// Checkpoints that it takes by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_checkpoints: Option<AutoCheckpoints>,
     /// The isolation level.
     pub isolation: IsolationLevel,
     /// Limits.
@@ -198,6 +215,15 @@ pub struct SandboxSpec {
     /// What it may reach.
     #[serde(default)]
     pub egress: EgressPolicy,
+    /// Volumes that are mounted in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
+    /// What it does while nobody uses it.
+    #[serde(default)]
+    pub idle: IdlePolicy,
+    /// Hard limits on what it may use.
+    #[serde(default)]
+    pub budget: Budget,
 }
 
 /// What a sandbox is built on.
@@ -242,6 +268,18 @@ impl Base<'_> {
 /// Search path of a sandbox whose image does not set one.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Checks names and sizes of secrets that are given with a sandbox. No error repeats a value.
+fn secrets(values: &BTreeMap<String, Secret>) -> Result<()> {
+    if values.len() > SECRETS_PRIVATE_MAX_COUNT {
+        return Err(Error::invalid("secrets", format_args!("more than {SECRETS_PRIVATE_MAX_COUNT}")));
+    }
+    for (name, value) in values {
+        crate::policy::secret_name("secrets", name)?;
+        crate::policy::secret_value(&format!("secrets.{name}"), value)?;
+    }
+    Ok(())
+}
+
 impl SandboxDraft {
     /// Checks the form of everything that does not need a look-up, so that bad input is refused
     /// before anything is touched.
@@ -261,6 +299,7 @@ impl SandboxDraft {
                 ));
             }
         }
+        self.auto_checkpoints.map_or(Ok(()), AutoCheckpoints::validate)?;
         check::env("env", &self.env)?;
         check::labels("labels", &self.labels)?;
         check::annotations("annotations", &self.annotations)?;
@@ -276,9 +315,13 @@ impl SandboxDraft {
         if let Some(ms) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
         }
+        secrets(&self.secrets)?;
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;
         }
+        check_mounts(&self.volumes)?;
+        self.idle.validate()?;
+        self.budget.validate()?;
         Ok(())
     }
 
@@ -343,6 +386,7 @@ impl SandboxSpec {
                 Base::Image(_) => None,
                 Base::Snapshot(id, _) => Some(id.clone()),
             },
+            auto_checkpoints: draft.auto_checkpoints,
             isolation,
             resources,
             env,
@@ -355,7 +399,21 @@ impl SandboxSpec {
                 .clone()
                 .or_else(|| recipe.and_then(|t| t.egress.clone()))
                 .unwrap_or_default(),
+            // Found by whoever knows the volumes.
+            volumes: Vec::new(),
+            idle: draft.idle,
+            budget: draft.budget,
         })
+    }
+}
+
+impl SandboxSpec {
+    /// What every command finds in its environment: its own variables over those of its injection rules.
+    #[must_use]
+    pub fn exec_env(&self) -> BTreeMap<String, String> {
+        let mut env = crate::policy::inject::env(&self.egress);
+        env.extend(self.env.clone());
+        env
     }
 }
 
@@ -389,8 +447,16 @@ pub struct SandboxUpdate {
     pub idle_timeout_ms: Option<Option<u64>>,
     /// New limits. The disk's cannot change.
     pub resources: ResourcesDraft,
+    /// New values for secrets of this sandbox alone, by name.
+    pub secrets: BTreeMap<String, Secret>,
+    /// The API key that asks: secrets that are for some keys only are refused to others.
+    pub asked_by: Option<KeyId>,
     /// Replaces what it may reach. Connections that are no longer allowed are cut.
     pub egress: Option<EgressPolicy>,
+    /// Changes of what it does while nobody uses it.
+    pub idle: IdleUpdate,
+    /// Replaces the budget. What was used stays used.
+    pub budget: Option<Budget>,
 }
 
 impl SandboxUpdate {
@@ -417,8 +483,12 @@ impl SandboxUpdate {
         if let Some(Some(ms)) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
         }
+        secrets(&self.secrets)?;
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;
+        }
+        if let Some(budget) = &self.budget {
+            budget.validate()?;
         }
         let resources = self.resources.over(current);
         resources.validate(caps)?;

@@ -1,6 +1,6 @@
 //! What everybody may see of a running exec.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use atoll_core::exec::{ExecState, Exit, ExitReason};
@@ -20,6 +20,7 @@ pub(crate) struct Progress {
     pub(crate) pid: Option<u32>,
     pub(crate) exit: Option<Exit>,
     pub(crate) ended_ms: Option<u64>,
+    pub(crate) cpu_us: u64,
     pub(crate) extent: Extent,
     /// The server stops: the exec goes on, but nothing more will be published here.
     pub(crate) stopped: bool,
@@ -64,6 +65,8 @@ pub(crate) struct ExecShared {
     attached: Mutex<Attached>,
     /// Fires when a client attached or went away.
     pub(super) attachment: Notify,
+    /// Fires when everything in the sandbox ends. Set when it enters the sandbox.
+    boot: OnceLock<CancellationToken>,
 }
 
 /// Who is attached.
@@ -81,6 +84,7 @@ impl ExecShared {
             pid: record.pid,
             exit: record.exit.clone(),
             ended_ms: record.ended_ms,
+            cpu_us: record.cpu_us,
             extent,
             stopped: false,
         };
@@ -92,7 +96,18 @@ impl ExecShared {
             kill: Notify::new(),
             attached: Mutex::new(Attached { count: 0, none_since: Some(Instant::now()) }),
             attachment: Notify::new(),
+            boot: OnceLock::new(),
         })
+    }
+
+    pub(crate) fn set_boot(&self, boot: CancellationToken) {
+        // It enters once.
+        self.boot.get_or_init(|| boot);
+    }
+
+    /// Fires when everything in the sandbox ends.
+    pub(super) fn boot(&self) -> CancellationToken {
+        self.boot.get().cloned().unwrap_or_default()
     }
 
     pub(crate) fn id(&self) -> &ExecId {
@@ -111,6 +126,7 @@ impl ExecShared {
         record.pid = progress.pid;
         record.exit = progress.exit;
         record.ended_ms = progress.ended_ms;
+        record.cpu_us = progress.cpu_us;
         record.output_bytes = progress.extent.end;
         ExecView { record, extent: progress.extent }
     }
@@ -121,10 +137,21 @@ impl ExecShared {
         outcome.ok_or_else(|| Error::new(Code::Internal, "the exec's session ended without an outcome"))
     }
 
-    /// Asks the session to kill the tree.
-    pub(super) fn ask_kill(&self, reason: ExitReason) {
+    /// Says why it is about to end. The first reason stands.
+    pub(crate) fn blame(&self, reason: ExitReason) {
         self.ended_by.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
+    }
+
+    /// Asks the session to kill the tree.
+    pub(crate) fn ask_kill(&self, reason: ExitReason) {
+        self.blame(reason);
         self.kill.notify_one();
+    }
+
+    /// Waits until nothing more will happen to it here.
+    pub(crate) async fn over(&self) {
+        self.progress.subscribe().wait_for(Progress::is_over).await.ok();
+        self.started.subscribe().wait_for(Option::is_some).await.ok();
     }
 
     fn attached(&self) -> std::sync::MutexGuard<'_, Attached> {

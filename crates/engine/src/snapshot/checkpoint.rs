@@ -8,6 +8,7 @@ use atoll_store::{SandboxRecord, SnapshotFilter, SnapshotRecord};
 
 use crate::engine::{Caller, Engine};
 use crate::errors::store_error;
+use crate::sandbox::Message;
 
 use super::SnapshotOrder;
 
@@ -24,11 +25,72 @@ impl Engine {
     ) -> Result<SnapshotRecord> {
         let order = SnapshotOrder { purpose: Purpose::Checkpoint(0), tags: Vec::new(), comment };
         let made = self.create_snapshot(sandbox, order, caller).await?;
-        let max = usize::try_from(CHECKPOINTS_MAX_COUNT).unwrap_or(usize::MAX);
-        for old in self.checkpoints(sandbox).await?.into_iter().skip(max) {
-            self.delete_unused_snapshot(&old).await?;
-        }
+        let all = self.checkpoints(sandbox).await?;
+        self.keep(all.into_iter(), CHECKPOINTS_MAX_COUNT).await?;
         Ok(made)
+    }
+
+    /// Keeps the newest of checkpoints, which come newest first, but for those that something stands on.
+    pub(super) async fn keep(
+        &self,
+        checkpoints: impl Iterator<Item = SnapshotRecord>,
+        count: u32,
+    ) -> Result<()> {
+        for old in checkpoints.skip(usize::try_from(count).unwrap_or(usize::MAX)) {
+            if self.snapshot_users(&old).await?.is_empty() {
+                self.delete_unused_snapshot(&old).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a sandbox back to a checkpoint, or a snapshot that fits it, under the same id: what runs in it ends.
+    /// Without a point, back to where it was before the last command began, as far as there is a checkpoint of
+    /// that. Gives the sandbox and what it was put back to.
+    ///
+    /// # Errors
+    /// [`Code::SandboxNotFound`], [`Code::SnapshotNotFound`], [`Code::SnapshotIncompatible`],
+    /// [`Code::InvalidState`]; what the host refuses, and the sandbox is as it was.
+    pub async fn rollback(&self, sandbox: &str, to: Option<&str>) -> Result<(SandboxRecord, SnapshotRecord)> {
+        let sandbox = self.inner.sandbox(sandbox)?;
+        sandbox.usable().await?;
+        let record = sandbox.record();
+        let to = match to {
+            Some(text) => self.point(&record, text).await?,
+            None => self.before_last_exec(&record).await?,
+        };
+        // As the sandbox has it, the disk cannot shrink; a larger one grows.
+        if to.manifest.resources.disk_bytes > record.spec.resources.disk_bytes {
+            return Err(Error::new(
+                Code::SnapshotIncompatible,
+                format!(
+                    "the snapshot's disk has {} bytes, the sandbox's {}",
+                    to.manifest.resources.disk_bytes, record.spec.resources.disk_bytes
+                ),
+            )
+            .hint("make a new sandbox of it"));
+        }
+        let id = to.id.clone();
+        let back = sandbox.ask(|reply| Message::Rollback(id, reply)).await?;
+        Ok((back, to))
+    }
+
+    /// The newest checkpoint after which a command began; the one before it when none has.
+    async fn before_last_exec(&self, record: &SandboxRecord) -> Result<SnapshotRecord> {
+        let mut all = self.inner.checkpoints_of(&record.id).await?.into_iter();
+        let mut all = all.by_ref().filter(|found| found.state == SnapshotState::Ready);
+        let execs = self.inner.store.list_execs(&record.id, &[], None, 1).await.map_err(store_error)?;
+        let began = execs.items.first().map(|exec| exec.created_ms);
+        let newest = all.next();
+        let found = match newest {
+            Some(newest) if began.is_some_and(|began| began > newest.created_ms) => Some(newest),
+            Some(newest) => Some(all.next().unwrap_or(newest)),
+            None => None,
+        };
+        found.ok_or_else(|| {
+            Error::new(Code::SnapshotNotFound, "the sandbox has no checkpoint")
+                .hint("'atoll checkpoint SANDBOX' takes one; 'atoll create --auto-checkpoints 10' takes them by itself")
+        })
     }
 
     /// The checkpoints of a sandbox, newest first.
@@ -51,9 +113,8 @@ impl Engine {
 
     async fn checkpoint(&self, sandbox: &str, number: u32) -> Result<SnapshotRecord> {
         let all = self.checkpoints(sandbox).await?;
-        let wanted = Purpose::Checkpoint(number);
         all.into_iter()
-            .find(|found| found.purpose == wanted && found.state == SnapshotState::Ready)
+            .find(|found| found.purpose.checkpoint() == Some(number) && found.state == SnapshotState::Ready)
             .ok_or_else(|| {
                 Error::new(Code::SnapshotNotFound, format!("the sandbox has no checkpoint {number}"))
                     .hint("'atoll checkpoints SANDBOX' shows what there is")

@@ -119,6 +119,10 @@ impl Engine {
             created_ms,
             expires_ms: order.ttl_ms.or_else(|| life(parent)).map(|ttl| created_ms.saturating_add(ttl)),
             last_active_ms: created_ms,
+            paused: None,
+            paused_ms: None,
+            pauses_ms: 0,
+            boot_id: Inner::new_boot_id()?,
             generation: 1,
             ..parent.clone()
         };
@@ -128,9 +132,17 @@ impl Engine {
         record.spec.snapshot = Some(from.id.clone());
         spec::labels("labels", &record.labels)?;
         spec::env("env", &record.spec.env)?;
+        // What may be injected for the parent is checked anew for the child and who asks for it.
+        let secrets = self.inner.private_secrets(&parent.id)?;
+        let (before, mut egress) = (parent.spec.egress.clone(), parent.spec.egress.clone());
+        self.inner.prepare_rules(&record, caller, &mut egress, &before, &secrets)?;
+        record.spec.egress = egress;
+        let mounts = record.spec.volumes.clone();
         let plan = self.plan_for(&record, DiskSource::Artifact(from.id.clone()))?;
         let shared = SandboxShared::new(record, &self.inner)?;
         self.inner.enter(&shared, true)?;
+        self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))?;
+        self.inner.secrets.hold(&shared.id, secrets);
         sandbox::spawn(&self.inner, &shared, Origin::Create(plan));
         shared.made().await
     }
@@ -138,11 +150,9 @@ impl Engine {
     /// How a sandbox with this record is made, on this disk.
     pub(crate) fn plan_for(&self, record: &SandboxRecord, disk: DiskSource) -> Result<Plan> {
         Ok(Plan {
-            id: record.id.clone(),
             root: self.exact_root(record.image_digest.as_deref(), &record.spec.image)?,
-            resources: record.spec.resources,
-            hostname: record.name.clone().unwrap_or_else(|| record.id.to_string()),
             disk,
+            ..self.inner.plan_of(record)?
         })
     }
 }

@@ -7,6 +7,7 @@
 //! Nobody counts references: who uses a snapshot is looked up when somebody wants to remove it. A sandbox made
 //! from one has a disk of its own and does not need it any more.
 
+mod auto;
 mod checkpoint;
 mod compare;
 mod digest;
@@ -16,6 +17,7 @@ mod reconcile;
 mod take;
 mod transfer;
 
+pub(crate) use auto::after_exec;
 pub use fork::ForkOrder;
 pub use manage::{RemovedSnapshot, SnapshotQuery};
 pub use take::SnapshotOrder;

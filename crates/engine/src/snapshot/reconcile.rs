@@ -43,11 +43,11 @@ impl Engine {
         let mut known = BTreeSet::new();
         for record in self.all_snapshots().await? {
             known.insert(record.id.clone());
-            let orphan = matches!(record.purpose, Purpose::Checkpoint(_))
+            let orphan = record.purpose.checkpoint().is_some()
                 && record.sandbox.as_ref().is_none_or(|sandbox| !sandboxes.contains(sandbox));
             let passing = match &record.purpose {
                 Purpose::Held(by) => [super::fork::HOLDER, super::compare::HOLDER].contains(&by.as_str()),
-                Purpose::Snapshot | Purpose::Checkpoint(_) => false,
+                Purpose::Snapshot | Purpose::Checkpoint(_) | Purpose::AutoCheckpoint(_) => false,
             };
             if record.state != SnapshotState::Ready || orphan || passing {
                 tracing::info!(snapshot = %record.id, "removing a snapshot that was not finished or is not needed");

@@ -56,9 +56,12 @@ impl Engine {
         }
         order.validate()?;
         let sandbox = self.inner.sandbox(sandbox)?;
-        sandbox.usable().await?;
+        let using = sandbox.usable().await?;
         let (engine, caller) = (self.clone(), caller.clone());
-        let taking = async move { engine.take_snapshot(&sandbox, order, &caller).await };
+        let taking = async move {
+            let _using = using;
+            engine.take_snapshot(&sandbox, order, &caller).await
+        };
         let taken = self.inner.tracker.spawn(taking).await;
         taken.unwrap_or_else(|_panicked| Err(Error::new(Code::Internal, "taking the snapshot broke off")))
     }
@@ -92,7 +95,7 @@ impl Engine {
             tags: order.tags,
         };
         let ready = self.finish_snapshot(record, &outcome).await?;
-        if matches!(ready.purpose, Purpose::Checkpoint(_)) && sandbox.dead.is_cancelled() {
+        if ready.purpose.checkpoint().is_some() && sandbox.dead.is_cancelled() {
             // Whoever takes the sandbox apart may have looked for its checkpoints before.
             self.delete_unused_snapshot(&ready).await?;
             return Err(Error::new(Code::SandboxFailed, "the sandbox died"));

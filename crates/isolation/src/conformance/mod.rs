@@ -9,6 +9,7 @@
 pub mod facts;
 pub mod lifecycle;
 pub mod limits;
+pub mod pause;
 pub mod snapshots;
 
 use std::collections::BTreeMap;
@@ -50,6 +51,11 @@ macro_rules! conformance_tests {
             lifecycle::refuses_an_id_twice,
             lifecycle::reports_death,
             lifecycle::only_the_dead_one_dies,
+            pause::what_is_frozen_goes_on,
+            pause::what_is_frozen_outlives_its_driver,
+            pause::what_is_frozen_can_be_destroyed,
+            pause::a_hibernated_one_is_its_disk,
+            pause::memory_comes_back,
             lifecycle::another_name_while_it_lives,
             limits::memory_kills_only_inside,
             limits::processes_are_counted,
@@ -113,7 +119,14 @@ pub fn fresh_id() -> SandboxId {
 /// A plan with this root and these limits.
 #[must_use]
 pub fn plan(root: RootFs, resources: Resources) -> Plan {
-    Plan { id: fresh_id(), root, resources, hostname: "conformance".to_owned(), disk: DiskSource::Empty }
+    Plan {
+        id: fresh_id(),
+        root,
+        resources,
+        hostname: "conformance".to_owned(),
+        disk: DiskSource::Empty,
+        volumes: Vec::new(),
+    }
 }
 
 /// An error with all its causes.

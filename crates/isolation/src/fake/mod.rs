@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::{Comparison, CopyMethod};
 use atoll_core::spec::{IsolationLevel, Resources};
 use tokio::runtime::Handle;
@@ -64,6 +65,8 @@ struct Instance {
     guest: Arc<Guest>,
     death: watch::Sender<Option<Death>>,
     usage: Usage,
+    /// Its disk is all there is of it.
+    hibernated: bool,
 }
 
 #[derive(Debug, Default)]
@@ -74,6 +77,9 @@ struct State {
     failing_creates: u32,
     half_made: bool,
     failing_destroys: u32,
+    failing_wakes: u32,
+    memory_available: Option<u64>,
+    reclaimed: Vec<SandboxId>,
     failing_renames: u32,
     connect: Connect,
     create_delay: Duration,
@@ -121,6 +127,34 @@ impl FakeHost {
         self.lock().failing_destroys = times;
     }
 
+    /// The next `times` wakes fail half-way.
+    pub fn fail_wake(&self, times: u32) {
+        self.lock().failing_wakes = times;
+    }
+
+    /// What [`Isolation::memory_available`] says.
+    pub fn set_memory_available(&self, bytes: Option<u64>) {
+        self.lock().memory_available = bytes;
+    }
+
+    /// Instances whose memory was reclaimed, in this order.
+    #[must_use]
+    pub fn reclaimed(&self) -> Vec<SandboxId> {
+        self.lock().reclaimed.clone()
+    }
+
+    /// Whether an instance stands still.
+    #[must_use]
+    pub fn is_frozen(&self, id: &SandboxId) -> bool {
+        self.lock().instances.get(id).is_some_and(|instance| instance.alive() && instance.guest.is_frozen())
+    }
+
+    /// Whether only the disk of an instance is left.
+    #[must_use]
+    pub fn is_hibernated(&self, id: &SandboxId) -> bool {
+        self.lock().instances.get(id).is_some_and(|instance| instance.hibernated)
+    }
+
     /// The next `times` snapshots fail and leave an artifact behind all the same.
     pub fn fail_snapshot(&self, times: u32) {
         self.lock().failing_snapshots = times;
@@ -129,6 +163,11 @@ impl FakeHost {
     /// The next `times` changes of a host name fail.
     pub fn fail_rename(&self, times: u32) {
         self.lock().failing_renames = times;
+    }
+
+    /// The next `times` snapshots fail and leave an artifact behind all the same.
+    pub fn fail_snapshot(&self, times: u32) {
+        self.lock().failing_snapshots = times;
     }
 
     /// Every create takes this long, on tokio's clock.
@@ -223,6 +262,13 @@ pub struct FakeIsolation {
     host: FakeHost,
 }
 
+impl FakeIsolation {
+    fn live(state: &State, id: &SandboxId) -> Result<Arc<Guest>, IsolationError> {
+        let live = state.instances.get(id).filter(|instance| instance.alive());
+        live.map(|instance| Arc::clone(&instance.guest)).ok_or(IsolationError::Gone)
+    }
+}
+
 fn kernel(step: &str, source: std::io::Error) -> IsolationError {
     IsolationError::Kernel { step: step.to_owned(), source }
 }
@@ -268,6 +314,7 @@ impl Isolation for FakeIsolation {
                 guest: Guest::new(plan.id.as_str(), files, self.host.runtime.clone()),
                 death: watch::Sender::new(fails.then_some(Death::Exited)),
                 usage: Usage { pids: 1, ..Usage::default() },
+                hibernated: false,
             };
             state.instances.insert(plan.id.clone(), instance);
         }
@@ -322,8 +369,56 @@ impl Isolation for FakeIsolation {
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
         let state = self.host.count("usage");
-        let live = state.instances.get(id).filter(|instance| instance.alive());
-        live.map(|instance| instance.usage).ok_or(IsolationError::Gone)
+        let there = state.instances.get(id).filter(|instance| instance.alive() || instance.hibernated);
+        there.map(|instance| instance.usage).ok_or(IsolationError::Gone)
+    }
+
+    async fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        Self::live(&self.host.count("freeze"), id)?.set_frozen(true);
+        Ok(())
+    }
+
+    async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        Self::live(&self.host.count("thaw"), id)?.set_frozen(false);
+        Ok(())
+    }
+
+    async fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+        let mut state = self.host.count("reclaim");
+        let live = state.instances.get_mut(id).filter(|instance| instance.alive());
+        let bytes = std::mem::take(&mut live.ok_or(IsolationError::Gone)?.usage.memory_bytes);
+        state.reclaimed.push(id.clone());
+        Ok(bytes)
+    }
+
+    async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError> {
+        if mode != PauseMode::Filesystem {
+            return Err(IsolationError::CannotPause("memory pause unavailable: this is a fake".to_owned()));
+        }
+        let mut state = self.host.count("hibernate");
+        let instance = state.instances.get_mut(id).ok_or(IsolationError::Gone)?;
+        instance.kill(Death::Exited);
+        instance.hibernated = true;
+        instance.usage = Usage { disk_bytes: instance.usage.disk_bytes, ..Usage::default() };
+        Ok(())
+    }
+
+    async fn wake(&self, plan: &Plan) -> Result<(), IsolationError> {
+        let mut state = self.host.count("wake");
+        let fails = state.failing_wakes > 0;
+        state.failing_wakes = state.failing_wakes.saturating_sub(1);
+        let runtime = self.host.runtime.clone();
+        let kept = state.instances.get_mut(&plan.id).filter(|instance| instance.hibernated);
+        let instance = kept.ok_or(IsolationError::Gone)?;
+        instance.guest = instance.guest.boot_again(runtime);
+        instance.death.send_replace(None);
+        instance.plan = plan.clone();
+        instance.hibernated = false;
+        if fails { Err(injected("wake the instance")) } else { Ok(()) }
+    }
+
+    async fn memory_available(&self) -> Option<u64> {
+        self.host.count("memory_available").memory_available
     }
 
     async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
@@ -372,7 +467,7 @@ impl Isolation for FakeIsolation {
         Ok(Taken { usage, paused: Duration::ZERO, method: CopyMethod::Clone })
     }
 
-    async fn replace(&self, plan: &Plan) -> Result<(), IsolationError> {
+    async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError> {
         {
             let mut state = self.host.count("replace");
             if let DiskSource::Artifact(id) = &plan.disk
@@ -380,6 +475,7 @@ impl Isolation for FakeIsolation {
             {
                 return Err(IsolationError::NoArtifact);
             }
+            committed();
             if let Some(instance) = state.instances.remove(&plan.id) {
                 instance.kill(Death::Exited);
             }

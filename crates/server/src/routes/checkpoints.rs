@@ -1,6 +1,9 @@
 //! Checkpoints of a sandbox, and forks.
 
-use atoll_api::{BatchResult, BatchResults, CreateCheckpoint, ForkSandbox, Snapshot, SnapshotList};
+use atoll_api::{
+    BatchResult, BatchResults, CreateCheckpoint, ForkSandbox, RollbackSandbox, RolledBack, Snapshot,
+    SnapshotList,
+};
 use atoll_core::snapshot::Comparison;
 use atoll_engine::ForkOrder;
 use axum::extract::State;
@@ -55,6 +58,22 @@ pub(crate) async fn delete_checkpoint(
 ) -> ApiResult<StatusCode> {
     app.engine.delete_checkpoint(&sandbox, number).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Puts a sandbox back to a checkpoint, under the same id. What runs in it ends with the reason `rolled_back`;
+/// connections are cut. Its checkpoints stay. Until the old disk is replaced nothing of it is touched.
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/rollback", tag = "snapshots",
+    security(("key" = ["manage"])),
+    params(("sandbox" = String, Path, description = "Id or name")),
+    request_body = RollbackSandbox, responses((status = 200, body = RolledBack)))]
+pub(crate) async fn rollback_sandbox(
+    _: Caller<Manage>,
+    State(app): State<App>,
+    Path(sandbox): Path<String>,
+    Json(request): Json<RollbackSandbox>,
+) -> ApiResult<Json<RolledBack>> {
+    let (sandbox, to) = app.engine.rollback(&sandbox, request.to.as_deref()).await?;
+    Ok(Json(RolledBack { sandbox: convert::sandbox(sandbox), to: convert::snapshot(to) }))
 }
 
 /// Which points to compare.

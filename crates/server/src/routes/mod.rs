@@ -13,17 +13,23 @@ mod keys;
 mod load;
 mod network;
 mod output;
+mod pause;
 mod pools;
 mod pull;
 mod registries;
 mod sandboxes;
+mod secrets;
+mod sharing;
 mod snapshot_files;
 mod snapshots;
+mod ssh;
 mod stdin;
 mod system;
 mod templates;
 mod tunnel;
 mod upload;
+mod usage;
+mod volumes;
 mod watch;
 
 pub(crate) use files::read_path;
@@ -50,11 +56,21 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(sandboxes::get_sandbox, sandboxes::update_sandbox, sandboxes::delete_sandbox))
         .routes(routes!(sandboxes::get_metrics))
         .routes(routes!(network::get_network))
+        .routes(routes!(pause::pause_sandbox))
+        .routes(routes!(pause::resume_sandbox))
+        .routes(routes!(usage::get_usage))
         .routes(routes!(access::list_ports))
         .routes(routes!(access::create_access, access::list_accesses))
         .routes(routes!(access::revoke_access))
         .routes(routes!(access::download_file))
         .routes(routes!(tunnel::open_tunnel))
+        .routes(routes!(ssh::get_ssh))
+        .routes(routes!(ssh::connect_ssh))
+        .routes(routes!(ssh::add_ssh_key, ssh::list_ssh_keys))
+        .routes(routes!(ssh::remove_ssh_key))
+        .routes(routes!(sharing::get_sharing, sharing::set_visibility))
+        .routes(routes!(sharing::put_grant, sharing::delete_grant))
+        .routes(routes!(sharing::get_lease, sharing::take_lease, sharing::release_lease))
         .routes(routes!(execs::create_exec, execs::list_execs))
         .routes(routes!(execs::get_exec, execs::kill_exec))
         .routes(routes!(output::get_output))
@@ -81,10 +97,16 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(checkpoints::create_checkpoint, checkpoints::list_checkpoints))
         .routes(routes!(checkpoints::delete_checkpoint))
         .routes(routes!(checkpoints::fork_sandbox))
+        .routes(routes!(checkpoints::rollback_sandbox))
         .routes(routes!(checkpoints::diff_sandbox))
         .routes(routes!(templates::create_template, templates::list_templates))
         .routes(routes!(templates::get_template, templates::delete_template))
         .routes(routes!(pools::list_pools, pools::put_pool, pools::delete_pool))
+        .routes(routes!(volumes::create_volume, volumes::list_volumes))
+        .routes(routes!(volumes::get_volume, volumes::delete_volume))
+        .routes(routes!(volumes::read_volume_file, volumes::write_volume_file, volumes::remove_volume_file))
+        .routes(routes!(volumes::stat_volume_file))
+        .routes(routes!(volumes::list_volume_files))
         .routes(routes!(images::list_images))
         .routes(routes!(pull::pull_image))
         .routes(routes!(load::load_images))
@@ -93,6 +115,10 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(images::remove_image))
         .routes(routes!(registries::list_registries))
         .routes(routes!(registries::put_registry, registries::delete_registry))
+        .routes(routes!(secrets::list_secrets))
+        .routes(routes!(secrets::get_secret, secrets::put_secret, secrets::delete_secret))
+        .routes(routes!(secrets::list_secret_uses))
+        .routes(routes!(secrets::rotate_vault_key))
         .routes(routes!(keys::create_key, keys::list_keys))
         .routes(routes!(keys::delete_key))
         .routes(routes!(system::get_info))

@@ -10,7 +10,9 @@ mod execs;
 mod ingress;
 mod others;
 mod sandboxes;
+mod secrets;
 mod snapshots;
+mod usage;
 
 use std::collections::BTreeMap;
 
@@ -58,6 +60,14 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         others::racing_templates_get_distinct_versions,
         others::keys,
         others::registries,
+        secrets::versions,
+        secrets::those_of_a_sandbox_go_with_it,
+        secrets::sealed_values_change_where_they_are,
+        secrets::uses,
+        others::access,
+        others::volumes,
+        usage::usage_adds_up,
+        usage::pauses,
         ingress::accesses,
         ingress::ssh_keys,
         others::pools,
@@ -86,6 +96,10 @@ pub fn sandbox(ms: u64, n: u64) -> SandboxRecord {
         created_ms: ms,
         expires_ms: None,
         last_active_ms: ms,
+        paused: None,
+        paused_ms: None,
+        pauses_ms: 0,
+        boot_id: "boot".to_owned(),
         generation: 1,
     }
 }
@@ -104,6 +118,8 @@ pub fn exec(sandbox: &SandboxRecord, ms: u64, n: u64) -> ExecRecord {
         pid: None,
         exit: None,
         output_bytes: 0,
+        cpu_us: 0,
+        pauses_before_ms: 0,
         started_by: None,
         created_ms: ms,
         ended_ms: None,
