@@ -5,6 +5,7 @@
 //! there is more, `next_cursor`. Every error has the body [`ErrorBody`].
 
 mod access;
+mod checkpoint;
 mod exec;
 mod file;
 mod image;
@@ -24,6 +25,7 @@ pub use access::{Access, AccessCreated, AccessFile, AccessList, CreateAccess, Po
 pub use atoll_core::key::Scope;
 pub use atoll_core::sharing::{Role, Visibility};
 pub use atoll_core::volume::{VolumeMount, VolumeMountDraft, VolumeState};
+pub use checkpoint::{CreateCheckpoint, ForkSandbox, RollbackSandbox, RolledBack};
 pub use exec::{
     AttachClientMessage, AttachServerMessage, CreateExec, Encoding, Exec, ExecList, ExecWithOutput,
     OutputChunk, OutputFrame, OutputPage, Resize, SignalExec, StdinWritten,

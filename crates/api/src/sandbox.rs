@@ -6,6 +6,7 @@ use atoll_core::idle::{IdlePolicy, IdleUpdate, OnIdle};
 use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::secret::Secret;
+use atoll_core::snapshot::AutoCheckpoints;
 use atoll_core::spec::{IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate};
 use atoll_core::usage::Budget;
 use atoll_core::volume::{VolumeMount, VolumeMountDraft};
@@ -30,6 +31,9 @@ pub struct CreateSandbox {
     /// A snapshot to begin with: its id, `name` or `name:tag`. It brings its image, environment and limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
+    /// Take checkpoints by itself: when it is made, and after every exec.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_checkpoints: Option<AutoCheckpoints>,
     /// How strongly it is cut off. Never silently downgraded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationLevel>,
@@ -88,6 +92,7 @@ impl From<CreateSandbox> for SandboxDraft {
             image: request.image,
             template: request.template,
             snapshot: request.snapshot,
+            auto_checkpoints: request.auto_checkpoints,
             isolation: request.isolation,
             resources: request.resources,
             env: request.env,
@@ -140,6 +145,9 @@ pub struct Sandbox {
     /// Id of the snapshot it began with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
+    /// Checkpoints that it takes by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_checkpoints: Option<AutoCheckpoints>,
     /// The isolation level.
     pub isolation: IsolationLevel,
     /// Limits.

@@ -28,7 +28,9 @@ pub(crate) use ingress::{
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
-pub(crate) use snapshot::SnapshotCommand;
+pub(crate) use snapshot::{
+    CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
+};
 pub(crate) use usage::{BudgetArgs, IdleArgs, PauseArgs, ResumeArgs, UsageArgs};
 pub(crate) use volume::{VolumeCommand, parse_mount};
 
@@ -110,6 +112,18 @@ pub(crate) enum Command {
     Resume(ResumeArgs),
     /// Show what a sandbox uses
     Metrics(SandboxArg),
+    /// Take a checkpoint of a sandbox: a snapshot that belongs to it
+    Checkpoint(CheckpointArgs),
+    /// List the checkpoints of a sandbox
+    Checkpoints(CheckpointsArgs),
+    /// Put a sandbox back to a checkpoint; what runs in it ends
+    Rollback(RollbackArgs),
+    /// Put a sandbox back to before the last command, as far as there is a checkpoint of that
+    Undo(SandboxArg),
+    /// Show which files were added (A), changed (C) and removed (R) between two points of a sandbox
+    Diff(DiffArgs),
+    /// Make sandboxes that go on from where one is
+    Fork(ForkArgs),
     /// What sandboxes do on the network
     #[command(subcommand)]
     Net(NetCommand),
@@ -197,6 +211,9 @@ pub(crate) struct SandboxArgs {
     /// Snapshot to begin with: id, NAME or NAME:TAG
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
     pub(crate) snapshot: Option<String>,
+    /// Take checkpoints by itself, when it is made and after every command, and keep this many
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) auto_checkpoints: Option<u32>,
     /// Name of the sandbox
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,

@@ -79,7 +79,10 @@ impl Engine {
         }?;
         self.inner.secrets.hold(&shared.id, draft.secrets);
         sandbox::spawn(&self.inner, &shared, origin);
-        shared.made().await
+        let made = shared.made().await?;
+        // The first state to go back to.
+        self.checkpoint_by_itself(&shared, "when it was made").await?;
+        Ok(made)
     }
 
     pub(crate) async fn plan(&self, draft: &SandboxDraft, caller: &Caller) -> Result<Planned> {
@@ -169,16 +172,21 @@ impl Engine {
 
     /// The root that a snapshot was taken on: exactly that, or none.
     pub(crate) fn root_of(&self, manifest: &Manifest) -> Result<(RootFs, Option<String>)> {
-        let Some(digest) = &manifest.image_digest else { return Ok((RootFs::Host, None)) };
+        let root = self.exact_root(manifest.image_digest.as_deref(), &manifest.image)?;
+        Ok((root, manifest.image_digest.clone()))
+    }
+
+    /// The root of an image by its digest, `host` without. A disk fits no other.
+    pub(crate) fn exact_root(&self, digest: Option<&str>, name: &str) -> Result<RootFs> {
+        let Some(digest) = digest else { return Ok(RootFs::Host) };
         let image = self.inner.images.resolve(digest).map_err(|_missing| {
-            let (name, digest) = (&manifest.image, digest);
             Error::new(
                 Code::SnapshotIncompatible,
                 format!("the snapshot stands on the image {name} ({digest}), which is not here"),
             )
             .hint("pull or load exactly that image first")
         })?;
-        Ok((RootFs::Layers(image.layers.clone()), Some(digest.clone())))
+        Ok(RootFs::Layers(image.layers.clone()))
     }
 }
 

@@ -53,6 +53,8 @@ pub(crate) struct Launch {
     pub(crate) volumes: Vec<(OwnedFd, Vec<std::ffi::CString>)>,
     /// Small files to put in place, e.g. `etc/hostname`.
     pub(crate) files: Vec<(&'static CStr, Vec<u8>)>,
+    /// The machine id, for a root that has one.
+    pub(crate) machine_id: Vec<u8>,
     /// User namespace.
     pub(crate) userns: OwnedFd,
     /// The host's id of root inside.
@@ -192,6 +194,9 @@ const LINKS: [(&CStr, &CStr); 6] = [
     (c"/proc/kcore", c"core"),
 ];
 
+/// Where the machine id is.
+const MACHINE_ID: &CStr = c"etc/machine-id";
+
 const NO_LINKS: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 
 /// Entry of the child. `argument` is a `*const Launch`.
@@ -280,6 +285,9 @@ fn build_root(launch: &Launch) -> Result<OwnedFd> {
     at(15);
     for (path, content) in &launch.files {
         put_file(root.as_fd(), path, content)?;
+    }
+    if has_file(root.as_fd(), MACHINE_ID)? {
+        put_file(root.as_fd(), MACHINE_ID, &launch.machine_id)?;
     }
     Ok(root)
 }
@@ -386,6 +394,16 @@ fn clone_onto(from: &CStr, to: &CStr, attributes: u64) -> Result<()> {
     match move_mount(&tree, c"", CWD, to, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH) {
         Err(Errno::NOENT) => Ok(()),
         other => other,
+    }
+}
+
+/// Whether the root has a plain file there.
+fn has_file(root: BorrowedFd<'_>, path: &CStr) -> Result<bool> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match openat2(root, path, flags, Mode::empty(), NO_LINKS) {
+        Ok(file) => Ok(FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) == FileType::RegularFile),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -15,6 +15,7 @@
 
 mod cgroup;
 mod child;
+mod compare;
 mod create;
 mod destroy;
 mod disk;
@@ -42,9 +43,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
+use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_isolation::{
-    ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, Taken, Usage,
+    ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Taken,
+    Usage,
 };
 pub(crate) use atoll_isolation_storage::step;
 use atoll_isolation_storage::{Storage, StoredVolumes};
@@ -435,22 +438,29 @@ impl Isolation for ContainerIsolation {
         self.blocking(move |inner| inner.snapshot(&id, &artifact)).await
     }
 
-    async fn replace(&self, plan: &Plan) -> Result<(), IsolationError> {
+    async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError> {
         let plan = plan.clone();
-        self.blocking(move |inner| inner.replace(&plan)).await
+        self.blocking(move |inner| inner.replace(&plan, committed)).await
     }
 
     async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError> {
         self.blocking(|inner| inner.storage.artifacts()).await
     }
 
-    async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+    async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
         let artifact = artifact.clone();
-        self.blocking(move |inner| {
-            inner.storage.settle_artifact(&artifact)?;
-            inner.storage.artifact_usage(&artifact)
-        })
-        .await
+        self.blocking(move |inner| inner.seal(&artifact)).await
+    }
+
+    async fn compare(
+        &self,
+        root: &RootFs,
+        from: Option<&SnapshotId>,
+        to: &SnapshotId,
+        with_text: bool,
+    ) -> Result<Comparison, IsolationError> {
+        let (root, from, to) = (root.clone(), from.cloned(), to.clone());
+        self.blocking(move |inner| inner.compare(&root, from.as_ref(), &to, with_text)).await
     }
 
     async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {
@@ -466,6 +476,15 @@ impl Isolation for ContainerIsolation {
         self.blocking(move |inner| {
             inner.storage.check_room()?;
             inner.storage.make_artifact_disk(&artifact, bytes)
+        })
+        .await
+    }
+
+    async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| {
+            template::check(&inner.storage.artifact_disk(&artifact)?)?;
+            inner.storage.settle_artifact(&artifact)
         })
         .await
     }

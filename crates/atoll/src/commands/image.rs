@@ -125,7 +125,7 @@ impl Source {
 
 impl Upload {
     /// A tar: the file at `path`, standard input for `-`, or what is in the directory `path`.
-    async fn open(printer: Printer, path: &Path) -> Result<Self> {
+    pub(super) async fn open(printer: Printer, path: &Path) -> Result<Self> {
         let what = || format!("cannot read {}", path.display());
         if path == Path::new("-") {
             return Self::stdin(printer);

@@ -1,6 +1,7 @@
 //! The commands, by noun, and what is around every one of them: runtime, connection, exit code.
 
 mod access;
+mod checkpoint;
 mod copy;
 mod doctor;
 mod exec;
@@ -119,6 +120,12 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Image(command) => image::image(client, printer, command).await,
         Command::Registry(command) => registry::registry(client, printer, command).await,
         Command::Template(command) => template::template(client, printer, command).await,
+        Command::Checkpoint(args) => checkpoint::create(client, printer, args).await,
+        Command::Checkpoints(args) => checkpoint::list(client, printer, args).await,
+        Command::Rollback(args) => checkpoint::rollback(client, printer, &args.sandbox, Some(&args.to)).await,
+        Command::Undo(args) => checkpoint::rollback(client, printer, &args.sandbox, None).await,
+        Command::Diff(args) => checkpoint::diff(client, printer, args).await,
+        Command::Fork(args) => checkpoint::fork(client, printer, args).await,
         Command::Secret(command) => secret::secret(client, printer, command).await,
         Command::Volume(command) => volume::volume(client, printer, command).await,
         Command::Pool(command) => pool::pool(client, printer, command).await,

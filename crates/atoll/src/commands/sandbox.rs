@@ -5,6 +5,7 @@ use atoll_client::{Client, ListSandboxes};
 use atoll_core::Code;
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::snapshot::AutoCheckpoints;
 use atoll_core::spec::ResourcesDraft;
 
 use crate::cli::{ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs};
@@ -28,6 +29,7 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         image: args.image,
         template: args.template,
         snapshot: args.snapshot,
+        auto_checkpoints: args.auto_checkpoints.map(|keep| AutoCheckpoints { keep }),
         isolation: None,
         resources: limits(&args.limits, args.disk),
         env: args.env.into_iter().collect(),

@@ -72,6 +72,7 @@ fn sandbox(id: &str, state: SandboxState) -> Sandbox {
         image_digest: None,
         template: None,
         snapshot: None,
+        auto_checkpoints: None,
         isolation: IsolationLevel::Container,
         resources: Resources::default(),
         env: [].into(),

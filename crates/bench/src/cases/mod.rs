@@ -4,6 +4,7 @@ mod idle;
 mod latency;
 mod load;
 mod ports;
+mod snapshots;
 mod streams;
 mod warm;
 
@@ -40,6 +41,8 @@ pub(crate) enum Case {
     Ports,
     /// Many sandboxes that do nothing
     Idle,
+    /// Snapshots and forks of a full disk
+    Snapshots,
     /// Other programs
     Peers,
 }
@@ -73,6 +76,7 @@ pub(crate) async fn run(bench: &Bench<'_>, only: &[Case], report: &mut Report) -
             Case::Files => streams::files(bench, report).await?,
             Case::Ports => ports::ports(bench, report).await?,
             Case::Idle => idle::idle(bench, report).await?,
+            Case::Snapshots => snapshots::snapshots(bench, report).await?,
             Case::Peers => peers::run(report)?,
         }
     }

@@ -8,8 +8,7 @@ mod exec;
 mod sandbox;
 mod template;
 
-pub(crate) use check::env;
-pub use check::{image_reference, name, path, user};
+pub use check::{env, image_reference, labels, name, path, user};
 pub use exec::{Command, ExecDraft, ExecSpec, TtySize};
 pub use sandbox::{
     Base, Caps, ImageDefaults, IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxSpec,

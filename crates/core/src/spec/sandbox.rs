@@ -15,7 +15,7 @@ use crate::limits::{
 };
 use crate::policy::EgressPolicy;
 use crate::secret::Secret;
-use crate::snapshot::Manifest;
+use crate::snapshot::{AutoCheckpoints, Manifest};
 use crate::usage::Budget;
 use crate::volume::{VolumeMount, VolumeMountDraft, check_mounts};
 
@@ -154,6 +154,8 @@ pub struct SandboxDraft {
     pub template: Option<String>,
     /// Snapshot to begin with: its id, or `name:tag`. Excludes an image.
     pub snapshot: Option<String>,
+    /// Checkpoints that it takes by itself.
+    pub auto_checkpoints: Option<AutoCheckpoints>,
     /// The isolation level; the template's, or `container`, when absent.
     pub isolation: Option<IsolationLevel>,
     /// Limits.
@@ -195,6 +197,9 @@ pub struct SandboxSpec {
     /// The snapshot it began with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotId>,
+    /// Checkpoints that it takes by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_checkpoints: Option<AutoCheckpoints>,
     /// The isolation level.
     pub isolation: IsolationLevel,
     /// Limits.
@@ -294,6 +299,7 @@ impl SandboxDraft {
                 ));
             }
         }
+        self.auto_checkpoints.map_or(Ok(()), AutoCheckpoints::validate)?;
         check::env("env", &self.env)?;
         check::labels("labels", &self.labels)?;
         check::annotations("annotations", &self.annotations)?;
@@ -380,6 +386,7 @@ impl SandboxSpec {
                 Base::Image(_) => None,
                 Base::Snapshot(id, _) => Some(id.clone()),
             },
+            auto_checkpoints: draft.auto_checkpoints,
             isolation,
             resources,
             env,

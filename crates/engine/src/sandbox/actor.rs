@@ -1,12 +1,14 @@
 //! The actor: one task that owns a sandbox from its creation to its end.
 
 mod pause;
+mod rollback;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use atoll_core::exec::Exit;
+use atoll_core::id::SnapshotId;
 use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::{PauseMode, SandboxState, Wish, admit, may_follow};
 use atoll_core::spec::SandboxUpdate;
@@ -51,6 +53,8 @@ pub(crate) enum Origin {
     AdoptFrozen,
     /// It was put to disk, or is to be.
     Hibernated,
+    /// An earlier process had begun to put it back to a snapshot.
+    FinishRollback(SnapshotId),
     /// It failed before; only its record is left.
     Failed,
     /// An earlier process had begun to delete it.
@@ -115,6 +119,10 @@ impl Actor {
             }
             Origin::Hibernated => {
                 self.take_up_hibernated().await;
+                self.shared.set_made(Ok(()));
+            }
+            Origin::FinishRollback(to) => {
+                self.take_up_rollback(&to).await;
                 self.shared.set_made(Ok(()));
             }
             Origin::Failed => {
@@ -367,6 +375,10 @@ impl Actor {
                     }
                     Some(Message::Update(update, reply)) => {
                         let outcome = self.update(&update).await;
+                        answer(reply, outcome);
+                    }
+                    Some(Message::Rollback(to, reply)) => {
+                        let outcome = self.rollback(&to).await;
                         answer(reply, outcome);
                     }
                     Some(Message::Pause(mode, reply)) => {

@@ -262,13 +262,16 @@ impl Inner {
             Error::new(Code::SecretNotFound, format!("the secret '{reference}' is not there any more"))
                 .hint("the newest 16 versions are kept; name one of them, or none for the newest")
         })?;
+        Ok(OpenedSecret { value: self.unseal_version(&record, version)?, version: version.version })
+    }
+
+    fn unseal_version(&self, record: &SecretRecord, version: &SecretVersion) -> Result<Secret> {
         let opened = self.vault.unseal(&context(&record.id, version.version), &version.sealed);
-        let value = opened.map_err(|error| {
+        opened.map_err(|error| {
             tracing::error!(%error, secret = record.name, "a secret cannot be opened");
             Error::new(Code::Internal, format!("the secret '{}' cannot be opened", record.name))
                 .hint("was the vault's key replaced? set the secret again with 'atoll secret set'")
-        })?;
-        Ok(OpenedSecret { value, version: version.version })
+        })
     }
 }
 

@@ -32,6 +32,17 @@ impl Inner {
         self.put_private_secrets(sandbox, &values).await
     }
 
+    /// The newest values that a sandbox has of its own, for one that goes on from it.
+    pub(crate) fn private_secrets(&self, sandbox: &SandboxId) -> Result<BTreeMap<String, Secret>> {
+        let mut values = BTreeMap::new();
+        for record in self.secrets.table.private(sandbox) {
+            if let Some(newest) = record.versions.last() {
+                values.insert(record.name.clone(), self.unseal_version(&record, newest)?);
+            }
+        }
+        Ok(values)
+    }
+
     /// Gives a sandbox values of its own.
     pub(crate) async fn put_private_secrets(
         &self,

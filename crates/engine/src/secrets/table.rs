@@ -43,6 +43,12 @@ impl Table {
         shared.map(|(_, record)| SecretRecord::clone(record)).collect()
     }
 
+    /// Those of one sandbox.
+    pub(super) fn private(&self, sandbox: &SandboxId) -> Vec<Arc<SecretRecord>> {
+        let map = self.read();
+        map.values().filter(|record| record.sandbox.as_ref() == Some(sandbox)).cloned().collect()
+    }
+
     pub(super) fn put(&self, record: SecretRecord) {
         self.write().insert(key(&record), Arc::new(record));
     }

@@ -28,14 +28,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
-use atoll_core::snapshot::CopyMethod;
+use atoll_core::snapshot::{Comparison, CopyMethod};
 use atoll_core::spec::{IsolationLevel, Resources};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::{
     ArtifactUsage, Check, Death, DiskSource, Gate, GuestStream, Isolation, IsolationError, Original, Plan,
-    Resource, Status, Taken, Usage,
+    Resource, RootFs, Status, Taken, Usage,
 };
 
 mod artifact;
@@ -462,7 +462,7 @@ impl Isolation for FakeIsolation {
         Ok(Taken { usage, paused: Duration::ZERO, method: CopyMethod::Clone })
     }
 
-    async fn replace(&self, plan: &Plan) -> Result<(), IsolationError> {
+    async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError> {
         {
             let mut state = self.host.count("replace");
             if let DiskSource::Artifact(id) = &plan.disk
@@ -470,6 +470,7 @@ impl Isolation for FakeIsolation {
             {
                 return Err(IsolationError::NoArtifact);
             }
+            committed();
             if let Some(instance) = state.instances.remove(&plan.id) {
                 instance.kill(Death::Exited);
             }
@@ -481,10 +482,26 @@ impl Isolation for FakeIsolation {
         Ok(self.host.count("artifacts").artifacts.keys().cloned().collect())
     }
 
-    async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
-        let state = self.host.count("settle_artifact");
+    async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let state = self.host.count("seal_artifact");
         let found = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
         found.usage().map_err(|source| kernel("measure a snapshot", source))
+    }
+
+    async fn compare(
+        &self,
+        _root: &RootFs,
+        from: Option<&SnapshotId>,
+        to: &SnapshotId,
+        _with_text: bool,
+    ) -> Result<Comparison, IsolationError> {
+        let state = self.host.count("compare");
+        let files = |id: &SnapshotId| {
+            let found = state.artifacts.get(id).ok_or(IsolationError::NoArtifact)?;
+            found.files().map_err(|source| kernel("read a disk", source))
+        };
+        let (from, to) = (from.map_or_else(|| Ok(Files::new()), files)?, files(to)?);
+        Ok(artifact::compare(&from, &to))
     }
 
     async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {
@@ -498,6 +515,13 @@ impl Isolation for FakeIsolation {
         let disk = made.open().map_err(|source| kernel("write a snapshot", source))?;
         self.host.count("write_artifact").artifacts.insert(artifact.clone(), made);
         Ok(disk)
+    }
+
+    async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let state = self.host.count("check_artifact");
+        let found = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
+        found.files().map_err(|error| IsolationError::BadArtifact(error.to_string()))?;
+        found.usage().map_err(|source| kernel("measure a snapshot", source))
     }
 
     async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError> {

@@ -3,6 +3,7 @@
 mod access;
 mod archive;
 mod attach;
+mod checkpoints;
 mod events;
 mod execs;
 mod files;
@@ -19,6 +20,7 @@ mod registries;
 mod sandboxes;
 mod secrets;
 mod sharing;
+mod snapshot_files;
 mod snapshots;
 mod ssh;
 mod stdin;
@@ -90,6 +92,13 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(snapshots::list_snapshots))
         .routes(routes!(snapshots::get_snapshot, snapshots::delete_snapshot))
         .routes(routes!(snapshots::tag_snapshot))
+        .routes(routes!(snapshot_files::import_snapshot))
+        .routes(routes!(snapshot_files::export_snapshot))
+        .routes(routes!(checkpoints::create_checkpoint, checkpoints::list_checkpoints))
+        .routes(routes!(checkpoints::delete_checkpoint))
+        .routes(routes!(checkpoints::fork_sandbox))
+        .routes(routes!(checkpoints::rollback_sandbox))
+        .routes(routes!(checkpoints::diff_sandbox))
         .routes(routes!(templates::create_template, templates::list_templates))
         .routes(routes!(templates::get_template, templates::delete_template))
         .routes(routes!(pools::list_pools, pools::put_pool, pools::delete_pool))
