@@ -114,6 +114,10 @@ id_type!(
     TemplateId, "tp", "template", Code::TemplateNotFound
 );
 id_type!(
+    /// One build of a template.
+    BuildId, "bl", "build", Code::BuildNotFound
+);
+id_type!(
     /// One API key (not the key itself).
     KeyId, "ky", "API key", Code::KeyNotFound
 );

@@ -10,8 +10,10 @@
 //! - [`sandbox`]: the sandbox state machine and admission
 //! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`key`]: what an API key may do
+//! - [`build`]: what a build is asked, and its states
 //! - [`exec`]: the exec state machine and how an exit is classified
 
+pub mod build;
 pub mod error;
 pub mod exec;
 pub mod id;

@@ -21,6 +21,7 @@
 //! - Whatever was wrong with one operation does not touch the others in its transaction.
 //! - A row that cannot be understood is [`StoreError::Corrupt`] for whoever reads it, never a panic.
 
+mod builds;
 mod db;
 mod error;
 mod execs;
@@ -36,6 +37,7 @@ mod writer;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 
+pub use builds::{BuildRecord, CacheRecord};
 pub use error::StoreError;
 pub use record::{
     Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, RegistryRecord, SandboxFilter,

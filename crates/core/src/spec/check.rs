@@ -57,7 +57,11 @@ pub fn image_reference(field: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn env(field: &str, vars: &BTreeMap<String, String>) -> Result<()> {
+/// Variables: their names, values and total.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] naming the variable.
+pub fn env(field: &str, vars: &BTreeMap<String, String>) -> Result<()> {
     if vars.len() > ENV_MAX_COUNT {
         return Err(Error::invalid(field, format_args!("more than {ENV_MAX_COUNT} variables")));
     }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check;
 use super::template::TemplateSpec;
+use crate::build::{CommandText, Ready};
 use crate::error::{Code, Error, Result};
 use crate::limits::{
     CPU_MAX_MILLIS, CPU_MIN_MILLIS, DISK_MAX_BYTES, DISK_MIN_BYTES, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES,
@@ -189,6 +190,12 @@ pub struct SandboxSpec {
     /// What it may reach.
     #[serde(default)]
     pub egress: EgressPolicy,
+    /// What runs in it from its creation on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<CommandText>,
+    /// When it is ready: its creation waits for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Ready>,
 }
 
 /// Search path of a sandbox whose image does not set one.
@@ -284,6 +291,8 @@ impl SandboxSpec {
                 .clone()
                 .or_else(|| recipe.and_then(|t| t.egress.clone()))
                 .unwrap_or_default(),
+            start: recipe.and_then(|t| t.start.clone()),
+            ready: recipe.and_then(|t| t.ready.clone()),
         })
     }
 }

@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed check is a panic")]
 
+mod builds;
 mod execs;
 mod others;
 mod sandboxes;
@@ -49,6 +50,8 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         execs::loss,
         execs::lists_and_pruning,
         execs::one_failure_does_not_touch_the_others,
+        builds::life,
+        builds::cache,
         others::templates_count_versions,
         others::racing_templates_get_distinct_versions,
         others::keys,
