@@ -60,6 +60,8 @@ codes! {
     ExecNotFound = "exec_not_found", false;
     /// No such template or version.
     TemplateNotFound = "template_not_found", false;
+    /// No such snapshot, checkpoint or tag.
+    SnapshotNotFound = "snapshot_not_found", false;
     /// No such image here; it may have to be pulled.
     ImageNotFound = "image_not_found", false;
     /// No such API key.
@@ -82,6 +84,12 @@ codes! {
     ImageInvalid = "image_invalid", false;
     /// The image is used by a sandbox or template.
     ImageInUse = "image_in_use", false;
+    /// Something stands on the snapshot.
+    SnapshotInUse = "snapshot_in_use", false;
+    /// The snapshot does not fit: another format, isolation level or image.
+    SnapshotIncompatible = "snapshot_incompatible", false;
+    /// The snapshot's data is damaged or malformed.
+    SnapshotInvalid = "snapshot_invalid", false;
     /// Bytes do not have the digest they should have.
     DigestMismatch = "digest_mismatch", true;
     /// The registry says no: credentials are missing or wrong.

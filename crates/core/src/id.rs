@@ -118,6 +118,10 @@ id_type!(
     BuildId, "bl", "build", Code::BuildNotFound
 );
 id_type!(
+    /// One snapshot.
+    SnapshotId, "sn", "snapshot", Code::SnapshotNotFound
+);
+id_type!(
     /// One API key (not the key itself).
     KeyId, "ky", "API key", Code::KeyNotFound
 );

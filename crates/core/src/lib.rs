@@ -9,6 +9,7 @@
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
 //! - [`sandbox`]: the sandbox state machine and admission
 //! - [`policy`]: what a sandbox may reach, and how that is decided
+//! - [`snapshot`]: what is kept of a sandbox, and its names
 //! - [`key`]: what an API key may do
 //! - [`build`]: what a build is asked, and its states
 //! - [`exec`]: the exec state machine and how an exit is classified
@@ -22,6 +23,7 @@ pub mod limits;
 pub mod policy;
 pub mod sandbox;
 pub mod secret;
+pub mod snapshot;
 pub mod spec;
 
 pub use error::{Code, Error, Result};

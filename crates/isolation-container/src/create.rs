@@ -34,6 +34,15 @@ const TTY_GROUP: u32 = 5;
 impl Inner {
     /// Makes an instance. Blocks for about two milliseconds.
     pub(crate) fn create(&self, plan: &Plan) -> Result<(), IsolationError> {
+        self.build(plan, None)
+    }
+
+    /// The same, on a disk that is there already.
+    pub(crate) fn create_on(&self, plan: &Plan, disk: Disk) -> Result<(), IsolationError> {
+        self.build(plan, Some(disk))
+    }
+
+    fn build(&self, plan: &Plan, disk: Option<Disk>) -> Result<(), IsolationError> {
         check(plan)?;
         let record = self.records.of(&plan.id);
         fail_point!("container::create::start");
@@ -43,8 +52,8 @@ impl Inner {
         record.claim_ids(userns.first_id())?;
         userns.keep();
         fail_point!("container::create::ids");
-        let mut disk = self.claim_disk(plan.resources.disk_bytes)?;
-        disk.move_image(&record.disk())?;
+        let mut disk = disk.map_or_else(|| self.claim_disk(plan), Ok)?;
+        disk.move_image(&self.storage.sandbox_disk(&plan.id))?;
         fail_point!("container::create::disk");
         let membership = self.cgroups.create(&plan.id, &plan.resources, userns.first_id())?;
         fail_point!("container::create::cgroups");
@@ -59,10 +68,6 @@ impl Inner {
         record.write_process(process)?;
         fail_point!("container::create::record");
         Ok(())
-    }
-
-    fn claim_disk(&self, bytes: u64) -> Result<Disk, IsolationError> {
-        if bytes == self.pooled_disk_bytes { self.ready_disks.claim() } else { self.disks.make(bytes) }
     }
 
     fn launch(

@@ -24,21 +24,27 @@ mod probe;
 mod record;
 mod seccomp;
 mod skeleton;
+mod snapshot;
 mod spawn;
-mod step;
 mod sys;
+mod template;
 mod trash;
 mod userns;
 
 use std::ffi::CString;
+use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use atoll_core::id::SandboxId;
+use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::spec::{IsolationLevel, Resources};
-use atoll_isolation::{Check, Death, GuestStream, Isolation, IsolationError, Plan, Resource, Usage};
+use atoll_isolation::{
+    ArtifactUsage, Check, Death, GuestStream, Isolation, IsolationError, Plan, Resource, Taken, Usage,
+};
+pub(crate) use atoll_isolation_storage::step;
+use atoll_isolation_storage::Storage;
 use atoll_network::SlotPool;
 use atoll_ready::Pool;
 use tokio::net::UnixStream;
@@ -72,6 +78,15 @@ pub const FAILPOINTS: [&str; 12] = [
     "container::destroy::directory",
 ];
 
+/// The same, for snapshots and for replacing a disk.
+pub const SNAPSHOT_FAILPOINTS: [&str; 5] = [
+    "container::snapshot::artifact",
+    "container::snapshot::frozen",
+    "container::snapshot::cloned",
+    "container::replace::disk",
+    "container::replace::destroyed",
+];
+
 /// How many things are kept ready. More makes bursts faster and costs memory: a disk 160 KiB on the
 /// host's disk and a mounted file system, the others next to nothing.
 #[derive(Debug, Clone, Copy)]
@@ -97,6 +112,8 @@ pub struct ContainerConfig {
     pub instance: String,
     /// The guest agent's program, statically linked.
     pub agent: &'static [u8],
+    /// Where disks and snapshots lie.
+    pub storage: Arc<Storage>,
     /// Network namespaces for sandboxes.
     pub slots: Arc<SlotPool>,
     /// How many things to keep ready.
@@ -115,6 +132,7 @@ struct Inner {
     skeleton: Skeleton,
     scratch: CString,
     cgroups: Cgroups,
+    storage: Arc<Storage>,
     ranges: Arc<Ranges>,
     userns: Pool<UserNamespace, IsolationError>,
     disks: Arc<Disks>,
@@ -155,8 +173,10 @@ impl ContainerIsolation {
         let taken = sandboxes.iter().filter_map(|id| records.of(id).first_id());
         let ranges = Arc::new(Ranges::new(&config.instance, taken));
         let pooled_disk_bytes = Resources::default().disk_bytes;
-        let disks = Arc::new(Disks::open(dir.join("disks"), pooled_disk_bytes)?);
-        let trash = Trash::open(dir.join("trash"), Arc::clone(&disks))?;
+        let storage = config.storage;
+        let disks = Disks::open(Arc::clone(&storage), dir.join("templates"), pooled_disk_bytes)?;
+        let disks = Arc::new(disks);
+        let trash = Trash::open(dir.join("trash"), Arc::clone(&disks), Arc::clone(&storage))?;
         let inner = Inner {
             records,
             skeleton,
@@ -172,6 +192,7 @@ impl ContainerIsolation {
                 move || disks.make(pooled_disk_bytes)
             })?,
             disks,
+            storage,
             pooled_disk_bytes,
             slots: config.slots,
             seccomp: seccomp::compile()?.into(),
@@ -217,8 +238,15 @@ impl Inner {
         if !self.cgroups.contains(id, process.pid) {
             return Err(IsolationError::Gone);
         }
+        self.thaw_left_over(id)?;
         self.live.insert(id, instance);
         Ok(())
+    }
+
+    /// Bytes that a sandbox's disk takes on the host.
+    fn disk_bytes(&self, id: &SandboxId) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(self.storage.sandbox_disk(id)).map_or(0, |meta| meta.blocks() * 512)
     }
 
     fn living(&self, id: &SandboxId) -> Result<Arc<Instance>, IsolationError> {
@@ -281,7 +309,7 @@ impl Isolation for ContainerIsolation {
         self.blocking(move |inner| {
             inner.living(&id)?;
             let usage = inner.cgroups.usage(&id)?;
-            Ok(Usage { disk_bytes: inner.records.of(&id).disk_bytes(), ..usage })
+            Ok(Usage { disk_bytes: inner.disk_bytes(&id), ..usage })
         })
         .await
     }
@@ -303,6 +331,51 @@ impl Isolation for ContainerIsolation {
     async fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let id = id.clone();
         self.blocking(move |inner| inner.destroy(&id)).await
+    }
+
+    async fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError> {
+        let (id, artifact) = (id.clone(), artifact.clone());
+        self.blocking(move |inner| inner.snapshot(&id, &artifact)).await
+    }
+
+    async fn replace(&self, plan: &Plan) -> Result<(), IsolationError> {
+        let plan = plan.clone();
+        self.blocking(move |inner| inner.replace(&plan)).await
+    }
+
+    async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError> {
+        self.blocking(|inner| inner.storage.artifacts()).await
+    }
+
+    async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| {
+            inner.storage.settle_artifact(&artifact)?;
+            inner.storage.artifact_usage(&artifact)
+        })
+        .await
+    }
+
+    async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| {
+            File::open(inner.storage.artifact_disk(&artifact)?).step("open the disk of a snapshot")
+        })
+        .await
+    }
+
+    async fn write_artifact(&self, artifact: &SnapshotId, bytes: u64) -> Result<File, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| {
+            inner.storage.check_room()?;
+            inner.storage.make_artifact_disk(&artifact, bytes)
+        })
+        .await
+    }
+
+    async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| inner.storage.remove_artifact(&artifact)).await
     }
 
     async fn scan(&self) -> Result<Vec<Resource>, IsolationError> {

@@ -26,16 +26,29 @@ pub(crate) struct Instance {
     /// another server made the instance.
     disk: Mutex<Option<Disk>>,
     exit: Mutex<Option<Exit>>,
+    /// Held while its disk is frozen: one at a time.
+    freezing: Mutex<()>,
 }
 
 impl Instance {
     pub(crate) fn new(pidfd: OwnedFd, disk: Option<Disk>) -> Self {
-        Self { pidfd, disk: Mutex::new(disk), exit: Mutex::new(None) }
+        Self { pidfd, disk: Mutex::new(disk), exit: Mutex::new(None), freezing: Mutex::new(()) }
     }
 
     /// What keeps its disk mounted besides its processes.
     pub(crate) fn take_disk(&self) -> Option<Disk> {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The mount of its disk, if this process has it.
+    pub(crate) fn disk_mount(&self) -> io::Result<Option<OwnedFd>> {
+        let disk = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
+        disk.as_ref().map(|disk| disk.mount.try_clone()).transpose()
+    }
+
+    /// Waits until nobody else freezes its disk, and keeps them from it.
+    pub(crate) fn freezing(&self) -> MutexGuard<'_, ()> {
+        self.freezing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes up a process that was written down; `None` when it is no more.

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
-use atoll_isolation::{Check, IsolationError, Plan, RootFs, Status};
+use atoll_isolation::{Check, DiskSource, IsolationError, Plan, RootFs, Status};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use rustix::process::{PidfdFlags, pidfd_open};
 
@@ -26,6 +26,7 @@ pub(crate) fn checks(inner: &Inner) -> Vec<Check> {
         tried("pidfd", pidfd(), "Linux 5.4 or newer is needed"),
         tried("disk_limit", disk_limit(inner), "load the module 'loop' and install e2fsprogs"),
         tried("seccomp", seccomp_filter(), "a kernel with CONFIG_SECCOMP_FILTER is needed"),
+        inner.storage.check(),
         cgroups(inner),
     ];
     checks.extend(limits(inner));
@@ -137,6 +138,7 @@ fn whole(inner: &Inner) -> Tried {
         root: RootFs::Host,
         resources: Resources { disk_bytes: DISK_BYTES, ..Resources::default() },
         hostname: "doctor".to_owned(),
+        disk: DiskSource::Empty,
     };
     let made = inner.create(&plan);
     let removed = inner.destroy(&plan.id);

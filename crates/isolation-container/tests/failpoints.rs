@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
 use atoll_isolation::conformance::{assert_clean, assert_gone, fresh_id};
-use atoll_isolation::{Isolation, Plan, RootFs};
+use atoll_isolation::{DiskSource, Isolation, Plan, RootFs};
 use atoll_isolation_container::FAILPOINTS;
 use common::{Containers, containers};
 
@@ -45,7 +45,7 @@ async fn killed() {
     .unwrap();
     let resources = Resources::default();
     driver
-        .create(&Plan { id: id.clone(), root: RootFs::Host, resources, hostname: "box".into() })
+        .create(&Plan { id: id.clone(), root: RootFs::Host, resources, hostname: "box".into(), disk: DiskSource::Empty })
         .await
         .unwrap();
     driver.destroy(&id).await.unwrap();
@@ -84,6 +84,7 @@ async fn whatever_is_half_made_or_half_removed_can_be_removed() {
             root: RootFs::Host,
             resources: Resources::default(),
             hostname: "box".into(),
+            disk: DiskSource::Empty,
         };
         driver.create(&again).await.unwrap_or_else(|error| panic!("{failpoint}: {error:?}"));
         driver.destroy(&id).await.unwrap();

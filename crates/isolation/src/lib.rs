@@ -12,10 +12,13 @@
 //! 3. **Nothing else is touched.** [`Isolation::scan`] lists only what this installation made.
 //! 4. **Limits are enforced or refused**, never ignored: [`IsolationError::Unenforceable`].
 
+use std::fs::File;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use atoll_core::id::SandboxId;
+use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::snapshot::CopyMethod;
 use atoll_core::spec::{IsolationLevel, Resources};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -40,6 +43,37 @@ pub enum RootFs {
     Layers(Vec<PathBuf>),
 }
 
+/// What the writable disk begins with.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum DiskSource {
+    /// Nothing.
+    #[default]
+    Empty,
+    /// What is in an artifact: the disk is a clone of it, grown to the size that was asked for. The root must be
+    /// the one that the artifact was taken from.
+    Artifact(SnapshotId),
+}
+
+/// Sizes of an artifact.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ArtifactUsage {
+    /// The disk as a sandbox sees it, bytes.
+    pub disk_bytes: u64,
+    /// What it takes on the host, bytes. Clones share it with what they come from and count it in full.
+    pub stored_bytes: u64,
+}
+
+/// What came of taking a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// Its sizes.
+    pub usage: ArtifactUsage,
+    /// How long the instance could not write.
+    pub paused: Duration,
+    /// How its disk came about.
+    pub method: CopyMethod,
+}
+
 /// Everything a driver needs to make one instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
@@ -51,6 +85,8 @@ pub struct Plan {
     pub resources: Resources,
     /// Host name inside.
     pub hostname: String,
+    /// What its disk begins with.
+    pub disk: DiskSource,
 }
 
 /// Why an instance ended.
@@ -105,6 +141,9 @@ pub enum IsolationError {
     /// There is no live instance of this id.
     #[error("there is no live instance")]
     Gone,
+    /// There is no artifact of this id.
+    #[error("there is no such artifact")]
+    NoArtifact,
     /// This host cannot run this level at all.
     #[error("{0}")]
     Unavailable(String),
@@ -190,6 +229,53 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`IsolationError::Kernel`] when something resists; calling again continues.
     async fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError>;
+
+    /// Takes a snapshot of a live instance's disk, which goes on: a new artifact. How long the instance cannot
+    /// write does not depend on how much is on its disk, where the host can clone files. On error a part of the
+    /// artifact may be there: call [`Self::remove_artifact`].
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`], [`IsolationError::HostFull`], [`IsolationError::Kernel`].
+    async fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError>;
+
+    /// Makes an instance anew, with another disk: what runs in it ends. Succeeds also when there is no
+    /// instance of this id any more. When the disk cannot be made the instance is left as it is; on another
+    /// error it is dead.
+    ///
+    /// # Errors
+    /// As [`Self::create`], and [`IsolationError::NoArtifact`].
+    async fn replace(&self, plan: &Plan) -> Result<(), IsolationError>;
+
+    /// Every artifact that is on the host.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError>;
+
+    /// Puts an artifact on the host's disk for good, and measures it.
+    ///
+    /// # Errors
+    /// [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
+    async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError>;
+
+    /// The disk of an artifact, for reading: a sparse file.
+    ///
+    /// # Errors
+    /// [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
+    async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError>;
+
+    /// Makes a new artifact with an empty disk of `bytes`, which the caller fills.
+    ///
+    /// # Errors
+    /// [`IsolationError::HostFull`], [`IsolationError::Kernel`].
+    async fn write_artifact(&self, artifact: &SnapshotId, bytes: u64) -> Result<File, IsolationError>;
+
+    /// Removes whatever exists of an artifact. Succeeds when there is nothing. Instances made from it have their
+    /// own disk.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError>;
 
     /// Everything this installation has on the host that carries a sandbox id.
     ///

@@ -81,6 +81,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::ExecNotFound
         | Code::TemplateNotFound
         | Code::ImageNotFound
+        | Code::SnapshotNotFound
         | Code::KeyNotFound
         | Code::RegistryNotFound
         | Code::FileNotFound => StatusCode::NOT_FOUND,
@@ -90,6 +91,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::SandboxFailed
         | Code::IdempotencyMismatch
         | Code::ImageInUse
+        | Code::SnapshotInUse
         | Code::ExecEnded
         | Code::StdinClosed
         | Code::NotATerminal
@@ -101,6 +103,8 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         Code::OffsetOutOfRange => StatusCode::RANGE_NOT_SATISFIABLE,
         Code::ImagePlatformMismatch
         | Code::ImageInvalid
+        | Code::SnapshotIncompatible
+        | Code::SnapshotInvalid
         | Code::CommandNotFound
         | Code::CommandNotExecutable
         | Code::CwdNotFound

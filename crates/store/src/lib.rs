@@ -29,6 +29,7 @@ mod keys;
 mod record;
 mod registries;
 mod sandboxes;
+mod snapshots;
 mod store;
 mod templates;
 mod url;
@@ -41,7 +42,8 @@ pub use builds::{BuildRecord, CacheRecord};
 pub use error::StoreError;
 pub use record::{
     Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, RegistryRecord, SandboxFilter,
-    SandboxRecord, TemplateRecord,
+    SandboxRecord, SnapshotFilter, SnapshotRecord, TemplateRecord,
 };
+pub use snapshots::SnapshotOutcome;
 pub use store::Store;
 pub use url::{InvalidUrl, StoreUrl};

@@ -5,8 +5,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use atoll_core::exec::{ExecState, Exit};
-use atoll_core::id::{ExecId, KeyId, SandboxId, TemplateId};
+use atoll_core::id::{ExecId, KeyId, SandboxId, SnapshotId, TemplateId};
 use atoll_core::sandbox::SandboxState;
+use atoll_core::snapshot::{CopyMethod, Manifest, Purpose, Reference, SnapshotState};
 use atoll_core::spec::{ExecSpec, SandboxSpec, TemplateSpec};
 
 /// One sandbox.
@@ -82,6 +83,50 @@ pub struct TemplateRecord {
     pub created_ms: u64,
     /// The API key that made it.
     pub created_by: Option<KeyId>,
+}
+
+/// One snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotRecord {
+    /// Its id.
+    pub id: SnapshotId,
+    /// Where it is in its life.
+    pub state: SnapshotState,
+    /// The sandbox it was taken of, which may be gone; `None` when it came from elsewhere.
+    pub sandbox: Option<SandboxId>,
+    /// Whose it is.
+    pub purpose: Purpose,
+    /// What somebody noted.
+    pub comment: Option<String>,
+    /// What it belongs to.
+    pub manifest: Manifest,
+    /// Digest of its content and manifest, once it is known.
+    pub digest: Option<String>,
+    /// What it takes on the host, bytes.
+    pub stored_bytes: u64,
+    /// How long its sandbox could not write, microseconds.
+    pub paused_us: Option<u64>,
+    /// How its disk came about.
+    pub method: Option<CopyMethod>,
+    /// When it was asked for.
+    pub created_ms: u64,
+    /// The API key that asked.
+    pub created_by: Option<KeyId>,
+    /// References that point to it, by name and tag.
+    pub tags: Vec<Reference>,
+}
+
+/// Which snapshots to list. The default is all that nothing else holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SnapshotFilter {
+    /// Taken of this sandbox.
+    pub sandbox: Option<SandboxId>,
+    /// With a reference of this name.
+    pub name: Option<String>,
+    /// Only checkpoints, or none.
+    pub checkpoints: Option<bool>,
+    /// Also those that something else holds.
+    pub held: bool,
 }
 
 /// An API key, as a hash.

@@ -8,11 +8,13 @@ use super::check;
 use super::template::TemplateSpec;
 use crate::build::{CommandText, Ready};
 use crate::error::{Code, Error, Result};
+use crate::id::SnapshotId;
 use crate::limits::{
     CPU_MAX_MILLIS, CPU_MIN_MILLIS, DISK_MAX_BYTES, DISK_MIN_BYTES, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES,
     PIDS_MAX, PIDS_MIN,
 };
 use crate::policy::EgressPolicy;
+use crate::snapshot::Manifest;
 
 /// How strongly a sandbox is cut off. Recorded with the sandbox and never silently downgraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -117,7 +119,7 @@ fn in_range<T: PartialOrd + std::fmt::Display>(field: &str, value: T, min: T, ma
 }
 
 impl Resources {
-    fn validate(&self, caps: &Caps) -> Result<()> {
+    pub(crate) fn validate(&self, caps: &Caps) -> Result<()> {
         let cap = caps.resources;
         in_range("resources.cpu_millis", self.cpu_millis, CPU_MIN_MILLIS, cap.cpu_millis)?;
         in_range("resources.memory_bytes", self.memory_bytes, MEMORY_MIN_BYTES, cap.memory_bytes)?;
@@ -147,6 +149,8 @@ pub struct SandboxDraft {
     pub image: Option<String>,
     /// Template as `name` (newest version) or `name:version`.
     pub template: Option<String>,
+    /// Snapshot to begin with: its id, or `name:tag`. Excludes an image.
+    pub snapshot: Option<String>,
     /// The isolation level; the template's, or `container`, when absent.
     pub isolation: Option<IsolationLevel>,
     /// Limits.
@@ -175,6 +179,9 @@ pub struct SandboxSpec {
     pub image: String,
     /// The template version it came from, as `name:version`.
     pub template: Option<String>,
+    /// The snapshot it began with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
     /// The isolation level.
     pub isolation: IsolationLevel,
     /// Limits.
@@ -198,6 +205,42 @@ pub struct SandboxSpec {
     pub ready: Option<Ready>,
 }
 
+/// What a sandbox is built on.
+#[derive(Debug, Clone, Copy)]
+pub enum Base<'a> {
+    /// An image.
+    Image(&'a ImageDefaults),
+    /// A snapshot.
+    Snapshot(&'a SnapshotId, &'a Manifest),
+}
+
+impl Base<'_> {
+    fn isolation(self, asked: Option<IsolationLevel>) -> Result<IsolationLevel> {
+        match self {
+            Self::Image(_) => Ok(asked.unwrap_or(IsolationLevel::Container)),
+            Self::Snapshot(_, manifest) if asked.is_none_or(|asked| asked == manifest.isolation) => {
+                Ok(manifest.isolation)
+            }
+            Self::Snapshot(_, manifest) => Err(Error::new(
+                Code::SnapshotIncompatible,
+                format!("the snapshot was taken at the isolation level '{}'", manifest.isolation),
+            )
+            .hint("leave the isolation level out, or take a snapshot at the one you want")),
+        }
+    }
+
+    fn check_disk(self, bytes: u64) -> Result<()> {
+        match self {
+            Self::Snapshot(_, manifest) if bytes < manifest.resources.disk_bytes => Err(Error::invalid(
+                "resources.disk_bytes",
+                format_args!("the snapshot's disk has {} bytes and cannot shrink", manifest.resources.disk_bytes),
+            )
+            .hint("leave the size out to get the snapshot's")),
+            Self::Snapshot(..) | Self::Image(_) => Ok(()),
+        }
+    }
+}
+
 /// Search path of a sandbox whose image does not set one.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -216,6 +259,9 @@ impl SandboxDraft {
         }
         if let Some(image) = &self.image {
             check::image_reference("image", image)?;
+            if self.snapshot.is_some() {
+                return Err(Error::invalid("image", "a snapshot brings its own image: leave one of them out"));
+            }
         }
         check::env("env", &self.env)?;
         check::labels("labels", &self.labels)?;
@@ -246,23 +292,38 @@ impl SandboxDraft {
 
 impl SandboxSpec {
     /// Fills every hole of a draft: what the caller said, else the template, else the image, else the default.
+    /// A snapshot stands in the place of the image.
     ///
     /// `template` comes with its `name:version`.
     ///
     /// # Errors
-    /// As [`SandboxDraft::validate`]; [`Code::ImageInvalid`] when the image's own configuration is unusable.
+    /// As [`SandboxDraft::validate`]; [`Code::ImageInvalid`] when the image's own configuration is unusable;
+    /// [`Code::SnapshotIncompatible`] for another isolation level than the snapshot's.
     pub fn resolve(
         draft: &SandboxDraft,
         template: Option<(&str, &TemplateSpec)>,
-        image: &ImageDefaults,
+        base: Base<'_>,
         caps: &Caps,
     ) -> Result<Self> {
         draft.validate()?;
+        let of_snapshot;
+        let (image, least) = match base {
+            Base::Image(image) => (image, Resources::default()),
+            Base::Snapshot(_, manifest) => {
+                of_snapshot = ImageDefaults {
+                    env: manifest.env.clone(),
+                    user: Some(manifest.user.clone()),
+                    workdir: manifest.workdir.clone(),
+                };
+                (&of_snapshot, manifest.resources)
+            }
+        };
         image.validate()?;
         let recipe = template.map(|(_, spec)| spec);
-        let base = recipe.map_or_else(Resources::default, |t| t.resources.over(Resources::default()));
-        let resources = draft.resources.over(base);
+        let resources = draft.resources.over(recipe.map_or(least, |t| t.resources.over(least)));
         resources.validate(caps)?;
+        let isolation = base.isolation(draft.isolation.or_else(|| recipe.and_then(|t| t.isolation)))?;
+        base.check_disk(resources.disk_bytes)?;
 
         let mut env = BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned())]);
         env.extend(image.env.clone());
@@ -274,12 +335,16 @@ impl SandboxSpec {
             own.clone().or_else(|| theirs.cloned().flatten()).or_else(|| last.clone())
         };
         Ok(Self {
-            image: draft.image_name(recipe).to_owned(),
+            image: match base {
+                Base::Image(_) => draft.image_name(recipe).to_owned(),
+                Base::Snapshot(_, manifest) => manifest.image.clone(),
+            },
             template: template.map(|(name, _)| name.to_owned()),
-            isolation: draft
-                .isolation
-                .or_else(|| recipe.and_then(|t| t.isolation))
-                .unwrap_or(IsolationLevel::Container),
+            snapshot: match base {
+                Base::Image(_) => None,
+                Base::Snapshot(id, _) => Some(id.clone()),
+            },
+            isolation,
             resources,
             env,
             user: pick(&draft.user, recipe.map(|t| &t.user), &image.user)
@@ -353,7 +418,7 @@ pub(super) mod tests {
     use super::*;
 
     pub(crate) fn spec() -> SandboxSpec {
-        SandboxSpec::resolve(&SandboxDraft::default(), None, &ImageDefaults::default(), &Caps::default())
+        SandboxSpec::resolve(&SandboxDraft::default(), None, Base::Image(&ImageDefaults::default()), &Caps::default())
             .unwrap()
     }
 
@@ -383,7 +448,7 @@ pub(super) mod tests {
             ..TemplateSpec::new("img")
         };
         let draft = SandboxDraft { env: map(&[("C", "caller")]), ..SandboxDraft::default() };
-        let spec = SandboxSpec::resolve(&draft, Some(("t:1", &template)), &image, &Caps::default()).unwrap();
+        let spec = SandboxSpec::resolve(&draft, Some(("t:1", &template)), Base::Image(&image), &Caps::default()).unwrap();
         assert_eq!([&spec.env["A"], &spec.env["B"], &spec.env["C"]], ["image", "template", "caller"]);
         assert_eq!((spec.user.as_str(), spec.workdir.as_deref()), ("template", Some("/image")));
         assert_eq!((spec.resources.pids, spec.image.as_str()), (77, "img"));
@@ -397,7 +462,7 @@ pub(super) mod tests {
                 resources: ResourcesDraft { memory_bytes: Some(bytes), ..ResourcesDraft::default() },
                 ..SandboxDraft::default()
             };
-            SandboxSpec::resolve(&draft, None, &ImageDefaults::default(), &Caps::default())
+            SandboxSpec::resolve(&draft, None, Base::Image(&ImageDefaults::default()), &Caps::default())
         };
         assert!(try_memory(MEMORY_MIN_BYTES).is_ok());
         assert!(try_memory(MEMORY_MIN_BYTES - 1).unwrap_err().message.contains("resources.memory_bytes"));
@@ -409,7 +474,7 @@ pub(super) mod tests {
     fn a_hostile_image_configuration_is_the_images_fault() {
         let image = ImageDefaults { workdir: Some("relative".into()), ..ImageDefaults::default() };
         let error =
-            SandboxSpec::resolve(&SandboxDraft::default(), None, &image, &Caps::default()).unwrap_err();
+            SandboxSpec::resolve(&SandboxDraft::default(), None, Base::Image(&image), &Caps::default()).unwrap_err();
         assert_eq!(error.code, Code::ImageInvalid);
     }
 

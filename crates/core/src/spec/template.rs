@@ -9,6 +9,7 @@ use super::sandbox::{IsolationLevel, ResourcesDraft};
 use crate::build::{self, CommandText, Ready};
 use crate::error::Result;
 use crate::policy::EgressPolicy;
+use crate::id::SnapshotId;
 
 /// The recipe. What it leaves open comes from the image or the defaults when a sandbox is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +17,9 @@ use crate::policy::EgressPolicy;
 pub struct TemplateSpec {
     /// The image.
     pub image: String,
+    /// The snapshot that its sandboxes begin with; the image is the snapshot's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
     /// The isolation level.
     pub isolation: Option<IsolationLevel>,
     /// Limits.
@@ -49,6 +53,7 @@ impl TemplateSpec {
     pub fn new(image: impl Into<String>) -> Self {
         Self {
             image: image.into(),
+            snapshot: None,
             isolation: None,
             resources: ResourcesDraft::default(),
             env: BTreeMap::new(),

@@ -12,12 +12,12 @@ use atoll_core::exec::{ExecState, Exit, OutputStream};
 use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{
-    Caps, Command, ExecDraft, ExecSpec, ImageDefaults, Resources, SandboxDraft, SandboxSpec,
+    Base, Caps, Command, ExecDraft, ExecSpec, ImageDefaults, Resources, SandboxDraft, SandboxSpec,
 };
 use atoll_engine::{Caller, Config, Engine, ExecView, OutputEvent, Piece};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
-use atoll_isolation::{Isolation as _, Plan, RootFs};
+use atoll_isolation::{DiskSource, Isolation as _, Plan, RootFs};
 use atoll_store::{ExecRecord, SandboxRecord, Store, StoreUrl};
 use atoll_vault::Vault;
 use tokio::runtime::{Builder, Runtime};
@@ -302,7 +302,12 @@ pub(crate) fn numbers(last: u64) -> Vec<u8> {
 /// A row as an earlier server would have left it.
 pub(crate) fn row(n: u64, state: SandboxState) -> SandboxRecord {
     let spec =
-        SandboxSpec::resolve(&SandboxDraft::default(), None, &ImageDefaults::default(), &Caps::default());
+        SandboxSpec::resolve(
+        &SandboxDraft::default(),
+        None,
+        Base::Image(&ImageDefaults::default()),
+        &Caps::default(),
+    );
     SandboxRecord {
         id: SandboxId::from_parts(n, n),
         name: Some(format!("row-{n}")),
@@ -338,5 +343,6 @@ pub(crate) fn exec_row(sandbox: &SandboxRecord, n: u64) -> ExecRecord {
 }
 
 pub(crate) fn plan(id: &SandboxId) -> Plan {
-    Plan { id: id.clone(), root: RootFs::Host, resources: Resources::default(), hostname: id.to_string() }
+    let (resources, hostname) = (Resources::default(), id.to_string());
+    Plan { id: id.clone(), root: RootFs::Host, resources, hostname, disk: DiskSource::Empty }
 }

@@ -9,6 +9,7 @@
 pub mod facts;
 pub mod lifecycle;
 pub mod limits;
+pub mod snapshots;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,7 +24,7 @@ use atoll_core::spec::Resources;
 use atoll_guest_protocol::client::{ExecEvent, ExecStream, GuestClient};
 use atoll_guest_protocol::messages::{StartExec, Welcome};
 
-use crate::{Isolation, IsolationError, Plan, RootFs};
+use crate::{DiskSource, Isolation, IsolationError, Plan, RootFs};
 
 /// How long anything that must happen may take on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -54,6 +55,11 @@ macro_rules! conformance_tests {
             limits::the_disk_is_full_only_inside,
             limits::cpu_time_is_throttled,
             limits::limits_change_while_it_lives,
+            snapshots::copies_what_was_there,
+            snapshots::is_of_one_moment,
+            snapshots::the_disk_grows_and_does_not_shrink,
+            snapshots::goes_back_to_a_snapshot,
+            snapshots::by_another_driver,
             facts::it_is_a_computer_of_its_own,
             facts::nothing_of_the_host_is_visible,
             facts::root_has_no_power_over_the_kernel,
@@ -106,7 +112,7 @@ pub fn fresh_id() -> SandboxId {
 /// A plan with this root and these limits.
 #[must_use]
 pub fn plan(root: RootFs, resources: Resources) -> Plan {
-    Plan { id: fresh_id(), root, resources, hostname: "conformance".to_owned() }
+    Plan { id: fresh_id(), root, resources, hostname: "conformance".to_owned(), disk: DiskSource::Empty }
 }
 
 /// An error with all its causes.

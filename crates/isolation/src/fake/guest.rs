@@ -38,13 +38,16 @@ enum Order {
     End,
 }
 
+/// What is in a sandbox, by path.
+pub(super) type Files = BTreeMap<String, Bytes>;
+
 /// One guest.
 #[derive(Debug)]
 pub(super) struct Guest {
     sandbox_id: String,
     boot_id: String,
     execs: Mutex<BTreeMap<String, Arc<Exec>>>,
-    files: Mutex<BTreeMap<String, Bytes>>,
+    files: Mutex<Files>,
     next_pid: AtomicU32,
     order: watch::Sender<Order>,
     runtime: Option<Handle>,
@@ -62,16 +65,20 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Guest {
-    pub(super) fn new(sandbox_id: &str, runtime: Option<Handle>) -> Arc<Self> {
+    pub(super) fn new(sandbox_id: &str, files: Files, runtime: Option<Handle>) -> Arc<Self> {
         Arc::new(Self {
             sandbox_id: sandbox_id.to_owned(),
             boot_id: format!("fake-{sandbox_id}"),
             execs: Mutex::default(),
-            files: Mutex::default(),
+            files: Mutex::new(files),
             next_pid: AtomicU32::new(2),
             order: watch::Sender::new(Order::Serve(0)),
             runtime,
         })
+    }
+
+    pub(super) fn files(&self) -> Files {
+        locked(&self.files).clone()
     }
 
     pub(super) fn file(&self, path: &str) -> Option<Vec<u8>> {

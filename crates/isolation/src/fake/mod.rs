@@ -20,21 +20,28 @@
 //! Anything else is `CommandNotFound`. Any signal ends a command.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use atoll_core::id::SandboxId;
+use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::snapshot::CopyMethod;
 use atoll_core::spec::{IsolationLevel, Resources};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::{Check, Death, GuestStream, Isolation, IsolationError, Plan, Resource, Status, Usage};
+use crate::{
+    ArtifactUsage, Check, Death, DiskSource, GuestStream, Isolation, IsolationError, Plan, Resource, Status, Taken,
+    Usage,
+};
 
+mod artifact;
 mod exec;
 mod guest;
 
-use guest::Guest;
+use artifact::Artifact;
+use guest::{Files, Guest};
 
 /// What a connection attempt meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,6 +68,8 @@ struct Instance {
 #[derive(Debug, Default)]
 struct State {
     instances: BTreeMap<SandboxId, Instance>,
+    artifacts: BTreeMap<SnapshotId, Artifact>,
+    failing_snapshots: u32,
     failing_creates: u32,
     half_made: bool,
     failing_destroys: u32,
@@ -108,6 +117,11 @@ impl FakeHost {
     /// The next `times` destroys fail.
     pub fn fail_destroy(&self, times: u32) {
         self.lock().failing_destroys = times;
+    }
+
+    /// The next `times` snapshots fail and leave an artifact behind all the same.
+    pub fn fail_snapshot(&self, times: u32) {
+        self.lock().failing_snapshots = times;
     }
 
     /// Every create takes this long, on tokio's clock.
@@ -202,8 +216,12 @@ pub struct FakeIsolation {
     host: FakeHost,
 }
 
+fn kernel(step: &str, source: std::io::Error) -> IsolationError {
+    IsolationError::Kernel { step: step.to_owned(), source }
+}
+
 fn injected(step: &str) -> IsolationError {
-    IsolationError::Kernel { step: step.to_owned(), source: std::io::Error::other("injected") }
+    kernel(step, std::io::Error::other("injected"))
 }
 
 #[async_trait]
@@ -231,9 +249,16 @@ impl Isolation for FakeIsolation {
         let fails = state.failing_creates > 0;
         state.failing_creates = state.failing_creates.saturating_sub(1);
         if !fails || state.half_made {
+            let files = match &plan.disk {
+                DiskSource::Empty => Files::new(),
+                DiskSource::Artifact(id) => {
+                    let artifact = state.artifacts.get(id).ok_or(IsolationError::NoArtifact)?;
+                    artifact.files().map_err(|source| kernel("read a disk", source))?
+                }
+            };
             let instance = Instance {
                 plan: plan.clone(),
-                guest: Guest::new(plan.id.as_str(), self.host.runtime.clone()),
+                guest: Guest::new(plan.id.as_str(), files, self.host.runtime.clone()),
                 death: watch::Sender::new(fails.then_some(Death::Exited)),
                 usage: Usage { pids: 1, ..Usage::default() },
             };
@@ -295,6 +320,65 @@ impl Isolation for FakeIsolation {
         if let Some(instance) = state.instances.remove(id) {
             instance.kill(Death::Exited);
         }
+        Ok(())
+    }
+
+    async fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError> {
+        let mut state = self.host.count("snapshot");
+        let live = state.instances.get(id).filter(|instance| instance.alive()).ok_or(IsolationError::Gone)?;
+        let made = Artifact::with(&live.guest.files(), live.plan.resources.disk_bytes);
+        let made = made.map_err(|source| kernel("make a snapshot", source))?;
+        let usage = made.usage().map_err(|source| kernel("measure a snapshot", source))?;
+        if state.artifacts.insert(artifact.clone(), made).is_some() {
+            return Err(injected("make a snapshot twice"));
+        }
+        if state.failing_snapshots > 0 {
+            state.failing_snapshots -= 1;
+            return Err(injected("make a snapshot"));
+        }
+        Ok(Taken { usage, paused: Duration::ZERO, method: CopyMethod::Clone })
+    }
+
+    async fn replace(&self, plan: &Plan) -> Result<(), IsolationError> {
+        {
+            let mut state = self.host.count("replace");
+            if let DiskSource::Artifact(id) = &plan.disk
+                && !state.artifacts.contains_key(id)
+            {
+                return Err(IsolationError::NoArtifact);
+            }
+            if let Some(instance) = state.instances.remove(&plan.id) {
+                instance.kill(Death::Exited);
+            }
+        }
+        self.create(plan).await
+    }
+
+    async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError> {
+        Ok(self.host.count("artifacts").artifacts.keys().cloned().collect())
+    }
+
+    async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let state = self.host.count("settle_artifact");
+        let found = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
+        found.usage().map_err(|source| kernel("measure a snapshot", source))
+    }
+
+    async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {
+        let state = self.host.count("read_artifact");
+        let found = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
+        found.open().map_err(|source| kernel("read a snapshot", source))
+    }
+
+    async fn write_artifact(&self, artifact: &SnapshotId, bytes: u64) -> Result<File, IsolationError> {
+        let made = Artifact::empty(bytes).map_err(|source| kernel("make a snapshot", source))?;
+        let disk = made.open().map_err(|source| kernel("write a snapshot", source))?;
+        self.host.count("write_artifact").artifacts.insert(artifact.clone(), made);
+        Ok(disk)
+    }
+
+    async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError> {
+        self.host.count("remove_artifact").artifacts.remove(artifact);
         Ok(())
     }
 

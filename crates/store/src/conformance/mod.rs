@@ -10,13 +10,14 @@ mod builds;
 mod execs;
 mod others;
 mod sandboxes;
+mod snapshots;
 
 use std::collections::BTreeMap;
 
 use atoll_core::exec::ExecState;
 use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::sandbox::SandboxState;
-use atoll_core::spec::{Caps, Command, ExecDraft, ExecSpec, ImageDefaults, SandboxDraft, SandboxSpec};
+use atoll_core::spec::{Base, Caps, Command, ExecDraft, ExecSpec, ImageDefaults, SandboxDraft, SandboxSpec};
 
 use crate::{ExecRecord, SandboxRecord, Store};
 
@@ -52,6 +53,9 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         execs::one_failure_does_not_touch_the_others,
         builds::life,
         builds::cache,
+        snapshots::tags_move,
+        snapshots::checkpoints_are_numbered,
+        snapshots::rollbacks_are_remembered,
         others::templates_count_versions,
         others::racing_templates_get_distinct_versions,
         others::keys,
@@ -63,7 +67,7 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
 #[must_use]
 pub fn sandbox(ms: u64, n: u64) -> SandboxRecord {
     let spec =
-        SandboxSpec::resolve(&SandboxDraft::default(), None, &ImageDefaults::default(), &Caps::default());
+        SandboxSpec::resolve(&SandboxDraft::default(), None, Base::Image(&ImageDefaults::default()), &Caps::default());
     SandboxRecord {
         id: SandboxId::from_parts(ms, n),
         name: None,
