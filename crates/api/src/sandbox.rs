@@ -66,6 +66,7 @@ impl From<CreateSandbox> for SandboxDraft {
             ttl_ms: request.ttl_ms,
             idle_timeout_ms: request.idle_timeout_ms,
             egress: request.egress,
+            ..Self::default()
         }
     }
 }

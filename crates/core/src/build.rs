@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Code, Error, Result};
+use crate::exec::OutputStream;
 use crate::limits::{
     BUILD_ARGS_MAX_COUNT, BUILD_TIMEOUT_MAX_MS, DURATION_MAX_MS, READY_INTERVAL_DEFAULT_MS, READY_TIMEOUT_DEFAULT_MS,
     READY_TIMEOUT_MAX_MS,
@@ -75,7 +76,7 @@ impl std::fmt::Display for BuildState {
 
 /// Why a build ended without a template version. Kept by the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct BuildFailure {
     /// Why, for machines.
     pub code: Code,
@@ -83,12 +84,94 @@ pub struct BuildFailure {
     pub message: String,
     /// What to do about it.
     pub hint: Option<String>,
+    /// The step that failed, as it is shown, if it was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// Exit code of its command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The last lines that its command wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
 }
 
 impl From<Error> for BuildFailure {
     fn from(error: Error) -> Self {
-        Self { code: error.code, message: error.message, hint: error.hint }
+        let Error { code, message, hint } = error;
+        Self { code, message, hint, step: None, exit_code: None, output: None }
     }
+}
+
+/// What happens to a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum StepState {
+    /// It begins.
+    Started,
+    /// It is there already.
+    Cached,
+    /// It is done.
+    Done,
+    /// It failed.
+    Failed,
+}
+
+/// One entry of a build's log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum BuildEvent {
+    /// Something worth knowing.
+    Note {
+        /// When.
+        at_ms: u64,
+        /// What.
+        text: String,
+    },
+    /// A step moved on.
+    Step {
+        /// When.
+        at_ms: u64,
+        /// Which, from 1.
+        step: u32,
+        /// Of how many.
+        total: u32,
+        /// The stage that it belongs to, if it has a name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stage: Option<String>,
+        /// The instruction.
+        text: String,
+        /// What happened.
+        state: StepState,
+        /// How long it took, once it is done.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        took_ms: Option<u64>,
+    },
+    /// A command of a step wrote something.
+    Output {
+        /// When.
+        at_ms: u64,
+        /// Which step.
+        step: u32,
+        /// Whereto.
+        stream: OutputStream,
+        /// What; bytes that are no UTF-8 are `U+FFFD`.
+        text: String,
+    },
+    /// The build ended: the last entry.
+    End {
+        /// When.
+        at_ms: u64,
+        /// How.
+        state: BuildState,
+        /// What it made, as `name:version`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        template: Option<String>,
+        /// Why it made nothing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failure: Option<BuildFailure>,
+    },
 }
 
 /// A command: a line for the shell, or program and arguments.

@@ -6,8 +6,9 @@ use atoll_core::id::{BuildId, KeyId, SnapshotId};
 use crate::Store;
 use crate::db::{BadColumn, Row, Value, args, json};
 use crate::error::StoreError;
-use crate::record::{Cursor, Page};
+use crate::record::{Cursor, Page, TemplateRecord};
 use crate::sandboxes::{add, any_of, newest_first, page};
+use crate::templates::insert;
 
 /// Version of the JSON form of a build's spec.
 const SPEC_VERSION: i64 = 1;
@@ -99,6 +100,39 @@ impl Store {
             Box::pin(async move { Ok(conn.execute(sqlx::AssertSqlSafe(sql), values).await? > 0) })
         })
         .await
+    }
+
+    /// Stores the template that a running build made, and that it has: both or none. Gives the version; `None`
+    /// when the build does not run.
+    ///
+    /// # Errors
+    /// [`StoreError::AlreadyExists`] for the template's id.
+    pub async fn complete_build(
+        &self,
+        id: &BuildId,
+        template: &TemplateRecord,
+        ended_ms: u64,
+    ) -> Result<Option<u32>, StoreError> {
+        const SQL: &str = "UPDATE builds SET state = 'succeeded', template_version = $2, ended_ms = $3 \
+             WHERE id = $1 AND state = 'running'";
+        let (id, template) = (id.clone(), template.clone());
+        let done = self
+            .write(move |mut conn| {
+                Box::pin(async move {
+                    let version = insert(conn.again(), template).await?;
+                    let values = args![id.as_str(), version, ended_ms];
+                    match conn.execute(SQL, values).await? {
+                        0 => Err(StoreError::Conflict),
+                        _ => Ok(version),
+                    }
+                })
+            })
+            .await;
+        match done {
+            Ok(version) => Ok(Some(version)),
+            Err(StoreError::Conflict) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The build with this id, if there is one.

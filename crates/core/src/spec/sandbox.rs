@@ -8,7 +8,7 @@ use super::check;
 use super::template::TemplateSpec;
 use crate::build::{CommandText, Ready};
 use crate::error::{Code, Error, Result};
-use crate::id::SnapshotId;
+use crate::id::{BuildId, SnapshotId};
 use crate::limits::{
     CPU_MAX_MILLIS, CPU_MIN_MILLIS, DISK_MAX_BYTES, DISK_MIN_BYTES, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES,
     PIDS_MAX, PIDS_MIN,
@@ -169,6 +169,8 @@ pub struct SandboxDraft {
     pub idle_timeout_ms: Option<u64>,
     /// What it may reach; the template's, or the server's default, when absent.
     pub egress: Option<EgressPolicy>,
+    /// The build whose steps it runs.
+    pub build: Option<BuildId>,
 }
 
 /// What will be made, complete. Kept by the store.
@@ -203,6 +205,9 @@ pub struct SandboxSpec {
     /// When it is ready: its creation waits for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
+    /// The build whose steps it runs: it goes with that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<BuildId>,
 }
 
 /// What a sandbox is built on.
@@ -242,7 +247,7 @@ impl Base<'_> {
 }
 
 /// Search path of a sandbox whose image does not set one.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 impl SandboxDraft {
     /// Checks the form of everything that does not need a look-up, so that bad input is refused
@@ -358,6 +363,7 @@ impl SandboxSpec {
                 .unwrap_or_default(),
             start: recipe.and_then(|t| t.start.clone()),
             ready: recipe.and_then(|t| t.ready.clone()),
+            build: draft.build.clone(),
         })
     }
 }

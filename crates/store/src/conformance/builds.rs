@@ -1,10 +1,11 @@
 //! What must hold for builds and their cache.
 
-use atoll_core::Code;
+use atoll_core::{Code, Error};
 use atoll_core::build::{BuildFailure, BuildSpec, BuildState};
-use atoll_core::id::{BuildId, SnapshotId};
+use atoll_core::id::{BuildId, SnapshotId, TemplateId};
+use atoll_core::spec::TemplateSpec;
 
-use crate::{BuildRecord, CacheRecord, Store};
+use crate::{BuildRecord, CacheRecord, Store, TemplateRecord};
 
 fn build(n: u64) -> BuildRecord {
     let spec = r#"{"name":"a","dockerfile":"FROM host","steps":null,"ignore":null,"args":{"A":"b"},"target":null,
@@ -31,22 +32,37 @@ pub(super) async fn life(store: &Store) {
     let running = BuildRecord { state: BuildState::Running, started_ms: Some(2), ..first.clone() };
     assert!(store.update_build(&running, &[BuildState::Waiting, BuildState::Queued]).await.unwrap());
     assert!(!store.update_build(&running, &[BuildState::Queued]).await.unwrap());
-    let failure =
-        BuildFailure { code: Code::BuildStepFailed, message: "a\0b".to_owned(), hint: Some("h".to_owned()) };
+    let failure = BuildFailure::from(Error::new(Code::BuildStepFailed, "a\0b").hint("h"));
     let failed =
         BuildRecord { state: BuildState::Failed, failure: Some(failure), ended_ms: Some(3), ..running.clone() };
     assert!(store.update_build(&failed, &[BuildState::Running]).await.unwrap());
     let read = store.build(&first.id).await.unwrap().unwrap();
     assert_eq!(read.failure.unwrap().message, "a\u{fffd}b");
+    let template = |n: u64| TemplateRecord {
+        id: TemplateId::from_parts(n, n),
+        name: "a".to_owned(),
+        version: 0,
+        spec: TemplateSpec::new("host"),
+        created_ms: n,
+        created_by: None,
+    };
+    // One that does not run makes no template.
+    assert_eq!(store.complete_build(&first.id, &template(1), 9).await.unwrap(), None);
+    assert_eq!(store.template("a", None).await.unwrap(), None);
+    let second = BuildRecord { state: BuildState::Running, ..build(20) };
+    store.insert_build(&second).await.unwrap();
+    assert_eq!(store.complete_build(&second.id, &template(2), 9).await.unwrap(), Some(1));
+    let read = store.build(&second.id).await.unwrap().unwrap();
+    assert_eq!((read.state, read.template_version, read.ended_ms), (BuildState::Succeeded, Some(1), Some(9)));
     for n in 2..=5 {
         store.insert_build(&BuildRecord { state: BuildState::Succeeded, ..build(n) }).await.unwrap();
     }
     let page = store.list_builds(&[], None, 3).await.unwrap();
-    assert_eq!(page.items.iter().map(|build| build.created_ms).collect::<Vec<_>>(), [5, 4, 3]);
+    assert_eq!(page.items.iter().map(|build| build.created_ms).collect::<Vec<_>>(), [20, 5, 4]);
     let rest = store.list_builds(&[BuildState::Failed], page.next.as_ref(), 3).await.unwrap();
     assert_eq!((rest.items.len(), rest.next), (1, None));
     store.insert_build(&build(6)).await.unwrap();
-    assert_eq!(store.prune_builds(2).await.unwrap().len(), 3);
+    assert_eq!(store.prune_builds(2).await.unwrap().len(), 4);
     assert_eq!(store.list_builds(&[], None, 9).await.unwrap().items.len(), 3);
 }
 
