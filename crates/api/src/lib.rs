@@ -9,6 +9,7 @@ mod file;
 mod image;
 mod key;
 mod sandbox;
+mod snapshot;
 mod system;
 mod template;
 
@@ -28,5 +29,6 @@ pub use key::{CreateKey, Key, KeyCreated, KeyList};
 pub use sandbox::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
 };
+pub use snapshot::{CreateSnapshot, RemovedSnapshot, Snapshot, SnapshotList, TagSnapshot};
 pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, PortList, ServerInfo};
 pub use template::{CreateTemplate, Template, TemplateList};

@@ -23,6 +23,9 @@ pub struct CreateSandbox {
     /// A template: `name` for its newest version, or `name:version`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
+    /// A snapshot to begin with: its id, `name` or `name:tag`. It brings its image, environment and limits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
     /// How strongly it is cut off. Never silently downgraded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationLevel>,
@@ -57,6 +60,7 @@ impl From<CreateSandbox> for SandboxDraft {
             name: request.name,
             image: request.image,
             template: request.template,
+            snapshot: request.snapshot,
             isolation: request.isolation,
             resources: request.resources,
             env: request.env,
@@ -89,6 +93,9 @@ pub struct Sandbox {
     pub image_digest: Option<String>,
     /// The template version it came from.
     pub template: Option<String>,
+    /// Id of the snapshot it began with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
     /// The isolation level.
     pub isolation: IsolationLevel,
     /// Limits.

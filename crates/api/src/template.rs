@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::id::SnapshotId;
 use atoll_core::policy::EgressPolicy;
 use atoll_core::spec::{IsolationLevel, ResourcesDraft, TemplateSpec};
 use serde::{Deserialize, Serialize};
@@ -13,8 +14,12 @@ use utoipa::ToSchema;
 pub struct CreateTemplate {
     /// Its name: a DNS label.
     pub name: String,
-    /// The image.
+    /// The image. Leave it out when there is a snapshot.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub image: String,
+    /// The snapshot that its sandboxes begin with: id, `name` or `name:tag`, looked up once, now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
     /// The isolation level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationLevel>,
@@ -45,11 +50,12 @@ pub struct CreateTemplate {
 }
 
 impl CreateTemplate {
-    /// Name and recipe.
+    /// Name and recipe, for the id of the snapshot that was named.
     #[must_use]
-    pub fn into_parts(self) -> (String, TemplateSpec) {
+    pub fn into_parts(self, snapshot: Option<SnapshotId>) -> (String, TemplateSpec) {
         let spec = TemplateSpec {
             image: self.image,
+            snapshot,
             isolation: self.isolation,
             resources: self.resources,
             env: self.env,
@@ -75,6 +81,9 @@ pub struct Template {
     pub version: u32,
     /// The image.
     pub image: String,
+    /// Id of the snapshot that its sandboxes begin with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
     /// The isolation level.
     pub isolation: Option<IsolationLevel>,
     /// Limits.

@@ -8,9 +8,11 @@ use clap::{Args, Parser, Subcommand};
 
 mod egress;
 mod server;
+mod snapshot;
 
 pub(crate) use egress::EgressArgs;
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
+pub(crate) use snapshot::SnapshotCommand;
 
 use crate::terminal::DetachKeys;
 use crate::units::{parse_bytes, parse_cpu_millis, parse_duration_ms, parse_pair};
@@ -95,6 +97,9 @@ pub(crate) enum Command {
     /// Templates
     #[command(subcommand)]
     Template(TemplateCommand),
+    /// Snapshots of sandboxes' disks
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
     /// API keys
     #[command(subcommand)]
     Key(KeyCommand),
@@ -132,6 +137,9 @@ pub(crate) struct SandboxArgs {
     /// Template, as NAME or NAME:VERSION
     #[arg(long, value_name = "TEMPLATE")]
     pub(crate) template: Option<String>,
+    /// Snapshot to begin with: id, NAME or NAME:TAG
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
+    pub(crate) snapshot: Option<String>,
     /// Name of the sandbox
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -465,8 +473,11 @@ pub(crate) struct TemplateArgs {
     /// Name
     pub(crate) name: String,
     /// Image
-    #[arg(long, value_name = "IMAGE")]
-    pub(crate) image: String,
+    #[arg(long, value_name = "IMAGE", required_unless_present = "snapshot")]
+    pub(crate) image: Option<String>,
+    /// Snapshot that its sandboxes begin with, instead of an image: id, NAME or NAME:TAG
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
+    pub(crate) snapshot: Option<String>,
     /// Variable for every command
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) env: Vec<(String, String)>,

@@ -60,7 +60,10 @@ async fn settled(server: &Server) -> Vec<(String, SandboxState)> {
 fn strangers(server: &Server, keep: &str) -> Vec<String> {
     let remains = host::remains(&server.installation(), server.data());
     let known = |line: &String| {
-        line.contains(keep) || line.contains(" serve --ready-json") || line.contains("containers/disks/")
+        line.contains(keep)
+            || line.contains(" serve --ready-json")
+            || line.contains("/disks/")
+            || line.contains("/storage/pool.img")
     };
     let agents: Vec<String> = host::processes(keep).iter().map(|pid| format!("process {pid}:")).collect();
     remains

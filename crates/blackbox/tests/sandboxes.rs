@@ -228,6 +228,7 @@ async fn templates_have_versions() {
     let recipe = |env: &str| CreateTemplate {
         name: "web".into(),
         image: "host".into(),
+        snapshot: None,
         isolation: None,
         resources: ResourcesDraft { pids: Some(77), ..ResourcesDraft::default() },
         env: [("V".into(), env.into()), ("ONLY".into(), "template".into())].into(),

@@ -8,8 +8,8 @@
 //! - [`limits`]: a limit on everything, named
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
 //! - [`sandbox`]: the sandbox state machine and admission
-//! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`snapshot`]: what is kept of a sandbox, and its names
+//! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`key`]: what an API key may do
 //! - [`build`]: what a build is asked, and its states
 //! - [`exec`]: the exec state machine and how an exit is classified

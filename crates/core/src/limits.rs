@@ -72,6 +72,18 @@ pub const STDIN_CHUNK_MAX_BYTES: usize = 1 << 20;
 pub const EXECS_RUNNING_MAX_COUNT: usize = 512;
 /// Ended execs that one sandbox keeps; the oldest go first, with their output.
 pub const EXECS_KEPT_MAX_COUNT: usize = 10_000;
+/// Longest tag of a snapshot, bytes.
+pub const SNAPSHOT_TAG_MAX_BYTES: usize = 63;
+/// Tags of one snapshot.
+pub const SNAPSHOT_TAGS_MAX_COUNT: usize = 64;
+/// Longest comment of a snapshot, bytes.
+pub const SNAPSHOT_COMMENT_MAX_BYTES: usize = 256;
+/// Snapshots of one server, checkpoints and what is held by other things included.
+pub const SNAPSHOTS_MAX_COUNT: u64 = 20_000;
+/// Checkpoints of one sandbox; beyond it the oldest go.
+pub const CHECKPOINTS_MAX_COUNT: u32 = 1000;
+/// Children of one fork.
+pub const FORK_MAX_COUNT: u32 = 256;
 /// Most egress rules of one sandbox.
 pub const EGRESS_RULES_MAX_COUNT: usize = 512;
 /// Longest name of an egress rule, bytes.
@@ -120,15 +132,3 @@ pub const READY_TIMEOUT_MAX_MS: u64 = 600 * 1000;
 pub const READY_TIMEOUT_DEFAULT_MS: u64 = 60 * 1000;
 /// Pause between looks at whether a sandbox is ready, milliseconds.
 pub const READY_INTERVAL_DEFAULT_MS: u64 = 100;
-/// Longest tag of a snapshot, bytes.
-pub const SNAPSHOT_TAG_MAX_BYTES: usize = 63;
-/// Tags of one snapshot.
-pub const SNAPSHOT_TAGS_MAX_COUNT: usize = 64;
-/// Longest comment of a snapshot, bytes.
-pub const SNAPSHOT_COMMENT_MAX_BYTES: usize = 256;
-/// Snapshots of one server, checkpoints and what is held by other things included.
-pub const SNAPSHOTS_MAX_COUNT: u64 = 20_000;
-/// Checkpoints of one sandbox; beyond it the oldest go.
-pub const CHECKPOINTS_MAX_COUNT: u32 = 1000;
-/// Children of one fork.
-pub const FORK_MAX_COUNT: u32 = 256;

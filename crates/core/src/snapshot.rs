@@ -146,7 +146,8 @@ impl Manifest {
             )
             .hint("export it again with the version that is to read it"));
         }
-        let invalid = |error: Error| Error::new(Code::SnapshotInvalid, format!("the snapshot's manifest: {error}"));
+        let invalid =
+            |error: Error| Error::new(Code::SnapshotInvalid, format!("the snapshot's manifest: {error}"));
         if self.image_digest.is_some() == (self.image == "host") {
             let why = Error::invalid("image_digest", "every image but 'host' has one");
             return Err(invalid(why));
@@ -187,8 +188,11 @@ impl FromStr for Reference {
         let edge = tag.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
         let inner = tag.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
         if !edge || !inner || tag.len() > SNAPSHOT_TAG_MAX_BYTES {
-            return Err(Error::invalid("snapshot", format_args!("'{}' is no tag", crate::error::shorten(tag)))
-                .hint("a tag has 1 to 63 letters, digits, '.', '_' and '-', beginning with a letter or digit"));
+            return Err(Error::invalid(
+                "snapshot",
+                format_args!("'{}' is no tag", crate::error::shorten(tag)),
+            )
+            .hint("a tag has 1 to 63 letters, digits, '.', '_' and '-', beginning with a letter or digit"));
         }
         Ok(Self { name: name.to_owned(), tag: tag.to_owned() })
     }
@@ -202,7 +206,10 @@ pub fn comment(text: &str) -> Result<()> {
     if text.len() <= SNAPSHOT_COMMENT_MAX_BYTES && !text.chars().any(char::is_control) {
         return Ok(());
     }
-    Err(Error::invalid("comment", format_args!("is longer than {SNAPSHOT_COMMENT_MAX_BYTES} bytes or not one line")))
+    Err(Error::invalid(
+        "comment",
+        format_args!("is longer than {SNAPSHOT_COMMENT_MAX_BYTES} bytes or not one line"),
+    ))
 }
 
 #[cfg(test)]
@@ -217,7 +224,8 @@ mod tests {
         let long = format!("a:{}", "x".repeat(63));
         assert_eq!(text(&long).unwrap(), long);
         let id = crate::id::SnapshotId::from_parts(1, 2);
-        for bad in ["", ":a", "a:", "a:-x", "a:.x", "A:b", "a:b:c", "a:b/c", &format!("{long}x"), id.as_str()] {
+        for bad in ["", ":a", "a:", "a:-x", "a:.x", "A:b", "a:b:c", "a:b/c", &format!("{long}x"), id.as_str()]
+        {
             assert!(text(bad).is_err(), "{bad}");
         }
     }

@@ -1,9 +1,10 @@
 //! Making a sandbox: from what was asked to a record, then to the actor that runs the saga.
 
 use atoll_core::sandbox::SandboxState;
-use atoll_core::spec::{ImageDefaults, SandboxDraft, SandboxSpec, TemplateSpec};
+use atoll_core::snapshot::Manifest;
+use atoll_core::spec::{Base, ImageDefaults, SandboxDraft, SandboxSpec, TemplateSpec};
 use atoll_core::{Code, Error, Result};
-use atoll_isolation::{Plan, RootFs};
+use atoll_isolation::{DiskSource, Plan, RootFs};
 use atoll_store::SandboxRecord;
 
 use crate::clock::now_ms;
@@ -38,15 +39,24 @@ impl Engine {
         };
         let recipe: Option<(String, &TemplateSpec)> =
             template.as_ref().map(|record| (format!("{}:{}", record.name, record.version), &record.spec));
-        let image_name = draft.image_name(recipe.as_ref().map(|(_, spec)| *spec));
-        let (root, image, image_digest) = if image_name == "host" {
-            (RootFs::Host, ImageDefaults::default(), None)
-        } else {
-            let image = inner.images.resolve(image_name).map_err(|error| error.to_core())?;
-            (RootFs::Layers(image.layers.clone()), image.defaults.clone(), Some(image.digest.to_string()))
+        let snapshot = match (&draft.snapshot, recipe.as_ref().and_then(|(_, spec)| spec.snapshot.as_ref())) {
+            (Some(text), _) => Some(self.ready_snapshot(text).await?),
+            (None, Some(id)) if draft.image.is_none() => Some(self.ready_snapshot(id.as_str()).await?),
+            (None, _) => None,
         };
         let named = recipe.as_ref().map(|(name, spec)| (name.as_str(), *spec));
-        let spec = SandboxSpec::resolve(draft, named, &image, &inner.config.caps)?;
+        let (root, image_digest, spec) = match &snapshot {
+            Some(snapshot) => {
+                let (root, digest) = self.root_of(&snapshot.manifest)?;
+                let base = Base::Snapshot(&snapshot.id, &snapshot.manifest);
+                (root, digest, SandboxSpec::resolve(draft, named, base, &inner.config.caps)?)
+            }
+            None => {
+                let (root, defaults, digest) = self.root(draft.image_name(named.map(|(_, spec)| spec)))?;
+                let base = Base::Image(&defaults);
+                (root, digest, SandboxSpec::resolve(draft, named, base, &inner.config.caps)?)
+            }
+        };
         inner.driver(spec.isolation)?;
 
         let created_ms = now_ms();
@@ -59,6 +69,7 @@ impl Engine {
             root,
             resources: spec.resources,
             hostname: draft.name.clone().unwrap_or_else(|| id.to_string()),
+            disk: snapshot.map_or(DiskSource::Empty, |snapshot| DiskSource::Artifact(snapshot.id)),
         };
         let record = SandboxRecord {
             id,
@@ -75,5 +86,28 @@ impl Engine {
             generation: 1,
         };
         Ok((record, plan))
+    }
+
+    /// The root of an image, what it says about how to run it, and what it is exactly.
+    fn root(&self, image: &str) -> Result<(RootFs, ImageDefaults, Option<String>)> {
+        if image == "host" {
+            return Ok((RootFs::Host, ImageDefaults::default(), None));
+        }
+        let image = self.inner.images.resolve(image).map_err(|error| error.to_core())?;
+        Ok((RootFs::Layers(image.layers.clone()), image.defaults.clone(), Some(image.digest.to_string())))
+    }
+
+    /// The root that a snapshot was taken on: exactly that, or none.
+    pub(crate) fn root_of(&self, manifest: &Manifest) -> Result<(RootFs, Option<String>)> {
+        let Some(digest) = &manifest.image_digest else { return Ok((RootFs::Host, None)) };
+        let image = self.inner.images.resolve(digest).map_err(|_missing| {
+            let (name, digest) = (&manifest.image, digest);
+            Error::new(
+                Code::SnapshotIncompatible,
+                format!("the snapshot stands on the image {name} ({digest}), which is not here"),
+            )
+            .hint("pull or load exactly that image first")
+        })?;
+        Ok((RootFs::Layers(image.layers.clone()), Some(digest.clone())))
     }
 }

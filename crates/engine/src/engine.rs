@@ -20,6 +20,7 @@ use crate::clock;
 use crate::errors::{isolation_error, store_error};
 use crate::keys::KeyCache;
 use crate::sandbox::SandboxShared;
+use crate::snapshot::Snapshots;
 
 /// What the engine is told at start.
 #[derive(Debug, Clone)]
@@ -65,6 +66,7 @@ pub(crate) struct Inner {
     pub(crate) drivers: BTreeMap<IsolationLevel, Arc<dyn Isolation>>,
     pub(crate) keys: KeyCache,
     pub(crate) creates: Semaphore,
+    pub(crate) snapshots: Snapshots,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Cancelled when the server begins to let go of its clients.
@@ -95,6 +97,7 @@ impl Engine {
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
+                snapshots: Snapshots::default(),
                 config,
                 store,
                 vault,

@@ -54,6 +54,9 @@ pub(crate) fn isolation_error(error: &IsolationError) -> Error {
     let detail = error.source().map(|source| format!(": {source}")).unwrap_or_default();
     match error {
         IsolationError::Gone => Error::new(Code::SandboxFailed, "the sandbox is not alive"),
+        IsolationError::NoArtifact => {
+            Error::new(Code::SnapshotNotFound, "the snapshot's data is not there any more")
+        }
         IsolationError::Unavailable(why) => Error::new(
             Code::IsolationUnavailable,
             format!("this host cannot run this isolation level: {why}"),

@@ -32,6 +32,7 @@ mod query;
 mod recovery;
 mod registries;
 mod sandbox;
+mod snapshot;
 mod templates;
 
 pub use engine::{Caller, Config, Engine, Stats};
@@ -41,3 +42,4 @@ pub use keys::{KeyScope, NewKey, VerifiedKey};
 pub use log::{Extent, Piece, READ_MAX_BYTES};
 pub use query::{ExecQuery, SandboxQuery};
 pub use sandbox::{GuestLease, SandboxMetrics};
+pub use snapshot::{RemovedSnapshot, SnapshotOrder, SnapshotQuery};

@@ -40,13 +40,13 @@ pub struct ExecQuery {
     pub limit: Option<u32>,
 }
 
-fn cursor(text: Option<&str>) -> Result<Option<Cursor>> {
+pub(crate) fn cursor(text: Option<&str>) -> Result<Option<Cursor>> {
     text.map(str::parse).transpose().map_err(|error| {
         Error::invalid("cursor", error).hint("pass the 'next_cursor' of the last page as it is")
     })
 }
 
-fn limit(asked: Option<u32>) -> Result<u32> {
+pub(crate) fn limit(asked: Option<u32>) -> Result<u32> {
     let limit = asked.unwrap_or(PAGE_DEFAULT_COUNT);
     if (1..=PAGE_MAX_COUNT).contains(&limit) {
         return Ok(limit);

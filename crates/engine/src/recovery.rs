@@ -29,6 +29,7 @@ impl Engine {
     pub(crate) async fn recover(&self) -> Result<()> {
         let records = self.all_records().await?;
         let known: BTreeSet<SandboxId> = records.iter().map(|record| record.id.clone()).collect();
+        self.recover_snapshots(&known).await?;
         for record in records {
             let id = record.id.clone();
             if let Err(error) = self.recover_one(record).await {

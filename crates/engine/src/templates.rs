@@ -14,16 +14,27 @@ impl Engine {
     /// Stores a recipe as the next version of a template.
     ///
     /// # Errors
-    /// [`Code::InvalidArgument`] naming the field; [`Code::ImageNotFound`] when its image is not here.
+    /// [`Code::InvalidArgument`] naming the field; [`Code::ImageNotFound`] when its image is not here, and
+    /// [`Code::SnapshotNotFound`] for its snapshot.
     pub async fn create_template(
         &self,
         name: &str,
-        recipe: TemplateSpec,
+        mut recipe: TemplateSpec,
         caller: &Caller,
     ) -> Result<TemplateRecord> {
         spec::name("name", name)?;
+        if let Some(id) = &recipe.snapshot {
+            let manifest = self.ready_snapshot(id.as_str()).await?.manifest;
+            if !recipe.image.is_empty() && recipe.image != manifest.image {
+                return Err(Error::invalid(
+                    "image",
+                    "the snapshot brings its own image: leave one of them out",
+                ));
+            }
+            recipe.image = manifest.image;
+        }
         recipe.validate()?;
-        if recipe.image != "host" {
+        if recipe.snapshot.is_none() && recipe.image != "host" {
             self.inner.images.resolve(&recipe.image).map_err(|error| error.to_core())?;
         }
         let created_ms = now_ms();

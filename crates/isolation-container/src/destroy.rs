@@ -12,9 +12,9 @@ use fail::fail_point;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::step::{Step, failed};
 use crate::Inner;
 use crate::disk::Disk;
+use crate::step::{Step, failed};
 
 /// How long killed processes may take to end.
 const END_DEADLINE: Duration = Duration::from_secs(20);

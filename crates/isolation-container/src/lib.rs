@@ -43,8 +43,8 @@ use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_isolation::{
     ArtifactUsage, Check, Death, GuestStream, Isolation, IsolationError, Plan, Resource, Taken, Usage,
 };
-pub(crate) use atoll_isolation_storage::step;
 use atoll_isolation_storage::Storage;
+pub(crate) use atoll_isolation_storage::step;
 use atoll_network::SlotPool;
 use atoll_ready::Pool;
 use tokio::net::UnixStream;

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_isolation::IsolationError;
-use atoll_isolation_storage::{Kind, Storage, for_data};
+use atoll_isolation::sparse::for_data;
+use atoll_isolation_storage::{Kind, Storage};
 
 use crate::step::{Step, failed};
 

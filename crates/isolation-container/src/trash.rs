@@ -42,7 +42,11 @@ struct Item {
 
 impl Trash {
     /// Empties the directory and starts the thread.
-    pub(crate) fn open(dir: PathBuf, disks: Arc<Disks>, storage: Arc<Storage>) -> Result<Self, IsolationError> {
+    pub(crate) fn open(
+        dir: PathBuf,
+        disks: Arc<Disks>,
+        storage: Arc<Storage>,
+    ) -> Result<Self, IsolationError> {
         record::private_dir(&dir).step("make the trash directory")?;
         for entry in std::fs::read_dir(&dir).step("list the trash directory")? {
             let path = entry.step("list the trash directory")?.path();

@@ -45,7 +45,13 @@ async fn killed() {
     .unwrap();
     let resources = Resources::default();
     driver
-        .create(&Plan { id: id.clone(), root: RootFs::Host, resources, hostname: "box".into(), disk: DiskSource::Empty })
+        .create(&Plan {
+            id: id.clone(),
+            root: RootFs::Host,
+            resources,
+            hostname: "box".into(),
+            disk: DiskSource::Empty,
+        })
         .await
         .unwrap();
     driver.destroy(&id).await.unwrap();

@@ -31,7 +31,11 @@ impl Storage {
     /// [`IsolationError::NoArtifact`].
     pub fn artifact_disk(&self, id: &SnapshotId) -> Result<PathBuf, IsolationError> {
         let path = self.artifact_dir(id).join(DISK_FILE);
-        if path.try_exists().step("look for a snapshot")? { Ok(path) } else { Err(IsolationError::NoArtifact) }
+        if path.try_exists().step("look for a snapshot")? {
+            Ok(path)
+        } else {
+            Err(IsolationError::NoArtifact)
+        }
     }
 
     /// The directory of an artifact that exists.
@@ -40,7 +44,11 @@ impl Storage {
     /// [`IsolationError::NoArtifact`].
     pub fn artifact(&self, id: &SnapshotId) -> Result<PathBuf, IsolationError> {
         let path = self.artifact_dir(id);
-        if path.try_exists().step("look for a snapshot")? { Ok(path) } else { Err(IsolationError::NoArtifact) }
+        if path.try_exists().step("look for a snapshot")? {
+            Ok(path)
+        } else {
+            Err(IsolationError::NoArtifact)
+        }
     }
 
     /// Makes a new artifact with an empty disk of `bytes`, to be written by the caller.

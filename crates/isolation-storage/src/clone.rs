@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::io::Errno;
+use atoll_isolation::sparse::for_data;
 
 /// Copied at once, bytes.
 const PIECE_BYTES: usize = 1 << 20;
@@ -31,25 +31,6 @@ pub(crate) fn works_in(dir: &Path) -> io::Result<bool> {
         }
     }
     works
-}
-
-/// Calls `with` for each stretch of a file that is not a hole.
-///
-/// # Errors
-/// What `with` fails with, and what the file system does.
-pub fn for_data(file: &File, mut with: impl FnMut(u64, u64) -> io::Result<()>) -> io::Result<()> {
-    use rustix::fs::SeekFrom;
-    let mut at = 0;
-    loop {
-        let data = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-            Ok(data) => data,
-            // Beyond the last data.
-            Err(Errno::NXIO) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        at = rustix::fs::seek(file, SeekFrom::Hole(data))?;
-        with(data, at)?;
-    }
 }
 
 /// Copies what is not a hole into an empty file.

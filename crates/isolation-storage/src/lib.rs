@@ -39,7 +39,6 @@ use std::path::{Path, PathBuf};
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_isolation::{Check, IsolationError, Status};
 
-pub use clone::for_data;
 pub use freeze::Frozen;
 pub use loops::{LoopDevice, attach, attach_read_only, in_use as loops_in_use};
 

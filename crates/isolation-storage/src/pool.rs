@@ -27,7 +27,8 @@ const GROW_PART: u64 = 10;
 /// The log, bytes: the least that `mkfs.xfs` makes. All of it is written, so it never lacks room later.
 const LOG_BYTES: u64 = 64 << 20;
 /// Where `mkfs.xfs` may be.
-const MKFS_XFS: [&str; 4] = ["/usr/sbin/mkfs.xfs", "/sbin/mkfs.xfs", "/usr/bin/mkfs.xfs", "/usr/local/sbin/mkfs.xfs"];
+const MKFS_XFS: [&str; 4] =
+    ["/usr/sbin/mkfs.xfs", "/sbin/mkfs.xfs", "/usr/bin/mkfs.xfs", "/usr/local/sbin/mkfs.xfs"];
 /// How long an earlier server's mount may take to go.
 const MOUNT_DEADLINE: Duration = Duration::from_secs(10);
 const MOUNT_PAUSE: Duration = Duration::from_millis(20);

@@ -61,6 +61,10 @@ fn a_pool_is_found_again_and_keeps_what_is_in_it() {
     assert!(third.artifacts().unwrap().is_empty());
     let path = dir.path().canonicalize().unwrap();
     drop((clone, third));
-    let left: Vec<_> = loops_in_use().unwrap().into_iter().filter(|(_, image)| Path::new(image).starts_with(&path)).collect();
+    let left: Vec<_> = loops_in_use()
+        .unwrap()
+        .into_iter()
+        .filter(|(_, image)| Path::new(image).starts_with(&path))
+        .collect();
     assert!(left.is_empty(), "{left:?}");
 }

@@ -27,6 +27,7 @@ pub mod conformance;
 mod doctor;
 #[cfg(feature = "fake")]
 pub mod fake;
+pub mod sparse;
 
 pub use doctor::{Check, Status};
 

@@ -1,11 +1,13 @@
 //! Records of the engine to types of the API: the one place.
 
 use atoll_api as api;
+use atoll_core::id::SnapshotId;
 use atoll_core::key::Scope;
+use atoll_core::snapshot::Purpose;
 use atoll_engine::{ExecView, SandboxMetrics};
 use atoll_guest_protocol::messages;
 use atoll_isolation::Resource;
-use atoll_store::{KeyRecord, RegistryRecord, SandboxRecord, TemplateRecord};
+use atoll_store::{KeyRecord, Page, RegistryRecord, SandboxRecord, SnapshotRecord, TemplateRecord};
 
 const NANOS_PER_MS: i64 = 1_000_000;
 
@@ -19,6 +21,7 @@ pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
         image: spec.image,
         image_digest: record.image_digest,
         template: spec.template,
+        snapshot: spec.snapshot.map(Into::into),
         isolation: spec.isolation,
         resources: spec.resources,
         env: spec.env,
@@ -115,6 +118,7 @@ pub(crate) fn template(record: TemplateRecord) -> api::Template {
         name: record.name,
         version: record.version,
         image: spec.image,
+        snapshot: spec.snapshot.map(Into::into),
         isolation: spec.isolation,
         resources: spec.resources,
         env: spec.env,
@@ -126,6 +130,41 @@ pub(crate) fn template(record: TemplateRecord) -> api::Template {
         egress: spec.egress,
         created_at_ms: record.created_ms,
     }
+}
+
+pub(crate) fn snapshot(record: SnapshotRecord) -> api::Snapshot {
+    let manifest = record.manifest;
+    api::Snapshot {
+        id: record.id.into(),
+        state: record.state,
+        kind: manifest.kind,
+        tags: record.tags.iter().map(ToString::to_string).collect(),
+        checkpoint: match record.purpose {
+            Purpose::Checkpoint(number) => Some(number),
+            Purpose::Snapshot | Purpose::Held(_) => None,
+        },
+        comment: record.comment,
+        sandbox: record.sandbox.map(Into::into),
+        image: manifest.image,
+        image_digest: manifest.image_digest,
+        isolation: manifest.isolation,
+        resources: manifest.resources,
+        env: manifest.env,
+        user: manifest.user,
+        workdir: manifest.workdir,
+        format: manifest.format,
+        digest: record.digest,
+        stored_bytes: record.stored_bytes,
+        method: record.method,
+        paused_us: record.paused_us,
+        created_at_ms: record.created_ms,
+        created_by: record.created_by.map(Into::into),
+    }
+}
+
+pub(crate) fn snapshots(page: Page<SnapshotRecord>) -> api::SnapshotList {
+    let next_cursor = page.next.map(|next| next.to_string());
+    api::SnapshotList { items: page.items.into_iter().map(snapshot).collect(), next_cursor }
 }
 
 pub(crate) fn image(image: &atoll_image::Image) -> api::Image {
@@ -159,9 +198,16 @@ pub(crate) fn key(record: KeyRecord) -> api::Key {
     }
 }
 
+/// An artifact that belongs to no known snapshot.
+pub(crate) fn leaked_artifact(id: SnapshotId, removed: bool) -> api::Leak {
+    let (kind, name) = ("artifact".to_owned(), id.to_string());
+    api::Leak { sandbox: None, snapshot: Some(id.into()), kind, name, removed }
+}
+
 pub(crate) fn leak(resource: Resource, removed: bool) -> api::Leak {
     api::Leak {
-        sandbox: resource.sandbox.into(),
+        sandbox: Some(resource.sandbox.into()),
+        snapshot: None,
         kind: resource.kind.to_owned(),
         name: resource.name,
         removed,

@@ -27,6 +27,7 @@ use crate::routes;
         (name = "sandboxes", description = "Isolated computers"),
         (name = "execs", description = "Commands in a sandbox: durable, with their output"),
         (name = "files", description = "Files in a sandbox"),
+        (name = "snapshots", description = "Disks of sandboxes at one moment, to make sandboxes from"),
         (name = "templates", description = "Named, versioned recipes for sandboxes"),
         (name = "images", description = "OCI images and where they come from"),
         (name = "keys", description = "API keys"),

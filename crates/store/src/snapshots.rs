@@ -221,7 +221,8 @@ impl Store {
     pub async fn untag_snapshot(&self, reference: &Reference) -> Result<bool, StoreError> {
         const SQL: &str = "DELETE FROM snapshot_tags WHERE name = $1 AND tag = $2";
         let values = args![reference.name.as_str(), reference.tag.as_str()];
-        self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) })).await
+        self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
+            .await
     }
 
     // === rollbacks ===

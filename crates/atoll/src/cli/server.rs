@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::units::parse_bytes;
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogFormat {
@@ -37,6 +39,10 @@ pub(crate) struct ServeArgs {
     /// Disks, network and user namespaces to keep ready for new sandboxes
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     pub(crate) ready: usize,
+    /// Largest size of the pool for disks and snapshots, where the data directory's file system cannot clone
+    /// files [default: what is free on it]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) storage_size: Option<u64>,
     /// Answer /metrics without a key
     #[arg(long)]
     pub(crate) metrics_public: bool,

@@ -9,6 +9,7 @@ mod registry;
 mod run;
 mod sandbox;
 mod serve;
+mod snapshot;
 mod system;
 mod template;
 
@@ -105,6 +106,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Image(command) => image::image(client, printer, command).await,
         Command::Registry(command) => registry::registry(client, printer, command).await,
         Command::Template(command) => template::template(client, printer, command).await,
+        Command::Snapshot(command) => snapshot::snapshot(client, printer, command).await,
         Command::Key(command) => key::key(client, printer, command).await,
         Command::Info => system::info(client, printer).await,
         // Need no server to talk to and were dealt with.

@@ -27,6 +27,7 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         name: args.name,
         image: args.image,
         template: args.template,
+        snapshot: args.snapshot,
         isolation: None,
         resources: limits(&args.limits, args.disk),
         env: args.env.into_iter().collect(),

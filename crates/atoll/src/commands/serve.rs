@@ -1,6 +1,7 @@
 //! `atoll serve`: the server, in the foreground.
 
 use atoll_engine::NewKey;
+use atoll_isolation_storage::PoolSize;
 use atoll_server::{Server, ServerConfig};
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -35,7 +36,11 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         .await
         .map_err(|error| Failure::io(format!("cannot listen on {}", args.listen), error))?;
     let address = listener.local_addr().map_err(|error| Failure::io("cannot listen", error))?;
-    let limits = Limits { sandboxes_max: args.sandboxes_max, ready: args.ready };
+    let limits = Limits {
+        sandboxes_max: args.sandboxes_max,
+        ready: args.ready,
+        pool: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
+    };
     let daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
     let key = daemon.first_key(args.new_key).await?;
 

@@ -37,7 +37,8 @@ fn row(template: &Template) -> [String; 4] {
 fn request(args: TemplateArgs) -> Result<CreateTemplate> {
     Ok(CreateTemplate {
         name: args.name,
-        image: args.image,
+        image: args.image.unwrap_or_default(),
+        snapshot: args.snapshot,
         isolation: None,
         resources: limits(&args.limits, args.disk),
         env: args.env.into_iter().collect(),

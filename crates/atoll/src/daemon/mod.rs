@@ -6,7 +6,8 @@
 //!   installation   eight hexadecimal digits in the name of everything this server makes on the host
 //!   atoll.db       SQLite, unless --database names another
 //!   vault.key      seals registry passwords
-//!   images/        layers       containers/   sandboxes' disks       logs/   execs' output
+//!   images/        layers       containers/   sandboxes' records      logs/   execs' output
+//!   storage/       sandboxes' disks and snapshots
 //! ```
 
 mod data_dir;
@@ -21,6 +22,7 @@ use atoll_engine::{Engine, KeyScope, NewKey};
 use atoll_image::Images;
 use atoll_isolation::Isolation;
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
+use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
 use atoll_network::SlotPool;
 use atoll_store::{Store, StoreUrl};
 use atoll_vault::Vault;
@@ -39,11 +41,13 @@ const READY_COUNT: usize = 8;
 pub(crate) struct Limits {
     pub(crate) sandboxes_max: usize,
     pub(crate) ready: usize,
+    /// Size of the storage pool, where one is needed.
+    pub(crate) pool: PoolSize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sandboxes_max: 2000, ready: READY_COUNT }
+        Self { sandboxes_max: 2000, ready: READY_COUNT, pool: PoolSize::Host }
     }
 }
 
@@ -54,14 +58,32 @@ pub(crate) struct Daemon {
     _dir: DataDir,
 }
 
+/// Opens the place of disks and snapshots of a data directory.
+pub(crate) fn open_storage(dir: &DataDir, pool: PoolSize) -> Result<Arc<Storage>> {
+    let config =
+        StorageConfig { dir: dir.path().join("storage"), instance: dir.installation().to_owned(), pool };
+    Storage::open(&config).map(Arc::new).map_err(|error| {
+        let why = crate::failure::chain(&error);
+        Failure::Plain(
+            Error::new(Code::IsolationUnavailable, format!("the storage of disks cannot be opened: {why}"))
+                .hint("run as root; 'atoll doctor' says what is missing"),
+        )
+    })
+}
+
 /// Opens the container driver of a data directory.
-pub(crate) fn open_containers(dir: &DataDir, ready: usize) -> Result<ContainerIsolation> {
+pub(crate) fn open_containers(
+    dir: &DataDir,
+    ready: usize,
+    storage: Arc<Storage>,
+) -> Result<ContainerIsolation> {
     let slots = SlotPool::start(ready)
         .map_err(|error| Failure::io("cannot prepare network namespaces", error.source))?;
     ContainerIsolation::open(ContainerConfig {
         dir: dir.path().join("containers"),
         instance: dir.installation().to_owned(),
         agent: atoll_guest_binary::GUEST,
+        storage,
         slots: Arc::new(slots),
         pools: PoolSizes { disks: ready, user_namespaces: ready },
     })
@@ -104,7 +126,7 @@ impl Daemon {
         })?;
         let images =
             Images::open(&dir.path().join("images")).map_err(|error| Failure::Plain(error.to_core()))?;
-        let driver = open_containers(&dir, limits.ready)?;
+        let driver = open_containers(&dir, limits.ready, open_storage(&dir, limits.pool)?)?;
         let drivers: Vec<Arc<dyn Isolation>> = vec![Arc::new(driver)];
         debug_assert_eq!(drivers[0].level(), IsolationLevel::Container);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

@@ -69,6 +69,7 @@ fn sandbox(id: &str, state: SandboxState) -> Sandbox {
         image: "docker.io/library/debian:12".into(),
         image_digest: None,
         template: None,
+        snapshot: None,
         isolation: IsolationLevel::Container,
         resources: Resources::default(),
         env: [].into(),

@@ -238,7 +238,10 @@ impl Base<'_> {
         match self {
             Self::Snapshot(_, manifest) if bytes < manifest.resources.disk_bytes => Err(Error::invalid(
                 "resources.disk_bytes",
-                format_args!("the snapshot's disk has {} bytes and cannot shrink", manifest.resources.disk_bytes),
+                format_args!(
+                    "the snapshot's disk has {} bytes and cannot shrink",
+                    manifest.resources.disk_bytes
+                ),
             )
             .hint("leave the size out to get the snapshot's")),
             Self::Snapshot(..) | Self::Image(_) => Ok(()),
@@ -265,7 +268,10 @@ impl SandboxDraft {
         if let Some(image) = &self.image {
             check::image_reference("image", image)?;
             if self.snapshot.is_some() {
-                return Err(Error::invalid("image", "a snapshot brings its own image: leave one of them out"));
+                return Err(Error::invalid(
+                    "image",
+                    "a snapshot brings its own image: leave one of them out",
+                ));
             }
         }
         check::env("env", &self.env)?;
@@ -424,8 +430,13 @@ pub(super) mod tests {
     use super::*;
 
     pub(crate) fn spec() -> SandboxSpec {
-        SandboxSpec::resolve(&SandboxDraft::default(), None, Base::Image(&ImageDefaults::default()), &Caps::default())
-            .unwrap()
+        SandboxSpec::resolve(
+            &SandboxDraft::default(),
+            None,
+            Base::Image(&ImageDefaults::default()),
+            &Caps::default(),
+        )
+        .unwrap()
     }
 
     fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -454,7 +465,9 @@ pub(super) mod tests {
             ..TemplateSpec::new("img")
         };
         let draft = SandboxDraft { env: map(&[("C", "caller")]), ..SandboxDraft::default() };
-        let spec = SandboxSpec::resolve(&draft, Some(("t:1", &template)), Base::Image(&image), &Caps::default()).unwrap();
+        let spec =
+            SandboxSpec::resolve(&draft, Some(("t:1", &template)), Base::Image(&image), &Caps::default())
+                .unwrap();
         assert_eq!([&spec.env["A"], &spec.env["B"], &spec.env["C"]], ["image", "template", "caller"]);
         assert_eq!((spec.user.as_str(), spec.workdir.as_deref()), ("template", Some("/image")));
         assert_eq!((spec.resources.pids, spec.image.as_str()), (77, "img"));
@@ -480,7 +493,8 @@ pub(super) mod tests {
     fn a_hostile_image_configuration_is_the_images_fault() {
         let image = ImageDefaults { workdir: Some("relative".into()), ..ImageDefaults::default() };
         let error =
-            SandboxSpec::resolve(&SandboxDraft::default(), None, Base::Image(&image), &Caps::default()).unwrap_err();
+            SandboxSpec::resolve(&SandboxDraft::default(), None, Base::Image(&image), &Caps::default())
+                .unwrap_err();
         assert_eq!(error.code, Code::ImageInvalid);
     }
 

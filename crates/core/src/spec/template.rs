@@ -8,8 +8,8 @@ use super::check;
 use super::sandbox::{IsolationLevel, ResourcesDraft};
 use crate::build::{self, CommandText, Ready};
 use crate::error::Result;
-use crate::policy::EgressPolicy;
 use crate::id::SnapshotId;
+use crate::policy::EgressPolicy;
 
 /// The recipe. What it leaves open comes from the image or the defaults when a sandbox is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

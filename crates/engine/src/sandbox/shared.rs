@@ -66,6 +66,16 @@ pub(crate) struct SandboxShared {
     pub(super) inbox: Mutex<Option<mpsc::Receiver<Message>>>,
 }
 
+/// A use under way.
+#[derive(Debug)]
+pub(crate) struct InUse(Arc<SandboxShared>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.leave_use();
+    }
+}
+
 impl SandboxShared {
     pub(crate) fn new(record: SandboxRecord, inner: &Inner) -> Result<Arc<Self>> {
         let driver = Arc::clone(inner.driver(record.spec.isolation)?);
@@ -179,6 +189,12 @@ impl SandboxShared {
     pub(super) fn leave_use(&self) {
         self.users.fetch_sub(1, Ordering::Relaxed);
         self.touch();
+    }
+
+    /// Keeps it from being idle as long as the guard lives.
+    pub(crate) fn in_use(self: &Arc<Self>) -> InUse {
+        self.enter_use();
+        InUse(Arc::clone(self))
     }
 
     fn live_map(&self) -> std::sync::MutexGuard<'_, BTreeMap<ExecId, Arc<ExecShared>>> {

@@ -301,8 +301,7 @@ pub(crate) fn numbers(last: u64) -> Vec<u8> {
 
 /// A row as an earlier server would have left it.
 pub(crate) fn row(n: u64, state: SandboxState) -> SandboxRecord {
-    let spec =
-        SandboxSpec::resolve(
+    let spec = SandboxSpec::resolve(
         &SandboxDraft::default(),
         None,
         Base::Image(&ImageDefaults::default()),

@@ -28,13 +28,14 @@ pub async fn copies_what_was_there(harness: &dyn Harness) {
         .await;
     let taken = driver.snapshot(&parent.id, &artifact).await.unwrap();
     assert!(taken.usage.stored_bytes > 0 && taken.usage.disk_bytes == Resources::default().disk_bytes);
-    assert_eq!(driver.artifacts().await.unwrap(), [artifact.clone()]);
+    assert_eq!(driver.artifacts().await.unwrap(), std::slice::from_ref(&artifact));
     parent.see("echo two > /home/user/d/f; echo late > /home/user/late").await;
 
     let plan = from(harness, &artifact, Resources::default());
     driver.create(&plan).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
     let child = Sandbox::connect(driver.clone(), plan.id).await;
-    let look = "cat /home/user/d/f; stat -c %U /home/user/d/f; ls /etc/profile /home/user/late 2>/dev/null; echo .";
+    let look =
+        "cat /home/user/d/f; stat -c %U /home/user/d/f; ls /etc/profile /home/user/late 2>/dev/null; echo .";
     assert_eq!(child.see(look).await, "one\nuser\n.");
     child.see("echo three > /home/user/d/f; echo mine > /home/user/mine").await;
     assert_eq!(parent.see("cat /home/user/d/f; ls /home/user").await, "two\nd\nlate");
@@ -54,8 +55,10 @@ pub async fn is_of_one_moment(harness: &dyn Harness) {
     // The second file never has more lines than the first, at any moment.
     let write = "i=0; while :; do i=$((i+1)); echo $i >> /home/a; echo $i >> /home/b; done";
     drop(parent.start("ex-writer", "root", write).await);
-    super::eventually("something is written", || async { (parent.run("test -s /home/b").await.code == 0).then_some(()) })
-        .await;
+    super::eventually("something is written", || async {
+        (parent.run("test -s /home/b").await.code == 0).then_some(())
+    })
+    .await;
     let mut last = 0;
     for _ in 0..3 {
         let artifact = fresh_snapshot();

@@ -32,8 +32,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::{
-    ArtifactUsage, Check, Death, DiskSource, GuestStream, Isolation, IsolationError, Plan, Resource, Status, Taken,
-    Usage,
+    ArtifactUsage, Check, Death, DiskSource, GuestStream, Isolation, IsolationError, Plan, Resource, Status,
+    Taken, Usage,
 };
 
 mod artifact;

@@ -12,6 +12,7 @@ mod output;
 mod pull;
 mod registries;
 mod sandboxes;
+mod snapshots;
 mod stdin;
 mod system;
 mod templates;
@@ -55,6 +56,10 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(files::change_mode))
         .routes(routes!(archive::read_archive, archive::write_archive))
         .routes(routes!(watch::watch_files))
+        .routes(routes!(snapshots::create_snapshot))
+        .routes(routes!(snapshots::list_snapshots))
+        .routes(routes!(snapshots::get_snapshot, snapshots::delete_snapshot))
+        .routes(routes!(snapshots::tag_snapshot))
         .routes(routes!(templates::create_template, templates::list_templates))
         .routes(routes!(templates::get_template, templates::delete_template))
         .routes(routes!(images::list_images))

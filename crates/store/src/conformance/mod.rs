@@ -66,8 +66,12 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
 /// A sandbox made at `ms`; `n` tells those of one moment apart.
 #[must_use]
 pub fn sandbox(ms: u64, n: u64) -> SandboxRecord {
-    let spec =
-        SandboxSpec::resolve(&SandboxDraft::default(), None, Base::Image(&ImageDefaults::default()), &Caps::default());
+    let spec = SandboxSpec::resolve(
+        &SandboxDraft::default(),
+        None,
+        Base::Image(&ImageDefaults::default()),
+        &Caps::default(),
+    );
     SandboxRecord {
         id: SandboxId::from_parts(ms, n),
         name: None,
