@@ -4,6 +4,7 @@
 //! sizes end in `_bytes`. Unknown fields in requests are errors. Lists are pages: `items` and, when
 //! there is more, `next_cursor`. Every error has the body [`ErrorBody`].
 
+mod build;
 mod exec;
 mod file;
 mod image;
@@ -14,6 +15,9 @@ mod system;
 mod template;
 
 pub use atoll_core::key::Scope;
+pub use build::{
+    Build, BuildCacheEntry, BuildCacheList, BuildCachePruned, BuildList, BuildLogPage, CreateBuild, PruneBuildCache,
+};
 pub use exec::{
     AttachClientMessage, AttachServerMessage, CreateExec, Encoding, Exec, ExecList, ExecWithOutput,
     OutputChunk, OutputFrame, OutputPage, Resize, SignalExec, StdinWritten,

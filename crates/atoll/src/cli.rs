@@ -6,10 +6,12 @@ use atoll_api::Scope;
 use atoll_core::sandbox::SandboxState;
 use clap::{Args, Parser, Subcommand};
 
+mod build;
 mod egress;
 mod server;
 mod snapshot;
 
+pub(crate) use build::{BuildArgs, BuildCacheCommand, BuildCommand};
 pub(crate) use egress::EgressArgs;
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
 pub(crate) use snapshot::SnapshotCommand;
@@ -100,6 +102,9 @@ pub(crate) enum Command {
     /// Snapshots of sandboxes' disks
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
+    /// Builds of templates
+    #[command(subcommand)]
+    Build(BuildCommand),
     /// API keys
     #[command(subcommand)]
     Key(KeyCommand),
@@ -452,6 +457,8 @@ pub(crate) enum RegistryCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TemplateCommand {
+    /// Build a template from a Dockerfile
+    Build(Box<BuildArgs>),
     /// Make a template, or the next version of one
     Create(TemplateArgs),
     /// List templates
@@ -497,6 +504,18 @@ pub(crate) struct TemplateArgs {
     /// Writable disk, such as 10GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) disk: Option<u64>,
+    /// Command to run in every sandbox from its creation on, for /bin/sh
+    #[arg(long, value_name = "CMD")]
+    pub(crate) start_cmd: Option<String>,
+    /// A sandbox is ready when this command succeeds
+    #[arg(long, value_name = "CMD")]
+    pub(crate) ready_cmd: Option<String>,
+    /// A sandbox is ready when something listens on this port
+    #[arg(long, value_name = "PORT", conflicts_with = "ready_cmd")]
+    pub(crate) ready_port: Option<u16>,
+    /// Give up on a sandbox that is not ready after this long [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) ready_timeout: Option<u64>,
     /// Delete sandboxes this long after creation
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) ttl: Option<u64>,

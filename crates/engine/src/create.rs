@@ -28,7 +28,9 @@ impl Engine {
         let shared = SandboxShared::new(record, &self.inner)?;
         self.inner.enter(&shared, true)?;
         sandbox::spawn(&self.inner, &shared, Origin::Create(plan));
-        shared.made().await
+        shared.made().await?;
+        self.started(&shared, caller).await?;
+        Ok(shared.record())
     }
 
     async fn plan(&self, draft: &SandboxDraft, caller: &Caller) -> Result<(SandboxRecord, Plan)> {

@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::build::Builds;
 use crate::clock;
 use crate::errors::{isolation_error, store_error};
 use crate::keys::KeyCache;
@@ -67,6 +68,7 @@ pub(crate) struct Inner {
     pub(crate) keys: KeyCache,
     pub(crate) creates: Semaphore,
     pub(crate) snapshots: Snapshots,
+    pub(crate) builds: Builds,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Cancelled when the server begins to let go of its clients.
@@ -98,6 +100,7 @@ impl Engine {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
                 snapshots: Snapshots::default(),
+                builds: Builds::default(),
                 config,
                 store,
                 vault,

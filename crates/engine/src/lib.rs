@@ -19,6 +19,7 @@
 //! `recovery` module reads rows (what is intended) and drivers (what is there) and makes them agree:
 //! the same code that a clean start runs.
 
+mod build;
 mod clock;
 mod create;
 mod engine;
@@ -33,8 +34,10 @@ mod recovery;
 mod registries;
 mod sandbox;
 mod snapshot;
+mod start;
 mod templates;
 
+pub use build::{BuildLog, BuildView, CacheEntry, CachePruned, LogEntry, LogPage};
 pub use engine::{Caller, Config, Engine, Stats};
 pub use errors::guest_error;
 pub use exec::{ExecView, OutputEvent, OutputReader};

@@ -39,6 +39,7 @@ impl Engine {
         }
         self.remove_unknown(&known).await;
         self.remove_unknown_logs(&known).await;
+        self.recover_builds().await?;
         Ok(())
     }
 
@@ -83,7 +84,11 @@ impl Engine {
         };
         let shared = SandboxShared::new(record, inner)?;
         inner.enter(&shared, false)?;
+        let lives = matches!(origin, Origin::Adopt);
         sandbox::spawn(inner, &shared, origin);
+        if lives {
+            self.start_after_crash(&shared);
+        }
         Ok(())
     }
 

@@ -24,11 +24,43 @@ const ATTEMPT_MAX_MS: u64 = 30_000;
 const START_LOOK: Duration = Duration::ZERO;
 
 impl Engine {
+    /// Starts what a new sandbox is to start and waits until it is ready; deletes it when that fails. Goes on to
+    /// its end when the caller stops waiting.
+    ///
+    /// # Errors
+    /// [`Code::StartFailed`]. Nothing is left of the sandbox.
+    pub(crate) async fn started(&self, sandbox: &Arc<SandboxShared>, caller: &Caller) -> Result<()> {
+        let spec = sandbox.record().spec;
+        if spec.start.is_none() && spec.ready.is_none() {
+            return Ok(());
+        }
+        let (engine, sandbox, caller) = (self.clone(), Arc::clone(sandbox), caller.clone());
+        let starting = async move {
+            let outcome = tokio::select! {
+                biased;
+                outcome = engine.start_sandbox(&sandbox, &caller) => outcome,
+                // It lives on and is taken up at the next start.
+                () = engine.inner.shutdown.cancelled() => {
+                    return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
+                }
+            };
+            if outcome.is_err()
+                && let Err(error) = engine.delete_sandbox(sandbox.id.as_str()).await
+                && error.code != Code::SandboxNotFound
+            {
+                tracing::error!(sandbox = %sandbox.id, %error, "a sandbox that did not start could not be deleted");
+            }
+            outcome
+        };
+        let started = self.inner.tracker.spawn(starting).await;
+        started.unwrap_or_else(|_panicked| Err(Error::new(Code::Internal, "starting broke off")))
+    }
+
     /// Runs the start command of a sandbox, if it has one, and waits until it is ready.
     ///
     /// # Errors
     /// [`Code::StartFailed`].
-    pub(crate) async fn start_sandbox(&self, sandbox: &Arc<SandboxShared>, caller: &Caller) -> Result<()> {
+    async fn start_sandbox(&self, sandbox: &Arc<SandboxShared>, caller: &Caller) -> Result<()> {
         let SandboxSpec { start, ready, .. } = sandbox.record().spec;
         let id = sandbox.id.as_str();
         let exec = match start {

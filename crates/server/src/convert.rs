@@ -2,12 +2,13 @@
 
 use atoll_api as api;
 use atoll_core::id::SnapshotId;
+use atoll_core::build::BuildState;
 use atoll_core::key::Scope;
 use atoll_core::snapshot::Purpose;
-use atoll_engine::{ExecView, SandboxMetrics};
+use atoll_engine::{BuildView, CacheEntry, ExecView, SandboxMetrics};
 use atoll_guest_protocol::messages;
 use atoll_isolation::Resource;
-use atoll_store::{KeyRecord, Page, RegistryRecord, SandboxRecord, SnapshotRecord, TemplateRecord};
+use atoll_store::{BuildRecord, KeyRecord, Page, RegistryRecord, SandboxRecord, SnapshotRecord, TemplateRecord};
 
 const NANOS_PER_MS: i64 = 1_000_000;
 
@@ -128,6 +129,8 @@ pub(crate) fn template(record: TemplateRecord) -> api::Template {
         ttl_ms: spec.ttl_ms,
         idle_timeout_ms: spec.idle_timeout_ms,
         egress: spec.egress,
+        start: spec.start,
+        ready: spec.ready,
         created_at_ms: record.created_ms,
     }
 }
@@ -165,6 +168,39 @@ pub(crate) fn snapshot(record: SnapshotRecord) -> api::Snapshot {
 pub(crate) fn snapshots(page: Page<SnapshotRecord>) -> api::SnapshotList {
     let next_cursor = page.next.map(|next| next.to_string());
     api::SnapshotList { items: page.items.into_iter().map(snapshot).collect(), next_cursor }
+}
+
+pub(crate) fn build(view: BuildView) -> api::Build {
+    api::Build { needs_context: view.needs_context, ..build_record(view.record) }
+}
+
+pub(crate) fn build_record(record: BuildRecord) -> api::Build {
+    let name = record.spec.name;
+    api::Build {
+        id: record.id.into(),
+        state: record.state,
+        needs_context: record.state == BuildState::Waiting,
+        template: record.template_version.map(|version| format!("{name}:{version}")),
+        name,
+        failure: record.failure,
+        created_at_ms: record.created_ms,
+        started_at_ms: record.started_ms,
+        ended_at_ms: record.ended_ms,
+        created_by: record.created_by.map(Into::into),
+    }
+}
+
+pub(crate) fn build_cache(entry: CacheEntry) -> api::BuildCacheEntry {
+    let CacheEntry { record, in_template } = entry;
+    api::BuildCacheEntry {
+        key: record.key,
+        step: record.step,
+        size_bytes: record.stored_bytes,
+        took_ms: record.made_in_ms,
+        created_at_ms: record.created_ms,
+        used_at_ms: record.used_ms,
+        in_template,
+    }
 }
 
 pub(crate) fn image(image: &atoll_image::Image) -> api::Image {

@@ -73,7 +73,7 @@ pub(crate) fn json<T: serde::Serialize>(value: &T) -> String {
 /// The status of a code.
 pub(crate) const fn status(code: Code) -> StatusCode {
     match code {
-        Code::InvalidJson | Code::InvalidArgument | Code::PathInvalid => StatusCode::BAD_REQUEST,
+        Code::BuildFileInvalid | Code::InvalidJson | Code::InvalidArgument | Code::PathInvalid => StatusCode::BAD_REQUEST,
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
         Code::Forbidden | Code::PermissionDenied => StatusCode::FORBIDDEN,
         Code::RouteNotFound
@@ -83,6 +83,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::ImageNotFound
         | Code::SnapshotNotFound
         | Code::KeyNotFound
+        | Code::BuildNotFound
         | Code::RegistryNotFound
         | Code::FileNotFound => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
@@ -90,6 +91,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::InvalidState
         | Code::SandboxFailed
         | Code::IdempotencyMismatch
+        | Code::BuildCancelled
         | Code::ImageInUse
         | Code::SnapshotInUse
         | Code::ExecEnded
@@ -102,6 +104,11 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::OffsetOutOfRange => StatusCode::RANGE_NOT_SATISFIABLE,
         Code::ImagePlatformMismatch
+        | Code::InstructionUnsupported
+        | Code::BuildContextInvalid
+        | Code::BuildFileNotFound
+        | Code::BuildStepFailed
+        | Code::StartFailed
         | Code::ImageInvalid
         | Code::SnapshotIncompatible
         | Code::SnapshotInvalid
@@ -119,7 +126,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::RegistryInvalid
         | Code::RegistryImageNotFound
         | Code::PortClosed => StatusCode::BAD_GATEWAY,
-        Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable => {
+        Code::BuildInterrupted | Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable => {
             StatusCode::SERVICE_UNAVAILABLE
         }
         Code::Timeout => StatusCode::GATEWAY_TIMEOUT,

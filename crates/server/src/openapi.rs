@@ -29,6 +29,7 @@ use crate::routes;
         (name = "files", description = "Files in a sandbox"),
         (name = "snapshots", description = "Disks of sandboxes at one moment, to make sandboxes from"),
         (name = "templates", description = "Named, versioned recipes for sandboxes"),
+        (name = "builds", description = "Templates from Dockerfiles and step lists"),
         (name = "images", description = "OCI images and where they come from"),
         (name = "keys", description = "API keys"),
         (name = "system", description = "The server itself"),

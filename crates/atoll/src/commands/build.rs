@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use atoll_api::{Build, BuildCacheEntry, BuildList, CreateBuild};
 use atoll_build::Ignore;
 use atoll_client::{Client, ListBuilds, ResumePolicy};
-use atoll_core::build::{BuildEvent, BuildFailure, BuildState, CommandText, Ready, StartFrom};
+use atoll_core::build::{BuildEvent, BuildFailure, BuildState, CommandText, StartFrom};
 use atoll_core::limits::{DOCKERFILE_MAX_BYTES, PAGE_MAX_COUNT};
 use atoll_core::{Code, Error};
 
@@ -91,12 +91,7 @@ fn request(args: BuildArgs) -> Result<(CreateBuild, Ignore)> {
         (None, true) => Some(StartFrom::Image),
         (None, false) => None,
     };
-    let ready = (args.ready_cmd.is_some() || args.ready_port.is_some()).then(|| Ready {
-        command: args.ready_cmd.map(CommandText::Shell),
-        port: args.ready_port,
-        timeout_ms: args.ready_timeout,
-        interval_ms: None,
-    });
+    let ready = super::template::ready(args.ready_cmd, args.ready_port, args.ready_timeout);
     let template_egress = match args.template_egress {
         None => None,
         Some(path) => {

@@ -1,5 +1,6 @@
 //! The commands, by noun, and what is around every one of them: runtime, connection, exit code.
 
+mod build;
 mod copy;
 mod doctor;
 mod exec;
@@ -107,6 +108,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Registry(command) => registry::registry(client, printer, command).await,
         Command::Template(command) => template::template(client, printer, command).await,
         Command::Snapshot(command) => snapshot::snapshot(client, printer, command).await,
+        Command::Build(command) => build::build(client, printer, command).await,
         Command::Key(command) => key::key(client, printer, command).await,
         Command::Info => system::info(client, printer).await,
         // Need no server to talk to and were dealt with.

@@ -2,6 +2,7 @@
 
 mod archive;
 mod attach;
+mod builds;
 mod events;
 mod execs;
 mod files;
@@ -62,6 +63,14 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(snapshots::tag_snapshot))
         .routes(routes!(templates::create_template, templates::list_templates))
         .routes(routes!(templates::get_template, templates::delete_template))
+        .routes(routes!(builds::create_build, builds::list_builds))
+        .routes(routes!(builds::get_build))
+        .routes(routes!(builds::put_build_context))
+        .routes(routes!(builds::cancel_build))
+        .routes(routes!(builds::get_build_log))
+        .routes(routes!(builds::stream_build_log))
+        .routes(routes!(builds::list_build_cache))
+        .routes(routes!(builds::prune_build_cache))
         .routes(routes!(images::list_images))
         .routes(routes!(pull::pull_image))
         .routes(routes!(load::load_images))
