@@ -36,7 +36,10 @@ pub(super) async fn image(client: &Client, printer: Printer, command: ImageComma
             let (content, bar, source) = upload.split();
             let progress = source.explain(client.load_image(content).await).await?;
             bar.finish_and_clear();
-            ready(printer, &progress::image(printer, progress).await?)
+            for image in progress::images(printer, progress).await? {
+                ready(printer, &image)?;
+            }
+            Ok(())
         }
         ImageCommand::Import { path, name } => {
             let upload = Upload::open(printer, &path).await?;

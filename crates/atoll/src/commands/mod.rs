@@ -95,7 +95,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Logs(args) => return exec::logs(client, printer, args).await,
         Command::Shell(args) => return exec::shell(client, printer, args).await,
         Command::Ps(args) => exec::ps(client, printer, &args).await,
-        Command::Kill(args) => exec::kill(client, args).await,
+        Command::Kill(args) => exec::kill(client, printer, args).await,
         Command::Cp(args) => copy::copy(client, printer, args).await,
         Command::Create(args) => sandbox::create(client, printer, args).await,
         Command::Ls(args) => sandbox::ls(client, printer, args).await,

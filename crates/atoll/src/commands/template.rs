@@ -27,7 +27,8 @@ pub(super) async fn template(client: &Client, printer: Printer, command: Templat
         }
         TemplateCommand::Rm { template } => {
             let (name, version) = split(&template)?;
-            Ok(client.delete_template(name, version).await?)
+            client.delete_template(name, version).await?;
+            printer.result(&serde_json::json!({ "removed": template }), String::new)
         }
     }
 }
