@@ -9,6 +9,7 @@ mod exec;
 mod file;
 mod image;
 mod key;
+mod pool;
 mod sandbox;
 mod snapshot;
 mod system;
@@ -23,13 +24,15 @@ pub use exec::{
     OutputChunk, OutputFrame, OutputPage, Resize, SignalExec, StdinWritten,
 };
 pub use file::{
-    Chmod, FileEntry, FileKind, FileList, FileWritten, Mkdir, MoveFile, WatchChange, WatchMessage,
+    Chmod, FileEntry, FileKind, FileList, FileWritten, FindFiles, FoundFile, FoundFiles, Mkdir, MoveFile,
+    WatchChange, WatchMessage,
 };
 pub use image::{
     Image, ImageList, ImageProgress, LayerPhase, PruneResult, PullImage, RegistryCredentials, RegistryEntry,
     RegistryList, RemovedImage,
 };
 pub use key::{CreateKey, Key, KeyCreated, KeyList};
+pub use pool::{Pool, PoolList, PoolOrigin, PutPool};
 pub use sandbox::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
 };

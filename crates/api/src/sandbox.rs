@@ -37,6 +37,9 @@ pub struct CreateSandbox {
     /// Labels, to find it again.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// Texts kept beside it for you: at most 32 keys, 128 KiB together; never interpreted.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
     /// Default user of execs: name or id, optionally `:group`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
@@ -65,6 +68,7 @@ impl From<CreateSandbox> for SandboxDraft {
             resources: request.resources,
             env: request.env,
             labels: request.labels,
+            annotations: request.annotations,
             user: request.user,
             workdir: request.workdir,
             ttl_ms: request.ttl_ms,
@@ -104,6 +108,9 @@ pub struct Sandbox {
     pub env: BTreeMap<String, String>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
+    /// Texts kept beside it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
     /// Default user of execs.
     pub user: String,
     /// Default working directory of execs.
@@ -135,14 +142,34 @@ pub struct SandboxList {
 
 /// Tells an absent field from `null`.
 #[expect(clippy::option_option, reason = "absent, null and a value are three different wishes")]
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u64>>, D::Error> {
-    Option::<u64>::deserialize(deserializer).map(Some)
+fn present<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Option::<T>::deserialize(deserializer).map(Some)
 }
 
 /// Changes a sandbox. Absent fields stay as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpdateSandbox {
+    /// A new name. The host name inside stays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Sets variables of later execs; `null` removes one.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, Option<String>>,
+    /// New default user of later execs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// New default working directory of later execs. `null` is the user's home.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub workdir: Option<Option<String>>,
+    /// Sets annotations; `null` removes one.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, Option<String>>,
     /// Replaces all labels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<BTreeMap<String, String>>,
@@ -164,6 +191,11 @@ pub struct UpdateSandbox {
 impl From<UpdateSandbox> for SandboxUpdate {
     fn from(request: UpdateSandbox) -> Self {
         Self {
+            name: request.name,
+            env: request.env,
+            user: request.user,
+            workdir: request.workdir,
+            annotations: request.annotations,
             labels: request.labels,
             ttl_ms: request.ttl_ms,
             idle_timeout_ms: request.idle_timeout_ms,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use atoll_core::build::{CommandText, Ready};
 use atoll_core::id::SnapshotId;
 use atoll_core::policy::EgressPolicy;
+use atoll_core::pool::PoolSpec;
 use atoll_core::spec::{IsolationLevel, ResourcesDraft, TemplateSpec};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -45,6 +46,9 @@ pub struct CreateTemplate {
     /// Idle timeout of its sandboxes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
+    /// How many of its sandboxes wait warm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<PoolSpec>,
     /// What its sandboxes may reach; the server's default when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
@@ -71,6 +75,7 @@ impl CreateTemplate {
             workdir: self.workdir,
             ttl_ms: self.ttl_ms,
             idle_timeout_ms: self.idle_timeout_ms,
+            pool: self.pool,
             egress: self.egress,
             start: self.start,
             ready: self.ready,
@@ -109,6 +114,9 @@ pub struct Template {
     pub ttl_ms: Option<u64>,
     /// Idle timeout of its sandboxes.
     pub idle_timeout_ms: Option<u64>,
+    /// How many of its sandboxes wait warm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<PoolSpec>,
     /// What its sandboxes may reach.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,

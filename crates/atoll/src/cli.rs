@@ -3,16 +3,19 @@
 use std::path::PathBuf;
 
 use atoll_api::Scope;
+use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
 use clap::{Args, Parser, Subcommand};
 
 mod build;
 mod egress;
+mod pool;
 mod server;
 mod snapshot;
 
 pub(crate) use build::{BuildArgs, BuildCacheCommand, BuildCommand};
 pub(crate) use egress::EgressArgs;
+pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
 pub(crate) use snapshot::SnapshotCommand;
 
@@ -105,6 +108,9 @@ pub(crate) enum Command {
     /// Builds of templates
     #[command(subcommand)]
     Build(BuildCommand),
+    /// Warm pools: sandboxes that run before anybody asks
+    #[command(subcommand)]
+    Pool(PoolCommand),
     /// API keys
     #[command(subcommand)]
     Key(KeyCommand),
@@ -359,6 +365,12 @@ pub(crate) struct InspectArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct UpdateArgs {
+    /// New name; the host name inside stays
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Variable of later execs; the others stay
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) env: Vec<(String, String)>,
     /// Label; those given replace all that were there
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,
@@ -522,6 +534,9 @@ pub(crate) struct TemplateArgs {
     /// Delete sandboxes after this long without use
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) idle_timeout: Option<u64>,
+    /// Keep this many warm: COUNT, or MIN..MAX to follow demand
+    #[arg(long, value_name = "COUNT", value_parser = parse_pool)]
+    pub(crate) pool: Option<PoolSpec>,
 }
 
 #[derive(Debug, Subcommand)]

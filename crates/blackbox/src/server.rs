@@ -136,8 +136,8 @@ impl Server {
 
     /// Starts one that has fail points, none of them armed yet.
     #[must_use]
-    pub fn with_failpoints() -> Self {
-        let mut server = Self::with(&[]);
+    pub fn with_failpoints(args: &[&str]) -> Self {
+        let mut server = Self::with(args);
         server.program = program_with_failpoints().to_owned();
         server.kill();
         server.restart();

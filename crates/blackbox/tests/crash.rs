@@ -11,7 +11,7 @@
     reason = "an integration test"
 )]
 
-use atoll_api::{CreateExec, CreateSandbox};
+use atoll_api::{CreateExec, CreateSandbox, PutPool};
 use atoll_blackbox::{Server, host, wait_until};
 use atoll_client::ListSandboxes;
 use atoll_core::exec::{ExecState, ExitReason};
@@ -44,6 +44,12 @@ const DELETE: &[&str] = &[
     "engine.delete.logs_removed",
     "engine.delete.unrecorded",
 ];
+
+/// What a claim of a member of a warm pool passes.
+const CLAIM: &[&str] = &["engine.claim.taken", "engine.claim.identified", "engine.claim.committed"];
+
+/// What a filler passes.
+const FILL: &[&str] = &["engine.pool.isolated", "container::create::process"];
 
 /// Sandboxes that the server knows, once none of them is on its way in or out.
 async fn settled(server: &Server) -> Vec<(String, SandboxState)> {
@@ -84,7 +90,7 @@ async fn assert_nothing_but(server: &Server, keep: &str, point: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_every_step_of_a_creation() {
-    let mut server = Server::with_failpoints();
+    let mut server = Server::with_failpoints(&[]);
     let stays = server.sandbox().await.id;
     let pid_of_stays = host::processes(&stays)[0];
     for point in CREATE {
@@ -117,7 +123,7 @@ async fn killed_at_every_step_of_a_creation() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_every_step_of_a_deletion() {
-    let mut server = Server::with_failpoints();
+    let mut server = Server::with_failpoints(&[]);
     let stays = server.sandbox().await.id;
     for point in DELETE {
         let goes = server.sandbox().await.id;
@@ -135,12 +141,71 @@ async fn killed_at_every_step_of_a_deletion() {
     server.finish().await;
 }
 
+/// Waits until a member waits.
+async fn until_warm(server: &Server) {
+    wait_until("a member", async || {
+        let pools = server.client.list_pools().await.unwrap();
+        pools.items.iter().any(|pool| pool.ready == 1).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_every_step_of_a_claim() {
+    let mut server = Server::with_failpoints(&["--pool", "host=1"]);
+    let stays = server.sandbox().await.id;
+    for point in CLAIM {
+        server.kill();
+        server.restart_with(&format!("{point}=kill"));
+        until_warm(&server).await;
+        let create = CreateSandbox { name: Some("half-made".into()), ..CreateSandbox::default() };
+        assert!(server.client.create_sandbox(&create).await.is_err(), "{point} is not passed");
+        assert!(!server.wait_end().success());
+        server.restart();
+        let mut there = settled(&server).await;
+        there.retain(|(id, _)| *id != stays);
+        if *point == "engine.claim.committed" {
+            assert!(matches!(&there[..], [(_, SandboxState::Running)]), "{point}: {there:?}");
+            assert_eq!(server.sh("half-made", "uname -n").await.stdout, "half-made\n");
+            server.client.delete_sandbox("half-made").await.unwrap();
+        } else {
+            assert!(there.is_empty(), "{point}: {there:?}");
+        }
+        let leaks = server.client.list_leaks().await.unwrap();
+        assert!(leaks.items.is_empty(), "{point}: {leaks:?}");
+        assert_eq!(server.sh(&stays, "echo on").await.stdout, "on\n", "{point}");
+    }
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_while_a_pool_is_filled() {
+    let mut server = Server::with_failpoints(&[]);
+    let stays = server.sandbox().await.id;
+    let put = PutPool { image: Some("host".into()), min: 1, max: 1, ..PutPool::default() };
+    for point in FILL {
+        server.kill();
+        server.restart_with(&format!("{point}=kill"));
+        // Whether the answer comes before the end is chance.
+        drop(server.client.put_pool(&put).await);
+        assert!(!server.wait_end().success(), "{point} is not passed");
+        server.restart();
+        until_warm(&server).await;
+        let leaks = server.client.list_leaks().await.unwrap();
+        assert!(leaks.items.is_empty(), "{point}: {leaks:?}");
+        server.client.delete_pool(None, Some("host")).await.unwrap();
+        assert_nothing_but(&server, &stays, point).await;
+        assert_eq!(server.sh(&stays, "echo on").await.stdout, "on\n", "{point}");
+    }
+    server.finish().await;
+}
+
 /// Output of which every line is its number.
 const COUNT: &str = "i=0; while [ $i -lt 2000 ]; do i=$((i+1)); echo $i; done; exit 7";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_every_step_of_an_exec() {
-    let mut server = Server::with_failpoints();
+    let mut server = Server::with_failpoints(&[]);
     let sandbox = server.sandbox().await.id;
     let expected: String = (1..=2000).map(|i| format!("{i}\n")).collect();
     let points = [
@@ -178,7 +243,7 @@ async fn killed_at_every_step_of_an_exec() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_fails_is_undone_and_the_server_goes_on() {
-    let mut server = Server::with_failpoints();
+    let mut server = Server::with_failpoints(&[]);
     let stays = server.sandbox().await.id;
     for point in CREATE.iter().filter(|point| point.starts_with("container::")) {
         server.kill();

@@ -1,6 +1,8 @@
 //! Files in a sandbox.
 
-use atoll_api::{Chmod, FileEntry, FileList, FileWritten, Mkdir, MoveFile, WatchMessage};
+use atoll_api::{
+    Chmod, FileEntry, FileList, FileWritten, FindFiles, FoundFiles, Mkdir, MoveFile, WatchMessage,
+};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use http::{Method, header};
@@ -112,6 +114,12 @@ impl Client {
             .maybe("depth", depth)
             .maybe("limit", limit);
         self.call(self.request(Method::GET, target)).await
+    }
+
+    /// Finds files by pattern, or lines in them.
+    pub async fn find_files(&self, sandbox: &str, find: &FindFiles) -> Result<FoundFiles> {
+        let target = self.in_sandbox(sandbox, &["files", "find"]);
+        self.call(self.request(Method::POST, target).json(find)).await
     }
 
     /// Makes a directory.

@@ -23,6 +23,7 @@ mod follow;
 mod http;
 mod images;
 mod lines;
+mod pools;
 mod resume;
 mod sandboxes;
 mod snapshots;

@@ -62,6 +62,10 @@ codes! {
     TemplateNotFound = "template_not_found", false;
     /// No such snapshot, checkpoint or tag.
     SnapshotNotFound = "snapshot_not_found", false;
+    /// No such warm pool.
+    PoolNotFound = "pool_not_found", false;
+    /// A warm pool would need more memory than all pools may use.
+    PoolTooLarge = "pool_too_large", false;
     /// No such image here; it may have to be pulled.
     ImageNotFound = "image_not_found", false;
     /// No such API key.

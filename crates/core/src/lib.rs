@@ -12,6 +12,7 @@
 //! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`key`]: what an API key may do
 //! - [`build`]: what a build is asked, and its states
+//! - [`pool`]: which waiting sandbox serves which request, and how many wait
 //! - [`exec`]: the exec state machine and how an exit is classified
 
 pub mod build;
@@ -21,6 +22,7 @@ pub mod id;
 pub mod key;
 pub mod limits;
 pub mod policy;
+pub mod pool;
 pub mod sandbox;
 pub mod secret;
 pub mod snapshot;

@@ -16,6 +16,12 @@ pub const LABELS_MAX_COUNT: usize = 64;
 pub const LABEL_KEY_MAX_BYTES: usize = 128;
 /// Longest label value, bytes.
 pub const LABEL_VALUE_MAX_BYTES: usize = 1024;
+/// Largest number of annotations.
+pub const ANNOTATIONS_MAX_COUNT: usize = 32;
+/// Longest key of an annotation, bytes.
+pub const ANNOTATION_KEY_MAX_BYTES: usize = 128;
+/// All keys and values of a sandbox's annotations together, bytes.
+pub const ANNOTATIONS_TOTAL_MAX_BYTES: usize = 128 << 10;
 /// Longest name of a sandbox or template: it is a DNS label.
 pub const NAME_MAX_BYTES: usize = 63;
 /// Longest image reference, bytes.
@@ -84,6 +90,14 @@ pub const SNAPSHOTS_MAX_COUNT: u64 = 20_000;
 pub const CHECKPOINTS_MAX_COUNT: u32 = 1000;
 /// Children of one fork.
 pub const FORK_MAX_COUNT: u32 = 256;
+/// Most members of one warm pool.
+pub const POOL_MAX_COUNT: u32 = 1000;
+/// Least age at which a pool may replace its members, milliseconds.
+pub const POOL_AGE_MIN_MS: u64 = 1000;
+/// What a member of a pool is taken to need at least, bytes: its agent, and what the kernel keeps for it.
+pub const POOL_MEMBER_MIN_BYTES: u64 = 8 << 20;
+/// Most warm pools that can be set up by name.
+pub const POOLS_MAX_COUNT: usize = 256;
 /// Most egress rules of one sandbox.
 pub const EGRESS_RULES_MAX_COUNT: usize = 512;
 /// Longest name of an egress rule, bytes.

@@ -1,5 +1,7 @@
 //! Making a sandbox: from what was asked to a record, then to the actor that runs the saga.
 
+use atoll_core::id::SandboxId;
+use atoll_core::pool::Mold;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::Manifest;
 use atoll_core::spec::{Base, ImageDefaults, SandboxDraft, SandboxSpec, TemplateSpec};
@@ -10,6 +12,26 @@ use atoll_store::SandboxRecord;
 use crate::clock::now_ms;
 use crate::engine::{Caller, Engine, Inner};
 use crate::sandbox::{self, Origin, SandboxShared};
+
+/// A sandbox on paper.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) record: SandboxRecord,
+    pub(crate) plan: Plan,
+    /// Which members of pools it could be.
+    pub(crate) mold: Mold,
+}
+
+impl Planned {
+    /// It becomes what exists already under this id.
+    fn take_id(&mut self, id: &SandboxId) {
+        if self.record.name.is_none() {
+            self.plan.hostname = id.to_string();
+        }
+        self.plan.id.clone_from(id);
+        self.record.id.clone_from(id);
+    }
+}
 
 impl Engine {
     /// Makes a sandbox and gives its record once it runs.
@@ -24,16 +46,34 @@ impl Engine {
             return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
         }
         draft.validate()?;
-        let (record, plan) = self.plan(&draft, caller).await?;
+        let mut planned = self.plan(&draft, caller).await?;
+        let pools = &self.inner.pools;
+        let template = planned.record.spec.template.as_deref().and_then(|text| text.split(':').next());
+        let member = pools.claim(&planned.mold, template, planned.record.created_ms);
+        if let Some(member) = &member {
+            planned.take_id(&member.id);
+        }
+        let Planned { record, plan, .. } = planned;
         let shared = SandboxShared::new(record, &self.inner)?;
-        self.inner.enter(&shared, true)?;
-        sandbox::spawn(&self.inner, &shared, Origin::Create(plan));
+        let entered = self.inner.enter(&shared, true);
+        let origin = match (member, entered) {
+            (None, entered) => entered.map(|()| Origin::Create(plan)),
+            (Some(member), Err(error)) => {
+                pools.give_back(member);
+                Err(error)
+            }
+            (Some(member), Ok(())) => {
+                pools.forget(&member.id);
+                Ok(Origin::Claim(Box::new(member), plan))
+            }
+        }?;
+        sandbox::spawn(&self.inner, &shared, origin);
         shared.made().await?;
         self.started(&shared, caller).await?;
         Ok(shared.record())
     }
 
-    async fn plan(&self, draft: &SandboxDraft, caller: &Caller) -> Result<(SandboxRecord, Plan)> {
+    pub(crate) async fn plan(&self, draft: &SandboxDraft, caller: &Caller) -> Result<Planned> {
         let inner: &Inner = &self.inner;
         let template = match &draft.template {
             Some(name) => Some(self.find_template(name).await?),
@@ -73,6 +113,13 @@ impl Engine {
             hostname: draft.name.clone().unwrap_or_else(|| id.to_string()),
             disk: snapshot.map_or(DiskSource::Empty, |snapshot| DiskSource::Artifact(snapshot.id)),
         };
+        let mold = Mold {
+            image: image_digest.clone(),
+            isolation: spec.isolation,
+            disk_bytes: spec.resources.disk_bytes,
+            origin: spec.snapshot.as_ref().map(ToString::to_string),
+            volumes: 0,
+        };
         let record = SandboxRecord {
             id,
             name: draft.name.clone(),
@@ -80,6 +127,7 @@ impl Engine {
             reason: None,
             spec,
             labels,
+            annotations: draft.annotations.clone(),
             image_digest,
             owner: caller.key.clone(),
             created_ms,
@@ -87,7 +135,7 @@ impl Engine {
             last_active_ms: created_ms,
             generation: 1,
         };
-        Ok((record, plan))
+        Ok(Planned { record, plan, mold })
     }
 
     /// The root of an image, what it says about how to run it, and what it is exactly.

@@ -20,6 +20,7 @@ use crate::build::Builds;
 use crate::clock;
 use crate::errors::{isolation_error, store_error};
 use crate::keys::KeyCache;
+use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
 use crate::snapshot::Snapshots;
 
@@ -34,6 +35,8 @@ pub struct Config {
     pub sandboxes_max: usize,
     /// Most sandboxes being made at once; more wait. About twice the number of cores.
     pub creates_max: usize,
+    /// Warm pools.
+    pub pools: PoolConfig,
 }
 
 /// Who asks, for the record.
@@ -69,6 +72,7 @@ pub(crate) struct Inner {
     pub(crate) creates: Semaphore,
     pub(crate) snapshots: Snapshots,
     pub(crate) builds: Builds,
+    pub(crate) pools: Pools,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Cancelled when the server begins to let go of its clients.
@@ -101,6 +105,7 @@ impl Engine {
                 creates: Semaphore::new(config.creates_max),
                 snapshots: Snapshots::default(),
                 builds: Builds::default(),
+                pools: Pools::new(config.pools.clone()),
                 config,
                 store,
                 vault,
@@ -114,6 +119,7 @@ impl Engine {
             }),
         };
         engine.recover().await?;
+        pool::start(&engine);
         Ok(engine)
     }
 
@@ -123,7 +129,8 @@ impl Engine {
         self.inner.draining.cancel();
     }
 
-    /// Stops without touching the sandboxes: they go on and are taken up at the next start.
+    /// Stops without touching the sandboxes: they go on and are taken up at the next start. Members of warm
+    /// pools belong to nobody and are removed.
     pub async fn shutdown(&self) {
         self.drain();
         self.inner.shutdown.cancel();
@@ -176,10 +183,13 @@ impl Engine {
     /// When a driver cannot look, or the store does not answer.
     pub async fn leaks(&self) -> Result<Vec<Resource>> {
         let mut leaks = Vec::new();
+        // What is removed between the look at the host and the look at what is known is no leak either.
+        let before = self.inner.known_ids();
         for driver in self.inner.drivers.values() {
             let found = driver.scan().await.map_err(|error| isolation_error(&error))?;
             leaks.extend(found.into_iter().filter(|resource| self.inner.find(&resource.sandbox).is_none()));
         }
+        leaks.retain(|leak| !before.contains(&leak.sandbox) && !self.inner.pools.holds(&leak.sandbox));
         // One that could not be recovered is not in the table, but has its row: it is no leak.
         let rows = self.inner.store.sandbox_states().await.map_err(store_error)?;
         let rows: BTreeSet<SandboxId> = rows.into_iter().map(|(id, _)| id).collect();
@@ -227,6 +237,14 @@ impl Inner {
         self.table().by_id.values().cloned().collect()
     }
 
+    /// Every id that may have something on the host: sandboxes and members of pools.
+    fn known_ids(&self) -> BTreeSet<SandboxId> {
+        let mut ids = self.pools.ids();
+        // In this order: a member that becomes a sandbox meanwhile is in one of the two.
+        ids.extend(self.table().by_id.keys().cloned());
+        ids
+    }
+
     /// Enters a sandbox, if there is room and its name is free.
     pub(crate) fn enter(&self, sandbox: &Arc<SandboxShared>, counted: bool) -> Result<()> {
         let record = sandbox.record();
@@ -238,13 +256,32 @@ impl Inner {
         }
         if let Some(name) = &record.name {
             if table.by_name.contains_key(name) {
-                return Err(Error::new(Code::NameTaken, format!("another sandbox is named '{name}'"))
-                    .hint("choose another name, or delete the sandbox that has it"));
+                return Err(name_taken(name));
             }
             table.by_name.insert(name.clone(), record.id.clone());
         }
         table.by_id.insert(record.id.clone(), Arc::clone(sandbox));
         Ok(())
+    }
+
+    /// Gives a sandbox another name as well, if that is free.
+    pub(crate) fn enter_name(&self, id: &SandboxId, name: &str) -> Result<()> {
+        let mut table = self.table();
+        match table.by_name.get(name) {
+            Some(owner) if owner != id => Err(name_taken(name)),
+            _ => {
+                table.by_name.insert(name.to_owned(), id.clone());
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes one name of a sandbox away.
+    pub(crate) fn leave_name(&self, id: &SandboxId, name: &str) {
+        let mut table = self.table();
+        if table.by_name.get(name) == Some(id) {
+            table.by_name.remove(name);
+        }
     }
 
     /// Takes a sandbox out.
@@ -282,4 +319,9 @@ impl Inner {
     pub(crate) fn new_exec_id(now_ms: u64) -> Result<ExecId> {
         Ok(ExecId::from_parts(now_ms, clock::random()?))
     }
+}
+
+fn name_taken(name: &str) -> Error {
+    Error::new(Code::NameTaken, format!("another sandbox is named '{name}'"))
+        .hint("choose another name, or delete the sandbox that has it")
 }

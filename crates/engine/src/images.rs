@@ -20,6 +20,7 @@ impl Engine {
         let snapshots = snapshots.into_iter().filter_map(|snapshot| snapshot.manifest.image_digest);
         let mut used: BTreeSet<Digest> = sandboxes
             .chain(snapshots)
+            .chain(self.inner.pools.images())
             .filter_map(|digest| self.inner.images.resolve(&digest).ok())
             .map(|image| image.digest.clone())
             .collect();

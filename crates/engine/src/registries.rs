@@ -2,7 +2,7 @@
 
 use atoll_core::error::shorten;
 use atoll_core::secret::Secret;
-use atoll_core::{Code, Error, Result};
+use atoll_core::{Code, Error, Result, spec};
 use atoll_image::Credentials;
 use atoll_store::RegistryRecord;
 
@@ -21,13 +21,15 @@ fn context(host: &str) -> String {
 }
 
 impl Engine {
-    /// Stores credentials for a registry, replacing older ones.
+    /// Stores credentials for a registry, replacing older ones. `name` is what people call it; without one,
+    /// it keeps the one it has.
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] naming the field.
     pub async fn put_registry(
         &self,
         host: &str,
+        name: Option<&str>,
         username: &str,
         password: &Secret,
     ) -> Result<RegistryRecord> {
@@ -37,6 +39,9 @@ impl Engine {
         if !host_ok {
             return Err(Error::invalid("host", format_args!("'{}' is not a registry", shorten(host)))
                 .hint("write a host name, with ':port' if it is not the standard one"));
+        }
+        if let Some(name) = name {
+            spec::name("name", name)?;
         }
         for (field, text) in [("username", username), ("password", password.reveal())] {
             if text.is_empty() || text.len() > CREDENTIAL_MAX_BYTES || text.contains('\0') {
@@ -49,6 +54,7 @@ impl Engine {
         })?;
         let record = RegistryRecord {
             host: host.to_ascii_lowercase(),
+            name: name.map(str::to_owned),
             username: username.to_owned(),
             sealed,
             updated_ms: now_ms(),

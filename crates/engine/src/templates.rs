@@ -9,6 +9,7 @@ use atoll_store::TemplateRecord;
 use crate::clock::{now_ms, random};
 use crate::engine::{Caller, Engine};
 use crate::errors::store_error;
+use crate::pool::PoolName;
 
 impl Engine {
     /// Stores a recipe as the next version of a template.
@@ -37,6 +38,9 @@ impl Engine {
         if recipe.snapshot.is_none() && recipe.image != "host" {
             self.inner.images.resolve(&recipe.image).map_err(|error| error.to_core())?;
         }
+        if let Some(pool) = &recipe.pool {
+            self.inner.pools.admit(&PoolName::Template(name.to_owned()), pool)?;
+        }
         let created_ms = now_ms();
         let mut record = TemplateRecord {
             id: TemplateId::from_parts(created_ms, random()?),
@@ -47,6 +51,7 @@ impl Engine {
             created_by: caller.key.clone(),
         };
         record.version = self.inner.store.insert_template(&record).await.map_err(store_error)?;
+        self.inner.pools.changed();
         Ok(record)
     }
 
@@ -76,6 +81,7 @@ impl Engine {
     /// [`Code::TemplateNotFound`].
     pub async fn delete_template(&self, name: &str, version: Option<u32>) -> Result<()> {
         let removed = self.inner.store.delete_template(name, version).await.map_err(store_error)?;
+        self.inner.pools.changed();
         if removed == 0 {
             return Err(not_found(name, version));
         }

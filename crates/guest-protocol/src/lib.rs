@@ -51,5 +51,7 @@ pub const STREAM_WINDOW_BYTES: u32 = 2 << 20;
 pub const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 /// Operations at once on one connection.
 pub const STREAMS_MAX: u32 = 1024;
+/// Most that is sent of a line that was found, bytes.
+pub const FOUND_LINE_MAX_BYTES: usize = 4 << 10;
 /// Longest path, bytes (`PATH_MAX`).
 pub const PATH_MAX_BYTES: usize = 4096;

@@ -235,6 +235,28 @@ message! {
         /// Most entries to send; more are cut and said so by a [`Truncated`].
         #[prost(uint32, tag = "3")] pub max_entries: u32,
     }
+    /// Finds files by the pattern of their path, or lines in them (`find`): the answer is [`Found`] records,
+    /// then the end. Symbolic links are not followed, and neither `/proc` nor `/sys` is entered.
+    Find {
+        /// The directory below which to look.
+        #[prost(string, tag = "1")] pub path: String,
+        /// What paths below it must look like; empty for all. `*`, `?` and `[…]` stand for characters of one
+        /// name, `**` for any number of names.
+        #[prost(string, tag = "2")] pub pattern: String,
+        /// Text to look for in the files, as it is; empty to find the files themselves.
+        #[prost(string, tag = "3")] pub text: String,
+        /// Most records to send; more are cut and said so by a [`Truncated`].
+        #[prost(uint32, tag = "4")] pub max_count: u32,
+    }
+    /// Something that was found.
+    Found {
+        /// The file. Its path is relative to the directory that was searched.
+        #[prost(message, optional, tag = "1")] pub info: Option<FileInfo>,
+        /// Number of the line, from 1; 0 when files are looked for.
+        #[prost(uint64, tag = "2")] pub line: u64,
+        /// The line, or its beginning.
+        #[prost(string, tag = "3")] pub text: String,
+    }
     /// Last record of a listing that was cut.
     Truncated {}
     /// Reads a file (`read`): the answer is a [`FileInfo`], then data records.

@@ -62,6 +62,7 @@ pub(crate) async fn run(
         }
         "stat" => files::stat(&request.message().await?),
         "list" => files::list(&agent.threads, request.message().await?, response).await,
+        "find" => files::find(&agent.threads, request.message().await?, response).await,
         "read" => files::read(&agent.threads, request.message().await?, response).await,
         "write" => files::write(&agent.threads, request).await,
         "mkdir" => files::mkdir(&request.message().await?),

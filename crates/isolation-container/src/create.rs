@@ -127,15 +127,18 @@ impl Inner {
     }
 }
 
-fn check(plan: &Plan) -> Result<(), IsolationError> {
-    if plan.hostname.is_empty()
-        || plan.hostname.len() > HOSTNAME_MAX_BYTES
-        || plan.hostname.contains(['\0', '\n'])
-    {
+/// Whether this can be a host name.
+pub(crate) fn check_hostname(hostname: &str) -> Result<(), IsolationError> {
+    if hostname.is_empty() || hostname.len() > HOSTNAME_MAX_BYTES || hostname.contains(['\0', '\n']) {
         return Err(IsolationError::Unavailable(format!(
             "a host name has 1 to {HOSTNAME_MAX_BYTES} bytes, none of them a line break"
         )));
     }
+    Ok(())
+}
+
+fn check(plan: &Plan) -> Result<(), IsolationError> {
+    check_hostname(&plan.hostname)?;
     match &plan.root {
         RootFs::Layers(layers) if layers.is_empty() || layers.len() > LAYERS_MAX_COUNT => {
             Err(IsolationError::BadRoot(format!("an image has 1 to {LAYERS_MAX_COUNT} layers")))

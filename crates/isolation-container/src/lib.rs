@@ -47,6 +47,8 @@ use atoll_isolation_storage::Storage;
 pub(crate) use atoll_isolation_storage::step;
 use atoll_network::SlotPool;
 use atoll_ready::Pool;
+use rustix::io::Errno;
+use rustix::thread::ThreadNameSpaceType;
 use tokio::net::UnixStream;
 
 use cgroup::Cgroups;
@@ -253,6 +255,24 @@ impl Inner {
         self.live.get(id).filter(|instance| !instance.is_dead()).ok_or(IsolationError::Gone)
     }
 
+    /// Sets the host name from a thread that ends with it: a thread of the runtime must not be left in a
+    /// sandbox's namespace.
+    fn rename(&self, id: &SandboxId, hostname: String) -> Result<(), IsolationError> {
+        create::check_hostname(&hostname)?;
+        let instance = self.living(id)?;
+        let visit = move || {
+            let uts = ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
+            rustix::thread::move_into_thread_name_spaces(instance.pidfd(), uts)?;
+            rustix::system::sethostname(hostname.as_bytes())
+        };
+        let visitor = std::thread::Builder::new().name("atoll-rename".to_owned()).spawn(visit);
+        let ended = visitor.step("start the thread atoll-rename")?.join();
+        match ended.unwrap_or(Err(Errno::IO)) {
+            Err(Errno::SRCH) => Err(IsolationError::Gone),
+            named => named.step("set the host name"),
+        }
+    }
+
     fn death(&self, id: &SandboxId, instance: &Instance) -> Death {
         let killed = match instance.reap() {
             Some(exit) => exit.signal == Some(libc::SIGKILL),
@@ -326,6 +346,11 @@ impl Isolation for ContainerIsolation {
             inner.cgroups.limit(&id, &resources)
         })
         .await
+    }
+
+    async fn rename(&self, id: &SandboxId, hostname: &str) -> Result<(), IsolationError> {
+        let (id, hostname) = (id.clone(), hostname.to_owned());
+        self.blocking(move |inner| inner.rename(&id, hostname)).await
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError> {

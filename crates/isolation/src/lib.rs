@@ -225,6 +225,14 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// [`IsolationError::Gone`], [`IsolationError::Unenforceable`] or [`IsolationError::Kernel`].
     async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError>;
 
+    /// Gives a live instance another host name: what the kernel says inside. The files that name it are the
+    /// guest's matter (`configure`).
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`], [`IsolationError::Unavailable`] for a name that cannot be one, or
+    /// [`IsolationError::Kernel`].
+    async fn rename(&self, id: &SandboxId, hostname: &str) -> Result<(), IsolationError>;
+
     /// Kills and removes whatever exists for this id. Succeeds when there is nothing.
     ///
     /// # Errors

@@ -5,7 +5,9 @@ use atoll_core::id::SnapshotId;
 use atoll_core::build::BuildState;
 use atoll_core::key::Scope;
 use atoll_core::snapshot::Purpose;
-use atoll_engine::{BuildView, CacheEntry, ExecView, SandboxMetrics};
+use atoll_engine::{
+    BuildView, CacheEntry, ExecView, PoolName, PoolOrigin, PoolView, PoolsView, SandboxMetrics,
+};
 use atoll_guest_protocol::messages;
 use atoll_isolation::Resource;
 use atoll_store::{BuildRecord, KeyRecord, Page, RegistryRecord, SandboxRecord, SnapshotRecord, TemplateRecord};
@@ -27,6 +29,7 @@ pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
         resources: spec.resources,
         env: spec.env,
         labels: record.labels,
+        annotations: record.annotations,
         user: spec.user,
         workdir: spec.workdir,
         created_at_ms: record.created_ms,
@@ -128,6 +131,7 @@ pub(crate) fn template(record: TemplateRecord) -> api::Template {
         workdir: spec.workdir,
         ttl_ms: spec.ttl_ms,
         idle_timeout_ms: spec.idle_timeout_ms,
+        pool: spec.pool,
         egress: spec.egress,
         start: spec.start,
         ready: spec.ready,
@@ -200,6 +204,46 @@ pub(crate) fn build_cache(entry: CacheEntry) -> api::BuildCacheEntry {
         created_at_ms: record.created_ms,
         used_at_ms: record.used_ms,
         in_template,
+    }
+}
+
+pub(crate) fn pool(view: PoolView) -> api::Pool {
+    let (template, image) = match view.name {
+        PoolName::Template(name) => (Some(name), None),
+        PoolName::Image(name) => (None, Some(name)),
+    };
+    let version = view.template.as_deref().and_then(|text| text.rsplit_once(':')?.1.parse().ok());
+    api::Pool {
+        template,
+        version,
+        image,
+        min: view.spec.min,
+        max: view.spec.max,
+        max_age_ms: view.spec.age_ms(),
+        origin: match view.origin {
+            PoolOrigin::Server => api::PoolOrigin::Server,
+            PoolOrigin::Template => api::PoolOrigin::Template,
+            PoolOrigin::Call => api::PoolOrigin::Call,
+        },
+        ready: view.ready,
+        making: view.making,
+        target: view.target,
+        hits: view.hits,
+        misses: view.misses,
+        made: view.made,
+        failed: view.failed,
+        oldest_age_ms: view.ages_ms.first().copied(),
+        make_ms: view.make_ms,
+        member_bytes: view.member_bytes,
+        problem: view.problem,
+    }
+}
+
+pub(crate) fn pools(view: PoolsView) -> api::PoolList {
+    api::PoolList {
+        items: view.pools.into_iter().map(pool).collect(),
+        memory_bytes: view.memory_bytes,
+        memory_max_bytes: view.memory_max_bytes,
     }
 }
 

@@ -82,6 +82,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::TemplateNotFound
         | Code::ImageNotFound
         | Code::SnapshotNotFound
+        | Code::PoolNotFound
         | Code::KeyNotFound
         | Code::BuildNotFound
         | Code::RegistryNotFound
@@ -117,7 +118,8 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::CwdNotFound
         | Code::UserNotFound
         | Code::IsolationUnavailable
-        | Code::LimitUnenforceable => StatusCode::UNPROCESSABLE_ENTITY,
+        | Code::LimitUnenforceable
+        | Code::PoolTooLarge => StatusCode::UNPROCESSABLE_ENTITY,
         Code::LimitExceeded => StatusCode::TOO_MANY_REQUESTS,
         Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         Code::DigestMismatch

@@ -28,6 +28,7 @@ mod auth;
 mod body;
 mod config;
 mod convert;
+pub mod dialect;
 mod error;
 mod extract;
 mod linger;
@@ -39,6 +40,7 @@ mod origin;
 mod routes;
 mod serve;
 mod shared;
+mod transfer;
 
 pub use config::ServerConfig;
 pub use openapi::openapi;

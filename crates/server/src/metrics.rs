@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use atoll_core::sandbox::SandboxState;
-use atoll_engine::Stats;
+use atoll_engine::{PoolsView, Stats};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -30,6 +30,71 @@ struct RouteLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PoolLabels {
+    pool: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ClaimLabels {
+    pool: String,
+    outcome: &'static str,
+}
+
+/// Pools, as they were at the last scrape.
+#[derive(Debug, Default)]
+struct PoolMetrics {
+    ready: Family<PoolLabels, Gauge>,
+    making: Family<PoolLabels, Gauge>,
+    target: Family<PoolLabels, Gauge>,
+    oldest: Family<PoolLabels, Gauge>,
+    memory: Family<PoolLabels, Gauge>,
+    claims: Family<ClaimLabels, Counter>,
+}
+
+impl PoolMetrics {
+    fn register(registry: &mut Registry) -> Self {
+        let pools = Self::default();
+        registry.register("pool_ready", "Members that wait", pools.ready.clone());
+        registry.register("pool_making", "Members being made", pools.making.clone());
+        registry.register("pool_target", "Members that should wait", pools.target.clone());
+        registry.register_with_unit(
+            "pool_oldest_age",
+            "Age of the oldest member",
+            Unit::Seconds,
+            pools.oldest.clone(),
+        );
+        registry.register_with_unit(
+            "pool_memory",
+            "Memory that members take",
+            Unit::Bytes,
+            pools.memory.clone(),
+        );
+        registry.register("pool_claims", "Requests a pool could serve, by outcome", pools.claims.clone());
+        pools
+    }
+
+    /// A pool that is gone is gone from the numbers, too.
+    fn set(&self, view: &PoolsView) {
+        let gauges = [&self.ready, &self.making, &self.target, &self.oldest, &self.memory];
+        gauges.iter().for_each(|family| family.clear());
+        self.claims.clear();
+        for pool in &view.pools {
+            let name = pool.name.to_string();
+            let oldest = pool.ages_ms.first().copied().unwrap_or_default() / 1000;
+            let memory = u64::from(pool.ready).saturating_mul(pool.member_bytes);
+            let values = [pool.ready.into(), pool.making.into(), pool.target.into(), oldest, memory];
+            for (family, value) in gauges.iter().zip(values) {
+                let gauge = family.get_or_create(&PoolLabels { pool: name.clone() });
+                gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+            }
+            for (outcome, count) in [("hit", pool.hits), ("miss", pool.misses)] {
+                self.claims.get_or_create(&ClaimLabels { pool: name.clone(), outcome }).inc_by(count);
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabels {
     state: &'static str,
 }
@@ -45,6 +110,7 @@ pub(crate) struct Metrics {
     sent: Counter,
     sandboxes: Family<StateLabels, Gauge>,
     execs_running: Gauge<i64>,
+    pools: PoolMetrics,
     connections: Gauge<i64>,
 }
 
@@ -78,7 +144,8 @@ impl Metrics {
         registry.register("http_connections", "Connections open now", connections.clone());
         registry.register("sandboxes", "Sandboxes by state", sandboxes.clone());
         registry.register("execs_running", "Execs that run now", execs_running.clone());
-        Self { registry, requests, latency, received, sent, sandboxes, execs_running, connections }
+        let pools = PoolMetrics::register(&mut registry);
+        Self { registry, requests, latency, received, sent, sandboxes, execs_running, pools, connections }
     }
 
     pub(crate) fn request(&self, method: &http::Method, route: &str, status: u16, took: Duration) {
@@ -102,7 +169,8 @@ impl Metrics {
     }
 
     /// The exposition text.
-    pub(crate) fn text(&self, stats: &Stats) -> String {
+    pub(crate) fn text(&self, stats: &Stats, pools: &PoolsView) -> String {
+        self.pools.set(pools);
         for state in SandboxState::ALL {
             let count = stats.sandboxes.get(&state).copied().unwrap_or_default();
             let gauge = self.sandboxes.get_or_create(&StateLabels { state: state.as_str() }).clone();

@@ -14,6 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use http_body_util::BodyExt as _;
 use tracing::Instrument as _;
 
+use crate::dialect::Mounted;
 use crate::error::{ApiError, with_body};
 use crate::linger::Lingering;
 use crate::origin;
@@ -61,6 +62,7 @@ pub(crate) async fn around(State(app): State<App>, mut request: Request, next: N
             Err(error) => ApiError(error).into_response(),
         };
         let took = started.elapsed();
+        let route = response.extensions().get::<Mounted>().map_or(route, |mounted| mounted.0);
         app.metrics.request(&method, route, response.status().as_u16(), took);
         log(&response, took);
         response

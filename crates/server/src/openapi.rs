@@ -30,6 +30,7 @@ use crate::routes;
         (name = "snapshots", description = "Disks of sandboxes at one moment, to make sandboxes from"),
         (name = "templates", description = "Named, versioned recipes for sandboxes"),
         (name = "builds", description = "Templates from Dockerfiles and step lists"),
+        (name = "pools", description = "Running sandboxes that wait to be handed out"),
         (name = "images", description = "OCI images and where they come from"),
         (name = "keys", description = "API keys"),
         (name = "system", description = "The server itself"),

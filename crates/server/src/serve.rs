@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use crate::config::ServerConfig;
+use crate::dialect::{Dialect, Mounts};
 use crate::metrics::OpenConnection;
 use crate::routes;
 use crate::shared::{App, Shared};
@@ -45,9 +46,10 @@ pub struct Server {
 impl Server {
     /// A server that is not listening yet.
     #[must_use]
-    pub fn new(engine: Engine, config: ServerConfig) -> Self {
+    pub fn new(engine: Engine, config: ServerConfig, dialects: &[Dialect]) -> Self {
         let app = Shared::new(engine, config);
-        Self { router: routes::router(&app), app }
+        let mounts = Mounts::new(&app, dialects);
+        Self { router: routes::router(&app, mounts), app }
     }
 
     /// The routes, for a test or to be part of something larger.
@@ -101,7 +103,7 @@ async fn accept(
 
 /// One of the connections that there may be. Whatever outlives the HTTP connection on its socket, as a
 /// WebSocket does, holds it on.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Slot {
     _held: Arc<(OwnedSemaphorePermit, OpenConnection)>,
 }

@@ -15,6 +15,8 @@ use crate::sandboxes::{add, any_of, newest_first, page};
 const SPEC_VERSION: i64 = 1;
 /// Execs removed by one call of [`Store::prune_execs`].
 const PRUNE_MAX_COUNT: i64 = 1000;
+/// The exec with an idempotency key.
+const BY_KEY: &str = "SELECT * FROM execs WHERE sandbox_id = $1 AND idempotency_key = $2";
 /// How often an insertion tries again when the exec that was in its way vanishes meanwhile.
 const INSERT_TRIES_MAX_COUNT: usize = 4;
 
@@ -38,6 +40,22 @@ impl Store {
             Box::pin(async move {
                 conn.row("SELECT * FROM execs WHERE id = $1", values).await?.map(decode).transpose()
             })
+        })
+        .await
+    }
+
+    /// The exec of a sandbox that was made with this idempotency key, if there is one.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when its row cannot be read.
+    pub async fn exec_by_key(
+        &self,
+        sandbox: &SandboxId,
+        key: &str,
+    ) -> Result<Option<ExecRecord>, StoreError> {
+        let values = args![sandbox.as_str(), key];
+        self.read(move |mut conn| {
+            Box::pin(async move { conn.row(BY_KEY, values).await?.map(decode).transpose() })
         })
         .await
     }
@@ -156,7 +174,6 @@ async fn insert_or_get(mut conn: Conn<'_>, exec: ExecRecord) -> Result<Insertion
          spec_version, state, pid, exit, output_bytes, started_by, created_ms, ended_ms) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) \
          ON CONFLICT (sandbox_id, idempotency_key) DO NOTHING";
-    const EXISTING: &str = "SELECT * FROM execs WHERE sandbox_id = $1 AND idempotency_key = $2";
     let exit = exec.exit.as_ref().map(serde_json::to_string).transpose().map_err(StoreError::unavailable)?;
     let values = args![
         exec.id.as_str(),
@@ -178,7 +195,7 @@ async fn insert_or_get(mut conn: Conn<'_>, exec: ExecRecord) -> Result<Insertion
             return Ok(Insertion::Inserted);
         }
         let key = args![exec.sandbox.as_str(), exec.idempotency_key.as_deref()];
-        if let Some(row) = conn.row(EXISTING, key).await? {
+        if let Some(row) = conn.row(BY_KEY, key).await? {
             return Ok(Insertion::Existing(Box::new(decode(row)?)));
         }
     }

@@ -26,6 +26,7 @@ mod db;
 mod error;
 mod execs;
 mod keys;
+mod pools;
 mod record;
 mod registries;
 mod sandboxes;
@@ -41,7 +42,7 @@ pub mod conformance;
 pub use builds::{BuildRecord, CacheRecord};
 pub use error::StoreError;
 pub use record::{
-    Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, RegistryRecord, SandboxFilter,
+    Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord, SandboxFilter,
     SandboxRecord, SnapshotFilter, SnapshotRecord, TemplateRecord,
 };
 pub use snapshots::SnapshotOutcome;

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use atoll_core::exec::{ExecState, Exit};
 use atoll_core::id::{ExecId, KeyId, SandboxId, SnapshotId, TemplateId};
+use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::{CopyMethod, Manifest, Purpose, Reference, SnapshotState};
 use atoll_core::spec::{ExecSpec, SandboxSpec, TemplateSpec};
@@ -25,6 +26,8 @@ pub struct SandboxRecord {
     pub spec: SandboxSpec,
     /// Labels, to filter by.
     pub labels: BTreeMap<String, String>,
+    /// Texts kept for whoever made it.
+    pub annotations: BTreeMap<String, String>,
     /// The image that was used, exactly.
     pub image_digest: Option<String>,
     /// The API key that made it.
@@ -148,11 +151,24 @@ pub struct KeyRecord {
     pub last_used_ms: Option<u64>,
 }
 
+/// A warm pool that was set up by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolRecord {
+    /// `template:NAME` or `image:REFERENCE`.
+    pub name: String,
+    /// How many it keeps.
+    pub spec: PoolSpec,
+    /// When it was set.
+    pub updated_ms: u64,
+}
+
 /// Credentials for an image registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegistryRecord {
     /// Host, with port if it has one.
     pub host: String,
+    /// What people call it, if they do.
+    pub name: Option<String>,
     /// User name.
     pub username: String,
     /// The password, sealed by the vault.

@@ -22,7 +22,12 @@ impl Store {
     /// [`StoreError::NameTaken`], [`StoreError::AlreadyExists`] for the id.
     pub async fn insert_sandbox(&self, sandbox: &SandboxRecord) -> Result<(), StoreError> {
         let sandbox = sandbox.clone();
-        self.write_one(move |conn| Box::pin(insert(conn, sandbox))).await
+        // Labels are rows of their own: with them it is more than one statement.
+        if sandbox.labels.is_empty() {
+            self.write_one(move |conn| Box::pin(insert(conn, sandbox))).await
+        } else {
+            self.write(move |conn| Box::pin(insert(conn, sandbox))).await
+        }
     }
 
     /// The sandbox with this id, if there is one.
@@ -58,7 +63,7 @@ impl Store {
         Ok(page(items, limit, |sandbox| Cursor::new(sandbox.created_ms, sandbox.id.to_string())))
     }
 
-    /// Stores name, state, reason, spec, labels, image digest, end and last use of `sandbox` if its
+    /// Stores name, state, reason, spec, labels, annotations, image digest, end and last use of `sandbox` if its
     /// generation is still the stored one; gives the new generation.
     ///
     /// # Errors
@@ -125,8 +130,8 @@ impl Store {
 
 async fn insert(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO sandboxes (id, name, state, reason, spec, spec_version, labels, \
-         image_digest, owner, created_ms, expires_ms, last_active_ms, generation) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 1) ON CONFLICT (name) DO NOTHING";
+         image_digest, owner, created_ms, expires_ms, last_active_ms, annotations, generation) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 1) ON CONFLICT (name) DO NOTHING";
     let values = args![
         sandbox.id.as_str(),
         sandbox.name.as_deref(),
@@ -140,6 +145,7 @@ async fn insert(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<(), StoreE
         sandbox.created_ms,
         sandbox.expires_ms,
         sandbox.last_active_ms,
+        json(&sandbox.annotations)?,
     ];
     if conn.execute(SQL, values).await? == 0 {
         return Err(StoreError::NameTaken);
@@ -157,7 +163,8 @@ async fn insert_labels(conn: &mut Conn<'_>, sandbox: &SandboxRecord) -> Result<(
 
 async fn update(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<i64, StoreError> {
     const SQL: &str = "UPDATE sandboxes SET name = $3, state = $4, reason = $5, spec = $6, spec_version = $7, \
-         labels = $8, image_digest = $9, expires_ms = $10, last_active_ms = $11, generation = generation + 1 \
+         labels = $8, image_digest = $9, expires_ms = $10, last_active_ms = $11, annotations = $12, \
+         generation = generation + 1 \
          WHERE id = $1 AND generation = $2 RETURNING generation";
     let values = args![
         sandbox.id.as_str(),
@@ -171,6 +178,7 @@ async fn update(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<i64, Store
         sandbox.image_digest.as_deref(),
         sandbox.expires_ms,
         sandbox.last_active_ms,
+        json(&sandbox.annotations)?,
     ];
     // Only the name can collide: the id is not changed.
     let row = match conn.row(SQL, values).await {
@@ -279,6 +287,7 @@ fn read(row: &Row) -> Result<SandboxRecord, BadColumn> {
         reason: row.text_opt("reason")?,
         spec: row.spec(SPEC_VERSION)?,
         labels: row.json("labels")?,
+        annotations: row.json("annotations")?,
         image_digest: row.text_opt("image_digest")?,
         owner: row.parse_opt("owner")?,
         created_ms: row.uint("created_ms")?,

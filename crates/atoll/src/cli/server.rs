@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use atoll_core::pool::PoolSpec;
 use clap::Args;
 
+use super::pool::parse_image_pool;
 use crate::units::parse_bytes;
 
 /// How log lines look.
@@ -43,6 +45,12 @@ pub(crate) struct ServeArgs {
     /// files [default: what is free on it]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) storage_size: Option<u64>,
+    /// Keep sandboxes of this image running before anybody asks, as IMAGE=COUNT or IMAGE=MIN..MAX (repeatable)
+    #[arg(long, value_name = "IMAGE=COUNT", value_parser = parse_image_pool)]
+    pub(crate) pool: Vec<(String, PoolSpec)>,
+    /// Memory that all warm pools may take together [default: half of the host's]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) pool_memory: Option<u64>,
     /// Answer /metrics without a key
     #[arg(long)]
     pub(crate) metrics_public: bool,

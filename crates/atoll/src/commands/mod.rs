@@ -6,6 +6,7 @@ mod doctor;
 mod exec;
 mod image;
 mod key;
+mod pool;
 mod registry;
 mod run;
 mod sandbox;
@@ -109,6 +110,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Template(command) => template::template(client, printer, command).await,
         Command::Snapshot(command) => snapshot::snapshot(client, printer, command).await,
         Command::Build(command) => build::build(client, printer, command).await,
+        Command::Pool(command) => pool::pool(client, printer, command).await,
         Command::Key(command) => key::key(client, printer, command).await,
         Command::Info => system::info(client, printer).await,
         // Need no server to talk to and were dealt with.

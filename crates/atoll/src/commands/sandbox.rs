@@ -37,6 +37,7 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         ttl_ms: args.ttl,
         idle_timeout_ms: args.idle_timeout,
         egress: args.egress.policy()?,
+        ..CreateSandbox::default()
     })
 }
 
@@ -139,15 +140,19 @@ pub(super) async fn inspect(client: &Client, printer: Printer, args: InspectArgs
 pub(super) async fn update(client: &Client, printer: Printer, args: UpdateArgs) -> Result<()> {
     let labels = (!args.label.is_empty()).then(|| args.label.into_iter().collect());
     let update = UpdateSandbox {
+        name: args.name,
+        env: args.env.into_iter().map(|(key, value)| (key, Some(value))).collect(),
         labels,
         ttl_ms: args.ttl.map(|lifetime| lifetime.0),
         idle_timeout_ms: args.idle_timeout.map(|lifetime| lifetime.0),
         resources: limits(&args.limits, None),
         egress: args.egress.policy()?,
+        ..UpdateSandbox::default()
     };
     if update == UpdateSandbox::default() {
         return Err(Failure::Usage(
-            "nothing to change: give --label, --ttl, --idle-timeout, a limit or a network policy".into(),
+            "nothing to change: give --name, --env, --label, --ttl, --idle-timeout, a limit or a network policy"
+                .into(),
         ));
     }
     let sandbox = client.update_sandbox(&args.sandbox, &update).await?;

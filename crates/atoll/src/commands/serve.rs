@@ -1,5 +1,6 @@
 //! `atoll serve`: the server, in the foreground.
 
+use atoll_core::Code;
 use atoll_engine::NewKey;
 use atoll_isolation_storage::PoolSize;
 use atoll_server::{Server, ServerConfig};
@@ -36,10 +37,17 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         .await
         .map_err(|error| Failure::io(format!("cannot listen on {}", args.listen), error))?;
     let address = listener.local_addr().map_err(|error| Failure::io("cannot listen", error))?;
+    let pool_memory = args.pool_memory.map_or_else(half_of_memory, Ok)?;
+    for (image, spec) in &args.pool {
+        let field = format!("--pool {image}");
+        spec.validate(&field).and_then(|()| spec.fits(0, 0, pool_memory)).map_err(Failure::Plain)?;
+    }
     let limits = Limits {
         sandboxes_max: args.sandboxes_max,
         ready: args.ready,
-        pool: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
+        pools: args.pool.clone(),
+        pool_memory,
+        storage: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
     };
     let daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
     let key = daemon.first_key(args.new_key).await?;
@@ -47,7 +55,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
     let mut server_config = ServerConfig::new(daemon.installation.clone());
     server_config.metrics_public = args.metrics_public;
     server_config.hosts.clone_from(&args.host);
-    let server = Server::new(daemon.engine.clone(), server_config);
+    let server = Server::new(daemon.engine.clone(), server_config, &[atoll_dialect_langsmith::DIALECT]);
 
     announce(printer, &args, &format!("http://{address}"), key.as_ref())?;
     notify(sd_notify::NotifyState::Ready);
@@ -65,6 +73,20 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
     daemon.engine.shutdown().await;
     telemetry.shutdown();
     Ok(())
+}
+
+/// Half of the host's memory, bytes.
+fn half_of_memory() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo")
+        .map_err(|error| Failure::io("cannot read /proc/meminfo", error))?;
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next());
+    let kib: Option<u64> = total.and_then(|text| text.parse().ok());
+    kib.map(|kib| kib * 1024 / 2).ok_or_else(|| {
+        Failure::plain(
+            Code::Internal,
+            "/proc/meminfo does not say how much memory there is: give --pool-memory",
+        )
+    })
 }
 
 fn announce(printer: Printer, args: &ServeArgs, url: &str, key: Option<&NewKey>) -> Result<()> {

@@ -50,6 +50,7 @@ fn request(args: TemplateArgs) -> Result<CreateTemplate> {
         workdir: args.workdir,
         ttl_ms: args.ttl,
         idle_timeout_ms: args.idle_timeout,
+        pool: args.pool,
         egress: args.egress.policy()?,
         start: args.start_cmd.map(CommandText::Shell),
         ready: ready(args.ready_cmd, args.ready_port, args.ready_timeout),

@@ -16,9 +16,10 @@ mod telemetry;
 
 use std::sync::Arc;
 
+use atoll_core::pool::PoolSpec;
 use atoll_core::spec::{Caps, IsolationLevel};
 use atoll_core::{Code, Error};
-use atoll_engine::{Engine, KeyScope, NewKey};
+use atoll_engine::{Engine, KeyScope, NewKey, PoolConfig};
 use atoll_image::Images;
 use atoll_isolation::Isolation;
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
@@ -42,12 +43,21 @@ pub(crate) struct Limits {
     pub(crate) sandboxes_max: usize,
     pub(crate) ready: usize,
     /// Size of the storage pool, where one is needed.
-    pub(crate) pool: PoolSize,
+    pub(crate) storage: PoolSize,
+    pub(crate) pools: Vec<(String, PoolSpec)>,
+    /// Memory that pools may take, bytes; none without.
+    pub(crate) pool_memory: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sandboxes_max: 2000, ready: READY_COUNT, pool: PoolSize::Host }
+        Self {
+            sandboxes_max: 2000,
+            ready: READY_COUNT,
+            storage: PoolSize::Host,
+            pools: Vec::new(),
+            pool_memory: 0,
+        }
     }
 }
 
@@ -126,7 +136,7 @@ impl Daemon {
         })?;
         let images =
             Images::open(&dir.path().join("images")).map_err(|error| Failure::Plain(error.to_core()))?;
-        let driver = open_containers(&dir, limits.ready, open_storage(&dir, limits.pool)?)?;
+        let driver = open_containers(&dir, limits.ready, open_storage(&dir, limits.storage)?)?;
         let drivers: Vec<Arc<dyn Isolation>> = vec![Arc::new(driver)];
         debug_assert_eq!(drivers[0].level(), IsolationLevel::Container);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -135,6 +145,11 @@ impl Daemon {
             caps: Caps::default(),
             sandboxes_max: limits.sandboxes_max,
             creates_max: 2 * cores,
+            pools: PoolConfig {
+                memory_bytes: limits.pool_memory,
+                fillers: cores,
+                images: limits.pools.clone(),
+            },
         };
         let engine = Engine::start(config, store, vault, images, drivers).await.map_err(Failure::Plain)?;
         let installation = dir.installation().to_owned();

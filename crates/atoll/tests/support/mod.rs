@@ -73,6 +73,7 @@ fn sandbox(id: &str, state: SandboxState) -> Sandbox {
         isolation: IsolationLevel::Container,
         resources: Resources::default(),
         env: [].into(),
+        annotations: [].into(),
         labels: [("team".to_owned(), "blue".to_owned())].into(),
         user: "root".into(),
         workdir: None,

@@ -67,6 +67,8 @@ pub struct ExecDraft {
     pub idle_timeout_ms: Option<u64>,
     /// Kill the tree when the last attached client goes away.
     pub kill_on_disconnect: bool,
+    /// Kill the tree when no client has been attached for this long.
+    pub detach_timeout_ms: Option<u64>,
     /// Output kept on the host; the oldest goes first.
     pub keep_output_bytes: Option<u64>,
     /// A second request with the same key in the same sandbox returns the first exec.
@@ -87,6 +89,7 @@ impl ExecDraft {
             timeout_ms: None,
             idle_timeout_ms: None,
             kill_on_disconnect: false,
+            detach_timeout_ms: None,
             keep_output_bytes: None,
             idempotency_key: None,
         }
@@ -115,6 +118,9 @@ pub struct ExecSpec {
     pub idle_timeout_ms: Option<u64>,
     /// Kill the tree when the last attached client goes away.
     pub kill_on_disconnect: bool,
+    /// Kill the tree when no client has been attached for this long, milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detach_timeout_ms: Option<u64>,
     /// Output kept on the host, bytes.
     pub keep_output_bytes: u64,
 }
@@ -146,6 +152,9 @@ impl ExecSpec {
         if let Some(ms) = draft.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
         }
+        if let Some(ms) = draft.detach_timeout_ms {
+            check::duration("detach_timeout_ms", ms)?;
+        }
         if let Some(key) = &draft.idempotency_key {
             validate_idempotency_key(key)?;
         }
@@ -169,6 +178,7 @@ impl ExecSpec {
             timeout_ms: draft.timeout_ms,
             idle_timeout_ms: draft.idle_timeout_ms,
             kill_on_disconnect: draft.kill_on_disconnect,
+            detach_timeout_ms: draft.detach_timeout_ms,
             keep_output_bytes: keep,
         })
     }

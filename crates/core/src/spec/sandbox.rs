@@ -159,6 +159,8 @@ pub struct SandboxDraft {
     pub env: BTreeMap<String, String>,
     /// Labels, to find it again.
     pub labels: BTreeMap<String, String>,
+    /// Texts kept beside it for whoever made it; never interpreted.
+    pub annotations: BTreeMap<String, String>,
     /// Default user of execs.
     pub user: Option<String>,
     /// Default working directory of execs; made when it is absent.
@@ -260,10 +262,7 @@ impl SandboxDraft {
     /// [`Code::InvalidArgument`] or [`Code::PathInvalid`] naming the field.
     pub fn validate(&self) -> Result<()> {
         if let Some(name) = &self.name {
-            check::name("name", name)?;
-            if name.parse::<crate::id::SandboxId>().is_ok() {
-                return Err(Error::invalid("name", "looks like a sandbox id"));
-            }
+            sandbox_name(name)?;
         }
         if let Some(image) = &self.image {
             check::image_reference("image", image)?;
@@ -276,6 +275,7 @@ impl SandboxDraft {
         }
         check::env("env", &self.env)?;
         check::labels("labels", &self.labels)?;
+        check::annotations("annotations", &self.annotations)?;
         if let Some(user) = &self.user {
             check::user("user", user)?;
         }
@@ -386,6 +386,16 @@ impl ImageDefaults {
 /// What can change while a sandbox lives. Absent fields stay as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SandboxUpdate {
+    /// A new name. The host name inside stays.
+    pub name: Option<String>,
+    /// Sets (`Some`) or removes (`None`) variables in the environment of later execs.
+    pub env: BTreeMap<String, Option<String>>,
+    /// New default user of later execs.
+    pub user: Option<String>,
+    /// New default working directory of later execs; `Some(None)` is the user's home.
+    pub workdir: Option<Option<String>>,
+    /// Sets (`Some`) or removes (`None`) annotations.
+    pub annotations: BTreeMap<String, Option<String>>,
     /// Replaces all labels.
     pub labels: Option<BTreeMap<String, String>>,
     /// New end, this long from now; `Some(None)` removes it.
@@ -404,6 +414,15 @@ impl SandboxUpdate {
     /// # Errors
     /// [`Code::InvalidArgument`] naming the field.
     pub fn validate(&self, current: Resources, caps: &Caps) -> Result<Resources> {
+        if let Some(name) = &self.name {
+            sandbox_name(name)?;
+        }
+        if let Some(user) = &self.user {
+            check::user("user", user)?;
+        }
+        if let Some(Some(workdir)) = &self.workdir {
+            check::path("workdir", workdir)?;
+        }
         if let Some(labels) = &self.labels {
             check::labels("labels", labels)?;
         }
@@ -423,6 +442,50 @@ impl SandboxUpdate {
         }
         Ok(resources)
     }
+
+    /// The environment of later execs, given the present one.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] naming the variable.
+    pub fn env(&self, current: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
+        let next = changed(current, &self.env);
+        check::env("env", &next)?;
+        Ok(next)
+    }
+
+    /// The annotations, given the present ones.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] naming the key.
+    pub fn annotations(&self, current: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
+        let next = changed(current, &self.annotations);
+        check::annotations("annotations", &next)?;
+        Ok(next)
+    }
+}
+
+/// A name that cannot be taken for an id.
+fn sandbox_name(name: &str) -> Result<()> {
+    check::name("name", name)?;
+    if name.parse::<crate::id::SandboxId>().is_ok() {
+        return Err(Error::invalid("name", "looks like a sandbox id"));
+    }
+    Ok(())
+}
+
+/// `current` with `changes` made to it.
+fn changed(
+    current: &BTreeMap<String, String>,
+    changes: &BTreeMap<String, Option<String>>,
+) -> BTreeMap<String, String> {
+    let mut next = current.clone();
+    for (key, value) in changes {
+        match value {
+            Some(value) => drop(next.insert(key.clone(), value.clone())),
+            None => drop(next.remove(key)),
+        }
+    }
+    next
 }
 
 #[cfg(test)]

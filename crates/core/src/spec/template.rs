@@ -10,6 +10,7 @@ use crate::build::{self, CommandText, Ready};
 use crate::error::Result;
 use crate::id::SnapshotId;
 use crate::policy::EgressPolicy;
+use crate::pool::PoolSpec;
 
 /// The recipe. What it leaves open comes from the image or the defaults when a sandbox is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +37,9 @@ pub struct TemplateSpec {
     pub ttl_ms: Option<u64>,
     /// Idle timeout, milliseconds.
     pub idle_timeout_ms: Option<u64>,
+    /// How many of it wait warm; none when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<PoolSpec>,
     /// What its sandboxes may reach; the server's default when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
@@ -62,6 +66,7 @@ impl TemplateSpec {
             workdir: None,
             ttl_ms: None,
             idle_timeout_ms: None,
+            pool: None,
             egress: None,
             start: None,
             ready: None,
@@ -87,6 +92,9 @@ impl TemplateSpec {
         }
         if let Some(ms) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
+        }
+        if let Some(pool) = &self.pool {
+            pool.validate("pool")?;
         }
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;

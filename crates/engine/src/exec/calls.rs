@@ -100,6 +100,19 @@ impl Engine {
         }
     }
 
+    /// The exec of a sandbox that was made with this idempotency key, as it is now.
+    ///
+    /// # Errors
+    /// [`Code::SandboxNotFound`] or [`Code::ExecNotFound`].
+    pub async fn exec_by_key(&self, sandbox: &str, key: &str) -> Result<ExecView> {
+        let sandbox = self.inner.sandbox(sandbox)?;
+        let found = self.inner.store.exec_by_key(&sandbox.id, key).await.map_err(store_error)?;
+        let record = found.ok_or_else(|| {
+            Error::new(Code::ExecNotFound, "no exec was made with this idempotency key in this sandbox")
+        })?;
+        self.exec(sandbox.id.as_str(), record.id.as_str()).await
+    }
+
     /// Waits until an exec has ended, at most `wait`; gives it as it is then.
     ///
     /// # Errors
@@ -118,7 +131,8 @@ impl Engine {
         }
     }
 
-    /// Output from `offset` on. `attach` counts the reader as a client for `kill_on_disconnect`.
+    /// Output from `offset` on. `attach` counts the reader as a client for `kill_on_disconnect` and
+    /// `detach_timeout_ms`.
     ///
     /// # Errors
     /// As [`Self::exec`]; [`Code::OffsetOutOfRange`] when `offset` lies beyond the end.

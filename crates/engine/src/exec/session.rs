@@ -89,6 +89,9 @@ enum Next {
     Kill,
     TimedOut,
     IdleTimedOut,
+    /// Somebody attached or went away: when to give up waiting for clients changed.
+    Attachment,
+    Deserted,
     Dead,
     Stop,
 }
@@ -224,6 +227,8 @@ impl Session {
                     self.idle_at = None;
                     self.exec.ask_kill(ExitReason::IdleTimedOut);
                 }
+                Next::Attachment => {}
+                Next::Deserted => self.exec.ask_kill(ExitReason::Disconnected),
                 Next::Dead => return Ok(End::SandboxDied),
                 Next::Stop => return Ok(End::ServerStops),
             }
@@ -239,6 +244,8 @@ impl Session {
             () = at(self.timeout_at) => Next::TimedOut,
             event = stream.next() => Next::Event(event),
             () = at(self.idle_at) => Next::IdleTimedOut,
+            () = at(self.exec.detached_end().filter(|_| self.kill_again_at.is_none())) => Next::Deserted,
+            () = self.exec.attachment.notified() => Next::Attachment,
             () = self.sandbox.dead.cancelled() => Next::Dead,
         }
     }

@@ -1,13 +1,14 @@
 //! What everybody may see of a running exec.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use atoll_core::exec::{ExecState, Exit, ExitReason};
 use atoll_core::id::ExecId;
 use atoll_core::{Code, Error, Result};
 use atoll_store::ExecRecord;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::log::Extent;
@@ -60,7 +61,17 @@ pub(crate) struct ExecShared {
     /// Why Atoll ends it, once it does. The first reason stands.
     ended_by: Mutex<Option<ExitReason>>,
     pub(super) kill: Notify,
-    attached: AtomicUsize,
+    attached: Mutex<Attached>,
+    /// Fires when a client attached or went away.
+    pub(super) attachment: Notify,
+}
+
+/// Who is attached.
+#[derive(Debug)]
+struct Attached {
+    count: usize,
+    /// Since when nobody is.
+    none_since: Option<Instant>,
 }
 
 impl ExecShared {
@@ -79,7 +90,8 @@ impl ExecShared {
             started: watch::Sender::new(started),
             ended_by: Mutex::default(),
             kill: Notify::new(),
-            attached: AtomicUsize::new(0),
+            attached: Mutex::new(Attached { count: 0, none_since: Some(Instant::now()) }),
+            attachment: Notify::new(),
         })
     }
 
@@ -115,6 +127,16 @@ impl ExecShared {
         self.kill.notify_one();
     }
 
+    fn attached(&self) -> std::sync::MutexGuard<'_, Attached> {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When it has been without a client for too long, unless somebody is attached.
+    pub(super) fn detached_end(&self) -> Option<Instant> {
+        let timeout = Duration::from_millis(self.record.spec.detach_timeout_ms?);
+        self.attached().none_since.map(|since| since + timeout)
+    }
+
     pub(super) fn ended_by(&self) -> Option<ExitReason> {
         *self.ended_by.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,14 +152,26 @@ pub(super) struct Attachment {
 
 impl Attachment {
     pub(super) fn new(exec: Arc<ExecShared>, draining: CancellationToken) -> Self {
-        exec.attached.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut attached = exec.attached();
+            attached.count += 1;
+            attached.none_since = None;
+        }
+        exec.attachment.notify_one();
         Self { exec, draining }
     }
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        let last = self.exec.attached.fetch_sub(1, Ordering::Relaxed) == 1;
+        let last = {
+            let mut attached = self.exec.attached();
+            attached.count -= 1;
+            let last = attached.count == 0;
+            attached.none_since = last.then(Instant::now);
+            last
+        };
+        self.exec.attachment.notify_one();
         if last && self.exec.record.spec.kill_on_disconnect && !self.draining.is_cancelled() {
             self.exec.ask_kill(ExitReason::Disconnected);
         }

@@ -16,6 +16,7 @@ use crate::clock::now_ms;
 use crate::engine::Inner;
 use crate::errors::{guest_error, isolation_error, store_error};
 use crate::exec;
+use crate::pool::Member;
 
 use super::link;
 use super::shared::{Message, SandboxShared};
@@ -34,6 +35,8 @@ const DELETE_AGAIN: Duration = Duration::from_secs(10);
 pub(crate) enum Origin {
     /// Make it.
     Create(Plan),
+    /// Take it over from a warm pool; make it if that fails.
+    Claim(Box<Member>, Plan),
     /// An earlier process made it and the driver has taken it up.
     Adopt,
     /// It failed before; only its record is left.
@@ -63,15 +66,18 @@ impl Actor {
     async fn run(mut self, origin: Origin) {
         match origin {
             Origin::Create(plan) => {
-                if let Err(error) = self.create(&plan).await {
-                    tracing::info!(sandbox = %self.record.id, %error, "a sandbox could not be made");
-                    let undone = self.undo_create().await;
-                    self.shared.set_made(Err(error));
-                    if undone {
-                        return;
-                    }
-                } else {
-                    self.shared.set_made(Ok(()));
+                let made = self.create(&plan).await;
+                if self.undone(made).await {
+                    return;
+                }
+            }
+            Origin::Claim(member, plan) => {
+                let made = match self.claim(*member, &plan).await {
+                    Ok(()) => Ok(()),
+                    Err(error) => self.create_instead(&plan, error).await,
+                };
+                if self.undone(made).await {
+                    return;
                 }
             }
             Origin::Adopt => {
@@ -97,10 +103,60 @@ impl Actor {
 
     // === creation ===
 
+    /// Publishes how the creation ended; undoes what failed. Says whether nothing is left of it.
+    async fn undone(&mut self, made: Result<()>) -> bool {
+        let Err(error) = made else {
+            self.shared.set_made(Ok(()));
+            return false;
+        };
+        tracing::info!(sandbox = %self.record.id, %error, "a sandbox could not be made");
+        let undone = self.undo_create().await;
+        self.shared.set_made(Err(error));
+        undone
+    }
+
+    /// Gives a member of a pool its identity. No process, mount or namespace is made, and one small commit
+    /// is waited for.
+    async fn claim(&mut self, member: Member, plan: &Plan) -> Result<()> {
+        fail::fail_point!("engine.claim.taken");
+        let spec = &self.record.spec;
+        let driver = Arc::clone(self.shared.driver());
+        let named = plan.hostname != member.id.as_str();
+        let identify = async {
+            if named {
+                driver.rename(&member.id, &plan.hostname).await.map_err(|error| isolation_error(&error))?;
+            }
+            if spec.resources != member.recipe.plan.resources {
+                driver.update(&member.id, &spec.resources).await.map_err(|error| isolation_error(&error))?;
+            }
+            Ok(())
+        };
+        let configure = async {
+            if named || spec.workdir.is_some() { self.configure(&member.client, plan).await } else { Ok(()) }
+        };
+        tokio::try_join!(identify, configure)?;
+        fail::fail_point!("engine.claim.identified");
+        let record = SandboxRecord { state: SandboxState::Running, ..self.record.clone() };
+        self.inner.store.insert_sandbox(&record).await.map_err(store_error)?;
+        fail::fail_point!("engine.claim.committed");
+        self.record = record;
+        self.shared.publish(self.record.clone());
+        self.start_link(member.client);
+        Ok(())
+    }
+
+    /// The member could not be used: makes a sandbox in its place, under the same id.
+    async fn create_instead(&mut self, plan: &Plan, why: Error) -> Result<()> {
+        tracing::warn!(sandbox = %self.record.id, error = %why, "a member of a pool could not be used");
+        remove(&self.inner, self.shared.driver().as_ref(), &self.record.id).await?;
+        self.create(plan).await
+    }
+
     /// The creation saga. Its only undo is [`Self::undo_create`], whatever step failed.
     async fn create(&mut self, plan: &Plan) -> Result<()> {
         fail::fail_point!("engine.create.before");
         let inner = Arc::clone(&self.inner);
+        let _foreground = inner.pools.foreground();
         let _turn = inner
             .creates
             .acquire()
@@ -111,7 +167,7 @@ impl Actor {
         self.shared.driver().create(plan).await.map_err(|error| isolation_error(&error))?;
         fail::fail_point!("engine.create.isolated");
         let client = tokio::select! {
-            client = link::connect(&self.shared) => client?,
+            client = link::connect(self.shared.driver().as_ref(), &self.record.id) => client?,
             () = inner.shutdown.cancelled() => {
                 return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
             }
@@ -168,7 +224,7 @@ impl Actor {
             // Nothing is lost: the next process takes it up.
             () = self.inner.shutdown.cancelled() => return,
             taken_up = async {
-                let client = link::connect(&self.shared).await?;
+                let client = link::connect(self.shared.driver().as_ref(), &self.record.id).await?;
                 self.start_link(client);
                 exec::take_up(&self.inner, &self.shared).await
             } => taken_up,
@@ -254,6 +310,14 @@ impl Actor {
         admit(self.record.state, Wish::Update, self.record.reason.as_deref())?;
         let resources = update.validate(self.record.spec.resources, &self.inner.config.caps)?;
         let mut next = SandboxRecord { last_active_ms: now_ms(), ..self.record.clone() };
+        next.spec.env = update.env(&next.spec.env)?;
+        next.annotations = update.annotations(&next.annotations)?;
+        if let Some(user) = &update.user {
+            next.spec.user.clone_from(user);
+        }
+        if let Some(workdir) = &update.workdir {
+            next.spec.workdir.clone_from(workdir);
+        }
         if let Some(labels) = &update.labels {
             next.labels.clone_from(labels);
         }
@@ -277,9 +341,25 @@ impl Actor {
                 .map_err(|error| isolation_error(&error))?;
             next.spec.resources = resources;
         }
-        next.generation = self.inner.store.update_sandbox(&next).await.map_err(store_error)?;
-        self.record = next;
+        let renamed = update.name.as_ref().filter(|name| self.record.name.as_ref() != Some(name));
+        if let Some(name) = renamed {
+            self.inner.enter_name(&next.id, name)?;
+            next.name = Some(name.clone());
+        }
+        match self.inner.store.update_sandbox(&next).await {
+            Ok(generation) => next.generation = generation,
+            Err(error) => {
+                if let Some(name) = renamed {
+                    self.inner.leave_name(&next.id, name);
+                }
+                return Err(store_error(error));
+            }
+        }
+        let before = std::mem::replace(&mut self.record, next);
         self.shared.publish(self.record.clone());
+        if let Some(old) = before.name.filter(|_| renamed.is_some()) {
+            self.inner.leave_name(&self.record.id, &old);
+        }
         self.shared.touch();
         Ok(self.shared.record())
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_core::id::SandboxId;
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::{GuestClient, GuestError};
 use atoll_isolation::{Isolation, IsolationError};
@@ -22,12 +23,11 @@ const RETRY_LAST: Duration = Duration::from_millis(500);
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 
 /// Connects to the guest, retrying while it starts.
-pub(super) async fn connect(sandbox: &SandboxShared) -> Result<GuestClient> {
-    let driver = Arc::clone(sandbox.driver());
+pub(crate) async fn connect(driver: &dyn Isolation, id: &SandboxId) -> Result<GuestClient> {
     let deadline = Instant::now() + CONNECT_DEADLINE;
     let mut pause = RETRY_FIRST;
     loop {
-        let answer = tokio::time::timeout_at(deadline, attempt(driver.as_ref(), &sandbox.id)).await;
+        let answer = tokio::time::timeout_at(deadline, attempt(driver, id)).await;
         let error = match answer.unwrap_or(Err(AttemptError::Guest(GuestError::Timeout))) {
             Ok(client) => return Ok(client),
             Err(error) => error,
@@ -51,10 +51,7 @@ enum AttemptError {
     Guest(GuestError),
 }
 
-async fn attempt(
-    driver: &dyn Isolation,
-    id: &atoll_core::id::SandboxId,
-) -> Result<GuestClient, AttemptError> {
+async fn attempt(driver: &dyn Isolation, id: &SandboxId) -> Result<GuestClient, AttemptError> {
     let stream = driver.connect(id).await.map_err(AttemptError::Isolation)?;
     let (client, _welcome) = GuestClient::connect(stream, id.as_str()).await.map_err(AttemptError::Guest)?;
     Ok(client)
@@ -79,7 +76,7 @@ pub(super) async fn keep(sandbox: Arc<SandboxShared>, mut client: GuestClient, s
         let again = tokio::select! {
             again = async {
                 tokio::time::sleep(pause).await;
-                connect(&sandbox).await
+                connect(sandbox.driver().as_ref(), &sandbox.id).await
             } => again,
             () = sandbox.dead.cancelled() => break,
             () = shutdown.cancelled() => break,

@@ -19,5 +19,6 @@ mod teardown;
 pub(crate) use actor::{Origin, spawn};
 pub(crate) use lease::wait_for_guest;
 pub use lease::{GuestLease, SandboxMetrics};
+pub(crate) use link::connect;
 pub(crate) use shared::{Message, SandboxShared};
 pub(crate) use teardown::destroy;

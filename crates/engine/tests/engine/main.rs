@@ -13,6 +13,8 @@ mod lifetime;
 #[cfg(test)]
 mod output;
 #[cfg(test)]
+mod pools;
+#[cfg(test)]
 mod recovery;
 #[cfg(test)]
 mod shutdown;

@@ -14,7 +14,7 @@ use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{
     Base, Caps, Command, ExecDraft, ExecSpec, ImageDefaults, Resources, SandboxDraft, SandboxSpec,
 };
-use atoll_engine::{Caller, Config, Engine, ExecView, OutputEvent, Piece};
+use atoll_engine::{Caller, Config, Engine, ExecView, OutputEvent, Piece, PoolConfig};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
 use atoll_isolation::{DiskSource, Isolation as _, Plan, RootFs};
@@ -31,6 +31,7 @@ pub(crate) struct World {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) images: Images,
     pub(crate) sandboxes_max: usize,
+    pub(crate) pools: PoolConfig,
     runtime: Runtime,
 }
 
@@ -43,6 +44,7 @@ impl World {
             images: Images::open(&dir.path().join("images")).unwrap(),
             dir,
             sandboxes_max: 100,
+            pools: PoolConfig::default(),
             runtime,
         }
     }
@@ -75,6 +77,7 @@ impl World {
             caps: Caps::default(),
             sandboxes_max: self.sandboxes_max,
             creates_max: 4,
+            pools: self.pools.clone(),
         };
         let (engine, store) = runtime.block_on(async {
             let store = Store::open(&StoreUrl::SqliteFile(self.database())).await.unwrap();
@@ -314,6 +317,7 @@ pub(crate) fn row(n: u64, state: SandboxState) -> SandboxRecord {
         reason: None,
         spec: spec.unwrap(),
         labels: std::collections::BTreeMap::new(),
+        annotations: std::collections::BTreeMap::new(),
         image_digest: None,
         owner: None,
         created_ms: n,

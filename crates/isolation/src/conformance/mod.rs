@@ -50,6 +50,7 @@ macro_rules! conformance_tests {
             lifecycle::refuses_an_id_twice,
             lifecycle::reports_death,
             lifecycle::only_the_dead_one_dies,
+            lifecycle::another_name_while_it_lives,
             limits::memory_kills_only_inside,
             limits::processes_are_counted,
             limits::the_disk_is_full_only_inside,

@@ -73,6 +73,7 @@ struct State {
     failing_creates: u32,
     half_made: bool,
     failing_destroys: u32,
+    failing_renames: u32,
     connect: Connect,
     create_delay: Duration,
     /// How often each call was made, by name.
@@ -124,6 +125,11 @@ impl FakeHost {
         self.lock().failing_snapshots = times;
     }
 
+    /// The next `times` changes of a host name fail.
+    pub fn fail_rename(&self, times: u32) {
+        self.lock().failing_renames = times;
+    }
+
     /// Every create takes this long, on tokio's clock.
     pub fn delay_create(&self, delay: Duration) {
         self.lock().create_delay = delay;
@@ -163,7 +169,7 @@ impl FakeHost {
         }
     }
 
-    /// The plan an instance was made by, with the resources it has now.
+    /// The plan an instance was made by, with the resources and the host name it has now.
     #[must_use]
     pub fn plan(&self, id: &SandboxId) -> Option<Plan> {
         self.lock().instances.get(id).map(|instance| instance.plan.clone())
@@ -308,6 +314,17 @@ impl Isolation for FakeIsolation {
         let mut state = self.host.count("update");
         let live = state.instances.get_mut(id).filter(|instance| instance.alive());
         live.ok_or(IsolationError::Gone)?.plan.resources = *resources;
+        Ok(())
+    }
+
+    async fn rename(&self, id: &SandboxId, hostname: &str) -> Result<(), IsolationError> {
+        let mut state = self.host.count("rename");
+        if state.failing_renames > 0 {
+            state.failing_renames -= 1;
+            return Err(injected("set the host name"));
+        }
+        let live = state.instances.get_mut(id).filter(|instance| instance.alive());
+        hostname.clone_into(&mut live.ok_or(IsolationError::Gone)?.plan.hostname);
         Ok(())
     }
 

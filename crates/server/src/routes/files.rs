@@ -13,12 +13,12 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::transfer::{self, Source};
 use crate::auth::{Caller, Exec, Read};
 use crate::convert;
 use crate::error::{ApiError, ApiResult};
 use crate::extract::{Json, Path, Query, octal};
 use crate::shared::App;
+use crate::transfer::{self, Source};
 
 /// Most entries of one listing.
 const LIST_MAX_COUNT: u32 = 100_000;

@@ -6,10 +6,12 @@ mod builds;
 mod events;
 mod execs;
 mod files;
+mod find;
 mod images;
 mod keys;
 mod load;
 mod output;
+mod pools;
 mod pull;
 mod registries;
 mod sandboxes;
@@ -17,7 +19,6 @@ mod snapshots;
 mod stdin;
 mod system;
 mod templates;
-mod transfer;
 mod upload;
 mod watch;
 
@@ -30,6 +31,7 @@ use axum::Router;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::dialect::Mounts;
 use crate::middleware;
 use crate::shared::App;
 
@@ -52,6 +54,7 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(files::read_file, upload::write_file, files::remove_file))
         .routes(routes!(files::stat_file))
         .routes(routes!(files::list_files))
+        .routes(routes!(find::find_files))
         .routes(routes!(files::make_directory))
         .routes(routes!(files::move_file))
         .routes(routes!(files::change_mode))
@@ -71,6 +74,7 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(builds::stream_build_log))
         .routes(routes!(builds::list_build_cache))
         .routes(routes!(builds::prune_build_cache))
+        .routes(routes!(pools::list_pools, pools::put_pool, pools::delete_pool))
         .routes(routes!(images::list_images))
         .routes(routes!(pull::pull_image))
         .routes(routes!(load::load_images))
@@ -91,10 +95,10 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
 }
 
 /// The router, with everything around the handlers.
-pub(crate) fn router(app: &App) -> Router {
+pub(crate) fn router(app: &App, mounts: Mounts) -> Router {
     let (router, _document) = documented().split_for_parts();
     router
-        .fallback(middleware::route_not_found)
+        .fallback(move |request| mounts.handle(request))
         .method_not_allowed_fallback(middleware::method_not_allowed)
         .layer(axum::middleware::from_fn_with_state(Arc::clone(app), middleware::around))
         .with_state(Arc::clone(app))

@@ -87,7 +87,7 @@ pub(crate) async fn get_prometheus(
         // Every key may read.
         auth::verify(&headers, &app)?;
     }
-    let text = app.metrics.text(&app.engine.stats());
+    let text = app.metrics.text(&app.engine.stats(), &app.engine.pools());
     Ok(([(CONTENT_TYPE, OPENMETRICS)], text))
 }
 

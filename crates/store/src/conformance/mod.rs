@@ -60,6 +60,7 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         others::racing_templates_get_distinct_versions,
         others::keys,
         others::registries,
+        others::pools,
     );
 }
 
@@ -79,6 +80,7 @@ pub fn sandbox(ms: u64, n: u64) -> SandboxRecord {
         reason: None,
         spec: spec.unwrap(),
         labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
         image_digest: None,
         owner: None,
         created_ms: ms,

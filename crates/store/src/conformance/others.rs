@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use atoll_core::id::{KeyId, TemplateId};
+use atoll_core::pool::PoolSpec;
 use atoll_core::spec::TemplateSpec;
 use futures::future::join_all;
 
-use crate::{KeyRecord, RegistryRecord, Store, StoreError, TemplateRecord};
+use crate::{KeyRecord, PoolRecord, RegistryRecord, Store, StoreError, TemplateRecord};
 
 fn template(n: u64, name: &str) -> TemplateRecord {
     TemplateRecord {
@@ -77,6 +78,7 @@ pub(super) async fn keys(store: &Store) {
 pub(super) async fn registries(store: &Store) {
     let registry = |host: &str, ms: u64| RegistryRecord {
         host: host.to_owned(),
+        name: None,
         username: format!("user {ms}"),
         sealed: vec![0, 255, u8::try_from(ms).unwrap()],
         updated_ms: ms,
@@ -89,4 +91,19 @@ pub(super) async fn registries(store: &Store) {
     assert_eq!(store.list_registries().await.unwrap(), [registry("a", 2), registry("b:5000", 3)]);
     assert!(store.delete_registry("a").await.unwrap());
     assert!(!store.delete_registry("a").await.unwrap());
+}
+
+pub(super) async fn pools(store: &Store) {
+    let pool = |name: &str, count: u32| PoolRecord {
+        name: name.to_owned(),
+        spec: PoolSpec::fixed(count),
+        updated_ms: count.into(),
+    };
+    store.put_pool(&pool("template:web", 1)).await.unwrap();
+    store.put_pool(&pool("image:host", 2)).await.unwrap();
+    store.put_pool(&pool("template:web", 3)).await.unwrap();
+    assert_eq!(store.list_pools().await.unwrap(), [pool("image:host", 2), pool("template:web", 3)]);
+    assert!(store.delete_pool("image:host").await.unwrap());
+    assert!(!store.delete_pool("image:host").await.unwrap());
+    assert_eq!(store.list_pools().await.unwrap(), [pool("template:web", 3)]);
 }
