@@ -17,7 +17,8 @@ mod template;
 
 pub use atoll_core::key::Scope;
 pub use build::{
-    Build, BuildCacheEntry, BuildCacheList, BuildCachePruned, BuildList, BuildLogPage, CreateBuild, PruneBuildCache,
+    Build, BuildCacheEntry, BuildCacheList, BuildCachePruned, BuildList, BuildLogPage, CreateBuild,
+    PruneBuildCache,
 };
 pub use exec::{
     AttachClientMessage, AttachServerMessage, CreateExec, Encoding, Exec, ExecList, ExecWithOutput,

@@ -40,7 +40,8 @@ pub(crate) struct View {
 
 impl View {
     pub(crate) fn new(printer: Printer) -> Self {
-        let target = if printer.draws() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let target =
+            if printer.draws() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         Self {
             printer,
             bars: MultiProgress::with_draw_target(target),
@@ -101,7 +102,8 @@ impl View {
             self.printer.note(&format!("#{step} {text}"));
             return;
         }
-        let style = ProgressStyle::with_template("=> {msg}  {elapsed}").unwrap_or_else(|_| ProgressStyle::default_bar());
+        let style = ProgressStyle::with_template("=> {msg}  {elapsed}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar());
         let head = self.bars.add(ProgressBar::new_spinner().with_style(style).with_message(clean(text)));
         head.enable_steady_tick(TICK);
         let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());

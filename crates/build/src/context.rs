@@ -119,8 +119,9 @@ mod tests {
             ("c2", link("c1")),
             ("a.b", Entry::Directory { mode: 0o755 }),
         ];
-        let index =
-            ContextIndex { entries: entries.into_iter().map(|(path, entry)| (path.to_owned(), entry)).collect() };
+        let index = ContextIndex {
+            entries: entries.into_iter().map(|(path, entry)| (path.to_owned(), entry)).collect(),
+        };
         let found = |path: &str| index.resolve(path).unwrap();
         assert_eq!(found("l/f").as_deref(), Some("a/f"));
         assert_eq!(found("a/up").as_deref(), Some("a/f"));

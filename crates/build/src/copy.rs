@@ -56,7 +56,10 @@ pub fn absolute(workdir: &str, path: &str) -> String {
 /// Whether a destination says that it is a directory.
 #[must_use]
 pub fn names_directory(destination: &str) -> bool {
-    destination.ends_with('/') || destination == "." || destination.ends_with("/.") || destination.ends_with("..")
+    destination.ends_with('/')
+        || destination == "."
+        || destination.ends_with("/.")
+        || destination.ends_with("..")
 }
 
 /// One thing that is written below the destination.
@@ -159,8 +162,11 @@ pub fn select(
                 Some(Entry::Directory { .. }) | None => {
                     trees += 1;
                     for (below, entry) in context.below(&found.real) {
-                        let real =
-                            if found.real.is_empty() { below.to_owned() } else { format!("{}/{below}", found.real) };
+                        let real = if found.real.is_empty() {
+                            below.to_owned()
+                        } else {
+                            format!("{}/{below}", found.real)
+                        };
                         if !ignore.ignores(&real) {
                             members.insert(below.to_owned(), MemberSource::Context(real, entry.clone()));
                         }
@@ -192,10 +198,7 @@ struct Found {
 fn found(place: Place, path: &str, context: &ContextIndex, ignore: &Ignore) -> Result<Vec<Found>> {
     let Some(wanted) = clean(path) else {
         return Err(place
-            .error(
-                Code::BuildContextInvalid,
-                format_args!("'{}' lies outside of the context", shorten(path)),
-            )
+            .error(Code::BuildContextInvalid, format_args!("'{}' lies outside of the context", shorten(path)))
             .hint("paths are relative to the context; build from a directory that holds everything"));
     };
     let placed = |error: Error| Error { message: format!("{place}: {}", error.message), ..error };
@@ -219,10 +222,8 @@ fn found(place: Place, path: &str, context: &ContextIndex, ignore: &Ignore) -> R
     if !all.is_empty() {
         return Ok(all);
     }
-    let error = place.error(
-        Code::BuildFileNotFound,
-        format_args!("'{}' is not in the context", shorten(path)),
-    );
+    let error =
+        place.error(Code::BuildFileNotFound, format_args!("'{}' is not in the context", shorten(path)));
     Err(if context.entries.contains_key(&wanted) {
         error.hint("it is left out by the .dockerignore")
     } else {
@@ -291,9 +292,13 @@ mod tests {
 
     #[test]
     fn absolute_paths() {
-        for (workdir, path, want) in
-            [("/w", "x", "/w/x"), ("/w", ".", "/w"), ("/w", "../x", "/x"), ("/", "../..", "/"), ("/w", "/a//b/", "/a/b")]
-        {
+        for (workdir, path, want) in [
+            ("/w", "x", "/w/x"),
+            ("/w", ".", "/w"),
+            ("/w", "../x", "/x"),
+            ("/", "../..", "/"),
+            ("/w", "/a//b/", "/a/b"),
+        ] {
             assert_eq!(absolute(workdir, path), want);
         }
         assert!(names_directory("./") && names_directory(".") && !names_directory("a.b"));

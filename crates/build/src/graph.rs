@@ -95,7 +95,10 @@ pub fn source(recipe: &Recipe, stage: usize, place: Place, from: &str) -> Result
 
 fn circular(place: Place, name: &str) -> Error {
     place
-        .invalid(format_args!("'{}' is this stage or a later one: stages cannot need each other in a circle", shorten(name)))
+        .invalid(format_args!(
+            "'{}' is this stage or a later one: stages cannot need each other in a circle",
+            shorten(name)
+        ))
         .hint("take from stages that come before")
 }
 

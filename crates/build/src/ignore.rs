@@ -67,8 +67,10 @@ mod tests {
 
     #[test]
     fn the_last_match_decides() {
-        let ignore = Ignore::parse("# comment\n*.log\n!keep.log\n/build\n**/node_modules\nsrc/*.tmp\n./x/../y\n\n");
-        for path in ["a.log", "build", "build/a/b", "node_modules/x", "a/b/node_modules/c", "src/a.tmp", "y"] {
+        let ignore =
+            Ignore::parse("# comment\n*.log\n!keep.log\n/build\n**/node_modules\nsrc/*.tmp\n./x/../y\n\n");
+        for path in ["a.log", "build", "build/a/b", "node_modules/x", "a/b/node_modules/c", "src/a.tmp", "y"]
+        {
             assert!(ignore.ignores(path), "{path}");
         }
         for path in ["keep.log", "a/b.log", "src/build", "src/a/b.tmp", "x", "# comment"] {

@@ -156,7 +156,8 @@ fn take_heredocs(line: &mut Line, physical: &[&str], at: &mut usize) -> Result<(
 }
 
 fn unclosed(place: Place, name: &str) -> Error {
-    place.invalid(format_args!("the here-document '{}' has no end", atoll_core::error::shorten(name)))
+    place
+        .invalid(format_args!("the here-document '{}' has no end", atoll_core::error::shorten(name)))
         .hint("write its word alone on a line")
 }
 

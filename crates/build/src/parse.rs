@@ -44,7 +44,9 @@ pub fn parse(text: &str) -> Result<Recipe> {
     }
     if recipe.stages.is_empty() {
         let place = Place::Line { line: 1, column: 1 };
-        return Err(place.invalid("there is no FROM").hint("begin with FROM and an image, such as FROM host"));
+        return Err(place
+            .invalid("there is no FROM")
+            .hint("begin with FROM and an image, such as FROM host"));
     }
     Ok(recipe)
 }
@@ -159,7 +161,9 @@ impl<'a> Reader<'a> {
             ));
         }
         if recipe.stages.len() == BUILD_STAGES_MAX_COUNT {
-            return Err(place.error(Code::TooLarge, format_args!("more than {BUILD_STAGES_MAX_COUNT} stages")));
+            return Err(
+                place.error(Code::TooLarge, format_args!("more than {BUILD_STAGES_MAX_COUNT} stages"))
+            );
         }
         recipe.stages.push(Stage { place, name, base: base.text.to_owned(), instructions: Vec::new() });
         Ok(())

@@ -23,11 +23,15 @@ fn every_instruction() {
     assert_eq!(read[2], Action::Run(Command::Shell(text("[ -f x ]"))));
     assert_eq!(read[3], Action::Env(vec![(text("A"), text("1")), (text("B"), text("\"2 3\""))]));
     assert_eq!(read[4], Action::Env(vec![(text("OLD"), text("one two"))]));
-    assert!(matches!(&read[5], Action::Arg(args) if args.len() == 2 && args[1].default.as_deref() == Some("1")));
+    assert!(
+        matches!(&read[5], Action::Arg(args) if args.len() == 2 && args[1].default.as_deref() == Some("1"))
+    );
     assert_eq!(read[11], Action::Label(vec![(text("a.b"), text("\"c d\""))]));
     assert!(matches!(&read[13], Action::Copy(copy) if copy.sources.len() == 2
         && copy.from.as_deref() == Some("build") && copy.chmod == Some(0o755) && !copy.add));
-    assert!(matches!(&read[14], Action::Copy(copy) if copy.sources == [Source::Path(text("a b"))] && copy.add));
+    assert!(
+        matches!(&read[14], Action::Copy(copy) if copy.sources == [Source::Path(text("a b"))] && copy.add)
+    );
     let recipe = parse("FROM a AS One\nFROM one\n").unwrap();
     assert_eq!(recipe.stages[0].name.as_deref(), Some("one"));
 }
@@ -41,7 +45,9 @@ fn heredocs() {
     assert_eq!(read[0], Action::Run(Command::Shell(text("echo one\necho two\n"))));
     assert_eq!(read[1], Action::Run(Command::Shell(text("python3 <<'P' >x\nprint(1)\nP\n"))));
     let inline = |name: &str, content: &str| Source::Inline { name: text(name), content: text(content) };
-    assert!(matches!(&read[2], Action::Copy(copy) if copy.sources == [inline("A", "$x\n"), inline("B", "b\n")]));
+    assert!(
+        matches!(&read[2], Action::Copy(copy) if copy.sources == [inline("A", "$x\n"), inline("B", "b\n")])
+    );
 }
 
 #[test]

@@ -18,8 +18,16 @@ use crate::words;
 /// Arguments that every build has without declaring them. They reach commands, but not the cache keys: they
 /// say how to get something, not what.
 const PROXIES: [&str; 10] = [
-    "HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "FTP_PROXY", "ftp_proxy", "NO_PROXY", "no_proxy",
-    "ALL_PROXY", "all_proxy",
+    "HTTP_PROXY",
+    "http_proxy",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "FTP_PROXY",
+    "ftp_proxy",
+    "NO_PROXY",
+    "no_proxy",
+    "ALL_PROXY",
+    "all_proxy",
 ];
 
 /// What a stage has become so far.
@@ -176,7 +184,9 @@ impl Planner<'_> {
     fn globals(&self) -> Result<BTreeMap<String, String>> {
         let mut values = BTreeMap::new();
         for arg in &self.recipe.args {
-            if let Some(value) = self.argument(arg, &|name| values.get(name).cloned().or_else(|| self.platform(name)))? {
+            if let Some(value) =
+                self.argument(arg, &|name| values.get(name).cloned().or_else(|| self.platform(name)))?
+            {
                 values.insert(arg.name.clone(), value);
             }
         }
@@ -344,7 +354,10 @@ impl Stage<'_> {
     }
 
     fn pairs(&self, place: Place, pairs: &[(String, String)]) -> Result<Vec<(String, String)>> {
-        pairs.iter().map(|(name, value)| Ok((self.expand(place, name)?, self.expand(place, value)?))).collect()
+        pairs
+            .iter()
+            .map(|(name, value)| Ok((self.expand(place, name)?, self.expand(place, value)?)))
+            .collect()
     }
 
     fn run(&mut self, instruction: &Instruction, command: &Command) -> Result<()> {
@@ -361,7 +374,8 @@ impl Stage<'_> {
             given.map(|(name, value)| (name.clone(), value.clone())).collect();
         env.extend(self.args.clone());
         env.extend(self.state.env.clone());
-        spec::command("RUN", &spec::Command::Argv(argv.clone())).map_err(|error| placed(instruction.place, &error))?;
+        spec::command("RUN", &spec::Command::Argv(argv.clone()))
+            .map_err(|error| placed(instruction.place, &error))?;
         let user = self.state.user.clone().unwrap_or_else(|| "root".to_owned());
         let work = Work::Run { argv, env, user, cwd: self.state.cwd().to_owned() };
         self.state.key = key;
@@ -391,12 +405,7 @@ impl Stage<'_> {
             .collect::<Result<_>>()?;
         let path = copy::absolute(self.state.cwd(), &destination);
         spec::path("destination", &path).map_err(|error| placed(place, &error))?;
-        let to = Target {
-            path,
-            directory: copy::names_directory(&destination),
-            chown,
-            chmod: copy.chmod,
-        };
+        let to = Target { path, directory: copy::names_directory(&destination), chown, chmod: copy.chmod };
         let mode = to.chmod.map(|mode| format!("{mode:o}")).unwrap_or_default();
         let owner = to.chown.clone().unwrap_or_default();
         let directory = [u8::from(to.directory)];
@@ -413,7 +422,8 @@ impl Stage<'_> {
                 let from = graph::source(self.planner.recipe, self.index, place, from)?;
                 let sources = paths(place, &sources, &to)?;
                 let origin = origin_key(&from)?.to_hex();
-                let fields = how.into_iter().chain([origin.as_bytes()]).chain(sources.iter().map(String::as_bytes));
+                let fields =
+                    how.into_iter().chain([origin.as_bytes()]).chain(sources.iter().map(String::as_bytes));
                 self.state.key = self.state.key.then("copy-from", fields);
                 Work::CopyFrom { from, sources, to }
             }

@@ -13,11 +13,17 @@ impl Case<'_> {
         let recipe = crate::parse(self.file)?;
         let given: BTreeMap<String, String> =
             self.args.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let file = Entry::File { mode: 0o644, size: 1, digest: *blake3::hash(self.content.as_bytes()).as_bytes() };
+        let file =
+            Entry::File { mode: 0o644, size: 1, digest: *blake3::hash(self.content.as_bytes()).as_bytes() };
         let context = ContextIndex { entries: BTreeMap::from([("file".to_owned(), file)]) };
         let ignore = Ignore::default();
-        let planner =
-            Planner { recipe: &recipe, given: &given, context: &context, ignore: &ignore, architecture: "amd64" };
+        let planner = Planner {
+            recipe: &recipe,
+            given: &given,
+            context: &context,
+            ignore: &ignore,
+            architecture: "amd64",
+        };
         let graph = Graph::new(&recipe, &planner.bases()?, None)?;
         let mut plans: BTreeMap<usize, StagePlan> = BTreeMap::new();
         for index in graph.needed {
@@ -79,11 +85,16 @@ fn a_key_follows_everything_that_matters_and_nothing_else() {
     // An argument changes every command after its declaration.
     let argument = keys(&Case { file, args: &[("V", "2")], content: "1" });
     assert_ne!(base[0], argument[0]);
-    let env = keys(&Case { file: "FROM a\nARG V=1\nRUN one\nENV E=1\nCOPY file /x\nRUN two\n", args: &[], content: "1" });
+    let env = keys(&Case {
+        file: "FROM a\nARG V=1\nRUN one\nENV E=1\nCOPY file /x\nRUN two\n",
+        args: &[],
+        content: "1",
+    });
     assert_eq!(base[0], env[0]);
     assert_ne!(base[1], env[1]);
     // LABEL, EXPOSE, CMD and ENTRYPOINT do not touch the file system.
-    let quiet = "FROM a\nARG V=1\nLABEL a=b\nRUN one\nCMD x\nEXPOSE 80\nCOPY file /x\nENTRYPOINT y\nRUN two\n";
+    let quiet =
+        "FROM a\nARG V=1\nLABEL a=b\nRUN one\nCMD x\nEXPOSE 80\nCOPY file /x\nENTRYPOINT y\nRUN two\n";
     assert_eq!(base, keys(&Case { file: quiet, args: &[], content: "1" }));
 }
 
@@ -91,8 +102,10 @@ fn a_key_follows_everything_that_matters_and_nothing_else() {
 fn stages_lean_on_each_other() {
     let file = |command: &str| format!("FROM a AS b\nRUN {command}\nFROM c\nRUN x\nCOPY --from=b /o/* /i/\n");
     let (one, two) = (file("one"), file("two"));
-    let (one, two) =
-        (keys(&Case { file: &one, args: &[], content: "" }), keys(&Case { file: &two, args: &[], content: "" }));
+    let (one, two) = (
+        keys(&Case { file: &one, args: &[], content: "" }),
+        keys(&Case { file: &two, args: &[], content: "" }),
+    );
     assert_eq!(one[1], two[1]);
     assert_ne!(one[2], two[2]);
     let plans = plan(&file("one"));

@@ -19,7 +19,9 @@ pub fn from_steps(steps: &[Step]) -> Result<Recipe> {
     }
     let Some((Step::From(image), rest)) = steps.split_first() else {
         let place = Place::Step(1);
-        return Err(place.invalid("the first step is not 'from'").hint("begin with {\"from\": \"host\"} or an image"));
+        return Err(place
+            .invalid("the first step is not 'from'")
+            .hint("begin with {\"from\": \"host\"} or an image"));
     };
     let mut instructions = Vec::new();
     let mut bytes = 0;

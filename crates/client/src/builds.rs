@@ -10,7 +10,7 @@ use futures::Stream;
 use http::Method;
 
 use crate::resume::Attempts;
-use crate::{Client, ClientError, ResumePolicy, Result};
+use crate::{Client, ClientError, Result, ResumePolicy};
 
 /// Largest answer to an upload, bytes: a build with its failure.
 const ANSWER_MAX_BYTES: usize = 1 << 20;

@@ -27,7 +27,14 @@ pub(crate) fn lines(
     client: Client,
     response: Response,
 ) -> impl Stream<Item = Result<ImageProgress>> + Send + Unpin {
-    let state = Lines { client, response, buffer: BytesMut::new(), ready: VecDeque::new(), done: false, finished: false };
+    let state = Lines {
+        client,
+        response,
+        buffer: BytesMut::new(),
+        ready: VecDeque::new(),
+        done: false,
+        finished: false,
+    };
     Box::pin(futures::stream::unfold(state, |mut state| async move {
         if state.finished {
             return None;

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Code, Error, Result};
 use crate::exec::OutputStream;
 use crate::limits::{
-    BUILD_ARGS_MAX_COUNT, BUILD_TIMEOUT_MAX_MS, DURATION_MAX_MS, READY_INTERVAL_DEFAULT_MS, READY_TIMEOUT_DEFAULT_MS,
-    READY_TIMEOUT_MAX_MS,
+    BUILD_ARGS_MAX_COUNT, BUILD_TIMEOUT_MAX_MS, DURATION_MAX_MS, READY_INTERVAL_DEFAULT_MS,
+    READY_TIMEOUT_DEFAULT_MS, READY_TIMEOUT_MAX_MS,
 };
 use crate::policy::EgressPolicy;
 use crate::spec::{self, IsolationLevel, ResourcesDraft, TemplateSpec};
@@ -420,9 +420,14 @@ mod tests {
         assert!(ready(r#"{"port":80}"#).is_ok());
         assert!(ready(r#"{"command":"true"}"#).is_ok());
         assert!(ready(r#"{"command":["true"],"timeout_ms":600000}"#).is_ok());
-        for bad in ["{}", r#"{"port":0}"#, r#"{"port":1,"command":"x"}"#, r#"{"port":1,"timeout_ms":600001}"#,
-            r#"{"command":""}"#, r#"{"port":1,"interval_ms":1}"#]
-        {
+        for bad in [
+            "{}",
+            r#"{"port":0}"#,
+            r#"{"port":1,"command":"x"}"#,
+            r#"{"port":1,"timeout_ms":600001}"#,
+            r#"{"command":""}"#,
+            r#"{"port":1,"interval_ms":1}"#,
+        ] {
             assert!(ready(bad).is_err(), "{bad}");
         }
     }

@@ -86,13 +86,12 @@ impl Engine {
     }
 
     async fn begin(&self, sandbox: &str, command: &CommandText, caller: &Caller) -> Result<String> {
-        let draft = ExecDraft {
-            idempotency_key: Some(START_KEY.to_owned()),
-            ..ExecDraft::new(command.to_command())
-        };
-        let view = self.create_exec(sandbox, draft, caller).await.map_err(|error| {
-            Error { message: format!("the start command: {}", error.message), ..error }
-        })?;
+        let draft =
+            ExecDraft { idempotency_key: Some(START_KEY.to_owned()), ..ExecDraft::new(command.to_command()) };
+        let view = self
+            .create_exec(sandbox, draft, caller)
+            .await
+            .map_err(|error| Error { message: format!("the start command: {}", error.message), ..error })?;
         let exec = view.record.id.to_string();
         match self.wait_exec(sandbox, &exec, START_LOOK).await?.record.exit {
             Some(exit) if exit.code != Some(0) => Err(ended(sandbox, &exec, &exit)),
@@ -100,7 +99,13 @@ impl Engine {
         }
     }
 
-    async fn wait_ready(&self, sandbox: &str, exec: Option<&str>, ready: &Ready, caller: &Caller) -> Result<()> {
+    async fn wait_ready(
+        &self,
+        sandbox: &str,
+        exec: Option<&str>,
+        ready: &Ready,
+        caller: &Caller,
+    ) -> Result<()> {
         let deadline = Instant::now() + Duration::from_millis(ready.timeout_ms());
         let interval = Duration::from_millis(ready.interval_ms());
         loop {
@@ -134,8 +139,7 @@ impl Engine {
             return Ok(lease.ports().await.map_err(guest_error)?.contains(&port));
         }
         let Some(command) = &ready.command else { return Ok(true) };
-        let draft =
-            ExecDraft { timeout_ms: Some(ATTEMPT_MAX_MS), ..ExecDraft::new(command.to_command()) };
+        let draft = ExecDraft { timeout_ms: Some(ATTEMPT_MAX_MS), ..ExecDraft::new(command.to_command()) };
         let view = self.create_exec(sandbox, draft, caller).await?;
         let wait = Duration::from_millis(ATTEMPT_MAX_MS);
         let ended = self.wait_exec(sandbox, view.record.id.as_str(), wait).await?;

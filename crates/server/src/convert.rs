@@ -1,8 +1,8 @@
 //! Records of the engine to types of the API: the one place.
 
 use atoll_api as api;
-use atoll_core::id::SnapshotId;
 use atoll_core::build::BuildState;
+use atoll_core::id::SnapshotId;
 use atoll_core::key::Scope;
 use atoll_core::snapshot::Purpose;
 use atoll_engine::{
@@ -10,7 +10,9 @@ use atoll_engine::{
 };
 use atoll_guest_protocol::messages;
 use atoll_isolation::Resource;
-use atoll_store::{BuildRecord, KeyRecord, Page, RegistryRecord, SandboxRecord, SnapshotRecord, TemplateRecord};
+use atoll_store::{
+    BuildRecord, KeyRecord, Page, RegistryRecord, SandboxRecord, SnapshotRecord, TemplateRecord,
+};
 
 const NANOS_PER_MS: i64 = 1_000_000;
 

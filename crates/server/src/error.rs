@@ -73,7 +73,9 @@ pub(crate) fn json<T: serde::Serialize>(value: &T) -> String {
 /// The status of a code.
 pub(crate) const fn status(code: Code) -> StatusCode {
     match code {
-        Code::BuildFileInvalid | Code::InvalidJson | Code::InvalidArgument | Code::PathInvalid => StatusCode::BAD_REQUEST,
+        Code::BuildFileInvalid | Code::InvalidJson | Code::InvalidArgument | Code::PathInvalid => {
+            StatusCode::BAD_REQUEST
+        }
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
         Code::Forbidden | Code::PermissionDenied => StatusCode::FORBIDDEN,
         Code::RouteNotFound

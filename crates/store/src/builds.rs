@@ -75,7 +75,8 @@ impl Store {
             build.ended_ms,
             build.created_by.as_ref().map(|key| key.as_str()),
         ];
-        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) })).await
+        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) }))
+            .await
     }
 
     /// Stores state, result and times of a build that is in one of the states `from`. Says whether it was.
@@ -167,9 +168,7 @@ impl Store {
         }
         newest_first(&mut sql, &mut values, after, limit);
         let rows = self
-            .read(move |mut conn| {
-                Box::pin(async move { conn.rows(sqlx::AssertSqlSafe(sql), values).await })
-            })
+            .read(move |mut conn| Box::pin(async move { conn.rows(sqlx::AssertSqlSafe(sql), values).await }))
             .await?;
         let items = rows.into_iter().map(decode).collect::<Result<Vec<_>, _>>()?;
         Ok(page(items, limit, |last| Cursor::new(last.created_ms, last.id.to_string())))
@@ -206,7 +205,8 @@ impl Store {
             step.created_ms,
             step.used_ms,
         ];
-        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) })).await
+        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) }))
+            .await
     }
 
     /// What the cache has, the longest unused first.
@@ -215,7 +215,8 @@ impl Store {
     /// [`StoreError::Corrupt`] when a row cannot be read.
     pub async fn cached_steps(&self) -> Result<Vec<CacheRecord>, StoreError> {
         const SQL: &str = "SELECT * FROM build_cache ORDER BY used_ms, cache_key";
-        let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
+        let rows =
+            self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
         rows.iter().map(|row| row.decode("build_cache", "cache_key", read_cached)).collect()
     }
 
@@ -241,12 +242,14 @@ impl Store {
     pub async fn delete_cached_step(&self, key: &str, snapshot: &SnapshotId) -> Result<(), StoreError> {
         const SQL: &str = "DELETE FROM build_cache WHERE cache_key = $1 AND snapshot_id = $2";
         let values = args![key, snapshot.as_str()];
-        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) })).await
+        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) }))
+            .await
     }
 }
 
 fn failure(build: &BuildRecord) -> Result<Value, StoreError> {
-    let text = build.failure.as_ref().map(serde_json::to_string).transpose().map_err(StoreError::unavailable)?;
+    let text =
+        build.failure.as_ref().map(serde_json::to_string).transpose().map_err(StoreError::unavailable)?;
     // What a step wrote may be in it.
     Ok(Value::Text(text.map(|text| text.replace("\\u0000", "\\ufffd"))))
 }

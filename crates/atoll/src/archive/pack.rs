@@ -168,7 +168,8 @@ mod tests {
 
     #[test]
     fn an_unreadable_place_is_named_once() {
-        let error = pack(Path::new("/nonexistent/atoll"), Path::new("x"), Vec::new(), &Ignore::default()).unwrap_err();
+        let error = pack(Path::new("/nonexistent/atoll"), Path::new("x"), Vec::new(), &Ignore::default())
+            .unwrap_err();
         assert_eq!(error.to_string().matches("/nonexistent/atoll").count(), 1);
     }
 }

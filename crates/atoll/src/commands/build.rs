@@ -61,7 +61,10 @@ fn finish(printer: Printer, ended: Ended) -> Result<()> {
             if let Some(output) = &failure.output
                 && !printer.is_json()
             {
-                printer.note(&format!("\nlast output of {}:\n{output}", failure.step.as_deref().unwrap_or("the step")));
+                printer.note(&format!(
+                    "\nlast output of {}:\n{output}",
+                    failure.step.as_deref().unwrap_or("the step")
+                ));
             }
             let BuildFailure { code, message, hint, .. } = failure;
             return Err(Failure::Plain(Error { code, message, hint }));
@@ -126,7 +129,8 @@ fn read(path: &Path, max: usize) -> Result<String> {
     let what = || format!("cannot read {}", path.display());
     let file = std::fs::File::open(path).map_err(|error| Failure::io(what(), error))?;
     let mut text = String::new();
-    let read = file.take(max as u64 + 1).read_to_string(&mut text).map_err(|error| Failure::io(what(), error))?;
+    let read =
+        file.take(max as u64 + 1).read_to_string(&mut text).map_err(|error| Failure::io(what(), error))?;
     if read > max {
         return Err(Failure::plain(Code::TooLarge, format!("{} is larger than {max} bytes", path.display())));
     }
@@ -151,7 +155,8 @@ fn directory_name(context: &Path) -> Result<String> {
     let real = context
         .canonicalize()
         .map_err(|error| Failure::io(format!("cannot read {}", context.display()), error))?;
-    let name = real.file_name().unwrap_or_default().to_string_lossy().to_lowercase().replace(['_', '.', ' '], "-");
+    let name =
+        real.file_name().unwrap_or_default().to_string_lossy().to_lowercase().replace(['_', '.', ' '], "-");
     if atoll_core::spec::name("name", &name).is_err() {
         return Err(Failure::Usage(format!("'{name}' is no name for a template: give one with -t")));
     }
@@ -216,9 +221,7 @@ pub(super) async fn build(client: &Client, printer: Printer, command: BuildComma
             })
         }
         BuildCommand::Show { build } => printer.document(&client.get_build(&build).await?),
-        BuildCommand::Log { follow: wait, build } => {
-            follow(client, printer, &build, wait).await.map(drop)
-        }
+        BuildCommand::Log { follow: wait, build } => follow(client, printer, &build, wait).await.map(drop),
         BuildCommand::Cancel { builds } => {
             let mut ended = Vec::new();
             for build in builds {
@@ -232,7 +235,10 @@ pub(super) async fn build(client: &Client, printer: Printer, command: BuildComma
         BuildCommand::Cache(BuildCacheCommand::Ls) => {
             let list = client.build_cache().await?;
             printer.result(&list, || {
-                table(["KEY", "STEP", "SIZE", "TOOK", "AGE", "USED", "TEMPLATE"], list.items.iter().map(cache_row))
+                table(
+                    ["KEY", "STEP", "SIZE", "TOOK", "AGE", "USED", "TEMPLATE"],
+                    list.items.iter().map(cache_row),
+                )
             })
         }
         BuildCommand::Cache(BuildCacheCommand::Prune { keep }) => {

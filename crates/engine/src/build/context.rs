@@ -38,7 +38,8 @@ fn host(error: &io::Error) -> Error {
 /// [`Code::BuildContextInvalid`], [`Code::TooLarge`], [`Code::HostDiskFull`].
 pub(super) fn unpack(dir: &Path, stream: impl Read) -> Result<ContextIndex> {
     fs::create_dir_all(dir).map_err(|error| host(&error))?;
-    let mut unpacker = Unpacker { dir, index: ContextIndex::default(), bytes: 0, block: vec![0; BLOCK_BYTES] };
+    let mut unpacker =
+        Unpacker { dir, index: ContextIndex::default(), bytes: 0, block: vec![0; BLOCK_BYTES] };
     let mut archive = Archive::new(stream);
     for entry in archive.entries().map_err(|error| unreadable(&error))? {
         unpacker.entry(entry.map_err(|error| unreadable(&error))?)?;
@@ -82,18 +83,29 @@ impl Unpacker<'_> {
             }
             EntryType::Symlink => {
                 let target = entry.link_name_bytes().unwrap_or_default();
-                let target = std::str::from_utf8(&target).ok().filter(|text| (1..PATH_MAX_BYTES).contains(&text.len()));
-                let target = target.ok_or_else(|| invalid(format_args!("'{}' links to nothing", shorten(&path))))?;
+                let target = std::str::from_utf8(&target)
+                    .ok()
+                    .filter(|text| (1..PATH_MAX_BYTES).contains(&text.len()));
+                let target =
+                    target.ok_or_else(|| invalid(format_args!("'{}' links to nothing", shorten(&path))))?;
                 Entry::Link { target: target.to_owned() }
             }
             EntryType::Link => {
                 let target = member(&entry.link_name_bytes().unwrap_or_default())?;
-                self.index.entries.get(&target).filter(|entry| matches!(entry, Entry::File { .. })).cloned().ok_or_else(
-                    || invalid(format_args!("'{}' is a hard link to a file that is not there", shorten(&path))),
-                )?
+                self.index
+                    .entries
+                    .get(&target)
+                    .filter(|entry| matches!(entry, Entry::File { .. }))
+                    .cloned()
+                    .ok_or_else(|| {
+                    invalid(format_args!("'{}' is a hard link to a file that is not there", shorten(&path)))
+                })?
             }
             _ => {
-                return Err(invalid(format_args!("'{}' is neither file, directory nor link", shorten(&path))));
+                return Err(invalid(format_args!(
+                    "'{}' is neither file, directory nor link",
+                    shorten(&path)
+                )));
             }
         };
         self.insert(path, found)
@@ -102,9 +114,13 @@ impl Unpacker<'_> {
     /// Enters an entry with the directories above it.
     fn insert(&mut self, path: String, entry: Entry) -> Result<()> {
         for (at, _) in path.match_indices('/') {
-            let above = self.index.entries.entry(path[..at].to_owned()).or_insert(Entry::Directory { mode: 0o755 });
+            let above =
+                self.index.entries.entry(path[..at].to_owned()).or_insert(Entry::Directory { mode: 0o755 });
             if !matches!(above, Entry::Directory { .. }) {
-                return Err(invalid(format_args!("'{}' is below something that is no directory", shorten(&path))));
+                return Err(invalid(format_args!(
+                    "'{}' is below something that is no directory",
+                    shorten(&path)
+                )));
             }
         }
         let full = !matches!(entry, Entry::Directory { .. }) && self.index.below(&path).next().is_some();
@@ -152,7 +168,8 @@ fn too_large(message: String) -> Error {
 /// A member's name in clean form.
 fn member(name: &[u8]) -> Result<String> {
     let shown = || shorten(&String::from_utf8_lossy(name));
-    let text = std::str::from_utf8(name).map_err(|_| invalid(format_args!("the name '{}' is not UTF-8", shown())))?;
+    let text = std::str::from_utf8(name)
+        .map_err(|_| invalid(format_args!("the name '{}' is not UTF-8", shown())))?;
     if text.len() >= PATH_MAX_BYTES || text.contains('\0') {
         return Err(invalid(format_args!("the name '{}' is malformed", shown())));
     }

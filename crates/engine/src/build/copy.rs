@@ -166,7 +166,8 @@ fn write_members(out: impl Write, members: &[Member], contents: &Path, place: &P
         let name = place.of(Path::new(&member.name));
         match &member.from {
             MemberSource::Inline(content) => {
-                let mut header = header(EntryType::Regular, place.chmod.unwrap_or(0o644), content.len() as u64);
+                let mut header =
+                    header(EntryType::Regular, place.chmod.unwrap_or(0o644), content.len() as u64);
                 tar.append_data(&mut header, name, content.as_bytes())?;
             }
             MemberSource::Context(_, Entry::Directory { mode }) => {
@@ -275,5 +276,8 @@ fn missing(error: GuestError, path: &str) -> Error {
 }
 
 fn not_found(path: &str) -> Error {
-    Error::new(Code::BuildFileNotFound, format!("'{}' is not in the stage or image to copy from", shorten(path)))
+    Error::new(
+        Code::BuildFileNotFound,
+        format!("'{}' is not in the stage or image to copy from", shorten(path)),
+    )
 }

@@ -58,7 +58,8 @@ impl Journal {
         self.extent.send_replace(extent);
         written.map_err(|error| {
             tracing::error!(%error, "the log of a build cannot be written");
-            Error::new(Code::HostDiskFull, "the host cannot keep the build's log").hint("free some, then build again")
+            Error::new(Code::HostDiskFull, "the host cannot keep the build's log")
+                .hint("free some, then build again")
         })
     }
 }
@@ -100,7 +101,12 @@ pub struct BuildLog {
 }
 
 impl BuildLog {
-    pub(super) fn live(dir: PathBuf, offset: u64, record: watch::Receiver<BuildRecord>, journal: &Journal) -> Self {
+    pub(super) fn live(
+        dir: PathBuf,
+        offset: u64,
+        record: watch::Receiver<BuildRecord>,
+        journal: &Journal,
+    ) -> Self {
         Self { dir, offset, record, extent: Some(journal.extent.subscribe()) }
     }
 

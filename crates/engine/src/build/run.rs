@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+use atoll_build::Ignore;
 use atoll_build::context::{ContextIndex, Entry};
 use atoll_build::graph::{self, Graph, Origin};
 use atoll_build::key::Key;
 use atoll_build::place::Place;
 use atoll_build::plan::{Planner, StagePlan, State, Step, Work, plan_stage};
 use atoll_build::recipe::{Action, Recipe};
-use atoll_build::Ignore;
 use atoll_core::build::{BuildEvent, BuildFailure, BuildSpec, CommandText, StartFrom, StepState};
 use atoll_core::spec::{DEFAULT_PATH, ImageDefaults, IsolationLevel, SandboxDraft, TemplateSpec};
 use atoll_core::{Code, Error, Result};
@@ -102,9 +102,10 @@ impl<'a> Run<'a> {
             let base = match (before, &plan.graph.bases[*index]) {
                 (Some(kept), _) => FileSystem { image: kept.image.clone(), kept: Some(kept.clone()) },
                 (None, Origin::Image(name)) => FileSystem { image: name.clone(), kept: None },
-                (None, Origin::Stage(stage)) => {
-                    results.get(stage).cloned().ok_or_else(|| Error::new(Code::Internal, "a stage was not built"))?
-                }
+                (None, Origin::Stage(stage)) => results
+                    .get(stage)
+                    .cloned()
+                    .ok_or_else(|| Error::new(Code::Internal, "a stage was not built"))?,
             };
             let made = self.stage(&plan, *index, begin, base, &results).await?;
             results.insert(*index, made);
@@ -263,7 +264,8 @@ impl<'a> Run<'a> {
     async fn stage_lines(&self, plan: &Plan, index: usize, begin: usize) -> Result<()> {
         let base = format!("FROM {}", self.recipe.stages[index].base);
         let stage = &plan.stages[&index];
-        let lines = std::iter::once(base.as_str()).chain(stage.steps[..begin].iter().map(|step| step.text.as_str()));
+        let lines =
+            std::iter::once(base.as_str()).chain(stage.steps[..begin].iter().map(|step| step.text.as_str()));
         for (at, text) in lines.enumerate() {
             let numbered = self.numbered(plan, index, at, text);
             self.step(&numbered, StepState::Cached, None).await?;

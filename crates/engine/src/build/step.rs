@@ -111,7 +111,9 @@ fn outcome(step: &Step, exit: &Exit, tail: &[u8]) -> Result<(), BuildFailure> {
     }
     let how = match (exit.reason, exit.code, exit.signal) {
         (ExitReason::OutOfMemory, ..) => "was killed: the sandbox was out of memory".to_owned(),
-        (ExitReason::NotStarted, ..) => "could not be started: there is no such program, or it cannot run".to_owned(),
+        (ExitReason::NotStarted, ..) => {
+            "could not be started: there is no such program, or it cannot run".to_owned()
+        }
         (ExitReason::SandboxDied, ..) => "ended with its sandbox, which died".to_owned(),
         (_, _, Some(signal)) => format!("was ended by signal {signal}"),
         (_, Some(code), None) => format!("exited with code {code}"),

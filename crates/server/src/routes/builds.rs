@@ -212,7 +212,9 @@ async fn turn(app: &Shared, log: &mut BuildLog) -> Result<(Vec<Event>, bool), Er
     let mut events: Vec<Event> = page
         .entries
         .iter()
-        .map(|entry| Event::default().event("entry").id(entry.next_offset.to_string()).data(json(&entry.event)))
+        .map(|entry| {
+            Event::default().event("entry").id(entry.next_offset.to_string()).data(json(&entry.event))
+        })
         .collect();
     if page.over {
         events.push(Event::default().event("over").data("{}"));
@@ -223,7 +225,10 @@ async fn turn(app: &Shared, log: &mut BuildLog) -> Result<(Vec<Event>, bool), Er
 /// What the cache of steps holds, the longest unused first.
 #[utoipa::path(get, path = "/v1/build-cache", tag = "builds", security(("key" = ["read"])),
     responses((status = 200, body = BuildCacheList)))]
-pub(crate) async fn list_build_cache(_: Caller<Read>, State(app): State<App>) -> ApiResult<Json<BuildCacheList>> {
+pub(crate) async fn list_build_cache(
+    _: Caller<Read>,
+    State(app): State<App>,
+) -> ApiResult<Json<BuildCacheList>> {
     let items = app.engine.build_cache().await?.into_iter().map(convert::build_cache).collect();
     Ok(Json(BuildCacheList { items }))
 }

@@ -1,9 +1,9 @@
 //! What must hold for builds and their cache.
 
-use atoll_core::{Code, Error};
 use atoll_core::build::{BuildFailure, BuildSpec, BuildState};
 use atoll_core::id::{BuildId, SnapshotId, TemplateId};
 use atoll_core::spec::TemplateSpec;
+use atoll_core::{Code, Error};
 
 use crate::{BuildRecord, CacheRecord, Store, TemplateRecord};
 
@@ -33,8 +33,12 @@ pub(super) async fn life(store: &Store) {
     assert!(store.update_build(&running, &[BuildState::Waiting, BuildState::Queued]).await.unwrap());
     assert!(!store.update_build(&running, &[BuildState::Queued]).await.unwrap());
     let failure = BuildFailure::from(Error::new(Code::BuildStepFailed, "a\0b").hint("h"));
-    let failed =
-        BuildRecord { state: BuildState::Failed, failure: Some(failure), ended_ms: Some(3), ..running.clone() };
+    let failed = BuildRecord {
+        state: BuildState::Failed,
+        failure: Some(failure),
+        ended_ms: Some(3),
+        ..running.clone()
+    };
     assert!(store.update_build(&failed, &[BuildState::Running]).await.unwrap());
     let read = store.build(&first.id).await.unwrap().unwrap();
     assert_eq!(read.failure.unwrap().message, "a\u{fffd}b");
