@@ -5,6 +5,7 @@
 //! there is more, `next_cursor`. Every error has the body [`ErrorBody`].
 
 mod build;
+mod access;
 mod exec;
 mod file;
 mod image;
@@ -15,6 +16,7 @@ mod snapshot;
 mod system;
 mod template;
 
+pub use access::{Access, AccessCreated, AccessFile, AccessList, CreateAccess, Port, PortList};
 pub use atoll_core::key::Scope;
 pub use build::{
     Build, BuildCacheEntry, BuildCacheList, BuildCachePruned, BuildList, BuildLogPage, CreateBuild,
@@ -38,5 +40,5 @@ pub use sandbox::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
 };
 pub use snapshot::{CreateSnapshot, RemovedSnapshot, Snapshot, SnapshotList, TagSnapshot};
-pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, PortList, ServerInfo};
+pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, ServerInfo};
 pub use template::{CreateTemplate, Template, TemplateList};

@@ -92,10 +92,3 @@ pub struct LeakList {
     /// The leaks; empty is good.
     pub items: Vec<Leak>,
 }
-
-/// Ports on which something listens inside a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct PortList {
-    /// TCP ports, ascending.
-    pub ports: Vec<u16>,
-}

@@ -70,6 +70,10 @@ codes! {
     ImageNotFound = "image_not_found", false;
     /// No such API key.
     KeyNotFound = "key_not_found", false;
+    /// No such access to a port or file.
+    AccessNotFound = "access_not_found", false;
+    /// No such SSH key.
+    SshKeyNotFound = "ssh_key_not_found", false;
     /// No stored credentials for this registry.
     RegistryNotFound = "registry_not_found", false;
     /// Another thing has this name.
@@ -138,6 +142,10 @@ codes! {
     PathInvalid = "path_invalid", false;
     /// Nothing listens on this port inside the sandbox.
     PortClosed = "port_closed", true;
+    /// Something listens on this port inside the sandbox already.
+    PortTaken = "port_taken", false;
+    /// What listens on the port broke off, or its answer is no HTTP.
+    PortBroken = "port_broken", true;
     /// The host's own disk is full.
     HostDiskFull = "host_disk_full", true;
     /// The isolation level cannot be had on this host.

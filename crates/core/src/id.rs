@@ -145,6 +145,14 @@ id_type!(
     /// One API key (not the key itself).
     KeyId, "ky", "API key", Code::KeyNotFound
 );
+id_type!(
+    /// One access: what lets somebody without an API key reach a port or a file.
+    AccessId, "ac", "access", Code::AccessNotFound
+);
+id_type!(
+    /// One SSH public key.
+    SshKeyId, "sk", "SSH key", Code::SshKeyNotFound
+);
 
 #[cfg(test)]
 mod tests {

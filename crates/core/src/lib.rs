@@ -12,9 +12,11 @@
 //! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`key`]: what an API key may do
 //! - [`build`]: what a build is asked, and its states
+//! - [`access`]: how ports and files are reached without an API key
 //! - [`pool`]: which waiting sandbox serves which request, and how many wait
 //! - [`exec`]: the exec state machine and how an exit is classified
 
+pub mod access;
 pub mod build;
 pub mod error;
 pub mod exec;

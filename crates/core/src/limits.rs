@@ -78,6 +78,16 @@ pub const STDIN_CHUNK_MAX_BYTES: usize = 1 << 20;
 pub const EXECS_RUNNING_MAX_COUNT: usize = 512;
 /// Ended execs that one sandbox keeps; the oldest go first, with their output.
 pub const EXECS_KEPT_MAX_COUNT: usize = 10_000;
+/// Connections to ports of one sandbox at once, of all kinds: HTTP, tunnels, SSH forwardings.
+pub const PORT_CONNECTIONS_MAX_COUNT: usize = 2048;
+/// Accesses that one sandbox may have.
+pub const ACCESSES_MAX_COUNT: usize = 1000;
+/// Longest name of an access or SSH key, bytes.
+pub const ACCESS_NAME_MAX_BYTES: usize = 128;
+/// SSH keys of one API key.
+pub const SSH_KEYS_MAX_COUNT: usize = 100;
+/// Ports of the client that one tunnel may show inside a sandbox.
+pub const TUNNEL_LISTENERS_MAX_COUNT: usize = 32;
 /// Longest tag of a snapshot, bytes.
 pub const SNAPSHOT_TAG_MAX_BYTES: usize = 63;
 /// Tags of one snapshot.

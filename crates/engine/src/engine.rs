@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::build::Builds;
 use crate::clock;
 use crate::errors::{isolation_error, store_error};
+use crate::ingress::AccessCache;
 use crate::keys::KeyCache;
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
@@ -69,6 +70,7 @@ pub(crate) struct Inner {
     pub(crate) images: Images,
     pub(crate) drivers: BTreeMap<IsolationLevel, Arc<dyn Isolation>>,
     pub(crate) keys: KeyCache,
+    pub(crate) accesses: AccessCache,
     pub(crate) creates: Semaphore,
     pub(crate) snapshots: Snapshots,
     pub(crate) builds: Builds,
@@ -100,6 +102,7 @@ impl Engine {
         drivers: Vec<Arc<dyn Isolation>>,
     ) -> Result<Self> {
         let keys = KeyCache::load(&store).await?;
+        let accesses = AccessCache::load(&store).await?;
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
@@ -112,6 +115,7 @@ impl Engine {
                 images,
                 drivers: drivers.into_iter().map(|driver| (driver.level(), driver)).collect(),
                 keys,
+                accesses,
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
                 draining: CancellationToken::new(),

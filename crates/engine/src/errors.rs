@@ -114,6 +114,7 @@ pub fn guest_error(error: GuestError) -> Error {
         Reason::CommandNotFound => Code::CommandNotFound,
         Reason::CommandNotExecutable => Code::CommandNotExecutable,
         Reason::PortClosed => Code::PortClosed,
+        Reason::PortTaken => Code::PortTaken,
         Reason::NoProcesses | Reason::NoMemory => Code::LimitExceeded,
         Reason::Conflict => Code::IdempotencyMismatch,
     };
@@ -142,6 +143,7 @@ pub fn guest_error(error: GuestError) -> Error {
         | Reason::CommandNotFound
         | Reason::CommandNotExecutable
         | Reason::PortClosed
+        | Reason::PortTaken
         | Reason::Conflict => error,
     }
 }

@@ -27,6 +27,7 @@ mod errors;
 mod exec;
 pub mod failpoints;
 mod images;
+mod ingress;
 mod keys;
 mod log;
 mod pool;
@@ -42,6 +43,7 @@ pub use build::{BuildLog, BuildView, CacheEntry, CachePruned, LogEntry, LogPage}
 pub use engine::{Caller, Config, Engine, Stats};
 pub use errors::guest_error;
 pub use exec::{ExecView, OutputEvent, OutputReader};
+pub use ingress::{Access, NewAccess, PortConnection, PortListener, VerifiedAccess};
 pub use keys::{KeyScope, NewKey, VerifiedKey};
 pub use log::{Extent, Piece, READ_MAX_BYTES};
 pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView};

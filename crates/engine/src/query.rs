@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_core::exec::ExecState;
+use atoll_core::id::SandboxId;
 use atoll_core::limits::{PAGE_DEFAULT_COUNT, PAGE_MAX_COUNT};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::SandboxUpdate;
@@ -61,6 +62,14 @@ impl Engine {
     /// [`atoll_core::Code::SandboxNotFound`].
     pub fn sandbox(&self, id_or_name: &str) -> Result<SandboxRecord> {
         Ok(self.inner.sandbox(id_or_name)?.record())
+    }
+
+    /// The id of the sandbox with this id or name.
+    ///
+    /// # Errors
+    /// [`atoll_core::Code::SandboxNotFound`].
+    pub fn sandbox_id(&self, id_or_name: &str) -> Result<SandboxId> {
+        Ok(self.inner.sandbox(id_or_name)?.id.clone())
     }
 
     /// A page of sandboxes, newest first.

@@ -54,6 +54,8 @@ pub enum Reason {
     NoMemory = 19,
     /// An exec with this id exists already with another spec.
     Conflict = 20,
+    /// Something listens on the port already.
+    PortTaken = 21,
 }
 
 message! {
@@ -356,10 +358,44 @@ message! {
     }
 
     /// Connects to a port on the sandbox's loopback (`dial`): [`Done`] when connected, then data
-    /// records both ways; end of body is end-of-file of that direction.
+    /// records both ways; end of body is end-of-file of that direction. The host tells by [`Ack`] what it
+    /// has passed on.
     Dial {
         /// TCP port.
         #[prost(uint32, tag = "1")] pub port: u32,
+        /// Most bytes under way to the host that it has not acknowledged; 0 for no limit. A connection that
+        /// nobody reads must not use up what all operations share.
+        #[prost(uint32, tag = "2")] pub window_bytes: u32,
+    }
+    /// Listens on a port of the sandbox's loopback (`listen`): [`Listening`], then an [`Incoming`] for each
+    /// connection. The guest stops listening when the stream ends.
+    Listen {
+        /// TCP port; 0 for any.
+        #[prost(uint32, tag = "1")] pub port: u32,
+    }
+    /// Answer to [`Listen`].
+    Listening {
+        /// The port.
+        #[prost(uint32, tag = "1")] pub port: u32,
+    }
+    /// Somebody inside connected. The connection waits a while to be taken.
+    Incoming {
+        /// Names the connection.
+        #[prost(uint64, tag = "1")] pub connection: u64,
+    }
+    /// Takes a connection (`accept`): goes on like [`Dial`].
+    Accept {
+        /// From [`Incoming`].
+        #[prost(uint64, tag = "1")] pub connection: u64,
+        /// As in [`Dial`].
+        #[prost(uint32, tag = "2")] pub window_bytes: u32,
+    }
+    /// An SFTP session (`sftp`): goes on like [`Dial`]; the data are the protocol's packets.
+    Sftp {
+        /// Who it is for: name or id, optionally `:group`; empty for root.
+        #[prost(string, tag = "1")] pub user: String,
+        /// As in [`Dial`].
+        #[prost(uint32, tag = "2")] pub window_bytes: u32,
     }
     /// Lists listening TCP ports (`ports`).
     ListPorts {}

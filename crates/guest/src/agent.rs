@@ -19,6 +19,8 @@ use tokio::task::{JoinSet, LocalSet};
 use crate::blocking::Threads;
 use crate::exec::Execs;
 use crate::failing::Stop;
+use crate::net::Waiting;
+use crate::sftp::Sessions;
 use crate::{operations, sys};
 
 /// How long a new connection may take to introduce itself.
@@ -38,6 +40,8 @@ pub(crate) struct Agent {
     pub(crate) threads: Threads,
     pub(crate) execs: Execs,
     pub(crate) watches: Cell<usize>,
+    pub(crate) waiting: Rc<Waiting>,
+    pub(crate) sftp: Sessions,
     /// Dropping the sender ends the connection that is served.
     serving: RefCell<Option<oneshot::Sender<()>>>,
     strangers: Cell<usize>,
@@ -78,6 +82,8 @@ async fn serve(listener: OwnedFd, cgroup: Option<OwnedFd>, sandbox_id: &str) -> 
         threads: Threads::new(),
         execs: Execs::new(cgroup),
         watches: Cell::new(0),
+        waiting: Rc::default(),
+        sftp: Sessions::new(),
         serving: RefCell::new(None),
         strangers: Cell::new(0),
         busy: tokio::sync::Notify::new(),

@@ -33,6 +33,7 @@ mod failing;
 mod files;
 mod net;
 mod operations;
+mod sftp;
 mod sys;
 mod system;
 mod users;

@@ -10,7 +10,7 @@ use prost::Message;
 
 use crate::agent::Agent;
 use crate::failing::{Stop, invalid};
-use crate::{exec, files, net, system, watch};
+use crate::{exec, files, net, sftp, system, watch};
 
 /// How an operation ends well.
 pub(crate) enum Answer {
@@ -73,6 +73,9 @@ pub(crate) async fn run(
         "unpack" => files::unpack(&agent.threads, request).await,
         "watch" => Box::pin(watch::watch(agent, request.message().await?, response)).await,
         "dial" => Box::pin(net::dial(request, response)).await,
+        "listen" => net::listen(&agent.waiting, request, response).await,
+        "accept" => Box::pin(net::accept(&agent.waiting, request, response)).await,
+        "sftp" => Box::pin(sftp::sftp(agent, request, response)).await,
         "ports" => {
             let ListPorts {} = request.message().await?;
             Ok(Answer::message(&net::ports()))

@@ -18,6 +18,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tower::ServiceExt as _;
 
+use crate::ingress::Ingress;
 use crate::middleware;
 use crate::serve::Slot;
 use crate::shared::App;
@@ -60,6 +61,12 @@ impl Host {
     #[must_use]
     pub fn prefix(&self) -> &'static str {
         self.prefix
+    }
+
+    /// The ways to ports of sandboxes.
+    #[must_use]
+    pub fn ingress(&self) -> Ingress {
+        Ingress { app: Arc::clone(&self.app) }
     }
 
     /// The key that a request presents, as `Authorization: Bearer` or `X-API-Key`.

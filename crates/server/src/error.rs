@@ -87,6 +87,8 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::PoolNotFound
         | Code::KeyNotFound
         | Code::BuildNotFound
+        | Code::AccessNotFound
+        | Code::SshKeyNotFound
         | Code::RegistryNotFound
         | Code::FileNotFound => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
@@ -101,6 +103,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::StdinClosed
         | Code::NotATerminal
         | Code::FileExists
+        | Code::PortTaken
         | Code::NotADirectory
         | Code::IsADirectory
         | Code::DirectoryNotEmpty => StatusCode::CONFLICT,
@@ -129,7 +132,8 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::RegistryUnavailable
         | Code::RegistryInvalid
         | Code::RegistryImageNotFound
-        | Code::PortClosed => StatusCode::BAD_GATEWAY,
+        | Code::PortClosed
+        | Code::PortBroken => StatusCode::BAD_GATEWAY,
         Code::BuildInterrupted | Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable => {
             StatusCode::SERVICE_UNAVAILABLE
         }

@@ -32,7 +32,7 @@ const NO_ROUTE: &str = "none";
 pub(crate) struct RequestId(pub(crate) Arc<str>);
 
 /// A client's id if it is harmless in a log and a header, else a new one.
-fn request_id(headers: &HeaderMap) -> RequestId {
+pub(crate) fn request_id(headers: &HeaderMap) -> RequestId {
     let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok()).filter(|text| {
         (1..=REQUEST_ID_MAX_BYTES).contains(&text.len())
             && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(&b))

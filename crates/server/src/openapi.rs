@@ -25,6 +25,7 @@ use crate::routes;
     )),
     tags(
         (name = "sandboxes", description = "Isolated computers"),
+        (name = "ports", description = "Ports of a sandbox, and who may reach them from outside"),
         (name = "execs", description = "Commands in a sandbox: durable, with their output"),
         (name = "files", description = "Files in a sandbox"),
         (name = "snapshots", description = "Disks of sandboxes at one moment, to make sandboxes from"),
@@ -48,6 +49,11 @@ pub fn openapi() -> String {
         .description(Some("An API key. `X-API-Key: <key>` works too."))
         .build();
     document.components.get_or_insert_default().add_security_scheme("key", SecurityScheme::Http(key));
+    let token = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some("The token of an access."))
+        .build();
+    document.components.get_or_insert_default().add_security_scheme("token", SecurityScheme::Http(token));
     finish(&mut document);
     let mut text = document.to_pretty_json().unwrap_or_else(|error| {
         // Plain data with string keys.

@@ -19,6 +19,8 @@ pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) config: ServerConfig,
     pub(crate) metrics: Metrics,
+    /// Connections to ports that wait to be used again.
+    pub(crate) ports: crate::ingress::Pool,
     /// Fires when the server begins to stop.
     pub(crate) draining: CancellationToken,
     /// Connections and WebSockets, which the stop waits for.
@@ -31,6 +33,7 @@ impl Shared {
             engine,
             config,
             metrics: Metrics::new(),
+            ports: crate::ingress::Pool::default(),
             draining: CancellationToken::new(),
             tasks: TaskTracker::new(),
         })
@@ -44,6 +47,12 @@ impl Shared {
             () = self.draining.cancelled() => None,
         }
     }
+}
+
+/// Milliseconds since the epoch.
+pub(crate) fn now_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What streams end with when the server stops.

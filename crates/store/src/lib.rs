@@ -22,6 +22,7 @@
 //! - A row that cannot be understood is [`StoreError::Corrupt`] for whoever reads it, never a panic.
 
 mod builds;
+mod accesses;
 mod db;
 mod error;
 mod execs;
@@ -31,6 +32,7 @@ mod record;
 mod registries;
 mod sandboxes;
 mod snapshots;
+mod ssh_keys;
 mod store;
 mod templates;
 mod url;
@@ -42,8 +44,8 @@ pub mod conformance;
 pub use builds::{BuildRecord, CacheRecord};
 pub use error::StoreError;
 pub use record::{
-    Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord, SandboxFilter,
-    SandboxRecord, SnapshotFilter, SnapshotRecord, TemplateRecord,
+    AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord,
+    SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord, SshKeyRecord, TemplateRecord,
 };
 pub use snapshots::SnapshotOutcome;
 pub use store::Store;

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use atoll_core::access::Target;
 use atoll_core::exec::{ExecState, Exit};
-use atoll_core::id::{ExecId, KeyId, SandboxId, SnapshotId, TemplateId};
+use atoll_core::id::{AccessId, ExecId, KeyId, SandboxId, SnapshotId, SshKeyId, TemplateId};
 use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::{CopyMethod, Manifest, Purpose, Reference, SnapshotState};
@@ -149,6 +150,46 @@ pub struct KeyRecord {
     pub expires_ms: Option<u64>,
     /// When it was last used, as far as was recorded.
     pub last_used_ms: Option<u64>,
+}
+
+/// An access to a port or file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccessRecord {
+    /// Its id.
+    pub id: AccessId,
+    /// The sandbox; the access goes with it.
+    pub sandbox: SandboxId,
+    /// What to.
+    pub target: Target,
+    /// What people call it.
+    pub name: Option<String>,
+    /// Hash of its token; `None` when it is public and has none.
+    pub hash: Option<Vec<u8>>,
+    /// When it was made.
+    pub created_ms: u64,
+    /// The API key that made it.
+    pub created_by: Option<KeyId>,
+    /// When it ends.
+    pub expires_ms: Option<u64>,
+}
+
+/// An SSH public key that stands for an API key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SshKeyRecord {
+    /// Its id.
+    pub id: SshKeyId,
+    /// What people call it.
+    pub name: String,
+    /// Algorithm and key as in `authorized_keys`, without a comment.
+    pub public_key: String,
+    /// `SHA256:…`; no two keys have the same.
+    pub fingerprint: String,
+    /// The API key it stands for; it goes with that.
+    pub owner: KeyId,
+    /// When it was made.
+    pub created_ms: u64,
+    /// When it ends.
+    pub expires_ms: Option<u64>,
 }
 
 /// A warm pool that was set up by name.

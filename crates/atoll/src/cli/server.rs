@@ -57,6 +57,12 @@ pub(crate) struct ServeArgs {
     /// Another name under which browsers may reach the server (repeatable)
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Vec<String>,
+    /// Domain below which ports of sandboxes are reached, as <port>-<sandbox>.NAME
+    #[arg(long, value_name = "NAME", default_value = "localhost", value_parser = parse_domain)]
+    pub(crate) ports_domain: String,
+    /// Address under which clients reach the server, if it is behind a proxy, such as https://atoll.example.com
+    #[arg(long, value_name = "URL", value_parser = parse_public_url)]
+    pub(crate) public_url: Option<PublicUrl>,
     /// What to log: a level, or rules such as 'warn,atoll_engine=debug'
     #[arg(long, value_name = "RULES", default_value = "info")]
     pub(crate) log: String,
@@ -66,6 +72,37 @@ pub(crate) struct ServeArgs {
     /// Send traces to this collector, OTLP over HTTP [env: OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, value_name = "URL")]
     pub(crate) otlp_endpoint: Option<String>,
+}
+
+/// Scheme, host and port, as they are in a URL.
+#[derive(Debug, Clone)]
+pub(crate) struct PublicUrl(pub(crate) String);
+
+fn parse_public_url(text: &str) -> Result<PublicUrl, String> {
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let rest = rest.map(|rest| rest.strip_suffix('/').unwrap_or(rest)).unwrap_or_default();
+    let plain = !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:[]".contains(&b));
+    if plain {
+        Ok(PublicUrl(text.to_owned()))
+    } else {
+        Err("write http:// or https://, a host, and a port if it needs one".to_owned())
+    }
+}
+
+/// A DNS name in lower case; browsers and DNS do not keep the case.
+fn parse_domain(text: &str) -> Result<String, String> {
+    let name = text.to_ascii_lowercase();
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    if name.len() <= 180 && name.split('.').all(label) {
+        Ok(name)
+    } else {
+        Err("not a domain name".to_owned())
+    }
 }
 
 /// The host.

@@ -55,6 +55,8 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
     let mut server_config = ServerConfig::new(daemon.installation.clone());
     server_config.metrics_public = args.metrics_public;
     server_config.hosts.clone_from(&args.host);
+    server_config.ports_domain.clone_from(&args.ports_domain);
+    server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
     let server = Server::new(daemon.engine.clone(), server_config, &[atoll_dialect_langsmith::DIALECT]);
 
     announce(printer, &args, &format!("http://{address}"), key.as_ref())?;

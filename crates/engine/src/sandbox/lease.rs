@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_core::id::SandboxId;
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestClient;
 use atoll_guest_protocol::messages::Metrics;
@@ -25,6 +26,16 @@ pub struct GuestLease {
 }
 
 impl GuestLease {
+    /// The sandbox.
+    #[must_use]
+    pub fn sandbox(&self) -> &SandboxId {
+        &self.sandbox.id
+    }
+
+    pub(crate) const fn shared(&self) -> &Arc<SandboxShared> {
+        &self.sandbox
+    }
+
     /// Resolves when the sandbox dies or is taken apart.
     pub fn dead(&self) -> impl Future<Output = ()> + Send + 'static {
         self.sandbox.dead.clone().cancelled_owned()

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::id::{ExecId, SandboxId};
+use atoll_core::limits::PORT_CONNECTIONS_MAX_COUNT;
 use atoll_core::sandbox::{Admission, Wish, admit};
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestClient;
 use atoll_isolation::Isolation;
 use atoll_store::SandboxRecord;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::now_ms;
@@ -58,6 +59,8 @@ pub(crate) struct SandboxShared {
     users: AtomicUsize,
     /// Execs that ended since the start of the server.
     ended: AtomicU64,
+    /// Connections to its ports that may still be made.
+    pub(crate) ports: Arc<Semaphore>,
     /// Fires when the server stops.
     shutdown: CancellationToken,
     driver: Arc<dyn Isolation>,
@@ -90,6 +93,7 @@ impl SandboxShared {
             live: Mutex::default(),
             users: AtomicUsize::new(0),
             ended: AtomicU64::new(0),
+            ports: Arc::new(Semaphore::new(PORT_CONNECTIONS_MAX_COUNT)),
             shutdown: inner.shutdown.clone(),
             driver,
             queue,

@@ -31,7 +31,7 @@ mod port;
 
 pub use exec::{AckHandle, ExecEvent, ExecStream};
 pub use files::{ByteStream, FileReader, FileWriter, WatchStream};
-pub use port::GuestPortStream;
+pub use port::{GuestPortListener, GuestPortStream, IncomingConnection};
 
 /// How long the guest may take to introduce itself.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(10);

@@ -71,7 +71,17 @@ pub(crate) async fn read_file(
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     let path = path("path", query.path)?;
-    let lease = app.engine.guest(&sandbox).await?;
+    read_path(&app, &sandbox, path, &headers).await
+}
+
+/// Answers with the bytes of a file, whole or as the head asks for.
+pub(crate) async fn read_path(
+    app: &App,
+    sandbox: &str,
+    path: String,
+    headers: &HeaderMap,
+) -> ApiResult<Response> {
+    let lease = app.engine.guest(sandbox).await?;
     let mut request = messages::Read { path, offset: 0, length: 0 };
     let mut range = None;
     // Our tags are weak, and a weak tag never satisfies `If-Range`: then the whole file is the answer.

@@ -1,5 +1,6 @@
 //! The routes, a file for each noun.
 
+mod access;
 mod archive;
 mod attach;
 mod builds;
@@ -19,8 +20,11 @@ mod snapshots;
 mod stdin;
 mod system;
 mod templates;
+mod tunnel;
 mod upload;
 mod watch;
+
+pub(crate) use files::read_path;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +36,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::dialect::Mounts;
+use crate::ingress;
 use crate::middleware;
 use crate::shared::App;
 
@@ -42,7 +47,11 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(sandboxes::create_sandboxes))
         .routes(routes!(sandboxes::get_sandbox, sandboxes::update_sandbox, sandboxes::delete_sandbox))
         .routes(routes!(sandboxes::get_metrics))
-        .routes(routes!(sandboxes::list_ports))
+        .routes(routes!(access::list_ports))
+        .routes(routes!(access::create_access, access::list_accesses))
+        .routes(routes!(access::revoke_access))
+        .routes(routes!(access::download_file))
+        .routes(routes!(tunnel::open_tunnel))
         .routes(routes!(execs::create_exec, execs::list_execs))
         .routes(routes!(execs::get_exec, execs::kill_exec))
         .routes(routes!(output::get_output))
@@ -101,6 +110,7 @@ pub(crate) fn router(app: &App, mounts: Mounts) -> Router {
         .fallback(move |request| mounts.handle(request))
         .method_not_allowed_fallback(middleware::method_not_allowed)
         .layer(axum::middleware::from_fn_with_state(Arc::clone(app), middleware::around))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(app), ingress::intercept))
         .with_state(Arc::clone(app))
 }
 

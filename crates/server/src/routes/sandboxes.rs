@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use atoll_api::{
-    BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, PortList, Sandbox, SandboxList,
-    UpdateSandbox,
+    BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
 };
 use atoll_core::limits::{BATCH_MAX_COUNT, LABELS_MAX_COUNT};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::{Error, Result};
-use atoll_engine::{SandboxQuery, guest_error};
+use atoll_engine::SandboxQuery;
 use axum::extract::State;
 use http::StatusCode;
 use serde::Deserialize;
@@ -165,18 +164,4 @@ pub(crate) async fn get_metrics(
     Path(sandbox): Path<String>,
 ) -> ApiResult<Json<Metrics>> {
     Ok(Json(convert::metrics(&app.engine.metrics(&sandbox).await?)))
-}
-
-/// TCP ports on which something listens inside.
-#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/ports", tag = "sandboxes", security(("key" = ["read"])),
-    params(("sandbox" = String, Path, description = "Id or name")),
-    responses((status = 200, body = PortList)))]
-pub(crate) async fn list_ports(
-    _: Caller<Read>,
-    State(app): State<App>,
-    Path(sandbox): Path<String>,
-) -> ApiResult<Json<PortList>> {
-    let guest = app.engine.guest(&sandbox).await?;
-    let ports = guest.ports().await.map_err(guest_error)?;
-    Ok(Json(PortList { ports }))
 }

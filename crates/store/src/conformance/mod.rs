@@ -8,6 +8,7 @@
 
 mod builds;
 mod execs;
+mod ingress;
 mod others;
 mod sandboxes;
 mod snapshots;
@@ -60,6 +61,8 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         others::racing_templates_get_distinct_versions,
         others::keys,
         others::registries,
+        ingress::accesses,
+        ingress::ssh_keys,
         others::pools,
     );
 }
