@@ -4,8 +4,8 @@
 //! sizes end in `_bytes`. Unknown fields in requests are errors. Lists are pages: `items` and, when
 //! there is more, `next_cursor`. Every error has the body [`ErrorBody`].
 
-mod build;
 mod access;
+mod build;
 mod exec;
 mod file;
 mod image;

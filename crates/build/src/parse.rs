@@ -140,7 +140,7 @@ impl<'a> Reader<'a> {
     }
 
     fn from(&self, place: Place, tail: &Tail<'_>, recipe: &mut Recipe) -> Result<()> {
-        for (place, name, _) in &tail.flags {
+        if let Some((place, name, _)) = tail.flags.first() {
             return Err(if *name == "platform" {
                 place.unsupported("--platform", "leave it out: a build is for the architecture of its host")
             } else {

@@ -95,7 +95,7 @@ proptest! {
         let mut file = text("FROM image AS stage\n");
         for command in &commands {
             let body = if breaks { command.replace(' ', "\\\n ") } else { command.clone() };
-            file.push_str(&format!("RUN {body}\n"));
+            file.extend(["RUN ", &body, "\n"]);
         }
         let want: Vec<_> = commands.into_iter().map(|line| Action::Run(Command::Shell(line))).collect();
         prop_assert_eq!(actions(&file), want);

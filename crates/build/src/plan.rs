@@ -225,10 +225,12 @@ impl Planner<'_> {
     #[must_use]
     pub fn unused_args(&self) -> Vec<String> {
         let in_stages = self.recipe.stages.iter().flat_map(|stage| &stage.instructions);
-        let declared = in_stages.filter_map(|instruction| match &instruction.action {
-            Action::Arg(args) => Some(args),
-            _ => None,
-        });
+        let declared =
+            in_stages.filter_map(
+                |instruction| {
+                    if let Action::Arg(args) = &instruction.action { Some(args) } else { None }
+                },
+            );
         let declared: BTreeSet<&str> =
             declared.flatten().chain(&self.recipe.args).map(|arg| arg.name.as_str()).collect();
         let unused = |name: &&String| !declared.contains(name.as_str()) && !PROXIES.contains(&name.as_str());

@@ -21,8 +21,8 @@
 //! - Whatever was wrong with one operation does not touch the others in its transaction.
 //! - A row that cannot be understood is [`StoreError::Corrupt`] for whoever reads it, never a panic.
 
-mod builds;
 mod accesses;
+mod builds;
 mod db;
 mod error;
 mod execs;

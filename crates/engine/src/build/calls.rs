@@ -40,12 +40,15 @@ pub(super) fn recipe(spec: &BuildSpec) -> Result<Recipe> {
 }
 
 fn needs_context(recipe: &Recipe) -> bool {
-    recipe.stages.iter().flat_map(|stage| &stage.instructions).any(|instruction| match &instruction.action {
-        Action::Copy(copy) => {
-            copy.from.is_none() && copy.sources.iter().any(|source| matches!(source, Source::Path(_)))
-        }
-        _ => false,
-    })
+    let of_context = |action: &Action| {
+        matches!(action, Action::Copy(copy) if copy.from.is_none()
+            && copy.sources.iter().any(|source| matches!(source, Source::Path(_))))
+    };
+    recipe
+        .stages
+        .iter()
+        .flat_map(|stage| &stage.instructions)
+        .any(|instruction| of_context(&instruction.action))
 }
 
 impl Engine {

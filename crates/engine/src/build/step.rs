@@ -120,10 +120,12 @@ fn outcome(step: &Step, exit: &Exit, tail: &[u8]) -> Result<(), BuildFailure> {
         (_, None, None) => "ended without an exit code".to_owned(),
     };
     let error = Error::new(Code::BuildStepFailed, format!("{}: '{}' {how}", step.place, step.text));
-    let error = match exit.reason {
-        ExitReason::OutOfMemory => error.hint("give the build more memory"),
-        ExitReason::NotStarted => error.hint("is the shell or program in the image?"),
-        _ => error,
+    let error = if exit.reason == ExitReason::OutOfMemory {
+        error.hint("give the build more memory")
+    } else if exit.reason == ExitReason::NotStarted {
+        error.hint("is the shell or program in the image?")
+    } else {
+        error
     };
     let text = String::from_utf8_lossy(tail);
     let lines: Vec<&str> = text.lines().collect();
