@@ -169,7 +169,7 @@ fn too_large(message: String) -> Error {
 fn member(name: &[u8]) -> Result<String> {
     let shown = || shorten(&String::from_utf8_lossy(name));
     let text = std::str::from_utf8(name)
-        .map_err(|_| invalid(format_args!("the name '{}' is not UTF-8", shown())))?;
+        .map_err(|_not_utf8| invalid(format_args!("the name '{}' is not UTF-8", shown())))?;
     if text.len() >= PATH_MAX_BYTES || text.contains('\0') {
         return Err(invalid(format_args!("the name '{}' is malformed", shown())));
     }

@@ -269,10 +269,10 @@ async fn resolve(lease: &GuestLease, path: &str) -> Result<(String, FileInfo)> {
 }
 
 fn missing(error: GuestError, path: &str) -> Error {
-    match error {
-        GuestError::Failure { reason: Reason::NotFound, .. } => not_found(path),
-        error => guest_error(error),
+    if matches!(error, GuestError::Failure { reason: Reason::NotFound, .. }) {
+        return not_found(path);
     }
+    guest_error(error)
 }
 
 fn not_found(path: &str) -> Error {
