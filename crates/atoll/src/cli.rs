@@ -14,7 +14,7 @@ mod server;
 mod snapshot;
 
 pub(crate) use build::{BuildArgs, BuildCacheCommand, BuildCommand};
-pub(crate) use egress::EgressArgs;
+pub(crate) use egress::{EgressArgs, NetCommand, read as read_policy};
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
 pub(crate) use snapshot::SnapshotCommand;
@@ -93,6 +93,9 @@ pub(crate) enum Command {
     Extend(ExtendArgs),
     /// Show what a sandbox uses
     Metrics(SandboxArg),
+    /// What sandboxes do on the network
+    #[command(subcommand)]
+    Net(NetCommand),
     /// Images
     #[command(subcommand)]
     Image(ImageCommand),

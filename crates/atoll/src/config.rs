@@ -50,6 +50,11 @@ pub(crate) fn otlp_endpoint() -> Result<Option<String>> {
     variable("OTEL_EXPORTER_OTLP_ENDPOINT")
 }
 
+/// The proxy between sandboxes and the outside: it may hold a password, so not only a flag.
+pub(crate) fn egress_proxy() -> Result<Option<String>> {
+    variable("ATOLL_EGRESS_PROXY")
+}
+
 /// Arms fail points for the crash tests, from `ATOLL_FAILPOINTS="name=action;name=action"`.
 ///
 /// `kill` is SIGKILL to this process, on the spot; `kill@N` at the Nth passing. Everything else is an

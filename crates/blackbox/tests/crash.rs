@@ -29,6 +29,7 @@ const CREATE: &[&str] = &[
     "container::create::process",
     "container::create::record",
     "engine.create.isolated",
+    "engine.create.networked",
     "engine.create.connected",
     "engine.create.configured",
     "engine.create.committed",

@@ -23,6 +23,7 @@ mod follow;
 mod http;
 mod images;
 mod lines;
+mod network;
 mod pools;
 mod ports;
 mod resume;

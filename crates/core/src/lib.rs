@@ -8,6 +8,7 @@
 //! - [`limits`]: a limit on everything, named
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
 //! - [`sandbox`]: the sandbox state machine and admission
+//! - [`network`]: what can be seen of a sandbox's network
 //! - [`snapshot`]: what is kept of a sandbox, and its names
 //! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`key`]: what an API key may do
@@ -23,6 +24,7 @@ pub mod exec;
 pub mod id;
 pub mod key;
 pub mod limits;
+pub mod network;
 pub mod policy;
 pub mod pool;
 pub mod sandbox;

@@ -87,7 +87,7 @@ impl Engine {
             (None, _) => None,
         };
         let named = recipe.as_ref().map(|(name, spec)| (name.as_str(), *spec));
-        let (root, image_digest, spec) = match &snapshot {
+        let (root, image_digest, mut spec) = match &snapshot {
             Some(snapshot) => {
                 let (root, digest) = self.root_of(&snapshot.manifest)?;
                 let base = Base::Snapshot(&snapshot.id, &snapshot.manifest);
@@ -99,6 +99,8 @@ impl Engine {
                 (root, digest, SandboxSpec::resolve(draft, named, base, &inner.config.caps)?)
             }
         };
+        let told = draft.egress.is_some() || named.is_some_and(|(_, spec)| spec.egress.is_some());
+        inner.default_egress(&mut spec.egress, told);
         inner.driver(spec.isolation)?;
 
         let created_ms = now_ms();

@@ -8,6 +8,7 @@ use atoll_core::id::{ExecId, KeyId, SandboxId};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{Caps, IsolationLevel};
 use atoll_core::{Code, Error, Result};
+use atoll_egress::Gateway;
 use atoll_image::Images;
 use atoll_isolation::{Check, Isolation, Resource};
 use atoll_store::Store;
@@ -18,6 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::build::Builds;
 use crate::clock;
+use crate::egress::EgressConfig;
 use crate::errors::{isolation_error, store_error};
 use crate::ingress::AccessCache;
 use crate::keys::KeyCache;
@@ -36,6 +38,8 @@ pub struct Config {
     pub sandboxes_max: usize,
     /// Most sandboxes being made at once; more wait. About twice the number of cores.
     pub creates_max: usize,
+    /// The network of sandboxes.
+    pub egress: EgressConfig,
     /// Warm pools.
     pub pools: PoolConfig,
 }
@@ -70,6 +74,7 @@ pub(crate) struct Inner {
     pub(crate) images: Images,
     pub(crate) drivers: BTreeMap<IsolationLevel, Arc<dyn Isolation>>,
     pub(crate) keys: KeyCache,
+    pub(crate) gateway: Gateway,
     pub(crate) accesses: AccessCache,
     pub(crate) creates: Semaphore,
     pub(crate) snapshots: Snapshots,
@@ -106,6 +111,7 @@ impl Engine {
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
+                gateway: Gateway::new(config.egress.gateway.clone()),
                 snapshots: Snapshots::default(),
                 builds: Builds::default(),
                 pools: Pools::new(config.pools.clone()),

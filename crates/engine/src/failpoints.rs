@@ -8,6 +8,7 @@ pub const ALL: &[&str] = &[
     "engine.create.before",
     "engine.create.journalled",
     "engine.create.isolated",
+    "engine.create.networked",
     "engine.create.connected",
     "engine.create.configured",
     "engine.create.committed",

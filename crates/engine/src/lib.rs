@@ -22,6 +22,7 @@
 mod build;
 mod clock;
 mod create;
+mod egress;
 mod engine;
 mod errors;
 mod exec;
@@ -39,7 +40,9 @@ mod snapshot;
 mod start;
 mod templates;
 
+pub use atoll_egress::Stats as EgressStats;
 pub use build::{BuildLog, BuildView, CacheEntry, CachePruned, LogEntry, LogPage};
+pub use egress::EgressConfig;
 pub use engine::{Caller, Config, Engine, Stats};
 pub use errors::guest_error;
 pub use exec::{ExecView, OutputEvent, OutputReader};

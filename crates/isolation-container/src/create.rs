@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use atoll_isolation::{IsolationError, Plan, RootFs};
+use atoll_network::{RESOLVER_ADDRESS, Slot};
 use fail::fail_point;
 use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree};
@@ -59,15 +60,23 @@ impl Inner {
         fail_point!("container::create::cgroups");
         let listener = record.listen()?;
         fail_point!("container::create::socket");
-        let launch = self.launch(plan, &userns, &disk, membership, listener)?;
+        let slot = self.claim_slot()?;
+        let launch = self.launch(plan, &userns, &disk, membership, listener, slot.netns)?;
         let child = spawn::spawn(&launch)?;
         // First of all, so that destroying takes its exit status whatever happens next.
-        self.live.insert(&plan.id, Instance::new(child.pidfd, Some(disk)));
+        self.live.insert(&plan.id, Instance::new(child.pidfd, Some(disk), Some(slot.gate)));
         fail_point!("container::create::process");
         let process = Process::read(child.pid).step("read the start time of a process")?;
         record.write_process(process)?;
         fail_point!("container::create::record");
         Ok(())
+    }
+
+    fn claim_slot(&self) -> Result<Slot, IsolationError> {
+        self.slots.claim().map_err(|error| IsolationError::Kernel {
+            step: format!("make a network slot: {error}"),
+            source: error.source,
+        })
     }
 
     fn launch(
@@ -77,6 +86,7 @@ impl Inner {
         disk: &Disk,
         membership: Membership,
         listener: OwnedFd,
+        netns: OwnedFd,
     ) -> Result<Launch, IsolationError> {
         let first_id = userns.first_id();
         let layers = match &plan.root {
@@ -96,15 +106,11 @@ impl Inner {
             .collect::<Result<_, IsolationError>>()?;
         sys::mount_setattr(disk.mount.as_fd(), sys::ATTR_NODEV, Some(userns.fd()))
             .step("map the ids of a disk")?;
-        let slot = self.slots.claim().map_err(|error| IsolationError::Kernel {
-            step: format!("make a network slot: {error}"),
-            source: error.source,
-        })?;
         let dev = format!("mode=0755,size=1m,nr_inodes=4096,uid={first_id},gid={first_id}");
         let devpts = format!("newinstance,ptmxmode=0666,mode=0620,gid={}", first_id + TTY_GROUP);
         Ok(Launch {
             procs: membership.procs,
-            netns: slot.netns,
+            netns,
             scratch: self.scratch.clone(),
             overlay: overlay_options(layers.len())?,
             layers,
@@ -177,7 +183,7 @@ fn host_files(hostname: &str) -> Vec<(&'static std::ffi::CStr, Vec<u8>)> {
     vec![
         (c"etc/hostname", format!("{hostname}\n").into_bytes()),
         (c"etc/hosts", hosts.into_bytes()),
-        (c"etc/resolv.conf", b"nameserver 127.0.0.1\noptions timeout:1 attempts:1\n".to_vec()),
+        (c"etc/resolv.conf", format!("nameserver {RESOLVER_ADDRESS}\n").into_bytes()),
     ]
 }
 

@@ -18,6 +18,7 @@ mod child;
 mod create;
 mod destroy;
 mod disk;
+mod gate;
 mod layout;
 mod live;
 mod probe;
@@ -41,7 +42,7 @@ use async_trait::async_trait;
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_isolation::{
-    ArtifactUsage, Check, Death, GuestStream, Isolation, IsolationError, Plan, Resource, Taken, Usage,
+    ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, Taken, Usage,
 };
 use atoll_isolation_storage::Storage;
 pub(crate) use atoll_isolation_storage::step;
@@ -314,6 +315,14 @@ impl Isolation for ContainerIsolation {
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Err(IsolationError::Gone),
             Err(error) => Err(error).step("connect to the guest agent"),
         }
+    }
+
+    async fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
+        if let Some(gate) = self.inner.ready_gate(id)? {
+            return Ok(gate);
+        }
+        let id = id.clone();
+        self.blocking(move |inner| inner.new_gate(&id)).await
     }
 
     async fn died(&self, id: &SandboxId) -> Death {

@@ -27,9 +27,11 @@ pub mod conformance;
 mod doctor;
 #[cfg(feature = "fake")]
 pub mod fake;
+mod gate;
 pub mod sparse;
 
 pub use doctor::{Check, Status};
+pub use gate::{Gate, Original};
 
 /// A byte stream to a guest agent.
 pub trait GuestStream: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
@@ -201,6 +203,13 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`IsolationError::Gone`], or [`IsolationError::Kernel`] when the socket refuses.
     async fn connect(&self, id: &SandboxId) -> Result<Box<dyn GuestStream>, IsolationError>;
+
+    /// Gives the way out of the instance's network: nothing of it reaches anything before somebody has
+    /// this, nor after it was dropped. May be asked for again, by a later server; only the newest counts.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`], or [`IsolationError::Kernel`].
+    async fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError>;
 
     /// Waits until the instance dies. Returns at once when it is dead or unknown.
     async fn died(&self, id: &SandboxId) -> Death;

@@ -1,9 +1,9 @@
 //! What a sandbox may reach, in arguments.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use atoll_core::policy::{Action, EgressLimits, EgressPolicy, Internet, Rule};
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use crate::failure::{Failure, Result};
 use crate::units::parse_bytes;
@@ -38,6 +38,20 @@ pub(crate) struct EgressArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["internet", "allow", "deny", "allow_cidr",
           "deny_cidr", "connections", "bandwidth"])]
     pub(crate) egress: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NetCommand {
+    /// Show policy, open connections, and bytes by destination
+    Show {
+        /// Sandbox, by id or name
+        sandbox: String,
+    },
+    /// Show what was refused, with the reason
+    Denied {
+        /// Sandbox, by id or name
+        sandbox: String,
+    },
 }
 
 /// Largest policy in a file, bytes.
@@ -78,7 +92,8 @@ impl EgressArgs {
     }
 }
 
-fn read(path: &std::path::Path) -> Result<EgressPolicy> {
+/// Reads a policy as JSON.
+pub(crate) fn read(path: &Path) -> Result<EgressPolicy> {
     use std::io::Read as _;
     let what = || format!("cannot read {}", path.display());
     let file = std::fs::File::open(path).map_err(|error| Failure::io(what(), error))?;

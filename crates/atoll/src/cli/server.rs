@@ -41,6 +41,16 @@ pub(crate) struct ServeArgs {
     /// Disks, network and user namespaces to keep ready for new sandboxes
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     pub(crate) ready: usize,
+    /// What a sandbox may reach when nobody says: off, on, or a file with a policy as JSON
+    #[arg(long, value_name = "off|on|FILE", default_value = "off")]
+    pub(crate) default_egress: String,
+    /// Proxy for every connection of sandboxes: socks5://… or http://[user:password@]host:port
+    /// [env: ATOLL_EGRESS_PROXY]
+    #[arg(long, value_name = "URL")]
+    pub(crate) egress_proxy: Option<String>,
+    /// Resolver for sandboxes' names, as ADDRESS:PORT (repeatable) [default: those of the host]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) resolver: Vec<std::net::SocketAddr>,
     /// Largest size of the pool for disks and snapshots, where the data directory's file system cannot clone
     /// files [default: what is free on it]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]

@@ -12,14 +12,11 @@ use atoll_core::{Code, Error};
 use super::image::Upload;
 use super::sandbox::limits;
 use crate::build_view::View;
-use crate::cli::{BuildArgs, BuildCacheCommand, BuildCommand};
+use crate::cli::{BuildArgs, BuildCacheCommand, BuildCommand, read_policy};
 use crate::failure::{Failure, Result};
 use crate::output::{Printer, age, table};
 use crate::signals::Stops;
 use crate::units::{format_bytes, format_duration_ms};
-
-/// Largest policy in a file, bytes.
-const POLICY_MAX_BYTES: usize = 1 << 20;
 
 /// `atoll template build`
 pub(super) async fn template_build(client: &Client, printer: Printer, args: BuildArgs) -> Result<()> {
@@ -95,14 +92,7 @@ fn request(args: BuildArgs) -> Result<(CreateBuild, Ignore)> {
         (None, false) => None,
     };
     let ready = super::template::ready(args.ready_cmd, args.ready_port, args.ready_timeout);
-    let template_egress = match args.template_egress {
-        None => None,
-        Some(path) => {
-            let text = read(&path, POLICY_MAX_BYTES)?;
-            let policy = serde_json::from_str(&text);
-            Some(policy.map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?)
-        }
-    };
+    let template_egress = args.template_egress.as_deref().map(read_policy).transpose()?;
     let rules = Ignore::parse(ignore.as_deref().unwrap_or_default());
     let request = CreateBuild {
         name,

@@ -6,6 +6,7 @@ mod doctor;
 mod exec;
 mod image;
 mod key;
+mod net;
 mod pool;
 mod registry;
 mod run;
@@ -105,6 +106,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Update(args) => sandbox::update(client, printer, args).await,
         Command::Extend(args) => sandbox::extend(client, printer, args).await,
         Command::Metrics(args) => sandbox::metrics(client, printer, &args).await,
+        Command::Net(command) => net::net(client, printer, command).await,
         Command::Image(command) => image::image(client, printer, command).await,
         Command::Registry(command) => registry::registry(client, printer, command).await,
         Command::Template(command) => template::template(client, printer, command).await,

@@ -1,14 +1,18 @@
 //! `atoll serve`: the server, in the foreground.
 
+use std::path::Path;
+
 use atoll_core::Code;
-use atoll_engine::NewKey;
+use atoll_core::policy::EgressPolicy;
+use atoll_egress::{GatewayConfig, UpstreamProxy};
+use atoll_engine::{EgressConfig, NewKey};
 use atoll_isolation_storage::PoolSize;
 use atoll_server::{Server, ServerConfig};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::ServeArgs;
+use crate::cli::{self, ServeArgs};
 use crate::config;
 use crate::daemon::{Daemon, DataDir, Limits, Telemetry};
 use crate::failure::{Failure, Result};
@@ -47,6 +51,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         ready: args.ready,
         pools: args.pool.clone(),
         pool_memory,
+        egress: egress(&args)?,
         storage: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
     };
     let daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
@@ -75,6 +80,27 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
     daemon.engine.shutdown().await;
     telemetry.shutdown();
     Ok(())
+}
+
+/// What the server lets sandboxes reach, and how.
+fn egress(args: &ServeArgs) -> Result<EgressConfig> {
+    let default_policy = match args.default_egress.as_str() {
+        "off" => EgressPolicy::default(),
+        "on" => EgressPolicy::open(),
+        file => cli::read_policy(Path::new(file))?,
+    };
+    default_policy.validate("default-egress").map_err(Failure::Plain)?;
+    let upstream = match &args.egress_proxy {
+        Some(proxy) => Some(proxy.clone()),
+        None => config::egress_proxy()?,
+    };
+    let upstream = upstream
+        .map(|text| {
+            text.parse::<UpstreamProxy>().map_err(|why| Failure::Usage(format!("--egress-proxy: {why}")))
+        })
+        .transpose()?;
+    let gateway = GatewayConfig { resolvers: args.resolver.clone(), upstream, interceptor: None };
+    Ok(EgressConfig { default_policy, gateway })
 }
 
 /// Half of the host's memory, bytes.

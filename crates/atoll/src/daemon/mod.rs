@@ -19,7 +19,7 @@ use std::sync::Arc;
 use atoll_core::pool::PoolSpec;
 use atoll_core::spec::{Caps, IsolationLevel};
 use atoll_core::{Code, Error};
-use atoll_engine::{Engine, KeyScope, NewKey, PoolConfig};
+use atoll_engine::{EgressConfig, Engine, KeyScope, NewKey, PoolConfig};
 use atoll_image::Images;
 use atoll_isolation::Isolation;
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
@@ -37,9 +37,10 @@ pub(crate) use telemetry::Telemetry;
 /// Network namespaces, disks and user namespaces that are kept ready.
 const READY_COUNT: usize = 8;
 
-/// How much a server keeps ready and allows.
+/// How much a server keeps ready and allows, and what it lets sandboxes reach.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
+    pub(crate) egress: EgressConfig,
     pub(crate) sandboxes_max: usize,
     pub(crate) ready: usize,
     /// Size of the storage pool, where one is needed.
@@ -57,6 +58,7 @@ impl Default for Limits {
             storage: PoolSize::Host,
             pools: Vec::new(),
             pool_memory: 0,
+            egress: EgressConfig::default(),
         }
     }
 }
@@ -145,6 +147,7 @@ impl Daemon {
             caps: Caps::default(),
             sandboxes_max: limits.sandboxes_max,
             creates_max: 2 * cores,
+            egress: limits.egress.clone(),
             pools: PoolConfig {
                 memory_bytes: limits.pool_memory,
                 fillers: cores,

@@ -140,6 +140,7 @@ impl EgressPolicy {
                 Internet::On => "internet: on".to_owned(),
                 Internet::Rules => "no rule allows it (internet: rules)".to_owned(),
             },
+            Basis::Resolver => "other resolvers need a rule of their own".to_owned(),
             Basis::Special(what) => format!("{what} needs a rule that allows it by address"),
         }
     }

@@ -134,7 +134,7 @@ impl Actor {
         let configure = async {
             if named || spec.workdir.is_some() { self.configure(&member.client, plan).await } else { Ok(()) }
         };
-        tokio::try_join!(identify, configure)?;
+        tokio::try_join!(identify, configure, self.inner.open_network(&self.shared))?;
         fail::fail_point!("engine.claim.identified");
         let record = SandboxRecord { state: SandboxState::Running, ..self.record.clone() };
         self.inner.store.insert_sandbox(&record).await.map_err(store_error)?;
@@ -166,6 +166,8 @@ impl Actor {
         fail::fail_point!("engine.create.journalled");
         self.shared.driver().create(plan).await.map_err(|error| isolation_error(&error))?;
         fail::fail_point!("engine.create.isolated");
+        inner.open_network(&self.shared).await?;
+        fail::fail_point!("engine.create.networked");
         let client = tokio::select! {
             client = link::connect(self.shared.driver().as_ref(), &self.record.id) => client?,
             () = inner.shutdown.cancelled() => {
@@ -196,6 +198,7 @@ impl Actor {
     async fn undo_create(&mut self) -> bool {
         self.shared.dead.cancel();
         let id = self.record.id.clone();
+        self.inner.gateway.detach(&id);
         let Err(error) = remove(&self.inner, self.shared.driver().as_ref(), &id).await else {
             self.inner.leave(&id);
             return true;
@@ -219,6 +222,10 @@ impl Actor {
 
     /// Connects to a guest that an earlier process made and takes up its execs.
     async fn take_up(&mut self) {
+        if let Err(error) = self.inner.open_network(&self.shared).await {
+            // It goes on without a network: closed, not open.
+            tracing::error!(sandbox = %self.record.id, %error, "the network of a sandbox could not be taken up");
+        }
         let taken_up = tokio::select! {
             biased;
             // Nothing is lost: the next process takes it up.
@@ -356,6 +363,9 @@ impl Actor {
             }
         }
         let before = std::mem::replace(&mut self.record, next);
+        if let Some(egress) = &update.egress {
+            self.inner.gateway.update(&self.record.id, egress.clone());
+        }
         self.shared.publish(self.record.clone());
         if let Some(old) = before.name.filter(|_| renamed.is_some()) {
             self.inner.leave_name(&self.record.id, &old);
@@ -371,6 +381,7 @@ impl Actor {
         let id = self.record.id.clone();
         tracing::warn!(sandbox = %id, why, "a sandbox died");
         self.shared.dead.cancel();
+        self.inner.gateway.detach(&id);
         while let Err(error) = self.move_to(SandboxState::Failed, Some(why)).await {
             tracing::error!(sandbox = %id, %error, "failed to record a death, trying again");
             tokio::select! {
@@ -393,6 +404,7 @@ impl Actor {
         }
         fail::fail_point!("engine.delete.marked");
         self.shared.dead.cancel();
+        self.inner.gateway.detach(&self.record.id);
         exec::wait_ended(&self.shared).await;
         remove(&self.inner, self.shared.driver().as_ref(), &self.record.id).await?;
         self.inner.leave(&self.record.id);

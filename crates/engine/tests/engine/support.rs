@@ -14,7 +14,7 @@ use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{
     Base, Caps, Command, ExecDraft, ExecSpec, ImageDefaults, Resources, SandboxDraft, SandboxSpec,
 };
-use atoll_engine::{Caller, Config, Engine, ExecView, OutputEvent, Piece, PoolConfig};
+use atoll_engine::{Caller, Config, EgressConfig, Engine, ExecView, OutputEvent, Piece, PoolConfig};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
 use atoll_isolation::{DiskSource, Isolation as _, Plan, RootFs};
@@ -77,6 +77,7 @@ impl World {
             caps: Caps::default(),
             sandboxes_max: self.sandboxes_max,
             creates_max: 4,
+            egress: EgressConfig::default(),
             pools: self.pools.clone(),
         };
         let (engine, store) = runtime.block_on(async {

@@ -64,7 +64,7 @@ macro_rules! conformance_tests {
             facts::it_is_a_computer_of_its_own,
             facts::nothing_of_the_host_is_visible,
             facts::root_has_no_power_over_the_kernel,
-            facts::there_is_only_loopback,
+            facts::there_is_only_loopback_and_the_gate,
             facts::root_and_user_are_what_they_seem
         );
     };

@@ -21,6 +21,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,8 +33,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::{
-    ArtifactUsage, Check, Death, DiskSource, GuestStream, Isolation, IsolationError, Plan, Resource, Status,
-    Taken, Usage,
+    ArtifactUsage, Check, Death, DiskSource, Gate, GuestStream, Isolation, IsolationError, Original, Plan,
+    Resource, Status, Taken, Usage,
 };
 
 mod artifact;
@@ -290,6 +291,21 @@ impl Isolation for FakeIsolation {
             Connect::Garbage => Ok(Box::new(guest.garbage())),
             Connect::Hangs => std::future::pending().await,
         }
+    }
+
+    /// Sockets on the host's loopback; nothing leads to them by itself.
+    async fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
+        self.host.count("gate").instances.get(id).filter(|i| i.alive()).ok_or(IsolationError::Gone)?;
+        let open = || {
+            let tcp = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            tcp.set_nonblocking(true)?;
+            let dns = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+            dns.set_nonblocking(true)?;
+            let (proxy, resolver) = (tcp.local_addr()?, dns.local_addr()?);
+            let (original, steering) = (Original::LocalAddress, Box::new(()));
+            Ok(Gate { tcp, dns: Some(dns), proxy, resolver, original, steering })
+        };
+        open().map_err(|source| IsolationError::Kernel { step: "open the gate".to_owned(), source })
     }
 
     async fn died(&self, id: &SandboxId) -> Death {

@@ -11,6 +11,7 @@ mod find;
 mod images;
 mod keys;
 mod load;
+mod network;
 mod output;
 mod pools;
 mod pull;
@@ -47,6 +48,7 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(sandboxes::create_sandboxes))
         .routes(routes!(sandboxes::get_sandbox, sandboxes::update_sandbox, sandboxes::delete_sandbox))
         .routes(routes!(sandboxes::get_metrics))
+        .routes(routes!(network::get_network))
         .routes(routes!(access::list_ports))
         .routes(routes!(access::create_access, access::list_accesses))
         .routes(routes!(access::revoke_access))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use atoll_api::{Exec, ExecWithOutput, Sandbox};
 use atoll_core::key::Scope;
 use atoll_core::spec::Caps;
-use atoll_engine::{Config, Engine, PoolConfig};
+use atoll_engine::{Config, EgressConfig, Engine, PoolConfig};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
 use atoll_server::{Server, ServerConfig};
@@ -63,6 +63,7 @@ impl Harness {
             caps: Caps::default(),
             sandboxes_max: SANDBOXES_MAX,
             creates_max: 4,
+            egress: EgressConfig::default(),
             pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, images: Vec::new() },
         };
         let engine = Engine::start(config, store, vault, images, vec![std::sync::Arc::new(host.driver())])
