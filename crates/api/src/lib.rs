@@ -5,6 +5,7 @@
 //! there is more, `next_cursor`. Every error has the body [`ErrorBody`].
 
 mod access;
+mod build;
 mod checkpoint;
 mod exec;
 mod file;
@@ -25,6 +26,10 @@ pub use access::{Access, AccessCreated, AccessFile, AccessList, CreateAccess, Po
 pub use atoll_core::key::Scope;
 pub use atoll_core::sharing::{Role, Visibility};
 pub use atoll_core::volume::{VolumeMount, VolumeMountDraft, VolumeState};
+pub use build::{
+    Build, BuildCacheEntry, BuildCacheList, BuildCachePruned, BuildList, BuildLogPage, CreateBuild,
+    PruneBuildCache,
+};
 pub use checkpoint::{CreateCheckpoint, ForkSandbox, RollbackSandbox, RolledBack};
 pub use exec::{
     AttachClientMessage, AttachServerMessage, CreateExec, Encoding, Exec, ExecList, ExecWithOutput,

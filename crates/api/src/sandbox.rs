@@ -111,6 +111,7 @@ impl From<CreateSandbox> for SandboxDraft {
                 hibernate_after_ms: request.hibernate_after_ms,
             },
             budget: request.budget.unwrap_or_default(),
+            ..Self::default()
         }
     }
 }

@@ -10,6 +10,7 @@ use atoll_core::volume::VolumeMountDraft;
 use clap::{Args, Parser, Subcommand};
 
 mod access;
+mod build;
 mod egress;
 mod ingress;
 mod inject;
@@ -21,6 +22,7 @@ mod usage;
 mod volume;
 
 pub(crate) use access::{AccessCommand, LeaseCommand};
+pub(crate) use build::{BuildArgs, BuildCacheCommand, BuildCommand};
 pub(crate) use egress::{EgressArgs, NetCommand, read as read_policy};
 pub(crate) use ingress::{
     Forward, LinkArgs, PortCommand, PortUrlArgs, Reverse, SshArgs, SshKeyCommand, TunnelArgs,
@@ -144,6 +146,9 @@ pub(crate) enum Command {
     /// Volumes: storage that outlives sandboxes, shared by several
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Builds of templates
+    #[command(subcommand)]
+    Build(BuildCommand),
     /// Warm pools: sandboxes that run before anybody asks
     #[command(subcommand)]
     Pool(PoolCommand),
@@ -549,6 +554,8 @@ pub(crate) enum RegistryCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TemplateCommand {
+    /// Build a template from a Dockerfile
+    Build(Box<BuildArgs>),
     /// Make a template, or the next version of one
     Create(TemplateArgs),
     /// List templates
@@ -594,6 +601,18 @@ pub(crate) struct TemplateArgs {
     /// Writable disk, such as 10GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) disk: Option<u64>,
+    /// Command to run in every sandbox from its creation on, for /bin/sh
+    #[arg(long, value_name = "CMD")]
+    pub(crate) start_cmd: Option<String>,
+    /// A sandbox is ready when this command succeeds
+    #[arg(long, value_name = "CMD")]
+    pub(crate) ready_cmd: Option<String>,
+    /// A sandbox is ready when something listens on this port
+    #[arg(long, value_name = "PORT", conflicts_with = "ready_cmd")]
+    pub(crate) ready_port: Option<u16>,
+    /// Give up on a sandbox that is not ready after this long [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) ready_timeout: Option<u64>,
     /// Delete sandboxes this long after creation
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) ttl: Option<u64>,

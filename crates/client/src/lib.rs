@@ -15,6 +15,7 @@
 //! Operations are grouped by noun in the modules below; all are methods of [`Client`].
 
 pub mod attach;
+mod builds;
 mod error;
 mod execs;
 mod files;
@@ -39,6 +40,7 @@ mod volumes;
 mod websocket;
 
 pub use attach::{AttachEvent, AttachEvents, AttachInput, Attachment, InputClosed};
+pub use builds::{BuildFollower, ListBuilds};
 pub use error::{ClientError, Result};
 pub use execs::{ExecEvent, ListExecs, OutputQuery};
 pub use files::{Download, WatchEvent, WriteFile};

@@ -166,6 +166,24 @@ codes! {
     LimitUnenforceable = "limit_unenforceable", false;
     /// The guest agent does not answer or breaks the protocol.
     GuestUnavailable = "guest_unavailable", true;
+    /// No such build.
+    BuildNotFound = "build_not_found", false;
+    /// The Dockerfile or step list is wrong; the message says where.
+    BuildFileInvalid = "build_file_invalid", false;
+    /// The Dockerfile asks for something that builds do not do; the message says where.
+    InstructionUnsupported = "instruction_unsupported", false;
+    /// The context is malformed, or leads outside of itself.
+    BuildContextInvalid = "build_context_invalid", false;
+    /// A file to copy is not in the context, stage or image.
+    BuildFileNotFound = "build_file_not_found", false;
+    /// A command of the build failed; the message names the step.
+    BuildStepFailed = "build_step_failed", false;
+    /// The build was cancelled.
+    BuildCancelled = "build_cancelled", false;
+    /// The server ended while the build ran.
+    BuildInterrupted = "build_interrupted", true;
+    /// The start command of the template ended, or the sandbox was not ready in time.
+    StartFailed = "start_failed", false;
     /// It took too long.
     Timeout = "timeout", true;
     /// The server is shutting down.

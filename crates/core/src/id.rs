@@ -134,6 +134,10 @@ id_type!(
     TemplateId, "tp", "template", Code::TemplateNotFound
 );
 id_type!(
+    /// One build of a template.
+    BuildId, "bl", "build", Code::BuildNotFound
+);
+id_type!(
     /// One snapshot.
     SnapshotId, "sn", "snapshot", Code::SnapshotNotFound
 );

@@ -16,12 +16,14 @@
 //! - [`idle`]: what a sandbox does while nobody uses it
 //! - [`key`]: what an API key may do
 //! - [`usage`]: what was used, and budgets
+//! - [`build`]: what a build is asked, and its states
 //! - [`access`]: how ports and files are reached without an API key
 //! - [`pool`]: which waiting sandbox serves which request, and how many wait
 //! - [`volume`]: storage that outlives sandboxes, and where it is mounted
 //! - [`exec`]: the exec state machine and how an exit is classified
 
 pub mod access;
+pub mod build;
 pub mod error;
 pub mod exec;
 pub mod id;

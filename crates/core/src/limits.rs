@@ -169,3 +169,37 @@ pub const IDLE_FREEZE_MIN_MS: u64 = 10;
 pub const USAGE_KEPT_MS: u64 = 396 * 24 * 3600 * 1000;
 /// Most rows that one query of usage gives.
 pub const USAGE_ROWS_MAX_COUNT: u32 = 10_000;
+/// Largest Dockerfile, bytes.
+pub const DOCKERFILE_MAX_BYTES: usize = 512 << 10;
+/// Largest number of instructions of a Dockerfile, or of steps.
+pub const BUILD_INSTRUCTIONS_MAX_COUNT: usize = 1000;
+/// Largest number of stages of a Dockerfile.
+pub const BUILD_STAGES_MAX_COUNT: usize = 64;
+/// Largest number of build arguments.
+pub const BUILD_ARGS_MAX_COUNT: usize = 256;
+/// Largest context of a build, bytes of all its files.
+pub const BUILD_CONTEXT_MAX_BYTES: u64 = 4 << 30;
+/// Largest number of entries of a context.
+pub const BUILD_CONTEXT_MAX_COUNT: usize = 200_000;
+/// A build whose context does not come is given up after this, milliseconds.
+pub const BUILD_CONTEXT_WAIT_MS: u64 = 15 * 60 * 1000;
+/// Builds that run at once; more wait.
+pub const BUILDS_RUNNING_MAX_COUNT: usize = 4;
+/// Builds that have not ended.
+pub const BUILDS_OPEN_MAX_COUNT: usize = 64;
+/// Ended builds that are kept; the oldest go first, with their log.
+pub const BUILDS_KEPT_MAX_COUNT: usize = 500;
+/// Log that one build keeps, bytes; the oldest goes first.
+pub const BUILD_LOG_MAX_BYTES: u64 = 64 << 20;
+/// Longest build, milliseconds: one day.
+pub const BUILD_TIMEOUT_MAX_MS: u64 = 24 * 3600 * 1000;
+/// Longest build when the caller does not say, milliseconds.
+pub const BUILD_TIMEOUT_DEFAULT_MS: u64 = 3600 * 1000;
+/// What the cache of build steps keeps, bytes, when the operator does not say.
+pub const BUILD_CACHE_DEFAULT_BYTES: u64 = 20 << 30;
+/// Longest wait for a sandbox to be ready, milliseconds.
+pub const READY_TIMEOUT_MAX_MS: u64 = 600 * 1000;
+/// Wait for a sandbox to be ready when the template does not say, milliseconds.
+pub const READY_TIMEOUT_DEFAULT_MS: u64 = 60 * 1000;
+/// Pause between looks at whether a sandbox is ready, milliseconds.
+pub const READY_INTERVAL_DEFAULT_MS: u64 = 100;

@@ -79,10 +79,11 @@ impl Engine {
         }?;
         self.inner.secrets.hold(&shared.id, draft.secrets);
         sandbox::spawn(&self.inner, &shared, origin);
-        let made = shared.made().await?;
+        shared.made().await?;
+        self.started(&shared, caller).await?;
         // The first state to go back to.
         self.checkpoint_by_itself(&shared, "when it was made").await?;
-        Ok(made)
+        Ok(shared.record())
     }
 
     pub(crate) async fn plan(&self, draft: &SandboxDraft, caller: &Caller) -> Result<Planned> {

@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::build::Builds;
 use crate::clock;
 use crate::egress::EgressConfig;
 use crate::errors::{isolation_error, store_error};
@@ -104,6 +105,7 @@ pub(crate) struct Inner {
     pub(crate) gateway: Gateway,
     pub(crate) accesses: AccessCache,
     pub(crate) creates: Semaphore,
+    pub(crate) builds: Builds,
     pub(crate) pools: Pools,
     pub(crate) access: AccessTable,
     pub(crate) volumes: VolumeTable,
@@ -143,6 +145,7 @@ impl Engine {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
                 gateway: Gateway::new(config.egress.gateway.clone()),
+                builds: Builds::default(),
                 pools: Pools::new(config.pools.clone()),
                 access,
                 volumes: VolumeTable::default(),

@@ -20,6 +20,7 @@
 //! the same code that a clean start runs.
 
 mod authority;
+mod build;
 mod clock;
 mod create;
 mod egress;
@@ -39,6 +40,7 @@ mod sandbox;
 mod secrets;
 mod sharing;
 mod snapshot;
+mod start;
 mod templates;
 mod usage;
 mod volumes;
@@ -46,6 +48,7 @@ mod volumes;
 pub use atoll_egress::Stats as EgressStats;
 pub use atoll_isolation::volumes::{VolumeFile, VolumeFileKind, VolumeWrite};
 pub use authority::open as open_authority;
+pub use build::{BuildLog, BuildView, CacheEntry, CachePruned, LogEntry, LogPage};
 pub use egress::EgressConfig;
 pub use engine::{Caller, Config, Engine, Stats, Trust};
 pub use errors::guest_error;

@@ -45,6 +45,7 @@ impl Engine {
         }
         self.remove_unknown(&known).await;
         self.remove_unknown_logs(&known).await;
+        self.recover_builds().await?;
         Ok(())
     }
 
@@ -104,7 +105,11 @@ impl Engine {
     fn start_actor(&self, record: SandboxRecord, origin: Origin) -> Result<()> {
         let shared = SandboxShared::new(record, &self.inner)?;
         self.inner.enter(&shared, false)?;
+        let lives = matches!(origin, Origin::Adopt);
         sandbox::spawn(&self.inner, &shared, origin);
+        if lives {
+            self.start_after_crash(&shared);
+        }
         Ok(())
     }
 

@@ -1,19 +1,21 @@
 //! Records of the engine to types of the API: the one place.
 
 use atoll_api as api;
+use atoll_core::build::BuildState;
 use atoll_core::id::SnapshotId;
 use atoll_core::key::Scope;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::sharing::Lease;
 use atoll_core::snapshot::Purpose;
 use atoll_engine::{
-    AccessView, ExecView, PoolName, PoolOrigin, PoolView, PoolsView, SandboxMetrics, UsageItem, VolumeFile,
-    VolumeFileKind, VolumeView,
+    AccessView, BuildView, CacheEntry, ExecView, PoolName, PoolOrigin, PoolView, PoolsView, SandboxMetrics,
+    UsageItem, VolumeFile, VolumeFileKind, VolumeView,
 };
 use atoll_guest_protocol::messages;
 use atoll_isolation::Resource;
 use atoll_store::{
-    KeyRecord, Page, RegistryRecord, SandboxRecord, SecretRecord, SecretUse, SnapshotRecord, TemplateRecord,
+    BuildRecord, KeyRecord, Page, RegistryRecord, SandboxRecord, SecretRecord, SecretUse, SnapshotRecord,
+    TemplateRecord,
 };
 
 const NANOS_PER_MS: i64 = 1_000_000;
@@ -149,7 +151,42 @@ pub(crate) fn template(record: TemplateRecord) -> api::Template {
         idle_timeout_ms: spec.idle_timeout_ms,
         pool: spec.pool,
         egress: spec.egress,
+        start: spec.start,
+        ready: spec.ready,
         created_at_ms: record.created_ms,
+    }
+}
+
+pub(crate) fn build(view: BuildView) -> api::Build {
+    api::Build { needs_context: view.needs_context, ..build_record(view.record) }
+}
+
+pub(crate) fn build_record(record: BuildRecord) -> api::Build {
+    let name = record.spec.name;
+    api::Build {
+        id: record.id.into(),
+        state: record.state,
+        needs_context: record.state == BuildState::Waiting,
+        template: record.template_version.map(|version| format!("{name}:{version}")),
+        name,
+        failure: record.failure,
+        created_at_ms: record.created_ms,
+        started_at_ms: record.started_ms,
+        ended_at_ms: record.ended_ms,
+        created_by: record.created_by.map(Into::into),
+    }
+}
+
+pub(crate) fn build_cache(entry: CacheEntry) -> api::BuildCacheEntry {
+    let CacheEntry { record, in_template } = entry;
+    api::BuildCacheEntry {
+        key: record.key,
+        step: record.step,
+        size_bytes: record.stored_bytes,
+        took_ms: record.made_in_ms,
+        created_at_ms: record.created_ms,
+        used_at_ms: record.used_ms,
+        in_template,
     }
 }
 

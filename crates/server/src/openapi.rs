@@ -33,6 +33,7 @@ use crate::routes;
         (name = "templates", description = "Named, versioned recipes for sandboxes"),
         (name = "access", description = "Who may use a sandbox, and who has it for itself"),
         (name = "volumes", description = "Storage that outlives sandboxes, shared by several"),
+        (name = "builds", description = "Templates from Dockerfiles and step lists"),
         (name = "pools", description = "Running sandboxes that wait to be handed out"),
         (name = "images", description = "OCI images and where they come from"),
         (name = "secrets", description = "Values that sandboxes use and never see"),

@@ -22,6 +22,7 @@
 //! - A row that cannot be understood is [`StoreError::Corrupt`] for whoever reads it, never a panic.
 
 mod accesses;
+mod builds;
 mod db;
 mod error;
 mod execs;
@@ -44,6 +45,7 @@ mod writer;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 
+pub use builds::{BuildRecord, CacheRecord};
 pub use error::StoreError;
 pub use record::{
     AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord,

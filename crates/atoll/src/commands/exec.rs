@@ -162,13 +162,12 @@ fn row(exec: &Exec) -> [String; 8] {
 }
 
 /// `atoll kill`
-pub(super) async fn kill(client: &Client, args: KillArgs) -> Result<()> {
-    match args.signal {
-        Some(signal) => {
-            let signal = SignalExec { signal, tree: args.tree };
-            client.signal_exec(&args.sandbox, &args.exec, &signal).await?;
-        }
-        None => client.kill_exec(&args.sandbox, &args.exec).await?,
+pub(super) async fn kill(client: &Client, printer: Printer, args: KillArgs) -> Result<()> {
+    let KillArgs { signal, tree, sandbox, exec } = args;
+    let done = serde_json::json!({ "exec": exec, "signal": signal });
+    match signal {
+        Some(signal) => client.signal_exec(&sandbox, &exec, &SignalExec { signal, tree }).await?,
+        None => client.kill_exec(&sandbox, &exec).await?,
     }
-    Ok(())
+    printer.result(&done, String::new)
 }

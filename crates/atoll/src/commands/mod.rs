@@ -1,6 +1,7 @@
 //! The commands, by noun, and what is around every one of them: runtime, connection, exit code.
 
 mod access;
+mod build;
 mod checkpoint;
 mod copy;
 mod doctor;
@@ -104,7 +105,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Logs(args) => return exec::logs(client, printer, args).await,
         Command::Shell(args) => return exec::shell(client, printer, args).await,
         Command::Ps(args) => exec::ps(client, printer, &args).await,
-        Command::Kill(args) => exec::kill(client, args).await,
+        Command::Kill(args) => exec::kill(client, printer, args).await,
         Command::Cp(args) => copy::copy(client, printer, args).await,
         Command::Create(args) => sandbox::create(client, printer, args).await,
         Command::Ls(args) => sandbox::ls(client, printer, args).await,
@@ -128,6 +129,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Fork(args) => checkpoint::fork(client, printer, args).await,
         Command::Secret(command) => secret::secret(client, printer, command).await,
         Command::Volume(command) => volume::volume(client, printer, command).await,
+        Command::Build(command) => build::build(client, printer, command).await,
         Command::Pool(command) => pool::pool(client, printer, command).await,
         Command::Access(command) => access::access(client, printer, command).await,
         Command::Lease(command) => access::lease(client, printer, command).await,

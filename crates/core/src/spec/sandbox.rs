@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::check;
 use super::template::TemplateSpec;
+use crate::build::{CommandText, Ready};
 use crate::error::{Code, Error, Result};
-use crate::id::{KeyId, SnapshotId};
+use crate::id::{BuildId, KeyId, SnapshotId};
 use crate::idle::{IdlePolicy, IdleUpdate};
 use crate::limits::{
     CPU_MAX_MILLIS, CPU_MIN_MILLIS, DISK_MAX_BYTES, DISK_MIN_BYTES, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES,
@@ -184,6 +185,8 @@ pub struct SandboxDraft {
     pub idle: IdlePolicy,
     /// Hard limits on what it may use.
     pub budget: Budget,
+    /// The build whose steps it runs.
+    pub build: Option<BuildId>,
 }
 
 /// What will be made, complete. Kept by the store.
@@ -224,6 +227,15 @@ pub struct SandboxSpec {
     /// Hard limits on what it may use.
     #[serde(default)]
     pub budget: Budget,
+    /// What runs in it from its creation on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<CommandText>,
+    /// When it is ready: its creation waits for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Ready>,
+    /// The build whose steps it runs: it goes with that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<BuildId>,
 }
 
 /// What a sandbox is built on.
@@ -266,7 +278,7 @@ impl Base<'_> {
 }
 
 /// Search path of a sandbox whose image does not set one.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Checks names and sizes of secrets that are given with a sandbox. No error repeats a value.
 fn secrets(values: &BTreeMap<String, Secret>) -> Result<()> {
@@ -403,6 +415,9 @@ impl SandboxSpec {
             volumes: Vec::new(),
             idle: draft.idle,
             budget: draft.budget,
+            start: recipe.and_then(|t| t.start.clone()),
+            ready: recipe.and_then(|t| t.ready.clone()),
+            build: draft.build.clone(),
         })
     }
 }

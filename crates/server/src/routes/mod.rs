@@ -3,6 +3,7 @@
 mod access;
 mod archive;
 mod attach;
+mod builds;
 mod checkpoints;
 mod events;
 mod execs;
@@ -101,6 +102,14 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(checkpoints::diff_sandbox))
         .routes(routes!(templates::create_template, templates::list_templates))
         .routes(routes!(templates::get_template, templates::delete_template))
+        .routes(routes!(builds::create_build, builds::list_builds))
+        .routes(routes!(builds::get_build))
+        .routes(routes!(builds::put_build_context))
+        .routes(routes!(builds::cancel_build))
+        .routes(routes!(builds::get_build_log))
+        .routes(routes!(builds::stream_build_log))
+        .routes(routes!(builds::list_build_cache))
+        .routes(routes!(builds::prune_build_cache))
         .routes(routes!(pools::list_pools, pools::put_pool, pools::delete_pool))
         .routes(routes!(volumes::create_volume, volumes::list_volumes))
         .routes(routes!(volumes::get_volume, volumes::delete_volume))

@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed check is a panic")]
 
+mod builds;
 mod execs;
 mod ingress;
 mod others;
@@ -53,6 +54,8 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         execs::loss,
         execs::lists_and_pruning,
         execs::one_failure_does_not_touch_the_others,
+        builds::life,
+        builds::cache,
         snapshots::tags_move,
         snapshots::checkpoints_are_numbered,
         snapshots::rollbacks_are_remembered,
