@@ -11,7 +11,7 @@
     reason = "an integration test"
 )]
 
-use atoll_api::{CreateExec, CreateSandbox, PutPool};
+use atoll_api::{CreateCheckpoint, CreateExec, CreateSandbox, CreateSnapshot, ForkSandbox, PutPool};
 use atoll_blackbox::{Server, host, wait_until};
 use atoll_client::{ListSandboxes, ListSnapshots};
 use atoll_core::exec::{ExecState, ExitReason};
@@ -213,7 +213,7 @@ const SNAPSHOT: &[&str] = &[
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_every_step_of_a_snapshot() {
-    let mut server = Server::with_failpoints();
+    let mut server = Server::with_failpoints(&[]);
     let sandbox = server.sandbox().await.id;
     server.sh(&sandbox, "echo kept > /home/user/f").await;
     // Somebody writes all the time: who is killed while the disk stands still must not leave it so.
@@ -262,7 +262,7 @@ async fn killed_at_every_step_of_a_snapshot() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_every_step_of_a_fork() {
-    let mut server = Server::with_failpoints();
+    let mut server = Server::with_failpoints(&[]);
     let parent = server.sandbox().await.id;
     for point in ["engine.fork.taken", "engine.fork.made"] {
         server.kill();
@@ -286,7 +286,7 @@ async fn killed_at_every_step_of_a_fork() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_every_step_of_a_rollback() {
-    let mut server = Server::with_failpoints();
+    let mut server = Server::with_failpoints(&[]);
     let sandbox = server.sandbox().await.id;
     server.sh(&sandbox, "echo before > /home/user/f").await;
     server.client.create_checkpoint(&sandbox, &CreateCheckpoint::default()).await.unwrap();
