@@ -3,6 +3,7 @@
 mod idle;
 mod latency;
 mod load;
+mod pause;
 mod streams;
 
 use std::time::{Duration, Instant};
@@ -32,6 +33,8 @@ pub(crate) enum Case {
     Stdout,
     /// A large file, up and down
     Files,
+    /// Pause and resume, both ways
+    Pause,
     /// Many sandboxes that do nothing
     Idle,
     /// Other programs
@@ -64,6 +67,7 @@ pub(crate) async fn run(bench: &Bench<'_>, only: &[Case], report: &mut Report) -
             Case::Cycles => load::cycles(bench, report).await?,
             Case::Stdout => streams::stdout(bench, report).await?,
             Case::Files => streams::files(bench, report).await?,
+            Case::Pause => pause::pause(bench, report).await?,
             Case::Idle => idle::idle(bench, report).await?,
             Case::Peers => peers::run(report)?,
         }
