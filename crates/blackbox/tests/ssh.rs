@@ -112,8 +112,8 @@ mod tests {
         assert!(list.items.len() >= 5 && list.items.iter().all(|exec| exec.started_by.is_some()), "{list:?}");
         // Another user, by name and by number.
         assert_eq!(
-            ok(setup.command("ssh").args(["web+daemon@127.0.0.1", "id -un"]).output().unwrap()),
-            "daemon\n"
+            ok(setup.command("ssh").args(["web+user@127.0.0.1", "id -un"]).output().unwrap()),
+            "user\n"
         );
         assert_eq!(
             ok(setup.command("ssh").args(["web+1234@127.0.0.1", "id -u"]).output().unwrap()),
@@ -195,14 +195,14 @@ mod tests {
         let denied = setup
             .command("scp")
             .arg(setup.path("data"))
-            .arg("web+daemon@127.0.0.1:/root/x")
+            .arg("web+user@127.0.0.1:/root/x")
             .output()
             .unwrap();
         assert!(!denied.status.success() && text(&denied.stderr).contains("ermission denied"), "{denied:?}");
         let allowed =
-            setup.command("scp").arg(setup.path("data")).arg("web+daemon@127.0.0.1:/tmp/x").output().unwrap();
+            setup.command("scp").arg(setup.path("data")).arg("web+user@127.0.0.1:/tmp/x").output().unwrap();
         ok(allowed);
-        assert_eq!(ok(setup.ssh(&["stat -c %U /tmp/x"])), "daemon\n");
+        assert_eq!(ok(setup.ssh(&["stat -c %U /tmp/x"])), "user\n");
         setup.server.finish().await;
     }
 
@@ -366,7 +366,7 @@ mod tests {
             command.arg("ssh").args(args).stdin(Stdio::null()).output().unwrap()
         };
         assert_eq!(ok(run(&["web", "--", "echo", "hello"])), "hello\n");
-        assert_eq!(run(&["web", "--user", "daemon", "--", "id -un; exit 4"]).status.code(), Some(4));
+        assert_eq!(run(&["web", "--user", "user", "--", "id -un; exit 4"]).status.code(), Some(4));
         let missing = run(&["nowhere", "--", "true"]);
         assert!(
             missing.status.code() == Some(125) && text(&missing.stderr).contains("nowhere"),

@@ -92,7 +92,8 @@ impl Handler {
             return Ok(session.channel_failure(id)?);
         };
         session.channel_success(id)?;
-        let wanted = Wanted { what, env: waiting.env, tty: waiting.tty, peer: self.peer };
+        let wanted =
+            Wanted { what, env: waiting.env, tty: waiting.tty, peer: self.peer, gone: self.gone.clone() };
         let run = session::run(self.engine.clone(), login, wanted, waiting.channel, session.handle());
         let permit = Arc::clone(&self.channels).try_acquire_owned();
         self.tasks.spawn(async move {

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use atoll_core::exec::{Exit, OutputStream};
 use atoll_core::limits::{OUTPUT_KEEP_MAX_BYTES, STDIN_CHUNK_MAX_BYTES};
@@ -14,10 +15,13 @@ use atoll_core::{Code, Error, Result};
 use atoll_engine::{Engine, OutputEvent, OutputReader, Piece, READ_MAX_BYTES};
 use russh::server::{Handle, Msg};
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Sig};
+use tokio_util::sync::CancellationToken;
 
 use crate::handler::size;
 use crate::login::Login;
 
+/// How long the end of standard input may take to reach a command whose client went away.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Exit status of a session that did not come to run anything, as clients have it for their own failures.
 const FAILED: u32 = 255;
 /// The channel's second stream to the client.
@@ -43,6 +47,8 @@ pub(crate) struct Wanted {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) tty: Option<TtySize>,
     pub(crate) peer: Option<SocketAddr>,
+    /// Fires with the connection.
+    pub(crate) gone: CancellationToken,
 }
 
 type Writer = ChannelWriteHalf<Msg>;
@@ -54,15 +60,15 @@ pub(crate) async fn run(engine: Engine, login: Login, wanted: Wanted, channel: C
     }
     let id = channel.id();
     let (mut reader, writer) = channel.split();
+    let wanted_gone = wanted.gone.clone();
     match start(&engine, &login, wanted).await {
         Ok((exec, output)) => {
             let session = Running { engine: &engine, sandbox: login.sandbox.as_str(), exec: &exec };
             let exit = tokio::select! {
                 exit = session.outgoing(&writer, output) => exit,
-                () = session.incoming(&mut reader) => {
-                    session.hang_up().await;
-                    return;
-                }
+                () = session.incoming(&mut reader) => return session.hang_up().await,
+                // What the client sent last may still wait for a program that does not read.
+                () = wanted_gone.cancelled() => return session.hang_up().await,
             };
             match exit {
                 Ok(exit) => tell_exit(&writer, &handle, id, &exit).await,
@@ -163,12 +169,14 @@ impl Running<'_> {
         }
     }
 
-    /// The client went away: nothing more comes, and the command is told.
+    /// The client went away: the command is told, and nothing more comes.
     async fn hang_up(&self) {
-        let closed = self.engine.write_stdin(self.sandbox, self.exec, Default::default(), true).await;
         let told = self.engine.signal_exec(self.sandbox, self.exec, "HUP", false).await;
-        if let Err(error) = closed.and(told.map(|()| 0)) {
-            tracing::debug!(%error, exec = self.exec, "an exec was not told that its client went away");
+        let close = self.engine.write_stdin(self.sandbox, self.exec, Default::default(), true);
+        // A program that does not read may keep this waiting.
+        let closed = tokio::time::timeout(CLOSE_TIMEOUT, close).await;
+        if told.is_err() || !matches!(closed, Ok(Ok(_))) {
+            tracing::debug!(exec = self.exec, "an exec did not hear that its client went away");
         }
     }
 }
