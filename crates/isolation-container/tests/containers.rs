@@ -3,8 +3,6 @@
 
 mod common;
 
-use atoll_isolation_storage::loops_in_use;
-
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +12,7 @@ use atoll_isolation::conformance::{
     DEADLINE, Sandbox, assert_clean, assert_gone, chain, eventually, fresh_id, plan,
 };
 use atoll_isolation::{Death, Isolation, IsolationError, Plan, RootFs, Status};
+use atoll_isolation_storage::loops_in_use;
 use common::{Containers, containers};
 
 /// The processes of a sandbox, on the host.
