@@ -3,6 +3,7 @@
 mod idle;
 mod latency;
 mod load;
+mod pause;
 mod ports;
 mod snapshots;
 mod streams;
@@ -39,6 +40,8 @@ pub(crate) enum Case {
     Files,
     /// Requests to a port of a sandbox
     Ports,
+    /// Pause and resume, both ways
+    Pause,
     /// Many sandboxes that do nothing
     Idle,
     /// Snapshots and forks of a full disk
@@ -75,6 +78,7 @@ pub(crate) async fn run(bench: &Bench<'_>, only: &[Case], report: &mut Report) -
             Case::Stdout => streams::stdout(bench, report).await?,
             Case::Files => streams::files(bench, report).await?,
             Case::Ports => ports::ports(bench, report).await?,
+            Case::Pause => pause::pause(bench, report).await?,
             Case::Idle => idle::idle(bench, report).await?,
             Case::Snapshots => snapshots::snapshots(bench, report).await?,
             Case::Peers => peers::run(report)?,
