@@ -50,7 +50,10 @@ pub use sandbox::{
 };
 pub use secret::{PutSecret, Secret, SecretList, SecretUse, SecretUseList, SecretVersion, VaultRotated};
 pub use sharing::{Grant, Lease, LeaseStatus, PutGrant, SandboxAccess, SetVisibility, TakeLease};
-pub use snapshot::{CreateSnapshot, RemovedSnapshot, Snapshot, SnapshotList, TagSnapshot};
+pub use snapshot::{
+    CreateSnapshot, PullSnapshot, PushSnapshot, PushedSnapshot, RemovedSnapshot, Snapshot, SnapshotList,
+    TagSnapshot,
+};
 pub use ssh::{CreateSshKey, SshInfo, SshKey, SshKeyList};
 pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, ServerInfo};
 pub use template::{CreateTemplate, Template, TemplateList};

@@ -91,6 +91,37 @@ pub struct TagSnapshot {
     pub tag: String,
 }
 
+/// Sends a snapshot to the object store.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PushSnapshot {
+    /// References there that shall name it; those that it has here when absent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+}
+
+/// What came of sending a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PushedSnapshot {
+    /// The digest under which it is there.
+    pub digest: String,
+    /// References there that name it now.
+    pub tags: Vec<String>,
+    /// Bytes that were sent; 0 when it was there already.
+    pub sent_bytes: u64,
+}
+
+/// Fetches a snapshot from the object store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PullSnapshot {
+    /// Its digest, or a reference there.
+    pub from: String,
+    /// References here that shall point to it; the same as there when absent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+}
+
 /// What a removal did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RemovedSnapshot {

@@ -70,6 +70,26 @@ pub(crate) fn vault_key() -> Result<Option<VaultKey>> {
     Ok(variable("ATOLL_VAULT_KEY")?.map(|key| VaultKey { current: Secret::new(key), previous }))
 }
 
+/// What the environment says about an object store.
+pub(crate) struct Aws {
+    pub(crate) endpoint: Option<String>,
+    pub(crate) region: Option<String>,
+    pub(crate) credentials: Option<(String, Secret)>,
+    pub(crate) token: Option<Secret>,
+}
+
+/// The variables that tools for S3 share.
+pub(crate) fn aws() -> Result<Aws> {
+    let key = variable("AWS_ACCESS_KEY_ID")?;
+    let secret = variable("AWS_SECRET_ACCESS_KEY")?;
+    Ok(Aws {
+        endpoint: variable("AWS_ENDPOINT_URL")?,
+        region: variable("AWS_REGION")?,
+        credentials: key.zip(secret).map(|(key, secret)| (key, Secret::new(secret))),
+        token: variable("AWS_SESSION_TOKEN")?.map(Secret::new),
+    })
+}
+
 /// Arms fail points for the crash tests, from `ATOLL_FAILPOINTS="name=action;name=action"`.
 ///
 /// `kill` is SIGKILL to this process, on the spot; `kill@N` at the Nth passing. Everything else is an

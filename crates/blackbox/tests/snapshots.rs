@@ -10,7 +10,7 @@
 
 mod common;
 
-use atoll_api::{CreateSandbox, CreateSnapshot, Snapshot};
+use atoll_api::{CreateSandbox, CreateSnapshot, PullSnapshot, Snapshot};
 use atoll_blackbox::{Server, wait_until};
 use atoll_client::ListSnapshots;
 use atoll_core::Code;
@@ -273,4 +273,86 @@ async fn a_full_pool_refuses_and_leaves_nothing() {
     wait_until("room", async || server.client.create_sandbox(&from("before")).await.ok()).await;
     remove_all(&server).await;
     server.finish().await;
+}
+
+/// An S3-compatible server on the loopback, with a bucket.
+struct Bucket {
+    child: std::process::Child,
+    endpoint: String,
+}
+
+impl Bucket {
+    async fn start() -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let moto = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/objects/moto");
+        let child = std::process::Command::new(moto)
+            .args(["-H", "127.0.0.1", "-p", &port.to_string()])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("start an S3-compatible server");
+        let bucket = Self { child, endpoint: format!("http://127.0.0.1:{port}") };
+        let http = reqwest::Client::new();
+        wait_until("the bucket", async || {
+            let made = http.put(format!("{}/atoll-test", bucket.endpoint)).send().await;
+            made.ok().filter(|answer| answer.status().is_success()).map(drop)
+        })
+        .await;
+        bucket
+    }
+
+    fn server(&self) -> Server {
+        Server::with_env(
+            &["--objects", "s3://atoll-test/snaps", "--objects-endpoint", &self.endpoint],
+            &[("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")],
+        )
+    }
+}
+
+impl Drop for Bucket {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_travel_through_a_bucket() {
+    let bucket = Bucket::start().await;
+    let (here, there) = (bucket.server(), bucket.server());
+    let sandbox = here.sandbox().await.id;
+    // More than one part.
+    here.sh(&sandbox, "head -c 40M /dev/urandom > /home/user/data").await;
+    let sum = here.sh(&sandbox, "sha256sum < /home/user/data").await.stdout;
+    here.client.create_snapshot(&sandbox, &tagged(&["app:v1"])).await.unwrap();
+    let pushed = here.cli(&["snapshot", "push", "app:v1", "--json"]).ok().json();
+    assert!(pushed["sent_bytes"].as_u64().unwrap() > 40 << 20, "{pushed}");
+    assert_eq!(pushed["tags"], serde_json::json!(["app:v1"]));
+    let again = here.cli(&["snapshot", "push", "app:v1", "-t", "app:stable"]).ok().stdout;
+    assert!(again.contains("it was there already"), "{again}");
+    there.cli(&["snapshot", "pull", "app:stable"]).ok();
+    let pulled = there.client.get_snapshot("app:stable").await.unwrap();
+    assert_eq!(pulled.digest.as_deref(), pushed["digest"].as_str());
+    let child = there.client.create_sandbox(&from("app:stable")).await.unwrap().id;
+    assert_eq!(there.sh(&child, "sha256sum < /home/user/data").await.stdout, sum);
+    there.cli(&["snapshot", "pull", pushed["digest"].as_str().unwrap(), "-t", "by-digest"]).ok();
+    let pull = |from: &str| PullSnapshot { from: from.into(), tags: Vec::new() };
+    assert_eq!(code(there.client.pull_snapshot(&pull("none")).await), Code::SnapshotNotFound);
+    assert_eq!(code(there.client.pull_snapshot(&pull("blake3:12")).await), Code::InvalidArgument);
+    // Somebody has put something else there.
+    let digest = pushed["digest"].as_str().unwrap().trim_start_matches("blake3:");
+    let object = format!("{}/atoll-test/snaps/snapshots/{digest}", bucket.endpoint);
+    assert!(
+        reqwest::Client::new().put(object).body("not a snapshot").send().await.unwrap().status().is_success()
+    );
+    assert_eq!(code(there.client.pull_snapshot(&pull("app:v1")).await), Code::SnapshotInvalid);
+    drop(bucket);
+    assert_eq!(code(there.client.pull_snapshot(&pull("app:v1")).await), Code::ObjectsUnavailable);
+    let plain = Server::start();
+    assert_eq!(code(plain.client.pull_snapshot(&pull("app:v1")).await), Code::InvalidState);
+    plain.finish().await;
+    for server in [here, there] {
+        remove_all(&server).await;
+        server.finish().await;
+    }
 }

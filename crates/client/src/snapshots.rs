@@ -1,8 +1,8 @@
 //! Snapshots.
 
 use atoll_api::{
-    BatchResults, CreateCheckpoint, CreateSnapshot, ForkSandbox, RemovedSnapshot, RollbackSandbox,
-    RolledBack, Snapshot, SnapshotList, TagSnapshot,
+    BatchResults, CreateCheckpoint, CreateSnapshot, ForkSandbox, PullSnapshot, PushSnapshot, PushedSnapshot,
+    RemovedSnapshot, RollbackSandbox, RolledBack, Snapshot, SnapshotList, TagSnapshot,
 };
 use atoll_core::snapshot::Comparison;
 use bytes::Bytes;
@@ -12,8 +12,8 @@ use http::Method;
 use crate::files::Download;
 use crate::{Client, ClientError, Result};
 
-/// Largest answer to an import, bytes: an environment may be in it.
-const IMPORTED_MAX_BYTES: usize = 4 << 20;
+/// Largest answer that describes a snapshot, bytes: an environment may be in it.
+const SNAPSHOT_MAX_BYTES: usize = 4 << 20;
 
 /// Which snapshots to list. Everything that is set must match.
 #[derive(Debug, Clone, Default)]
@@ -75,7 +75,26 @@ impl Client {
         let target = tags.iter().fold(target, |target, tag| target.query("tag", tag));
         let body = reqwest::Body::wrap_stream(content);
         let response = self.send(self.request(Method::POST, target).body(body)).await?;
-        let body = self.body(response, IMPORTED_MAX_BYTES).await?;
+        self.whole(response).await
+    }
+
+    /// Sends it to the server's object store.
+    pub async fn push_snapshot(&self, snapshot: &str, push: &PushSnapshot) -> Result<PushedSnapshot> {
+        let target = self.target(["v1", "snapshots", snapshot, "push"]);
+        let response = self.send(self.request(Method::POST, target).json(push)).await?;
+        self.whole(response).await
+    }
+
+    /// Fetches one from the server's object store.
+    pub async fn pull_snapshot(&self, pull: &PullSnapshot) -> Result<Snapshot> {
+        let target = self.target(["v1", "snapshots", "pull"]);
+        let response = self.send(self.request(Method::POST, target).json(pull)).await?;
+        self.whole(response).await
+    }
+
+    /// An answer that takes as long as there is data.
+    async fn whole<T: serde::de::DeserializeOwned>(&self, response: reqwest::Response) -> Result<T> {
+        let body = self.body(response, SNAPSHOT_MAX_BYTES).await?;
         serde_json::from_slice(&body).map_err(|error| ClientError::Protocol(error.to_string()))
     }
 

@@ -110,6 +110,10 @@ codes! {
     SnapshotIncompatible = "snapshot_incompatible", false;
     /// The snapshot's data is damaged or malformed.
     SnapshotInvalid = "snapshot_invalid", false;
+    /// The object store says no: credentials are missing or wrong.
+    ObjectsDenied = "objects_denied", false;
+    /// The object store cannot be reached, or broke off.
+    ObjectsUnavailable = "objects_unavailable", true;
     /// Bytes do not have the digest they should have.
     DigestMismatch = "digest_mismatch", true;
     /// The registry says no: credentials are missing or wrong.

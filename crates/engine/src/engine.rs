@@ -14,6 +14,7 @@ use atoll_egress::Gateway;
 use atoll_image::Images;
 use atoll_isolation::volumes::Volumes;
 use atoll_isolation::{Check, Isolation, Resource};
+use atoll_objects::Objects;
 use atoll_store::Store;
 use atoll_vault::Vault;
 use tokio::sync::Semaphore;
@@ -41,6 +42,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Upper bounds for one sandbox.
     pub caps: Caps,
+    /// Where snapshots can be sent to and fetched from.
+    pub objects: Option<Objects>,
     /// Most sandboxes at once, in any state.
     pub sandboxes_max: usize,
     /// Sandboxes that stand still give memory back when less than so many bytes of the host's are available. 0:

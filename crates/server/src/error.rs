@@ -134,6 +134,8 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         Code::LimitExceeded => StatusCode::TOO_MANY_REQUESTS,
         Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         Code::DigestMismatch
+        | Code::ObjectsDenied
+        | Code::ObjectsUnavailable
         | Code::RegistryDenied
         | Code::RegistryUnavailable
         | Code::RegistryInvalid

@@ -73,6 +73,16 @@ pub(crate) struct ServeArgs {
     /// Whether keys see sandboxes that other keys made: shared or private
     #[arg(long, value_name = "VISIBILITY", default_value = "shared", value_parser = parse_visibility)]
     pub(crate) visibility: Visibility,
+    /// Bucket for snapshots, as s3://bucket/prefix [env: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+    /// AWS_SESSION_TOKEN hold the credentials]
+    #[arg(long, value_name = "URL")]
+    pub(crate) objects: Option<String>,
+    /// Server of the bucket, for all but Amazon's own [env: AWS_ENDPOINT_URL]
+    #[arg(long, value_name = "URL", requires = "objects")]
+    pub(crate) objects_endpoint: Option<String>,
+    /// Region of the bucket [env: AWS_REGION]
+    #[arg(long, value_name = "NAME", requires = "objects")]
+    pub(crate) objects_region: Option<String>,
     /// Largest size of the pool for disks and snapshots, where the data directory's file system cannot clone
     /// files [default: what is free on it]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]

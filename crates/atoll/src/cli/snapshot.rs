@@ -55,6 +55,22 @@ pub(crate) enum SnapshotCommand {
         /// The file, or - for standard input
         file: PathBuf,
     },
+    /// Send a snapshot to the server's object store
+    Push {
+        /// Reference for it there (repeatable) [default: those that it has here]
+        #[arg(short, long, value_name = "REFERENCE")]
+        tag: Vec<String>,
+        /// Id, NAME or NAME:TAG
+        snapshot: String,
+    },
+    /// Fetch a snapshot from the server's object store
+    Pull {
+        /// Reference for it here (repeatable) [default: the same as there]
+        #[arg(short, long, value_name = "REFERENCE")]
+        tag: Vec<String>,
+        /// NAME, NAME:TAG or a digest
+        from: String,
+    },
     /// Remove references, and a snapshot with its last one; or snapshots by their ids
     Rm {
         /// Ids, NAMEs or NAME:TAGs

@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use atoll_core::Code;
 use atoll_core::policy::EgressPolicy;
 use atoll_core::secret::Secret;
+use atoll_core::{Code, Error};
 use atoll_egress::{GatewayConfig, UpstreamProxy};
 use atoll_engine::{EgressConfig, NewKey};
 use atoll_isolation_storage::PoolSize;
+use atoll_objects::{Objects, ObjectsConfig};
 use atoll_server::{Server, ServerConfig, Ssh, SshDoor};
 use atoll_ssh::SshServer;
 use serde::Serialize;
@@ -61,6 +62,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         vault_key: vault_key(&args).await?,
         upstream_ca: upstream_ca(&args)?,
         visibility: args.visibility,
+        objects: objects(&args)?,
         storage: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
         reclaim_below_bytes: args.reclaim_below,
     };
@@ -170,6 +172,26 @@ fn ssh(daemon: &Daemon, data_dir: &Path) -> Result<Ssh> {
         Box::pin(async move { server.serve(stream, peer, stop).await })
     });
     Ok(Ssh { door, host_key })
+}
+
+/// The object store, if one is named.
+fn objects(args: &ServeArgs) -> Result<Option<Objects>> {
+    let Some(url) = &args.objects else { return Ok(None) };
+    let aws = config::aws()?;
+    let config = ObjectsConfig {
+        url: url.clone(),
+        endpoint: args.objects_endpoint.clone().or(aws.endpoint),
+        region: args.objects_region.clone().or(aws.region),
+        credentials: aws.credentials,
+        token: aws.token,
+    };
+    Objects::open(&config).map(Some).map_err(|error| {
+        Failure::Plain(
+            Error::new(Code::InvalidArgument, format!("--objects: {}", crate::failure::chain(&error))).hint(
+                "write s3://bucket or s3://bucket/prefix, and --objects-endpoint for all but Amazon's own",
+            ),
+        )
+    })
 }
 
 fn announce(printer: Printer, args: &ServeArgs, url: &str, key: Option<&NewKey>) -> Result<()> {

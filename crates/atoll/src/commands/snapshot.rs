@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use atoll_api::{CreateSnapshot, RemovedSnapshot, Snapshot, SnapshotList};
+use atoll_api::{CreateSnapshot, PullSnapshot, PushSnapshot, RemovedSnapshot, Snapshot, SnapshotList};
 use atoll_client::{Client, ListSnapshots};
 use atoll_core::Code;
 use atoll_core::limits::PAGE_MAX_COUNT;
@@ -46,6 +46,17 @@ pub(super) async fn snapshot(client: &Client, printer: Printer, command: Snapsho
             let (content, bar, source) = upload.split();
             let snapshot = source.explain(client.import_snapshot(&tag, content).await).await?;
             bar.finish_and_clear();
+            printer.result(&snapshot, || snapshot.id.clone())
+        }
+        SnapshotCommand::Push { tag, snapshot } => {
+            let pushed = client.push_snapshot(&snapshot, &PushSnapshot { tags: tag }).await?;
+            printer.result(&pushed, || match pushed.sent_bytes {
+                0 => format!("{} (it was there already)", pushed.digest),
+                bytes => format!("{} ({})", pushed.digest, format_bytes(bytes)),
+            })
+        }
+        SnapshotCommand::Pull { tag, from } => {
+            let snapshot = client.pull_snapshot(&PullSnapshot { from, tags: tag }).await?;
             printer.result(&snapshot, || snapshot.id.clone())
         }
         SnapshotCommand::Rm { snapshots } => rm(client, printer, snapshots).await,

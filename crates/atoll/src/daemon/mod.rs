@@ -28,6 +28,7 @@ use atoll_isolation::volumes::Volumes;
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
 use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
 use atoll_network::SlotPool;
+use atoll_objects::Objects;
 use atoll_store::{Store, StoreUrl};
 use atoll_vault::Vault;
 
@@ -54,13 +55,13 @@ pub(crate) struct Limits {
     pub(crate) pools: Vec<(String, PoolSpec)>,
     /// Memory that pools may take, bytes; none without.
     pub(crate) pool_memory: u64,
+    /// Where snapshots can be sent to and fetched from.
+    pub(crate) objects: Option<Objects>,
     /// The vault's key, if it is not in the data directory.
     pub(crate) vault_key: Option<VaultKey>,
     /// Authorities for servers outside, besides the host's, PEM.
     pub(crate) upstream_ca: String,
     pub(crate) visibility: Visibility,
-    /// Size of the storage pool, where one is needed.
-    pub(crate) storage: PoolSize,
 }
 
 impl Default for Limits {
@@ -73,6 +74,7 @@ impl Default for Limits {
             storage: PoolSize::Host,
             pools: Vec::new(),
             pool_memory: 0,
+            objects: None,
             vault_key: None,
             upstream_ca: String::new(),
             visibility: Visibility::default(),
@@ -184,6 +186,7 @@ impl Daemon {
         let mut egress = limits.egress.clone();
         egress.gateway.interceptor = Some(Arc::new(interceptor));
         let config = atoll_engine::Config {
+            objects: limits.objects.clone(),
             data_dir: dir.path().to_owned(),
             caps: Caps::default(),
             sandboxes_max: limits.sandboxes_max,

@@ -52,14 +52,6 @@ impl Hasher {
 /// Makes the digest of a snapshot and keeps it. What fails is tried again at the next start, or when somebody
 /// needs it.
 pub(super) async fn digest_later(engine: Engine, id: SnapshotId) {
-    let inner = &engine.inner;
-    let turn = tokio::select! {
-        turn = inner.snapshots.digesting.acquire() => turn,
-        () = inner.shutdown.cancelled() => return,
-    };
-    if turn.is_err() {
-        return;
-    }
     match engine.make_digest(&id).await {
         Ok(_digest) => {}
         // Removed meanwhile, or the server stops.
@@ -71,6 +63,12 @@ pub(super) async fn digest_later(engine: Engine, id: SnapshotId) {
 impl Engine {
     /// The digest of a snapshot, made now if it is not known yet.
     pub(super) async fn make_digest(&self, id: &SnapshotId) -> Result<String> {
+        let stopping = || Error::new(Code::ShuttingDown, "the server is shutting down");
+        // One at a time, also of the same snapshot: its disk is replaced by a tidy one.
+        let _turn = tokio::select! {
+            turn = self.inner.snapshots.digesting.acquire() => turn.or(Err(stopping()))?,
+            () = self.inner.shutdown.cancelled() => return Err(stopping()),
+        };
         let record = self.snapshot_by_id(id).await?;
         if let Some(digest) = record.digest {
             return Ok(digest);
@@ -82,7 +80,7 @@ impl Engine {
         let hashed = tokio::task::spawn_blocking(move || hash(&disk, &record.manifest, &stop)).await;
         let digest = hashed.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|error| {
             if self.inner.shutdown.is_cancelled() {
-                return Error::new(Code::ShuttingDown, "the server is shutting down");
+                return stopping();
             }
             tracing::error!(snapshot = %id, %error, "a snapshot cannot be read");
             Error::new(Code::Internal, "the snapshot cannot be read")

@@ -14,12 +14,14 @@ mod digest;
 mod fork;
 mod manage;
 mod reconcile;
+mod remote;
 mod take;
 mod transfer;
 
 pub(crate) use auto::after_exec;
 pub use fork::ForkOrder;
 pub use manage::{RemovedSnapshot, SnapshotQuery};
+pub use remote::Pushed;
 pub use take::SnapshotOrder;
 pub use transfer::Export;
 
@@ -28,7 +30,7 @@ use tokio::sync::Semaphore;
 /// What the engine keeps for snapshots.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
-    /// Digests are made one at a time: nobody waits for them.
+    /// Held while a digest is made: one at a time.
     digesting: Semaphore,
 }
 

@@ -21,6 +21,8 @@ mod recovery;
 #[cfg(test)]
 mod shutdown;
 #[cfg(test)]
+mod snapshots;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod walk;

@@ -78,6 +78,7 @@ impl World {
         self.until_closed();
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let config = Config {
+            objects: None,
             data_dir: self.dir.path().to_owned(),
             caps: Caps::default(),
             sandboxes_max: self.sandboxes_max,

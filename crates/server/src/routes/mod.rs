@@ -94,6 +94,8 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(snapshots::get_snapshot, snapshots::delete_snapshot))
         .routes(routes!(snapshots::tag_snapshot))
         .routes(routes!(snapshot_files::import_snapshot))
+        .routes(routes!(snapshot_files::pull_snapshot))
+        .routes(routes!(snapshot_files::push_snapshot))
         .routes(routes!(snapshot_files::export_snapshot))
         .routes(routes!(checkpoints::create_checkpoint, checkpoints::list_checkpoints))
         .routes(routes!(checkpoints::delete_checkpoint))

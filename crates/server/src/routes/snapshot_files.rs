@@ -1,6 +1,6 @@
 //! Snapshots as streams of bytes.
 
-use atoll_api::Snapshot;
+use atoll_api::{PullSnapshot, PushSnapshot, PushedSnapshot, Snapshot};
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -29,6 +29,37 @@ pub(crate) async fn export_snapshot(
 ) -> ApiResult<Response> {
     let (_record, stream) = app.engine.export_snapshot(&snapshot).await?;
     Ok(([(CONTENT_TYPE, "application/zstd")], Body::from_stream(stream)).into_response())
+}
+
+/// Sends a snapshot to the server's object store. What is there already is not sent again.
+#[utoipa::path(post, path = "/v1/snapshots/{snapshot}/push", tag = "snapshots", security(("key" = ["manage"])),
+    params(("snapshot" = String, Path, description = "Id, `name` or `name:tag`")),
+    request_body = PushSnapshot, responses((status = 200, body = PushedSnapshot)))]
+pub(crate) async fn push_snapshot(
+    _: Caller<Manage>,
+    State(app): State<App>,
+    Path(snapshot): Path<String>,
+    Json(request): Json<PushSnapshot>,
+) -> ApiResult<Json<PushedSnapshot>> {
+    let pushed = app.engine.push_snapshot(&snapshot, references(&request.tags)?).await?;
+    Ok(Json(PushedSnapshot {
+        digest: pushed.digest,
+        tags: pushed.tags.iter().map(ToString::to_string).collect(),
+        sent_bytes: pushed.sent_bytes,
+    }))
+}
+
+/// Fetches a snapshot from the server's object store, by its digest or by a reference there.
+#[utoipa::path(post, path = "/v1/snapshots/pull", tag = "snapshots", security(("key" = ["manage"])),
+    request_body = PullSnapshot, responses((status = 201, body = Snapshot)))]
+pub(crate) async fn pull_snapshot(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Json(request): Json<PullSnapshot>,
+) -> ApiResult<(StatusCode, Json<Snapshot>)> {
+    let tags = references(&request.tags)?;
+    let record = app.engine.pull_snapshot(&request.from, tags, &caller.engine()).await?;
+    Ok((StatusCode::CREATED, Json(convert::snapshot(record))))
 }
 
 /// How to call it.

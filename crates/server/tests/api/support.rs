@@ -60,6 +60,7 @@ impl Harness {
         let vault = Vault::open(&dir.path().join("vault.key")).unwrap();
         let images = Images::open(&dir.path().join("images")).unwrap();
         let config = Config {
+            objects: None,
             data_dir: dir.path().to_owned(),
             caps: Caps::default(),
             sandboxes_max: SANDBOXES_MAX,

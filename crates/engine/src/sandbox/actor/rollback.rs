@@ -12,7 +12,7 @@
 
 use atoll_core::exec::{Exit, ExitReason};
 use atoll_core::id::SnapshotId;
-use atoll_isolation::DiskSource;
+use atoll_isolation::{DiskSource, IsolationError};
 
 use super::*;
 use crate::engine::Engine;
@@ -29,8 +29,16 @@ impl Actor {
         let id = self.record.id.clone();
         self.inner.store.begin_rollback(&id, to).await.map_err(store_error)?;
         fail::fail_point!("engine.rollback.journalled");
-        let outcome = self.put_back(to).await;
-        if outcome.is_ok() || self.record.state != SandboxState::Failed {
+        // It may stand still for want of use.
+        let outcome = match self.shared.thaw().await {
+            Ok(()) => {
+                usage::settle(&self.inner, &self.shared).await;
+                self.put_back(to).await
+            }
+            Err(error) => Err(error),
+        };
+        // Who stops in the middle finishes at the next start.
+        if outcome.is_ok() || !self.inner.shutdown.is_cancelled() {
             self.inner.store.end_rollback(&id).await.map_err(store_error)?;
         }
         outcome?;
@@ -43,6 +51,11 @@ impl Actor {
         let id = self.record.id.clone();
         tracing::info!(sandbox = %id, snapshot = %to, "finishing to put a sandbox back");
         let taken_up = async {
+            match self.shared.driver().adopt(&id).await {
+                Ok(()) => drop(self.shared.driver().thaw(&id).await),
+                Err(IsolationError::Gone) => {}
+                Err(error) => return Err(isolation_error(&error)),
+            }
             usage::load(&self.inner, &self.shared, &self.record).await?;
             let ended = self.inner.store.end_execs(&id, &Exit::rolled_back(), now_ms()).await;
             ended.map_err(store_error)
@@ -70,12 +83,6 @@ impl Actor {
         let plan = engine.plan_for(&self.record, DiskSource::Artifact(to.clone()))?;
         let stopping = || Error::new(Code::ShuttingDown, "the server is shutting down");
         let _turn = inner.creates.acquire().await.or(Err(stopping()))?;
-        // It may stand still for want of use. One that an earlier process had destroyed already does not.
-        match self.shared.thaw().await {
-            Err(error) if error.code != Code::SandboxFailed => return Err(error),
-            Ok(_) | Err(_) => {}
-        }
-        usage::settle(&inner, &self.shared).await;
         let (tell, told) = oneshot::channel();
         let shared = Arc::clone(&self.shared);
         let committed = Box::new(move || {
@@ -113,7 +120,8 @@ impl Actor {
         match begun.await {
             Ok(client) => {
                 let next = SandboxRecord { boot_id: Inner::new_boot_id()?, ..self.record.clone() };
-                self.record.generation = inner.store.update_sandbox(&next).await.map_err(store_error)?;
+                self.record.generation =
+                    inner.store.set_pause(&next, &[SandboxState::Running]).await.map_err(store_error)?;
                 self.record = SandboxRecord { generation: self.record.generation, ..next };
                 self.shared.publish(self.record.clone());
                 usage::measure(&self.shared).await;
