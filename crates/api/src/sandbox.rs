@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use atoll_core::idle::{IdlePolicy, IdleUpdate, OnIdle};
 use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::{PauseMode, SandboxState};
+use atoll_core::secret::Secret;
+use atoll_core::snapshot::AutoCheckpoints;
 use atoll_core::spec::{IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate};
 use atoll_core::usage::Budget;
+use atoll_core::volume::{VolumeMount, VolumeMountDraft};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
@@ -28,6 +31,9 @@ pub struct CreateSandbox {
     /// A snapshot to begin with: its id, `name` or `name:tag`. It brings its image, environment and limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
+    /// Take checkpoints by itself: when it is made, and after every exec.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_checkpoints: Option<AutoCheckpoints>,
     /// How strongly it is cut off. Never silently downgraded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationLevel>,
@@ -54,9 +60,16 @@ pub struct CreateSandbox {
     /// Delete it after this long without a running exec or a request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
+    /// Secrets for this sandbox alone, by name: its injection rules find them before the server's. Never returned.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", serialize_with = "crate::secret::reveal_all")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub secrets: BTreeMap<String, Secret>,
     /// What it may reach; the template's, or the server's default, when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
+    /// Volumes to mount.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMountDraft>,
     /// What the end of the idle timeout means; `delete` when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_idle: Option<OnIdle>,
@@ -79,6 +92,7 @@ impl From<CreateSandbox> for SandboxDraft {
             image: request.image,
             template: request.template,
             snapshot: request.snapshot,
+            auto_checkpoints: request.auto_checkpoints,
             isolation: request.isolation,
             resources: request.resources,
             env: request.env,
@@ -88,13 +102,16 @@ impl From<CreateSandbox> for SandboxDraft {
             workdir: request.workdir,
             ttl_ms: request.ttl_ms,
             idle_timeout_ms: request.idle_timeout_ms,
+            secrets: request.secrets,
             egress: request.egress,
+            volumes: request.volumes,
             idle: IdlePolicy {
                 on_idle: request.on_idle.unwrap_or_default(),
                 freeze_ms: request.idle_freeze_ms,
                 hibernate_after_ms: request.hibernate_after_ms,
             },
             budget: request.budget.unwrap_or_default(),
+            ..Self::default()
         }
     }
 }
@@ -129,6 +146,9 @@ pub struct Sandbox {
     /// Id of the snapshot it began with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
+    /// Checkpoints that it takes by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_checkpoints: Option<AutoCheckpoints>,
     /// The isolation level.
     pub isolation: IsolationLevel,
     /// Limits.
@@ -169,6 +189,9 @@ pub struct Sandbox {
     pub last_active_at_ms: u64,
     /// Id of the key that made it.
     pub owner: Option<String>,
+    /// Volumes that are mounted in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
 }
 
 /// A page of sandboxes, newest first.
@@ -224,6 +247,10 @@ pub struct UpdateSandbox {
     pub idle_timeout_ms: Option<Option<u64>>,
     /// New limits; the disk's cannot change.
     pub resources: ResourcesDraft,
+    /// Adds secrets for this sandbox alone, or gives them new values. Never returned.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", serialize_with = "crate::secret::reveal_all")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub secrets: BTreeMap<String, Secret>,
     /// Replaces what it may reach, at once: connections that are no longer allowed are cut.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
@@ -255,7 +282,9 @@ impl From<UpdateSandbox> for SandboxUpdate {
             ttl_ms: request.ttl_ms,
             idle_timeout_ms: request.idle_timeout_ms,
             resources: request.resources,
+            secrets: request.secrets,
             egress: request.egress,
+            asked_by: None,
             idle: IdleUpdate {
                 on_idle: request.on_idle,
                 freeze_ms: request.idle_freeze_ms,

@@ -34,6 +34,9 @@ pub struct Snapshot {
     /// Its number among the checkpoints of its sandbox, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<u32>,
+    /// Its sandbox took it by itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub automatic: bool,
     /// What somebody noted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::build::{CommandText, Ready};
 use atoll_core::id::SnapshotId;
 use atoll_core::policy::EgressPolicy;
 use atoll_core::pool::PoolSpec;
@@ -51,6 +52,12 @@ pub struct CreateTemplate {
     /// What its sandboxes may reach; the server's default when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
+    /// What runs in every sandbox from its creation on: a line for the shell, or program and arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<CommandText>,
+    /// When a sandbox is ready: its creation waits for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Ready>,
 }
 
 impl CreateTemplate {
@@ -70,6 +77,8 @@ impl CreateTemplate {
             idle_timeout_ms: self.idle_timeout_ms,
             pool: self.pool,
             egress: self.egress,
+            start: self.start,
+            ready: self.ready,
         };
         (self.name, spec)
     }
@@ -111,6 +120,12 @@ pub struct Template {
     /// What its sandboxes may reach.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
+    /// What runs in every sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<CommandText>,
+    /// When a sandbox is ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Ready>,
     /// When this version was made.
     pub created_at_ms: u64,
 }

@@ -6,19 +6,35 @@ use atoll_api::Scope;
 use atoll_core::idle::OnIdle;
 use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::volume::VolumeMountDraft;
 use clap::{Args, Parser, Subcommand};
 
+mod access;
+mod build;
 mod egress;
+mod ingress;
+mod inject;
 mod pool;
+mod secret;
 mod server;
 mod snapshot;
 mod usage;
+mod volume;
 
-pub(crate) use egress::EgressArgs;
+pub(crate) use access::{AccessCommand, LeaseCommand};
+pub(crate) use build::{BuildArgs, BuildCacheCommand, BuildCommand};
+pub(crate) use egress::{EgressArgs, NetCommand, read as read_policy};
+pub(crate) use ingress::{
+    Forward, LinkArgs, PortCommand, PortUrlArgs, Reverse, SshArgs, SshKeyCommand, TunnelArgs,
+};
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
+pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
-pub(crate) use snapshot::SnapshotCommand;
+pub(crate) use snapshot::{
+    CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
+};
 pub(crate) use usage::{BudgetArgs, IdleArgs, PauseArgs, ResumeArgs, UsageArgs};
+pub(crate) use volume::{VolumeCommand, parse_mount};
 
 use crate::terminal::DetachKeys;
 use crate::units::{parse_bytes, parse_cpu_millis, parse_duration_ms, parse_pair};
@@ -98,6 +114,21 @@ pub(crate) enum Command {
     Resume(ResumeArgs),
     /// Show what a sandbox uses
     Metrics(SandboxArg),
+    /// Take a checkpoint of a sandbox: a snapshot that belongs to it
+    Checkpoint(CheckpointArgs),
+    /// List the checkpoints of a sandbox
+    Checkpoints(CheckpointsArgs),
+    /// Put a sandbox back to a checkpoint; what runs in it ends
+    Rollback(RollbackArgs),
+    /// Put a sandbox back to before the last command, as far as there is a checkpoint of that
+    Undo(SandboxArg),
+    /// Show which files were added (A), changed (C) and removed (R) between two points of a sandbox
+    Diff(DiffArgs),
+    /// Make sandboxes that go on from where one is
+    Fork(ForkArgs),
+    /// What sandboxes do on the network
+    #[command(subcommand)]
+    Net(NetCommand),
     /// Show what sandboxes used, also those that are gone
     Usage(UsageArgs),
     /// Images
@@ -109,15 +140,45 @@ pub(crate) enum Command {
     /// Templates
     #[command(subcommand)]
     Template(TemplateCommand),
-    /// Snapshots of sandboxes' disks
+    /// Values that sandboxes use and never see
     #[command(subcommand)]
-    Snapshot(SnapshotCommand),
+    Secret(SecretCommand),
+    /// Volumes: storage that outlives sandboxes, shared by several
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+    /// Builds of templates
+    #[command(subcommand)]
+    Build(BuildCommand),
     /// Warm pools: sandboxes that run before anybody asks
     #[command(subcommand)]
     Pool(PoolCommand),
+    /// Who may use a sandbox
+    #[command(subcommand)]
+    Access(AccessCommand),
+    /// Have a sandbox for yourself for a time
+    #[command(subcommand)]
+    Lease(LeaseCommand),
+    /// Snapshots of sandboxes' disks
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
     /// API keys
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Ports of a sandbox, and links to them
+    #[command(subcommand)]
+    Port(PortCommand),
+    /// Reach ports of a sandbox on this machine, or show local ports in it
+    Tunnel(TunnelArgs),
+    /// Print a link to a file of a sandbox
+    Link(LinkArgs),
+    /// Log in to a sandbox with ssh
+    Ssh(SshArgs),
+    /// The bytes of an SSH connection on standard input and output
+    #[command(hide = true)]
+    SshProxy,
+    /// SSH keys
+    #[command(subcommand)]
+    SshKey(SshKeyCommand),
     /// Show what the server is
     Info,
     /// Show what this host enforces, or what is left over on it
@@ -155,6 +216,9 @@ pub(crate) struct SandboxArgs {
     /// Snapshot to begin with: id, NAME or NAME:TAG
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
     pub(crate) snapshot: Option<String>,
+    /// Take checkpoints by itself, when it is made and after every command, and keep this many
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) auto_checkpoints: Option<u32>,
     /// Name of the sandbox
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -185,6 +249,9 @@ pub(crate) struct SandboxArgs {
     pub(crate) idle: IdleArgs,
     #[command(flatten)]
     pub(crate) egress: EgressArgs,
+    /// Mount a volume, as VOLUME:/PATH or VOLUME:/PATH:ro (repeatable)
+    #[arg(short, long, value_name = "VOLUME:/PATH", value_parser = parse_mount)]
+    pub(crate) volume: Vec<VolumeMountDraft>,
 }
 
 /// How to be attached to a command.
@@ -487,6 +554,8 @@ pub(crate) enum RegistryCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TemplateCommand {
+    /// Build a template from a Dockerfile
+    Build(Box<BuildArgs>),
     /// Make a template, or the next version of one
     Create(TemplateArgs),
     /// List templates
@@ -532,6 +601,18 @@ pub(crate) struct TemplateArgs {
     /// Writable disk, such as 10GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) disk: Option<u64>,
+    /// Command to run in every sandbox from its creation on, for /bin/sh
+    #[arg(long, value_name = "CMD")]
+    pub(crate) start_cmd: Option<String>,
+    /// A sandbox is ready when this command succeeds
+    #[arg(long, value_name = "CMD")]
+    pub(crate) ready_cmd: Option<String>,
+    /// A sandbox is ready when something listens on this port
+    #[arg(long, value_name = "PORT", conflicts_with = "ready_cmd")]
+    pub(crate) ready_port: Option<u16>,
+    /// Give up on a sandbox that is not ready after this long [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) ready_timeout: Option<u64>,
     /// Delete sandboxes this long after creation
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) ttl: Option<u64>,

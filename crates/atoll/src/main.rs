@@ -11,6 +11,7 @@
 //! ```
 
 mod archive;
+mod build_view;
 mod cli;
 mod commands;
 mod config;

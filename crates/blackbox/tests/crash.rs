@@ -11,9 +11,9 @@
     reason = "an integration test"
 )]
 
-use atoll_api::{CreateExec, CreateSandbox, PutPool};
+use atoll_api::{CreateCheckpoint, CreateExec, CreateSandbox, CreateSnapshot, ForkSandbox, PutPool};
 use atoll_blackbox::{Server, host, wait_until};
-use atoll_client::ListSandboxes;
+use atoll_client::{ListSandboxes, ListSnapshots};
 use atoll_core::exec::{ExecState, ExitReason};
 use atoll_core::sandbox::SandboxState;
 
@@ -29,6 +29,7 @@ const CREATE: &[&str] = &[
     "container::create::process",
     "container::create::record",
     "engine.create.isolated",
+    "engine.create.networked",
     "engine.create.connected",
     "engine.create.configured",
     "engine.create.committed",
@@ -41,6 +42,7 @@ const DELETE: &[&str] = &[
     "container::destroy::cgroups",
     "container::destroy::directory",
     "engine.delete.destroyed",
+    "engine.delete.checkpoints_removed",
     "engine.delete.logs_removed",
     "engine.delete.unrecorded",
 ];
@@ -196,6 +198,118 @@ async fn killed_while_a_pool_is_filled() {
         server.client.delete_pool(None, Some("host")).await.unwrap();
         assert_nothing_but(&server, &stays, point).await;
         assert_eq!(server.sh(&stays, "echo on").await.stdout, "on\n", "{point}");
+    }
+    server.finish().await;
+}
+
+const SNAPSHOT: &[&str] = &[
+    "engine.snapshot.journalled",
+    "container::snapshot::artifact",
+    "container::snapshot::frozen",
+    "container::snapshot::cloned",
+    "engine.snapshot.taken",
+    "engine.snapshot.finished",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_every_step_of_a_snapshot() {
+    let mut server = Server::with_failpoints(&[]);
+    let sandbox = server.sandbox().await.id;
+    server.sh(&sandbox, "echo kept > /home/user/f").await;
+    // Somebody writes all the time: who is killed while the disk stands still must not leave it so.
+    let writer = server.shell(&sandbox, "while :; do echo x >> /home/user/log; done").await;
+    let order = CreateSnapshot { tags: vec!["half-made".into()], comment: None };
+    for point in SNAPSHOT {
+        server.kill();
+        server.restart_with(&format!("{point}=kill"));
+        assert!(server.client.create_snapshot(&sandbox, &order).await.is_err(), "{point} is not passed");
+        assert!(!server.wait_end().success());
+        server.restart();
+        let there = server.client.list_snapshots(&ListSnapshots::default()).await.unwrap().items;
+        assert_eq!(there.len(), usize::from(*point == "engine.snapshot.finished"), "{point}: {there:?}");
+        assert_nothing_but(&server, &sandbox, point).await;
+        assert_eq!(
+            server.sh(&sandbox, "echo more >> /home/user/f; tail -n1 /home/user/f").await.stdout,
+            "more\n",
+            "{point}"
+        );
+        for snapshot in there {
+            server.client.delete_snapshot(&snapshot.id).await.unwrap();
+        }
+        server
+            .client
+            .create_snapshot(&sandbox, &order)
+            .await
+            .unwrap_or_else(|error| panic!("{point}: {error}"));
+        server.client.delete_snapshot("half-made").await.unwrap();
+    }
+    assert!(!server.client.get_exec(&sandbox, &writer, 0).await.unwrap().state.is_final());
+    for point in ["engine.snapshot.marked", "engine.snapshot.removed"] {
+        server.client.create_snapshot(&sandbox, &order).await.unwrap();
+        server.kill();
+        server.restart_with(&format!("{point}=kill"));
+        assert!(server.client.delete_snapshot("half-made").await.is_err(), "{point} is not passed");
+        assert!(!server.wait_end().success());
+        server.restart();
+        assert!(
+            server.client.list_snapshots(&ListSnapshots::default()).await.unwrap().items.is_empty(),
+            "{point}"
+        );
+        assert_nothing_but(&server, &sandbox, point).await;
+    }
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_every_step_of_a_fork() {
+    let mut server = Server::with_failpoints(&[]);
+    let parent = server.sandbox().await.id;
+    for point in ["engine.fork.taken", "engine.fork.made"] {
+        server.kill();
+        server.restart_with(&format!("{point}=kill"));
+        let fork = ForkSandbox { count: 2, ..ForkSandbox::default() };
+        assert!(server.client.fork_sandbox(&parent, &fork).await.is_err(), "{point} is not passed");
+        assert!(!server.wait_end().success());
+        server.restart();
+        // Children that were made are there, and nothing of what they were made from.
+        let made = if point == "engine.fork.made" { 2 } else { 0 };
+        let there = settled(&server).await;
+        assert_eq!(there.len(), 1 + made, "{point}: {there:?}");
+        for (id, _) in there.iter().filter(|(id, _)| *id != parent) {
+            assert_eq!(server.sh(id, "echo here").await.stdout, "here\n");
+            server.client.delete_sandbox(id).await.unwrap();
+        }
+        assert_nothing_but(&server, &parent, point).await;
+    }
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_every_step_of_a_rollback() {
+    let mut server = Server::with_failpoints(&[]);
+    let sandbox = server.sandbox().await.id;
+    server.sh(&sandbox, "echo before > /home/user/f").await;
+    server.client.create_checkpoint(&sandbox, &CreateCheckpoint::default()).await.unwrap();
+    let points = [
+        "engine.rollback.journalled",
+        "container::replace::disk",
+        "container::replace::destroyed",
+        "engine.rollback.replaced",
+        "engine.rollback.recorded",
+    ];
+    for point in points {
+        server.sh(&sandbox, "echo after > /home/user/f").await;
+        let exec = server.shell(&sandbox, "sleep 1000").await;
+        server.kill();
+        server.restart_with(&format!("{point}=kill"));
+        assert!(server.client.rollback_sandbox(&sandbox, Some("1")).await.is_err(), "{point} is not passed");
+        assert!(!server.wait_end().success());
+        server.restart();
+        // What was begun is finished.
+        assert_eq!(server.sh(&sandbox, "cat /home/user/f").await.stdout, "before\n", "{point}");
+        let ended = server.client.get_exec(&sandbox, &exec, 60_000).await.unwrap();
+        assert_eq!(ended.exit.unwrap().reason, ExitReason::RolledBack, "{point}");
+        assert_nothing_but(&server, &sandbox, point).await;
     }
     server.finish().await;
 }

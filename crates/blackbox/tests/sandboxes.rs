@@ -239,6 +239,8 @@ async fn templates_have_versions() {
         idle_timeout_ms: None,
         pool: None,
         egress: None,
+        start: None,
+        ready: None,
     };
     assert_eq!(server.client.create_template(&recipe("one")).await.unwrap().version, 1);
     assert_eq!(server.client.create_template(&recipe("two")).await.unwrap().version, 2);

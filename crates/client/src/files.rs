@@ -181,7 +181,7 @@ impl Client {
         })))
     }
 
-    async fn upload(
+    pub(crate) async fn upload(
         &self,
         target: crate::http::Target,
         content: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,
@@ -192,7 +192,7 @@ impl Client {
         serde_json::from_slice(&body).map_err(|error| ClientError::Protocol(error.to_string()))
     }
 
-    async fn download(&self, request: reqwest::RequestBuilder) -> Result<Download> {
+    pub(crate) async fn download(&self, request: reqwest::RequestBuilder) -> Result<Download> {
         let response = self.open(request).await?;
         let length = response.content_length();
         let client = self.clone();

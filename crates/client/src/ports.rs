@@ -43,7 +43,7 @@ impl Client {
         let target = self.in_sandbox(sandbox, &["tunnel"]);
         let target = listen.iter().fold(target, |target, port| target.query("listen", port));
         let socket = self.websocket(target).await?;
-        Ok(Mux::new(TunnelSocket { socket, unread: Bytes::new(), ended: false }, Side::Client))
+        Ok(Mux::new(TunnelSocket::new(socket), Side::Client))
     }
 }
 
@@ -53,6 +53,12 @@ pub struct TunnelSocket {
     socket: WebSocketStream<Upgraded>,
     unread: Bytes,
     ended: bool,
+}
+
+impl TunnelSocket {
+    pub(crate) const fn new(socket: WebSocketStream<Upgraded>) -> Self {
+        Self { socket, unread: Bytes::new(), ended: false }
+    }
 }
 
 impl AsyncRead for TunnelSocket {

@@ -60,12 +60,16 @@ codes! {
     ExecNotFound = "exec_not_found", false;
     /// No such template or version.
     TemplateNotFound = "template_not_found", false;
-    /// No such snapshot, checkpoint or tag.
-    SnapshotNotFound = "snapshot_not_found", false;
+    /// No such volume.
+    VolumeNotFound = "volume_not_found", false;
+    /// The volume is mounted in a sandbox; the message names it.
+    VolumeBusy = "volume_busy", false;
     /// No such warm pool.
     PoolNotFound = "pool_not_found", false;
     /// A warm pool would need more memory than all pools may use.
     PoolTooLarge = "pool_too_large", false;
+    /// No such snapshot, checkpoint or tag.
+    SnapshotNotFound = "snapshot_not_found", false;
     /// No such image here; it may have to be pulled.
     ImageNotFound = "image_not_found", false;
     /// No such API key.
@@ -76,12 +80,16 @@ codes! {
     SshKeyNotFound = "ssh_key_not_found", false;
     /// No stored credentials for this registry.
     RegistryNotFound = "registry_not_found", false;
+    /// No such secret, or not this version of it.
+    SecretNotFound = "secret_not_found", false;
     /// Another thing has this name.
     NameTaken = "name_taken", false;
     /// The sandbox is not in a state in which this can be done.
     InvalidState = "invalid_state", false;
     /// The sandbox died or could not be made; the message has the reason.
     SandboxFailed = "sandbox_failed", false;
+    /// Somebody else has a lease on the sandbox; the message names the holder.
+    SandboxLeased = "sandbox_leased", true;
     /// This isolation level, or this host, cannot pause in the way that was asked for; the message says what is in the way.
     PauseUnavailable = "pause_unavailable", false;
     /// A hard budget of the sandbox is used up; it does nothing more until the budget is raised.
@@ -158,6 +166,24 @@ codes! {
     LimitUnenforceable = "limit_unenforceable", false;
     /// The guest agent does not answer or breaks the protocol.
     GuestUnavailable = "guest_unavailable", true;
+    /// No such build.
+    BuildNotFound = "build_not_found", false;
+    /// The Dockerfile or step list is wrong; the message says where.
+    BuildFileInvalid = "build_file_invalid", false;
+    /// The Dockerfile asks for something that builds do not do; the message says where.
+    InstructionUnsupported = "instruction_unsupported", false;
+    /// The context is malformed, or leads outside of itself.
+    BuildContextInvalid = "build_context_invalid", false;
+    /// A file to copy is not in the context, stage or image.
+    BuildFileNotFound = "build_file_not_found", false;
+    /// A command of the build failed; the message names the step.
+    BuildStepFailed = "build_step_failed", false;
+    /// The build was cancelled.
+    BuildCancelled = "build_cancelled", false;
+    /// The server ended while the build ran.
+    BuildInterrupted = "build_interrupted", true;
+    /// The start command of the template ended, or the sandbox was not ready in time.
+    StartFailed = "start_failed", false;
     /// It took too long.
     Timeout = "timeout", true;
     /// The server is shutting down.

@@ -76,6 +76,8 @@ pub enum ExitReason {
     SandboxPaused,
     /// A hard budget of its sandbox was used up.
     BudgetExhausted,
+    /// The sandbox was put back to an earlier state under it.
+    RolledBack,
     /// It could not be started; see [`Exit::error`].
     NotStarted,
     /// The sandbox died under it.
@@ -109,6 +111,12 @@ impl Exit {
     #[must_use]
     pub const fn sandbox_paused() -> Self {
         Self { reason: ExitReason::SandboxPaused, code: None, signal: None, error: None }
+    }
+
+    /// The exec of a sandbox that was put back to an earlier state.
+    #[must_use]
+    pub const fn rolled_back() -> Self {
+        Self { reason: ExitReason::RolledBack, code: None, signal: None, error: None }
     }
 
     /// A command that could not be started, with shell semantics for the code.

@@ -134,8 +134,16 @@ id_type!(
     TemplateId, "tp", "template", Code::TemplateNotFound
 );
 id_type!(
+    /// One build of a template.
+    BuildId, "bl", "build", Code::BuildNotFound
+);
+id_type!(
     /// One snapshot.
     SnapshotId, "sn", "snapshot", Code::SnapshotNotFound
+);
+id_type!(
+    /// One volume.
+    VolumeId, "vo", "volume", Code::VolumeNotFound
 );
 id_type!(
     /// One API key (not the key itself).
@@ -148,6 +156,11 @@ id_type!(
 id_type!(
     /// One SSH public key.
     SshKeyId, "sk", "SSH key", Code::SshKeyNotFound
+);
+
+id_type!(
+    /// One secret, whatever it is called.
+    SecretId, "sc", "secret", Code::SecretNotFound
 );
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Code, Error, Result};
-use crate::limits::{SNAPSHOT_COMMENT_MAX_BYTES, SNAPSHOT_TAG_MAX_BYTES};
+use crate::limits::{CHECKPOINTS_MAX_COUNT, SNAPSHOT_COMMENT_MAX_BYTES, SNAPSHOT_TAG_MAX_BYTES};
 use crate::spec::{self, IsolationLevel, Resources};
 
 /// The form of disks and manifests that this version writes, and the only one that it reads.
@@ -104,8 +104,44 @@ pub enum Purpose {
     Snapshot,
     /// A checkpoint of its sandbox, with its number in it. Goes with the sandbox.
     Checkpoint(u32),
+    /// The same, taken after an exec because the sandbox wants that. The oldest go by themselves.
+    AutoCheckpoint(u32),
     /// Held by the thing that is named here, such as a paused sandbox or a step of a build, which removes it.
     Held(String),
+}
+
+impl Purpose {
+    /// Its number, if it is a checkpoint.
+    #[must_use]
+    pub const fn checkpoint(&self) -> Option<u32> {
+        match self {
+            Self::Checkpoint(number) | Self::AutoCheckpoint(number) => Some(*number),
+            Self::Snapshot | Self::Held(_) => None,
+        }
+    }
+}
+
+/// Checkpoints that a sandbox takes by itself: when it was made, and after every exec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct AutoCheckpoints {
+    /// How many of them are kept: 1 to 1000. Those that somebody took do not count.
+    pub keep: u32,
+}
+
+impl AutoCheckpoints {
+    /// Checks the count.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`].
+    pub fn validate(self) -> Result<()> {
+        if (1..=CHECKPOINTS_MAX_COUNT).contains(&self.keep) {
+            return Ok(());
+        }
+        let why = format_args!("{} is not between 1 and {CHECKPOINTS_MAX_COUNT}", self.keep);
+        Err(Error::invalid("auto_checkpoints.keep", why))
+    }
 }
 
 /// What a snapshot belongs to and what a sandbox made from it starts with.
@@ -159,6 +195,65 @@ impl Manifest {
             .and_then(|()| self.workdir.as_deref().map_or(Ok(()), |dir| spec::path("workdir", dir)))
             .map_err(invalid)
     }
+}
+
+/// What happened to a file between two snapshots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum ChangeKind {
+    /// It was not there before.
+    Added,
+    /// Its content, owner, permissions or kind is another.
+    Changed,
+    /// It is not there any more.
+    Removed,
+}
+
+/// What an entry of a directory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum EntryKind {
+    /// A plain file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A pipe, a socket, a device.
+    Other,
+}
+
+/// One difference between two snapshots.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Change {
+    /// Absolute path. What is no UTF-8 in it is replaced.
+    pub path: String,
+    /// What happened.
+    pub kind: ChangeKind,
+    /// What it is now, or was.
+    pub entry: EntryKind,
+    /// Size before, bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_bytes: Option<u64>,
+    /// Size after, bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_bytes: Option<u64>,
+    /// The difference of two small texts as `diff -u` shows it, when it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
+/// What differs between two snapshots.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Comparison {
+    /// The differences, by path.
+    pub changes: Vec<Change>,
+    /// There is more than is shown.
+    pub truncated: bool,
 }
 
 /// `name:tag`.

@@ -2,12 +2,14 @@
 
 use std::marker::PhantomData;
 
+use atoll_core::id::KeyId;
 use atoll_core::key::Scope;
 use atoll_core::limits::JSON_BODY_MAX_BYTES;
+use atoll_core::sharing::Requester;
 use atoll_core::{Code, Error};
 use atoll_engine::{Caller as EngineCaller, VerifiedKey};
 use atoll_server::dialect::read_all;
-use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::extract::{FromRequest, FromRequestParts, MatchedPath, RawPathParams, Request};
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, HOST};
 use http::request::Parts;
@@ -17,6 +19,7 @@ use serde::de::DeserializeOwned;
 
 use crate::App;
 use crate::error::Failure;
+use crate::ids;
 
 /// The scope that a route needs.
 pub(crate) trait Needs {
@@ -60,8 +63,49 @@ impl<S: Needs> FromRequestParts<App> for Caller<S> {
                 .hint("use a key with a higher scope: read, exec, manage, admin");
             return Err(Failure::control(&error));
         }
-        Ok(Self { key, scope: PhantomData })
+        let caller = Self { key, scope: PhantomData };
+        if let Some(sandbox) = sandbox_of(parts, app).await {
+            caller.check(app, &sandbox, S::SCOPE).map_err(|error| Failure::control(&error))?;
+        }
+        Ok(caller)
     }
+}
+
+impl<S> Caller<S> {
+    /// Roles, visibility and leases of the sandbox that the path names: as in the native API. One that is not
+    /// there is the handler's matter.
+    fn check(&self, app: &App, sandbox: &str, needs: Scope) -> Result<(), Error> {
+        let engine = app.host.engine();
+        if engine.sandbox(sandbox).is_err() {
+            return Ok(());
+        }
+        let who = Requester { key: &self.key.id, scope: self.key.scope, holder: None };
+        let standing = engine.standing(&who, sandbox)?;
+        if standing.scope < needs {
+            let role = standing.scope.as_str();
+            return Err(Error::new(
+                Code::Forbidden,
+                format!("the API key has the role '{role}' on this sandbox"),
+            ));
+        }
+        match standing.leased {
+            Some(error) if needs > Scope::Read => Err(error),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Whose listings it gets; nobody's in particular when it may see all.
+    pub(crate) fn sees(&self) -> Option<KeyId> {
+        (self.key.scope < Scope::Admin).then(|| self.key.id.clone())
+    }
+}
+
+/// What the engine knows the sandbox by that the path names.
+async fn sandbox_of(parts: &mut Parts, app: &App) -> Option<String> {
+    let route = parts.extensions.get::<MatchedPath>()?.as_str().to_owned();
+    let param = if route.contains("/boxes/{name}") { "name" } else { "id" };
+    let params = RawPathParams::from_request_parts(parts, app).await.ok()?;
+    params.iter().find(|(name, _)| *name == param).map(|(_, value)| ids::sandbox(value))
 }
 
 /// JSON of a request, or of an answer. Unknown fields are ignored; an empty body is `{}`.

@@ -1,12 +1,14 @@
 //! Making a sandbox: from what was asked to a record, then to the actor that runs the saga.
 
 use atoll_core::id::SandboxId;
+use atoll_core::policy::EgressPolicy;
 use atoll_core::pool::Mold;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::Manifest;
 use atoll_core::spec::{Base, ImageDefaults, SandboxDraft, SandboxSpec, TemplateSpec};
+use atoll_core::volume::VolumeMount;
 use atoll_core::{Code, Error, Result};
-use atoll_isolation::{DiskSource, Plan, RootFs};
+use atoll_isolation::{DiskSource, Plan, PlannedVolume, RootFs};
 use atoll_store::SandboxRecord;
 
 use crate::clock::{now_ms, random};
@@ -20,6 +22,10 @@ pub(crate) struct Planned {
     pub(crate) plan: Plan,
     /// Which members of pools it could be.
     pub(crate) mold: Mold,
+}
+
+fn planned(mount: &VolumeMount) -> PlannedVolume {
+    PlannedVolume { id: mount.id.clone(), path: mount.path.clone(), read_only: mount.read_only }
 }
 
 impl Planned {
@@ -54,8 +60,12 @@ impl Engine {
             planned.take_id(&member.id);
         }
         let Planned { record, plan, .. } = planned;
+        let mounts = record.spec.volumes.clone();
         let shared = SandboxShared::new(record, &self.inner)?;
-        let entered = self.inner.enter(&shared, true);
+        let entered = self.inner.enter(&shared, true).and_then(|()| {
+            // Only now that it counts as a user: nobody removes them from here on.
+            self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))
+        });
         let origin = match (member, entered) {
             (None, entered) => entered.map(|()| Origin::Create(plan)),
             (Some(member), Err(error)) => {
@@ -67,8 +77,13 @@ impl Engine {
                 Ok(Origin::Claim(Box::new(member), plan))
             }
         }?;
+        self.inner.secrets.hold(&shared.id, draft.secrets);
         sandbox::spawn(&self.inner, &shared, origin);
-        shared.made().await
+        shared.made().await?;
+        self.started(&shared, caller).await?;
+        // The first state to go back to.
+        self.checkpoint_by_itself(&shared, "when it was made").await?;
+        Ok(shared.record())
     }
 
     pub(crate) async fn plan(&self, draft: &SandboxDraft, caller: &Caller) -> Result<Planned> {
@@ -85,7 +100,7 @@ impl Engine {
             (None, _) => None,
         };
         let named = recipe.as_ref().map(|(name, spec)| (name.as_str(), *spec));
-        let (root, image_digest, spec) = match &snapshot {
+        let (root, image_digest, mut spec) = match &snapshot {
             Some(snapshot) => {
                 let (root, digest) = self.root_of(&snapshot.manifest)?;
                 let base = Base::Snapshot(&snapshot.id, &snapshot.manifest);
@@ -97,6 +112,9 @@ impl Engine {
                 (root, digest, SandboxSpec::resolve(draft, named, base, &inner.config.caps)?)
             }
         };
+        let told = draft.egress.is_some() || named.is_some_and(|(_, spec)| spec.egress.is_some());
+        inner.default_egress(&mut spec.egress, told);
+        let spec = SandboxSpec { volumes: inner.mounts(&draft.volumes)?, ..spec };
         inner.driver(spec.isolation)?;
 
         let created_ms = now_ms();
@@ -104,21 +122,22 @@ impl Engine {
         let ttl_ms = draft.ttl_ms.or_else(|| recipe.as_ref().and_then(|(_, spec)| spec.ttl_ms));
         let mut labels = recipe.map(|(_, spec)| spec.labels.clone()).unwrap_or_default();
         labels.extend(draft.labels.clone());
+        let mold = Mold {
+            image: image_digest.clone(),
+            isolation: spec.isolation,
+            disk_bytes: spec.resources.disk_bytes,
+            origin: snapshot.as_ref().map(|snapshot| snapshot.id.to_string()),
+            volumes: spec.volumes.len(),
+        };
         let plan = Plan {
             id: id.clone(),
             root,
             resources: spec.resources,
             hostname: draft.name.clone().unwrap_or_else(|| id.to_string()),
             disk: snapshot.map_or(DiskSource::Empty, |snapshot| DiskSource::Artifact(snapshot.id)),
+            volumes: spec.volumes.iter().map(planned).collect(),
         };
-        let mold = Mold {
-            image: image_digest.clone(),
-            isolation: spec.isolation,
-            disk_bytes: spec.resources.disk_bytes,
-            origin: spec.snapshot.as_ref().map(ToString::to_string),
-            volumes: 0,
-        };
-        let record = SandboxRecord {
+        let mut record = SandboxRecord {
             id,
             name: draft.name.clone(),
             state: SandboxState::Creating,
@@ -137,6 +156,9 @@ impl Engine {
             boot_id: Inner::new_boot_id()?,
             generation: 1,
         };
+        let mut egress = record.spec.egress.clone();
+        inner.prepare_rules(&record, caller, &mut egress, &EgressPolicy::default(), &draft.secrets)?;
+        record.spec.egress = egress;
         Ok(Planned { record, plan, mold })
     }
 
@@ -151,16 +173,21 @@ impl Engine {
 
     /// The root that a snapshot was taken on: exactly that, or none.
     pub(crate) fn root_of(&self, manifest: &Manifest) -> Result<(RootFs, Option<String>)> {
-        let Some(digest) = &manifest.image_digest else { return Ok((RootFs::Host, None)) };
+        let root = self.exact_root(manifest.image_digest.as_deref(), &manifest.image)?;
+        Ok((root, manifest.image_digest.clone()))
+    }
+
+    /// The root of an image by its digest, `host` without. A disk fits no other.
+    pub(crate) fn exact_root(&self, digest: Option<&str>, name: &str) -> Result<RootFs> {
+        let Some(digest) = digest else { return Ok(RootFs::Host) };
         let image = self.inner.images.resolve(digest).map_err(|_missing| {
-            let (name, digest) = (&manifest.image, digest);
             Error::new(
                 Code::SnapshotIncompatible,
                 format!("the snapshot stands on the image {name} ({digest}), which is not here"),
             )
             .hint("pull or load exactly that image first")
         })?;
-        Ok((RootFs::Layers(image.layers.clone()), Some(digest.clone())))
+        Ok(RootFs::Layers(image.layers.clone()))
     }
 }
 
@@ -180,6 +207,7 @@ impl Inner {
             resources: record.spec.resources,
             hostname: record.name.clone().unwrap_or_else(|| record.id.to_string()),
             disk: DiskSource::Empty,
+            volumes: record.spec.volumes.iter().map(planned).collect(),
         })
     }
 

@@ -6,10 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::id::{ExecId, KeyId, SandboxId};
 use atoll_core::sandbox::SandboxState;
+use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Caps, IsolationLevel};
 use atoll_core::usage::Usage;
 use atoll_core::{Code, Error, Result};
+use atoll_egress::Gateway;
 use atoll_image::Images;
+use atoll_isolation::volumes::Volumes;
 use atoll_isolation::{Check, Isolation, Resource};
 use atoll_store::Store;
 use atoll_vault::Vault;
@@ -17,14 +20,19 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::build::Builds;
 use crate::clock;
+use crate::egress::EgressConfig;
 use crate::errors::{isolation_error, store_error};
 use crate::ingress::AccessCache;
 use crate::keys::KeyCache;
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
+use crate::secrets::Secrets;
+use crate::sharing::AccessTable;
 use crate::snapshot::Snapshots;
 use crate::usage;
+use crate::volumes::VolumeTable;
 
 /// What the engine is told at start.
 #[derive(Debug, Clone)]
@@ -40,8 +48,25 @@ pub struct Config {
     pub reclaim_below_bytes: u64,
     /// Most sandboxes being made at once; more wait. About twice the number of cores.
     pub creates_max: usize,
+    /// Whom sandboxes must trust whose connections the gateway looks into.
+    pub trust: Trust,
     /// Warm pools.
     pub pools: PoolConfig,
+    /// The network of sandboxes.
+    pub egress: EgressConfig,
+    /// Whether keys see each other's sandboxes, where nothing else is said.
+    pub visibility: Visibility,
+    /// Where volumes lie; there are none without.
+    pub volumes: Option<Arc<dyn Volumes>>,
+}
+
+/// Whom sandboxes must trust whose connections the gateway looks into.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trust {
+    /// The certificate of the gateway's authority, PEM; nobody when empty.
+    pub ca_pem: String,
+    /// Public authorities, PEM, for images that have none.
+    pub roots_pem: String,
 }
 
 /// Who asks, for the record.
@@ -76,10 +101,15 @@ pub(crate) struct Inner {
     pub(crate) images: Images,
     pub(crate) drivers: BTreeMap<IsolationLevel, Arc<dyn Isolation>>,
     pub(crate) keys: KeyCache,
+    pub(crate) secrets: Secrets,
+    pub(crate) gateway: Gateway,
     pub(crate) accesses: AccessCache,
     pub(crate) creates: Semaphore,
-    pub(crate) snapshots: Snapshots,
+    pub(crate) builds: Builds,
     pub(crate) pools: Pools,
+    pub(crate) access: AccessTable,
+    pub(crate) volumes: VolumeTable,
+    pub(crate) snapshots: Snapshots,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Cancelled when the server begins to let go of its clients.
@@ -108,18 +138,25 @@ impl Engine {
         drivers: Vec<Arc<dyn Isolation>>,
     ) -> Result<Self> {
         let keys = KeyCache::load(&store).await?;
+        let secrets = Secrets::load(&store).await?;
+        let access = AccessTable::load(&store, config.visibility).await?;
         let accesses = AccessCache::load(&store).await?;
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
-                snapshots: Snapshots::default(),
+                gateway: Gateway::new(config.egress.gateway.clone()),
+                builds: Builds::default(),
                 pools: Pools::new(config.pools.clone()),
+                access,
+                volumes: VolumeTable::default(),
+                snapshots: Snapshots::default(),
                 config,
                 store,
                 vault,
                 images,
                 drivers: drivers.into_iter().map(|driver| (driver.level(), driver)).collect(),
                 keys,
+                secrets,
                 accesses,
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
@@ -128,7 +165,10 @@ impl Engine {
                 used: Mutex::default(),
             }),
         };
+        engine.inner.continue_rotation().await?;
+        engine.start_recorder();
         engine.recover().await?;
+        engine.recover_volumes().await?;
         usage::start(&engine.inner);
         pool::start(&engine);
         Ok(engine)
@@ -305,6 +345,8 @@ impl Inner {
 
     /// Takes a sandbox out.
     pub(crate) fn leave(&self, id: &SandboxId) {
+        self.secrets.forget(id);
+        self.access.forget(id);
         let mut table = self.table();
         if let Some(sandbox) = table.by_id.remove(id)
             && let Some(name) = &sandbox.record().name

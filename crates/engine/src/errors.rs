@@ -54,6 +54,9 @@ pub(crate) fn isolation_error(error: &IsolationError) -> Error {
     let detail = error.source().map(|source| format!(": {source}")).unwrap_or_default();
     match error {
         IsolationError::Gone => Error::new(Code::SandboxFailed, "the sandbox is not alive"),
+        IsolationError::BadArtifact(why) => {
+            Error::new(Code::SnapshotInvalid, format!("the snapshot cannot be used: {why}"))
+        }
         IsolationError::NoArtifact => {
             Error::new(Code::SnapshotNotFound, "the snapshot's data is not there any more")
         }

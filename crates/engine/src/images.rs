@@ -19,8 +19,8 @@ impl Engine {
         let snapshots = self.all_snapshots().await?;
         let snapshots = snapshots.into_iter().filter_map(|snapshot| snapshot.manifest.image_digest);
         let mut used: BTreeSet<Digest> = sandboxes
-            .chain(snapshots)
             .chain(self.inner.pools.images())
+            .chain(snapshots)
             .filter_map(|digest| self.inner.images.resolve(&digest).ok())
             .map(|image| image.digest.clone())
             .collect();

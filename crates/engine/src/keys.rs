@@ -54,6 +54,11 @@ impl KeyCache {
         }
     }
 
+    /// Whether there is a key with this id.
+    pub(crate) fn knows(&self, id: &KeyId) -> bool {
+        self.by_hash.read().unwrap_or_else(PoisonError::into_inner).values().any(|record| record.id == *id)
+    }
+
     fn remove(&self, id: &KeyId) {
         self.by_hash.write().unwrap_or_else(PoisonError::into_inner).retain(|_, record| record.id != *id);
     }
@@ -169,6 +174,7 @@ impl Engine {
         let parsed: KeyId = id.parse()?;
         self.inner.keys.remove(&parsed);
         let there = self.inner.store.delete_key(&parsed).await.map_err(store_error)?;
+        self.inner.access.forget_key(&parsed);
         if there { Ok(()) } else { Err(KeyId::not_found(id)) }
     }
 }

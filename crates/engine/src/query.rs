@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use atoll_core::exec::ExecState;
-use atoll_core::id::SandboxId;
+use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::limits::{PAGE_DEFAULT_COUNT, PAGE_MAX_COUNT};
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error, Result};
-use atoll_store::{Cursor, Page, SandboxFilter, SandboxRecord};
+use atoll_store::{Cursor, Page, SandboxFilter, SandboxRecord, VisibleTo};
 
 use crate::engine::Engine;
 use crate::errors::store_error;
@@ -24,6 +24,8 @@ pub struct SandboxQuery {
     pub labels: BTreeMap<String, String>,
     /// With a name that begins so.
     pub name_prefix: Option<String>,
+    /// Visible to this key; all when absent.
+    pub visible_to: Option<KeyId>,
     /// Where the last page ended.
     pub cursor: Option<String>,
     /// Most items.
@@ -81,6 +83,10 @@ impl Engine {
             states: query.states.clone(),
             labels: query.labels.clone(),
             name_prefix: query.name_prefix.clone(),
+            visible_to: query
+                .visible_to
+                .clone()
+                .map(|key| VisibleTo { key, default: self.inner.access.default() }),
         };
         let after = cursor(query.cursor.as_deref())?;
         let limit = limit(query.limit)?;

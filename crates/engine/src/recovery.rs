@@ -3,6 +3,7 @@
 //! | row says | on the host | becomes |
 //! |---|---|---|
 //! | `creating` | anything | undone: nobody was told that it exists |
+//! | `running`, with a rollback under way | anything | put back, once more if need be |
 //! | `running` | alive | taken up, with its execs |
 //! | `running` | stands still | it dozed: thawed and taken up |
 //! | `paused` (frozen) | alive | frozen, if it is not; its guest is not asked |
@@ -14,7 +15,7 @@
 
 use std::collections::BTreeSet;
 
-use atoll_core::id::SandboxId;
+use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::{Error, Result};
 use atoll_isolation::IsolationError;
@@ -33,15 +34,18 @@ impl Engine {
         let records = self.all_records().await?;
         let known: BTreeSet<SandboxId> = records.iter().map(|record| record.id.clone()).collect();
         self.recover_snapshots(&known).await?;
+        let rollbacks = self.inner.store.rollbacks().await.map_err(store_error)?;
         for record in records {
             let id = record.id.clone();
-            if let Err(error) = self.recover_one(record).await {
+            let rollback = rollbacks.get(&id).cloned();
+            if let Err(error) = self.recover_one(record, rollback).await {
                 // One sandbox that resists must not keep the others down.
                 tracing::error!(sandbox = %id, %error, "a sandbox could not be recovered");
             }
         }
         self.remove_unknown(&known).await;
         self.remove_unknown_logs(&known).await;
+        self.recover_builds().await?;
         Ok(())
     }
 
@@ -63,10 +67,13 @@ impl Engine {
         }
     }
 
-    async fn recover_one(&self, mut record: SandboxRecord) -> Result<()> {
-        let inner = &self.inner;
+    async fn recover_one(&self, mut record: SandboxRecord, rollback: Option<SnapshotId>) -> Result<()> {
         // The time in which the server was away is nobody's idleness.
         record.last_active_ms = now_ms();
+        if let (SandboxState::Running, Some(to)) = (record.state, rollback) {
+            // Whether it is the old one that lives, the new one, or none: it becomes the new one.
+            return self.start_actor(record, Origin::FinishRollback(to));
+        }
         let origin = match record.state {
             SandboxState::Creating => {
                 tracing::info!(sandbox = %record.id, "undoing a creation that was interrupted");
@@ -92,9 +99,17 @@ impl Engine {
                 }
             }
         };
-        let shared = SandboxShared::new(record, inner)?;
-        inner.enter(&shared, false)?;
-        sandbox::spawn(inner, &shared, origin);
+        self.start_actor(record, origin)
+    }
+
+    fn start_actor(&self, record: SandboxRecord, origin: Origin) -> Result<()> {
+        let shared = SandboxShared::new(record, &self.inner)?;
+        self.inner.enter(&shared, false)?;
+        let lives = matches!(origin, Origin::Adopt);
+        sandbox::spawn(&self.inner, &shared, origin);
+        if lives {
+            self.start_after_crash(&shared);
+        }
         Ok(())
     }
 

@@ -16,7 +16,7 @@ const HOST_MAX_BYTES: usize = 255;
 const CREDENTIAL_MAX_BYTES: usize = 16 << 10;
 
 /// What the seal is bound to: a sealed password of one registry is of no use for another.
-fn context(host: &str) -> String {
+pub(crate) fn context(host: &str) -> String {
     format!("registry:{host}")
 }
 
@@ -48,12 +48,14 @@ impl Engine {
                 return Err(Error::invalid(field, "must have 1 byte to 16 KiB and no NUL"));
             }
         }
-        let sealed = self.inner.vault.seal(&context(host), password).map_err(|error| {
+        let host = host.to_ascii_lowercase();
+        let _turn = self.inner.secrets.sealing.lock().await;
+        let sealed = self.inner.vault.seal(&context(&host), password).map_err(|error| {
             tracing::error!(%error, "the vault cannot seal");
             Error::new(Code::Internal, "the vault cannot seal the password")
         })?;
         let record = RegistryRecord {
-            host: host.to_ascii_lowercase(),
+            host,
             name: name.map(str::to_owned),
             username: username.to_owned(),
             sealed,

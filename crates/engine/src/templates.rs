@@ -82,7 +82,11 @@ impl Engine {
     pub async fn delete_template(&self, name: &str, version: Option<u32>) -> Result<()> {
         let removed = self.inner.store.delete_template(name, version).await.map_err(store_error)?;
         self.inner.pools.changed();
-        if removed == 0 { Err(not_found(name, version)) } else { Ok(()) }
+        if removed == 0 {
+            return Err(not_found(name, version));
+        }
+        self.tidy_build_cache();
+        Ok(())
     }
 
     /// Finds what a sandbox draft names: `name` or `name:version`.

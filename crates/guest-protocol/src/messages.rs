@@ -94,6 +94,14 @@ message! {
         #[prost(string, tag = "4")] pub workdir_user: String,
     }
 
+    /// Makes programs accept certificates of this authority (`trust`). May be repeated.
+    InstallTrust {
+        /// The authority's certificate, PEM.
+        #[prost(string, tag = "1")] pub ca_pem: String,
+        /// Public authorities, PEM, for an image that has no list of them.
+        #[prost(string, tag = "2")] pub roots_pem: String,
+    }
+
     /// Terminal size.
     TtySize {
         /// Columns.
@@ -396,6 +404,8 @@ message! {
         #[prost(string, tag = "1")] pub user: String,
         /// As in [`Dial`].
         #[prost(uint32, tag = "2")] pub window_bytes: u32,
+        /// Where relative paths begin; empty, or missing inside, for the user's home.
+        #[prost(string, tag = "3")] pub cwd: String,
     }
     /// Lists listening TCP ports (`ports`).
     ListPorts {}

@@ -36,5 +36,6 @@ mod operations;
 mod sftp;
 mod sys;
 mod system;
+mod trust;
 mod users;
 mod watch;

@@ -10,7 +10,7 @@ use prost::Message;
 
 use crate::agent::Agent;
 use crate::failing::{Stop, invalid};
-use crate::{exec, files, net, sftp, system, watch};
+use crate::{exec, files, net, sftp, system, trust, watch};
 
 /// How an operation ends well.
 pub(crate) enum Answer {
@@ -46,6 +46,7 @@ pub(crate) async fn run(
 ) -> Result<Answer, Stop> {
     match name {
         "configure" => system::configure(&request.message().await?),
+        "trust" => trust::install(&request.message().await?),
         "metrics" => {
             let GetMetrics {} = request.message().await?;
             Ok(Answer::message(&system::metrics(agent.started)))

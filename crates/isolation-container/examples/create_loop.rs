@@ -70,6 +70,7 @@ async fn round(
         resources: Resources::default(),
         hostname: "measured".to_owned(),
         disk: DiskSource::Empty,
+        volumes: Vec::new(),
     };
     let start = Instant::now();
     if let Err(error) = driver.create(&plan).await {

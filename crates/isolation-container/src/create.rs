@@ -8,7 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use atoll_isolation::{IsolationError, Plan, RootFs};
+use atoll_isolation::{IsolationError, Plan, PlannedVolume, RootFs};
+use atoll_network::{RESOLVER_ADDRESS, Slot};
 use fail::fail_point;
 use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree};
@@ -76,11 +77,19 @@ impl Inner {
         membership: Membership,
         listener: OwnedFd,
     ) -> Result<i32, IsolationError> {
-        let launch = self.launch(plan, userns, &disk, membership, listener)?;
+        let slot = self.claim_slot()?;
+        let launch = self.launch(plan, userns, &disk, membership, listener, slot.netns)?;
         let child = spawn::spawn(&launch)?;
         // First of all, so that destroying takes its exit status whatever happens next.
-        self.live.insert(&plan.id, Instance::new(child.pidfd, Some(disk)));
+        self.live.insert(&plan.id, Instance::new(child.pidfd, Some(disk), Some(slot.gate)));
         Ok(child.pid)
+    }
+
+    fn claim_slot(&self) -> Result<Slot, IsolationError> {
+        self.slots.claim().map_err(|error| IsolationError::Kernel {
+            step: format!("make a network slot: {error}"),
+            source: error.source,
+        })
     }
 
     fn launch(
@@ -90,6 +99,7 @@ impl Inner {
         disk: &Disk,
         membership: Membership,
         listener: OwnedFd,
+        netns: OwnedFd,
     ) -> Result<Launch, IsolationError> {
         let first_id = userns.first_id();
         let layers = match &plan.root {
@@ -109,21 +119,24 @@ impl Inner {
             .collect::<Result<_, IsolationError>>()?;
         sys::mount_setattr(disk.mount.as_fd(), sys::ATTR_NODEV, Some(userns.fd()))
             .step("map the ids of a disk")?;
-        let slot = self.slots.claim().map_err(|error| IsolationError::Kernel {
-            step: format!("make a network slot: {error}"),
-            source: error.source,
-        })?;
+        let volumes = plan
+            .volumes
+            .iter()
+            .map(|volume| self.mapped_volume(volume, userns))
+            .collect::<Result<_, IsolationError>>()?;
         let dev = format!("mode=0755,size=1m,nr_inodes=4096,uid={first_id},gid={first_id}");
         let devpts = format!("newinstance,ptmxmode=0666,mode=0620,gid={}", first_id + TTY_GROUP);
         Ok(Launch {
             procs: membership.procs,
-            netns: slot.netns,
+            netns,
             scratch: self.scratch.clone(),
             overlay: overlay_options(layers.len())?,
             layers,
             disk: disk.mount.try_clone().step("copy a file descriptor")?,
             binds,
+            volumes,
             files: host_files(&plan.hostname),
+            machine_id: machine_id(&plan.id),
             userns: userns.fd().try_clone_to_owned().step("copy a file descriptor")?,
             first_id,
             hostname: plan.hostname.clone().into_bytes(),
@@ -148,6 +161,23 @@ pub(crate) fn check_hostname(hostname: &str) -> Result<(), IsolationError> {
         )));
     }
     Ok(())
+}
+
+impl Inner {
+    /// A mount of a volume in which its users are the sandbox's, and the names on the way to its place.
+    fn mapped_volume(
+        &self,
+        volume: &PlannedVolume,
+        userns: &UserNamespace,
+    ) -> Result<(OwnedFd, Vec<CString>), IsolationError> {
+        let mount = self.volumes.mount(&volume.id)?;
+        let read_only = if volume.read_only { sys::ATTR_RDONLY } else { 0 };
+        let attributes = sys::ATTR_NOSUID | sys::ATTR_NODEV | read_only;
+        sys::mount_setattr(mount.as_fd(), attributes, Some(userns.fd())).step("map the ids of a volume")?;
+        let names =
+            atoll_core::volume::components(&volume.path).into_iter().map(|name| text(name.to_owned()));
+        Ok((mount, names.collect::<Result<_, _>>()?))
+    }
 }
 
 pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
@@ -190,8 +220,19 @@ fn host_files(hostname: &str) -> Vec<(&'static std::ffi::CStr, Vec<u8>)> {
     vec![
         (c"etc/hostname", format!("{hostname}\n").into_bytes()),
         (c"etc/hosts", hosts.into_bytes()),
-        (c"etc/resolv.conf", b"nameserver 127.0.0.1\noptions timeout:1 attempts:1\n".to_vec()),
+        (c"etc/resolv.conf", format!("nameserver {RESOLVER_ADDRESS}\n").into_bytes()),
     ]
+}
+
+/// Thirty-two hexadecimal digits that are this sandbox's, whatever image or snapshot it is made from.
+fn machine_id(id: &atoll_core::id::SandboxId) -> Vec<u8> {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let half = |salt: u64| {
+        let mut hasher = DefaultHasher::new();
+        (id, salt).hash(&mut hasher);
+        hasher.finish()
+    };
+    format!("{:016x}{:016x}\n", half(0), half(1)).into_bytes()
 }
 
 fn text(value: String) -> Result<CString, IsolationError> {

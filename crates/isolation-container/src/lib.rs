@@ -15,9 +15,11 @@
 
 mod cgroup;
 mod child;
+mod compare;
 mod create;
 mod destroy;
 mod disk;
+mod gate;
 mod hibernate;
 mod layout;
 mod live;
@@ -41,12 +43,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
+use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_isolation::{
-    ArtifactUsage, Check, Death, GuestStream, Isolation, IsolationError, Plan, Resource, Taken, Usage,
+    ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Taken,
+    Usage,
 };
-use atoll_isolation_storage::Storage;
 pub(crate) use atoll_isolation_storage::step;
+use atoll_isolation_storage::{Storage, StoredVolumes};
 use atoll_network::SlotPool;
 use atoll_ready::Pool;
 use rustix::io::Errno;
@@ -144,6 +148,7 @@ struct Inner {
     scratch: CString,
     cgroups: Cgroups,
     storage: Arc<Storage>,
+    volumes: StoredVolumes,
     ranges: Arc<Ranges>,
     userns: Pool<UserNamespace, IsolationError>,
     disks: Arc<Disks>,
@@ -203,6 +208,7 @@ impl ContainerIsolation {
                 move || disks.make(pooled_disk_bytes)
             })?,
             disks,
+            volumes: StoredVolumes::new(Arc::clone(&storage)),
             storage,
             pooled_disk_bytes,
             slots: config.slots,
@@ -212,6 +218,12 @@ impl ContainerIsolation {
             trash,
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The volumes that its sandboxes can have.
+    #[must_use]
+    pub fn volumes(&self) -> StoredVolumes {
+        self.inner.volumes.clone()
     }
 
     /// Runs something that blocks on a thread meant for it.
@@ -330,6 +342,14 @@ impl Isolation for ContainerIsolation {
         }
     }
 
+    async fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
+        if let Some(gate) = self.inner.ready_gate(id)? {
+            return Ok(gate);
+        }
+        let id = id.clone();
+        self.blocking(move |inner| inner.new_gate(&id)).await
+    }
+
     async fn died(&self, id: &SandboxId) -> Death {
         let Some(instance) = self.inner.live.get(id) else { return Death::Exited };
         if let Err(error) = instance.ended().await {
@@ -418,22 +438,29 @@ impl Isolation for ContainerIsolation {
         self.blocking(move |inner| inner.snapshot(&id, &artifact)).await
     }
 
-    async fn replace(&self, plan: &Plan) -> Result<(), IsolationError> {
+    async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError> {
         let plan = plan.clone();
-        self.blocking(move |inner| inner.replace(&plan)).await
+        self.blocking(move |inner| inner.replace(&plan, committed)).await
     }
 
     async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError> {
         self.blocking(|inner| inner.storage.artifacts()).await
     }
 
-    async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+    async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
         let artifact = artifact.clone();
-        self.blocking(move |inner| {
-            inner.storage.settle_artifact(&artifact)?;
-            inner.storage.artifact_usage(&artifact)
-        })
-        .await
+        self.blocking(move |inner| inner.seal(&artifact)).await
+    }
+
+    async fn compare(
+        &self,
+        root: &RootFs,
+        from: Option<&SnapshotId>,
+        to: &SnapshotId,
+        with_text: bool,
+    ) -> Result<Comparison, IsolationError> {
+        let (root, from, to) = (root.clone(), from.cloned(), to.clone());
+        self.blocking(move |inner| inner.compare(&root, from.as_ref(), &to, with_text)).await
     }
 
     async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {
@@ -449,6 +476,15 @@ impl Isolation for ContainerIsolation {
         self.blocking(move |inner| {
             inner.storage.check_room()?;
             inner.storage.make_artifact_disk(&artifact, bytes)
+        })
+        .await
+    }
+
+    async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| {
+            template::check(&inner.storage.artifact_disk(&artifact)?)?;
+            inner.storage.settle_artifact(&artifact)
         })
         .await
     }

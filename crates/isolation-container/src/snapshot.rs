@@ -4,13 +4,14 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::snapshot::CopyMethod;
-use atoll_isolation::{DiskSource, IsolationError, Plan, Taken};
+use atoll_isolation::{ArtifactUsage, DiskSource, IsolationError, Plan, Taken};
 use atoll_isolation_storage::{DISK_FILE, Frozen, Kind, loops_in_use};
 use fail::fail_point;
 
 use crate::Inner;
 use crate::disk::{self, Disk};
 use crate::step::Step;
+use crate::template;
 
 impl Inner {
     /// Takes a snapshot of a live instance's disk. The instance's writers wait from freeze to thaw; all
@@ -61,6 +62,25 @@ impl Inner {
         record.unmark_frozen()
     }
 
+    /// Makes a fresh artifact final. Its disk is tidied on a clone that then takes its place: who makes an instance
+    /// from it meanwhile has the one or the other.
+    pub(crate) fn seal(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let disk = self.storage.artifact_disk(artifact)?;
+        let new = disk.with_extension("new");
+        match std::fs::remove_file(&new) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            other => other.step("remove what an earlier process left")?,
+        }
+        self.storage.duplicate(&disk, &new)?;
+        let tidied = template::tidy(&new)
+            .and_then(|()| std::fs::rename(&new, &disk).step("put the disk of a snapshot in place"));
+        if tidied.is_err() {
+            drop(std::fs::remove_file(&new));
+        }
+        tidied?;
+        self.storage.settle_artifact(artifact)
+    }
+
     /// A disk with what the plan says.
     pub(crate) fn claim_disk(&self, plan: &Plan) -> Result<Disk, IsolationError> {
         let bytes = plan.resources.disk_bytes;
@@ -73,9 +93,14 @@ impl Inner {
 
     /// Makes an instance anew. The disk is made while the old one still lives: what can fail for want of room
     /// fails before anything is lost.
-    pub(crate) fn replace(&self, plan: &Plan) -> Result<(), IsolationError> {
+    pub(crate) fn replace(
+        &self,
+        plan: &Plan,
+        committed: Box<dyn FnOnce() + Send>,
+    ) -> Result<(), IsolationError> {
         let disk = self.claim_disk(plan)?;
         fail_point!("container::replace::disk");
+        committed();
         self.destroy(&plan.id)?;
         fail_point!("container::replace::destroyed");
         self.create_on(plan, disk)

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_isolation::IsolationError;
 use atoll_isolation::sparse::for_data;
-use atoll_isolation_storage::{Kind, Storage};
+use atoll_isolation_storage::{Kind, LoopDevice, Storage, attach, attach_read_only};
 
 use crate::step::{Step, failed};
 
@@ -140,6 +140,39 @@ fn run(command: &mut Command, what: &str) -> Result<(), IsolationError> {
 pub(crate) fn grow(image: &Path) -> Result<(), IsolationError> {
     // Forced: it was copied while in use, so it is not marked as clean.
     run(Command::new(program("resize2fs")?).arg("-f").arg(image), "grow the file system of a disk")
+}
+
+/// Tidies a file system that was copied while in use: what was unlinked but open is freed, and it is marked as
+/// sound.
+pub(crate) fn tidy(image: &Path) -> Result<(), IsolationError> {
+    let image = File::options().read(true).write(true).open(image).step("open the disk of a snapshot")?;
+    let output = e2fsck("-y", &attach(&image)?)?;
+    // 1: something was put in order.
+    if matches!(output.status.code(), Some(0 | 1)) {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(failed("tidy the disk of a snapshot".to_owned(), std::io::Error::other(said)))
+}
+
+/// On a device: the program asks the kernel what a path really is, which in the pool leads nowhere.
+fn e2fsck(mode: &str, device: &LoopDevice) -> Result<std::process::Output, IsolationError> {
+    let mut command = Command::new(program("e2fsck")?);
+    command.args(["-f", mode]).arg(device.path()).env_clear().output().step("run e2fsck")
+}
+
+/// Checks a file system that came from elsewhere before the kernel is made to read it: nothing in it may be
+/// out of order, and it must have the directories of a disk.
+pub(crate) fn check(image: &Path) -> Result<(), IsolationError> {
+    let image = File::open(image).step("open the disk of a snapshot")?;
+    let output = e2fsck("-n", &attach_read_only(&image)?)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    let said = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    tracing::info!(said, "a disk that came from elsewhere is refused");
+    Err(IsolationError::BadArtifact("its disk holds no sound ext4 file system".to_owned()))
 }
 
 fn make_file_system(dir: &Path, bytes: u64) -> Result<Vec<(u64, Vec<u8>)>, IsolationError> {

@@ -38,6 +38,7 @@ fn plan(id: &SandboxId) -> Plan {
         resources: Resources::default(),
         hostname: "box".into(),
         disk: DiskSource::Empty,
+        volumes: Vec::new(),
     }
 }
 

@@ -106,15 +106,16 @@ impl Storage {
         Ok(ids)
     }
 
-    /// Puts a snapshot on the host's disk for good: what was written for it survives a power cut.
+    /// Puts a snapshot on the host's disk for good: what was written for it survives a power cut. Gives its sizes.
     ///
     /// # Errors
     /// [`IsolationError::Kernel`].
-    pub fn settle_artifact(&self, id: &SnapshotId) -> Result<(), IsolationError> {
+    pub fn settle_artifact(&self, id: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
         let sync = |path: &Path| File::open(path)?.sync_all();
         sync(&self.artifact_disk(id)?).step("write out a snapshot")?;
         sync(&self.artifact_dir(id)).step("write out a snapshot")?;
-        sync(&self.root_of_artifacts()).step("write out a snapshot")
+        sync(&self.root_of_artifacts()).step("write out a snapshot")?;
+        self.artifact_usage(id)
     }
 
     fn root_of_artifacts(&self) -> PathBuf {

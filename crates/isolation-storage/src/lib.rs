@@ -15,6 +15,7 @@
 //!   disks/              images that wait for a sandbox; emptied at start
 //!   sandboxes/<id>.img  the writable disk of a sandbox
 //!   artifacts/<id>/     what a snapshot is made of: disk.img, and what a driver adds
+//!   volumes/<id>.img    the image of a volume
 //!   trash/              emptied in the background, and at start
 //! ```
 //!
@@ -29,6 +30,7 @@ mod loops;
 mod pool;
 pub mod step;
 mod sys;
+mod volumes;
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -41,6 +43,7 @@ use atoll_isolation::{Check, IsolationError, Status};
 
 pub use freeze::Frozen;
 pub use loops::{LoopDevice, attach, attach_read_only, in_use as loops_in_use};
+pub use volumes::StoredVolumes;
 
 use step::{Step, failed};
 
@@ -138,7 +141,7 @@ impl Storage {
             None => (if native { Kind::Native } else { Kind::Copy }, plain.clone(), plain),
         };
         let storage = Self { kind, root, seen, dir, refused, _mount: pooled };
-        for part in ["", "disks", "sandboxes", "artifacts", "trash"] {
+        for part in ["", "disks", "sandboxes", "artifacts", "volumes", "trash"] {
             private_dir(&storage.root.join(part)).step("make a directory of the storage")?;
         }
         for part in [storage.disks(), storage.trash()] {
@@ -157,6 +160,12 @@ impl Storage {
     #[must_use]
     pub fn disks(&self) -> PathBuf {
         self.root.join("disks")
+    }
+
+    /// Where the images of volumes lie.
+    #[must_use]
+    pub(crate) fn volumes(&self) -> PathBuf {
+        self.root.join("volumes")
     }
 
     /// Where things wait to be removed.

@@ -21,7 +21,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
-use atoll_core::snapshot::CopyMethod;
+use atoll_core::snapshot::{Comparison, CopyMethod};
 use atoll_core::spec::{IsolationLevel, Resources};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -30,9 +30,13 @@ pub mod conformance;
 mod doctor;
 #[cfg(feature = "fake")]
 pub mod fake;
+mod gate;
 pub mod sparse;
+pub mod volumes;
 
 pub use doctor::{Check, Status};
+pub use gate::{Gate, Original};
+pub use volumes::PlannedVolume;
 
 /// A byte stream to a guest agent.
 pub trait GuestStream: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
@@ -91,6 +95,8 @@ pub struct Plan {
     pub hostname: String,
     /// What its disk begins with.
     pub disk: DiskSource,
+    /// Volumes to mount in it.
+    pub volumes: Vec<PlannedVolume>,
 }
 
 /// Why an instance ended.
@@ -148,6 +154,9 @@ pub enum IsolationError {
     /// There is no artifact of this id.
     #[error("there is no such artifact")]
     NoArtifact,
+    /// What an artifact holds cannot be used; the text says why.
+    #[error("{0}")]
+    BadArtifact(String),
     /// This host cannot run this level at all.
     #[error("{0}")]
     Unavailable(String),
@@ -207,6 +216,13 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`IsolationError::Gone`], or [`IsolationError::Kernel`] when the socket refuses.
     async fn connect(&self, id: &SandboxId) -> Result<Box<dyn GuestStream>, IsolationError>;
+
+    /// Gives the way out of the instance's network: nothing of it reaches anything before somebody has
+    /// this, nor after it was dropped. May be asked for again, by a later server; only the newest counts.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`], or [`IsolationError::Kernel`].
+    async fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError>;
 
     /// Waits until the instance dies. Returns at once when it is dead or unknown.
     async fn died(&self, id: &SandboxId) -> Death;
@@ -292,12 +308,12 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     async fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError>;
 
     /// Makes an instance anew, with another disk: what runs in it ends. Succeeds also when there is no
-    /// instance of this id any more. When the disk cannot be made the instance is left as it is; on another
-    /// error it is dead.
+    /// instance of this id any more. Calls `committed` once the disk is made and before anything else: when this
+    /// fails without having called it the instance is as it was, after it the instance is dead.
     ///
     /// # Errors
     /// As [`Self::create`], and [`IsolationError::NoArtifact`].
-    async fn replace(&self, plan: &Plan) -> Result<(), IsolationError>;
+    async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError>;
 
     /// Every artifact that is on the host.
     ///
@@ -305,11 +321,24 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// [`IsolationError::Kernel`].
     async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError>;
 
-    /// Puts an artifact on the host's disk for good, and measures it.
+    /// Makes the disk of a fresh artifact final, so that it never changes again: what was open when it was taken
+    /// is closed in it, and it is on the host's disk for good. Instances can be made from it meanwhile.
     ///
     /// # Errors
     /// [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
-    async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError>;
+    async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError>;
+
+    /// What differs between two artifacts that stand on this root; without `from`, between the bare root and one.
+    ///
+    /// # Errors
+    /// [`IsolationError::NoArtifact`], [`IsolationError::Unavailable`], [`IsolationError::Kernel`].
+    async fn compare(
+        &self,
+        root: &RootFs,
+        from: Option<&SnapshotId>,
+        to: &SnapshotId,
+        with_text: bool,
+    ) -> Result<Comparison, IsolationError>;
 
     /// The disk of an artifact, for reading: a sparse file.
     ///
@@ -322,6 +351,13 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`IsolationError::HostFull`], [`IsolationError::Kernel`].
     async fn write_artifact(&self, artifact: &SnapshotId, bytes: u64) -> Result<File, IsolationError>;
+
+    /// Checks the disk of an artifact that came from elsewhere, so that it can do no harm to this host, and puts
+    /// it on the host's disk for good, unchanged.
+    ///
+    /// # Errors
+    /// [`IsolationError::BadArtifact`], [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
+    async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError>;
 
     /// Removes whatever exists of an artifact. Succeeds when there is nothing. Instances made from it have their
     /// own disk.

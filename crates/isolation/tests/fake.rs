@@ -15,7 +15,14 @@ mod tests {
     fn plan(number: u64) -> Plan {
         let id = SandboxId::from_parts(number, number);
         let resources = Resources::default();
-        Plan { id, root: RootFs::Host, resources, hostname: "fake".into(), disk: DiskSource::Empty }
+        Plan {
+            id,
+            root: RootFs::Host,
+            resources,
+            hostname: "fake".into(),
+            disk: DiskSource::Empty,
+            volumes: Vec::new(),
+        }
     }
 
     fn exec(id: &str, words: &str) -> StartExec {

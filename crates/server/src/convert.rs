@@ -1,14 +1,22 @@
 //! Records of the engine to types of the API: the one place.
 
 use atoll_api as api;
+use atoll_core::build::BuildState;
 use atoll_core::id::SnapshotId;
 use atoll_core::key::Scope;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::sharing::Lease;
 use atoll_core::snapshot::Purpose;
-use atoll_engine::{ExecView, PoolName, PoolOrigin, PoolView, PoolsView, SandboxMetrics, UsageItem};
+use atoll_engine::{
+    AccessView, BuildView, CacheEntry, ExecView, PoolName, PoolOrigin, PoolView, PoolsView, SandboxMetrics,
+    UsageItem, VolumeFile, VolumeFileKind, VolumeView,
+};
 use atoll_guest_protocol::messages;
 use atoll_isolation::Resource;
-use atoll_store::{KeyRecord, Page, RegistryRecord, SandboxRecord, SnapshotRecord, TemplateRecord};
+use atoll_store::{
+    BuildRecord, KeyRecord, Page, RegistryRecord, SandboxRecord, SecretRecord, SecretUse, SnapshotRecord,
+    TemplateRecord,
+};
 
 const NANOS_PER_MS: i64 = 1_000_000;
 
@@ -28,6 +36,7 @@ pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
         image_digest: record.image_digest,
         template: spec.template,
         snapshot: spec.snapshot.map(Into::into),
+        auto_checkpoints: spec.auto_checkpoints,
         isolation: spec.isolation,
         resources: spec.resources,
         env: spec.env,
@@ -44,6 +53,7 @@ pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
         hibernate_after_ms: spec.idle.hibernate_after_ms,
         budget: spec.budget,
         last_active_at_ms: record.last_active_ms,
+        volumes: spec.volumes,
         owner: record.owner.map(Into::into),
     }
 }
@@ -141,43 +151,43 @@ pub(crate) fn template(record: TemplateRecord) -> api::Template {
         idle_timeout_ms: spec.idle_timeout_ms,
         pool: spec.pool,
         egress: spec.egress,
+        start: spec.start,
+        ready: spec.ready,
         created_at_ms: record.created_ms,
     }
 }
 
-pub(crate) fn snapshot(record: SnapshotRecord) -> api::Snapshot {
-    let manifest = record.manifest;
-    api::Snapshot {
+pub(crate) fn build(view: BuildView) -> api::Build {
+    api::Build { needs_context: view.needs_context, ..build_record(view.record) }
+}
+
+pub(crate) fn build_record(record: BuildRecord) -> api::Build {
+    let name = record.spec.name;
+    api::Build {
         id: record.id.into(),
         state: record.state,
-        kind: manifest.kind,
-        tags: record.tags.iter().map(ToString::to_string).collect(),
-        checkpoint: match record.purpose {
-            Purpose::Checkpoint(number) => Some(number),
-            Purpose::Snapshot | Purpose::Held(_) => None,
-        },
-        comment: record.comment,
-        sandbox: record.sandbox.map(Into::into),
-        image: manifest.image,
-        image_digest: manifest.image_digest,
-        isolation: manifest.isolation,
-        resources: manifest.resources,
-        env: manifest.env,
-        user: manifest.user,
-        workdir: manifest.workdir,
-        format: manifest.format,
-        digest: record.digest,
-        stored_bytes: record.stored_bytes,
-        method: record.method,
-        paused_us: record.paused_us,
+        needs_context: record.state == BuildState::Waiting,
+        template: record.template_version.map(|version| format!("{name}:{version}")),
+        name,
+        failure: record.failure,
         created_at_ms: record.created_ms,
+        started_at_ms: record.started_ms,
+        ended_at_ms: record.ended_ms,
         created_by: record.created_by.map(Into::into),
     }
 }
 
-pub(crate) fn snapshots(page: Page<SnapshotRecord>) -> api::SnapshotList {
-    let next_cursor = page.next.map(|next| next.to_string());
-    api::SnapshotList { items: page.items.into_iter().map(snapshot).collect(), next_cursor }
+pub(crate) fn build_cache(entry: CacheEntry) -> api::BuildCacheEntry {
+    let CacheEntry { record, in_template } = entry;
+    api::BuildCacheEntry {
+        key: record.key,
+        step: record.step,
+        size_bytes: record.stored_bytes,
+        took_ms: record.made_in_ms,
+        created_at_ms: record.created_ms,
+        used_at_ms: record.used_ms,
+        in_template,
+    }
 }
 
 pub(crate) fn pool(view: PoolView) -> api::Pool {
@@ -220,6 +230,96 @@ pub(crate) fn pools(view: PoolsView) -> api::PoolList {
     }
 }
 
+pub(crate) fn access(view: AccessView) -> api::SandboxAccess {
+    api::SandboxAccess {
+        owner: view.owner.map(Into::into),
+        visibility: view.visibility,
+        is_default: view.is_default,
+        grants: view.grants.into_iter().map(|(key, role)| api::Grant { key: key.into(), role }).collect(),
+    }
+}
+
+pub(crate) fn lease(lease: Lease) -> api::Lease {
+    api::Lease {
+        key: lease.key.into(),
+        holder: lease.holder,
+        taken_at_ms: lease.taken_ms,
+        expires_at_ms: lease.expires_ms,
+    }
+}
+
+pub(crate) fn snapshot(record: SnapshotRecord) -> api::Snapshot {
+    let manifest = record.manifest;
+    api::Snapshot {
+        id: record.id.into(),
+        state: record.state,
+        kind: manifest.kind,
+        tags: record.tags.iter().map(ToString::to_string).collect(),
+        checkpoint: record.purpose.checkpoint(),
+        automatic: matches!(record.purpose, Purpose::AutoCheckpoint(_)),
+        comment: record.comment,
+        sandbox: record.sandbox.map(Into::into),
+        image: manifest.image,
+        image_digest: manifest.image_digest,
+        isolation: manifest.isolation,
+        resources: manifest.resources,
+        env: manifest.env,
+        user: manifest.user,
+        workdir: manifest.workdir,
+        format: manifest.format,
+        digest: record.digest,
+        stored_bytes: record.stored_bytes,
+        method: record.method,
+        paused_us: record.paused_us,
+        created_at_ms: record.created_ms,
+        created_by: record.created_by.map(Into::into),
+    }
+}
+
+pub(crate) fn snapshots(page: Page<SnapshotRecord>) -> api::SnapshotList {
+    let next_cursor = page.next.map(|next| next.to_string());
+    api::SnapshotList { items: page.items.into_iter().map(snapshot).collect(), next_cursor }
+}
+
+pub(crate) fn volume(view: VolumeView) -> api::Volume {
+    let VolumeView { record, usage, used_by } = view;
+    api::Volume {
+        id: record.id.into(),
+        name: record.name,
+        state: record.state,
+        size_bytes: record.size_bytes,
+        read_only: record.read_only,
+        from: record.source,
+        total_bytes: usage.map(|usage| usage.total_bytes),
+        used_bytes: usage.map(|usage| usage.used_bytes),
+        stored_bytes: usage.map(|usage| usage.stored_bytes),
+        used_by,
+        owner: record.owner.map(Into::into),
+        created_at_ms: record.created_ms,
+    }
+}
+
+pub(crate) fn volume_file(file: VolumeFile) -> api::FileEntry {
+    api::FileEntry {
+        kind: match file.kind {
+            VolumeFileKind::File => api::FileKind::File,
+            VolumeFileKind::Directory => api::FileKind::Directory,
+            VolumeFileKind::Symlink => api::FileKind::Symlink,
+            VolumeFileKind::Other => api::FileKind::Other,
+        },
+        path: file.path,
+        size_bytes: file.size,
+        mode: format!("{:04o}", file.mode & 0o7777),
+        uid: file.uid,
+        gid: file.gid,
+        // A volume knows numbers only: names are each sandbox's own.
+        user: None,
+        group: None,
+        modified_at_ms: file.modified_ms,
+        target: file.target,
+    }
+}
+
 pub(crate) fn image(image: &atoll_image::Image) -> api::Image {
     api::Image {
         digest: image.digest.to_string(),
@@ -248,6 +348,33 @@ pub(crate) fn key(record: KeyRecord) -> api::Key {
         created_at_ms: record.created_ms,
         expires_at_ms: record.expires_ms,
         last_used_at_ms: record.last_used_ms,
+    }
+}
+
+pub(crate) fn secret(record: SecretRecord) -> api::Secret {
+    let versions = record.versions.iter();
+    api::Secret {
+        versions: versions
+            .map(|version| api::SecretVersion { version: version.version, created_at_ms: version.created_ms })
+            .collect(),
+        name: record.name,
+        scope: record.scope,
+        note: record.note,
+        created_at_ms: record.created_ms,
+        created_by: record.created_by.map(Into::into),
+    }
+}
+
+pub(crate) fn secret_use(record: SecretUse) -> api::SecretUse {
+    api::SecretUse {
+        at_ms: record.at_ms,
+        secret: record.secret,
+        version: record.version,
+        sandbox: record.sandbox.into(),
+        host: record.host,
+        method: record.method,
+        path: record.path,
+        rule: record.rule,
     }
 }
 

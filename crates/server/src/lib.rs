@@ -47,4 +47,4 @@ mod transfer;
 pub use config::ServerConfig;
 pub use ingress::{Forward, Ingress};
 pub use openapi::openapi;
-pub use serve::{Server, SshDoor};
+pub use serve::{Duplex, Server, Ssh, SshDoor};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use atoll_core::sandbox::SandboxState;
 use atoll_core::usage::Usage;
-use atoll_engine::{PoolsView, Stats};
+use atoll_engine::{EgressStats, PoolsView, Stats};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -115,6 +115,7 @@ pub(crate) struct Metrics {
     used: UsedGauges,
     pools: PoolMetrics,
     connections: Gauge<i64>,
+    egress: EgressMetrics,
 }
 
 impl Metrics {
@@ -147,6 +148,7 @@ impl Metrics {
         registry.register("http_connections", "Connections open now", connections.clone());
         registry.register("sandboxes", "Sandboxes by state", sandboxes.clone());
         registry.register("execs_running", "Execs that run now", execs_running.clone());
+        let egress = EgressMetrics::new(&mut registry);
         let used = UsedGauges::register(&mut registry);
         let pools = PoolMetrics::register(&mut registry);
         Self {
@@ -157,9 +159,10 @@ impl Metrics {
             sent,
             sandboxes,
             execs_running,
-            used,
             pools,
             connections,
+            egress,
+            used,
         }
     }
 
@@ -184,7 +187,8 @@ impl Metrics {
     }
 
     /// The exposition text.
-    pub(crate) fn text(&self, stats: &Stats, pools: &PoolsView) -> String {
+    pub(crate) fn text(&self, stats: &Stats, egress: &EgressStats, pools: &PoolsView) -> String {
+        self.egress.set(egress);
         self.pools.set(pools);
         for state in SandboxState::ALL {
             let count = stats.sandboxes.get(&state).copied().unwrap_or_default();
@@ -199,6 +203,50 @@ impl Metrics {
             tracing::error!(%error, "metrics cannot be written");
         }
         text
+    }
+}
+
+/// What sandboxes do on the network.
+#[derive(Debug)]
+struct EgressMetrics {
+    connections: Gauge<i64>,
+    sent: Counter,
+    received: Counter,
+    denied: Counter,
+}
+
+impl EgressMetrics {
+    fn new(registry: &mut Registry) -> Self {
+        let made = Self {
+            connections: Gauge::default(),
+            sent: Counter::default(),
+            received: Counter::default(),
+            denied: Counter::default(),
+        };
+        let connections = made.connections.clone();
+        registry.register("egress_connections", "Connections of sandboxes to the outside", connections);
+        let (sent, received) = (made.sent.clone(), made.received.clone());
+        registry.register_with_unit("egress_sent", "Bytes that left sandboxes", Unit::Bytes, sent);
+        registry.register_with_unit(
+            "egress_received",
+            "Bytes that came into sandboxes",
+            Unit::Bytes,
+            received,
+        );
+        registry.register("egress_denied", "What egress policies refused", made.denied.clone());
+        made
+    }
+
+    /// The gateway's counts only grow; so what is new is added.
+    fn set(&self, stats: &EgressStats) {
+        self.connections.set(i64::try_from(stats.connections).unwrap_or(i64::MAX));
+        for (counter, now) in [
+            (&self.sent, stats.sent_bytes),
+            (&self.received, stats.received_bytes),
+            (&self.denied, stats.denied),
+        ] {
+            counter.inc_by(now.saturating_sub(counter.get()));
+        }
     }
 }
 

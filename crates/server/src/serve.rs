@@ -16,6 +16,7 @@ use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -44,25 +45,36 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 
+/// A byte stream both ways.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
 /// Serves a connection of a client that speaks SSH, until it ends or the token fires.
-pub type SshDoor =
-    Arc<dyn Fn(TcpStream, SocketAddr, CancellationToken) -> BoxFuture<'static, ()> + Send + Sync>;
+pub type SshDoor = Arc<
+    dyn Fn(Box<dyn Duplex>, Option<SocketAddr>, CancellationToken) -> BoxFuture<'static, ()> + Send + Sync,
+>;
+
+/// The way for SSH clients: on the same port, or through a WebSocket.
+#[derive(Clone)]
+pub struct Ssh {
+    /// Serves a connection.
+    pub door: SshDoor,
+    /// The public host key, as it stands in `known_hosts` without names.
+    pub host_key: String,
+}
+
+impl std::fmt::Debug for Ssh {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ssh").field("host_key", &self.host_key).finish_non_exhaustive()
+    }
+}
 
 /// The HTTP server over an engine.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Server {
     router: Router,
     app: App,
-    ssh: Option<SshDoor>,
-}
-
-impl std::fmt::Debug for Server {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server")
-            .field("app", &self.app)
-            .field("ssh", &self.ssh.is_some())
-            .finish_non_exhaustive()
-    }
 }
 
 impl Server {
@@ -71,13 +83,13 @@ impl Server {
     pub fn new(engine: Engine, config: ServerConfig, dialects: &[Dialect]) -> Self {
         let app = Shared::new(engine, config);
         let mounts = Mounts::new(&app, dialects);
-        Self { router: routes::router(&app, mounts), app, ssh: None }
+        Self { router: routes::router(&app, mounts), app }
     }
 
-    /// Passes connections of SSH clients on: they come to the same port.
+    /// Lets SSH clients in, on the same port. To be called once.
     #[must_use]
-    pub fn with_ssh(mut self, door: SshDoor) -> Self {
-        self.ssh = Some(door);
+    pub fn with_ssh(self, ssh: Ssh) -> Self {
+        self.app.ssh.get_or_init(|| ssh);
         self
     }
 
@@ -99,8 +111,8 @@ impl Server {
             };
             match accepted {
                 Ok((stream, peer, slot)) => {
-                    let (router, app, ssh) = (self.router.clone(), Arc::clone(&self.app), self.ssh.clone());
-                    let connection = connection(stream, peer, slot, router, app, ssh);
+                    let connection =
+                        connection(stream, peer, slot, self.router.clone(), Arc::clone(&self.app));
                     let cut = cut.clone();
                     self.app.tasks.spawn(async move { cut.run_until_cancelled(connection).await });
                 }
@@ -178,7 +190,6 @@ async fn connection(
     permit: OwnedSemaphorePermit,
     router: Router,
     app: App,
-    ssh: Option<SshDoor>,
 ) {
     let slot = Slot { _held: Arc::new((permit, app.metrics.connection())) };
     if let Err(error) = tune(&stream) {
@@ -195,9 +206,9 @@ async fn connection(
         request
     });
     let service = TowerToHyperService::new(service);
-    let ended = match (protocol, ssh) {
-        (Protocol::Ssh, Some(door)) => {
-            door(stream, peer, app.draining.clone()).await;
+    let ended = match (protocol, app.ssh.get()) {
+        (Protocol::Ssh, Some(ssh)) => {
+            (ssh.door)(Box::new(stream), Some(peer), app.draining.clone()).await;
             Ok(())
         }
         (Protocol::Http2, _) => {

@@ -1,7 +1,7 @@
 //! What every handler shares.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use atoll_core::{Code, Error};
 use atoll_engine::Engine;
@@ -10,6 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::ServerConfig;
 use crate::metrics::Metrics;
+use crate::serve::Ssh;
 
 /// The state of the router.
 pub(crate) type App = Arc<Shared>;
@@ -21,6 +22,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     /// Connections to ports that wait to be used again.
     pub(crate) ports: crate::ingress::Pool,
+    /// The way for SSH clients, if there is one.
+    pub(crate) ssh: OnceLock<Ssh>,
     /// Fires when the server begins to stop.
     pub(crate) draining: CancellationToken,
     /// Connections and WebSockets, which the stop waits for.
@@ -34,6 +37,7 @@ impl Shared {
             config,
             metrics: Metrics::new(),
             ports: crate::ingress::Pool::default(),
+            ssh: OnceLock::new(),
             draining: CancellationToken::new(),
             tasks: TaskTracker::new(),
         })

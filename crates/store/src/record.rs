@@ -6,11 +6,13 @@ use std::str::FromStr;
 
 use atoll_core::access::Target;
 use atoll_core::exec::{ExecState, Exit};
-use atoll_core::id::{AccessId, ExecId, KeyId, SandboxId, SnapshotId, SshKeyId, TemplateId};
+use atoll_core::id::{AccessId, ExecId, KeyId, SandboxId, SnapshotId, SshKeyId, TemplateId, VolumeId};
 use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::{PauseMode, SandboxState};
+use atoll_core::sharing::Visibility;
 use atoll_core::snapshot::{CopyMethod, Manifest, Purpose, Reference, SnapshotState};
 use atoll_core::spec::{ExecSpec, SandboxSpec, TemplateSpec};
+use atoll_core::volume::VolumeState;
 
 /// One sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -215,6 +217,27 @@ pub struct PoolRecord {
     pub updated_ms: u64,
 }
 
+/// A volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeRecord {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its name; no two volumes have the same.
+    pub name: String,
+    /// Where it is in its life.
+    pub state: VolumeState,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Name of the volume it was copied from.
+    pub source: Option<String>,
+    /// Nobody can write to it.
+    pub read_only: bool,
+    /// The API key that made it.
+    pub owner: Option<KeyId>,
+    /// When it was asked for.
+    pub created_ms: u64,
+}
+
 /// Credentials for an image registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegistryRecord {
@@ -239,6 +262,17 @@ pub struct SandboxFilter {
     pub labels: BTreeMap<String, String>,
     /// With a name that starts so.
     pub name_prefix: Option<String>,
+    /// Visible to this key.
+    pub visible_to: Option<VisibleTo>,
+}
+
+/// Whose listing it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VisibleTo {
+    /// The key: it sees what it made and what it was granted a role on.
+    pub key: KeyId,
+    /// What it sees of the others, where nothing was said about one.
+    pub default: Visibility,
 }
 
 /// A place in a listing that goes from the newest to the oldest. Callers pass it on as text.

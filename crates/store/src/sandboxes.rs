@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 use atoll_core::id::SandboxId;
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sandbox::{PauseMode, SandboxState};
+use atoll_core::sharing::Visibility;
 use sqlx::AssertSqlSafe;
 
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, Value, args, json};
 use crate::error::StoreError;
-use crate::record::{Cursor, Page, SandboxFilter, SandboxRecord};
+use crate::record::{Cursor, Page, SandboxFilter, SandboxRecord, VisibleTo};
 
 /// Version of the JSON form of a sandbox's spec.
 const SPEC_VERSION: i64 = 1;
@@ -264,6 +265,19 @@ fn list_query(filter: &SandboxFilter, after: Option<&Cursor>, limit: u32) -> (St
         values.push(prefix.as_str().into());
         let n = values.len();
         add(&mut sql, format_args!(" AND substr(name, 1, length(${n})) = ${n}"));
+    }
+    if let Some(VisibleTo { key, default }) = &filter.visible_to {
+        values.extend(args![key.as_str(), default.as_str(), Visibility::Shared.as_str()]);
+        let (key, default, shared) = (values.len() - 2, values.len() - 1, values.len());
+        add(
+            &mut sql,
+            format_args!(
+                " AND (owner = ${key} OR EXISTS (SELECT 1 FROM sandbox_grants \
+                 WHERE sandbox_id = sandboxes.id AND key_id = ${key}) \
+                 OR COALESCE((SELECT visibility FROM sandbox_access \
+                 WHERE sandbox_id = sandboxes.id), ${default}) = ${shared})"
+            ),
+        );
     }
     newest_first(&mut sql, &mut values, after, limit);
     (sql, values)

@@ -16,6 +16,8 @@ use crate::sandboxes::{add, any_of, newest_first, page};
 /// Version of the JSON form of a manifest.
 const MANIFEST_VERSION: i64 = 1;
 const TABLE: &str = "snapshots";
+/// Who holds a checkpoint that its sandbox took by itself.
+const AUTO: &str = "auto";
 
 /// What is known of a snapshot once it is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -275,14 +277,18 @@ async fn insert(mut conn: Conn<'_>, snapshot: SnapshotRecord) -> Result<Purpose,
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
     let purpose = match (snapshot.purpose, &snapshot.sandbox) {
         (Purpose::Checkpoint(_), Some(sandbox)) => Purpose::Checkpoint(number(&mut conn, sandbox).await?),
-        (Purpose::Checkpoint(_), None) => return Err(StoreError::NotFound),
+        (Purpose::AutoCheckpoint(_), Some(sandbox)) => {
+            Purpose::AutoCheckpoint(number(&mut conn, sandbox).await?)
+        }
+        (Purpose::Checkpoint(_) | Purpose::AutoCheckpoint(_), None) => return Err(StoreError::NotFound),
         (other, _) => other,
     };
-    let (checkpoint, held_by) = match &purpose {
-        Purpose::Snapshot => (None, None),
-        Purpose::Checkpoint(number) => (Some(*number), None),
-        Purpose::Held(by) => (None, Some(by.as_str())),
+    let held_by = match &purpose {
+        Purpose::Snapshot | Purpose::Checkpoint(_) => None,
+        Purpose::AutoCheckpoint(_) => Some(AUTO),
+        Purpose::Held(by) => Some(by.as_str()),
     };
+    let checkpoint = purpose.checkpoint();
     let values = args![
         snapshot.id.as_str(),
         snapshot.state.as_str(),
@@ -360,7 +366,7 @@ fn list_query(filter: &SnapshotFilter, after: Option<&Cursor>, limit: u32) -> (S
         add(&mut sql, format_args!(" AND EXISTS ({tagged} ${n})"));
     }
     if !filter.held {
-        sql.push_str(" AND held_by IS NULL");
+        sql.push_str(" AND (held_by IS NULL OR checkpoint IS NOT NULL)");
     }
     match filter.checkpoints {
         Some(true) => sql.push_str(" AND checkpoint IS NOT NULL"),
@@ -380,7 +386,10 @@ fn read(row: &Row) -> Result<SnapshotRecord, BadColumn> {
         return Err("manifest_version");
     }
     let purpose = match (row.uint_opt("checkpoint")?, row.text_opt("held_by")?) {
-        (Some(number), _) => Purpose::Checkpoint(u32::try_from(number).or(Err("checkpoint"))?),
+        (Some(number), held) => {
+            let number = u32::try_from(number).or(Err("checkpoint"))?;
+            if held.is_some() { Purpose::AutoCheckpoint(number) } else { Purpose::Checkpoint(number) }
+        }
         (None, Some(by)) => Purpose::Held(by),
         (None, None) => Purpose::Snapshot,
     };

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use atoll_core::pool::PoolSpec;
+use atoll_core::sharing::Visibility;
 use clap::Args;
 
+use super::access::parse_visibility;
 use super::pool::parse_image_pool;
 use crate::units::parse_bytes;
 
@@ -41,19 +43,40 @@ pub(crate) struct ServeArgs {
     /// Disks, network and user namespaces to keep ready for new sandboxes
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     pub(crate) ready: usize,
+    /// What a sandbox may reach when nobody says: off, on, or a file with a policy as JSON
+    #[arg(long, value_name = "off|on|FILE", default_value = "off")]
+    pub(crate) default_egress: String,
+    /// Proxy for every connection of sandboxes: socks5://… or http://[user:password@]host:port
+    /// [env: ATOLL_EGRESS_PROXY]
+    #[arg(long, value_name = "URL")]
+    pub(crate) egress_proxy: Option<String>,
+    /// Resolver for sandboxes' names, as ADDRESS:PORT (repeatable) [default: those of the host]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) resolver: Vec<std::net::SocketAddr>,
+    /// Authorities for servers outside whose TLS is looked into, besides the host's, PEM (repeatable)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) upstream_ca: Vec<PathBuf>,
+    /// Command that prints the vault's key (64 hexadecimal digits or base64), and on a second line the
+    /// previous one until it was changed [env: ATOLL_VAULT_KEY, ATOLL_VAULT_KEY_PREVIOUS]
+    /// [default: DIR/vault.key]
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) vault_key_command: Option<String>,
     /// Take memory from frozen sandboxes when less than this is available on the host; 0 for never
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "1GiB")]
     pub(crate) reclaim_below: u64,
-    /// Largest size of the pool for disks and snapshots, where the data directory's file system cannot clone
-    /// files [default: what is free on it]
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-    pub(crate) storage_size: Option<u64>,
     /// Keep sandboxes of this image running before anybody asks, as IMAGE=COUNT or IMAGE=MIN..MAX (repeatable)
     #[arg(long, value_name = "IMAGE=COUNT", value_parser = parse_image_pool)]
     pub(crate) pool: Vec<(String, PoolSpec)>,
     /// Memory that all warm pools may take together [default: half of the host's]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) pool_memory: Option<u64>,
+    /// Whether keys see sandboxes that other keys made: shared or private
+    #[arg(long, value_name = "VISIBILITY", default_value = "shared", value_parser = parse_visibility)]
+    pub(crate) visibility: Visibility,
+    /// Largest size of the pool for disks and snapshots, where the data directory's file system cannot clone
+    /// files [default: what is free on it]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) storage_size: Option<u64>,
     /// Answer /metrics without a key
     #[arg(long)]
     pub(crate) metrics_public: bool,
@@ -66,6 +89,9 @@ pub(crate) struct ServeArgs {
     /// Address under which clients reach the server, if it is behind a proxy, such as https://atoll.example.com
     #[arg(long, value_name = "URL", value_parser = parse_public_url)]
     pub(crate) public_url: Option<PublicUrl>,
+    /// Do not let SSH clients in; otherwise they come to the same port
+    #[arg(long)]
+    pub(crate) no_ssh: bool,
     /// What to log: a level, or rules such as 'warn,atoll_engine=debug'
     #[arg(long, value_name = "RULES", default_value = "info")]
     pub(crate) log: String,

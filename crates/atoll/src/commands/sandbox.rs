@@ -5,6 +5,7 @@ use atoll_client::{Client, ListSandboxes};
 use atoll_core::Code;
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::snapshot::AutoCheckpoints;
 use atoll_core::spec::ResourcesDraft;
 
 use crate::cli::{ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs};
@@ -28,6 +29,7 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         image: args.image,
         template: args.template,
         snapshot: args.snapshot,
+        auto_checkpoints: args.auto_checkpoints.map(|keep| AutoCheckpoints { keep }),
         isolation: None,
         resources: limits(&args.limits, args.disk),
         env: args.env.into_iter().collect(),
@@ -35,7 +37,9 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         user: args.user,
         workdir: args.workdir,
         ttl_ms: args.ttl,
+        volumes: args.volume,
         idle_timeout_ms: args.idle_timeout,
+        secrets: std::collections::BTreeMap::new(),
         egress: args.egress.policy()?,
         on_idle: args.idle.on_idle,
         idle_freeze_ms: args.idle.idle_freeze,
@@ -153,6 +157,7 @@ pub(super) async fn update(client: &Client, printer: Printer, args: UpdateArgs) 
         ttl_ms: args.ttl.map(|lifetime| lifetime.0),
         idle_timeout_ms: args.idle_timeout.map(|lifetime| lifetime.0),
         resources: limits(&args.limits, None),
+        secrets: std::collections::BTreeMap::new(),
         egress: args.egress.policy()?,
         on_idle: args.on_idle,
         idle_freeze_ms: args.idle_freeze.map(|lifetime| lifetime.0),

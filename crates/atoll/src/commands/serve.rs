@@ -1,18 +1,28 @@
 //! `atoll serve`: the server, in the foreground.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use atoll_core::Code;
-use atoll_engine::NewKey;
+use atoll_core::policy::EgressPolicy;
+use atoll_core::secret::Secret;
+use atoll_egress::{GatewayConfig, UpstreamProxy};
+use atoll_engine::{EgressConfig, NewKey};
 use atoll_isolation_storage::PoolSize;
-use atoll_server::{Server, ServerConfig};
+use atoll_server::{Server, ServerConfig, Ssh, SshDoor};
+use atoll_ssh::SshServer;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::ServeArgs;
-use crate::config;
+use crate::cli::{self, ServeArgs};
+use crate::config::{self, VaultKey};
 use crate::daemon::{Daemon, DataDir, Limits, Telemetry};
 use crate::failure::{Failure, Result};
 use crate::output::Printer;
+
+/// How long a command may take that gives the vault's key.
+const VAULT_KEY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// The line of `--ready-json`.
 #[derive(Serialize)]
@@ -47,6 +57,10 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         ready: args.ready,
         pools: args.pool.clone(),
         pool_memory,
+        egress: egress(&args)?,
+        vault_key: vault_key(&args).await?,
+        upstream_ca: upstream_ca(&args)?,
+        visibility: args.visibility,
         storage: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
         reclaim_below_bytes: args.reclaim_below,
     };
@@ -58,7 +72,10 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
     server_config.hosts.clone_from(&args.host);
     server_config.ports_domain.clone_from(&args.ports_domain);
     server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
-    let server = Server::new(daemon.engine.clone(), server_config, &[atoll_dialect_langsmith::DIALECT]);
+    let mut server = Server::new(daemon.engine.clone(), server_config, &[atoll_dialect_langsmith::DIALECT]);
+    if !args.no_ssh {
+        server = server.with_ssh(ssh(&daemon, &args.data_dir)?);
+    }
 
     announce(printer, &args, &format!("http://{address}"), key.as_ref())?;
     notify(sd_notify::NotifyState::Ready);
@@ -90,6 +107,69 @@ fn half_of_memory() -> Result<u64> {
             "/proc/meminfo does not say how much memory there is: give --pool-memory",
         )
     })
+}
+
+/// The vault's key, where it does not come from the data directory: what a command prints, else variables.
+async fn vault_key(args: &ServeArgs) -> Result<Option<VaultKey>> {
+    let Some(line) = &args.vault_key_command else { return config::vault_key() };
+    let failed = |error| Failure::io("--vault-key-command cannot be run", error);
+    let mut command = tokio::process::Command::new("/bin/sh");
+    command.arg("-c").arg(line).stdin(std::process::Stdio::null()).stderr(std::process::Stdio::inherit());
+    let output = tokio::time::timeout(VAULT_KEY_TIMEOUT, command.kill_on_drop(true).output()).await;
+    let output = output
+        .map_err(|_late| Failure::plain(Code::Timeout, "--vault-key-command took longer than a minute"))?
+        .map_err(failed)?;
+    let text = zeroize::Zeroizing::new(output.stdout);
+    let text = std::str::from_utf8(&text).unwrap_or_default();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(Secret::new);
+    match lines.next() {
+        Some(current) if output.status.success() => Ok(Some(VaultKey { current, previous: lines.next() })),
+        _ => Err(Failure::plain(Code::InvalidArgument, "--vault-key-command gave no key")),
+    }
+}
+
+/// Authorities for servers outside.
+fn upstream_ca(args: &ServeArgs) -> Result<String> {
+    let mut all = String::new();
+    for path in &args.upstream_ca {
+        let what = || format!("cannot read {}", path.display());
+        all.push_str(&std::fs::read_to_string(path).map_err(|error| Failure::io(what(), error))?);
+        all.push('\n');
+    }
+    Ok(all)
+}
+
+/// What the server lets sandboxes reach, and how.
+fn egress(args: &ServeArgs) -> Result<EgressConfig> {
+    let default_policy = match args.default_egress.as_str() {
+        "off" => EgressPolicy::default(),
+        "on" => EgressPolicy::open(),
+        file => cli::read_policy(Path::new(file))?,
+    };
+    default_policy.validate("default-egress").map_err(Failure::Plain)?;
+    let upstream = match &args.egress_proxy {
+        Some(proxy) => Some(proxy.clone()),
+        None => config::egress_proxy()?,
+    };
+    let upstream = upstream
+        .map(|text| {
+            text.parse::<UpstreamProxy>().map_err(|why| Failure::Usage(format!("--egress-proxy: {why}")))
+        })
+        .transpose()?;
+    let gateway = GatewayConfig { resolvers: args.resolver.clone(), upstream, interceptor: None };
+    Ok(EgressConfig { default_policy, gateway })
+}
+
+/// The way for SSH clients.
+fn ssh(daemon: &Daemon, data_dir: &Path) -> Result<Ssh> {
+    let server = SshServer::open(daemon.engine.clone(), &data_dir.join("ssh_host_ed25519_key"))
+        .map_err(|error| Failure::plain(Code::Internal, crate::failure::chain(&error)))?;
+    let host_key = server.host_key().to_owned();
+    let door: SshDoor = Arc::new(move |stream, peer, stop| {
+        let server = server.clone();
+        Box::pin(async move { server.serve(stream, peer, stop).await })
+    });
+    Ok(Ssh { door, host_key })
 }
 
 fn announce(printer: Printer, args: &ServeArgs, url: &str, key: Option<&NewKey>) -> Result<()> {

@@ -1,10 +1,16 @@
 //! Snapshots.
 
+use std::path::Path;
+
 use atoll_api::{CreateSnapshot, RemovedSnapshot, Snapshot, SnapshotList};
 use atoll_client::{Client, ListSnapshots};
 use atoll_core::Code;
 use atoll_core::limits::PAGE_MAX_COUNT;
 
+use tokio::io::AsyncWriteExt as _;
+
+use super::copy::save;
+use super::image::Upload;
 use crate::cli::SnapshotCommand;
 use crate::failure::{Failure, Result};
 use crate::output::{Printer, age, table};
@@ -12,6 +18,8 @@ use crate::units::format_bytes;
 
 /// Most pages that are fetched for one listing: a server that always has another one is broken.
 const PAGES_MAX_COUNT: usize = 1000;
+/// A snapshot holds an environment: nobody else reads it.
+const EXPORT_MODE: u32 = 0o600;
 
 /// `atoll snapshot …`
 pub(super) async fn snapshot(client: &Client, printer: Printer, command: SnapshotCommand) -> Result<()> {
@@ -32,8 +40,31 @@ pub(super) async fn snapshot(client: &Client, printer: Printer, command: Snapsho
             let snapshot = client.tag_snapshot(&snapshot, &tag).await?;
             printer.result(&snapshot, || snapshot.tags.join("\n"))
         }
+        SnapshotCommand::Export { snapshot, file } => export(client, printer, &snapshot, &file).await,
+        SnapshotCommand::Import { tag, file } => {
+            let upload = Upload::open(printer, &file).await?;
+            let (content, bar, source) = upload.split();
+            let snapshot = source.explain(client.import_snapshot(&tag, content).await).await?;
+            bar.finish_and_clear();
+            printer.result(&snapshot, || snapshot.id.clone())
+        }
         SnapshotCommand::Rm { snapshots } => rm(client, printer, snapshots).await,
     }
+}
+
+/// A snapshot as a file, or on standard output.
+async fn export(client: &Client, printer: Printer, snapshot: &str, file: &Path) -> Result<()> {
+    let mut download = client.export_snapshot(snapshot).await?;
+    if file != Path::new("-") {
+        return save(printer, download, file, EXPORT_MODE).await.map(drop);
+    }
+    let stdout = rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3)
+        .map_err(|errno| Failure::io("cannot write to standard output", errno))?;
+    let mut stdout = tokio::fs::File::from_std(std::fs::File::from(stdout));
+    while let Some(piece) = download.next().await {
+        stdout.write_all(&piece?).await.map_err(Failure::Output)?;
+    }
+    stdout.flush().await.map_err(Failure::Output)
 }
 
 /// All pages of a listing.

@@ -72,6 +72,7 @@ fn sandbox(id: &str, state: SandboxState) -> Sandbox {
         image_digest: None,
         template: None,
         snapshot: None,
+        auto_checkpoints: None,
         isolation: IsolationLevel::Container,
         resources: Resources::default(),
         env: [].into(),
@@ -91,6 +92,7 @@ fn sandbox(id: &str, state: SandboxState) -> Sandbox {
         hibernate_after_ms: None,
         budget: Budget::default(),
         last_active_at_ms: LATER_MS,
+        volumes: Vec::new(),
         owner: None,
     }
 }

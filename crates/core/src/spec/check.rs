@@ -58,7 +58,11 @@ pub fn image_reference(field: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn env(field: &str, vars: &BTreeMap<String, String>) -> Result<()> {
+/// An environment: bounded in count and size, names that a process can have.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] naming the variable.
+pub fn env(field: &str, vars: &BTreeMap<String, String>) -> Result<()> {
     if vars.len() > ENV_MAX_COUNT {
         return Err(Error::invalid(field, format_args!("more than {ENV_MAX_COUNT} variables")));
     }
@@ -80,7 +84,11 @@ pub(crate) fn env(field: &str, vars: &BTreeMap<String, String>) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn labels(field: &str, labels: &BTreeMap<String, String>) -> Result<()> {
+/// Labels: bounded in count and size.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] naming the label.
+pub fn labels(field: &str, labels: &BTreeMap<String, String>) -> Result<()> {
     if labels.len() > LABELS_MAX_COUNT {
         return Err(Error::invalid(field, format_args!("more than {LABELS_MAX_COUNT} labels")));
     }

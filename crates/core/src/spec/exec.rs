@@ -135,7 +135,7 @@ impl ExecSpec {
             Command::Argv(argv) => argv,
             Command::Shell(line) => vec!["/bin/sh".to_owned(), "-c".to_owned(), line],
         };
-        validate_argv(&argv)?;
+        validate_argv("argv", &argv)?;
         check::env("env", &draft.env)?;
         if let Some(cwd) = &draft.cwd {
             check::path("cwd", cwd)?;
@@ -162,7 +162,7 @@ impl ExecSpec {
         if !(OUTPUT_KEEP_MIN_BYTES..=OUTPUT_KEEP_MAX_BYTES).contains(&keep) {
             return Err(Error::invalid("keep_output_bytes", "must lie between 64 KiB and 16 GiB"));
         }
-        let mut env = sandbox.env.clone();
+        let mut env = sandbox.exec_env();
         if draft.tty.is_some() {
             env.entry("TERM".to_owned()).or_insert_with(|| "xterm-256color".to_owned());
         }
@@ -184,24 +184,35 @@ impl ExecSpec {
     }
 }
 
-fn validate_argv(argv: &[String]) -> Result<()> {
+/// Checks a command.
+///
+/// # Errors
+/// [`crate::Code::InvalidArgument`] naming `field`.
+pub fn command(field: &str, command: &Command) -> Result<()> {
+    match command {
+        Command::Argv(argv) => validate_argv(field, argv),
+        Command::Shell(line) => validate_argv(field, std::slice::from_ref(line)),
+    }
+}
+
+fn validate_argv(field: &str, argv: &[String]) -> Result<()> {
     if argv.first().is_none_or(String::is_empty) {
-        return Err(Error::invalid("argv", "the command is empty"));
+        return Err(Error::invalid(field, "the command is empty"));
     }
     if argv.len() > ARGV_MAX_COUNT {
-        return Err(Error::invalid("argv", format_args!("more than {ARGV_MAX_COUNT} arguments")));
+        return Err(Error::invalid(field, format_args!("more than {ARGV_MAX_COUNT} arguments")));
     }
     for (index, arg) in argv.iter().enumerate() {
         if arg.len() > ARG_MAX_BYTES {
-            return Err(Error::invalid(&format!("argv[{index}]"), "longer than 120 KiB")
+            return Err(Error::invalid(&format!("{field}[{index}]"), "longer than 120 KiB")
                 .hint("write the text to a file in the sandbox and pass its path"));
         }
         if arg.contains('\0') {
-            return Err(Error::invalid(&format!("argv[{index}]"), "contains a NUL byte"));
+            return Err(Error::invalid(&format!("{field}[{index}]"), "contains a NUL byte"));
         }
     }
     if argv.iter().map(|arg| arg.len() + 1).sum::<usize>() > ARGV_TOTAL_MAX_BYTES {
-        return Err(Error::invalid("argv", "all arguments together are larger than 768 KiB"));
+        return Err(Error::invalid(field, "all arguments together are larger than 768 KiB"));
     }
     Ok(())
 }

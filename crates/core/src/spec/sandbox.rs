@@ -6,16 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use super::check;
 use super::template::TemplateSpec;
+use crate::build::{CommandText, Ready};
 use crate::error::{Code, Error, Result};
-use crate::id::SnapshotId;
+use crate::id::{BuildId, KeyId, SnapshotId};
 use crate::idle::{IdlePolicy, IdleUpdate};
 use crate::limits::{
     CPU_MAX_MILLIS, CPU_MIN_MILLIS, DISK_MAX_BYTES, DISK_MIN_BYTES, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES,
-    PIDS_MAX, PIDS_MIN,
+    PIDS_MAX, PIDS_MIN, SECRETS_PRIVATE_MAX_COUNT,
 };
 use crate::policy::EgressPolicy;
-use crate::snapshot::Manifest;
+use crate::secret::Secret;
+use crate::snapshot::{AutoCheckpoints, Manifest};
 use crate::usage::Budget;
+use crate::volume::{VolumeMount, VolumeMountDraft, check_mounts};
 
 /// How strongly a sandbox is cut off. Recorded with the sandbox and never silently downgraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -152,6 +155,8 @@ pub struct SandboxDraft {
     pub template: Option<String>,
     /// Snapshot to begin with: its id, or `name:tag`. Excludes an image.
     pub snapshot: Option<String>,
+    /// Checkpoints that it takes by itself.
+    pub auto_checkpoints: Option<AutoCheckpoints>,
     /// The isolation level; the template's, or `container`, when absent.
     pub isolation: Option<IsolationLevel>,
     /// Limits.
@@ -170,12 +175,18 @@ pub struct SandboxDraft {
     pub ttl_ms: Option<u64>,
     /// Delete it after this long without a running exec or a request.
     pub idle_timeout_ms: Option<u64>,
+    /// Secrets for this sandbox alone, by name.
+    pub secrets: BTreeMap<String, Secret>,
     /// What it may reach; the template's, or the server's default, when absent.
     pub egress: Option<EgressPolicy>,
+    /// Volumes to mount.
+    pub volumes: Vec<VolumeMountDraft>,
     /// What it does while nobody uses it.
     pub idle: IdlePolicy,
     /// Hard limits on what it may use.
     pub budget: Budget,
+    /// The build whose steps it runs.
+    pub build: Option<BuildId>,
 }
 
 /// What will be made, complete. Kept by the store.
@@ -189,6 +200,9 @@ pub struct SandboxSpec {
     /// The snapshot it began with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotId>,
+    /// Checkpoints that it takes by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_checkpoints: Option<AutoCheckpoints>,
     /// The isolation level.
     pub isolation: IsolationLevel,
     /// Limits.
@@ -204,12 +218,24 @@ pub struct SandboxSpec {
     /// What it may reach.
     #[serde(default)]
     pub egress: EgressPolicy,
+    /// Volumes that are mounted in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
     /// What it does while nobody uses it.
     #[serde(default)]
     pub idle: IdlePolicy,
     /// Hard limits on what it may use.
     #[serde(default)]
     pub budget: Budget,
+    /// What runs in it from its creation on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<CommandText>,
+    /// When it is ready: its creation waits for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Ready>,
+    /// The build whose steps it runs: it goes with that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<BuildId>,
 }
 
 /// What a sandbox is built on.
@@ -252,7 +278,19 @@ impl Base<'_> {
 }
 
 /// Search path of a sandbox whose image does not set one.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Checks names and sizes of secrets that are given with a sandbox. No error repeats a value.
+fn secrets(values: &BTreeMap<String, Secret>) -> Result<()> {
+    if values.len() > SECRETS_PRIVATE_MAX_COUNT {
+        return Err(Error::invalid("secrets", format_args!("more than {SECRETS_PRIVATE_MAX_COUNT}")));
+    }
+    for (name, value) in values {
+        crate::policy::secret_name("secrets", name)?;
+        crate::policy::secret_value(&format!("secrets.{name}"), value)?;
+    }
+    Ok(())
+}
 
 impl SandboxDraft {
     /// Checks the form of everything that does not need a look-up, so that bad input is refused
@@ -273,6 +311,7 @@ impl SandboxDraft {
                 ));
             }
         }
+        self.auto_checkpoints.map_or(Ok(()), AutoCheckpoints::validate)?;
         check::env("env", &self.env)?;
         check::labels("labels", &self.labels)?;
         check::annotations("annotations", &self.annotations)?;
@@ -288,9 +327,11 @@ impl SandboxDraft {
         if let Some(ms) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
         }
+        secrets(&self.secrets)?;
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;
         }
+        check_mounts(&self.volumes)?;
         self.idle.validate()?;
         self.budget.validate()?;
         Ok(())
@@ -357,6 +398,7 @@ impl SandboxSpec {
                 Base::Image(_) => None,
                 Base::Snapshot(id, _) => Some(id.clone()),
             },
+            auto_checkpoints: draft.auto_checkpoints,
             isolation,
             resources,
             env,
@@ -369,9 +411,24 @@ impl SandboxSpec {
                 .clone()
                 .or_else(|| recipe.and_then(|t| t.egress.clone()))
                 .unwrap_or_default(),
+            // Found by whoever knows the volumes.
+            volumes: Vec::new(),
             idle: draft.idle,
             budget: draft.budget,
+            start: recipe.and_then(|t| t.start.clone()),
+            ready: recipe.and_then(|t| t.ready.clone()),
+            build: draft.build.clone(),
         })
+    }
+}
+
+impl SandboxSpec {
+    /// What every command finds in its environment: its own variables over those of its injection rules.
+    #[must_use]
+    pub fn exec_env(&self) -> BTreeMap<String, String> {
+        let mut env = crate::policy::inject::env(&self.egress);
+        env.extend(self.env.clone());
+        env
     }
 }
 
@@ -405,6 +462,10 @@ pub struct SandboxUpdate {
     pub idle_timeout_ms: Option<Option<u64>>,
     /// New limits. The disk's cannot change.
     pub resources: ResourcesDraft,
+    /// New values for secrets of this sandbox alone, by name.
+    pub secrets: BTreeMap<String, Secret>,
+    /// The API key that asks: secrets that are for some keys only are refused to others.
+    pub asked_by: Option<KeyId>,
     /// Replaces what it may reach. Connections that are no longer allowed are cut.
     pub egress: Option<EgressPolicy>,
     /// Changes of what it does while nobody uses it.
@@ -437,6 +498,7 @@ impl SandboxUpdate {
         if let Some(Some(ms)) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
         }
+        secrets(&self.secrets)?;
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;
         }

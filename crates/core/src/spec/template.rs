@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check;
 use super::sandbox::{IsolationLevel, ResourcesDraft};
+use crate::build::{self, CommandText, Ready};
 use crate::error::Result;
 use crate::id::SnapshotId;
 use crate::policy::EgressPolicy;
@@ -42,6 +43,12 @@ pub struct TemplateSpec {
     /// What its sandboxes may reach; the server's default when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
+    /// What runs in every sandbox from its creation on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<CommandText>,
+    /// When a sandbox is ready: its creation waits for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Ready>,
 }
 
 impl TemplateSpec {
@@ -61,6 +68,8 @@ impl TemplateSpec {
             idle_timeout_ms: None,
             pool: None,
             egress: None,
+            start: None,
+            ready: None,
         }
     }
 
@@ -90,6 +99,7 @@ impl TemplateSpec {
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;
         }
+        build::validate_start(self.start.as_ref(), self.ready.as_ref())?;
         Ok(())
     }
 }

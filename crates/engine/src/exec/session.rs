@@ -438,10 +438,16 @@ impl Session {
                 let oom_killed = killed && oom_kills(&self.sandbox).await > self.oom_kills_before;
                 let context = ExitContext { ended_by: self.exec.ended_by(), oom_killed };
                 let exit = classify(exited.code, exited.signal, context);
+                // Before anybody hears of the end: what they do next is not in it.
+                Box::pin(crate::snapshot::after_exec(&self.inner, &self.sandbox, self.exec.id())).await;
                 self.finish(exit).await;
             }
             End::BootEnded if self.boot.is_cancelled() && !self.sandbox.dead.is_cancelled() => {
-                self.finish(Exit::sandbox_paused()).await;
+                let exit = match self.exec.ended_by() {
+                    Some(ExitReason::RolledBack) => Exit::rolled_back(),
+                    _ => Exit::sandbox_paused(),
+                };
+                self.finish(exit).await;
             }
             End::BootEnded => self.finish(Exit::sandbox_died()).await,
             End::ServerStops => self.stop(),

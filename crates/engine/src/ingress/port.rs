@@ -130,6 +130,21 @@ impl Engine {
         Ok((lease, connection))
     }
 
+    /// An SFTP session as a user (the sandbox's own when absent), and the lease to hold while it lasts. Relative
+    /// paths begin where commands do.
+    ///
+    /// # Errors
+    /// As [`Self::guest`]; [`Code::UserNotFound`].
+    pub async fn sftp(&self, sandbox: &str, user: Option<&str>) -> Result<(GuestLease, PortConnection)> {
+        let lease = self.guest(sandbox).await?;
+        let counted = lease.count_port()?;
+        let spec = lease.shared().record().spec;
+        let user = user.unwrap_or(&spec.user);
+        let stream =
+            lease.sftp(user, spec.workdir.as_deref().unwrap_or_default()).await.map_err(guest_error)?;
+        Ok((lease, PortConnection { stream, _counted: counted }))
+    }
+
     /// Until when a port may still open: in a sandbox that runs, not at all.
     fn port_deadline(&self, sandbox: &SandboxShared) -> Instant {
         let awake = sandbox.record().state == SandboxState::Running;

@@ -1,12 +1,15 @@
 //! The actor: one task that owns a sandbox from its creation to its end.
 
 mod pause;
+mod rollback;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use atoll_core::exec::Exit;
+use atoll_core::id::SnapshotId;
+use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::{PauseMode, SandboxState, Wish, admit, may_follow};
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error, Result};
@@ -17,13 +20,14 @@ use atoll_store::SandboxRecord;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::now_ms;
-use crate::engine::Inner;
+use crate::engine::{Caller, Inner};
 use crate::errors::{guest_error, isolation_error, store_error};
 use crate::pool::Member;
 use crate::{exec, usage};
 
 use pause::Due;
 
+use super::lease::wait_for_guest;
 use super::link;
 use super::shared::{Message, SandboxShared};
 use super::teardown::{destroy, remove};
@@ -49,6 +53,8 @@ pub(crate) enum Origin {
     AdoptFrozen,
     /// It was put to disk, or is to be.
     Hibernated,
+    /// An earlier process had begun to put it back to a snapshot.
+    FinishRollback(SnapshotId),
     /// It failed before; only its record is left.
     Failed,
     /// An earlier process had begun to delete it.
@@ -115,6 +121,10 @@ impl Actor {
                 self.take_up_hibernated().await;
                 self.shared.set_made(Ok(()));
             }
+            Origin::FinishRollback(to) => {
+                self.take_up_rollback(&to).await;
+                self.shared.set_made(Ok(()));
+            }
             Origin::Failed => {
                 self.shared.dead.cancel();
                 self.shared.set_made(Ok(()));
@@ -163,12 +173,17 @@ impl Actor {
             Ok(())
         };
         let configure = async {
-            if named || spec.workdir.is_some() { self.configure(&member.client, plan).await } else { Ok(()) }
+            if named || spec.workdir.is_some() || spec.egress.looks_inside() {
+                self.configure(&member.client, plan).await
+            } else {
+                Ok(())
+            }
         };
-        tokio::try_join!(identify, configure)?;
+        tokio::try_join!(identify, configure, self.inner.open_network(&self.shared))?;
         fail::fail_point!("engine.claim.identified");
         let record = SandboxRecord { state: SandboxState::Running, ..self.record.clone() };
         self.inner.store.insert_sandbox(&record).await.map_err(store_error)?;
+        self.inner.store_held_secrets(&record).await?;
         fail::fail_point!("engine.claim.committed");
         self.record = record;
         self.shared.publish(self.record.clone());
@@ -195,9 +210,12 @@ impl Actor {
             .await
             .or(Err(Error::new(Code::ShuttingDown, "the server is shutting down")))?;
         inner.store.insert_sandbox(&self.record).await.map_err(store_error)?;
+        inner.store_held_secrets(&self.record).await?;
         fail::fail_point!("engine.create.journalled");
         self.shared.driver().create(plan).await.map_err(|error| isolation_error(&error))?;
         fail::fail_point!("engine.create.isolated");
+        inner.open_network(&self.shared).await?;
+        fail::fail_point!("engine.create.networked");
         let client = tokio::select! {
             client = link::connect(self.shared.driver().as_ref(), &self.record.id) => client?,
             () = inner.shutdown.cancelled() => {
@@ -222,13 +240,27 @@ impl Actor {
             workdir: spec.workdir.clone().unwrap_or_default(),
             workdir_user: spec.user.clone(),
         };
-        client.configure(request).await.map_err(guest_error)
+        client.configure(request).await.map_err(guest_error)?;
+        self.inner.install_trust(client, &spec.egress).await
+    }
+
+    /// Makes the sandbox trust the gateway's certificates when its rules are the first that need it.
+    async fn trust_anew(&self, after: &EgressPolicy) -> Result<()> {
+        if self.record.spec.egress.looks_inside()
+            || !after.looks_inside()
+            || self.record.state != SandboxState::Running
+        {
+            return Ok(());
+        }
+        let guest = wait_for_guest(&self.shared).await?;
+        self.inner.install_trust(&guest, after).await
     }
 
     /// Says whether nothing is left. If something is, it is a sandbox being deleted from now on.
     async fn undo_create(&mut self) -> bool {
         self.shared.dead.cancel();
         let id = self.record.id.clone();
+        self.inner.gateway.detach(&id);
         let Err(error) = remove(&self.inner, self.shared.driver().as_ref(), &id).await else {
             self.inner.leave(&id);
             return true;
@@ -255,6 +287,7 @@ impl Actor {
     async fn take_up_frozen(&mut self) {
         self.shared.set_frozen(true);
         self.unlinked = true;
+        self.take_up_network().await;
         let taken_up = async {
             usage::load(&self.inner, &self.shared, &self.record).await?;
             exec::enter_open(&self.inner, &self.shared).await
@@ -283,8 +316,16 @@ impl Actor {
         }
     }
 
+    async fn take_up_network(&self) {
+        if let Err(error) = self.inner.open_network(&self.shared).await {
+            // It goes on without a network: closed, not open.
+            tracing::error!(sandbox = %self.record.id, %error, "the network of a sandbox could not be taken up");
+        }
+    }
+
     /// Connects to a guest that an earlier process made and takes up its execs.
     async fn take_up(&mut self) {
+        self.take_up_network().await;
         let taken_up = tokio::select! {
             biased;
             // Nothing is lost: the next process takes it up.
@@ -334,6 +375,10 @@ impl Actor {
                     }
                     Some(Message::Update(update, reply)) => {
                         let outcome = self.update(&update).await;
+                        answer(reply, outcome);
+                    }
+                    Some(Message::Rollback(to, reply)) => {
+                        let outcome = self.rollback(&to).await;
                         answer(reply, outcome);
                     }
                     Some(Message::Pause(mode, reply)) => {
@@ -414,7 +459,12 @@ impl Actor {
         }
         if let Some(egress) = &update.egress {
             next.spec.egress.clone_from(egress);
+            let by = Caller { key: update.asked_by.clone() };
+            let before = &self.record.spec.egress;
+            self.inner.prepare_rules(&self.record, &by, &mut next.spec.egress, before, &update.secrets)?;
+            self.trust_anew(&next.spec.egress).await?;
         }
+        self.inner.put_private_secrets(&next, &update.secrets).await?;
         next.spec.idle = update.idle.over(next.spec.idle)?;
         if let Some(budget) = update.budget {
             next.spec.budget = budget;
@@ -446,6 +496,9 @@ impl Actor {
             }
         }
         let before = std::mem::replace(&mut self.record, next);
+        if update.egress.is_some() {
+            self.inner.gateway.update(&self.record.id, self.record.spec.egress.clone());
+        }
         self.shared.publish(self.record.clone());
         if let Some(old) = before.name.filter(|_| renamed.is_some()) {
             self.inner.leave_name(&self.record.id, &old);
@@ -461,6 +514,7 @@ impl Actor {
         let id = self.record.id.clone();
         tracing::warn!(sandbox = %id, why, "a sandbox died");
         self.shared.dead.cancel();
+        self.inner.gateway.detach(&id);
         while let Err(error) = self.move_to(SandboxState::Failed, Some(why)).await {
             tracing::error!(sandbox = %id, %error, "failed to record a death, trying again");
             tokio::select! {
@@ -485,6 +539,7 @@ impl Actor {
         fail::fail_point!("engine.delete.marked");
         usage::settle(&self.inner, &self.shared).await;
         self.shared.dead.cancel();
+        self.inner.gateway.detach(&self.record.id);
         exec::wait_ended(&self.shared).await;
         remove(&self.inner, self.shared.driver().as_ref(), &self.record.id).await?;
         // What its execs told with their ends.

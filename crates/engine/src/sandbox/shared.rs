@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_core::id::{ExecId, SandboxId};
+use atoll_core::id::{ExecId, SandboxId, SnapshotId};
 use atoll_core::limits::PORT_CONNECTIONS_MAX_COUNT;
 use atoll_core::sandbox::{Admission, PauseMode, SandboxState, Wish, admit};
 use atoll_core::spec::SandboxUpdate;
@@ -35,6 +35,8 @@ pub(crate) enum Message {
     Update(SandboxUpdate, oneshot::Sender<Result<SandboxRecord>>),
     /// Take it apart; answered when nothing is left.
     Delete(oneshot::Sender<Result<()>>),
+    /// Put it back to a snapshot.
+    Rollback(SnapshotId, oneshot::Sender<Result<SandboxRecord>>),
     /// Make it stand still.
     Pause(PauseMode, oneshot::Sender<Result<SandboxRecord>>),
     /// Let it go on.

@@ -76,7 +76,7 @@ impl Engine {
             return Ok(digest);
         }
         let driver = self.inner.driver(record.manifest.isolation)?;
-        let usage = driver.settle_artifact(id).await.map_err(|error| isolation_error(&error))?;
+        let usage = driver.seal_artifact(id).await.map_err(|error| isolation_error(&error))?;
         let disk = driver.read_artifact(id).await.map_err(|error| isolation_error(&error))?;
         let stop = self.inner.shutdown.clone();
         let hashed = tokio::task::spawn_blocking(move || hash(&disk, &record.manifest, &stop)).await;

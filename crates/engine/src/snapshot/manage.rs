@@ -124,7 +124,7 @@ impl Engine {
         let found = self.snapshot(text).await?;
         let one: Option<Reference> = text.parse::<SnapshotId>().is_err().then(|| text.parse()).transpose()?;
         if let Some(one) = one
-            && (found.tags.len() > 1 || matches!(found.purpose, Purpose::Checkpoint(_)))
+            && (found.tags.len() > 1 || found.purpose.checkpoint().is_some())
         {
             self.inner.store.untag_snapshot(&one).await.map_err(store_error)?;
             return Ok(RemovedSnapshot { tags: vec![one], snapshot: None });

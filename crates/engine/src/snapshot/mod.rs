@@ -7,13 +7,21 @@
 //! Nobody counts references: who uses a snapshot is looked up when somebody wants to remove it. A sandbox made
 //! from one has a disk of its own and does not need it any more.
 
+mod auto;
+mod checkpoint;
+mod compare;
 mod digest;
+mod fork;
 mod manage;
 mod reconcile;
 mod take;
+mod transfer;
 
+pub(crate) use auto::after_exec;
+pub use fork::ForkOrder;
 pub use manage::{RemovedSnapshot, SnapshotQuery};
 pub use take::SnapshotOrder;
+pub use transfer::Export;
 
 use tokio::sync::Semaphore;
 

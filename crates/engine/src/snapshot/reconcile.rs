@@ -6,7 +6,7 @@
 //! | `ready` | there | kept; its digest is made if it has none |
 //! | `ready` | nothing | kept, and reported: using it says that its data is gone |
 //! | `deleting` | anything | removed |
-//! | `ready`, a checkpoint without its sandbox | anything | removed |
+//! | `ready`, a checkpoint without its sandbox, or held by a fork or comparison | anything | removed |
 //! | no row | anything | removed |
 
 use std::collections::BTreeSet;
@@ -43,16 +43,20 @@ impl Engine {
         let mut known = BTreeSet::new();
         for record in self.all_snapshots().await? {
             known.insert(record.id.clone());
-            let orphan = matches!(record.purpose, Purpose::Checkpoint(_))
+            let orphan = record.purpose.checkpoint().is_some()
                 && record.sandbox.as_ref().is_none_or(|sandbox| !sandboxes.contains(sandbox));
-            if record.state != SnapshotState::Ready || orphan {
+            let passing = match &record.purpose {
+                Purpose::Held(by) => [super::fork::HOLDER, super::compare::HOLDER].contains(&by.as_str()),
+                Purpose::Snapshot | Purpose::Checkpoint(_) | Purpose::AutoCheckpoint(_) => false,
+            };
+            if record.state != SnapshotState::Ready || orphan || passing {
                 tracing::info!(snapshot = %record.id, "removing a snapshot that was not finished or is not needed");
                 if let Err(error) = self.remove_snapshot(&record).await {
                     tracing::error!(snapshot = %record.id, %error, "it could not be removed");
                 }
             } else if !there.contains(&record.id) {
                 tracing::error!(snapshot = %record.id, "the data of a snapshot is gone");
-            } else if record.digest.is_none() {
+            } else if record.digest.is_none() && !matches!(record.purpose, Purpose::Held(_)) {
                 self.inner.tracker.spawn(super::digest::digest_later(self.clone(), record.id));
             }
         }

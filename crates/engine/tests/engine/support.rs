@@ -11,10 +11,11 @@ use atoll_core::Result;
 use atoll_core::exec::{ExecState, Exit, OutputStream};
 use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::sandbox::SandboxState;
+use atoll_core::sharing::Visibility;
 use atoll_core::spec::{
     Base, Caps, Command, ExecDraft, ExecSpec, ImageDefaults, Resources, SandboxDraft, SandboxSpec,
 };
-use atoll_engine::{Caller, Config, Engine, ExecView, OutputEvent, Piece, PoolConfig};
+use atoll_engine::{Caller, Config, EgressConfig, Engine, ExecView, OutputEvent, Piece, PoolConfig, Trust};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
 use atoll_isolation::{DiskSource, Isolation as _, Plan, RootFs};
@@ -33,6 +34,7 @@ pub(crate) struct World {
     pub(crate) sandboxes_max: usize,
     pub(crate) reclaim_below_bytes: u64,
     pub(crate) pools: PoolConfig,
+    pub(crate) visibility: Visibility,
     runtime: Runtime,
 }
 
@@ -47,6 +49,7 @@ impl World {
             sandboxes_max: 100,
             reclaim_below_bytes: 0,
             pools: PoolConfig::default(),
+            visibility: Visibility::default(),
             runtime,
         }
     }
@@ -78,9 +81,13 @@ impl World {
             data_dir: self.dir.path().to_owned(),
             caps: Caps::default(),
             sandboxes_max: self.sandboxes_max,
+            visibility: self.visibility,
+            volumes: None,
             creates_max: 4,
+            trust: Trust::default(),
             reclaim_below_bytes: self.reclaim_below_bytes,
             pools: self.pools.clone(),
+            egress: EgressConfig::default(),
         };
         let (engine, store) = runtime.block_on(async {
             let store = Store::open(&StoreUrl::SqliteFile(self.database())).await.unwrap();
@@ -356,5 +363,12 @@ pub(crate) fn exec_row(sandbox: &SandboxRecord, n: u64) -> ExecRecord {
 
 pub(crate) fn plan(id: &SandboxId) -> Plan {
     let (resources, hostname) = (Resources::default(), id.to_string());
-    Plan { id: id.clone(), root: RootFs::Host, resources, hostname, disk: DiskSource::Empty }
+    Plan {
+        id: id.clone(),
+        root: RootFs::Host,
+        resources,
+        hostname,
+        disk: DiskSource::Empty,
+        volumes: Vec::new(),
+    }
 }

@@ -108,12 +108,16 @@ impl GuestClient {
         .await
     }
 
-    /// Begins an SFTP session as a user; the stream carries the protocol's packets.
+    /// Begins an SFTP session as a user, in a directory (empty for the user's home); the stream carries the protocol's packets.
     ///
     /// # Errors
     /// [`GuestError`]; `UserNotFound`.
-    pub async fn sftp(&self, user: &str) -> Result<GuestPortStream, GuestError> {
-        self.port_stream("sftp", &Sftp { user: user.to_owned(), window_bytes: SFTP_WINDOW_BYTES }).await
+    pub async fn sftp(&self, user: &str, cwd: &str) -> Result<GuestPortStream, GuestError> {
+        self.port_stream(
+            "sftp",
+            &Sftp { user: user.to_owned(), window_bytes: SFTP_WINDOW_BYTES, cwd: cwd.to_owned() },
+        )
+        .await
     }
 
     async fn port_stream(

@@ -57,7 +57,7 @@ pub(crate) async fn sftp(
         .stack_size(STACK_BYTES)
         .spawn(move || {
             // Ends with the stream; a session that fails closes it.
-            drop(become_user(&identity).and_then(|()| session::run(theirs, &identity.home)));
+            drop(become_user(&identity).and_then(|()| session::run(theirs, &identity.home, &wanted.cwd)));
             drop(permit);
         })
         .map_err(|error| failure(Reason::NoProcesses, format!("cannot start a thread: {error}")))?;

@@ -49,6 +49,8 @@ enum Open {
 
 struct Session {
     home: PathBuf,
+    /// Where relative paths begin.
+    start: PathBuf,
     open: BTreeMap<u32, Open>,
     last: u32,
 }
@@ -78,9 +80,11 @@ impl From<Malformed> for Refusal {
 }
 
 /// Serves until the stream ends.
-pub(super) fn run(mut stream: UnixStream, home: &str) -> io::Result<()> {
+pub(super) fn run(mut stream: UnixStream, home: &str, cwd: &str) -> io::Result<()> {
     let home = if Path::new(home).is_dir() { PathBuf::from(home) } else { PathBuf::from("/") };
-    let mut session = Session { home, open: BTreeMap::new(), last: 0 };
+    let start = Path::new(cwd);
+    let start = if start.is_absolute() && start.is_dir() { start.to_owned() } else { home.clone() };
+    let mut session = Session { home, start, open: BTreeMap::new(), last: 0 };
     while let Some((kind, packet)) = read_packet(&mut stream)? {
         let answer = if kind == INIT { version() } else { session.answer(kind, &packet) };
         stream.write_all(&answer)?;
@@ -193,9 +197,9 @@ impl Session {
         }
     }
 
-    /// A path; relative ones begin at the user's home.
+    /// A path; relative ones begin where the session does.
     fn path(&self, fields: &mut Fields<'_>) -> Result<PathBuf, Refusal> {
-        Ok(self.home.join(fields.path()?))
+        Ok(self.start.join(fields.path()?))
     }
 
     fn metadata(&self, request: u32, metadata: fs::Metadata) -> Result<Vec<u8>, Refusal> {
@@ -356,7 +360,7 @@ impl Session {
             b"expand-path@openssh.com" => {
                 let path = fields.path()?;
                 let below_home = path.strip_prefix("~").map(|rest| self.home.join(rest));
-                Ok(one_name(request, &real_path(&below_home.unwrap_or_else(|_| self.home.join(&path)))))
+                Ok(one_name(request, &real_path(&below_home.unwrap_or_else(|_| self.start.join(&path)))))
             }
             _ => Err(Refusal::Status(UNSUPPORTED)),
         }

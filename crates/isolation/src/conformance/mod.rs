@@ -70,7 +70,7 @@ macro_rules! conformance_tests {
             facts::it_is_a_computer_of_its_own,
             facts::nothing_of_the_host_is_visible,
             facts::root_has_no_power_over_the_kernel,
-            facts::there_is_only_loopback,
+            facts::there_is_only_loopback_and_the_gate,
             facts::root_and_user_are_what_they_seem
         );
     };
@@ -119,7 +119,14 @@ pub fn fresh_id() -> SandboxId {
 /// A plan with this root and these limits.
 #[must_use]
 pub fn plan(root: RootFs, resources: Resources) -> Plan {
-    Plan { id: fresh_id(), root, resources, hostname: "conformance".to_owned(), disk: DiskSource::Empty }
+    Plan {
+        id: fresh_id(),
+        root,
+        resources,
+        hostname: "conformance".to_owned(),
+        disk: DiskSource::Empty,
+        volumes: Vec::new(),
+    }
 }
 
 /// An error with all its causes.

@@ -115,16 +115,19 @@ pub async fn goes_back_to_a_snapshot(harness: &dyn Harness) {
     drop(sandbox.start("ex-endless", "root", "sleep 100000").await);
     let back = Plan { id: id.clone(), ..from(harness, &artifact, Resources::default()) };
     let missing = Plan { disk: DiskSource::Artifact(fresh_snapshot()), ..back.clone() };
-    assert!(matches!(driver.replace(&missing).await, Err(IsolationError::NoArtifact)));
+    assert!(matches!(
+        driver.replace(&missing, Box::new(|| panic!("nothing was made"))).await,
+        Err(IsolationError::NoArtifact)
+    ));
     assert_eq!(sandbox.see("cat /home/f").await, "after", "a refused replacement changed something");
-    driver.replace(&back).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    driver.replace(&back, Box::new(|| ())).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
     let sandbox = Sandbox::connect(driver.clone(), id.clone()).await;
     assert_eq!(sandbox.see("cat /home/f; ls /home").await, "before\nf\nuser");
     assert!(sandbox.guest.list_execs().await.unwrap().is_empty());
     // Also when nothing is there any more.
     sandbox.guest.close();
     driver.destroy(&id).await.unwrap();
-    driver.replace(&back).await.unwrap();
+    driver.replace(&back, Box::new(|| ())).await.unwrap();
     let sandbox = Sandbox::connect(driver.clone(), id).await;
     assert_eq!(sandbox.see("cat /home/f").await, "before");
     sandbox.destroy().await;

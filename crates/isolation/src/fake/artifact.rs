@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use atoll_core::snapshot::{Change, ChangeKind, Comparison, EntryKind};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::guest::Files;
@@ -74,4 +75,28 @@ impl Artifact {
         let meta = self.disk.metadata()?;
         Ok(ArtifactUsage { disk_bytes: meta.len(), stored_bytes: meta.blocks() * 512 })
     }
+}
+
+/// What differs between two maps of files.
+pub(super) fn compare(from: &Files, to: &Files) -> Comparison {
+    let paths: std::collections::BTreeSet<&String> = from.keys().chain(to.keys()).collect();
+    let change = |path: &String| {
+        let (one, other) = (from.get(path), to.get(path));
+        let kind = match (one, other) {
+            (None, _) => ChangeKind::Added,
+            (_, None) => ChangeKind::Removed,
+            (one, other) if one == other => return None,
+            _ => ChangeKind::Changed,
+        };
+        let bytes = |content: Option<&Bytes>| content.map(|content| content.len() as u64);
+        Some(Change {
+            path: path.clone(),
+            kind,
+            entry: EntryKind::File,
+            from_bytes: bytes(one),
+            to_bytes: bytes(other),
+            text: None,
+        })
+    };
+    Comparison { changes: paths.into_iter().filter_map(change).collect(), truncated: false }
 }

@@ -8,8 +8,8 @@ use atoll_guest_protocol::VERSION;
 use atoll_guest_protocol::body::{BodyError, RecordReader, RecordWriter};
 use atoll_guest_protocol::messages::{
     Ack, AttachExec, Configure, Done, ExecInfo, ExecList, Exited, Failure, FileInfo, FileKind, ForgetExec,
-    GetMetrics, Hello, ListExecs, ListPorts, Metrics, PortList, Read, Reason, Remove, ResizeExec, SignalExec,
-    StartExec, Started, Stat, Welcome, Write, WriteStdin,
+    GetMetrics, Hello, InstallTrust, ListExecs, ListPorts, Metrics, PortList, Read, Reason, Remove,
+    ResizeExec, SignalExec, StartExec, Started, Stat, Welcome, Write, WriteStdin,
 };
 use atoll_guest_protocol::server::{self, Operation, body_failure, failure};
 use atoll_guest_protocol::wire::{Kind, Record, decode_message, encode_message};
@@ -222,6 +222,7 @@ impl Guest {
         match name {
             "hello" => self.hello(&message(request).await?),
             "configure" => message::<Configure>(request).await.map(|_| done(0)),
+            "trust" => message::<InstallTrust>(request).await.map(|_| done(0)),
             "exec-start" => {
                 let exec = self.start(message(request).await?)?;
                 let offset = exec.base();

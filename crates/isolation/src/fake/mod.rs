@@ -21,20 +21,21 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
-use atoll_core::snapshot::CopyMethod;
+use atoll_core::snapshot::{Comparison, CopyMethod};
 use atoll_core::spec::{IsolationLevel, Resources};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::{
-    ArtifactUsage, Check, Death, DiskSource, GuestStream, Isolation, IsolationError, Plan, Resource, Status,
-    Taken, Usage,
+    ArtifactUsage, Check, Death, DiskSource, Gate, GuestStream, Isolation, IsolationError, Original, Plan,
+    Resource, RootFs, Status, Taken, Usage,
 };
 
 mod artifact;
@@ -154,14 +155,14 @@ impl FakeHost {
         self.lock().instances.get(id).is_some_and(|instance| instance.hibernated)
     }
 
-    /// The next `times` snapshots fail and leave an artifact behind all the same.
-    pub fn fail_snapshot(&self, times: u32) {
-        self.lock().failing_snapshots = times;
-    }
-
     /// The next `times` changes of a host name fail.
     pub fn fail_rename(&self, times: u32) {
         self.lock().failing_renames = times;
+    }
+
+    /// The next `times` snapshots fail and leave an artifact behind all the same.
+    pub fn fail_snapshot(&self, times: u32) {
+        self.lock().failing_snapshots = times;
     }
 
     /// Every create takes this long, on tokio's clock.
@@ -334,6 +335,21 @@ impl Isolation for FakeIsolation {
         }
     }
 
+    /// Sockets on the host's loopback; nothing leads to them by itself.
+    async fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
+        self.host.count("gate").instances.get(id).filter(|i| i.alive()).ok_or(IsolationError::Gone)?;
+        let open = || {
+            let tcp = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            tcp.set_nonblocking(true)?;
+            let dns = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+            dns.set_nonblocking(true)?;
+            let (proxy, resolver) = (tcp.local_addr()?, dns.local_addr()?);
+            let (original, steering) = (Original::LocalAddress, Box::new(()));
+            Ok(Gate { tcp, dns: Some(dns), proxy, resolver, original, steering })
+        };
+        open().map_err(|source| IsolationError::Kernel { step: "open the gate".to_owned(), source })
+    }
+
     async fn died(&self, id: &SandboxId) -> Death {
         let mut death = match self.host.count("died").instances.get(id) {
             Some(instance) => instance.death.subscribe(),
@@ -446,7 +462,7 @@ impl Isolation for FakeIsolation {
         Ok(Taken { usage, paused: Duration::ZERO, method: CopyMethod::Clone })
     }
 
-    async fn replace(&self, plan: &Plan) -> Result<(), IsolationError> {
+    async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError> {
         {
             let mut state = self.host.count("replace");
             if let DiskSource::Artifact(id) = &plan.disk
@@ -454,6 +470,7 @@ impl Isolation for FakeIsolation {
             {
                 return Err(IsolationError::NoArtifact);
             }
+            committed();
             if let Some(instance) = state.instances.remove(&plan.id) {
                 instance.kill(Death::Exited);
             }
@@ -465,10 +482,26 @@ impl Isolation for FakeIsolation {
         Ok(self.host.count("artifacts").artifacts.keys().cloned().collect())
     }
 
-    async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
-        let state = self.host.count("settle_artifact");
+    async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let state = self.host.count("seal_artifact");
         let found = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
         found.usage().map_err(|source| kernel("measure a snapshot", source))
+    }
+
+    async fn compare(
+        &self,
+        _root: &RootFs,
+        from: Option<&SnapshotId>,
+        to: &SnapshotId,
+        _with_text: bool,
+    ) -> Result<Comparison, IsolationError> {
+        let state = self.host.count("compare");
+        let files = |id: &SnapshotId| {
+            let found = state.artifacts.get(id).ok_or(IsolationError::NoArtifact)?;
+            found.files().map_err(|source| kernel("read a disk", source))
+        };
+        let (from, to) = (from.map_or_else(|| Ok(Files::new()), files)?, files(to)?);
+        Ok(artifact::compare(&from, &to))
     }
 
     async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {
@@ -482,6 +515,13 @@ impl Isolation for FakeIsolation {
         let disk = made.open().map_err(|source| kernel("write a snapshot", source))?;
         self.host.count("write_artifact").artifacts.insert(artifact.clone(), made);
         Ok(disk)
+    }
+
+    async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let state = self.host.count("check_artifact");
+        let found = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
+        found.files().map_err(|error| IsolationError::BadArtifact(error.to_string()))?;
+        found.usage().map_err(|source| kernel("measure a snapshot", source))
     }
 
     async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError> {

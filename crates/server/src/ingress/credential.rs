@@ -10,6 +10,7 @@
 use atoll_core::access::{Target, parse_host_name};
 use atoll_core::id::SandboxId;
 use atoll_core::key::Scope;
+use atoll_core::sharing::Requester;
 use atoll_core::{Code, Error, Result};
 use atoll_engine::{Engine, VerifiedAccess};
 use http::header::{AUTHORIZATION, COOKIE, ORIGIN};
@@ -130,7 +131,14 @@ impl Shown {
                 return Ok(Admitted::Access(access));
             }
             match engine.verify_key(text) {
-                Ok(key) if key.scope >= Scope::Exec => return Ok(Admitted::Key),
+                Ok(key) if key.scope >= Scope::Exec => {
+                    if let Some(id) = sandbox {
+                        // Roles and leases of this sandbox, as for a command in it.
+                        let who = Requester { key: &key.id, scope: key.scope, holder: None };
+                        crate::auth::may_send(engine, &who, id.as_str())?;
+                    }
+                    return Ok(Admitted::Key);
+                }
                 Ok(_) => return Err(crate::auth::forbidden()),
                 Err(_) => {}
             }

@@ -3,6 +3,8 @@
 mod access;
 mod archive;
 mod attach;
+mod builds;
+mod checkpoints;
 mod events;
 mod execs;
 mod files;
@@ -10,19 +12,25 @@ mod find;
 mod images;
 mod keys;
 mod load;
+mod network;
 mod output;
 mod pause;
 mod pools;
 mod pull;
 mod registries;
 mod sandboxes;
+mod secrets;
+mod sharing;
+mod snapshot_files;
 mod snapshots;
+mod ssh;
 mod stdin;
 mod system;
 mod templates;
 mod tunnel;
 mod upload;
 mod usage;
+mod volumes;
 mod watch;
 
 pub(crate) use files::read_path;
@@ -48,6 +56,7 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(sandboxes::create_sandboxes))
         .routes(routes!(sandboxes::get_sandbox, sandboxes::update_sandbox, sandboxes::delete_sandbox))
         .routes(routes!(sandboxes::get_metrics))
+        .routes(routes!(network::get_network))
         .routes(routes!(pause::pause_sandbox))
         .routes(routes!(pause::resume_sandbox))
         .routes(routes!(usage::get_usage))
@@ -56,6 +65,13 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(access::revoke_access))
         .routes(routes!(access::download_file))
         .routes(routes!(tunnel::open_tunnel))
+        .routes(routes!(ssh::get_ssh))
+        .routes(routes!(ssh::connect_ssh))
+        .routes(routes!(ssh::add_ssh_key, ssh::list_ssh_keys))
+        .routes(routes!(ssh::remove_ssh_key))
+        .routes(routes!(sharing::get_sharing, sharing::set_visibility))
+        .routes(routes!(sharing::put_grant, sharing::delete_grant))
+        .routes(routes!(sharing::get_lease, sharing::take_lease, sharing::release_lease))
         .routes(routes!(execs::create_exec, execs::list_execs))
         .routes(routes!(execs::get_exec, execs::kill_exec))
         .routes(routes!(output::get_output))
@@ -77,9 +93,29 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(snapshots::list_snapshots))
         .routes(routes!(snapshots::get_snapshot, snapshots::delete_snapshot))
         .routes(routes!(snapshots::tag_snapshot))
+        .routes(routes!(snapshot_files::import_snapshot))
+        .routes(routes!(snapshot_files::export_snapshot))
+        .routes(routes!(checkpoints::create_checkpoint, checkpoints::list_checkpoints))
+        .routes(routes!(checkpoints::delete_checkpoint))
+        .routes(routes!(checkpoints::fork_sandbox))
+        .routes(routes!(checkpoints::rollback_sandbox))
+        .routes(routes!(checkpoints::diff_sandbox))
         .routes(routes!(templates::create_template, templates::list_templates))
         .routes(routes!(templates::get_template, templates::delete_template))
+        .routes(routes!(builds::create_build, builds::list_builds))
+        .routes(routes!(builds::get_build))
+        .routes(routes!(builds::put_build_context))
+        .routes(routes!(builds::cancel_build))
+        .routes(routes!(builds::get_build_log))
+        .routes(routes!(builds::stream_build_log))
+        .routes(routes!(builds::list_build_cache))
+        .routes(routes!(builds::prune_build_cache))
         .routes(routes!(pools::list_pools, pools::put_pool, pools::delete_pool))
+        .routes(routes!(volumes::create_volume, volumes::list_volumes))
+        .routes(routes!(volumes::get_volume, volumes::delete_volume))
+        .routes(routes!(volumes::read_volume_file, volumes::write_volume_file, volumes::remove_volume_file))
+        .routes(routes!(volumes::stat_volume_file))
+        .routes(routes!(volumes::list_volume_files))
         .routes(routes!(images::list_images))
         .routes(routes!(pull::pull_image))
         .routes(routes!(load::load_images))
@@ -88,6 +124,10 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(images::remove_image))
         .routes(routes!(registries::list_registries))
         .routes(routes!(registries::put_registry, registries::delete_registry))
+        .routes(routes!(secrets::list_secrets))
+        .routes(routes!(secrets::get_secret, secrets::put_secret, secrets::delete_secret))
+        .routes(routes!(secrets::list_secret_uses))
+        .routes(routes!(secrets::rotate_vault_key))
         .routes(routes!(keys::create_key, keys::list_keys))
         .routes(routes!(keys::delete_key))
         .routes(routes!(system::get_info))

@@ -87,7 +87,8 @@ pub(crate) async fn get_prometheus(
         // Every key may read.
         auth::verify(&headers, &app)?;
     }
-    let text = app.metrics.text(&app.engine.stats(), &app.engine.pools());
+    let engine = &app.engine;
+    let text = app.metrics.text(&engine.stats(), &engine.egress_stats(), &engine.pools());
     Ok(([(CONTENT_TYPE, OPENMETRICS)], text))
 }
 

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use atoll_api::{Exec, ExecWithOutput, Sandbox};
 use atoll_core::key::Scope;
+use atoll_core::sharing::Visibility;
 use atoll_core::spec::Caps;
-use atoll_engine::{Config, Engine, PoolConfig};
+use atoll_engine::{Config, EgressConfig, Engine, PoolConfig, Trust};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
 use atoll_server::{Server, ServerConfig};
@@ -62,9 +63,13 @@ impl Harness {
             data_dir: dir.path().to_owned(),
             caps: Caps::default(),
             sandboxes_max: SANDBOXES_MAX,
+            visibility: Visibility::default(),
+            volumes: None,
             creates_max: 4,
+            trust: Trust::default(),
             reclaim_below_bytes: 0,
             pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, images: Vec::new() },
+            egress: EgressConfig::default(),
         };
         let engine = Engine::start(config, store, vault, images, vec![std::sync::Arc::new(host.driver())])
             .await

@@ -6,10 +6,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed check is a panic")]
 
+mod builds;
 mod execs;
 mod ingress;
 mod others;
 mod sandboxes;
+mod secrets;
 mod snapshots;
 mod usage;
 
@@ -52,6 +54,8 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         execs::loss,
         execs::lists_and_pruning,
         execs::one_failure_does_not_touch_the_others,
+        builds::life,
+        builds::cache,
         snapshots::tags_move,
         snapshots::checkpoints_are_numbered,
         snapshots::rollbacks_are_remembered,
@@ -59,6 +63,12 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         others::racing_templates_get_distinct_versions,
         others::keys,
         others::registries,
+        secrets::versions,
+        secrets::those_of_a_sandbox_go_with_it,
+        secrets::sealed_values_change_where_they_are,
+        secrets::uses,
+        others::access,
+        others::volumes,
         usage::usage_adds_up,
         usage::pauses,
         ingress::accesses,

@@ -108,6 +108,13 @@ pub(super) async fn checkpoints_are_numbered(store: &Store) {
     assert_eq!(list(SnapshotFilter { held: true, ..none.clone() }).await, [6, 5, 4, 2, 1]);
     assert_eq!(list(SnapshotFilter { checkpoints: Some(true), ..none.clone() }).await, [4, 2, 1]);
     assert_eq!(list(SnapshotFilter { checkpoints: Some(false), ..none.clone() }).await, [6]);
+    assert_eq!(
+        store.insert_snapshot(&snapshot(7, Purpose::AutoCheckpoint(0))).await.unwrap(),
+        Purpose::AutoCheckpoint(5)
+    );
+    let found = store.snapshot(&snapshot(7, Purpose::Snapshot).id).await.unwrap().unwrap();
+    assert_eq!(found.purpose, Purpose::AutoCheckpoint(5));
+    assert_eq!(list(SnapshotFilter { checkpoints: Some(true), ..none.clone() }).await, [7, 4, 2, 1]);
     assert_eq!(list(SnapshotFilter { name: Some("x".into()), ..none.clone() }).await, [0; 0]);
     let other = Some(sandbox(2, 2).id);
     assert_eq!(list(SnapshotFilter { sandbox: other, ..none }).await, [0; 0]);

@@ -166,6 +166,7 @@ impl Actor {
         let ended = self.shared.end_boot();
         join_all(ended.iter().map(|exec| exec.over())).await;
         let id = self.record.id.clone();
+        self.inner.gateway.detach(&id);
         self.shared.driver().hibernate(&id, mode).await.map_err(|error| isolation_error(&error))?;
         fail::fail_point!("engine.hibernate.done");
         self.unlinked = false;
@@ -311,6 +312,7 @@ impl Actor {
         };
         tracing::warn!(sandbox = %self.record.id, %error, "a sandbox could not be woken");
         let mode = self.record.paused.unwrap_or(PauseMode::Filesystem);
+        self.inner.gateway.detach(&self.record.id);
         match self.shared.driver().hibernate(&self.record.id, mode).await {
             Ok(()) => self.show(SandboxState::Paused),
             Err(atoll_isolation::IsolationError::Gone) => {
@@ -334,6 +336,7 @@ impl Actor {
         let _turn = inner.creates.acquire().await.or(Err(stopping()))?;
         self.shared.driver().wake(&plan).await.map_err(|error| isolation_error(&error))?;
         fail::fail_point!("engine.wake.started");
+        self.inner.open_network(&self.shared).await?;
         let client = tokio::select! {
             client = link::connect(self.shared.driver().as_ref(), &self.record.id) => client?,
             () = inner.shutdown.cancelled() => return Err(stopping()),
