@@ -110,10 +110,11 @@ impl Actor {
         match begun.await {
             Ok(client) => {
                 let next = SandboxRecord { boot_id: Inner::new_boot_id()?, ..self.record.clone() };
-                self.record.generation = inner.store.update_sandbox(&next).await.map_err(store_error)?;
+                self.record.generation =
+                    inner.store.set_pause(&next, &[SandboxState::Running]).await.map_err(store_error)?;
                 self.record = SandboxRecord { generation: self.record.generation, ..next };
                 self.shared.publish(self.record.clone());
-                usage::measure(&self.shared).await;
+                usage::measure(&inner, &self.shared).await;
                 self.start_link(client);
                 self.shared.touch();
                 Ok(())
