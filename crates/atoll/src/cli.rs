@@ -552,6 +552,7 @@ pub(crate) enum RegistryCommand {
     },
 }
 
+#[expect(clippy::large_enum_variant, reason = "there is one of it")]
 #[derive(Debug, Subcommand)]
 pub(crate) enum TemplateCommand {
     /// Build a template from a Dockerfile

@@ -243,9 +243,11 @@ async fn step_lists_and_what_templates_start() {
         server.cli(&args).ok();
         let create = CreateSandbox { template: Some("bad".into()), ..CreateSandbox::default() };
         let refused = server.client.create_sandbox(&create).await;
-        if start == "exit 3" && refused.is_ok() {
+        if start == "exit 3"
+            && let Ok(made) = &refused
+        {
             // It may have been ready before its end was seen.
-            server.client.delete_sandbox(&refused.unwrap().id).await.unwrap();
+            server.client.delete_sandbox(&made.id).await.unwrap();
             continue;
         }
         assert_eq!(code(refused), Code::StartFailed, "{start}");

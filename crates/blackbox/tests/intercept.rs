@@ -1,6 +1,6 @@
 //! Secrets in requests: real clients in a sandbox, real servers outside, and nothing that can be found inside.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
 
 mod common;
 

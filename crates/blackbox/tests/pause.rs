@@ -265,7 +265,7 @@ async fn what_cannot_be_is_refused_with_its_reason() {
     assert_eq!(code(refused), Code::PauseUnavailable);
     assert_eq!(state(&server, &id).await, (SandboxState::Running, None));
     let text = server.cli(&["pause", "--mode", "memory", &id]);
-    assert!(text.code == Some(1) && text.stderr.contains("memory pause unavailable"), "{text:?}");
+    assert!(text.code == Some(125) && text.stderr.contains("memory pause unavailable"), "{text:?}");
     let unknown = server.request("POST", &format!("/v1/sandboxes/{id}/pause")).json(&serde_json::json!({
         "mode": "sleeping"
     }));

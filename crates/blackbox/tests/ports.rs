@@ -307,7 +307,7 @@ Threads(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
         assert_eq!((&echo["length"], &echo["sha256"]), (&(20 << 20).into(), &sum.as_str().into()));
         let down =
             setup.keyed(Method::GET, "/big?size=30000000").send().await.unwrap().bytes().await.unwrap();
-        assert!(down.len() == 30_000_000 && down.iter().enumerate().all(|(n, b)| *b == (n % 256) as u8));
+        assert!(down.len() == 30_000_000 && down.iter().enumerate().all(|(n, b)| usize::from(*b) == n % 256));
         let first = json(setup.keyed(Method::GET, "/")).await;
         let second = json(setup.keyed(Method::GET, "/")).await;
         assert_eq!(first["peer"], second["peer"], "the connection was not used again");

@@ -167,7 +167,7 @@ pub fn inner_path(path: &str) -> Result<String> {
         return Err(Error::new(Code::PathInvalid, "path: is longer than 4095 bytes or contains a NUL byte"));
     }
     let parts = components(path);
-    if parts.iter().any(|part| *part == "..") {
+    if parts.contains(&"..") {
         return Err(Error::new(Code::PathInvalid, "path: '..' leads out of the volume"));
     }
     let parts: Vec<&str> = parts.into_iter().filter(|part| *part != ".").collect();

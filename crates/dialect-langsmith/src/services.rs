@@ -174,7 +174,7 @@ pub(crate) async fn forward(
 ) -> Result<Response> {
     let unauthorized = || fail(&Error::new(Code::Unauthorized, "Authentication required"));
     let (id, port) = (path.get("id").ok_or_else(unauthorized)?, path.get("port").ok_or_else(unauthorized)?);
-    let port: u16 = port.parse().map_err(|_| Failure::field("port", "is not a port"))?;
+    let port: u16 = port.parse().map_err(|_malformed| Failure::field("port", "is not a port"))?;
     // Secrets of ours are none of the server's inside.
     let token = request.headers_mut().remove(TOKEN).ok_or_else(unauthorized)?;
     request.headers_mut().remove("x-api-key");
@@ -188,7 +188,7 @@ pub(crate) async fn forward(
     let above = format!("{}/v2/sandboxes", app.host.prefix());
     let prefix = format!("{above}/{id}/services/{port}");
     let uri = format!("{above}{}", request.uri());
-    *request.uri_mut() = uri.parse().map_err(|_| Failure::field("path", "is malformed"))?;
+    *request.uri_mut() = uri.parse().map_err(|_malformed| Failure::field("path", "is malformed"))?;
     let to =
         Forward { sandbox, port, prefix: Some(prefix), keep_host: false, revoked: Some(access.revoked()) };
     Ok(app.host.ingress().forward(request, to).await)

@@ -77,7 +77,7 @@ impl FromStr for UpstreamProxy {
             }
         };
         let (host, port) = authority.rsplit_once(':').ok_or(NotAProxy)?;
-        if host.is_empty() || host.contains('/') || port.parse::<u16>().is_ok_and(|port| port != 0) == false {
+        if host.is_empty() || host.contains('/') || !port.parse::<u16>().is_ok_and(|port| port != 0) {
             return Err(NotAProxy);
         }
         Ok(Self { kind, authority: authority.to_owned(), credentials })

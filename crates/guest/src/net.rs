@@ -254,11 +254,23 @@ pub(crate) fn ports() -> PortList {
     PortList { ports: ports.into_iter().collect() }
 }
 
+/// The port of a socket that listens where [`connect`] goes. The gateway has sockets of its own in here, at
+/// addresses that are none of the sandbox's.
 fn listening_port(line: &str) -> Option<u32> {
     let mut fields = line.split_whitespace().skip(1);
-    let (_, port) = fields.next()?.rsplit_once(':')?;
+    let (address, port) = fields.next()?.rsplit_once(':')?;
     let state = fields.nth(1)?;
-    (state == LISTEN).then(|| u32::from_str_radix(port, 16).ok())?
+    (state == LISTEN && is_everywhere_or_here(address)).then(|| u32::from_str_radix(port, 16).ok())?
+}
+
+/// Whether an address, as the kernel's tables have it, is any address or a loopback one.
+fn is_everywhere_or_here(address: &str) -> bool {
+    const V6_LOOPBACK: &str = "00000000000000000000000001000000";
+    // Four bytes in the machine's order: the first of the address comes last.
+    let is_v4 =
+        |text: &str| text.bytes().all(|byte| byte == b'0') || (text.len() == 8 && text.ends_with("7F"));
+    let mapped = address.strip_prefix("0000000000000000FFFF0000");
+    is_v4(address) || address == V6_LOOPBACK || mapped.is_some_and(is_v4)
 }
 
 #[cfg(test)]
@@ -272,6 +284,9 @@ mod tests {
         assert_eq!(listening_port(line), Some(8080));
         assert_eq!(listening_port(&line.replace(" 0A ", " 01 ")), None);
         assert_eq!(listening_port("nonsense"), None);
+        assert_eq!(listening_port(&line.replace("0100007F", "00000000")), Some(8080));
+        assert_eq!(listening_port(&line.replace("0100007F", "0202000A")), None, "the gateway's");
+        assert_eq!(listening_port(&line.replace("0100007F", "0000000000000000FFFF00000100007F")), Some(8080));
         let six =
             "   0: 00000000000000000000000001000000:0016 00000000000000000000000000000000:0000 0A 0:0 0:0";
         assert_eq!(listening_port(six), Some(22));

@@ -42,7 +42,7 @@ pub(crate) fn install(request: &InstallTrust) -> Result<Answer, Stop> {
     }
     let lists: Vec<(PathBuf, String)> = LISTS.iter().filter_map(|path| read_list(Path::new(path))).collect();
     let base = lists.first().map_or(request.roots_pem.as_str(), |(_, text)| text);
-    let failed = |error: io::Error| invalid(&format!("cannot write below {DIRECTORY}: {error}"));
+    let failed = |error: io::Error| invalid(format!("cannot write below {DIRECTORY}: {error}"));
     fs::create_dir_all(DIRECTORY).map_err(failed)?;
     replace(Path::new(CA), &format!("{ca}\n")).map_err(failed)?;
     replace(Path::new(BUNDLE), &with(base, ca)).map_err(failed)?;

@@ -62,7 +62,7 @@ mod tests {
         assert_eq!(
             (names(&all), cut),
             (
-                vec![".hidden", "a", "binary.py", "one.py", "root"].iter().map(|s| (*s).to_owned()).collect(),
+                [".hidden", "a", "binary.py", "one.py", "root"].iter().map(|s| (*s).to_owned()).collect(),
                 false
             )
         );

@@ -33,7 +33,9 @@ impl Inner {
         }
         let record = self.records.of(id);
         let image = self.storage.sandbox_disk(id);
-        if !record.dir().exists() || !image.try_exists().step("find the disk of a sandbox")? {
+        if !record.dir().try_exists().is_ok_and(|there| there)
+            || !image.try_exists().step("find the disk of a sandbox")?
+        {
             return Err(IsolationError::Gone);
         }
         if self.is_hibernated(id) && self.live.get(id).is_none() {

@@ -269,7 +269,8 @@ impl Inner {
     /// Bytes that a sandbox's disk takes on the host.
     /// Whether its disk is all there is of it.
     fn is_hibernated(&self, id: &SandboxId) -> bool {
-        self.records.of(id).is_cleared() && self.storage.sandbox_disk(id).exists()
+        self.records.of(id).is_cleared()
+            && self.storage.sandbox_disk(id).try_exists().is_ok_and(|there| there)
     }
 
     fn disk_bytes(&self, id: &SandboxId) -> u64 {

@@ -108,7 +108,7 @@ impl Record {
 
     /// Whether it is written down.
     pub(crate) fn is_frozen(&self) -> bool {
-        self.dir.join("frozen").exists()
+        self.dir.join("frozen").try_exists().is_ok_and(|there| there)
     }
 
     /// Makes the directory. Fails when there is one.
@@ -145,7 +145,9 @@ impl Record {
 
     /// Whether there is nothing of what a process needs.
     pub(crate) fn is_cleared(&self) -> bool {
-        self.dir.exists() && !self.dir.join("process.json").exists() && self.first_id().is_none()
+        self.dir.try_exists().is_ok_and(|there| there)
+            && !self.dir.join("process.json").try_exists().is_ok_and(|there| there)
+            && self.first_id().is_none()
     }
 
     /// Writes down the process: whole or not at all.

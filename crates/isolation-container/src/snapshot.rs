@@ -1,6 +1,7 @@
 //! Snapshots of live instances, and replacing a disk by one.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::snapshot::CopyMethod;
@@ -65,6 +66,9 @@ impl Inner {
     /// Makes a fresh artifact final. Its disk is tidied on a clone that then takes its place: who makes an instance
     /// from it meanwhile has the one or the other.
     pub(crate) fn seal(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        /// Whoever exports an artifact seals it without waiting for the one who does so in the background.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let disk = self.storage.artifact_disk(artifact)?;
         let new = disk.with_extension("new");
         match std::fs::remove_file(&new) {

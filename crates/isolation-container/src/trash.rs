@@ -71,7 +71,11 @@ impl Trash {
         }
         match std::fs::rename(path, &dir) {
             // Without a directory there may still be an image, of a removal that was interrupted.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !away.exists() => return Ok(()),
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound && !away.try_exists().is_ok_and(|there| there) =>
+            {
+                return Ok(());
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 std::fs::create_dir(&dir).step("make a directory in the trash")?;
             }

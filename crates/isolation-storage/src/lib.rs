@@ -117,7 +117,8 @@ impl Storage {
         let plain = dir.join("store");
         let exists = pool::exists(&dir);
         let native = !exists && clone::works_in(&dir).step("try to clone a file")?;
-        let wanted = exists || (!native && config.pool != PoolSize::None && !plain.exists());
+        let wanted = exists
+            || (!native && config.pool != PoolSize::None && !plain.try_exists().is_ok_and(|there| there));
         let (mut pooled, mut refused) = (None, None);
         if wanted {
             match pool::open(&dir, &config.instance, config.pool) {
@@ -234,7 +235,7 @@ impl Storage {
         if self.kind == Kind::Copy {
             return clone::copy(source, target).step("copy an image");
         }
-        Ok(rustix::fs::ioctl_ficlone(target, source).step("clone an image")?)
+        rustix::fs::ioctl_ficlone(target, source).step("clone an image")
     }
 
     /// Replaces the content of an image by that of another of the same size. Only where files can be cloned.

@@ -39,13 +39,13 @@ fn image_path(dir: &Path) -> PathBuf {
 
 /// Whether there is one.
 pub(crate) fn exists(dir: &Path) -> bool {
-    image_path(dir).exists()
+    image_path(dir).try_exists().is_ok_and(|there| there)
 }
 
 /// Makes the pool when it is absent, and mounts it.
 pub(crate) fn open(dir: &Path, instance: &str, size: PoolSize) -> Result<OwnedFd, IsolationError> {
     let path = image_path(dir);
-    if !path.exists() {
+    if !path.try_exists().is_ok_and(|there| there) {
         make(dir, &path, instance, size)?;
     }
     let image = File::options().read(true).write(true).open(&path).step("open the storage pool")?;

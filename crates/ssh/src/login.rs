@@ -36,7 +36,7 @@ pub(crate) fn admit(engine: &Engine, name: &str, key: &VerifiedKey) -> Option<Lo
         Ok(sandbox) => Some(Login {
             sandbox,
             user: user.map(str::to_owned),
-            caller: Caller { key: Some(key.id.clone()), ..Caller::default() },
+            caller: Caller { key: Some(key.id.clone()) },
         }),
         Err(error) => {
             tracing::info!(key = %key.id, %error, "an SSH login was refused");

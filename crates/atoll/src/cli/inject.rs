@@ -86,7 +86,9 @@ fn parse_secret(text: &str) -> Result<InjectRule, String> {
 fn add_host(rule: &mut InjectRule, text: &str) -> Result<(), String> {
     let (host, port) = match text.rsplit_once(':') {
         None => (text, None),
-        Some((host, port)) => (host, Some(port.parse::<u16>().map_err(|_| format!("'{port}' is no port"))?)),
+        Some((host, port)) => {
+            (host, Some(port.parse::<u16>().map_err(|_malformed| format!("'{port}' is no port"))?))
+        }
     };
     rule.hosts.push(host.parse::<DomainPattern>().map_err(show)?);
     rule.ports.extend(port);
@@ -135,7 +137,6 @@ fn parse_inject(text: &str) -> Result<InjectRule, String> {
     Ok(rule)
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "fits map_err")]
 fn show(error: atoll_core::Error) -> String {
     match error.hint {
         Some(hint) => format!("{}; {hint}", error.message),

@@ -188,7 +188,7 @@ async fn outbound(shared: Arc<Shared>, mut local: TcpStream, port: u16) {
             drop(tokio::io::copy_bidirectional(&mut local, &mut stream).await);
         }
         Ok(Status::Refused) => {
-            shared.printer.note(&format!("nothing listens on port {port} of {}", shared.sandbox))
+            shared.printer.note(&format!("nothing listens on port {port} of {}", shared.sandbox));
         }
         Ok(Status::NotAllowed | Status::Version) => shared.printer.note(&format!("port {port} was refused")),
         Err(_) => {}

@@ -38,10 +38,10 @@ pub(crate) enum Case {
     Stdout,
     /// A large file, up and down
     Files,
-    /// Pause and resume, both ways
-    Pause,
     /// Requests to a port of a sandbox
     Ports,
+    /// Pause and resume, both ways
+    Pause,
     /// Many sandboxes that do nothing
     Idle,
     /// Snapshots and forks of a full disk
@@ -77,8 +77,8 @@ pub(crate) async fn run(bench: &Bench<'_>, only: &[Case], report: &mut Report) -
             Case::Cycles => load::cycles(bench, report).await?,
             Case::Stdout => streams::stdout(bench, report).await?,
             Case::Files => streams::files(bench, report).await?,
-            Case::Pause => pause::pause(bench, report).await?,
             Case::Ports => ports::ports(bench, report).await?,
+            Case::Pause => pause::pause(bench, report).await?,
             Case::Idle => idle::idle(bench, report).await?,
             Case::Snapshots => snapshots::snapshots(bench, report).await?,
             Case::Peers => peers::run(report)?,

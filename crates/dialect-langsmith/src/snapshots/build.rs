@@ -63,6 +63,7 @@ enum Build {
 }
 
 /// What an id of a build leads to.
+#[expect(clippy::large_enum_variant, reason = "few of them exist at a time, and none is kept")]
 #[derive(Debug)]
 pub(crate) enum Found {
     /// Under way, or failed.

@@ -229,7 +229,7 @@ impl Work<'_> {
 fn header_name(name: &str) -> Result<HeaderName, Refusal> {
     // Rules are checked when they are set.
     HeaderName::from_bytes(name.as_bytes())
-        .map_err(|_| Refusal::unavailable("a rule names a header that is none"))
+        .map_err(|_malformed| Refusal::unavailable("a rule names a header that is none"))
 }
 
 /// A header that hyper neither shows nor indexes in HTTP/2.

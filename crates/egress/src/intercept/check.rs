@@ -29,7 +29,8 @@ pub(super) fn check<B>(request: &Request<B>, expected: Expected<'_>) -> Result<(
         return Err(Refusal::misdirected(format!("the request says '{scheme}', the connection is not that")));
     }
     let path = request.uri().path();
-    if !path.starts_with('/') && !(path == "*" && request.method() == Method::OPTIONS) {
+    let whole_server = path == "*" && request.method() == Method::OPTIONS;
+    if !(path.starts_with('/') || whole_server) {
         return Err(Refusal::malformed("the request's path does not begin with '/'"));
     }
     Ok(())

@@ -41,10 +41,13 @@ impl SecretSource for Vault {
 }
 
 /// A server outside that tells what it got, or does what its path says.
+/// Method, path, headers and body of a request.
+type Seen = (Method, String, HeaderMap, String);
+
 #[derive(Debug, Clone)]
 struct Origin {
     config: Arc<ServerConfig>,
-    seen: Arc<Mutex<Vec<(Method, String, HeaderMap, String)>>>,
+    seen: Arc<Mutex<Vec<Seen>>>,
 }
 
 impl Origin {
@@ -248,7 +251,7 @@ impl House {
         stream.write_all(text.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
         let reading = stream.read_to_end(&mut answer);
-        drop(tokio::time::timeout(std::time::Duration::from_secs(5), reading).await);
+        drop(tokio::time::timeout(Duration::from_secs(5), reading).await);
         String::from_utf8_lossy(&answer).into_owned()
     }
 }
@@ -516,7 +519,6 @@ async fn large_answers_pass_whole_and_a_100_is_sent_when_the_body_is_wanted() {
 /// Prints what interception costs. Run by `bench/intercept`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "it measures"]
-#[expect(clippy::print_stderr, reason = "it prints what it measured")]
 async fn figures() {
     use std::time::Instant;
     let authority = new_authority("bench");

@@ -29,6 +29,7 @@ const QUEUE_MAX_COUNT: usize = 64;
 const WAKE_WAIT: Duration = Duration::from_secs(60);
 
 /// A change that somebody asks for.
+#[expect(clippy::large_enum_variant, reason = "few of them exist at a time, and none is kept")]
 #[derive(Debug)]
 pub(crate) enum Message {
     /// Change labels, lifetime or limits.

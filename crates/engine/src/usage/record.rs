@@ -93,8 +93,11 @@ impl Engine {
     }
 }
 
+/// What a line stands for: an hour, a sandbox, a key, as far as they are told apart.
+type Group = (Option<u64>, Option<SandboxId>, Option<KeyId>);
+
 fn group(rows: Vec<UsageRow>, by: UsageGroup) -> Vec<UsageItem> {
-    let mut groups: BTreeMap<(Option<u64>, Option<SandboxId>, Option<KeyId>), Usage> = BTreeMap::new();
+    let mut groups: BTreeMap<Group, Usage> = BTreeMap::new();
     for row in rows {
         let group = match by {
             UsageGroup::Total => (None, None, None),

@@ -100,7 +100,7 @@ fn step(world: &World, server: Server, model: &mut Model, random: &mut Random) -
             sandbox.execs.push((exec, writes, ends));
         }
         (55..66, Some(name)) => {
-            pause_or_resume(world, &server, model.sandboxes.get_mut(&name).unwrap(), random)
+            pause_or_resume(world, &server, model.sandboxes.get_mut(&name).unwrap(), random);
         }
         (66..72, Some(name)) => {
             let sandbox = model.sandboxes.get_mut(&name).unwrap();

@@ -247,8 +247,7 @@ fn is_of_the_kernel(place: &Path) -> bool {
     const CGROUP2: i64 = 0x6367_7270;
     let Ok(path) = CString::new(place.as_os_str().to_owned().into_vec()) else { return true };
     let Ok(stat) = rustix::fs::statfs(path.as_c_str()) else { return true };
-    let kind = stat.f_type as i64;
-    matches!(kind, PROC | SYSFS | CGROUP | CGROUP2)
+    matches!(stat.f_type, PROC | SYSFS | CGROUP | CGROUP2)
 }
 
 /// A line as it is told: without its end, bounded.

@@ -11,6 +11,7 @@ use http::header::{
     X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderValue};
+use std::fmt::Write as _;
 
 use crate::error::ApiError;
 use crate::routes::read_path;
@@ -48,7 +49,7 @@ fn disposition(name: &str, inline: bool) -> HeaderValue {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
             text.push(char::from(byte));
         } else {
-            text.push_str(&format!("%{byte:02X}"));
+            let _ = write!(text, "%{byte:02X}");
         }
     }
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("attachment"))

@@ -9,6 +9,7 @@ use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderValue, StatusCode};
+use std::fmt::Write as _;
 
 use super::urls;
 use crate::error::{ApiError, status, with_body};
@@ -74,12 +75,13 @@ pub(super) async fn ports(
         let url = urls::port(app, &record, *port, host);
         let link = token.map_or_else(|| url.clone(), |token| urls::with_token(&url, token));
         let public = app.engine.public_access(id.as_str(), *port).is_some();
-        rows.push_str(&format!(
+        let _ = write!(
+            rows,
             "<tr><td>{port}</td><td><a href=\"{}\" rel=\"noreferrer\" target=\"_blank\">{}</a></td><td>{}</td></tr>",
             escaped(&link),
             escaped(&url),
             if public { "public" } else { "private" },
-        ));
+        );
     }
     let list = if ports.is_empty() {
         "<p>Nothing listens yet. Start a server in the sandbox and it appears here.</p>".to_owned()

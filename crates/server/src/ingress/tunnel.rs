@@ -64,10 +64,8 @@ where
 
 /// A connection that the client makes to a port inside.
 async fn connect(app: App, sandbox: SandboxId, mut stream: Stream) {
-    let port = match tokio::time::timeout(ASK_TIMEOUT, atoll_tunnel::asked(&mut stream)).await {
-        Ok(Ok(Some(port))) => port,
-        Ok(Ok(None) | Err(_)) | Err(_) => return,
-    };
+    let asked = tokio::time::timeout(ASK_TIMEOUT, atoll_tunnel::asked(&mut stream)).await;
+    let Ok(Ok(Some(port))) = asked else { return };
     let done = match app.engine.connect_port(sandbox.as_str(), port).await {
         Ok((lease, connection)) => {
             let answered = atoll_tunnel::answer(&mut stream, Status::Connected).await;
@@ -126,7 +124,7 @@ async fn offer(opener: Opener, port: u16, connection: PortConnection) {
         }
         // Dropping the connection closes it inside.
         Ok(Ok(_) | Err(_)) | Err(_) => {
-            tracing::debug!(port, "the client did not take a connection from inside")
+            tracing::debug!(port, "the client did not take a connection from inside");
         }
     }
 }

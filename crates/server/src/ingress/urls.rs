@@ -4,6 +4,7 @@ use atoll_core::Result;
 use atoll_core::access::{Target, host_name};
 use atoll_engine::Access;
 use atoll_store::SandboxRecord;
+use std::fmt::Write as _;
 
 use crate::shared::App;
 
@@ -68,7 +69,7 @@ fn escaped(name: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
             out.push(char::from(byte));
         } else {
-            out.push_str(&format!("%{byte:02X}"));
+            let _ = write!(out, "%{byte:02X}");
         }
     }
     // A segment of dots alone would mean a directory.

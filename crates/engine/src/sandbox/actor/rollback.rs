@@ -70,8 +70,11 @@ impl Actor {
         let plan = engine.plan_for(&self.record, DiskSource::Artifact(to.clone()))?;
         let stopping = || Error::new(Code::ShuttingDown, "the server is shutting down");
         let _turn = inner.creates.acquire().await.or(Err(stopping()))?;
-        // It may stand still for want of use.
-        self.shared.thaw().await?;
+        // It may stand still for want of use. One that an earlier process had destroyed already does not.
+        match self.shared.thaw().await {
+            Err(error) if error.code != Code::SandboxFailed => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
         usage::settle(&inner, &self.shared).await;
         let (tell, told) = oneshot::channel();
         let shared = Arc::clone(&self.shared);
