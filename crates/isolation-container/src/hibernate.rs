@@ -101,8 +101,8 @@ impl Inner {
 
 /// Why processes cannot be written to disk.
 fn no_memory() -> String {
-    "memory pause unavailable: containers are built from detached, id-mapped mounts and a user namespace that is \
-     joined last, which CRIU cannot dump"
+    "memory pause unavailable: containers are not written to disk with their processes, because their detached mounts \
+     have no place by which they could be recorded"
         .to_owned()
 }
 

@@ -363,11 +363,11 @@ impl Isolation for ContainerIsolation {
         let id = id.clone();
         self.blocking(move |inner| {
             let disk_bytes = inner.disk_bytes(&id);
-            match inner.living(&id) {
-                Ok(_) => Ok(Usage { disk_bytes, ..inner.cgroups.usage(&id)? }),
-                Err(_) if inner.is_hibernated(&id) => Ok(Usage { disk_bytes, ..Usage::default() }),
-                Err(gone) => Err(gone),
+            if inner.is_hibernated(&id) {
+                return Ok(Usage { disk_bytes, ..Usage::default() });
             }
+            // What a dead one used can be told as long as its cgroups are there.
+            Ok(Usage { disk_bytes, ..inner.cgroups.usage(&id)? })
         })
         .await
     }

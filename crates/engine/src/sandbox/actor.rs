@@ -514,6 +514,8 @@ impl Actor {
         let id = self.record.id.clone();
         tracing::warn!(sandbox = %id, why, "a sandbox died");
         self.shared.dead.cancel();
+        // While its state still says that there is something to measure.
+        usage::settle(&self.inner, &self.shared).await;
         self.inner.gateway.detach(&id);
         while let Err(error) = self.move_to(SandboxState::Failed, Some(why)).await {
             tracing::error!(sandbox = %id, %error, "failed to record a death, trying again");

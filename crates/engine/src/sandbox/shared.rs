@@ -76,7 +76,7 @@ pub(crate) struct SandboxShared {
     boot: Mutex<CancellationToken>,
     /// Guest links so far, over all boots.
     pub(super) links: AtomicU64,
-    /// Wakes the actor when the sandbox may have become idle, or used up a budget.
+    /// Wakes the actor when the sandbox may have become idle.
     pub(super) nudge: Notify,
     /// Whether idleness means anything to it.
     pub(super) watches_idle: AtomicBool,
@@ -255,11 +255,6 @@ impl SandboxShared {
         self.touch();
         self.users.fetch_sub(1, Ordering::SeqCst);
         self.say_idle();
-    }
-
-    /// Wakes the actor.
-    pub(crate) fn nudge(&self) {
-        self.nudge.notify_one();
     }
 
     fn say_idle(&self) {

@@ -22,6 +22,8 @@ struct State {
     stood_still_ms: u64,
     /// Memory as last measured, bytes.
     memory_bytes: u64,
+    /// What the gateway had counted when it was last asked, bytes.
+    egress_seen: u64,
 }
 
 /// One look at a sandbox.
@@ -88,8 +90,16 @@ impl Meter {
         self.count(key, &Usage { exec_cpu_us, ..Usage::default() });
     }
 
-    pub(crate) fn count_egress(&self, egress_bytes: u64) {
-        self.count(self.owner.as_ref(), &Usage { egress_bytes, ..Usage::default() });
+    /// Takes note of what the gateway has counted; it begins anew with each network.
+    pub(super) fn see_egress(&self, sent: u64) {
+        let mut state = self.lock();
+        let seen = std::mem::replace(&mut state.egress_seen, sent);
+        let egress_bytes = if sent < seen { sent } else { sent - seen };
+        if egress_bytes > 0 {
+            let used = Usage { egress_bytes, ..Usage::default() };
+            state.lifetime.add(&used);
+            state.pending.entry(self.owner.clone()).or_default().add(&used);
+        }
     }
 
     /// Counts what was used since the look before.
@@ -156,6 +166,15 @@ mod tests {
         meter.give_back(pending);
         assert_eq!(meter.take().0[&None], used);
         assert_eq!(meter.take().0, BTreeMap::new());
+    }
+
+    #[test]
+    fn bytes_are_counted_over_networks() {
+        let meter = Meter::new(None);
+        for sent in [5, 5, 9, 2, 3] {
+            meter.see_egress(sent);
+        }
+        assert_eq!(meter.lifetime().egress_bytes, 9 + 3);
     }
 
     #[test]

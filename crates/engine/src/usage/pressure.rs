@@ -19,7 +19,7 @@ pub(super) async fn relieve(inner: &Inner) {
         let mut frozen = Vec::new();
         for sandbox in inner.all_sandboxes() {
             if sandbox.driver().level() == driver.level() {
-                frozen.extend(frozen_one(&sandbox).await);
+                frozen.extend(frozen_one(inner, &sandbox).await);
             }
         }
         for id in reclaim_order(available, threshold, frozen) {
@@ -35,10 +35,10 @@ pub(super) async fn relieve(inner: &Inner) {
     }
 }
 
-async fn frozen_one(sandbox: &SandboxShared) -> Option<Frozen> {
+async fn frozen_one(inner: &Inner, sandbox: &SandboxShared) -> Option<Frozen> {
     let still = sandbox.freezer.now();
     still.since?;
-    measure(sandbox).await;
+    measure(inner, sandbox).await;
     Some(Frozen {
         id: sandbox.id.clone(),
         since_ms: still.since_ms,

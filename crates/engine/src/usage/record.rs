@@ -91,15 +91,6 @@ impl Engine {
         let rows = self.inner.store.usage(&filter).await.map_err(store_error)?;
         Ok(group(rows, query.group))
     }
-
-    /// Counts bytes that left a sandbox. Unknown sandboxes are ignored.
-    pub fn count_egress(&self, sandbox: &SandboxId, bytes: u64) {
-        let Some(sandbox) = self.inner.find(sandbox) else { return };
-        sandbox.meter.count_egress(bytes);
-        if sandbox.record().spec.budget.egress_bytes.is_some() {
-            sandbox.nudge();
-        }
-    }
 }
 
 /// What a line stands for: an hour, a sandbox, a key, as far as they are told apart.
@@ -135,7 +126,10 @@ pub(crate) async fn load(inner: &Inner, sandbox: &SandboxShared, record: &Sandbo
 }
 
 /// Measures a sandbox now; gives what it used in its whole life.
-pub(crate) async fn measure(sandbox: &SandboxShared) -> Usage {
+pub(crate) async fn measure(inner: &Inner, sandbox: &SandboxShared) -> Usage {
+    if let Some(carried) = inner.gateway.transferred(&sandbox.id) {
+        sandbox.meter.see_egress(carried.sent_bytes);
+    }
     let state = sandbox.state();
     let looks = matches!(
         state,
@@ -157,7 +151,7 @@ pub(crate) async fn measure(sandbox: &SandboxShared) -> Usage {
 
 /// Measures a sandbox and records what it used. What cannot be recorded now is recorded the next time.
 pub(crate) async fn settle(inner: &Inner, sandbox: &SandboxShared) {
-    measure(sandbox).await;
+    measure(inner, sandbox).await;
     let (used, mark) = sandbox.meter.take();
     if used.is_empty() {
         return;

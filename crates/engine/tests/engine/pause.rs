@@ -308,34 +308,35 @@ fn idle_timeouts_pause_or_delete() {
 fn a_budget_that_is_used_up_stops_everything_until_it_is_raised() {
     let world = World::new();
     let server = world.start();
-    let budget = Budget { cpu_ms: Some(1000), egress_bytes: Some(100), ..Budget::default() };
+    let budget = Budget { cpu_ms: Some(1000), ..Budget::default() };
+    let cpu = |ms: u64| Usage { cpu_us: ms * 1000, ..Usage::default() };
     let draft = SandboxDraft { budget, ..SandboxDraft::default() };
     let id = server.create(draft.clone()).unwrap().id;
     let exec = server.exec(&id, argv(&["sleep", "1000"])).unwrap();
-    server.engine.count_egress(&id, 99);
+    world.host.set_usage(&id, cpu(999));
     server.pass(Duration::from_millis(50));
     assert_eq!(server.state(&id), Some(SandboxState::Running));
-    server.engine.count_egress(&id, 1);
+    world.host.set_usage(&id, cpu(1000));
     server.until_state(&id, Some(SandboxState::Paused));
     let ended = server.wait(&exec);
     assert_eq!(ended.record.exit.unwrap().reason, ExitReason::BudgetExhausted);
     let record = server.engine.sandbox(id.as_str()).unwrap();
-    assert!(record.reason.unwrap().contains("egress_bytes: 100 of 100"));
+    assert!(record.reason.unwrap().contains("cpu_ms: 1000 of 1000"));
     assert_eq!(server.exec(&id, argv(&["true"])).unwrap_err().code, Code::BudgetExhausted);
     // Also after a restart: what was used is not forgotten.
     server.stop();
     let server = world.start();
     assert_eq!(server.exec(&id, argv(&["true"])).unwrap_err().code, Code::BudgetExhausted);
-    let raised = Budget { egress_bytes: Some(200), ..budget };
+    let raised = Budget { cpu_ms: Some(1500), ..budget };
     let update = SandboxUpdate { budget: Some(raised), ..SandboxUpdate::default() };
     server.run(server.engine.update_sandbox(id.as_str(), update)).unwrap();
     server.wait(&server.exec(&id, argv(&["true"])).unwrap());
     assert_eq!(server.engine.sandbox(id.as_str()).unwrap().reason, None);
-    // CPU time, as the driver measures it; and deletion instead of a pause.
+    // Deletion instead of a pause.
     let deleted = Budget { on_exhausted: OnExhausted::Delete, ..budget };
     let deleted = server.create(SandboxDraft { budget: deleted, ..draft }).unwrap().id;
-    world.host.set_usage(&id, Usage { cpu_us: 2_000_000, ..Usage::default() });
-    world.host.set_usage(&deleted, Usage { cpu_us: 2_000_000, ..Usage::default() });
+    world.host.set_usage(&id, cpu(2000));
+    world.host.set_usage(&deleted, cpu(2000));
     server.until_state(&id, Some(SandboxState::Paused));
     server.until_state(&deleted, None);
     let query = UsageQuery { sandbox: Some(deleted.to_string()), ..UsageQuery::default() };

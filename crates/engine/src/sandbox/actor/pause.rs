@@ -24,9 +24,10 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How long killed execs may take to say so.
 const KILLED_WAIT: Duration = Duration::from_secs(5);
 const SIGTERM: i32 = 15;
-/// Shortest and longest time between two looks at a budget.
+/// Shortest and longest time between two looks at a budget. Bytes may leave as fast as the network is.
 const BUDGET_LOOK_MIN_MS: u64 = 50;
 const BUDGET_LOOK_MAX_MS: u64 = 30_000;
+const BUDGET_LOOK_EGRESS_MS: u64 = 1000;
 
 /// What is due next, by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,6 +167,7 @@ impl Actor {
         let ended = self.shared.end_boot();
         join_all(ended.iter().map(|exec| exec.over())).await;
         let id = self.record.id.clone();
+        usage::measure(&self.inner, &self.shared).await;
         self.inner.gateway.detach(&id);
         self.shared.driver().hibernate(&id, mode).await.map_err(|error| isolation_error(&error))?;
         fail::fail_point!("engine.hibernate.done");
@@ -259,7 +261,7 @@ impl Actor {
 
     /// From `frozen`. Recorded before anything moves: what has gone on once never stands as paused.
     async fn go_on(&mut self) -> Result<()> {
-        usage::measure(&self.shared).await;
+        usage::measure(&self.inner, &self.shared).await;
         if self.unlinked {
             return self.go_on_with_new_link().await;
         }
@@ -311,8 +313,8 @@ impl Actor {
             Err(error) => error,
         };
         tracing::warn!(sandbox = %self.record.id, %error, "a sandbox could not be woken");
-        let mode = self.record.paused.unwrap_or(PauseMode::Filesystem);
         self.inner.gateway.detach(&self.record.id);
+        let mode = self.record.paused.unwrap_or(PauseMode::Filesystem);
         match self.shared.driver().hibernate(&self.record.id, mode).await {
             Ok(()) => self.show(SandboxState::Paused),
             Err(atoll_isolation::IsolationError::Gone) => {
@@ -336,7 +338,7 @@ impl Actor {
         let _turn = inner.creates.acquire().await.or(Err(stopping()))?;
         self.shared.driver().wake(&plan).await.map_err(|error| isolation_error(&error))?;
         fail::fail_point!("engine.wake.started");
-        self.inner.open_network(&self.shared).await?;
+        inner.open_network(&self.shared).await?;
         let client = tokio::select! {
             client = link::connect(self.shared.driver().as_ref(), &self.record.id) => client?,
             () = inner.shutdown.cancelled() => return Err(stopping()),
@@ -345,7 +347,7 @@ impl Actor {
         let next = SandboxRecord { boot_id: Inner::new_boot_id()?, ..self.awake() };
         self.store_pause(&next, &[SandboxState::Paused]).await?;
         fail::fail_point!("engine.wake.recorded");
-        usage::measure(&self.shared).await;
+        usage::measure(&self.inner, &self.shared).await;
         self.start_link(client);
         self.publish_pause(next);
         self.shared.touch();
@@ -356,11 +358,15 @@ impl Actor {
 
     /// Measures, and stops the sandbox when a budget is used up. Says whether it is gone.
     async fn look_at_budget(&mut self) -> Result<bool> {
-        let used = usage::measure(&self.shared).await;
+        let used = usage::measure(&self.inner, &self.shared).await;
         let spec = &self.record.spec;
         let Some(why) = spec.budget.exhausted(&used) else {
             let soonest = spec.budget.check_again_ms(&used, spec.resources.cpu_millis);
-            let pause = soonest.unwrap_or(BUDGET_LOOK_MAX_MS).clamp(BUDGET_LOOK_MIN_MS, BUDGET_LOOK_MAX_MS);
+            let longest = match spec.budget.egress_bytes {
+                Some(_) => BUDGET_LOOK_EGRESS_MS,
+                None => BUDGET_LOOK_MAX_MS,
+            };
+            let pause = soonest.unwrap_or(longest).clamp(BUDGET_LOOK_MIN_MS, longest);
             self.budget_ms = now_ms().saturating_add(pause);
             return Ok(false);
         };

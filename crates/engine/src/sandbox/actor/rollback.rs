@@ -124,7 +124,7 @@ impl Actor {
                     inner.store.set_pause(&next, &[SandboxState::Running]).await.map_err(store_error)?;
                 self.record = SandboxRecord { generation: self.record.generation, ..next };
                 self.shared.publish(self.record.clone());
-                usage::measure(&self.shared).await;
+                usage::measure(&inner, &self.shared).await;
                 self.start_link(client);
                 self.shared.touch();
                 Ok(())
