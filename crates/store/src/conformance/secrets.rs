@@ -78,8 +78,13 @@ pub(super) async fn sealed_values_change_where_they_are(store: &Store) {
     assert_eq!(store.sealed_value("ca").await.unwrap(), Some(own(&[1])), "the first stands");
     assert_eq!(store.sealed_value("other").await.unwrap(), None);
     store.insert_secret(&secret(1, "A")).await.unwrap();
-    let registry =
-        RegistryRecord { host: "r".to_owned(), username: "u".to_owned(), sealed: vec![3], updated_ms: 1 };
+    let registry = RegistryRecord {
+        host: "r".to_owned(),
+        name: None,
+        username: "u".to_owned(),
+        sealed: vec![3],
+        updated_ms: 1,
+    };
     store.put_registry(&registry).await.unwrap();
     let all = store.list_sealed().await.unwrap();
     assert_eq!(all.len(), 3);
