@@ -188,3 +188,16 @@ def test_two_clients_on_one_sandbox(client):
             assert [handle.result.stdout for handle in handles] == ["done\n"] * 2
             box.write("/tmp/shared", "from one")
             assert same.read("/tmp/shared") == b"from one"
+
+
+def test_proxy_config_is_shown_without_its_secrets(client, name):
+    rule = {"name": "github", "match_hosts": ["github.com"], "headers": [{"name": "Authorization", "type": "opaque", "value": "Basic sesame"}]}
+    with client.sandbox(name=name):
+        status, answer = raw("PATCH", f"/v2/sandboxes/boxes/{name}", {"proxy_config": {"rules": [rule]}})
+        assert status == 200 and answer["proxy_config"]["rules"][0]["headers"][0]["is_set"] is True
+        assert "sesame" not in json.dumps(answer) and "sesame" not in json.dumps(raw("GET", f"/v2/sandboxes/boxes/{name}")[1])
+
+
+def test_start_of_one_that_runs(client):
+    with client.sandbox() as box:
+        assert client.start_sandbox(box.name).status == "ready"

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use atoll_core::id::SnapshotId;
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{ResourcesDraft, SandboxDraft, SandboxUpdate};
 use atoll_core::{Code, Error};
-use atoll_engine::{Caller as EngineCaller, SandboxQuery};
+use atoll_engine::{Caller as EngineCaller, Engine, SandboxQuery};
 use atoll_server::dialect::Host;
 use atoll_store::SandboxRecord;
 use axum::extract::State;
@@ -18,7 +19,9 @@ use serde_json::Value;
 use crate::error::{Failure, Result};
 use crate::extras::{self, Extras, RunConfig};
 use crate::ids;
-use crate::request::{Caller, Json, Manage, Name, Query, Read, Root};
+use crate::proxy;
+use crate::request::{Caller, Exec, Json, Manage, Name, Query, Read, Root};
+use crate::snapshots;
 use crate::view::{self, Sandbox};
 
 /// How long a creation may take when the client does not say.
@@ -27,6 +30,8 @@ const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
 const CREATE_TIMEOUT_MAX: Duration = Duration::from_secs(600);
 /// Calls that may take long answer within this and go on: the clients wait for ten seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// Template of sandboxes that are asked for without a snapshot, if somebody made one of this name.
+const DEFAULT_TEMPLATE: &str = "langsmith";
 /// Characters of a name that is made up.
 const NAME_RANDOM_CHARS: usize = 12;
 
@@ -109,7 +114,7 @@ impl Create {
             delete_after_stop_seconds: self.delete_after_stop_seconds,
             persistent: self.persistent,
             preserve_memory_on_stop: self.preserve_memory_on_stop,
-            proxy_config: self.proxy_config.clone(),
+            proxy_config: self.proxy_config.as_ref().map(proxy::redacted),
             access_delegation: self.access_delegation.clone(),
             tag_value_ids: self.tag_value_ids.clone(),
             ..Extras::default()
@@ -167,9 +172,75 @@ pub(crate) async fn create(
     State(host): State<Host>,
     Json(request): Json<Create>,
 ) -> Result<(StatusCode, Json<Sandbox>)> {
-    let draft = request.draft()?;
+    if is_dockerfile_builder(&request) {
+        let why = "building a Dockerfile inside a sandbox needs Docker and BuildKit there, which container \
+                   isolation cannot host; build the image elsewhere and make the snapshot with docker_image, \
+                   or build a template with 'atoll template build'";
+        return Err(Failure::new(StatusCode::UNPROCESSABLE_ENTITY, "SandboxConfig", why));
+    }
+    let mut draft = request.draft()?;
+    let base = request.base(host.engine()).await.map_err(|error| Failure::create(&error))?;
+    base.apply(&mut draft)?;
     let record = within(&host, draft, caller.engine(), request.time()).await?;
     Ok((StatusCode::CREATED, Json(Sandbox::new(record, &root))))
+}
+
+/// The SDK's `create_snapshot_from_dockerfile` works inside a sandbox that it gives such a name.
+fn is_dockerfile_builder(request: &Create) -> bool {
+    let random = request.name.as_deref().and_then(|name| name.strip_prefix("snapshot-builder-"));
+    random.is_some_and(|random| random.len() == 12 && random.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+/// What a sandbox is made from.
+enum Base {
+    Snapshot(SnapshotId),
+    Template(String),
+    Default,
+}
+
+impl Base {
+    fn apply(self, draft: &mut SandboxDraft) -> Result<()> {
+        match self {
+            Self::Snapshot(id) => {
+                let mut extras = Extras::default();
+                if let Some(text) = draft.annotations.get(extras::KEY) {
+                    extras = serde_json::from_str(text).unwrap_or_default();
+                }
+                extras.snapshot_id = Some(ids::of_snapshot(&id));
+                draft.annotations.insert(extras::KEY.to_owned(), extras.text()?);
+                draft.snapshot = Some(id.into());
+            }
+            Self::Template(name) => draft.template = Some(name),
+            Self::Default => {}
+        }
+        Ok(())
+    }
+}
+
+impl Create {
+    /// What the sandbox is to be made from: a snapshot by UUID or name, in whichever field it stands; a
+    /// template of that name; without any, the template [`DEFAULT_TEMPLATE`] if there is one.
+    async fn base(&self, engine: &Engine) -> std::result::Result<Base, Error> {
+        let fields = [&self.snapshot_id, &self.snapshot, &self.snapshot_name];
+        let mut given = fields.into_iter().flatten().filter(|text| !text.is_empty());
+        let wanted = given.next();
+        if given.next().is_some() {
+            return Err(Error::invalid("snapshot", "give one of snapshot_id, snapshot and snapshot_name"));
+        }
+        let (name, missing) = match wanted {
+            Some(text) => match snapshots::find(engine, text).await {
+                Ok(found) => return Ok(Base::Snapshot(found.id)),
+                Err(error) => (text.as_str(), Some(error)),
+            },
+            None => (DEFAULT_TEMPLATE, None),
+        };
+        match (engine.template(name, None).await, missing) {
+            (Ok(_), _) => Ok(Base::Template(name.to_owned())),
+            (Err(error), None) if error.code == Code::TemplateNotFound => Ok(Base::Default),
+            (Err(_), Some(missing)) => Err(missing),
+            (Err(error), None) => Err(error),
+        }
+    }
 }
 
 /// Makes a sandbox within `time`. One that takes longer is deleted when it is there: nobody knows of it.
@@ -314,6 +385,30 @@ pub(crate) async fn status(
     Ok(Json(Status { status, status_message }))
 }
 
+/// Makes sure that a sandbox can be used: whoever uses it has it wake by the same.
+pub(crate) async fn start(
+    _: Caller<Exec>,
+    root: Root,
+    State(host): State<Host>,
+    Name(name): Name,
+) -> Result<Json<Sandbox>> {
+    let id = find(&host, &name)?.id.to_string();
+    drop(host.engine().guest(&id).await.map_err(|error| Failure::control(&error))?);
+    Ok(Json(Sandbox::new(find(&host, &id)?, &root)))
+}
+
+/// Refuses to stop a sandbox: what runs in it would go on.
+pub(crate) async fn stop(
+    _: Caller<Manage>,
+    State(host): State<Host>,
+    Name(name): Name,
+) -> Result<StatusCode> {
+    let name = view::name(&find(&host, &name)?);
+    let why =
+        format!("sandbox '{name}' goes on: stopping is not supported by this server; delete it instead");
+    Err(Failure::new(StatusCode::NOT_IMPLEMENTED, "NotSupported", why))
+}
+
 /// A change. Absent fields stay as they are.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -340,7 +435,7 @@ impl Update {
         extras.idle_ttl_seconds = self.idle_ttl_seconds.or(extras.idle_ttl_seconds);
         extras.delete_after_stop_seconds =
             self.delete_after_stop_seconds.or(extras.delete_after_stop_seconds);
-        extras.proxy_config = self.proxy_config.or(extras.proxy_config);
+        extras.proxy_config = self.proxy_config.as_ref().map(proxy::redacted).or(extras.proxy_config);
         extras.tag_value_ids = self.tag_value_ids.or(extras.tag_value_ids);
         extras.updated_ms = Some(crate::time::now_ms());
         let (old, new) = (before.run_config, &extras.run_config);

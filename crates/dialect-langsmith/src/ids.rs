@@ -7,7 +7,7 @@
 //! mmmmmmmm-mmmm-7rrr-8000-00rrrrrrrrrr      m milliseconds, r random
 //! ```
 
-use atoll_core::id::SandboxId;
+use atoll_core::id::{SandboxId, SnapshotId};
 
 /// Random bits in the last group.
 const LOW_BITS: u32 = 40;
@@ -43,6 +43,19 @@ pub(crate) fn sandbox(text: &str) -> String {
     match read(text) {
         Some((ms, random)) => SandboxId::from_parts(ms, random).to_string(),
         None => text.to_owned(),
+    }
+}
+
+/// The UUID of a snapshot.
+pub(crate) fn of_snapshot(id: &SnapshotId) -> String {
+    write(id.parts())
+}
+
+/// The id of a snapshot, from its UUID or as it is.
+pub(crate) fn snapshot(text: &str) -> Option<String> {
+    match read(text) {
+        Some((ms, random)) => Some(SnapshotId::from_parts(ms, random).to_string()),
+        None => text.parse::<SnapshotId>().ok().map(Into::into),
     }
 }
 

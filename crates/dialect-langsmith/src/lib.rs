@@ -30,8 +30,11 @@ mod exec;
 mod extras;
 mod files;
 mod ids;
+mod proxy;
 mod registries;
 mod request;
+mod services;
+mod snapshots;
 mod time;
 mod traces;
 mod tunnel;
@@ -49,6 +52,7 @@ use http::uri::PathAndQuery;
 use tower::ServiceExt as _;
 
 use crate::exec::marks::Bookmarks;
+use crate::snapshots::build::Builds;
 
 /// What to mount.
 pub const DIALECT: Dialect = Dialect { prefix: "/langsmith", router };
@@ -58,6 +62,7 @@ pub const DIALECT: Dialect = Dialect { prefix: "/langsmith", router };
 pub(crate) struct App {
     pub(crate) host: Host,
     pub(crate) marks: Bookmarks,
+    pub(crate) builds: Builds,
 }
 
 impl FromRef<App> for Host {
@@ -86,6 +91,15 @@ fn routes(host: Host) -> Router {
         .route("/boxes", post(boxes::create).get(boxes::list))
         .route("/boxes/{name}", get(boxes::read).patch(boxes::update).delete(boxes::remove))
         .route("/boxes/{name}/status", get(boxes::status))
+        .route("/boxes/{name}/start", post(boxes::start))
+        .route("/boxes/{name}/stop", post(boxes::stop))
+        .route("/boxes/{name}/snapshot", post(snapshots::capture))
+        .route("/boxes/{name}/service-url", post(services::service))
+        .route("/boxes/{name}/service-urls", get(services::services).delete(services::revoke))
+        .route("/boxes/{name}/download-url", post(services::download))
+        .route("/snapshots", post(snapshots::build::create).get(snapshots::list))
+        .route("/snapshots/{name}", get(snapshots::read).delete(snapshots::remove))
+        .route("/snapshots-by-name/{name}", get(snapshots::tags))
         .route("/registries", post(registries::create).get(registries::list))
         .route(
             "/registries/{name}",
@@ -100,14 +114,17 @@ fn routes(host: Host) -> Router {
         .route("/{id}/download", get(files::download::download))
         .route("/{id}/glob", post(files::search::glob))
         .route("/{id}/grep", post(files::search::grep))
-        .route("/{id}/tunnel", any(tunnel::attach));
+        .route("/{id}/tunnel", any(tunnel::attach))
+        .route("/{id}/services/{port}", any(services::forward))
+        .route("/{id}/services/{port}/", any(services::forward))
+        .route("/{id}/services/{port}/{*path}", any(services::forward));
     Router::new()
         .nest("/v2/sandboxes", control.merge(data))
         .merge(traces::routes())
         .fallback(error::route_not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
         .layer(DefaultBodyLimit::disable())
-        .with_state(App { host, marks: Bookmarks::default() })
+        .with_state(App { host, marks: Bookmarks::default(), builds: Builds::default() })
 }
 
 /// `//api/v2/x`, `/api/v2/x` and `/v2//x` are `/v2/x`. `None` when it is written so already.
