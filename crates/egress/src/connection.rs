@@ -1,11 +1,12 @@
 //! One connection of a sandbox, and the [`Dialer`]: the way to its other end.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::id::SandboxId;
 use atoll_core::policy::{Basis, Decision, Destination, EgressPolicy, HostName, Http, Internet, canonical};
+use hickory_proto::rr::RecordType;
 use tokio_util::sync::CancellationToken;
 
 use crate::dial::{self, DialError, UpstreamStream};
@@ -61,8 +62,8 @@ impl Target {
         let port = self.address.port();
         let by_name = || self.names.first().map(|name| format!("--allow {name}:{port}"));
         let by_address = || match self.address.ip() {
-            std::net::IpAddr::V4(ip) => format!("--allow-cidr {ip}:{port}"),
-            std::net::IpAddr::V6(ip) => format!("--allow-cidr [{ip}]:{port}"),
+            IpAddr::V4(ip) => format!("--allow-cidr {ip}:{port}"),
+            IpAddr::V6(ip) => format!("--allow-cidr [{ip}]:{port}"),
         };
         let ask = match decision.basis {
             Basis::Rule(_) => None,
@@ -219,6 +220,19 @@ impl Context {
     pub(crate) fn new(shared: Arc<Shared>, net: Arc<SandboxNet>, connection: Arc<Connection>) -> Self {
         let entry = Arc::new(Entry { net: Arc::clone(&net), number: connection.number });
         Self { shared, net, connection, _entry: entry }
+    }
+
+    /// Whether a name that the client says has this address: as the sandbox was told, or as our resolver
+    /// says now, for programs that keep addresses longer than this server has run.
+    pub(crate) async fn confirm(&self, name: &HostName, address: IpAddr) -> bool {
+        if self.net.is_name_of(name, address) {
+            return true;
+        }
+        if !self.net.policy().may_resolve(name).allowed {
+            return false;
+        }
+        let asked = self.shared.resolver.ask(&self.net, name, RecordType::A).await;
+        asked.is_ok() && self.net.is_name_of(name, address)
     }
 
     pub(crate) fn dialer(&self, target: Target) -> Dialer {

@@ -83,7 +83,7 @@ async fn settle(context: &Context, client: ClientStream, target: Target, opening
 }
 
 async fn tls(context: &Context, client: ClientStream, target: Target, said: Option<&str>) -> io::Result<()> {
-    let target = certain(context, target, said);
+    let target = certain(context, target, said).await;
     context.connection.show("tls", &target);
     let policy = context.net.policy();
     if let (Some(interceptor), [name]) = (&context.shared.config.interceptor, target.names.as_slice()) {
@@ -114,10 +114,14 @@ async fn tls(context: &Context, client: ClientStream, target: Target, said: Opti
 }
 
 /// The target with the one name that is certain, or none.
-fn certain(context: &Context, target: Target, said: Option<&str>) -> Target {
-    let name = said.and_then(|said| said.parse::<HostName>().ok());
-    let name = name.filter(|name| context.net.is_name_of(name, target.address.ip()));
-    Target { names: name.into_iter().collect(), ..target }
+async fn certain(context: &Context, target: Target, said: Option<&str>) -> Target {
+    let mut names = Vec::new();
+    if let Some(name) = said.and_then(|said| said.parse::<HostName>().ok())
+        && context.confirm(&name, target.address.ip()).await
+    {
+        names.push(name);
+    }
+    Target { names, ..target }
 }
 
 /// Decides upon a connection that is carried as it is, and carries it. `server_name` is what TLS says.
@@ -186,17 +190,19 @@ async fn server_first(
     };
     let (upstream, account) = upstream.into_parts();
     {
+        let mut first = [0];
         let (socket, ahead) = client.split();
         tokio::select! {
             opening = sniff(socket, ahead) => return Ok(Some((opening?, client))),
-            spoken = upstream.readable() => spoken?,
+            // Only bytes, or the end, are a word of the server; readiness alone may be left over.
+            spoken = upstream.peek(&mut first) => spoken.map(drop)?,
             () = cancel.cancelled() => return Ok(None),
         }
     }
     let (socket, ahead) = client.split();
     let outwards = async {
         let opening = sniff(socket, ahead).await?;
-        if !may_follow(context, target, &opening) {
+        if !may_follow(context, target, &opening).await {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         relay::send(&ahead.split(), &upstream, &account).await?;
@@ -211,11 +217,11 @@ async fn server_first(
 
 /// Whether the client may begin so after the server has spoken. HTTP servers do not speak first, so whoever
 /// sends a request then wants it to pass unseen.
-fn may_follow(context: &Context, target: &Target, opening: &Opening) -> bool {
+async fn may_follow(context: &Context, target: &Target, opening: &Opening) -> bool {
     match opening {
         Opening::Nothing | Opening::Other => true,
         Opening::Tls(said) => {
-            let target = certain(context, target.clone(), said.as_deref());
+            let target = certain(context, target.clone(), said.as_deref()).await;
             context.connection.begin_relay(&target);
             allowed(context, &target, Some(said.as_deref().unwrap_or("none")))
         }

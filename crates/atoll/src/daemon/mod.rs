@@ -52,6 +52,8 @@ pub(crate) struct Limits {
     pub(crate) ready: usize,
     /// Frozen sandboxes give memory back when less is available on the host, bytes.
     pub(crate) reclaim_below_bytes: u64,
+    /// Where disks and snapshots lie.
+    pub(crate) storage: PoolSize,
     pub(crate) pools: Vec<(String, PoolSpec)>,
     /// Memory that pools may take, bytes; none without.
     pub(crate) pool_memory: u64,

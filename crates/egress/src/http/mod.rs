@@ -112,10 +112,12 @@ async fn transparent(request: Request, dialer: &Dialer, upstream: &Arc<Mutex<Ups
         Ok(host) => host,
         Err(why) => return request::bad(why),
     };
-    let dialer = match host {
-        Some(host) => dialer.named(request::without_port(&host)),
-        None => dialer.named(""),
-    };
+    let host = host.as_deref().map_or("", request::without_port);
+    if let Ok(name) = host.parse::<HostName>() {
+        // Learns the name, if it is one of this address.
+        dialer.context.confirm(&name, dialer.target.address.ip()).await;
+    }
+    let dialer = dialer.named(host);
     forward::forward(request, &dialer, upstream).await
 }
 
@@ -131,9 +133,10 @@ async fn wanted(
     else {
         return Ok(None);
     };
-    let name = host.parse::<HostName>().ok();
-    let name = name.filter(|name| context.net.is_name_of(name, target.address.ip()));
-    let Some(name) = name else { return Ok(None) };
+    let Ok(name) = host.parse::<HostName>() else { return Ok(None) };
+    if !context.confirm(&name, target.address.ip()).await {
+        return Ok(None);
+    }
     let policy = context.net.policy();
     let (sandbox, address, protocol) = (&context.net.id, target.address, Protocol::Http);
     let wants = interceptor.wants(&Ask { sandbox, policy: &policy, name: &name, address, protocol });
