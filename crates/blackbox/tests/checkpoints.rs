@@ -145,7 +145,11 @@ async fn snapshots_travel_as_files() {
     here.shell(&sandbox, "exec 3> /home/user/gone; rm /home/user/gone; head -c 1M /dev/zero >&3; sleep 1000")
         .await;
     let sum = here.sh(&sandbox, "sha256sum /home/user/d/data").await.stdout;
-    let order = CreateSnapshot { tags: vec!["app".into()], comment: Some("travels".into()) };
+    let order = CreateSnapshot {
+        tags: vec!["app".into()],
+        comment: Some("travels".into()),
+        ..CreateSnapshot::default()
+    };
     let snapshot = here.client.create_snapshot(&sandbox, &order).await.unwrap();
     let dir = tempfile::Builder::new().prefix("atoll-export-").tempdir_in("/var/tmp").unwrap();
     let file = dir.path().join("app.atoll");
@@ -280,7 +284,7 @@ async fn a_sandbox_goes_back_under_its_own_id() {
     let small = ResourcesDraft { disk_bytes: Some(64 << 20), ..ResourcesDraft::default() };
     let other = CreateSandbox { resources: small, ..CreateSandbox::default() };
     let other = server.client.create_sandbox(&other).await.unwrap().id;
-    let order = CreateSnapshot { tags: vec!["large".into()], comment: None };
+    let order = CreateSnapshot { tags: vec!["large".into()], ..CreateSnapshot::default() };
     let large = server.client.create_snapshot("box", &order).await.unwrap();
     assert_eq!(code(server.client.rollback_sandbox(&other, Some("large")).await), Code::SnapshotIncompatible);
     assert_eq!(code(server.client.rollback_sandbox("box", Some("9")).await), Code::SnapshotNotFound);

@@ -19,7 +19,7 @@ use atoll_core::spec::ResourcesDraft;
 use common::code;
 
 fn tagged(tags: &[&str]) -> CreateSnapshot {
-    CreateSnapshot { tags: tags.iter().map(|&tag| tag.to_owned()).collect(), comment: None }
+    CreateSnapshot { tags: tags.iter().map(|&tag| tag.to_owned()).collect(), ..CreateSnapshot::default() }
 }
 
 fn from(snapshot: &str) -> CreateSandbox {

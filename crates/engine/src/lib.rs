@@ -61,6 +61,6 @@ pub use query::{ExecQuery, SandboxQuery};
 pub use sandbox::{GuestLease, SandboxMetrics};
 pub use secrets::{SecretDoor, SecretDraft, UseQuery};
 pub use sharing::{AccessView, Standing};
-pub use snapshot::{Export, ForkOrder, Pushed, RemovedSnapshot, SnapshotOrder, SnapshotQuery};
+pub use snapshot::{Begin, Export, ForkOrder, Pushed, RemovedSnapshot, SnapshotOrder, SnapshotQuery};
 pub use usage::{UsageGroup, UsageItem, UsageQuery};
 pub use volumes::VolumeView;

@@ -36,6 +36,18 @@ impl Engine {
         })
     }
 
+    /// What a sandbox may reach whose caller does not say: what its template says, or else the server's default.
+    ///
+    /// # Errors
+    /// [`Code::TemplateNotFound`].
+    pub async fn egress_unless_told(&self, template: Option<&str>) -> Result<EgressPolicy> {
+        let told = match template {
+            Some(name) => self.find_template(name).await?.spec.egress,
+            None => None,
+        };
+        Ok(told.unwrap_or_else(|| self.inner.config.egress.default_policy.clone()))
+    }
+
     /// Bytes that a sandbox has moved since this server took up its network.
     #[must_use]
     pub fn transferred(&self, id: &SandboxId) -> Transferred {

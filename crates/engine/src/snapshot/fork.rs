@@ -73,11 +73,7 @@ impl Engine {
         let taken = match &order.at {
             Some(at) => self.point(&parent.record(), at).await?,
             None => {
-                let held = SnapshotOrder {
-                    purpose: Purpose::Held(HOLDER.to_owned()),
-                    tags: Vec::new(),
-                    comment: None,
-                };
+                let held = SnapshotOrder::without_name(Purpose::Held(HOLDER.to_owned()), None);
                 self.create_snapshot(parent.id.as_str(), held, caller).await?
             }
         };

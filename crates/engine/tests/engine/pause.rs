@@ -5,7 +5,7 @@ use std::time::Duration;
 use atoll_core::Code;
 use atoll_core::exec::{ExecState, ExitReason};
 use atoll_core::id::SandboxId;
-use atoll_core::idle::{IdlePolicy, OnIdle};
+use atoll_core::idle::{IdlePolicy, IdleUpdate, OnIdle};
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::spec::{ExecDraft, SandboxDraft, SandboxUpdate};
 use atoll_core::usage::{Budget, OnExhausted};
@@ -287,7 +287,12 @@ fn idle_timeouts_pause_or_delete() {
     let freezes = server.create(on(OnIdle::Freeze)).unwrap().id;
     let hibernates = server.create(on(OnIdle::Hibernate)).unwrap().id;
     let deletes = server.create(on(OnIdle::Delete)).unwrap().id;
-    let both = IdlePolicy { on_idle: OnIdle::Freeze, hibernate_after_ms: Some(50), freeze_ms: Some(10) };
+    let both = IdlePolicy {
+        on_idle: OnIdle::Freeze,
+        hibernate_after_ms: Some(50),
+        freeze_ms: Some(10),
+        ..IdlePolicy::default()
+    };
     let deeper = server.create(policy(both, Some(50))).unwrap().id;
     server.until_state(&freezes, Some(SandboxState::Paused));
     server.until_state(&hibernates, Some(SandboxState::Paused));
@@ -301,6 +306,32 @@ fn idle_timeouts_pause_or_delete() {
     for id in [freezes, hibernates, deeper] {
         server.delete(&id);
     }
+    world.assert_empty(&server);
+}
+
+#[test]
+fn a_paused_sandbox_that_nobody_comes_back_for_is_deleted() {
+    let world = World::new();
+    let server = world.start();
+    let draft = |ms| policy(IdlePolicy { delete_paused_after_ms: Some(ms), ..IdlePolicy::default() }, None);
+    let frozen = server.create(draft(50)).unwrap().id;
+    let hibernated = server.create(draft(50)).unwrap().id;
+    let later = server.create(draft(3_600_000)).unwrap().id;
+    server.pass(Duration::from_millis(100));
+    assert_eq!(server.state(&frozen), Some(SandboxState::Running), "it counts from the pause");
+    pause(&server, &frozen, PauseMode::Frozen);
+    pause(&server, &hibernated, PauseMode::Filesystem);
+    server.until_state(&frozen, None);
+    server.until_state(&hibernated, None);
+    // The time goes on while no server runs.
+    pause(&server, &later, PauseMode::Filesystem);
+    server.stop();
+    let server = world.start();
+    assert_eq!(server.state(&later), Some(SandboxState::Paused));
+    let idle = IdleUpdate { delete_paused_after_ms: Some(Some(1)), ..IdleUpdate::default() };
+    let update = SandboxUpdate { idle, ..SandboxUpdate::default() };
+    server.run(server.engine.update_sandbox(later.as_str(), update)).unwrap();
+    server.until_state(&later, None);
     world.assert_empty(&server);
 }
 
