@@ -158,7 +158,8 @@ def main():
         repository(place)
         through = proxy(origin(place))
         arguments = f"--resolver 127.0.0.1:{resolver()} --egress-proxy http://127.0.0.1:{through}"
-        environment = dict(os.environ, OUTSIDE_SECRET=SECRET, SERVE_ARGS=f"{arguments} --upstream-ca {place}/ca.pem")
+        arguments += f" --upstream-ca {place}/ca.pem {os.environ.get('SERVE_ARGS', '')}"
+        environment = dict(os.environ, OUTSIDE_SECRET=SECRET, SERVE_ARGS=arguments)
         sys.exit(subprocess.run(sys.argv[1:], env=environment).returncode)
 
 

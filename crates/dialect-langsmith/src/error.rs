@@ -81,7 +81,12 @@ impl Failure {
             code if is_missing(code) => (StatusCode::NOT_FOUND, "NotFound"),
             _ => (StatusCode::CONFLICT, "InvalidState"),
         };
-        Self::new(status, kind, sentence(error))
+        let message = match error.code {
+            // The clients look for the word to tell which limit it is.
+            Code::LimitExceeded => format!("limit reached: {}", sentence(error)),
+            _ => sentence(error),
+        };
+        Self::new(status, kind, message)
     }
 
     /// Making a sandbox.

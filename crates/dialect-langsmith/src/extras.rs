@@ -54,6 +54,9 @@ pub(crate) struct Extras {
     pub(crate) tag_value_ids: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) updated_ms: Option<u64>,
+    /// The creation that made it: a random number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) creation: Option<u64>,
 }
 
 impl Extras {

@@ -199,12 +199,14 @@ enum Base {
 fn made_up_name() -> Result<String> {
     const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
     let mut random = [0_u8; NAME_RANDOM_CHARS];
-    getrandom::fill(&mut random).map_err(|error| {
-        tracing::error!(%error, "no randomness for a name");
-        Failure::control(&Error::new(Code::Internal, "the host's random generator failed"))
-    })?;
+    getrandom::fill(&mut random).map_err(no_randomness)?;
     let chars = random.iter().map(|byte| char::from(ALPHABET[usize::from(byte & 31)]));
     Ok(std::iter::once("sb-".to_owned()).chain(chars.map(String::from)).collect())
+}
+
+fn no_randomness(error: getrandom::Error) -> Failure {
+    tracing::error!(%error, "no randomness for a sandbox");
+    Failure::control(&Error::new(Code::Internal, "the host's random generator failed"))
 }
 
 /// Makes a sandbox and answers when it is ready. A client that asked not to wait gets the same, sooner
@@ -238,19 +240,22 @@ pub(crate) async fn create(
         draft.secrets = plan.secrets;
         draft.egress = Some(plan.policy);
     }
+    let creation = getrandom::u64().map_err(no_randomness)?;
+    extras.creation = Some(creation);
     draft.annotations = BTreeMap::from([(extras::KEY.to_owned(), extras.text()?)]);
-    let record = within(&host, draft, caller.engine(), request.time()).await?;
+    let record = within(&host, draft, creation, caller.engine(), request.time()).await?;
     Ok((StatusCode::CREATED, Json(Sandbox::new(record, &root))))
 }
 
-/// Makes a sandbox within `time`. One that takes longer is deleted when it is there: nobody knows of it.
+/// Makes a sandbox within `time`. One that takes longer is deleted: nobody knows of it.
 async fn within(
     host: &Host,
     draft: SandboxDraft,
+    creation: u64,
     caller: EngineCaller,
     time: Duration,
 ) -> Result<SandboxRecord> {
-    let engine = host.engine().clone();
+    let (engine, name) = (host.engine().clone(), draft.name.clone().unwrap_or_default());
     let mut making = tokio::spawn(async move { engine.create_sandbox(draft, &caller).await });
     if let Ok(made) = tokio::time::timeout(time, &mut making).await {
         let made = made.unwrap_or_else(|_panic| Err(Error::new(Code::Internal, "the creation failed")));
@@ -258,13 +263,27 @@ async fn within(
     }
     let engine = host.engine().clone();
     tokio::spawn(async move {
-        if let Ok(Ok(record)) = making.await
-            && let Err(error) = engine.delete_sandbox(record.id.as_str()).await
+        // Its readiness may be far away. By its name, if it is ours that has it.
+        if let Ok(record) = engine.sandbox(&name)
+            && Extras::of(&record).creation == Some(creation)
         {
-            tracing::warn!(sandbox = %record.id, %error, "a sandbox that took too long could not be deleted");
+            delete(&engine, &record).await;
+        }
+        // It may not have been there yet.
+        if let Ok(Ok(record)) = making.await {
+            delete(&engine, &record).await;
         }
     });
     let message =
         format!("the sandbox did not become ready within {} s; last status: provisioning", time.as_secs());
     Err(Failure::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message))
+}
+
+async fn delete(engine: &Engine, record: &SandboxRecord) {
+    match engine.delete_sandbox(record.id.as_str()).await {
+        Err(error) if error.code != Code::SandboxNotFound => {
+            tracing::warn!(sandbox = %record.id, %error, "a sandbox that took too long could not be deleted");
+        }
+        _ => {}
+    }
 }

@@ -65,7 +65,7 @@ fn millis_of(vcpus: f64) -> Result<u32> {
 
 /// A time to live in milliseconds. Zero means "never".
 fn ttl_ms(field: &str, seconds: u64) -> Result<Option<u64>> {
-    if seconds % 60 != 0 {
+    if !seconds.is_multiple_of(60) {
         return Err(Failure::field(field, "must be a multiple of 60"));
     }
     Ok((seconds > 0).then(|| seconds.saturating_mul(1000)))
