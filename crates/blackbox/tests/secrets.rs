@@ -35,7 +35,7 @@ async fn values_go_in_and_never_come_out() {
     assert_eq!(set.stdout, "A has version 1, for api.example.com\n");
     server.cli_with(&["secret", "set", "A"], b"hunter3-is-the-next\n").ok();
     let first = server.cli_with(&["secret", "set", "B"], VALUE.as_bytes());
-    assert!(first.code == Some(1) && first.stderr.contains("scope"), "{first:?}");
+    assert!(first.code == Some(125) && first.stderr.contains("scope"), "{first:?}");
     let list = server.cli(&["secret", "ls"]).ok().stdout;
     assert!(list.contains("api.example.com") && list.contains("every sandbox"), "{list}");
     let one = client.get_secret("A").await.unwrap();

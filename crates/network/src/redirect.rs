@@ -31,7 +31,7 @@ pub(crate) fn install(port: u16) -> io::Result<()> {
 }
 
 fn rules(port: u16) -> String {
-    // Added first, so that it can be deleted whether it was there or not. All of it happens at once.
+    // Refused where it comes in, so that whoever sent it hears of it. Added first, so that it can be deleted whether it was there or not. All of it happens at once.
     format!(
         "table ip atoll
 delete table ip atoll
@@ -42,12 +42,10 @@ table ip atoll {{
     meta l4proto tcp redirect to :{port}
   }}
   chain refuse {{
-    type filter hook output priority 0;
+    type filter hook input priority 0;
     ip daddr {{ 127.0.0.0/8, {OWN_ADDRESS} }} accept
-    meta l4proto tcp accept
+    meta l4proto {{ tcp, icmp }} accept
     ip daddr {RESOLVER_ADDRESS} udp dport 53 accept
-    ip saddr {RESOLVER_ADDRESS} udp sport 53 accept
-    meta l4proto icmp accept
     reject
   }}
 }}

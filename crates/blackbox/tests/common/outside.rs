@@ -261,15 +261,11 @@ fn asked_by_socks(client: &mut TcpStream, login: bool) -> Option<Asked> {
     }
     client.write_all(&[5, method]).ok()?;
     if login {
-        let (user, password) = LOGIN.split_once(':').unwrap();
-        let mut wanted = vec![1, u8::try_from(user.len()).unwrap()];
-        wanted.extend(user.bytes());
-        wanted.push(u8::try_from(password.len()).unwrap());
-        wanted.extend(password.bytes());
-        let mut said = vec![0; wanted.len()];
-        client.read_exact(&mut said).ok()?;
-        client.write_all(&[1, u8::from(said != wanted)]).ok()?;
-        if said != wanted {
+        let mut version = [0];
+        client.read_exact(&mut version).ok()?;
+        let said = format!("{}:{}", counted(client)?, counted(client)?);
+        client.write_all(&[1, u8::from(version != [1] || said != LOGIN)]).ok()?;
+        if said != LOGIN {
             return None;
         }
     }
@@ -292,6 +288,15 @@ fn asked_by_socks(client: &mut TcpStream, login: bool) -> Option<Asked> {
     client.read_exact(&mut port).ok()?;
     let address = SocketAddr::new(ip, u16::from_be_bytes(port));
     Some((address, &[5, 0, 0, 1, 0, 0, 0, 0, 0, 0], &[5, 5, 0, 1, 0, 0, 0, 0, 0, 0]))
+}
+
+/// A text after its length.
+fn counted(client: &mut TcpStream) -> Option<String> {
+    let mut length = [0];
+    client.read_exact(&mut length).ok()?;
+    let mut text = vec![0; usize::from(length[0])];
+    client.read_exact(&mut text).ok()?;
+    String::from_utf8(text).ok()
 }
 
 fn asked_by_connect(client: &mut TcpStream, login: bool) -> Option<Asked> {
