@@ -31,7 +31,8 @@ pub(crate) fn install(port: u16) -> io::Result<()> {
 }
 
 fn rules(port: u16) -> String {
-    // Refused where it comes in, so that whoever sent it hears of it. Added first, so that it can be deleted whether it was there or not. All of it happens at once.
+    // Added first, so that it can be deleted whether it was there or not; all of it happens at once. What is
+    // refused is refused where it comes in, so that whoever sent it hears of it.
     format!(
         "table ip atoll
 delete table ip atoll
