@@ -214,7 +214,8 @@ async fn the_explicit_proxy_puts_in_what_rules_say() {
         let seen = format!("{path} 404 \"-\" \"search\"");
         assert!(real.log().contains(&seen), "{path}: {}", real.log());
     }
-    let host = format!("{CURL} -x http://10.0.2.2:3128 -H 'Host: other.example.com' http://api.example.com/h");
+    let host =
+        format!("{CURL} -x http://10.0.2.2:3128 -H 'Host: other.example.com' http://api.example.com/h");
     assert!(ok(&server, &id, &host).await.contains("different hosts"));
     // Unless the rule says so.
     let update = policy(json!({"internet": "on", "inject": [rule(json!({"allow_plaintext": true}))]}));
@@ -242,7 +243,8 @@ async fn upstream_proxies_with_logins_and_without() {
         ("http", "", false),
     ] {
         let (zone, at) = (outside.zone.to_string(), outside.proxy);
-        let proxy = if login.is_empty() { format!("{scheme}://{at}") } else { format!("{scheme}://{login}@{at}") };
+        let proxy =
+            if login.is_empty() { format!("{scheme}://{at}") } else { format!("{scheme}://{login}@{at}") };
         let env = [("ATOLL_EGRESS_PROXY", proxy.as_str())];
         let server = Server::with_env(&["--resolver", zone.as_str()], &env);
         let id = sandbox(&server, EgressPolicy::open()).await.id;

@@ -70,8 +70,7 @@ fn memory_holds_secret(pid: i32) -> bool {
             let most = usize::try_from(to - at).unwrap().min(bytes.len());
             let Ok(count) = memory.read_at(&mut bytes[..most], at) else { return false };
             let read = &bytes[..count];
-            read.contains(&b'+')
-                && read.windows(SECRET.len()).any(|window| window == SECRET.as_bytes())
+            read.contains(&b'+') && read.windows(SECRET.len()).any(|window| window == SECRET.as_bytes())
         })
     })
 }
@@ -292,7 +291,7 @@ async fn errors_say_what_is_wrong_and_no_secret() {
     let server = Server::with(&world.args());
     put(&server, "KEY", &["*"]).await;
     let newline = PutSecret {
-        value: Some(Secret::new(&format!("{SECRET}\n{SECRET}"))),
+        value: Some(Secret::new(format!("{SECRET}\n{SECRET}"))),
         scope: Some(serde_json::from_value(json!({ "hosts": ["*"] })).unwrap()),
         note: None,
     };

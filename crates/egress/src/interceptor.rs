@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 
 use async_trait::async_trait;
-use http_body_util::combinators::UnsyncBoxBody;
-use hyper::body::Incoming;
 use atoll_core::id::SandboxId;
 use atoll_core::policy::{EgressPolicy, HostName};
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Incoming;
 
 use crate::client::ClientStream;
 use crate::connection::Dialer;
