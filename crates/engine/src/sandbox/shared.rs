@@ -80,6 +80,8 @@ pub(crate) struct SandboxShared {
     pub(super) nudge: Notify,
     /// Whether idleness means anything to it.
     pub(super) watches_idle: AtomicBool,
+    /// What its template starts ran before it was claimed.
+    started_ahead: AtomicBool,
     last_active_ms: AtomicU64,
     /// Calls under way that keep it from being idle.
     users: AtomicUsize,
@@ -113,6 +115,7 @@ impl SandboxShared {
             links: AtomicU64::new(0),
             nudge: Notify::new(),
             watches_idle: AtomicBool::new(false),
+            started_ahead: AtomicBool::new(false),
             made: watch::Sender::new(None),
             live: Mutex::default(),
             users: AtomicUsize::new(0),
@@ -230,6 +233,15 @@ impl SandboxShared {
         if self.queue.send(message).await.is_err() {
             tracing::debug!("a sandbox's actor has ended already");
         }
+    }
+
+    /// Whether what its template starts ran before it was claimed.
+    pub(crate) fn was_started_ahead(&self) -> bool {
+        self.started_ahead.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_started_ahead(&self) {
+        self.started_ahead.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn touch(&self) {
