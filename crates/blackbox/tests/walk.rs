@@ -194,7 +194,7 @@ impl Walk {
                 vec![id(answer)]
             }
             Op::Append { sandbox, line } => {
-                assert_eq!(answer["exit"]["code"], 0, "step {step}: {answer}");
+                assert_eq!(answer["exec"]["exit"]["code"], 0, "step {step}: {answer}");
                 let known = self.known(sandbox);
                 known.text.push_str(line);
                 known.text.push('\n');
@@ -220,7 +220,8 @@ impl Walk {
             }
             Op::Fork { sandbox, count } => {
                 let text = self.sandboxes[sandbox].text.clone();
-                let children = answer["results"].as_array().unwrap_or_else(|| panic!("step {step}: {answer}"));
+                let children =
+                    answer["results"].as_array().unwrap_or_else(|| panic!("step {step}: {answer}"));
                 let children: Vec<String> = children.iter().map(|child| id(&child["sandbox"])).collect();
                 assert_eq!(children.len(), *count, "step {step}: {answer}");
                 for child in &children {
@@ -291,7 +292,10 @@ impl Walk {
             let listed = self.list("sandboxes").await;
             let states: BTreeMap<String, String> =
                 listed.iter().map(|item| (id(item), item["state"].as_str().unwrap().to_owned())).collect();
-            states.values().all(|state| ["running", "paused", "failed"].contains(&state.as_str())).then_some(states)
+            states
+                .values()
+                .all(|state| ["running", "paused", "failed"].contains(&state.as_str()))
+                .then_some(states)
         })
         .await
     }

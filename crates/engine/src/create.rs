@@ -199,10 +199,11 @@ fn origin(snapshot: Option<&SnapshotId>, spec: &SandboxSpec) -> Result<Option<St
         return Ok(snapshot.map(ToString::to_string));
     }
     let SandboxSpec { start, ready, env, user, workdir, egress, .. } = spec;
-    let text = serde_json::to_vec(&(snapshot, start, ready, env, user, workdir, egress)).map_err(|error| {
-        tracing::error!(%error, "a spec cannot be written as JSON");
-        Error::new(Code::Internal, "the request cannot be planned")
-    })?;
+    let text =
+        serde_json::to_vec(&(snapshot, start, ready, env, user, workdir, egress)).map_err(|error| {
+            tracing::error!(%error, "a spec cannot be written as JSON");
+            Error::new(Code::Internal, "the request cannot be planned")
+        })?;
     Ok(Some(format!("started {}", blake3::hash(&text).to_hex())))
 }
 

@@ -12,9 +12,7 @@ use crate::Store;
 use crate::db::{BadColumn, Conn, Row, Value, args, json};
 use crate::error::StoreError;
 use crate::execs::insert_or_get;
-use crate::record::{
-    Cursor, ExecRecord, Insertion, Page, SandboxFilter, SandboxRecord, VisibleTo,
-};
+use crate::record::{Cursor, ExecRecord, Insertion, Page, SandboxFilter, SandboxRecord, VisibleTo};
 
 /// Version of the JSON form of a sandbox's spec.
 const SPEC_VERSION: i64 = 1;

@@ -128,7 +128,10 @@ fn watch_over(
 /// Waits until a start command has ended in failure: for ever when there is none.
 async fn failed(exited: Option<watch::Receiver<Option<Exited>>>) {
     if let Some(mut exited) = exited
-        && exited.wait_for(|exited| exited.as_ref().is_some_and(|exited| exited.code != Some(0))).await.is_ok()
+        && exited
+            .wait_for(|exited| exited.as_ref().is_some_and(|exited| exited.code != Some(0)))
+            .await
+            .is_ok()
     {
         return;
     }

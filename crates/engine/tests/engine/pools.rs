@@ -339,7 +339,9 @@ fn members_run_what_their_template_starts() {
     world.pools.images.clear();
     let server = world.start();
     let (engine, caller) = (&server.engine, Caller::default());
-    server.run(engine.create_template("web", starting(&["sleep", "1000"], Some(&["true"]), 1), &caller)).unwrap();
+    server
+        .run(engine.create_template("web", starting(&["sleep", "1000"], Some(&["true"]), 1), &caller))
+        .unwrap();
     until_ready(&server, 1);
     let waiting = world.on_host();
     let record = server.create(template("web")).unwrap();
@@ -347,7 +349,10 @@ fn members_run_what_their_template_starts() {
     let execs = execs_of(&server, &record.id);
     assert_eq!(execs.len(), 1, "{execs:?}");
     let start = &execs[0];
-    assert_eq!((start.record.state, start.record.spec.argv.join(" ")), (ExecState::Running, "sleep 1000".into()));
+    assert_eq!(
+        (start.record.state, start.record.spec.argv.join(" ")),
+        (ExecState::Running, "sleep 1000".into())
+    );
     assert!(start.record.created_ms <= record.created_ms && start.record.pid.is_some());
     let killed = server.kill_exec(start);
     assert_eq!(killed.record.exit.unwrap().reason, ExitReason::Killed);
