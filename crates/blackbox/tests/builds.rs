@@ -221,6 +221,20 @@ async fn a_build_pulls_its_images_from_a_registry() {
     // Its image is known by its digest and stays as long as the template does.
     let image = server.client.get_template("pulled", None).await.unwrap().image;
     assert_eq!(image, base);
+    // A snapshot of it goes only where exactly that image is.
+    let digest = server.client.get_sandbox(&id).await.unwrap().image_digest.unwrap();
+    server.cli(&["snapshot", "create", "-t", "travels", &id]).ok();
+    let dir = context(&[]);
+    let file = dir.path().join("travels.atoll");
+    server.cli(&["snapshot", "export", "travels", self::text(&file)]).ok();
+    server.cli(&["snapshot", "rm", "travels"]).ok();
+    let there = Server::start();
+    let refused = there.cli(&["snapshot", "import", self::text(&file)]);
+    assert!(refused.code != Some(0) && refused.stderr.contains(&digest), "{refused:?}");
+    assert!(
+        there.client.list_snapshots(&atoll_client::ListSnapshots::default()).await.unwrap().items.is_empty()
+    );
+    there.finish().await;
     // The second time nothing is pulled and nothing runs: the registry need not be there.
     drop(registry);
     let (build, entries) = built(&server, &dockerfile("pulled", &text)).await;

@@ -10,7 +10,7 @@
 
 mod common;
 
-use atoll_api::{CreateSandbox, CreateSnapshot, PullSnapshot, Snapshot};
+use atoll_api::{CreateCheckpoint, CreateSandbox, CreateSnapshot, PullSnapshot, Snapshot};
 use atoll_blackbox::{Server, wait_until};
 use atoll_client::ListSnapshots;
 use atoll_core::Code;
@@ -261,10 +261,20 @@ async fn a_full_pool_refuses_and_leaves_nothing() {
     let server = Server::with(&["--storage-size", "320MiB"]);
     let sandbox = server.sandbox().await.id;
     let before = server.client.create_snapshot(&sandbox, &tagged(&["before"])).await.unwrap();
-    server.sh(&sandbox, "head -c 600M /dev/urandom > /home/user/x; sync").await;
+    server.client.create_checkpoint(&sandbox, &CreateCheckpoint::default()).await.unwrap();
+    server.sh(&sandbox, "echo kept > /home/user/kept; head -c 600M /dev/urandom > /home/user/x; sync").await;
     let full = server.client.create_snapshot(&sandbox, &tagged(&["full"])).await;
     assert_eq!(code(full), Code::HostDiskFull);
     assert_eq!(code(server.client.create_sandbox(&from("before")).await), Code::HostDiskFull);
+    let fork = ForkSandbox { count: 2, ..ForkSandbox::default() };
+    assert_eq!(code(server.client.fork_sandbox(&sandbox, &fork).await), Code::HostDiskFull);
+    // From a checkpoint nothing has to be taken; the children's disks have no room either.
+    let fork = ForkSandbox { at: Some("1".into()), ..fork };
+    let children = server.client.fork_sandbox(&sandbox, &fork).await.unwrap().results;
+    let refused: Vec<Code> = children.iter().filter_map(|child| Some(child.error.as_ref()?.code)).collect();
+    assert_eq!(refused, [Code::HostDiskFull; 2]);
+    assert_eq!(code(server.client.rollback_sandbox(&sandbox, Some("1")).await), Code::HostDiskFull);
+    assert_eq!(server.sh(&sandbox, "cat /home/user/kept").await.stdout, "kept\n", "it goes on as it was");
     let there = server.client.list_snapshots(&ListSnapshots::default()).await.unwrap().items;
     assert_eq!(there.iter().map(|snapshot| &snapshot.id).collect::<Vec<_>>(), [&before.id]);
     assert!(server.client.list_leaks().await.unwrap().items.is_empty());

@@ -1,7 +1,9 @@
 //! What a template starts in its sandboxes: the start command as a durable exec, then the wait until it is ready.
 //!
-//! The exec has an idempotency key of its own. So it runs once in the life of a sandbox, whoever begins it: the
-//! creation, the pool that had it waiting, or the next start of the server when a crash came between.
+//! The exec has an idempotency key of its own for each boot of the sandbox. So it runs once in each, whoever begins
+//! it: the creation, the fork, the pool that had it waiting, the wake or rollback that made a new boot, or the next
+//! start of the server when a crash came between. It is part of the sandbox, not a use of it: a sandbox in which
+//! nothing else runs is idle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,16 +22,21 @@ use crate::errors::guest_error;
 use crate::exec::{self, Ahead};
 use crate::sandbox::SandboxShared;
 
-/// The start command of a sandbox has this idempotency key.
-const START_KEY: &str = "atoll-start";
+/// The start command's idempotency key begins with this; the boot follows.
+const START_KEY: &str = "atoll-start-";
 /// Longest that one attempt of a ready command may take.
 const ATTEMPT_MAX_MS: u64 = 30_000;
 /// A start command that ends with success within this, where nothing says when it is ready, has done its work.
 const START_LOOK: Duration = Duration::ZERO;
 
-/// The draft of a start command.
-fn start_draft(command: &CommandText) -> ExecDraft {
-    ExecDraft { idempotency_key: Some(START_KEY.to_owned()), ..ExecDraft::new(command.to_command()) }
+/// The idempotency key of the start command in a boot.
+pub(crate) fn start_key(boot: &str) -> String {
+    format!("{START_KEY}{boot}")
+}
+
+/// Whether an exec is the start command.
+pub(crate) fn is_start_key(key: &str) -> bool {
+    key.starts_with(START_KEY)
 }
 
 /// The draft of one attempt of a ready command.
@@ -164,19 +171,25 @@ impl Engine {
         }
     }
 
-    /// Begins again what a crash may have kept from beginning.
-    pub(crate) fn start_after_crash(&self, sandbox: &Arc<SandboxShared>) {
+    /// Begins in a boot what is not waited for: after a wake, a rollback, or a crash that may have kept it from
+    /// beginning.
+    pub(crate) fn start_in_boot(&self, sandbox: &Arc<SandboxShared>) {
         let Some(command) = sandbox.record().spec.start else { return };
         let (engine, id) = (self.clone(), sandbox.id.clone());
         self.inner.tracker.spawn(async move {
-            if let Err(error) = engine.begin(id.as_str(), &command, &Caller::default()).await {
+            if let Err(error) = engine.begin(id.as_str(), &command, &Caller::default()).await
+                && error.code != Code::SandboxNotFound
+            {
                 tracing::warn!(sandbox = %id, %error, "the start command could not be begun");
             }
         });
     }
 
     async fn begin(&self, sandbox: &str, command: &CommandText, caller: &Caller) -> Result<String> {
-        let view = self.create_exec(sandbox, start_draft(command), caller).await.map_err(of_start)?;
+        let boot = self.sandbox(sandbox)?.boot_id;
+        let draft =
+            ExecDraft { idempotency_key: Some(start_key(&boot)), ..ExecDraft::new(command.to_command()) };
+        let view = self.create_exec(sandbox, draft, caller).await.map_err(of_start)?;
         Ok(view.record.id.to_string())
     }
 }
@@ -230,7 +243,8 @@ impl Inner {
     ) -> Result<Option<Ahead>> {
         let ahead = match &spec.start {
             Some(command) => {
-                let begun = exec::begin_ahead(self, client, id, spec, start_draft(command)).await;
+                let begun =
+                    exec::begin_ahead(self, client, id, spec, ExecDraft::new(command.to_command())).await;
                 Some(begun.map_err(of_start)?)
             }
             None => None,

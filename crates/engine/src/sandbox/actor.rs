@@ -19,9 +19,10 @@ use atoll_store::{ExecRecord, SandboxRecord};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::now_ms;
-use crate::engine::{Caller, Inner};
+use crate::engine::{Caller, Engine, Inner};
 use crate::errors::{isolation_error, store_error};
 use crate::pool::Member;
+use crate::start::start_key;
 use crate::{exec, usage};
 
 use pause::Due;
@@ -166,7 +167,8 @@ impl Actor {
         let exec = match member.ahead {
             Some(ahead) => {
                 let exec = ahead.hand_over().await;
-                Some(ExecRecord { started_by: self.record.owner.clone(), ..exec })
+                let idempotency_key = Some(start_key(&self.record.boot_id));
+                Some(ExecRecord { started_by: self.record.owner.clone(), idempotency_key, ..exec })
             }
             None => None,
         };
@@ -330,6 +332,11 @@ impl Actor {
                 self.fail("its disk is gone").await;
             }
         }
+    }
+
+    /// A new boot begins with what the template starts; nobody waits for it here.
+    fn start_in_boot(&self) {
+        Engine { inner: Arc::clone(&self.inner) }.start_in_boot(&self.shared);
     }
 
     async fn take_up_network(&self) {

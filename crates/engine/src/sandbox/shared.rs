@@ -252,9 +252,9 @@ impl SandboxShared {
         self.last_active_ms.load(Ordering::Relaxed)
     }
 
-    /// Whether something goes on in it.
+    /// Whether something goes on in it. What its template starts is part of it, not a use.
     pub(super) fn is_busy(&self) -> bool {
-        self.users.load(Ordering::SeqCst) > 0 || !self.live_map().is_empty()
+        self.users.load(Ordering::SeqCst) > 0 || self.live_map().values().any(|exec| !exec.is_start())
     }
 
     pub(super) fn enter_use(&self) {
