@@ -135,7 +135,7 @@ async fn failed(exited: Option<watch::Receiver<Option<Exited>>>) {
     {
         return;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 fn take(inner: &Inner, name: &PoolName, id: &SandboxId) -> Option<Member> {
