@@ -10,12 +10,13 @@
 
 mod common;
 
-use atoll_api::{CreateCheckpoint, CreateSandbox, CreateSnapshot, PullSnapshot, Snapshot};
+use atoll_api::{CreateCheckpoint, CreateSandbox, CreateSnapshot, ForkSandbox, PullSnapshot, Snapshot};
 use atoll_blackbox::{Server, wait_until};
 use atoll_client::ListSnapshots;
 use atoll_core::Code;
 use atoll_core::snapshot::{CopyMethod, SnapshotState};
 use atoll_core::spec::ResourcesDraft;
+use atoll_testing::run;
 use common::code;
 
 fn tagged(tags: &[&str]) -> CreateSnapshot {
@@ -295,6 +296,8 @@ impl Bucket {
     async fn start() -> Self {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let moto = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/objects/moto");
+        // Installs it the first time, which takes as long as it takes.
+        run(std::process::Command::new(moto).arg("--help"));
         let child = std::process::Command::new(moto)
             .args(["-H", "127.0.0.1", "-p", &port.to_string()])
             .stdout(std::process::Stdio::null())
@@ -352,6 +355,24 @@ async fn snapshots_travel_through_a_bucket() {
     // Somebody has put something else there.
     let digest = pushed["digest"].as_str().unwrap().trim_start_matches("blake3:");
     let object = format!("{}/atoll-test/snaps/snapshots/{digest}", bucket.endpoint);
+    // Whole in itself, but not what its name says.
+    let small = here.sandbox().await.id;
+    here.client.create_snapshot(&small, &tagged(&["other"])).await.unwrap();
+    let other = here.cli(&["snapshot", "push", "other", "--json"]).ok().json();
+    let other = other["digest"].as_str().unwrap().trim_start_matches("blake3:");
+    let http = reqwest::Client::new();
+    let stored = |name: &str| format!("{}/atoll-test/snaps/snapshots/{name}", bucket.endpoint);
+    let bytes = http.get(stored(other)).send().await.unwrap().bytes().await.unwrap();
+    let kept = http.get(stored(digest)).send().await.unwrap().bytes().await.unwrap();
+    assert!(http.put(&object).body(bytes).send().await.unwrap().status().is_success());
+    let before = there.client.list_snapshots(&ListSnapshots::default()).await.unwrap().items.len();
+    assert_eq!(code(there.client.pull_snapshot(&pull("app:v1")).await), Code::DigestMismatch);
+    // Half of it.
+    let half = kept.slice(..kept.len() / 2);
+    assert!(http.put(&object).body(half).send().await.unwrap().status().is_success());
+    assert_eq!(code(there.client.pull_snapshot(&pull("app:v1")).await), Code::SnapshotInvalid);
+    let after = there.client.list_snapshots(&ListSnapshots::default()).await.unwrap().items.len();
+    assert_eq!((before, after), (2, 2), "something half-made is left");
     assert!(
         reqwest::Client::new().put(object).body("not a snapshot").send().await.unwrap().status().is_success()
     );

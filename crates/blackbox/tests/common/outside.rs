@@ -259,7 +259,6 @@ fn serve_web(mut stream: TcpStream, seen: &Lines, address: &str) {
                 match stream.read(&mut buffer) {
                     Ok(count @ 1..) => pending.extend(&buffer[..count]),
                     Ok(0) | Err(_) => return,
-                    Ok(_) => {}
                 }
             }
             pending.drain(..length.unwrap_or(0));
