@@ -77,6 +77,21 @@ enum Op {
 }
 
 impl Op {
+    /// The sandbox it is asked of: every use wakes one that is paused.
+    fn sandbox(&self) -> Option<&str> {
+        match self {
+            Self::Create { .. } | Self::DeleteSnapshot { .. } => None,
+            Self::Append { sandbox, .. }
+            | Self::Pause { sandbox, .. }
+            | Self::Resume { sandbox }
+            | Self::Snapshot { sandbox }
+            | Self::Fork { sandbox, .. }
+            | Self::Checkpoint { sandbox }
+            | Self::Rollback { sandbox, .. }
+            | Self::Delete { sandbox } => Some(sandbox),
+        }
+    }
+
     /// Method, path below `/v1` and body.
     fn request(&self) -> (&'static str, String, Value) {
         let of = |sandbox: &str, what: &str| format!("/sandboxes/{sandbox}{what}");
@@ -210,7 +225,9 @@ impl Walk {
                 vec![sandbox.clone()]
             }
             Op::Snapshot { sandbox } => {
-                let text = self.sandboxes[sandbox].text.clone();
+                let known = self.known(sandbox);
+                known.paused = false;
+                let text = known.text.clone();
                 self.snapshots.insert(id(answer), text);
                 Vec::new()
             }
@@ -219,7 +236,9 @@ impl Walk {
                 Vec::new()
             }
             Op::Fork { sandbox, count } => {
-                let text = self.sandboxes[sandbox].text.clone();
+                let known = self.known(sandbox);
+                known.paused = false;
+                let text = known.text.clone();
                 let children =
                     answer["results"].as_array().unwrap_or_else(|| panic!("step {step}: {answer}"));
                 let children: Vec<String> = children.iter().map(|child| id(&child["sandbox"])).collect();
@@ -232,6 +251,7 @@ impl Walk {
             Op::Checkpoint { sandbox } => {
                 let number = answer["checkpoint"].as_u64().unwrap_or_else(|| panic!("step {step}: {answer}"));
                 let known = self.known(sandbox);
+                known.paused = false;
                 let before = known.checkpoints.insert(number, known.text.clone());
                 assert_eq!(before, None, "step {step}: {answer}");
                 Vec::new()
@@ -317,18 +337,15 @@ impl Walk {
     /// Nobody was told how an operation ended: it happened, or it did not.
     async fn find_out(&mut self, op: &Op) {
         let states = self.settled().await;
+        if let Some(sandbox) = op.sandbox() {
+            self.known(sandbox).paused = states.get(sandbox).is_some_and(|state| state == "paused");
+        }
         match op {
-            Op::Create { .. } | Op::Fork { .. } | Op::Snapshot { .. } | Op::Checkpoint { .. } => {}
-            Op::Pause { sandbox, .. } | Op::Resume { sandbox } => {
-                self.known(sandbox).paused = states.get(sandbox).is_some_and(|state| state == "paused");
-            }
             Op::Append { sandbox, line } => {
-                self.known(sandbox).paused = states.get(sandbox).is_some_and(|state| state == "paused");
                 let after = format!("{}{line}\n", self.sandboxes[sandbox].text);
                 self.either(sandbox, after).await;
             }
             Op::Rollback { sandbox, to } => {
-                self.known(sandbox).paused = states.get(sandbox).is_some_and(|state| state == "paused");
                 let after = self.sandboxes[sandbox].checkpoints[to].clone();
                 self.either(sandbox, after).await;
             }
@@ -343,6 +360,12 @@ impl Walk {
                     self.sandboxes.remove(sandbox);
                 }
             }
+            Op::Create { .. }
+            | Op::Pause { .. }
+            | Op::Resume { .. }
+            | Op::Fork { .. }
+            | Op::Snapshot { .. }
+            | Op::Checkpoint { .. } => {}
         }
         self.assert_all_there().await;
     }
