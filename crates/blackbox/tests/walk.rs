@@ -10,6 +10,7 @@
     clippy::tests_outside_test_module,
     clippy::unwrap_used,
     clippy::print_stderr,
+    clippy::disallowed_methods,
     clippy::allow_attributes,
     reason = "an integration test"
 )]
