@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use atoll_api::{CreateCheckpoint, CreateSandbox, CreateSnapshot, ForkSandbox};
 use atoll_blackbox::Server;
-use atoll_client::{ListExecs, ListSnapshots};
+use atoll_client::{ListExecs, ListSandboxes, ListSnapshots};
 use atoll_core::Code;
 use atoll_core::exec::ExitReason;
 use atoll_core::snapshot::ChangeKind;
@@ -93,6 +93,18 @@ async fn each_child_has_its_own_outcome() {
         (output.code == Some(0), output.json()["results"][0]["error"]["code"].as_str()),
         (false, Some("limit_exceeded"))
     );
+    // A child whose guest does not confirm who it is is not handed out, and nothing is left of it.
+    server.finish().await;
+    let server = Server::start();
+    let create = CreateSandbox { workdir: Some("/srv/work".into()), ..CreateSandbox::default() };
+    let parent = server.client.create_sandbox(&create).await.unwrap().id;
+    server.sh(&parent, "cd /; rmdir /srv/work; echo in the way > /srv/work").await;
+    let results = server.client.fork_sandbox(&parent, &fork(2)).await.unwrap().results;
+    for child in &results {
+        assert!(child.sandbox.is_none(), "{child:?}");
+        assert!(child.error.as_ref().unwrap().message.contains("/srv/work"), "{child:?}");
+    }
+    assert_eq!(server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap().items.len(), 1);
     for bad in [0, 257] {
         assert_eq!(code(server.client.fork_sandbox(&parent, &fork(bad)).await), Code::InvalidArgument);
     }

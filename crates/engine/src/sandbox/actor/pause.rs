@@ -350,6 +350,7 @@ impl Actor {
         self.start_link(client);
         self.publish_pause(next);
         self.shared.touch();
+        self.start_in_boot();
         Ok(())
     }
 
