@@ -248,6 +248,13 @@ async fn other_resolvers_even_where_the_internet_is_on() {
         .await;
     server.sh(&id, "openssl s_client -connect 8.8.8.8:853 </dev/null").await;
     assert_eq!(outside.dials(), Vec::<String>::new());
+    // DNS over HTTPS is a website, and needs a rule like one where the internet is not on.
+    let rules = sandbox(&server, allow(&["web.test"])).await.id;
+    for to in ["https://8.8.8.8/dns-query", "https://dns.test/dns-query", "http://8.8.8.8/dns-query"] {
+        let asked = server.sh(&rules, &format!("curl -sSk --max-time 20 '{to}?dns=AAABAAABAAA'")).await;
+        assert!(asked.code != Some(0) || asked.stdout.contains("Atoll refused"), "{to}: {asked:?}");
+    }
+    assert_eq!(outside.dials(), Vec::<String>::new());
     // An address that was found elsewhere does not get around a name that is denied.
     let denied = json!({"internet": "on", "rules": [{"action": "deny", "domain": "web.test"}]});
     let id = sandbox(&server, policy(denied)).await.id;

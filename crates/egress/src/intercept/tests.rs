@@ -535,6 +535,7 @@ async fn figures() {
     let mut took = Vec::new();
     for _ in 0..2000 {
         let begin = Instant::now();
+        sender.ready().await.unwrap();
         let response = sender.send_request(get("/").body(empty()).unwrap()).await.unwrap();
         response.into_body().collect().await.unwrap();
         took.push(begin.elapsed());
@@ -548,6 +549,7 @@ async fn figures() {
     let begin = Instant::now();
     let mut bytes = 0;
     for _ in 0..200 {
+        sender.ready().await.unwrap();
         let response = sender.send_request(get("/large").body(empty()).unwrap()).await.unwrap();
         let mut body = response.into_body();
         while let Some(frame) = body.frame().await {
