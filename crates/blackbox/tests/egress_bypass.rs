@@ -114,7 +114,7 @@ async fn a_request_hidden_in_another() {
         {"action": "allow", "domain": "web.test", "ports": [80], "path": "/open*"}]});
     let id = sandbox(&server, policy(rules)).await.id;
     let hidden = "GET /hidden HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n";
-    for request in [
+    let requests = [
         // A length and chunks.
         format!(
             "POST /open HTTP/1.1\\r\\nHost: web.test\\r\\nContent-Length: 4\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n0\\r\\n\\r\\n{hidden}"
@@ -141,13 +141,22 @@ async fn a_request_hidden_in_another() {
         ),
         "GET /open/../hidden HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n".to_owned(),
         "GET /open%2f..%2fhidden HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n".to_owned(),
-    ] {
-        let code = format!(
-            "import socket\ns = socket.create_connection(('web.test', 80), 20); s.settimeout(2)\n\
-             s.sendall(b'{request}')\ntry:\n  while s.recv(65536): pass\nexcept OSError: pass"
-        );
-        python(&server, &id, &code).await;
-    }
+    ];
+    // At once: each waits whether something comes after its answer.
+    let listed = requests.map(|request| format!("b'{request}'")).join(", ");
+    let code = format!(
+        "import socket, threading\n\
+         def send(request):\n  \
+           s = socket.create_connection(('web.test', 80), 20); s.settimeout(2)\n  \
+           s.sendall(request)\n  \
+           try:\n    \
+             while s.recv(65536): pass\n  \
+           except OSError: pass\n\
+         t = [threading.Thread(target=send, args=(r,)) for r in [{listed}]]\n\
+         [x.start() for x in t]; [x.join() for x in t]"
+    );
+    let said = python(&server, &id, &code).await;
+    assert_eq!(said, "", "every request was sent");
     let lines: Vec<String> =
         seen.lock().unwrap().iter().map(|head| head.lines().next().unwrap_or_default().to_owned()).collect();
     assert!(lines.iter().any(|line| line.contains(" /open ")), "some requests are passed on: {lines:?}");

@@ -155,7 +155,7 @@ async fn real_clients_use_a_secret_that_is_nowhere_inside() {
     );
     assert!(uses.iter().any(|one| one.host == "git.example.com" && one.path.ends_with("git-receive-pack")));
     let audit = server.cli(&["secret", "audit", "API_KEY", "--limit", "1000"]).ok();
-    assert!(audit.stdout.contains("https://pypi.example.com/simple/atollpkg/"), "{}", audit.stdout);
+    assert!(audit.stdout.contains("GET pypi.example.com/simple/atollpkg/"), "{}", audit.stdout);
 
     // Nowhere: memory of the sandbox's processes, their environment, disks, database, logs.
     let exec = server
