@@ -80,7 +80,7 @@ mod tests {
         text(&output.stdout).to_owned()
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn commands_run_and_are_recorded() {
         let setup = Setup::start().await;
         let output = setup.ssh(&["echo out; echo err >&2; exit 7"]);
@@ -122,7 +122,7 @@ mod tests {
         setup.server.finish().await;
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn a_terminal_has_a_size_and_a_login_shell() {
         let setup = Setup::start().await;
         let output = ok(setup
@@ -149,7 +149,7 @@ mod tests {
         setup.server.finish().await;
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn files_go_both_ways_without_a_server_inside() {
         let setup = Setup::start().await;
         let data: Vec<u8> =
@@ -206,7 +206,7 @@ mod tests {
         setup.server.finish().await;
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn rsync_works() {
         let setup = Setup::start().await;
         std::fs::create_dir(setup.path("from")).unwrap();
@@ -231,7 +231,7 @@ mod tests {
         setup.server.finish().await;
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn ports_are_forwarded_both_ways() {
         let setup = Setup::start().await;
         let serve = "python3 -c \"import socketserver as s\nclass H(s.StreamRequestHandler):\n    def handle(self): self.wfile.write(self.rfile.readline().upper())\ns.ThreadingTCPServer(('127.0.0.1',7000),H).serve_forever()\"";
@@ -270,7 +270,7 @@ mod tests {
         forwarding.kill().unwrap();
         forwarding.wait().unwrap();
         // What lies beyond the sandbox is not reached through it.
-        let beyond = setup.command("ssh").args(["-W", "10.0.0.1:80", "web@127.0.0.1"]).output().unwrap();
+        let beyond = setup.command("ssh").args(["-v", "-W", "10.0.0.1:80", "web@127.0.0.1"]).output().unwrap();
         assert!(
             !beyond.status.success() && text(&beyond.stderr).contains("administratively prohibited"),
             "{beyond:?}"
@@ -278,7 +278,7 @@ mod tests {
         setup.server.finish().await;
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn only_who_may_gets_in() {
         let mut setup = Setup::start().await;
         let refused = |output: Output| {
@@ -357,7 +357,7 @@ mod tests {
         setup.server.finish().await;
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn atoll_ssh_needs_no_set_up() {
         let setup = Setup::start().await;
         let run = |args: &[&str]| {

@@ -92,7 +92,7 @@ Server(('127.0.0.1', int(sys.argv[1])), Echo).serve_forever()
         read.map(|_| back)
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn many_connections_go_in() {
         let server = Server::start();
         let sandbox = server.sandbox().await.id;
@@ -123,7 +123,7 @@ Server(('127.0.0.1', int(sys.argv[1])), Echo).serve_forever()
         server.finish().await;
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn it_survives_a_restart_of_the_server() {
         let mut server = Server::start();
         let sandbox = server.sandbox().await.id;
@@ -147,7 +147,7 @@ Server(('127.0.0.1', int(sys.argv[1])), Echo).serve_forever()
         server.finish().await;
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn a_port_here_is_seen_inside() {
         let server = Server::start();
         let sandbox = server.sandbox().await.id;
@@ -184,7 +184,7 @@ Server(('127.0.0.1', int(sys.argv[1])), Echo).serve_forever()
         server.finish().await;
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn what_is_wrong_is_said() {
         let server = Server::start();
         let output = server.cli(&["tunnel", "nowhere", "80"]);

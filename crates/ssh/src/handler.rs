@@ -10,7 +10,7 @@ use atoll_engine::Engine;
 use russh::keys::HashAlg;
 use russh::server::{Auth, ChannelOpenHandle, Msg, PublicKeyOffer, Session, VerifiedPublicKey};
 use russh::{Channel, ChannelId, ChannelOpenFailure, Pty};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SetOnce};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -36,8 +36,7 @@ pub(crate) struct SessionError(#[from] russh::Error);
 pub(crate) struct Handler {
     engine: Engine,
     peer: Option<SocketAddr>,
-    login: Option<Login>,
-    logged_in: CancellationToken,
+    login: Arc<SetOnce<Login>>,
     /// Channels of sessions whose command was not named yet.
     waiting: HashMap<ChannelId, Waiting>,
     channels: Arc<Semaphore>,
@@ -60,12 +59,11 @@ impl Drop for Handler {
 }
 
 impl Handler {
-    pub(crate) fn new(engine: Engine, peer: Option<SocketAddr>, logged_in: CancellationToken) -> Self {
+    pub(crate) fn new(engine: Engine, peer: Option<SocketAddr>, login: Arc<SetOnce<Login>>) -> Self {
         Self {
             engine,
             peer,
-            login: None,
-            logged_in,
+            login,
             waiting: HashMap::new(),
             channels: Arc::new(Semaphore::new(CHANNELS_MAX_COUNT)),
             listeners: HashMap::new(),
@@ -78,8 +76,8 @@ impl Handler {
         match login {
             Some(login) => {
                 tracing::info!(sandbox = %login.sandbox, peer = ?self.peer, "an SSH login");
-                self.login = Some(login);
-                self.logged_in.cancel();
+                // A second one on the same connection changes nothing.
+                drop(self.login.set(login));
                 Auth::Accept
             }
             None => Auth::reject(),
@@ -88,7 +86,7 @@ impl Handler {
 
     /// Starts what a session is for.
     fn start(&mut self, id: ChannelId, what: What, session: &mut Session) -> Result<(), SessionError> {
-        let (Some(waiting), Some(login)) = (self.waiting.remove(&id), self.login.clone()) else {
+        let (Some(waiting), Some(login)) = (self.waiting.remove(&id), self.login.get().cloned()) else {
             return Ok(session.channel_failure(id)?);
         };
         session.channel_success(id)?;
@@ -136,7 +134,7 @@ impl russh::server::Handler for Handler {
         reply: ChannelOpenHandle,
         _: &mut Session,
     ) -> Result<(), SessionError> {
-        if self.login.is_none()
+        if self.login.get().is_none()
             || self.waiting.len() >= CHANNELS_MAX_COUNT
             || self.channels.available_permits() == 0
         {
@@ -229,7 +227,8 @@ impl russh::server::Handler for Handler {
         reply: ChannelOpenHandle,
         _: &mut Session,
     ) -> Result<(), SessionError> {
-        let (port, login) = (u16::try_from(port).ok().filter(|port| *port != 0), self.login.clone());
+        let port = u16::try_from(port).ok().filter(|port| *port != 0);
+        let login = self.login.get().filter(|login| login.check(&self.engine).is_ok()).cloned();
         let permit = Arc::clone(&self.channels).try_acquire_owned();
         match (port, login, permit) {
             (Some(port), Some(login), Ok(permit)) if forward::is_inside(host) => {
@@ -251,8 +250,8 @@ impl russh::server::Handler for Handler {
         port: &mut u32,
         session: &mut Session,
     ) -> Result<bool, SessionError> {
-        let (Ok(wanted), Some(login)) = (u16::try_from(*port), self.login.clone()) else { return Ok(false) };
-        if self.listeners.len() >= LISTENERS_MAX_COUNT {
+        let (Ok(wanted), Some(login)) = (u16::try_from(*port), self.login.get()) else { return Ok(false) };
+        if self.listeners.len() >= LISTENERS_MAX_COUNT || login.check(&self.engine).is_err() {
             return Ok(false);
         }
         let listener = match self.engine.guest(login.sandbox.as_str()).await {

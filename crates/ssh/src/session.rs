@@ -5,6 +5,7 @@
 //! is told by SIGHUP that its client went away, and may go on if it does not mind.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_engine::{Engine, OutputEvent, OutputReader, Piece, READ_MAX_BYTES};
 use russh::server::{Handle, Msg};
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Sig};
+use tokio::io::{AsyncWriteExt as _, BufReader};
 use tokio_util::sync::CancellationToken;
 
 use crate::handler::size;
@@ -24,6 +26,8 @@ use crate::login::Login;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Exit status of a session that did not come to run anything, as clients have it for their own failures.
 const FAILED: u32 = 255;
+/// Bytes of answers of an SFTP session that are passed on at once.
+const SFTP_PIECE_BYTES: usize = 32 << 10;
 /// The channel's second stream to the client.
 const STDERR: u32 = 1;
 
@@ -63,7 +67,7 @@ pub(crate) async fn run(engine: Engine, login: Login, wanted: Wanted, channel: C
     let wanted_gone = wanted.gone.clone();
     match start(&engine, &login, wanted).await {
         Ok((exec, output)) => {
-            let session = Running { engine: &engine, sandbox: login.sandbox.as_str(), exec: &exec };
+            let session = Running { engine: &engine, login: &login, exec: &exec };
             let exit = tokio::select! {
                 exit = session.outgoing(&writer, output) => exit,
                 () = session.incoming(&mut reader) => return session.hang_up().await,
@@ -84,6 +88,7 @@ pub(crate) async fn run(engine: Engine, login: Login, wanted: Wanted, channel: C
 
 /// Starts the command; gives its id and its output.
 async fn start(engine: &Engine, login: &Login, wanted: Wanted) -> Result<(String, OutputReader)> {
+    login.check(engine)?;
     let mut argv: Vec<String> = ["/bin/sh", "-c", SHELL, "sh"].map(str::to_owned).to_vec();
     if let What::Line(line) = wanted.what {
         argv.push(line);
@@ -102,7 +107,7 @@ async fn start(engine: &Engine, login: &Login, wanted: Wanted) -> Result<(String
         keep_output_bytes: wanted.tty.is_none().then_some(OUTPUT_KEEP_MAX_BYTES),
         ..ExecDraft::new(Command::Argv(argv))
     };
-    let view = engine.create_exec(login.sandbox.as_str(), draft, &login.caller).await?;
+    let view = engine.create_exec(login.sandbox.as_str(), draft, &login.caller()).await?;
     let exec = view.record.id.to_string();
     let output = engine.output(login.sandbox.as_str(), &exec, 0, true).await?;
     Ok((exec, output))
@@ -110,7 +115,7 @@ async fn start(engine: &Engine, login: &Login, wanted: Wanted) -> Result<(String
 
 struct Running<'a> {
     engine: &'a Engine,
-    sandbox: &'a str,
+    login: &'a Login,
     exec: &'a str,
 }
 
@@ -139,40 +144,45 @@ impl Running<'_> {
 
     /// Does what the client sends, one after the other; returns when it went away.
     async fn incoming(&self, reader: &mut ChannelReadHalf) {
-        let (engine, sandbox, exec) = (self.engine, self.sandbox, self.exec);
         while let Some(message) = reader.wait().await {
-            let done = match message {
-                ChannelMsg::Data { mut data } => {
-                    let mut done = Ok(());
-                    while !data.is_empty() && done.is_ok() {
-                        let part = data.split_to(data.len().min(STDIN_CHUNK_MAX_BYTES));
-                        done = engine.write_stdin(sandbox, exec, part, false).await.map(drop);
-                    }
-                    done
-                }
-                ChannelMsg::Eof => {
-                    engine.write_stdin(sandbox, exec, Default::default(), true).await.map(drop)
-                }
-                ChannelMsg::WindowChange { col_width, row_height, .. } => {
-                    engine.resize_exec(sandbox, exec, size(col_width, row_height)).await
-                }
-                ChannelMsg::Signal { signal } => {
-                    engine.signal_exec(sandbox, exec, signal_name(&signal), false).await
-                }
-                ChannelMsg::Close => return,
-                _ => Ok(()),
-            };
-            // A program that does not read its input, or has ended, is nothing out of the ordinary.
-            if let Err(error) = done {
-                tracing::debug!(%error, exec, "what an SSH client sent was not taken");
+            if matches!(message, ChannelMsg::Close) {
+                return;
             }
+            // A program that does not read its input, or has ended, is nothing out of the ordinary.
+            if let Err(error) = self.take(message).await {
+                tracing::debug!(%error, self.exec, "what an SSH client sent was not taken");
+            }
+        }
+    }
+
+    async fn take(&self, message: ChannelMsg) -> Result<()> {
+        let (engine, sandbox, exec) = (self.engine, self.login.sandbox.as_str(), self.exec);
+        match message {
+            ChannelMsg::Data { mut data } => {
+                self.login.check(engine)?;
+                while !data.is_empty() {
+                    let part = data.split_to(data.len().min(STDIN_CHUNK_MAX_BYTES));
+                    engine.write_stdin(sandbox, exec, part, false).await?;
+                }
+                Ok(())
+            }
+            ChannelMsg::Eof => engine.write_stdin(sandbox, exec, Default::default(), true).await.map(drop),
+            ChannelMsg::WindowChange { col_width, row_height, .. } => {
+                engine.resize_exec(sandbox, exec, size(col_width, row_height)).await
+            }
+            ChannelMsg::Signal { signal } => {
+                self.login.check(engine)?;
+                engine.signal_exec(sandbox, exec, signal_name(&signal), false).await
+            }
+            _ => Ok(()),
         }
     }
 
     /// The client went away: the command is told, and nothing more comes.
     async fn hang_up(&self) {
-        let told = self.engine.signal_exec(self.sandbox, self.exec, "HUP", false).await;
-        let close = self.engine.write_stdin(self.sandbox, self.exec, Default::default(), true);
+        let sandbox = self.login.sandbox.as_str();
+        let told = self.engine.signal_exec(sandbox, self.exec, "HUP", false).await;
+        let close = self.engine.write_stdin(sandbox, self.exec, Default::default(), true);
         // A program that does not read may keep this waiting.
         let closed = tokio::time::timeout(CLOSE_TIMEOUT, close).await;
         if told.is_err() || !matches!(closed, Ok(Ok(_))) {
@@ -243,24 +253,55 @@ async fn fail(writer: &Writer, error: &Error) {
 
 /// Passes the packets of an SFTP session on to the guest.
 async fn sftp(engine: &Engine, login: &Login, channel: Channel<Msg>) {
-    let begun = engine.sftp(login.sandbox.as_str(), login.user.as_deref()).await;
-    match begun {
-        Ok((lease, mut session)) => {
-            let dead = lease.dead();
-            let mut stream = channel.into_stream();
-            tokio::select! {
-                ended = tokio::io::copy_bidirectional(&mut stream, &mut session) => {
-                    if let Err(error) = ended {
-                        tracing::debug!(%error, "an SFTP session ended");
-                    }
+    let (mut reader, writer) = channel.split();
+    match sftp_session(engine, login, &mut reader, &writer).await {
+        // 'scp' fails without one.
+        Ok(()) => drop(writer.exit_status(0).await),
+        Err(error) => fail(&writer, &error).await,
+    }
+    // The client may have gone.
+    drop(writer.eof().await);
+    drop(writer.close().await);
+}
+
+async fn sftp_session(
+    engine: &Engine,
+    login: &Login,
+    reader: &mut ChannelReadHalf,
+    writer: &Writer,
+) -> Result<()> {
+    login.check(engine)?;
+    let (lease, session) = engine.sftp(login.sandbox.as_str(), login.user.as_deref()).await?;
+    let (mut answers, mut requests) = tokio::io::split(session);
+    let up = async {
+        while let Some(message) = reader.wait().await {
+            match message {
+                ChannelMsg::Data { data } => {
+                    login.check(engine)?;
+                    requests.write_all(&data).await.map_err(broken)?;
                 }
-                () = dead => {}
+                ChannelMsg::Eof | ChannelMsg::Close => break,
+                _ => {}
             }
         }
-        Err(error) => {
-            let (_reader, writer) = channel.split();
-            fail(&writer, &error).await;
-            drop(writer.close().await);
-        }
+        requests.shutdown().await.map_err(broken)
+    };
+    let mut out = writer.make_writer();
+    let mut answers = BufReader::with_capacity(SFTP_PIECE_BYTES, &mut answers);
+    let down = async { tokio::io::copy_buf(&mut answers, &mut out).await.map_err(broken) };
+    let mut down = std::pin::pin!(down);
+    tokio::select! {
+        // Answers still come after the client's last request.
+        ended = up => match ended {
+            Ok(()) => down.await.map(drop),
+            Err(error) => Err(error),
+        },
+        ended = &mut down => ended.map(drop),
+        () = lease.dead() => Err(Error::new(Code::SandboxFailed, "the sandbox died, or sleeps")),
     }
+}
+
+fn broken(error: io::Error) -> Error {
+    tracing::debug!(%error, "an SFTP session broke");
+    Error::new(Code::GuestUnavailable, "the SFTP session broke")
 }

@@ -17,6 +17,10 @@ use crate::wire::{self, HEADER_BYTES, Kind, Record};
 /// Bytes taken from a writer at once.
 const WRITE_BYTES: usize = 64 << 10;
 
+/// Credit of the stream that data leaves to acknowledgements: they must get through while the guest cannot pass
+/// data on, or neither direction would ever move again.
+const ACK_CREDIT_BYTES: usize = 1 << 10;
+
 /// Bytes of a session that may be under way: there are few sessions, and files are large.
 const SFTP_WINDOW_BYTES: u32 = 1 << 20;
 
@@ -168,7 +172,8 @@ impl AsyncRead for GuestPortStream {
         while self.unread.is_empty() && !self.read_ended {
             match ready!(self.reader.records.poll_next(cx)) {
                 Ok(Some(Record { kind: Kind::Data, payload })) => self.unread = payload,
-                Ok(None) => self.read_ended = true,
+                // The guest closes with a message while our direction goes on.
+                Ok(Some(Record { kind: Kind::Last, .. }) | None) => self.read_ended = true,
                 // A connection that broke inside the sandbox.
                 Ok(Some(Record { kind: Kind::Failure, payload })) => {
                     let failure = self.reader.link.failure(payload);
@@ -202,16 +207,16 @@ impl AsyncWrite for GuestPortStream {
             return Poll::Ready(Ok(0));
         }
         let want = buf.len().min(WRITE_BYTES);
-        self.stream.reserve_capacity(want + HEADER_BYTES);
+        self.stream.reserve_capacity(want + HEADER_BYTES + ACK_CREDIT_BYTES);
         let mut credit = self.stream.capacity();
-        while credit == 0 {
+        while credit <= ACK_CREDIT_BYTES {
             credit = match ready!(self.stream.poll_capacity(cx)) {
                 Some(Ok(credit)) => credit,
                 Some(Err(_)) | None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             };
         }
         // The header may go beyond the credit by its few bytes; they wait in the connection then.
-        let len = want.min(credit);
+        let len = want.min(credit - ACK_CREDIT_BYTES);
         let mut record = BytesMut::with_capacity(HEADER_BYTES + len);
         record.put_slice(&wire::header(Kind::Data, len));
         record.put_slice(&buf[..len]);
