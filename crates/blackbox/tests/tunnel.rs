@@ -114,7 +114,8 @@ Server(('127.0.0.1', int(sys.argv[1])), Echo).serve_forever()
             })
             .collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        let large: Vec<u8> = (0..8_000_000_u32).map(|n| n.to_le_bytes()[1]).collect();
+        // More than fits into what is on the way: both directions have to move at the same time.
+        let large: Vec<u8> = (0..32_000_000_u32).map(|n| n.to_le_bytes()[1]).collect();
         assert!(exchange(connect(&addresses[0]), &large).unwrap() == large);
         // Nothing listens on the other: the connection is closed, the tunnel goes on.
         assert_eq!(exchange(connect(&addresses[1]), b"").unwrap_or_default(), b"");

@@ -17,6 +17,7 @@
 mod forward;
 mod handler;
 mod host_key;
+mod inbox;
 mod login;
 mod session;
 
@@ -50,8 +51,6 @@ const REFUSAL_TIME: Duration = Duration::from_millis(300);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// How long a client may take to end a connection that it is told to end.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of one channel that may be under way to the server.
-const WINDOW_BYTES: u32 = 2 << 20;
 
 /// The SSH server over an engine.
 #[derive(Clone)]
@@ -104,9 +103,13 @@ impl SshServer {
             reason = self.unwelcome(&login) => reason,
             () = stop.cancelled() => "the server is shutting down",
         };
-        // It may have gone by itself.
-        drop(handle.disconnect(Disconnect::ByApplication, reason.to_owned(), String::new()).await);
-        if let Ok(ended) = tokio::time::timeout(END_TIMEOUT, session).await {
+        let told = handle.disconnect(Disconnect::ByApplication, reason.to_owned(), String::new());
+        let ending = async {
+            // It may have gone by itself.
+            drop(told.await);
+            session.await
+        };
+        if let Ok(ended) = tokio::time::timeout(END_TIMEOUT, ending).await {
             log_end(ended);
         }
     }
@@ -136,7 +139,7 @@ fn config(key: PrivateKey) -> Config {
         auth_rejection_time_initial: Some(Duration::ZERO),
         max_auth_attempts: ATTEMPTS_MAX_COUNT,
         keys: vec![key],
-        window_size: WINDOW_BYTES,
+        window_size: inbox::WINDOW_BYTES,
         inactivity_timeout: None,
         keepalive_interval: Some(KEEPALIVE),
         keepalive_max: 3,

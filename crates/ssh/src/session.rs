@@ -15,11 +15,12 @@ use atoll_core::spec::{Command, ExecDraft, TtySize};
 use atoll_core::{Code, Error, Result};
 use atoll_engine::{Engine, OutputEvent, OutputReader, Piece, READ_MAX_BYTES};
 use russh::server::{Handle, Msg};
-use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Sig};
+use russh::{ChannelWriteHalf, Sig};
 use tokio::io::{AsyncWriteExt as _, BufReader};
-use tokio_util::sync::CancellationToken;
 
+use crate::forward::Ends;
 use crate::handler::size;
+use crate::inbox::{Event, Inbox};
 use crate::login::Login;
 
 /// How long the end of standard input may take to reach a command whose client went away.
@@ -51,28 +52,26 @@ pub(crate) struct Wanted {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) tty: Option<TtySize>,
     pub(crate) peer: Option<SocketAddr>,
-    /// Fires with the connection.
-    pub(crate) gone: CancellationToken,
 }
 
 type Writer = ChannelWriteHalf<Msg>;
 
 /// Serves a session until its end.
-pub(crate) async fn run(engine: Engine, login: Login, wanted: Wanted, channel: Channel<Msg>, handle: Handle) {
+pub(crate) async fn run(engine: Engine, login: Login, wanted: Wanted, ends: Ends, handle: Handle) {
     if matches!(wanted.what, What::Sftp) {
-        return sftp(&engine, &login, channel).await;
+        return sftp(&engine, &login, ends).await;
     }
-    let id = channel.id();
-    let (mut reader, writer) = channel.split();
-    let wanted_gone = wanted.gone.clone();
+    let Ends { mut inbox, writer } = ends;
+    let id = writer.id();
+    let closed = inbox.closed();
     match start(&engine, &login, wanted).await {
         Ok((exec, output)) => {
             let session = Running { engine: &engine, login: &login, exec: &exec };
             let exit = tokio::select! {
                 exit = session.outgoing(&writer, output) => exit,
-                () = session.incoming(&mut reader) => return session.hang_up().await,
+                () = session.incoming(&mut inbox) => return session.hang_up().await,
                 // What the client sent last may still wait for a program that does not read.
-                () = wanted_gone.cancelled() => return session.hang_up().await,
+                () = closed => return session.hang_up().await,
             };
             match exit {
                 Ok(exit) => tell_exit(&writer, &handle, id, &exit).await,
@@ -143,22 +142,19 @@ impl Running<'_> {
     }
 
     /// Does what the client sends, one after the other; returns when it went away.
-    async fn incoming(&self, reader: &mut ChannelReadHalf) {
-        while let Some(message) = reader.wait().await {
-            if matches!(message, ChannelMsg::Close) {
-                return;
-            }
+    async fn incoming(&self, inbox: &mut Inbox) {
+        while let Some(event) = inbox.next().await {
             // A program that does not read its input, or has ended, is nothing out of the ordinary.
-            if let Err(error) = self.take(message).await {
+            if let Err(error) = self.take(event).await {
                 tracing::debug!(%error, self.exec, "what an SSH client sent was not taken");
             }
         }
     }
 
-    async fn take(&self, message: ChannelMsg) -> Result<()> {
+    async fn take(&self, event: Event) -> Result<()> {
         let (engine, sandbox, exec) = (self.engine, self.login.sandbox.as_str(), self.exec);
-        match message {
-            ChannelMsg::Data { mut data } => {
+        match event {
+            Event::Data(mut data) => {
                 self.login.check(engine)?;
                 while !data.is_empty() {
                     let part = data.split_to(data.len().min(STDIN_CHUNK_MAX_BYTES));
@@ -166,15 +162,12 @@ impl Running<'_> {
                 }
                 Ok(())
             }
-            ChannelMsg::Eof => engine.write_stdin(sandbox, exec, Default::default(), true).await.map(drop),
-            ChannelMsg::WindowChange { col_width, row_height, .. } => {
-                engine.resize_exec(sandbox, exec, size(col_width, row_height)).await
-            }
-            ChannelMsg::Signal { signal } => {
+            Event::Eof => engine.write_stdin(sandbox, exec, Default::default(), true).await.map(drop),
+            Event::Resize { cols, rows } => engine.resize_exec(sandbox, exec, size(cols, rows)).await,
+            Event::Signal(signal) => {
                 self.login.check(engine)?;
                 engine.signal_exec(sandbox, exec, signal_name(&signal), false).await
             }
-            _ => Ok(()),
         }
     }
 
@@ -252,9 +245,9 @@ async fn fail(writer: &Writer, error: &Error) {
 }
 
 /// Passes the packets of an SFTP session on to the guest.
-async fn sftp(engine: &Engine, login: &Login, channel: Channel<Msg>) {
-    let (mut reader, writer) = channel.split();
-    match sftp_session(engine, login, &mut reader, &writer).await {
+async fn sftp(engine: &Engine, login: &Login, ends: Ends) {
+    let Ends { mut inbox, writer } = ends;
+    match sftp_session(engine, login, &mut inbox, &writer).await {
         // 'scp' fails without one.
         Ok(()) => drop(writer.exit_status(0).await),
         Err(error) => fail(&writer, &error).await,
@@ -264,32 +257,27 @@ async fn sftp(engine: &Engine, login: &Login, channel: Channel<Msg>) {
     drop(writer.close().await);
 }
 
-async fn sftp_session(
-    engine: &Engine,
-    login: &Login,
-    reader: &mut ChannelReadHalf,
-    writer: &Writer,
-) -> Result<()> {
+async fn sftp_session(engine: &Engine, login: &Login, inbox: &mut Inbox, writer: &Writer) -> Result<()> {
     login.check(engine)?;
     let (lease, session) = engine.sftp(login.sandbox.as_str(), login.user.as_deref()).await?;
-    let (mut answers, mut requests) = tokio::io::split(session);
+    let (answers, mut requests) = tokio::io::split(session);
+    let closed = inbox.closed();
     let up = async {
-        while let Some(message) = reader.wait().await {
-            match message {
-                ChannelMsg::Data { data } => {
+        while let Some(event) = inbox.next().await {
+            match event {
+                Event::Data(data) => {
                     login.check(engine)?;
                     requests.write_all(&data).await.map_err(broken)?;
                 }
-                ChannelMsg::Eof | ChannelMsg::Close => break,
-                _ => {}
+                Event::Eof => break,
+                Event::Resize { .. } | Event::Signal(_) => {}
             }
         }
         requests.shutdown().await.map_err(broken)
     };
     let mut out = writer.make_writer();
-    let mut answers = BufReader::with_capacity(SFTP_PIECE_BYTES, &mut answers);
-    let down = async { tokio::io::copy_buf(&mut answers, &mut out).await.map_err(broken) };
-    let mut down = std::pin::pin!(down);
+    let mut answers = BufReader::with_capacity(SFTP_PIECE_BYTES, answers);
+    let mut down = std::pin::pin!(async { tokio::io::copy_buf(&mut answers, &mut out).await.map_err(broken) });
     tokio::select! {
         // Answers still come after the client's last request.
         ended = up => match ended {
@@ -297,6 +285,7 @@ async fn sftp_session(
             Err(error) => Err(error),
         },
         ended = &mut down => ended.map(drop),
+        () = closed => Ok(()),
         () = lease.dead() => Err(Error::new(Code::SandboxFailed, "the sandbox died, or sleeps")),
     }
 }
