@@ -4,6 +4,7 @@
 
 pub(crate) mod outside;
 pub(crate) mod pty;
+pub(crate) mod real;
 pub(crate) mod world;
 
 use std::path::{Path, PathBuf};
