@@ -267,7 +267,8 @@ mod tests {
         forwarding.kill().unwrap();
         forwarding.wait().unwrap();
         // What lies beyond the sandbox is not reached through it.
-        let beyond = setup.command("ssh").args(["-v", "-W", "10.0.0.1:80", "web@127.0.0.1"]).output().unwrap();
+        let beyond =
+            setup.command("ssh").args(["-v", "-W", "10.0.0.1:80", "web@127.0.0.1"]).output().unwrap();
         assert!(
             !beyond.status.success() && text(&beyond.stderr).contains("administratively prohibited"),
             "{beyond:?}"
@@ -283,7 +284,8 @@ mod tests {
         setup.server.shell(&setup.sandbox.id, serve).await;
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let forward = format!("{free}:localhost:7000");
-        let mut forwarding = setup.command("ssh").args(["-N", "-L", &forward, "web@127.0.0.1"]).spawn().unwrap();
+        let mut forwarding =
+            setup.command("ssh").args(["-N", "-L", &forward, "web@127.0.0.1"]).spawn().unwrap();
         let stream = wait_until("an echo through a forwarded port", async || {
             let mut stream = TcpStream::connect(("127.0.0.1", free)).ok()?;
             stream.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
@@ -321,7 +323,9 @@ mod tests {
         // As with a second identity: the first that works is used.
         let other = |args: &[&str]| {
             let mut command = Command::new("ssh");
-            for option in ["BatchMode=yes", "IdentitiesOnly=yes", "StrictHostKeyChecking=no", "LogLevel=ERROR"] {
+            for option in
+                ["BatchMode=yes", "IdentitiesOnly=yes", "StrictHostKeyChecking=no", "LogLevel=ERROR"]
+            {
                 command.args(["-o", option]);
             }
             command.args(["-o", "UserKnownHostsFile=/dev/null", "-F", "none", "-p", setup.port(), "-i"]);

@@ -36,7 +36,12 @@ impl AccessTable {
     pub(crate) async fn load(store: &Store, default: Visibility) -> Result<Self> {
         let said = store.list_access().await.map_err(store_error)?;
         let said = said.into_iter().map(|(id, access)| (id, Arc::new(access))).collect();
-        Ok(Self { default, said: RwLock::new(said), changing: Mutex::default(), changed: watch::Sender::default() })
+        Ok(Self {
+            default,
+            said: RwLock::new(said),
+            changing: Mutex::default(),
+            changed: watch::Sender::default(),
+        })
     }
 
     pub(crate) const fn default(&self) -> Visibility {
@@ -123,9 +128,9 @@ impl Engine {
     /// # Errors
     /// [`Code::Unauthorized`] when the key is not good any more; as [`Self::standing`] and [`Standing::allow`].
     pub fn may_exec(&self, key: &KeyId, sandbox: &str) -> Result<()> {
-        let key = self.verified_by_id(key).ok_or_else(|| {
-            Error::new(Code::Unauthorized, "the API key does not work any more")
-        })?;
+        let key = self
+            .verified_by_id(key)
+            .ok_or_else(|| Error::new(Code::Unauthorized, "the API key does not work any more"))?;
         let who = Requester { key: &key.id, scope: key.scope, holder: None };
         self.standing(&who, sandbox)?.allow(Scope::Exec, false).map(drop)
     }

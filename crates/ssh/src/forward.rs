@@ -26,13 +26,7 @@ pub(crate) fn is_inside(host: &str) -> bool {
 }
 
 /// A connection of the client to a port inside.
-pub(crate) async fn direct(
-    engine: &Engine,
-    login: &Login,
-    port: u16,
-    ends: Ends,
-    reply: ChannelOpenHandle,
-) {
+pub(crate) async fn direct(engine: &Engine, login: &Login, port: u16, ends: Ends, reply: ChannelOpenHandle) {
     let (lease, connection) = match engine.connect_port(login.sandbox.as_str(), port).await {
         Ok(connected) => connected,
         Err(error) => {
@@ -53,12 +47,7 @@ pub(crate) async fn direct(
 }
 
 /// Connections that somebody inside makes to a port that the client shows there.
-pub(crate) async fn reverse(
-    mut listener: PortListener,
-    address: String,
-    handle: Handle,
-    inboxes: Inboxes,
-) {
+pub(crate) async fn reverse(mut listener: PortListener, address: String, handle: Handle, inboxes: Inboxes) {
     let port = listener.port();
     let mut connections = JoinSet::new();
     while let Some(accepted) = listener.accept().await {

@@ -185,12 +185,7 @@ impl russh::server::Handler for Handler {
         Ok(self.inboxes.put(channel, Event::Resize { cols, rows })?)
     }
 
-    async fn signal(
-        &mut self,
-        channel: ChannelId,
-        signal: Sig,
-        _: &mut Session,
-    ) -> Result<(), SessionError> {
+    async fn signal(&mut self, channel: ChannelId, signal: Sig, _: &mut Session) -> Result<(), SessionError> {
         Ok(self.inboxes.put(channel, Event::Signal(signal))?)
     }
 

@@ -277,7 +277,8 @@ async fn sftp_session(engine: &Engine, login: &Login, inbox: &mut Inbox, writer:
     };
     let mut out = writer.make_writer();
     let mut answers = BufReader::with_capacity(SFTP_PIECE_BYTES, answers);
-    let mut down = std::pin::pin!(async { tokio::io::copy_buf(&mut answers, &mut out).await.map_err(broken) });
+    let mut down =
+        std::pin::pin!(async { tokio::io::copy_buf(&mut answers, &mut out).await.map_err(broken) });
     tokio::select! {
         // Answers still come after the client's last request.
         ended = up => match ended {

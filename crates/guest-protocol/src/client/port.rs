@@ -33,6 +33,9 @@ pub struct GuestPortStream {
     /// Bytes that were passed on, and how many of them the guest knows about.
     passed: u64,
     acked: u64,
+    /// The guest said that no more bytes come. It goes on passing ours to the port.
+    last_read: bool,
+    /// The guest is done with both directions.
     read_ended: bool,
     write_ended: bool,
 }
@@ -141,6 +144,7 @@ impl GuestClient {
                 unread: Bytes::new(),
                 passed: 0,
                 acked: 0,
+                last_read: false,
                 read_ended: false,
                 write_ended: false,
             })
@@ -150,6 +154,12 @@ impl GuestClient {
 }
 
 impl GuestPortStream {
+    /// Whether the end can be told. When our direction has ended too, whoever hears of it may drop this, and with
+    /// it what the guest did not yet pass to the port: it is waited for.
+    const fn is_read(&self) -> bool {
+        self.read_ended || (self.last_read && !self.write_ended)
+    }
+
     /// Tells the guest what was passed on, now and then. Without our direction of the stream there is no way
     /// to; the guest then goes by the stream's own window.
     fn ack(&mut self) {
@@ -169,11 +179,15 @@ impl AsyncRead for GuestPortStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        while self.unread.is_empty() && !self.read_ended {
+        while self.unread.is_empty() && !self.is_read() {
             match ready!(self.reader.records.poll_next(cx)) {
-                Ok(Some(Record { kind: Kind::Data, payload })) => self.unread = payload,
-                // The guest closes with a message while our direction goes on.
-                Ok(Some(Record { kind: Kind::Last, .. }) | None) => self.read_ended = true,
+                Ok(Some(Record { kind: Kind::Data, payload })) if !self.last_read => self.unread = payload,
+                Ok(Some(Record { kind: Kind::Last, .. })) => self.last_read = true,
+                Ok(None) => self.read_ended = true,
+                // The port took our last bytes no more. All of its own were read.
+                Ok(Some(Record { kind: Kind::Failure, .. })) | Err(_) if self.last_read => {
+                    self.read_ended = true;
+                }
                 // A connection that broke inside the sandbox.
                 Ok(Some(Record { kind: Kind::Failure, payload })) => {
                     let failure = self.reader.link.failure(payload);
@@ -230,11 +244,18 @@ impl AsyncWrite for GuestPortStream {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.write_ended {
             self.write_ended = true;
             if self.stream.send_data(Bytes::new(), true).is_err() {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+            }
+        }
+        // Nobody reads any more who could wait for the guest: see `is_read`.
+        while self.last_read && !self.read_ended {
+            match ready!(self.reader.records.poll_next(cx)) {
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => self.read_ended = true,
             }
         }
         Poll::Ready(Ok(()))
