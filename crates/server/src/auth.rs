@@ -27,7 +27,7 @@ use crate::shared::App;
 const KEY_MAX_BYTES: usize = 256;
 
 /// Names who works with a key that several share: see [`Requester::holder`].
-const HOLDER: HeaderName = HeaderName::from_static("x-atoll-holder");
+pub(crate) const HOLDER: HeaderName = HeaderName::from_static("x-atoll-holder");
 /// The part of a path that names a sandbox.
 const SANDBOX: &str = "sandbox";
 
@@ -131,18 +131,7 @@ async fn sandbox_of(parts: &mut Parts, app: &App) -> Option<String> {
 
 /// The most that somebody may do with a sandbox, if that is enough for `S`.
 fn may<S: Needs>(engine: &Engine, who: &Requester<'_>, sandbox: &str) -> Result<Scope, Error> {
-    let standing = engine.standing(who, sandbox)?;
-    if standing.scope < S::SCOPE {
-        return Err(Error::new(
-            Code::Forbidden,
-            format!("the API key has the role '{}' on this sandbox", standing.scope.as_str()),
-        )
-        .hint("who manages the sandbox can grant a higher one: 'atoll access grant'"));
-    }
-    match standing.leased {
-        Some(error) if !S::DESPITE_LEASE => Err(error),
-        Some(_) | None => Ok(standing.scope),
-    }
+    engine.standing(who, sandbox)?.allow(S::SCOPE, S::DESPITE_LEASE)
 }
 
 /// Whether somebody may send input to what runs in a sandbox, now.
