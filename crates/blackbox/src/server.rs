@@ -275,6 +275,15 @@ impl Server {
         self.restart_with("");
     }
 
+    /// Starts it again on a free port: the one before may have been taken by somebody else meanwhile.
+    pub fn restart_elsewhere(&mut self) {
+        assert!(self.child.is_none(), "it runs");
+        let (url, key) = self.launch("127.0.0.1:0", "");
+        assert_eq!(key, None, "a second start makes no key");
+        self.client = Client::new(&url, &Secret::new(self.key.clone())).expect("a client");
+        self.url = url;
+    }
+
     /// Starts it again on the same address with fail points armed.
     pub fn restart_with(&mut self, failpoints: &str) {
         assert!(self.child.is_none(), "it runs");

@@ -367,9 +367,9 @@ async fn snapshots_travel_through_a_bucket() {
     assert!(http.put(&object).body(bytes).send().await.unwrap().status().is_success());
     let before = there.client.list_snapshots(&ListSnapshots::default()).await.unwrap().items.len();
     assert_eq!(code(there.client.pull_snapshot(&pull("app:v1")).await), Code::DigestMismatch);
-    // Half of it.
-    let half = kept.slice(..kept.len() / 2);
-    assert!(http.put(&object).body(half).send().await.unwrap().status().is_success());
+    // The beginning of it.
+    let cut = kept.slice(..100_000);
+    assert!(http.put(&object).body(cut).send().await.unwrap().status().is_success());
     assert_eq!(code(there.client.pull_snapshot(&pull("app:v1")).await), Code::SnapshotInvalid);
     let after = there.client.list_snapshots(&ListSnapshots::default()).await.unwrap().items.len();
     assert_eq!((before, after), (2, 2), "something half-made is left");
