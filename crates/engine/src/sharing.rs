@@ -135,6 +135,21 @@ impl Engine {
         self.standing(&who, sandbox)?.allow(Scope::Exec, false).map(drop)
     }
 
+    /// Makes the snapshots of a sandbox as private as it is.
+    pub(crate) async fn keep_private(&self, sandbox: &SandboxId) -> Result<()> {
+        let said = self.inner.access.get(sandbox).visibility.unwrap_or(self.inner.access.default);
+        let private = said == Visibility::Private;
+        self.inner.store.set_snapshots_private(sandbox, private).await.map_err(store_error)
+    }
+
+    /// Whether a key may know of a sandbox.
+    pub(crate) fn sees(&self, key: &KeyId, sandbox: &SandboxId) -> bool {
+        self.verified_by_id(key).is_some_and(|key| {
+            let who = Requester { key: &key.id, scope: key.scope, holder: None };
+            self.standing(&who, sandbox.as_str()).is_ok()
+        })
+    }
+
     /// Resolves when a key may use a sandbox no longer: it was deleted or has run out, or it has no role there
     /// that is at least `needed`. Leases do not count: what began before one goes on.
     pub async fn until_unwelcome(&self, key: &KeyId, needed: Scope, sandbox: &SandboxId) {
@@ -202,6 +217,7 @@ impl Engine {
             .await
             .map_err(|error| missing(error, sandbox))?;
         let access = self.inner.access.change(&found.id, |access| access.visibility = visibility);
+        self.keep_private(&found.id).await?;
         Ok(self.view(&found, &access))
     }
 

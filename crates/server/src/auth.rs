@@ -30,6 +30,8 @@ const KEY_MAX_BYTES: usize = 256;
 pub(crate) const HOLDER: HeaderName = HeaderName::from_static("x-atoll-holder");
 /// The part of a path that names a sandbox.
 const SANDBOX: &str = "sandbox";
+/// The part of a path that names a snapshot.
+const SNAPSHOT: &str = "snapshot";
 
 /// The scope that a route needs.
 pub(crate) trait Needs {
@@ -115,18 +117,21 @@ impl<S: Needs> FromRequestParts<App> for Caller<S> {
         let holder = parts.headers.get(HOLDER).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let allowed = key.scope;
         let mut caller = Self { key, holder, allowed, request_id, scope: PhantomData };
-        if let Some(sandbox) = sandbox_of(parts, app).await {
+        if let Some(sandbox) = named(parts, app, SANDBOX).await {
             caller.allowed = may::<S>(&app.engine, &caller.requester(), &sandbox)?;
+        }
+        if let Some(snapshot) = named(parts, app, SNAPSHOT).await {
+            app.engine.check_sees_snapshot(caller.sees().as_ref(), &snapshot).await?;
         }
         Ok(caller)
     }
 }
 
-/// The sandbox that the path names.
-async fn sandbox_of(parts: &mut Parts, app: &App) -> Option<String> {
+/// The sandbox or snapshot that the path names.
+async fn named(parts: &mut Parts, app: &App, what: &str) -> Option<String> {
     // A path that cannot be read is refused by the handler, which names what is wrong.
     let params = RawPathParams::from_request_parts(parts, app).await.ok()?;
-    params.iter().find(|(name, _)| *name == SANDBOX).map(|(_, value)| value.to_owned())
+    params.iter().find(|(name, _)| *name == what).map(|(_, value)| value.to_owned())
 }
 
 /// The most that somebody may do with a sandbox, if that is enough for `S`.

@@ -71,7 +71,10 @@ impl Engine {
         order.validate()?;
         let parent = self.inner.sandbox(parent)?;
         let taken = match &order.at {
-            Some(at) => self.point(&parent.record(), at).await?,
+            Some(at) => {
+                self.check_sees_point(caller, at).await?;
+                self.point(&parent.record(), at).await?
+            }
             None => {
                 let held = SnapshotOrder::without_name(Purpose::Held(HOLDER.to_owned()), None);
                 self.create_snapshot(parent.id.as_str(), held, caller).await?
