@@ -9,7 +9,9 @@
 
 mod common;
 
-use atoll_api::{CreateKey, CreateSandbox, CreateSnapshot, TakeLease};
+use std::collections::BTreeMap;
+
+use atoll_api::{CreateKey, CreateSandbox, CreateSnapshot, ForkSandbox, TakeLease};
 use atoll_blackbox::Server;
 use atoll_client::{Client, GetUsage, ListSandboxes, ListSnapshots, WriteFile};
 use atoll_core::Code;
@@ -102,6 +104,31 @@ async fn by_default_keys_share_what_there_is() {
     assert!(two.create_exec(&sandbox, &argv(&["true"])).await.is_ok());
     one.set_visibility(&sandbox, Some(Visibility::Private)).await.unwrap();
     assert_eq!(code(two.create_exec(&sandbox, &argv(&["true"])).await), Code::SandboxNotFound);
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forks_of_what_is_private_are_private() {
+    let mut server = Server::with(&[]);
+    let (_, one) = key(&server, "one", Scope::Manage).await;
+    let (_, two) = key(&server, "two", Scope::Manage).await;
+    let sandbox = one.create_sandbox(&CreateSandbox::default()).await.unwrap().id;
+    one.set_visibility(&sandbox, Some(Visibility::Private)).await.unwrap();
+    let fork = ForkSandbox {
+        count: 2,
+        at: None,
+        name: None,
+        labels: BTreeMap::new(),
+        env: BTreeMap::new(),
+        ttl_ms: None,
+    };
+    let children = one.fork_sandbox(&sandbox, &fork).await.unwrap().results;
+    assert_eq!(children.iter().filter(|child| child.sandbox.is_some()).count(), 2, "{children:?}");
+    assert!(ids(&two).await.is_empty());
+    server.kill();
+    server.restart();
+    let (_, three) = key(&server, "three", Scope::Manage).await;
+    assert_eq!((ids(&server.client).await.len(), ids(&three).await.len()), (3, 0));
     server.finish().await;
 }
 

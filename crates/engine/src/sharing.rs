@@ -14,7 +14,7 @@ use atoll_store::{Store, StoreError};
 use tokio::sync::{Mutex, watch};
 
 use crate::clock::now_ms;
-use crate::engine::Engine;
+use crate::engine::{Engine, Inner};
 use crate::errors::store_error;
 use crate::sandbox::SandboxShared;
 
@@ -48,7 +48,8 @@ impl AccessTable {
         self.default
     }
 
-    fn get(&self, id: &SandboxId) -> Arc<Access> {
+    /// What was said of a sandbox.
+    pub(crate) fn get(&self, id: &SandboxId) -> Arc<Access> {
         self.said.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned().unwrap_or_default()
     }
 
@@ -60,6 +61,13 @@ impl AccessTable {
         drop(said);
         self.changed.send_replace(());
         access
+    }
+
+    /// Says who sees a sandbox that has no row yet; [`Inner::store_held_visibility`] writes it down.
+    pub(crate) fn hold(&self, id: &SandboxId, visibility: Option<Visibility>) {
+        if visibility.is_some() {
+            self.change(id, |access| access.visibility = visibility);
+        }
     }
 
     /// A sandbox is gone.
@@ -75,6 +83,16 @@ impl AccessTable {
         }
         drop(said);
         self.changed.send_replace(());
+    }
+}
+
+impl Inner {
+    /// Writes down what was said of a sandbox before it had a row.
+    pub(crate) async fn store_held_visibility(&self, id: &SandboxId) -> Result<()> {
+        match self.access.get(id).visibility {
+            None => Ok(()),
+            said => self.store.set_visibility(id, said).await.map_err(store_error),
+        }
     }
 }
 
