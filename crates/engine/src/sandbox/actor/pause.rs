@@ -347,6 +347,7 @@ impl Actor {
         self.store_pause(&next, &[SandboxState::Paused]).await?;
         fail::fail_point!("engine.wake.recorded");
         usage::measure(&self.inner, &self.shared).await;
+        self.shared.set_woken();
         self.start_link(client);
         self.publish_pause(next);
         self.shared.touch();
