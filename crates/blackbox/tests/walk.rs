@@ -293,7 +293,7 @@ impl Walk {
             Ok(answer) if answer.status().is_success() => answer.bytes().await.ok(),
             Ok(_) | Err(_) => None,
         };
-        self.server.restart_elsewhere();
+        self.server.restart();
         match answer {
             Some(bytes) => {
                 drop(self.note(op, &serde_json::from_slice(&bytes).unwrap_or(Value::Null)));
