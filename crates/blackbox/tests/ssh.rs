@@ -50,6 +50,8 @@ async fn commands_run_and_are_recorded() {
     assert!(large.stdout.len() == 30_000_000 && large.stdout.iter().all(|b| *b == b'x'));
     let list = setup.server.client.list_execs(&setup.sandbox.id, &ListExecs::default()).await.unwrap();
     assert!(list.items.len() >= 5 && list.items.iter().all(|exec| exec.started_by.is_some()), "{list:?}");
+    let ps = setup.server.cli(&["ps", "web"]).ok().stdout;
+    assert!(ps.contains("  echo out; echo err >&2; exit 7") && !ps.contains("nologin"), "{ps}");
     // Another user, by name and by number.
     assert_eq!(ok(setup.command("ssh").args(["web+user@127.0.0.1", "id -un"]).output().unwrap()), "user\n");
     assert_eq!(ok(setup.command("ssh").args(["web+1234@127.0.0.1", "id -u"]).output().unwrap()), "1234\n");

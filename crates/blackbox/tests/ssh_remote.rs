@@ -91,7 +91,7 @@ async fn many_sessions_share_one_connection() {
     let mut first = setup.command("ssh");
     first.args(["-M", "-S", &socket, "-N", "web@127.0.0.1"]);
     let _master = Background(first.spawn().unwrap());
-    wait_until("the first connection", async || setup.path("mux").exists().then_some(())).await;
+    wait_until("the first connection", async || common::is_there(&setup.path("mux")).then_some(())).await;
     let logins = || setup.server.log().matches("an SSH login").count();
     let before = logins();
     // One does not read what it is sent: the others do not wait for it.
@@ -257,7 +257,8 @@ async fn variables_pass_and_agents_and_displays_do_not() {
         "import socket; s = socket.socket(socket.AF_UNIX); s.connect('{local}'); print(len(s.recv(1)))"
     );
     let mut holding = piped(setup.command("ssh").args(["-L", &forward, "web@127.0.0.1", "cat"]));
-    wait_until("a forwarded socket", async || setup.path("local.sock").exists().then_some(())).await;
+    wait_until("a forwarded socket", async || common::is_there(&setup.path("local.sock")).then_some(()))
+        .await;
     assert_eq!(ok(Command::new("/usr/bin/python3").args(["-c", &script]).output().unwrap()), "0\n");
     let mut stdin = holding.0.stdin.take().unwrap();
     stdin.write_all(b"still").unwrap();

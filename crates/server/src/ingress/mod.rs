@@ -187,7 +187,7 @@ async fn serve(app: &App, request: Request, address: Address) -> Result<Response
     match address {
         Address::Page { .. } => {
             let host = address::host(&parts.uri, &parts.headers);
-            pages::ports(app, &id, host, shown.token()).await
+            pages::ports(app, &id, host, shown.token(), parts.uri.query()).await
         }
         Address::Port { port, form, .. } => {
             let prefix = match form {
