@@ -28,6 +28,7 @@ pub mod body;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod messages;
+pub mod serial;
 pub mod server;
 pub mod window;
 pub mod wire;

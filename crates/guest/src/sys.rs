@@ -1,7 +1,7 @@
 //! The calls to the kernel that need `unsafe` and that no wrapper offers.
 #![expect(unsafe_code, reason = "wait4, mallopt and others have no safe wrapper")]
 
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
@@ -120,4 +120,41 @@ pub(crate) fn set_clock(unix_ns: u64) -> Result<(), Errno> {
     } else {
         Err(last_errno())
     }
+}
+
+/// Mixes fresh bytes into the kernel's random generator and makes it use them at once. Best effort: a
+/// container's agent may not, and need not.
+pub(crate) fn reseed(seed: &[u8]) {
+    /// `RNDADDENTROPY` and `RNDRESEEDCRNG` of `linux/random.h`.
+    const ADD_ENTROPY: libc::Ioctl = 0x4008_5203;
+    const RESEED: libc::Ioctl = 0x5207;
+    /// `struct rand_pool_info` with room for one seed.
+    #[repr(C)]
+    struct Pool {
+        entropy_bits: i32,
+        bytes: i32,
+        seed: [u8; 32],
+    }
+    let Ok(seed) = <[u8; 32]>::try_from(seed) else { return };
+    let Ok(device) = std::fs::File::open("/dev/urandom") else { return };
+    let pool = Pool { entropy_bits: 256, bytes: 32, seed };
+    // SAFETY: the request reads a `rand_pool_info` of `bytes` bytes, which lives through the call.
+    unsafe { libc::ioctl(device.as_raw_fd(), ADD_ENTROPY, &raw const pool) };
+    // SAFETY: takes no argument.
+    unsafe { libc::ioctl(device.as_raw_fd(), RESEED) };
+}
+
+/// Sets `IFF_UP` of `lo`; the kernel then adds 127.0.0.1/8 and ::1/128 by itself.
+pub(crate) fn raise_loopback() -> std::io::Result<()> {
+    /// `IFF_UP`, in the width that the request has.
+    const UP: libc::c_short = 1;
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+    let mut name = [0; libc::IFNAMSIZ];
+    for (slot, byte) in name.iter_mut().zip(b"lo") {
+        *slot = byte.cast_signed();
+    }
+    let request = libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: UP } };
+    // SAFETY: SIOCSIFFLAGS reads one `ifreq`, which lives through the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
+    if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
 }
