@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -45,6 +46,9 @@ pub struct CreateSandbox {
     /// Delete it after this long without a running exec or a request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
+    /// What it may reach; the template's, or the server's default, when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressPolicy>,
 }
 
 impl From<CreateSandbox> for SandboxDraft {
@@ -61,6 +65,7 @@ impl From<CreateSandbox> for SandboxDraft {
             workdir: request.workdir,
             ttl_ms: request.ttl_ms,
             idle_timeout_ms: request.idle_timeout_ms,
+            egress: request.egress,
         }
     }
 }
@@ -101,6 +106,9 @@ pub struct Sandbox {
     pub expires_at_ms: Option<u64>,
     /// See [`CreateSandbox::idle_timeout_ms`].
     pub idle_timeout_ms: Option<u64>,
+    /// What it may reach.
+    #[serde(default)]
+    pub egress: EgressPolicy,
     /// When it was last used.
     pub last_active_at_ms: u64,
     /// Id of the key that made it.
@@ -140,6 +148,9 @@ pub struct UpdateSandbox {
     pub idle_timeout_ms: Option<Option<u64>>,
     /// New limits; the disk's cannot change.
     pub resources: ResourcesDraft,
+    /// Replaces what it may reach, at once: connections that are no longer allowed are cut.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressPolicy>,
 }
 
 impl From<UpdateSandbox> for SandboxUpdate {
@@ -149,6 +160,7 @@ impl From<UpdateSandbox> for SandboxUpdate {
             ttl_ms: request.ttl_ms,
             idle_timeout_ms: request.idle_timeout_ms,
             resources: request.resources,
+            egress: request.egress,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::policy::EgressPolicy;
 use atoll_core::spec::{IsolationLevel, ResourcesDraft, TemplateSpec};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -38,6 +39,9 @@ pub struct CreateTemplate {
     /// Idle timeout of its sandboxes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
+    /// What its sandboxes may reach; the server's default when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressPolicy>,
 }
 
 impl CreateTemplate {
@@ -54,6 +58,7 @@ impl CreateTemplate {
             workdir: self.workdir,
             ttl_ms: self.ttl_ms,
             idle_timeout_ms: self.idle_timeout_ms,
+            egress: self.egress,
         };
         (self.name, spec)
     }
@@ -86,6 +91,9 @@ pub struct Template {
     pub ttl_ms: Option<u64>,
     /// Idle timeout of its sandboxes.
     pub idle_timeout_ms: Option<u64>,
+    /// What its sandboxes may reach.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressPolicy>,
     /// When this version was made.
     pub created_at_ms: u64,
 }

@@ -6,8 +6,10 @@ use atoll_api::Scope;
 use atoll_core::sandbox::SandboxState;
 use clap::{Args, Parser, Subcommand};
 
+mod egress;
 mod server;
 
+pub(crate) use egress::EgressArgs;
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
 
 use crate::terminal::DetachKeys;
@@ -78,7 +80,7 @@ pub(crate) enum Command {
     Kill(KillArgs),
     /// Show everything about a sandbox or one of its commands, as JSON
     Inspect(InspectArgs),
-    /// Change labels, lifetime or limits of a sandbox
+    /// Change labels, lifetime, limits or network of a sandbox
     Update(UpdateArgs),
     /// Let a sandbox live for a time from now
     Extend(ExtendArgs),
@@ -156,6 +158,8 @@ pub(crate) struct SandboxArgs {
     /// Delete it after this long without use, such as 30m
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) idle_timeout: Option<u64>,
+    #[command(flatten)]
+    pub(crate) egress: EgressArgs,
 }
 
 /// How to be attached to a command.
@@ -353,6 +357,8 @@ pub(crate) struct UpdateArgs {
     pub(crate) idle_timeout: Option<Lifetime>,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
+    #[command(flatten)]
+    pub(crate) egress: EgressArgs,
     /// Sandbox, by id or name
     pub(crate) sandbox: String,
 }
@@ -475,6 +481,8 @@ pub(crate) struct TemplateArgs {
     pub(crate) user: Option<String>,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
+    #[command(flatten)]
+    pub(crate) egress: EgressArgs,
     /// Writable disk, such as 10GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) disk: Option<u64>,

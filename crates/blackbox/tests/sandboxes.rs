@@ -236,6 +236,7 @@ async fn templates_have_versions() {
         workdir: Some("/home/user".into()),
         ttl_ms: Some(3_600_000),
         idle_timeout_ms: None,
+        egress: None,
     };
     assert_eq!(server.client.create_template(&recipe("one")).await.unwrap().version, 1);
     assert_eq!(server.client.create_template(&recipe("two")).await.unwrap().version, 2);

@@ -8,6 +8,7 @@
 //! - [`limits`]: a limit on everything, named
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
 //! - [`sandbox`]: the sandbox state machine and admission
+//! - [`policy`]: what a sandbox may reach, and how that is decided
 //! - [`key`]: what an API key may do
 //! - [`exec`]: the exec state machine and how an exit is classified
 
@@ -16,6 +17,7 @@ pub mod exec;
 pub mod id;
 pub mod key;
 pub mod limits;
+pub mod policy;
 pub mod sandbox;
 pub mod secret;
 pub mod spec;

@@ -72,3 +72,17 @@ pub const STDIN_CHUNK_MAX_BYTES: usize = 1 << 20;
 pub const EXECS_RUNNING_MAX_COUNT: usize = 512;
 /// Ended execs that one sandbox keeps; the oldest go first, with their output.
 pub const EXECS_KEPT_MAX_COUNT: usize = 10_000;
+/// Most egress rules of one sandbox.
+pub const EGRESS_RULES_MAX_COUNT: usize = 512;
+/// Longest name of an egress rule, bytes.
+pub const EGRESS_RULE_NAME_MAX_BYTES: usize = 128;
+/// Longest path pattern of an egress rule, bytes.
+pub const EGRESS_RULE_PATH_MAX_BYTES: usize = 1024;
+/// Most port ranges, and most methods, of one egress rule.
+pub const EGRESS_RULE_PORTS_MAX_COUNT: usize = 32;
+/// Connections to the outside that a sandbox may have at once when its policy does not say.
+pub const EGRESS_CONNECTIONS_DEFAULT_COUNT: u32 = 512;
+/// Most connections to the outside that a policy may grant.
+pub const EGRESS_CONNECTIONS_MAX_COUNT: u32 = 16_384;
+/// Least bandwidth that a policy may grant, bytes per second.
+pub const EGRESS_BANDWIDTH_MIN_BYTES: u64 = 1024;

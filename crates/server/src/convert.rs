@@ -28,6 +28,7 @@ pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
         created_at_ms: record.created_ms,
         expires_at_ms: record.expires_ms,
         idle_timeout_ms: spec.idle_timeout_ms,
+        egress: spec.egress,
         last_active_at_ms: record.last_active_ms,
         owner: record.owner.map(Into::into),
     }
@@ -122,6 +123,7 @@ pub(crate) fn template(record: TemplateRecord) -> api::Template {
         workdir: spec.workdir,
         ttl_ms: spec.ttl_ms,
         idle_timeout_ms: spec.idle_timeout_ms,
+        egress: spec.egress,
         created_at_ms: record.created_ms,
     }
 }

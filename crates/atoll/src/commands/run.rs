@@ -35,7 +35,7 @@ pub(super) async fn run(connection: &Connection, printer: Printer, args: RunArgs
     }
     let mode = exec::mode(printer, &args.stream)?;
     let mut stops = Stops::catch()?;
-    let mut request = sandbox::request(args.sandbox);
+    let mut request = sandbox::request(args.sandbox)?;
     if !args.keep {
         request.idle_timeout_ms.get_or_insert(ABANDONED_AFTER_MS);
     }

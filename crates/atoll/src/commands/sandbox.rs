@@ -22,8 +22,8 @@ pub(super) fn limits(args: &LimitArgs, disk: Option<u64>) -> ResourcesDraft {
 }
 
 /// The request that the arguments mean.
-pub(super) fn request(args: SandboxArgs) -> CreateSandbox {
-    CreateSandbox {
+pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
+    Ok(CreateSandbox {
         name: args.name,
         image: args.image,
         template: args.template,
@@ -35,12 +35,13 @@ pub(super) fn request(args: SandboxArgs) -> CreateSandbox {
         workdir: args.workdir,
         ttl_ms: args.ttl,
         idle_timeout_ms: args.idle_timeout,
-    }
+        egress: args.egress.policy()?,
+    })
 }
 
 /// `atoll create`: prints the id.
 pub(super) async fn create(client: &Client, printer: Printer, args: SandboxArgs) -> Result<()> {
-    let sandbox = client.create_sandbox(&request(args)).await?;
+    let sandbox = client.create_sandbox(&request(args)?).await?;
     printer.result(&sandbox, || sandbox.id.clone())
 }
 
@@ -141,10 +142,11 @@ pub(super) async fn update(client: &Client, printer: Printer, args: UpdateArgs) 
         ttl_ms: args.ttl.map(|lifetime| lifetime.0),
         idle_timeout_ms: args.idle_timeout.map(|lifetime| lifetime.0),
         resources: limits(&args.limits, None),
+        egress: args.egress.policy()?,
     };
     if update == UpdateSandbox::default() {
         return Err(Failure::Usage(
-            "nothing to change: give --label, --ttl, --idle-timeout or a limit".into(),
+            "nothing to change: give --label, --ttl, --idle-timeout, a limit or a network policy".into(),
         ));
     }
     let sandbox = client.update_sandbox(&args.sandbox, &update).await?;

@@ -12,7 +12,7 @@ use crate::output::{Printer, age, table};
 pub(super) async fn template(client: &Client, printer: Printer, command: TemplateCommand) -> Result<()> {
     match command {
         TemplateCommand::Create(args) => {
-            let template = client.create_template(&request(args)).await?;
+            let template = client.create_template(&request(args)?).await?;
             printer.result(&template, || format!("{}:{}", template.name, template.version))
         }
         TemplateCommand::Ls => {
@@ -34,8 +34,8 @@ fn row(template: &Template) -> [String; 4] {
     [template.name.clone(), template.version.to_string(), template.image.clone(), age(template.created_at_ms)]
 }
 
-fn request(args: TemplateArgs) -> CreateTemplate {
-    CreateTemplate {
+fn request(args: TemplateArgs) -> Result<CreateTemplate> {
+    Ok(CreateTemplate {
         name: args.name,
         image: args.image,
         isolation: None,
@@ -46,7 +46,8 @@ fn request(args: TemplateArgs) -> CreateTemplate {
         workdir: args.workdir,
         ttl_ms: args.ttl,
         idle_timeout_ms: args.idle_timeout,
-    }
+        egress: args.egress.policy()?,
+    })
 }
 
 /// `name` or `name:version`.

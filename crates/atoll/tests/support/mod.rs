@@ -18,6 +18,7 @@ use atoll_api::{
     Sandbox, SignalExec,
 };
 use atoll_core::exec::{ExecState, Exit, ExitReason, OutputStream};
+use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_core::{Code, Error};
@@ -77,6 +78,7 @@ fn sandbox(id: &str, state: SandboxState) -> Sandbox {
         created_at_ms: LATER_MS,
         expires_at_ms: None,
         idle_timeout_ms: None,
+        egress: EgressPolicy::default(),
         last_active_at_ms: LATER_MS,
         owner: None,
     }

@@ -11,6 +11,7 @@ use crate::limits::{
     CPU_MAX_MILLIS, CPU_MIN_MILLIS, DISK_MAX_BYTES, DISK_MIN_BYTES, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES,
     PIDS_MAX, PIDS_MIN,
 };
+use crate::policy::EgressPolicy;
 
 /// How strongly a sandbox is cut off. Recorded with the sandbox and never silently downgraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -161,6 +162,8 @@ pub struct SandboxDraft {
     pub ttl_ms: Option<u64>,
     /// Delete it after this long without a running exec or a request.
     pub idle_timeout_ms: Option<u64>,
+    /// What it may reach; the template's, or the server's default, when absent.
+    pub egress: Option<EgressPolicy>,
 }
 
 /// What will be made, complete. Kept by the store.
@@ -183,6 +186,9 @@ pub struct SandboxSpec {
     pub workdir: Option<String>,
     /// Delete it after this long without a running exec or a request, milliseconds.
     pub idle_timeout_ms: Option<u64>,
+    /// What it may reach.
+    #[serde(default)]
+    pub egress: EgressPolicy,
 }
 
 /// Search path of a sandbox whose image does not set one.
@@ -217,6 +223,9 @@ impl SandboxDraft {
         }
         if let Some(ms) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
+        }
+        if let Some(egress) = &self.egress {
+            egress.validate("egress")?;
         }
         Ok(())
     }
@@ -270,6 +279,11 @@ impl SandboxSpec {
                 .unwrap_or_else(|| "root".to_owned()),
             workdir: pick(&draft.workdir, recipe.map(|t| &t.workdir), &image.workdir),
             idle_timeout_ms: draft.idle_timeout_ms.or_else(|| recipe.and_then(|t| t.idle_timeout_ms)),
+            egress: draft
+                .egress
+                .clone()
+                .or_else(|| recipe.and_then(|t| t.egress.clone()))
+                .unwrap_or_default(),
         })
     }
 }
@@ -294,6 +308,8 @@ pub struct SandboxUpdate {
     pub idle_timeout_ms: Option<Option<u64>>,
     /// New limits. The disk's cannot change.
     pub resources: ResourcesDraft,
+    /// Replaces what it may reach. Connections that are no longer allowed are cut.
+    pub egress: Option<EgressPolicy>,
 }
 
 impl SandboxUpdate {
@@ -310,6 +326,9 @@ impl SandboxUpdate {
         }
         if let Some(Some(ms)) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
+        }
+        if let Some(egress) = &self.egress {
+            egress.validate("egress")?;
         }
         let resources = self.resources.over(current);
         resources.validate(caps)?;

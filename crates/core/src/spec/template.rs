@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::check;
 use super::sandbox::{IsolationLevel, ResourcesDraft};
 use crate::error::Result;
+use crate::policy::EgressPolicy;
 
 /// The recipe. What it leaves open comes from the image or the defaults when a sandbox is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +31,9 @@ pub struct TemplateSpec {
     pub ttl_ms: Option<u64>,
     /// Idle timeout, milliseconds.
     pub idle_timeout_ms: Option<u64>,
+    /// What its sandboxes may reach; the server's default when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressPolicy>,
 }
 
 impl TemplateSpec {
@@ -46,6 +50,7 @@ impl TemplateSpec {
             workdir: None,
             ttl_ms: None,
             idle_timeout_ms: None,
+            egress: None,
         }
     }
 
@@ -68,6 +73,9 @@ impl TemplateSpec {
         }
         if let Some(ms) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
+        }
+        if let Some(egress) = &self.egress {
+            egress.validate("egress")?;
         }
         Ok(())
     }

@@ -263,6 +263,9 @@ impl Actor {
         if let Some(idle) = update.idle_timeout_ms {
             next.spec.idle_timeout_ms = idle;
         }
+        if let Some(egress) = &update.egress {
+            next.spec.egress.clone_from(egress);
+        }
         if resources != next.spec.resources {
             if self.record.state != SandboxState::Running {
                 return Err(Error::new(Code::InvalidState, "limits can only change while the sandbox runs"));

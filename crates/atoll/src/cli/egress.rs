@@ -1,0 +1,88 @@
+//! What a sandbox may reach, in arguments.
+
+use std::path::PathBuf;
+
+use atoll_core::policy::{Action, EgressLimits, EgressPolicy, Internet, Rule};
+use clap::Args;
+
+use crate::failure::{Failure, Result};
+use crate::units::parse_bytes;
+
+/// What a sandbox may reach. Rules that deny come before rules that allow; for another order, methods
+/// and paths, write the policy as JSON and pass it with `--egress`.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Network")]
+pub(crate) struct EgressArgs {
+    /// What it may reach: nothing, everything public, or what rules allow
+    #[arg(long, value_name = "on|off|rules", value_parser = parse_internet)]
+    pub(crate) internet: Option<Internet>,
+    /// Allow a domain: example.com, *.example.com or *, optionally with :PORT or :FROM-TO
+    #[arg(long, value_name = "DOMAIN", value_parser = |text: &str| Rule::parse_domain(Action::Allow, text))]
+    pub(crate) allow: Vec<Rule>,
+    /// Deny a domain
+    #[arg(long, value_name = "DOMAIN", value_parser = |text: &str| Rule::parse_domain(Action::Deny, text))]
+    pub(crate) deny: Vec<Rule>,
+    /// Allow addresses, such as 10.1.0.0/16:5432; the only way to reach private ones
+    #[arg(long, value_name = "CIDR", value_parser = |text: &str| Rule::parse_cidr(Action::Allow, text))]
+    pub(crate) allow_cidr: Vec<Rule>,
+    /// Deny addresses
+    #[arg(long, value_name = "CIDR", value_parser = |text: &str| Rule::parse_cidr(Action::Deny, text))]
+    pub(crate) deny_cidr: Vec<Rule>,
+    /// Most connections to the outside at once
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) connections: Option<u32>,
+    /// Most bytes per second in each direction, such as 10MiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) bandwidth: Option<u64>,
+    /// File with the whole policy as JSON
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["internet", "allow", "deny", "allow_cidr",
+          "deny_cidr", "connections", "bandwidth"])]
+    pub(crate) egress: Option<PathBuf>,
+}
+
+/// Largest policy in a file, bytes.
+const FILE_MAX_BYTES: u64 = 1 << 20;
+
+fn parse_internet(text: &str) -> std::result::Result<Internet, String> {
+    [Internet::Off, Internet::On, Internet::Rules]
+        .into_iter()
+        .find(|internet| internet.as_str() == text)
+        .ok_or_else(|| format!("'{text}' is not on, off or rules"))
+}
+
+impl EgressArgs {
+    /// The policy that the arguments mean; `None` when they say nothing.
+    pub(crate) fn policy(self) -> Result<Option<EgressPolicy>> {
+        if let Some(path) = &self.egress {
+            return read(path).map(Some);
+        }
+        let denies = self.deny.into_iter().chain(self.deny_cidr);
+        let allows: Vec<Rule> = self.allow.into_iter().chain(self.allow_cidr).collect();
+        let limits = EgressLimits { connections: self.connections, bytes_per_s: self.bandwidth };
+        let any_allowed = !allows.is_empty();
+        let rules: Vec<Rule> = denies.chain(allows).collect();
+        let internet = match self.internet {
+            Some(internet) => internet,
+            None if any_allowed => Internet::Rules,
+            None if rules.is_empty() && limits == EgressLimits::default() => return Ok(None),
+            None => {
+                return Err(Failure::Usage(
+                    "--deny, --deny-cidr, --connections and --bandwidth need --internet on or --allow".into(),
+                ));
+            }
+        };
+        if internet == Internet::Off && !rules.is_empty() {
+            return Err(Failure::Usage("--internet off does not look at rules; use --internet rules".into()));
+        }
+        Ok(Some(EgressPolicy { internet, rules, limits }))
+    }
+}
+
+fn read(path: &std::path::Path) -> Result<EgressPolicy> {
+    use std::io::Read as _;
+    let what = || format!("cannot read {}", path.display());
+    let file = std::fs::File::open(path).map_err(|error| Failure::io(what(), error))?;
+    let mut text = String::new();
+    file.take(FILE_MAX_BYTES).read_to_string(&mut text).map_err(|error| Failure::io(what(), error))?;
+    serde_json::from_str(&text).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
+}

@@ -1,0 +1,228 @@
+use std::net::Ipv4Addr;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::special::special;
+use crate::policy::{Cidr, PathPattern, PortRange};
+
+fn name(text: &str) -> HostName {
+    text.parse().unwrap()
+}
+
+fn allow(text: &str) -> Rule {
+    Rule::parse_domain(Action::Allow, text).unwrap()
+}
+
+fn deny(text: &str) -> Rule {
+    Rule::parse_domain(Action::Deny, text).unwrap()
+}
+
+fn cidr(action: Action, text: &str) -> Rule {
+    Rule::parse_cidr(action, text).unwrap()
+}
+
+fn to<'a>(name: Option<&'a HostName>, address: &str, port: u16) -> Destination<'a> {
+    Destination { name, address: address.parse().unwrap(), port, own: false }
+}
+
+fn allowed(policy: &EgressPolicy, host: Option<&str>, address: &str, port: u16) -> bool {
+    let host = host.map(name);
+    policy.decide(&to(host.as_ref(), address, port), Http::Unknown).allowed
+}
+
+#[test]
+fn the_first_rule_that_matches_decides_and_is_named() {
+    let policy = EgressPolicy::only(vec![deny("bad.example.com"), allow("*.example.com:443")]);
+    assert!(allowed(&policy, Some("a.example.com"), "1.1.1.1", 443));
+    assert!(!allowed(&policy, Some("a.example.com"), "1.1.1.1", 80));
+    let bad = name("bad.example.com");
+    let decision = policy.decide(&to(Some(&bad), "1.1.1.1", 443), Http::Unknown);
+    assert_eq!(decision, Decision { allowed: false, basis: Basis::Rule(0) });
+    assert_eq!(policy.describe(decision.basis), "rule 1 (deny bad.example.com)");
+}
+
+#[test]
+fn an_unknown_name_is_never_in_favour() {
+    assert!(!allowed(&EgressPolicy::only(vec![allow("*")]), None, "1.1.1.1", 443));
+    let mut policy = EgressPolicy::open();
+    assert!(allowed(&policy, None, "1.1.1.1", 443));
+    policy.rules = vec![deny("evil.example")];
+    assert!(!allowed(&policy, None, "1.1.1.1", 443), "it could be evil.example");
+    assert!(allowed(&policy, Some("good.example"), "1.1.1.1", 443));
+}
+
+#[test]
+fn private_addresses_need_a_rule_about_them() {
+    let mut policy = EgressPolicy::open();
+    let lan = Some("lan.example");
+    assert!(!allowed(&policy, lan, "10.0.0.1", 80));
+    for wide in ["0.0.0.0/0", "8.0.0.0/5"] {
+        policy.rules = vec![cidr(Action::Allow, wide), allow("lan.example"), Rule::any(Action::Allow)];
+        assert!(!allowed(&policy, lan, "10.0.0.1", 80), "{wide}");
+    }
+    policy.rules = vec![cidr(Action::Allow, "10.0.0.0/8")];
+    assert!(allowed(&policy, lan, "10.0.0.1", 80) && allowed(&policy, None, "10.0.0.1", 80));
+    assert!(!allowed(&policy, lan, "169.254.169.254", 80) && !allowed(&policy, lan, "::ffff:127.0.0.1", 80));
+    assert!(allowed(&policy, lan, "::ffff:10.0.0.1", 80));
+}
+
+#[test]
+fn the_hosts_own_public_address_needs_a_rule_about_it() {
+    let own = Destination { own: true, ..to(None, "8.8.8.8", 22) };
+    let mut policy = EgressPolicy::open();
+    assert!(!policy.decide(&own, Http::Unknown).allowed);
+    policy.rules = vec![cidr(Action::Allow, "8.8.8.0/24")];
+    assert!(!policy.decide(&own, Http::Unknown).allowed);
+    policy.rules = vec![cidr(Action::Allow, "8.8.8.8")];
+    assert!(policy.decide(&own, Http::Unknown).allowed);
+}
+
+#[test]
+fn methods_and_paths() {
+    let read_only = Rule {
+        methods: vec!["GET".into()],
+        path: Some("/v1/*".parse::<PathPattern>().unwrap()),
+        ..allow("api.example")
+    };
+    let policy = EgressPolicy::only(vec![read_only]);
+    let api = name("api.example");
+    let to = to(Some(&api), "1.1.1.1", 80);
+    let ask = |method, path| policy.decide(&to, Http::Request { method, path }).allowed;
+    assert!(ask("GET", "/v1/a"));
+    assert!(!ask("POST", "/v1/a") && !ask("GET", "/v2") && !ask("GET", "/v1/../v2"));
+    assert!(!policy.decide(&to, Http::Unknown).allowed, "what cannot be looked into is not allowed");
+    assert!(policy.needs_http(&to) && policy.may_resolve(&api).allowed);
+    let no_posts = Rule { methods: vec!["POST".into()], ..deny("api.example") };
+    let policy = EgressPolicy { rules: vec![no_posts], ..EgressPolicy::open() };
+    assert!(!policy.decide(&to, Http::Unknown).allowed, "it could be a POST");
+    assert!(policy.decide(&to, Http::Request { method: "GET", path: "/" }).allowed);
+}
+
+#[test]
+fn only_names_that_can_be_used_are_looked_up() {
+    let resolves = |policy: &EgressPolicy, host: &str| policy.may_resolve(&name(host)).allowed;
+    let policy = EgressPolicy::only(vec![allow("a.example:443"), cidr(Action::Allow, "10.0.0.0/8")]);
+    assert!(resolves(&policy, "a.example") && !resolves(&policy, "b.example"));
+    assert!(resolves(&EgressPolicy::only(vec![cidr(Action::Allow, "0.0.0.0/0")]), "b.example"));
+    let policy =
+        EgressPolicy { rules: vec![deny("b.example:25"), deny("c.example")], ..EgressPolicy::open() };
+    assert!(resolves(&policy, "b.example") && !resolves(&policy, "c.example"));
+}
+
+#[test]
+fn among_several_names() {
+    let policy =
+        EgressPolicy::only(vec![deny("b.example:22"), allow("a.example:22"), allow("b.example:443")]);
+    let ask = |names: &[&str], port| {
+        let names: Vec<_> = names.iter().map(|n| name(n)).collect();
+        policy.decide_among(&names, &to(None, "1.1.1.1", port), Http::Unknown).allowed
+    };
+    assert!(ask(&["a.example"], 22) && ask(&["c.example", "a.example"], 22));
+    assert!(!ask(&["a.example", "b.example"], 22), "a rule denies one of them");
+    assert!(!ask(&[], 22) && !ask(&["c.example"], 22));
+}
+
+// === properties ===
+
+const NAMES: [&str; 4] = ["a.example", "b.a.example", "c.test", "example"];
+const PATTERNS: [&str; 4] = ["a.example", "*.example", "*", "c.test"];
+const RANGES: [&str; 6] = ["0.0.0.0/0", "10.0.0.0/8", "1.1.1.0/24", "127.0.0.1", "8.0.0.0/5", "2000::/3"];
+const ADDRESSES: [&str; 6] =
+    ["1.1.1.1", "10.1.2.3", "127.0.0.1", "169.254.169.254", "2606::1", "::ffff:10.0.0.1"];
+const PATHS: [&str; 4] = ["/", "/v1/a", "/v1/../x", "/x%2fy"];
+
+fn rules() -> impl Strategy<Value = Rule> {
+    let action = prop_oneof![Just(Action::Allow), Just(Action::Deny)];
+    let domain = proptest::option::of(proptest::sample::select(&PATTERNS[..]));
+    let range = proptest::option::of(proptest::sample::select(&RANGES[..]));
+    let ports = proptest::option::of(proptest::sample::select(&[80_u16, 443][..]));
+    let method = proptest::option::of(proptest::sample::select(&["GET", "POST"][..]));
+    let path = proptest::option::of(proptest::sample::select(&["/v1/*", "/"][..]));
+    (action, domain, range, ports, method, path).prop_map(|(action, domain, range, ports, method, path)| {
+        Rule {
+            action,
+            name: None,
+            domain: domain.map(|text| text.parse().unwrap()),
+            cidr: range.map(|text| text.parse::<Cidr>().unwrap()),
+            ports: ports.into_iter().map(PortRange::one).collect(),
+            methods: method.into_iter().map(str::to_owned).collect(),
+            path: path.map(|text| text.parse().unwrap()),
+        }
+    })
+}
+
+fn policies() -> impl Strategy<Value = EgressPolicy> {
+    let internet = prop_oneof![Just(Internet::Off), Just(Internet::On), Just(Internet::Rules)];
+    (internet, proptest::collection::vec(rules(), 0..5)).prop_map(|(internet, rules)| EgressPolicy {
+        internet,
+        rules,
+        ..EgressPolicy::default()
+    })
+}
+
+fn requests() -> impl Strategy<Value = (&'static str, &'static str)> {
+    (proptest::sample::select(&["GET", "POST"][..]), proptest::sample::select(&PATHS[..]))
+}
+
+proptest! {
+    #[test]
+    fn knowing_less_never_allows_more(
+        policy in policies(), host in proptest::sample::select(&NAMES[..]),
+        address in proptest::sample::select(&ADDRESSES[..]),
+        port in proptest::sample::select(&[80_u16, 443, 22][..]), (method, path) in requests(),
+    ) {
+        let host = name(host);
+        let (known, unknown) = (to(Some(&host), address, port), to(None, address, port));
+        let request = Http::Request { method, path };
+        for http in [Http::Unknown, request] {
+            prop_assert!(!policy.decide(&unknown, http).allowed || policy.decide(&known, http).allowed);
+        }
+        for to in [known, unknown] {
+            prop_assert!(!policy.decide(&to, Http::Unknown).allowed || policy.decide(&to, request).allowed);
+            if !policy.needs_http(&to) {
+                prop_assert_eq!(policy.decide(&to, Http::Unknown), policy.decide(&to, request));
+            }
+        }
+    }
+
+    #[test]
+    fn a_special_address_is_only_opened_by_a_rule_that_names_it(
+        policy in policies(), address in proptest::sample::select(&ADDRESSES[..]),
+        host in proptest::option::of(proptest::sample::select(&NAMES[..])),
+    ) {
+        let host = host.map(name);
+        let to = to(host.as_ref(), address, 443);
+        let decision = policy.decide(&to, Http::Unknown);
+        let address = canonical(to.address);
+        if decision.allowed && special(address).is_some() {
+            let Basis::Rule(index) = decision.basis else { panic!("allowed by {:?}", decision.basis) };
+            let net = policy.rules[index].cidr.unwrap().net();
+            prop_assert!(net.contains(&address) && special(net.network()).is_some());
+            prop_assert!(special(net.broadcast()).is_some());
+        }
+    }
+
+    #[test]
+    fn a_name_that_may_be_reached_may_be_looked_up(
+        policy in policies(), host in proptest::sample::select(&NAMES[..]), (method, path) in requests(),
+    ) {
+        let host = name(host);
+        let to = to(Some(&host), "1.1.1.1", 443);
+        let decision = policy.decide(&to, Http::Request { method, path });
+        let by_address_only = match decision.basis {
+            Basis::Rule(index) => !speaks_of_names(&policy.rules[index]),
+            Basis::Internet | Basis::Special(_) => false,
+        };
+        prop_assert!(!decision.allowed || by_address_only || policy.may_resolve(&host).allowed);
+    }
+
+    #[test]
+    fn off_is_off(policy in policies(), address in any::<[u8; 4]>()) {
+        let policy = EgressPolicy { internet: Internet::Off, ..policy };
+        let host = name("a.example");
+        let to = Destination { name: Some(&host), address: Ipv4Addr::from(address).into(), port: 443, own: false };
+        prop_assert!(!policy.decide(&to, Http::Unknown).allowed && !policy.may_resolve(&host).allowed);
+        prop_assert!(!policy.needs_http(&to));
+    }
+}

@@ -1,0 +1,146 @@
+//! What a sandbox may reach.
+//!
+//! An [`EgressPolicy`] is a list of rules and a word about everything that no rule speaks of. The first
+//! rule that matches decides. [`EgressPolicy::decide`] is a pure function of the policy and of what is
+//! known about a connection; the gateway asks it at every stage (a name is looked up, a connection is
+//! made, a request is sent), each time with more known.
+//!
+//! What is not known is never in favour: a rule that allows must match for certain, a rule that denies
+//! needs only to be possible. For the question whether a name may be looked up it is the other way
+//! round ([`EgressPolicy::may_resolve`]): refusing there would hide what a later stage allows.
+//!
+//! Addresses that lead into private networks or to the host itself ([`special`]) are reached only
+//! through a rule that names them by address: no `internet: on` and no domain opens them.
+
+mod domain;
+mod evaluate;
+mod rule;
+mod special;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::limits::{
+    EGRESS_BANDWIDTH_MIN_BYTES, EGRESS_CONNECTIONS_DEFAULT_COUNT, EGRESS_CONNECTIONS_MAX_COUNT,
+    EGRESS_RULES_MAX_COUNT,
+};
+
+pub use domain::{DomainPattern, HostName};
+pub use evaluate::{Basis, Decision, Destination, Http};
+pub use rule::{Action, Cidr, PathPattern, PortRange, Rule};
+pub use special::{canonical, special};
+
+/// What happens where no rule speaks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum Internet {
+    /// No network at all; rules are kept but not looked at.
+    #[default]
+    Off,
+    /// Everything public is allowed unless a rule denies it.
+    On,
+    /// Only what a rule allows.
+    Rules,
+}
+
+impl Internet {
+    /// The stable text form.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::On => "on",
+            Self::Rules => "rules",
+        }
+    }
+}
+
+/// How much of the network one sandbox may use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct EgressLimits {
+    /// Open connections to the outside at once; 512 when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections: Option<u32>,
+    /// Bytes per second, in each direction; unlimited when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_per_s: Option<u64>,
+}
+
+impl EgressLimits {
+    /// Connections at once.
+    #[must_use]
+    pub fn connections(&self) -> u32 {
+        self.connections.unwrap_or(EGRESS_CONNECTIONS_DEFAULT_COUNT)
+    }
+}
+
+/// What a sandbox may reach. The default is nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct EgressPolicy {
+    /// What happens where no rule speaks.
+    pub internet: Internet,
+    /// Looked at in order; the first that matches decides.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<Rule>,
+    /// How much.
+    pub limits: EgressLimits,
+}
+
+impl EgressPolicy {
+    /// Everything public.
+    #[must_use]
+    pub fn open() -> Self {
+        Self { internet: Internet::On, ..Self::default() }
+    }
+
+    /// Only what these rules allow.
+    #[must_use]
+    pub fn only(rules: Vec<Rule>) -> Self {
+        Self { internet: Internet::Rules, rules, ..Self::default() }
+    }
+
+    /// Checks everything whose form the types do not check already.
+    ///
+    /// # Errors
+    /// [`crate::Code::InvalidArgument`] naming the field below `field`.
+    pub fn validate(&self, field: &str) -> Result<()> {
+        if self.rules.len() > EGRESS_RULES_MAX_COUNT {
+            let why = format_args!("more than {EGRESS_RULES_MAX_COUNT} rules");
+            return Err(Error::invalid(&format!("{field}.rules"), why));
+        }
+        for (index, rule) in self.rules.iter().enumerate() {
+            rule.validate(&format!("{field}.rules.{index}"))?;
+        }
+        if self.limits.connections.is_some_and(|count| !(1..=EGRESS_CONNECTIONS_MAX_COUNT).contains(&count)) {
+            let why = format_args!("must lie between 1 and {EGRESS_CONNECTIONS_MAX_COUNT}");
+            return Err(Error::invalid(&format!("{field}.limits.connections"), why));
+        }
+        if self.limits.bytes_per_s.is_some_and(|bytes| bytes < EGRESS_BANDWIDTH_MIN_BYTES) {
+            let why = format_args!("must be at least {EGRESS_BANDWIDTH_MIN_BYTES}");
+            return Err(Error::invalid(&format!("{field}.limits.bytes_per_s"), why));
+        }
+        Ok(())
+    }
+
+    /// Says in words what a decision rests on, such as `rule 2 (deny *.example.com:443)`.
+    #[must_use]
+    pub fn describe(&self, basis: Basis) -> String {
+        match basis {
+            Basis::Rule(index) => match self.rules.get(index) {
+                Some(rule) => format!("rule {} ({rule})", index + 1),
+                None => format!("rule {}", index + 1),
+            },
+            Basis::Internet => match self.internet {
+                Internet::Off => "this sandbox has no internet (internet: off)".to_owned(),
+                Internet::On => "internet: on".to_owned(),
+                Internet::Rules => "no rule allows it (internet: rules)".to_owned(),
+            },
+            Basis::Special(what) => format!("{what} needs a rule that allows it by address"),
+        }
+    }
+}
