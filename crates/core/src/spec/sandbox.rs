@@ -20,6 +20,8 @@ use crate::policy::EgressPolicy;
 pub enum IsolationLevel {
     /// Linux namespaces with a user namespace, seccomp and cgroups. Shares the host's kernel.
     Container,
+    /// A virtual machine with a kernel of its own.
+    Microvm,
 }
 
 impl IsolationLevel {
@@ -28,6 +30,7 @@ impl IsolationLevel {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Container => "container",
+            Self::Microvm => "microvm",
         }
     }
 }

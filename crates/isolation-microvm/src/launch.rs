@@ -1,0 +1,192 @@
+//! Starts a VMM in a jail: what the program's hidden command `vmm` does.
+//!
+//! The server never forks itself, and a VMM needs steps between fork and exec that only a process of its
+//! own can take; so the server starts this small program, which builds the jail and turns into the VMM.
+//!
+//! The VMM then runs
+//!
+//! - as a user and group of its own, without any capability, with `no_new_privs` and QEMU's own seccomp filter;
+//! - in mount, PID, IPC, UTS, cgroup and network namespaces of its own (the last one is the sandbox's slot);
+//! - with a root that holds nothing but what is listed in [`Jail`]: the programs of the host (`/usr`, read-only),
+//!   the machine's own files, and the devices it needs;
+//! - in the sandbox's cgroups.
+//!
+//! A guest that takes its VMM over finds there the disk it had already, and its own sockets.
+#![expect(unsafe_code, reason = "unshare, fork and giving up capabilities have no safe wrapper")]
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::CWD;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_remount, unmount,
+};
+use rustix::process::{Gid, Uid, pivot_root};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use serde::{Deserialize, Serialize};
+
+/// What to start, and in what.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Jail {
+    /// The VMM with its arguments. Paths are those inside.
+    pub argv: Vec<String>,
+    /// User and group to run as.
+    pub uid: u32,
+    /// An empty directory on which the root is put together, in a mount namespace that only it has.
+    pub scratch: PathBuf,
+    /// Files and directories that are shown inside: from, to, writable.
+    pub show: Vec<Shown>,
+    /// `cgroup.procs` files to be written to before anything else.
+    pub cgroups: Vec<PathBuf>,
+    /// The network namespace, as a path to open.
+    pub netns: Option<PathBuf>,
+    /// Where to write the VMM's process id, as the host sees it.
+    pub pid_file: PathBuf,
+    /// Where the VMM's own words go.
+    pub log: PathBuf,
+}
+
+/// Something that is shown inside.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shown {
+    /// On the host.
+    pub from: PathBuf,
+    /// Inside, absolute.
+    pub to: PathBuf,
+    /// Whether it may be written to.
+    pub writable: bool,
+}
+
+/// Builds the jail and starts the VMM in it; ends when the VMM has been started.
+///
+/// # Errors
+/// What could not be done; nothing runs then.
+pub fn launch(jail: &Jail) -> Result<(), String> {
+    for procs in &jail.cgroups {
+        std::fs::write(procs, "0").map_err(said(format!("enter {}", procs.display())))?;
+    }
+    rustix::process::setsid().map_err(said("leave the session"))?;
+    let log = std::fs::File::create(&jail.log).map_err(said("make the log"))?;
+    if let Some(netns) = &jail.netns {
+        let netns = std::fs::File::open(netns).map_err(said("open the network namespace"))?;
+        move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(said("enter the network namespace"))?;
+    }
+    let own = UnshareFlags::NEWNS
+        | UnshareFlags::NEWPID
+        | UnshareFlags::NEWIPC
+        | UnshareFlags::NEWUTS
+        | UnshareFlags::NEWCGROUP;
+    // SAFETY: none of the flags touches the file descriptor table, the one hazard of unshare.
+    unsafe { unshare_unsafe(own) }.map_err(said("make the namespaces"))?;
+    build_root(jail)?;
+    // The VMM is to be the server's child, so that the server takes its exit status.
+    let flags = libc::CLONE_PARENT | libc::SIGCHLD;
+    // SAFETY: a fork; this program has one thread, so the child may do anything.
+    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
+        -1 => Err(format!("failed to fork: {}", io::Error::last_os_error())),
+        0 => {
+            let error = become_vmm(jail, log);
+            // The log is standard error now, or still to be opened; either way the exit code tells.
+            drop(writeln!(io::stderr(), "{error}"));
+            std::process::exit(1)
+        }
+        pid => write_whole(&jail.pid_file, &pid.to_string()),
+    }
+}
+
+fn build_root(jail: &Jail) -> Result<(), String> {
+    let root = &jail.scratch;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).map_err(said("make mounts private"))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount("tmpfs", root, "tmpfs", flags, c"size=1m,mode=755").map_err(said("mount the root"))?;
+    for name in ["bin", "lib", "lib64", "sbin"] {
+        if let Ok(target) = std::fs::read_link(Path::new("/").join(name)) {
+            std::os::unix::fs::symlink(target, root.join(name)).map_err(said("make a link"))?;
+        }
+    }
+    for shown in &jail.show {
+        show(root, shown).map_err(said(format!("show {} in the jail", shown.from.display())))?;
+    }
+    let old = root.join("old");
+    std::fs::create_dir(&old).map_err(said("make a directory"))?;
+    Ok(())
+}
+
+fn show(root: &Path, shown: &Shown) -> io::Result<()> {
+    let inside = root.join(shown.to.strip_prefix("/").unwrap_or(&shown.to));
+    if shown.from.is_dir() {
+        std::fs::create_dir_all(&inside)?;
+    } else {
+        if let Some(parent) = inside.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        drop(std::fs::File::create(&inside)?);
+    }
+    mount_bind(&shown.from, &inside)?;
+    let device = MountFlags::NOSUID | MountFlags::NOEXEC;
+    let flags = match (shown.from.starts_with("/dev"), shown.writable) {
+        (true, _) => device,
+        (false, true) => device | MountFlags::NODEV,
+        (false, false) => MountFlags::NOSUID | MountFlags::NODEV | MountFlags::RDONLY,
+    };
+    mount_remount(&inside, MountFlags::BIND | flags, "")?;
+    Ok(())
+}
+
+/// In the child, which is process 1 of its namespace. Returns only what went wrong.
+fn become_vmm(jail: &Jail, log: std::fs::File) -> String {
+    let enter = || -> Result<(), String> {
+        rustix::process::chdir(&jail.scratch).map_err(said("enter the root"))?;
+        pivot_root(".", "old").map_err(said("change the root"))?;
+        unmount("old", UnmountFlags::DETACH).map_err(said("leave the old root"))?;
+        rustix::fs::unlinkat(CWD, "old", rustix::fs::AtFlags::REMOVEDIR).map_err(said("remove the old root"))?;
+        mount_remount("/", MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV, "")
+            .map_err(said("seal the root"))?;
+        give_up_privileges(jail.uid)
+    };
+    if let Err(error) = enter() {
+        drop((&log).write_all(error.as_bytes()));
+        return error;
+    }
+    let Some((program, arguments)) = jail.argv.split_first() else { return "no program".to_owned() };
+    let again = match log.try_clone() {
+        Ok(again) => again,
+        Err(error) => return error.to_string(),
+    };
+    let error = Command::new(program).args(arguments).env_clear().stdin(std::process::Stdio::null()).stdout(again).stderr(log).exec();
+    format!("failed to start {program}: {error}")
+}
+
+fn give_up_privileges(uid: u32) -> Result<(), String> {
+    for capability in 0..64 {
+        // SAFETY: takes no pointers; a number that the kernel does not know is refused.
+        if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } != 0 {
+            break;
+        }
+    }
+    rustix::thread::set_no_new_privs(true).map_err(said("refuse new privileges"))?;
+    rustix::thread::set_thread_groups(&[]).map_err(said("leave all groups"))?;
+    let gid = Gid::from_raw(uid);
+    rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(said("change the group"))?;
+    let uid = Uid::from_raw(uid);
+    // Leaving user 0 clears every capability set; there is one thread.
+    rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(said("change the user"))
+}
+
+/// Writes a file whole or not at all.
+fn write_whole(path: &Path, text: &str) -> Result<(), String> {
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(said("write the process id"))
+}
+
+fn said<E: std::fmt::Display>(step: impl Into<String>) -> impl FnOnce(E) -> String {
+    let step = step.into();
+    move |error| format!("failed to {step}: {error}")
+}

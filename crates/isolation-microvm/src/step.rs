@@ -1,0 +1,31 @@
+//! Turns a kernel's refusal into the driver's error, naming the step.
+
+use std::io;
+
+use atoll_isolation::IsolationError;
+
+/// Names what was being done when something failed.
+pub(crate) trait Step<T> {
+    /// `what` completes "failed to …".
+    fn step(self, what: impl Into<String>) -> Result<T, IsolationError>;
+}
+
+impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
+    fn step(self, what: impl Into<String>) -> Result<T, IsolationError> {
+        self.map_err(|error| failed(what.into(), error.into()))
+    }
+}
+
+/// The error of a failed step: exhaustion of the host is told apart from refusal.
+pub(crate) fn failed(step: String, source: io::Error) -> IsolationError {
+    let exhausted = match source.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => Some("the host's disk is full"),
+        Some(libc::EMFILE | libc::ENFILE) => Some("the host has no file descriptors left"),
+        Some(libc::ENOMEM) => Some("the host has no memory left"),
+        _ => None,
+    };
+    match exhausted {
+        Some(what) => IsolationError::HostFull { what: format!("{what}: failed to {step}"), source },
+        None => IsolationError::Kernel { step, source },
+    }
+}

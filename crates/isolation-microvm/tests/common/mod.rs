@@ -1,0 +1,84 @@
+//! A driver on a directory of its own, with a kernel and a Debian root file system.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use atoll_isolation::conformance::Harness;
+use atoll_isolation::{Isolation, RootFs};
+use atoll_isolation_microvm::kernel::Kernel;
+use atoll_isolation_microvm::{Accelerator, MicrovmConfig, MicrovmIsolation};
+
+/// Programs that the suite uses, on top of Debian's smallest set.
+const PACKAGES: &str = "perl-base,bsdutils,util-linux,procps,hostname";
+
+/// A driver's directory.
+#[derive(Debug)]
+pub(crate) struct Machines {
+    dir: PathBuf,
+    layer: PathBuf,
+}
+
+/// What all tests share: made once, kept for the next run.
+fn cache() -> PathBuf {
+    let base = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| PathBuf::from("/var/cache"), PathBuf::from);
+    base.join("atoll-tests")
+}
+
+fn run(command: &mut Command) {
+    let status = command.status().unwrap();
+    assert!(status.success(), "{command:?}: {status}");
+}
+
+fn layer() -> &'static Path {
+    static LAYER: OnceLock<PathBuf> = OnceLock::new();
+    LAYER.get_or_init(|| {
+        let root = cache().join("debian-minimal");
+        if !root.exists() {
+            let new = cache().join("debian-minimal.new");
+            drop(std::fs::remove_dir_all(&new));
+            std::fs::create_dir_all(cache()).unwrap();
+            run(Command::new("mmdebstrap")
+                .args(["--quiet", "--variant=minbase", "--mode=root", "--include", PACKAGES])
+                .arg("--customize-hook=chroot \"$1\" useradd --create-home --uid 1000 user")
+                .arg("bookworm")
+                .arg(&new));
+            std::fs::rename(&new, &root).unwrap();
+        }
+        root
+    })
+}
+
+/// A driver for one test.
+pub(crate) fn machines() -> Machines {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    // One directory for all tests of this process: a template is booted once.
+    let dir = DIR.get_or_init(|| {
+        let dir = std::env::temp_dir().join(format!("atoll-microvm-test-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let package = std::env::var_os("ATOLL_TEST_KERNEL_PACKAGE").map(PathBuf::from).unwrap();
+        Kernel::set_up_from_package(&dir.join("kernel"), &package).unwrap();
+        dir
+    });
+    Machines { dir: dir.clone(), layer: layer().to_owned() }
+}
+
+#[async_trait]
+impl Harness for Machines {
+    async fn open(&self) -> Arc<dyn Isolation> {
+        let launcher = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples/launch");
+        let config = MicrovmConfig {
+            dir: self.dir.clone(),
+            agent: atoll_guest_binary::GUEST,
+            launcher: vec![launcher],
+            qemu: PathBuf::from("/usr/bin/qemu-system-x86_64"),
+            accelerator: Accelerator::Tcg,
+        };
+        Arc::new(MicrovmIsolation::open(config).unwrap())
+    }
+
+    fn root(&self) -> RootFs {
+        RootFs::Layers(vec![self.layer.clone()])
+    }
+}
