@@ -67,7 +67,7 @@ pub(crate) fn machines() -> Machines {
 #[async_trait]
 impl Harness for Machines {
     async fn open(&self) -> Arc<dyn Isolation> {
-        let launcher = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples/launch");
+        let launcher = PathBuf::from(env!("CARGO_BIN_EXE_atoll-vmm-launcher"));
         let config = MicrovmConfig {
             dir: self.dir.clone(),
             agent: atoll_guest_binary::GUEST,
