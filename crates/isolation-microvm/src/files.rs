@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use atoll_isolation::IsolationError;
 use rustix::fs::SeekFrom;
@@ -56,15 +57,21 @@ fn with_merged(
 pub(crate) fn disk(dir: &Path, bytes: u64, to: &Path) -> Result<(), IsolationError> {
     let template = dir.join(format!("{bytes}.ext4"));
     if !template.exists() {
-        let new = dir.join(format!("{bytes}.new"));
-        make_disk(dir, bytes, &new)?;
+        let new = dir.join(unique(&bytes.to_string()));
+        make_disk(bytes, &new)?;
         fs::rename(&new, &template).step("put the template of a disk in its place")?;
     }
     copy_sparse(&template, to).step("copy the template of a disk")
 }
 
-fn make_disk(dir: &Path, bytes: u64, to: &Path) -> Result<(), IsolationError> {
-    let content = dir.join(format!("{bytes}.content"));
+/// A name that nobody else uses: several may make the same thing, and the last one stays.
+fn unique(name: &str) -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    format!("{name}.{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn make_disk(bytes: u64, to: &Path) -> Result<(), IsolationError> {
+    let content = to.with_extension("content");
     for name in ["upper", "work"] {
         fs::create_dir_all(content.join(name)).step("make the template of a disk")?;
     }

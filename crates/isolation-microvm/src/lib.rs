@@ -54,8 +54,8 @@ pub use vmm::Accelerator;
 const FIRST_UID: u32 = 0x6fff_0000;
 /// User ids of one installation.
 const UIDS: u32 = 0xffff;
-/// Smallest memory that a machine boots with, bytes.
-const MEMORY_MIN_BYTES: u64 = 128 << 20;
+/// What a machine has on top of its sandbox's memory, for its kernel and the agent, bytes.
+const KERNEL_BYTES: u64 = 96 << 20;
 const MIB: u64 = 1 << 20;
 /// How long a killed VMM may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
@@ -63,8 +63,10 @@ const END_TIMEOUT: Duration = Duration::from_secs(20);
 /// What a driver is made of.
 #[derive(Debug, Clone)]
 pub struct MicrovmConfig {
-    /// Where it keeps its data. Only root may enter it; one driver at a time.
+    /// Where it keeps its sandboxes. Only root may enter it; one driver at a time.
     pub dir: PathBuf,
+    /// Where it keeps what can be made again: the kernel, images, saved machines. Several drivers may share it.
+    pub cache: PathBuf,
     /// The guest agent's program, statically linked.
     pub agent: &'static [u8],
     /// A program with its first arguments that calls [`launch::launch`] with its last one.
@@ -90,7 +92,6 @@ struct Inner {
     tsc_khz: u64,
     live: Mutex<BTreeMap<SandboxId, Arc<OwnedFd>>>,
     uids: Mutex<BTreeSet<u32>>,
-    templates: template::Templates,
 }
 
 /// An error with all its causes.
@@ -113,27 +114,23 @@ impl MicrovmIsolation {
         if !rustix::process::geteuid().is_root() {
             return Err(IsolationError::Unavailable("machines need a server that runs as root".to_owned()));
         }
-        let dir = |name: &str| -> Result<PathBuf, IsolationError> {
-            let dir = config.dir.join(name);
-            DirBuilder::new().mode(0o700).recursive(true).create(&dir).step("make the data directory")?;
-            dir.canonicalize().step("find the data directory")
-        };
-        for name in ["sandboxes", "images", "disks", "scratch", "templates"] {
-            dir(name)?;
+        let config = MicrovmConfig { dir: private(&config.dir)?, cache: private(&config.cache)?, ..config };
+        private(&config.dir.join("sandboxes"))?;
+        private(&config.dir.join("scratch"))?;
+        for name in ["images", "disks", "templates", "initrds"] {
+            private(&config.cache.join(name))?;
         }
-        let config = MicrovmConfig { dir: dir("")?, ..config };
-        let kernel = Kernel::open(&config.dir.join("kernel"))
+        let kernel = Kernel::open(&config.cache.join("kernel"))
             .map_err(|error| IsolationError::Unavailable(chain(&error)))?;
-        let initrd = config.dir.join("initrd");
         let bytes = initramfs::build(config.agent, &kernel.modules);
-        if std::fs::read(&initrd).ok().as_deref() != Some(bytes.as_slice()) {
-            let new = config.dir.join("initrd.new");
+        let initrd = config.cache.join("initrds").join(&blake3::hash(&bytes).to_hex()[..32]);
+        if !initrd.exists() {
+            let new = initrd.with_extension(std::process::id().to_string());
             std::fs::write(&new, bytes).and_then(|()| std::fs::rename(&new, &initrd)).step("write the initramfs")?;
         }
         let inner = Inner {
             qemu_version: qemu_version(&config.qemu)?,
             tsc_khz: tsc_khz(),
-            templates: template::Templates::default(),
             live: Mutex::default(),
             uids: Mutex::default(),
             initrd,
@@ -144,6 +141,12 @@ impl MicrovmIsolation {
         *inner.uids() = taken;
         Ok(Self { inner: Arc::new(inner) })
     }
+}
+
+/// A directory that only root may enter.
+fn private(dir: &Path) -> Result<PathBuf, IsolationError> {
+    DirBuilder::new().mode(0o700).recursive(true).create(dir).step("make the data directory")?;
+    dir.canonicalize().step("find the data directory")
 }
 
 fn qemu_version(qemu: &Path) -> Result<String, IsolationError> {
@@ -203,9 +206,6 @@ impl Inner {
                 "the image 'host' is a view of the host's files, which a machine has none of: use an OCI image".to_owned(),
             ));
         };
-        if plan.resources.memory_bytes < MEMORY_MIN_BYTES {
-            return Err(IsolationError::Unenforceable("a machine needs at least 128 MiB of memory".to_owned()));
-        }
         let (model, saved) = self.template(layers, &plan.resources).await?;
         let record = self.record(&plan.id);
         let uid = self.claim_uid()?;
@@ -213,7 +213,7 @@ impl Inner {
             self.uids().remove(&uid);
             return Err(error);
         }
-        files::disk(&self.config.dir.join("disks"), plan.resources.disk_bytes, &record.disk())?;
+        files::disk(&self.config.cache.join("disks"), plan.resources.disk_bytes, &record.disk())?;
         std::os::unix::fs::chown(record.disk(), Some(uid), Some(uid)).step("give a disk to a VMM")?;
         let place = Place {
             disk: record.disk(),

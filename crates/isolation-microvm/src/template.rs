@@ -1,36 +1,34 @@
 //! Saved machines: booted once for each kernel, image and size, restored for each sandbox.
 //!
 //! ```text
-//! <dir>/templates/<key>/memory   the guest's memory; sandboxes map it copy-on-write
-//! <dir>/templates/<key>/state    the state of its devices
+//! <cache>/templates/<key>/memory   the guest's memory; sandboxes map it copy-on-write
+//! <cache>/templates/<key>/state    the state of its devices
 //! ```
 //!
 //! A template is complete when it has its name: it is made under another one.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::spec::Resources;
 use atoll_isolation::IsolationError;
 use rustix::process::{Signal, pidfd_send_signal};
-use tokio::sync::Mutex as AsyncMutex;
 
 use crate::record::Process;
 use crate::step::Step;
 use crate::vmm::{self, MEMORY_FILE, Model, Place, STATE_FILE, Start};
-use crate::{END_TIMEOUT, Inner, MIB, ended, files};
+use crate::{END_TIMEOUT, Inner, KERNEL_BYTES, MIB, ended, files};
 
-/// One lock for each template that is being made: who comes second waits for the first.
-#[derive(Debug, Default)]
-pub(crate) struct Templates(Mutex<BTreeMap<String, Arc<AsyncMutex<()>>>>);
-
-impl Templates {
-    fn lock_of(&self, key: &str) -> Arc<AsyncMutex<()>> {
-        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(locks.entry(key.to_owned()).or_default())
-    }
+/// Waits until nobody else, in this process or another, makes what `path` is to be.
+async fn turn(path: &Path) -> Result<fs::File, IsolationError> {
+    let lock = path.with_extension("lock");
+    let wait = move || {
+        let file = fs::File::create(&lock)?;
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
+        std::io::Result::Ok(file)
+    };
+    let waited = tokio::task::spawn_blocking(wait).await.map_err(std::io::Error::other).step("run a task")?;
+    waited.step("wait for another who makes the same")
 }
 
 impl Inner {
@@ -47,16 +45,15 @@ impl Inner {
             vmlinux: self.kernel.vmlinux.clone(),
             initrd: self.initrd.clone(),
             image,
-            memory_mib: resources.memory_bytes / MIB,
+            memory_mib: (resources.memory_bytes + KERNEL_BYTES).div_ceil(MIB),
             cpus: resources.cpu_millis.div_ceil(1000).max(1),
             tsc_khz: self.tsc_khz,
         };
         let agent = blake3::hash(self.config.agent).to_hex().to_string();
         let key = model.key(&format!("{} {agent}", self.kernel.digest), &self.qemu_version, resources.disk_bytes);
-        let saved = self.config.dir.join("templates").join(&key);
+        let saved = self.config.cache.join("templates").join(&key);
         if !saved.exists() {
-            let lock = self.templates.lock_of(&key);
-            let _turn = lock.lock().await;
+            let _turn = turn(&saved).await?;
             if !saved.exists() {
                 self.save_machine(&model, &saved, resources.disk_bytes).await?;
             }
@@ -71,9 +68,9 @@ impl Inner {
             text.push('\n');
         }
         let key = blake3::hash(text.as_bytes()).to_hex()[..32].to_owned();
-        let lock = self.templates.lock_of(&format!("image {key}"));
-        let _turn = lock.lock().await;
-        let (dir, layers) = (self.config.dir.join("images"), layers.to_vec());
+        let dir = self.config.cache.join("images");
+        let _turn = turn(&dir.join(&key)).await?;
+        let layers = layers.to_vec();
         let made = tokio::task::spawn_blocking(move || files::image(&dir, &key, &layers)).await;
         made.map_err(std::io::Error::other).step("run a task")?
     }
@@ -90,7 +87,7 @@ impl Inner {
         fs::create_dir_all(&run).step("make the directory of a template")?;
         fs::create_dir_all(&content).step("make the directory of a template")?;
         let disk = new.join("disk.img");
-        files::disk(&self.config.dir.join("disks"), disk_bytes, &disk)?;
+        files::disk(&self.config.cache.join("disks"), disk_bytes, &disk)?;
         let uid = self.claim_uid()?;
         for path in [&run, &content, &disk] {
             std::os::unix::fs::chown(path, Some(uid), Some(uid)).step("give a file to a VMM")?;

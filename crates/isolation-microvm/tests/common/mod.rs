@@ -16,7 +16,8 @@ const PACKAGES: &str = "perl-base,bsdutils,util-linux,procps,hostname";
 /// A driver's directory.
 #[derive(Debug)]
 pub(crate) struct Machines {
-    dir: PathBuf,
+    dir: tempfile::TempDir,
+    cache: PathBuf,
     layer: PathBuf,
 }
 
@@ -52,16 +53,15 @@ fn layer() -> &'static Path {
 
 /// A driver for one test.
 pub(crate) fn machines() -> Machines {
-    static DIR: OnceLock<PathBuf> = OnceLock::new();
-    // One directory for all tests of this process: a template is booted once.
-    let dir = DIR.get_or_init(|| {
-        let dir = std::env::temp_dir().join(format!("atoll-microvm-test-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+    static CACHE: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let cache = CACHE.get_or_init(|| {
+        let cache = tempfile::Builder::new().prefix("atoll-microvm-").tempdir().unwrap();
         let package = std::env::var_os("ATOLL_TEST_KERNEL_PACKAGE").map(PathBuf::from).unwrap();
-        Kernel::set_up_from_package(&dir.join("kernel"), &package).unwrap();
-        dir
+        Kernel::set_up_from_package(&cache.path().join("kernel"), &package).unwrap();
+        cache
     });
-    Machines { dir: dir.clone(), layer: layer().to_owned() }
+    let dir = tempfile::Builder::new().prefix("atoll-microvm-").tempdir().unwrap();
+    Machines { dir, cache: cache.path().to_owned(), layer: layer().to_owned() }
 }
 
 #[async_trait]
@@ -69,7 +69,8 @@ impl Harness for Machines {
     async fn open(&self) -> Arc<dyn Isolation> {
         let launcher = PathBuf::from(env!("CARGO_BIN_EXE_atoll-vmm-launcher"));
         let config = MicrovmConfig {
-            dir: self.dir.clone(),
+            dir: self.dir.path().to_owned(),
+            cache: self.cache.clone(),
             agent: atoll_guest_binary::GUEST,
             launcher: vec![launcher],
             qemu: PathBuf::from("/usr/bin/qemu-system-x86_64"),
