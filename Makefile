@@ -1,12 +1,15 @@
 # The two commands of the README, and their parts. Logic lives in scripts/ and in the programs.
 
-.PHONY: demo test deps build release bench lint openapi clean
+.PHONY: demo test test-clients deps build release bench lint openapi clean
 
 demo: deps release
 	scripts/demo
 
 test: deps
 	scripts/test
+
+test-clients: deps build
+	tests/langsmith/run all
 
 deps:
 	scripts/install-deps

@@ -41,6 +41,10 @@ pub struct CreateExec {
     pub idle_timeout_ms: Option<u64>,
     /// Kill its tree when the last attached client goes away.
     pub kill_on_disconnect: bool,
+    /// Kill the tree when no client has been attached for this long. Clients are those that read with
+    /// `attach`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detach_timeout_ms: Option<u64>,
     /// Output kept on the host; the oldest goes first and a gap is announced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_output_bytes: Option<u64>,
@@ -74,6 +78,7 @@ impl CreateExec {
             timeout_ms: self.timeout_ms,
             idle_timeout_ms: self.idle_timeout_ms,
             kill_on_disconnect: self.kill_on_disconnect,
+            detach_timeout_ms: self.detach_timeout_ms,
             keep_output_bytes: self.keep_output_bytes,
             idempotency_key: self.idempotency_key,
         })
@@ -103,6 +108,9 @@ pub struct Exec {
     pub exit: Option<Exit>,
     /// Output bytes so far, both streams together.
     pub output_bytes: u64,
+    /// CPU time of its processes as reported from inside the sandbox, once it has ended, microseconds.
+    #[serde(default)]
+    pub cpu_us: u64,
     /// First output byte that is still kept.
     pub output_first: u64,
     /// When it was asked for.

@@ -134,3 +134,43 @@ pub struct WatchMessage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
 }
+
+/// Finds files by the pattern of their path, or lines in them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FindFiles {
+    /// Absolute path of the directory below which to look.
+    pub path: String,
+    /// What paths below it must look like; all when absent. `*`, `?` and `[…]` stand for characters of one
+    /// name, `**` for any number of names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// Text to look for in the files, as it is: then lines are found, else files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Most that is found: 1 to 100,000, 1000 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+/// A file, or a line in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FoundFile {
+    /// The file.
+    pub file: FileEntry,
+    /// Number of the line, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
+    /// The line; of one that is longer than 4 KiB, the beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FoundFiles {
+    /// In the order of their paths, a directory's own files before those below it.
+    pub items: Vec<FoundFile>,
+    /// There was more.
+    pub truncated: bool,
+}

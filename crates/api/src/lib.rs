@@ -4,29 +4,58 @@
 //! sizes end in `_bytes`. Unknown fields in requests are errors. Lists are pages: `items` and, when
 //! there is more, `next_cursor`. Every error has the body [`ErrorBody`].
 
+mod access;
+mod build;
+mod checkpoint;
 mod exec;
 mod file;
 mod image;
 mod key;
+mod pool;
 mod sandbox;
+mod secret;
+mod sharing;
+mod snapshot;
+mod ssh;
 mod system;
 mod template;
+mod usage;
+mod volume;
 
+pub use access::{Access, AccessCreated, AccessFile, AccessList, CreateAccess, Port, PortList};
 pub use atoll_core::key::Scope;
+pub use atoll_core::sharing::{Role, Visibility};
+pub use atoll_core::volume::{VolumeMount, VolumeMountDraft, VolumeState};
+pub use build::{
+    Build, BuildCacheEntry, BuildCacheList, BuildCachePruned, BuildList, BuildLogPage, CreateBuild,
+    PruneBuildCache,
+};
+pub use checkpoint::{CreateCheckpoint, ForkSandbox, RollbackSandbox, RolledBack};
 pub use exec::{
     AttachClientMessage, AttachServerMessage, CreateExec, Encoding, Exec, ExecList, ExecWithOutput,
     OutputChunk, OutputFrame, OutputPage, Resize, SignalExec, StdinWritten,
 };
 pub use file::{
-    Chmod, FileEntry, FileKind, FileList, FileWritten, Mkdir, MoveFile, WatchChange, WatchMessage,
+    Chmod, FileEntry, FileKind, FileList, FileWritten, FindFiles, FoundFile, FoundFiles, Mkdir, MoveFile,
+    WatchChange, WatchMessage,
 };
 pub use image::{
     Image, ImageList, ImageProgress, LayerPhase, PruneResult, PullImage, RegistryCredentials, RegistryEntry,
     RegistryList, RemovedImage,
 };
 pub use key::{CreateKey, Key, KeyCreated, KeyList};
+pub use pool::{Pool, PoolList, PoolOrigin, PutPool};
 pub use sandbox::{
     BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
 };
-pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, PortList, ServerInfo};
+pub use secret::{PutSecret, Secret, SecretList, SecretUse, SecretUseList, SecretVersion, VaultRotated};
+pub use sharing::{Grant, Lease, LeaseStatus, PutGrant, SandboxAccess, SetVisibility, TakeLease};
+pub use snapshot::{
+    CreateSnapshot, PullSnapshot, PushSnapshot, PushedSnapshot, RemovedSnapshot, Snapshot, SnapshotList,
+    TagSnapshot,
+};
+pub use ssh::{CreateSshKey, SshInfo, SshKey, SshKeyList};
+pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, ServerInfo};
 pub use template::{CreateTemplate, Template, TemplateList};
+pub use usage::{PauseSandbox, Usage, UsageGroup, UsageItem, UsageList};
+pub use volume::{CreateVolume, Volume, VolumeList};

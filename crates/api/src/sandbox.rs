@@ -2,9 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::idle::{IdlePolicy, IdleUpdate, OnIdle};
 use atoll_core::policy::EgressPolicy;
-use atoll_core::sandbox::SandboxState;
+use atoll_core::sandbox::{PauseMode, SandboxState};
+use atoll_core::secret::Secret;
+use atoll_core::snapshot::AutoCheckpoints;
 use atoll_core::spec::{IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate};
+use atoll_core::usage::Budget;
+use atoll_core::volume::{VolumeMount, VolumeMountDraft};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
@@ -23,6 +28,12 @@ pub struct CreateSandbox {
     /// A template: `name` for its newest version, or `name:version`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
+    /// A snapshot to begin with: its id, `name` or `name:tag`. It brings its image, environment and limits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    /// Take checkpoints by itself: when it is made, and after every exec.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_checkpoints: Option<AutoCheckpoints>,
     /// How strongly it is cut off. Never silently downgraded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationLevel>,
@@ -34,6 +45,9 @@ pub struct CreateSandbox {
     /// Labels, to find it again.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// Texts kept beside it for you: at most 32 keys, 128 KiB together; never interpreted.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
     /// Default user of execs: name or id, optionally `:group`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
@@ -46,9 +60,29 @@ pub struct CreateSandbox {
     /// Delete it after this long without a running exec or a request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
+    /// Secrets for this sandbox alone, by name: its injection rules find them before the server's. Never returned.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", serialize_with = "crate::secret::reveal_all")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub secrets: BTreeMap<String, Secret>,
     /// What it may reach; the template's, or the server's default, when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
+    /// Volumes to mount.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMountDraft>,
+    /// What the end of the idle timeout means; `delete` when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_idle: Option<OnIdle>,
+    /// Freeze it after this long without a running exec or a request. The next use thaws it; its state stays
+    /// `running`. Processes that execs left behind stand still meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_freeze_ms: Option<u64>,
+    /// Pause it as `filesystem` when it has been paused as `frozen` for this long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hibernate_after_ms: Option<u64>,
+    /// Hard limits on what it may use in its whole life.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
 }
 
 impl From<CreateSandbox> for SandboxDraft {
@@ -57,15 +91,27 @@ impl From<CreateSandbox> for SandboxDraft {
             name: request.name,
             image: request.image,
             template: request.template,
+            snapshot: request.snapshot,
+            auto_checkpoints: request.auto_checkpoints,
             isolation: request.isolation,
             resources: request.resources,
             env: request.env,
             labels: request.labels,
+            annotations: request.annotations,
             user: request.user,
             workdir: request.workdir,
             ttl_ms: request.ttl_ms,
             idle_timeout_ms: request.idle_timeout_ms,
+            secrets: request.secrets,
             egress: request.egress,
+            volumes: request.volumes,
+            idle: IdlePolicy {
+                on_idle: request.on_idle.unwrap_or_default(),
+                freeze_ms: request.idle_freeze_ms,
+                hibernate_after_ms: request.hibernate_after_ms,
+            },
+            budget: request.budget.unwrap_or_default(),
+            ..Self::default()
         }
     }
 }
@@ -79,15 +125,30 @@ pub struct Sandbox {
     pub name: Option<String>,
     /// Where it is in its life.
     pub state: SandboxState,
-    /// Why it failed.
+    /// Why it failed, or was paused by Atoll.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// How it is paused, while it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<PauseMode>,
+    /// Since when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_at_ms: Option<u64>,
+    /// Names the boot it is in. Another one means that every process in it was started anew.
+    #[serde(default)]
+    pub boot_id: String,
     /// The image as it was named.
     pub image: String,
     /// Digest of the image's manifest; absent for `host`.
     pub image_digest: Option<String>,
     /// The template version it came from.
     pub template: Option<String>,
+    /// Id of the snapshot it began with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    /// Checkpoints that it takes by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_checkpoints: Option<AutoCheckpoints>,
     /// The isolation level.
     pub isolation: IsolationLevel,
     /// Limits.
@@ -96,6 +157,9 @@ pub struct Sandbox {
     pub env: BTreeMap<String, String>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
+    /// Texts kept beside it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
     /// Default user of execs.
     pub user: String,
     /// Default working directory of execs.
@@ -109,10 +173,25 @@ pub struct Sandbox {
     /// What it may reach.
     #[serde(default)]
     pub egress: EgressPolicy,
+    /// See [`CreateSandbox::on_idle`].
+    #[serde(default)]
+    pub on_idle: OnIdle,
+    /// See [`CreateSandbox::idle_freeze_ms`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_freeze_ms: Option<u64>,
+    /// See [`CreateSandbox::hibernate_after_ms`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hibernate_after_ms: Option<u64>,
+    /// See [`CreateSandbox::budget`].
+    #[serde(default)]
+    pub budget: Budget,
     /// When it was last used.
     pub last_active_at_ms: u64,
     /// Id of the key that made it.
     pub owner: Option<String>,
+    /// Volumes that are mounted in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
 }
 
 /// A page of sandboxes, newest first.
@@ -127,14 +206,34 @@ pub struct SandboxList {
 
 /// Tells an absent field from `null`.
 #[expect(clippy::option_option, reason = "absent, null and a value are three different wishes")]
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<u64>>, D::Error> {
-    Option::<u64>::deserialize(deserializer).map(Some)
+fn present<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Option::<T>::deserialize(deserializer).map(Some)
 }
 
 /// Changes a sandbox. Absent fields stay as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpdateSandbox {
+    /// A new name. The host name inside stays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Sets variables of later execs; `null` removes one.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, Option<String>>,
+    /// New default user of later execs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// New default working directory of later execs. `null` is the user's home.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub workdir: Option<Option<String>>,
+    /// Sets annotations; `null` removes one.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, Option<String>>,
     /// Replaces all labels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<BTreeMap<String, String>>,
@@ -148,19 +247,50 @@ pub struct UpdateSandbox {
     pub idle_timeout_ms: Option<Option<u64>>,
     /// New limits; the disk's cannot change.
     pub resources: ResourcesDraft,
+    /// Adds secrets for this sandbox alone, or gives them new values. Never returned.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", serialize_with = "crate::secret::reveal_all")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub secrets: BTreeMap<String, Secret>,
     /// Replaces what it may reach, at once: connections that are no longer allowed are cut.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
+    /// What the end of the idle timeout means.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_idle: Option<OnIdle>,
+    /// Freeze it after this long without use. `null` removes it.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub idle_freeze_ms: Option<Option<u64>>,
+    /// Pause it as `filesystem` when it has been paused as `frozen` for this long. `null` removes it.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub hibernate_after_ms: Option<Option<u64>>,
+    /// Replaces the budget. What was used stays used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
 }
 
 impl From<UpdateSandbox> for SandboxUpdate {
     fn from(request: UpdateSandbox) -> Self {
         Self {
+            name: request.name,
+            env: request.env,
+            user: request.user,
+            workdir: request.workdir,
+            annotations: request.annotations,
             labels: request.labels,
             ttl_ms: request.ttl_ms,
             idle_timeout_ms: request.idle_timeout_ms,
             resources: request.resources,
+            secrets: request.secrets,
             egress: request.egress,
+            asked_by: None,
+            idle: IdleUpdate {
+                on_idle: request.on_idle,
+                freeze_ms: request.idle_freeze_ms,
+                hibernate_after_ms: request.hibernate_after_ms,
+            },
+            budget: request.budget,
         }
     }
 }

@@ -73,8 +73,12 @@ pub struct Doctor {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Leak {
     /// The sandbox id it carries.
-    pub sandbox: String,
-    /// `process`, `cgroup`, `directory`, …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
+    /// The snapshot id it carries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    /// `process`, `cgroup`, `directory`, `artifact`, …
     pub kind: String,
     /// Its name on the host.
     pub name: String,
@@ -82,16 +86,9 @@ pub struct Leak {
     pub removed: bool,
 }
 
-/// Everything that belongs to no known sandbox.
+/// Everything that belongs to no known sandbox or snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeakList {
     /// The leaks; empty is good.
     pub items: Vec<Leak>,
-}
-
-/// Ports on which something listens inside a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct PortList {
-    /// TCP ports, ascending.
-    pub ports: Vec<u16>,
 }

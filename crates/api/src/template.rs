@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::build::{CommandText, Ready};
+use atoll_core::id::SnapshotId;
 use atoll_core::policy::EgressPolicy;
+use atoll_core::pool::PoolSpec;
 use atoll_core::spec::{IsolationLevel, ResourcesDraft, TemplateSpec};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,8 +16,12 @@ use utoipa::ToSchema;
 pub struct CreateTemplate {
     /// Its name: a DNS label.
     pub name: String,
-    /// The image.
+    /// The image. Leave it out when there is a snapshot.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub image: String,
+    /// The snapshot that its sandboxes begin with: id, `name` or `name:tag`, looked up once, now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
     /// The isolation level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationLevel>,
@@ -39,17 +46,27 @@ pub struct CreateTemplate {
     /// Idle timeout of its sandboxes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
+    /// How many of its sandboxes wait warm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<PoolSpec>,
     /// What its sandboxes may reach; the server's default when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
+    /// What runs in every sandbox from its creation on: a line for the shell, or program and arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<CommandText>,
+    /// When a sandbox is ready: its creation waits for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Ready>,
 }
 
 impl CreateTemplate {
-    /// Name and recipe.
+    /// Name and recipe, for the id of the snapshot that was named.
     #[must_use]
-    pub fn into_parts(self) -> (String, TemplateSpec) {
+    pub fn into_parts(self, snapshot: Option<SnapshotId>) -> (String, TemplateSpec) {
         let spec = TemplateSpec {
             image: self.image,
+            snapshot,
             isolation: self.isolation,
             resources: self.resources,
             env: self.env,
@@ -58,7 +75,10 @@ impl CreateTemplate {
             workdir: self.workdir,
             ttl_ms: self.ttl_ms,
             idle_timeout_ms: self.idle_timeout_ms,
+            pool: self.pool,
             egress: self.egress,
+            start: self.start,
+            ready: self.ready,
         };
         (self.name, spec)
     }
@@ -75,6 +95,9 @@ pub struct Template {
     pub version: u32,
     /// The image.
     pub image: String,
+    /// Id of the snapshot that its sandboxes begin with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
     /// The isolation level.
     pub isolation: Option<IsolationLevel>,
     /// Limits.
@@ -91,9 +114,18 @@ pub struct Template {
     pub ttl_ms: Option<u64>,
     /// Idle timeout of its sandboxes.
     pub idle_timeout_ms: Option<u64>,
+    /// How many of its sandboxes wait warm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<PoolSpec>,
     /// What its sandboxes may reach.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
+    /// What runs in every sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<CommandText>,
+    /// When a sandbox is ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Ready>,
     /// When this version was made.
     pub created_at_ms: u64,
 }

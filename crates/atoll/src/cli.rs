@@ -3,14 +3,38 @@
 use std::path::PathBuf;
 
 use atoll_api::Scope;
+use atoll_core::idle::OnIdle;
+use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::volume::VolumeMountDraft;
 use clap::{Args, Parser, Subcommand};
 
+mod access;
+mod build;
 mod egress;
+mod ingress;
+mod inject;
+mod pool;
+mod secret;
 mod server;
+mod snapshot;
+mod usage;
+mod volume;
 
-pub(crate) use egress::EgressArgs;
+pub(crate) use access::{AccessCommand, LeaseCommand};
+pub(crate) use build::{BuildArgs, BuildCacheCommand, BuildCommand};
+pub(crate) use egress::{EgressArgs, NetCommand, read as read_policy};
+pub(crate) use ingress::{
+    Forward, LinkArgs, PortCommand, PortUrlArgs, Reverse, SshArgs, SshKeyCommand, TunnelArgs,
+};
+pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
+pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
+pub(crate) use snapshot::{
+    CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
+};
+pub(crate) use usage::{BudgetArgs, IdleArgs, PauseArgs, ResumeArgs, UsageArgs};
+pub(crate) use volume::{VolumeCommand, parse_mount};
 
 use crate::terminal::DetachKeys;
 use crate::units::{parse_bytes, parse_cpu_millis, parse_duration_ms, parse_pair};
@@ -84,8 +108,29 @@ pub(crate) enum Command {
     Update(UpdateArgs),
     /// Let a sandbox live for a time from now
     Extend(ExtendArgs),
+    /// Pause sandboxes: they stand still until they are used
+    Pause(PauseArgs),
+    /// Resume paused sandboxes
+    Resume(ResumeArgs),
     /// Show what a sandbox uses
     Metrics(SandboxArg),
+    /// Take a checkpoint of a sandbox: a snapshot that belongs to it
+    Checkpoint(CheckpointArgs),
+    /// List the checkpoints of a sandbox
+    Checkpoints(CheckpointsArgs),
+    /// Put a sandbox back to a checkpoint; what runs in it ends
+    Rollback(RollbackArgs),
+    /// Put a sandbox back to before the last command, as far as there is a checkpoint of that
+    Undo(SandboxArg),
+    /// Show which files were added (A), changed (C) and removed (R) between two points of a sandbox
+    Diff(DiffArgs),
+    /// Make sandboxes that go on from where one is
+    Fork(ForkArgs),
+    /// What sandboxes do on the network
+    #[command(subcommand)]
+    Net(NetCommand),
+    /// Show what sandboxes used, also those that are gone
+    Usage(UsageArgs),
     /// Images
     #[command(subcommand)]
     Image(ImageCommand),
@@ -95,9 +140,45 @@ pub(crate) enum Command {
     /// Templates
     #[command(subcommand)]
     Template(TemplateCommand),
+    /// Values that sandboxes use and never see
+    #[command(subcommand)]
+    Secret(SecretCommand),
+    /// Volumes: storage that outlives sandboxes, shared by several
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+    /// Builds of templates
+    #[command(subcommand)]
+    Build(BuildCommand),
+    /// Warm pools: sandboxes that run before anybody asks
+    #[command(subcommand)]
+    Pool(PoolCommand),
+    /// Who may use a sandbox
+    #[command(subcommand)]
+    Access(AccessCommand),
+    /// Have a sandbox for yourself for a time
+    #[command(subcommand)]
+    Lease(LeaseCommand),
+    /// Snapshots of sandboxes' disks
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
     /// API keys
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Ports of a sandbox, and links to them
+    #[command(subcommand)]
+    Port(PortCommand),
+    /// Reach ports of a sandbox on this machine, or show local ports in it
+    Tunnel(TunnelArgs),
+    /// Print a link to a file of a sandbox
+    Link(LinkArgs),
+    /// Log in to a sandbox with ssh
+    Ssh(SshArgs),
+    /// The bytes of an SSH connection on standard input and output
+    #[command(hide = true)]
+    SshProxy,
+    /// SSH keys
+    #[command(subcommand)]
+    SshKey(SshKeyCommand),
     /// Show what the server is
     Info,
     /// Show what this host enforces, or what is left over on it
@@ -132,6 +213,12 @@ pub(crate) struct SandboxArgs {
     /// Template, as NAME or NAME:VERSION
     #[arg(long, value_name = "TEMPLATE")]
     pub(crate) template: Option<String>,
+    /// Snapshot to begin with: id, NAME or NAME:TAG
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
+    pub(crate) snapshot: Option<String>,
+    /// Take checkpoints by itself, when it is made and after every command, and keep this many
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) auto_checkpoints: Option<u32>,
     /// Name of the sandbox
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -155,11 +242,16 @@ pub(crate) struct SandboxArgs {
     /// Delete it this long after creation, such as 2h
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) ttl: Option<u64>,
-    /// Delete it after this long without use, such as 30m
+    /// Delete it after this long without use, such as 30m; see --on-idle
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) idle_timeout: Option<u64>,
     #[command(flatten)]
+    pub(crate) idle: IdleArgs,
+    #[command(flatten)]
     pub(crate) egress: EgressArgs,
+    /// Mount a volume, as VOLUME:/PATH or VOLUME:/PATH:ro (repeatable)
+    #[arg(short, long, value_name = "VOLUME:/PATH", value_parser = parse_mount)]
+    pub(crate) volume: Vec<VolumeMountDraft>,
 }
 
 /// How to be attached to a command.
@@ -296,8 +388,9 @@ pub(crate) struct LsArgs {
 }
 
 fn parse_state(text: &str) -> Result<SandboxState, String> {
-    SandboxState::parse(text)
-        .ok_or_else(|| format!("'{text}' is not a state: creating, running, deleting or failed"))
+    SandboxState::parse(text).ok_or_else(|| {
+        format!("'{text}' is not a state: creating, running, pausing, paused, resuming, deleting or failed")
+    })
 }
 
 #[derive(Debug, Args)]
@@ -346,6 +439,12 @@ pub(crate) struct InspectArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct UpdateArgs {
+    /// New name; the host name inside stays
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Variable of later execs; the others stay
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) env: Vec<(String, String)>,
     /// Label; those given replace all that were there
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,
@@ -355,6 +454,17 @@ pub(crate) struct UpdateArgs {
     /// Delete it after this long without use, or 'none'
     #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
     pub(crate) idle_timeout: Option<Lifetime>,
+    /// What happens when the idle timeout ends
+    #[arg(long, value_name = "delete|freeze|hibernate", value_parser = usage::parse_on_idle)]
+    pub(crate) on_idle: Option<OnIdle>,
+    /// Freeze it between commands after this long without use, or 'none'
+    #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
+    pub(crate) idle_freeze: Option<Lifetime>,
+    /// Hibernate it after it has been paused in memory for this long, or 'none'
+    #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
+    pub(crate) hibernate_after: Option<Lifetime>,
+    #[command(flatten)]
+    pub(crate) budget: BudgetArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
     #[command(flatten)]
@@ -442,8 +552,11 @@ pub(crate) enum RegistryCommand {
     },
 }
 
+#[expect(clippy::large_enum_variant, reason = "there is one of it")]
 #[derive(Debug, Subcommand)]
 pub(crate) enum TemplateCommand {
+    /// Build a template from a Dockerfile
+    Build(Box<BuildArgs>),
     /// Make a template, or the next version of one
     Create(TemplateArgs),
     /// List templates
@@ -465,8 +578,11 @@ pub(crate) struct TemplateArgs {
     /// Name
     pub(crate) name: String,
     /// Image
-    #[arg(long, value_name = "IMAGE")]
-    pub(crate) image: String,
+    #[arg(long, value_name = "IMAGE", required_unless_present = "snapshot")]
+    pub(crate) image: Option<String>,
+    /// Snapshot that its sandboxes begin with, instead of an image: id, NAME or NAME:TAG
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
+    pub(crate) snapshot: Option<String>,
     /// Variable for every command
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) env: Vec<(String, String)>,
@@ -486,12 +602,27 @@ pub(crate) struct TemplateArgs {
     /// Writable disk, such as 10GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) disk: Option<u64>,
+    /// Command to run in every sandbox from its creation on, for /bin/sh
+    #[arg(long, value_name = "CMD")]
+    pub(crate) start_cmd: Option<String>,
+    /// A sandbox is ready when this command succeeds
+    #[arg(long, value_name = "CMD")]
+    pub(crate) ready_cmd: Option<String>,
+    /// A sandbox is ready when something listens on this port
+    #[arg(long, value_name = "PORT", conflicts_with = "ready_cmd")]
+    pub(crate) ready_port: Option<u16>,
+    /// Give up on a sandbox that is not ready after this long [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) ready_timeout: Option<u64>,
     /// Delete sandboxes this long after creation
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) ttl: Option<u64>,
     /// Delete sandboxes after this long without use
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) idle_timeout: Option<u64>,
+    /// Keep this many warm: COUNT, or MIN..MAX to follow demand
+    #[arg(long, value_name = "COUNT", value_parser = parse_pool)]
+    pub(crate) pool: Option<PoolSpec>,
 }
 
 #[derive(Debug, Subcommand)]

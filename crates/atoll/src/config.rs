@@ -50,6 +50,46 @@ pub(crate) fn otlp_endpoint() -> Result<Option<String>> {
     variable("OTEL_EXPORTER_OTLP_ENDPOINT")
 }
 
+/// The proxy between sandboxes and the outside: it may hold a password, so not only a flag.
+pub(crate) fn egress_proxy() -> Result<Option<String>> {
+    variable("ATOLL_EGRESS_PROXY")
+}
+
+/// A key of the vault that is kept elsewhere.
+#[derive(Debug, Clone)]
+pub(crate) struct VaultKey {
+    /// With which values are sealed.
+    pub(crate) current: Secret,
+    /// With which they were sealed before, until the key was changed.
+    pub(crate) previous: Option<Secret>,
+}
+
+/// The vault's key, if variables hold it.
+pub(crate) fn vault_key() -> Result<Option<VaultKey>> {
+    let previous = variable("ATOLL_VAULT_KEY_PREVIOUS")?.map(Secret::new);
+    Ok(variable("ATOLL_VAULT_KEY")?.map(|key| VaultKey { current: Secret::new(key), previous }))
+}
+
+/// What the environment says about an object store.
+pub(crate) struct Aws {
+    pub(crate) endpoint: Option<String>,
+    pub(crate) region: Option<String>,
+    pub(crate) credentials: Option<(String, Secret)>,
+    pub(crate) token: Option<Secret>,
+}
+
+/// The variables that tools for S3 share.
+pub(crate) fn aws() -> Result<Aws> {
+    let key = variable("AWS_ACCESS_KEY_ID")?;
+    let secret = variable("AWS_SECRET_ACCESS_KEY")?;
+    Ok(Aws {
+        endpoint: variable("AWS_ENDPOINT_URL")?,
+        region: variable("AWS_REGION")?,
+        credentials: key.zip(secret).map(|(key, secret)| (key, Secret::new(secret))),
+        token: variable("AWS_SESSION_TOKEN")?.map(Secret::new),
+    })
+}
+
 /// Arms fail points for the crash tests, from `ATOLL_FAILPOINTS="name=action;name=action"`.
 ///
 /// `kill` is SIGKILL to this process, on the spot; `kill@N` at the Nth passing. Everything else is an
@@ -92,12 +132,17 @@ pub(crate) fn no_color() -> bool {
 }
 
 fn file_path() -> Option<PathBuf> {
+    state_dir().map(|dir| dir.join("config.toml"))
+}
+
+/// Where this program keeps what is the user's.
+pub(crate) fn state_dir() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
     let base = match set("XDG_CONFIG_HOME") {
         Some(base) => PathBuf::from(base),
         None => PathBuf::from(set("HOME")?).join(".config"),
     };
-    Some(base.join("atoll/config.toml"))
+    Some(base.join("atoll"))
 }
 
 /// Reads everything.

@@ -11,6 +11,7 @@
 //! ```
 
 mod archive;
+mod build_view;
 mod cli;
 mod commands;
 mod config;
@@ -31,6 +32,6 @@ use clap::Parser as _;
 fn main() -> ExitCode {
     match cli::Cli::try_parse() {
         Ok(cli) => commands::main(cli),
-        Err(error) => commands::usage(&error),
+        Err(error) => commands::misused(&error),
     }
 }

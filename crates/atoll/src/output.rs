@@ -158,19 +158,21 @@ pub(crate) fn fields<const N: usize>(rows: [(&str, String); N]) -> String {
     lines.join("\n")
 }
 
+/// Milliseconds since the epoch.
+pub(crate) fn now_ms() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
 /// How long ago something was, for a table.
 pub(crate) fn age(at_ms: u64) -> String {
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
-    crate::units::format_duration_ms(now.saturating_sub(at_ms) / 1000 * 1000)
+    crate::units::format_duration_ms(now_ms().saturating_sub(at_ms) / 1000 * 1000)
 }
 
 /// How long until something is, for a table.
 pub(crate) fn until(at_ms: Option<u64>) -> String {
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+    let now = now_ms();
     at_ms.map_or_else(
         || "never".to_owned(),
         |at| match at.saturating_sub(now) {

@@ -38,11 +38,25 @@ pub(crate) fn bytes_bar(printer: Printer, what: &str, total: Option<u64>) -> Pro
     bar.with_message(clean(what))
 }
 
-/// Shows the progress of an image until it is ready. `upload` is shown as long as nothing else is.
+/// Shows the progress of one image until it is ready.
 pub(crate) async fn image(
     printer: Printer,
-    mut stream: impl Stream<Item = Result<ImageProgress, ClientError>> + Unpin,
+    stream: impl Stream<Item = Result<ImageProgress, ClientError>> + Unpin,
 ) -> Result<Image> {
+    let mut images = images(printer, stream).await?;
+    images.pop().ok_or_else(|| broken_off().into())
+}
+
+fn broken_off() -> ClientError {
+    ClientError::Protocol("the progress ended before the work did".to_owned())
+}
+
+/// Shows the progress of images until all are ready: there is one at least.
+pub(crate) async fn images(
+    printer: Printer,
+    mut stream: impl Stream<Item = Result<ImageProgress, ClientError>> + Unpin,
+) -> Result<Vec<Image>> {
+    let mut ready = Vec::new();
     let bars = MultiProgress::with_draw_target(if printer.draws() {
         ProgressDrawTarget::stderr()
     } else {
@@ -76,14 +90,15 @@ pub(crate) async fn image(
                     bar.abandon();
                 }
             }
-            ImageProgress::Done { image } => return Ok(image),
+            // One for each image, all at the end.
+            ImageProgress::Done { image } => ready.push(image),
             ImageProgress::Error { error } => {
                 let request_id = error.request_id.clone();
                 return Err(ClientError::Api { error: error.into(), request_id }.into());
             }
         }
     }
-    Err(ClientError::Protocol("the progress ended before the work did".to_owned()).into())
+    if ready.is_empty() { Err(broken_off().into()) } else { Ok(ready) }
 }
 
 /// The beginning of a digest.

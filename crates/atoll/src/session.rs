@@ -286,6 +286,15 @@ pub(crate) fn exit_code(printer: Printer, exit: &Exit) -> u8 {
             Some((Code::CommandNotFound, "the command does not exist in the sandbox"))
         }
         ExitReason::NotStarted => Some((Code::CommandNotExecutable, "the command could not be started")),
+        ExitReason::RolledBack => {
+            Some((Code::InvalidState, "the command was ended: its sandbox was put back to an earlier state"))
+        }
+        ExitReason::SandboxPaused => {
+            Some((Code::InvalidState, "the command was ended: its sandbox was paused without its memory"))
+        }
+        ExitReason::BudgetExhausted => {
+            Some((Code::BudgetExhausted, "the command was killed: a budget of its sandbox is used up"))
+        }
         ExitReason::SandboxDied => {
             Some((Code::SandboxFailed, "the sandbox died while the command was running"))
         }

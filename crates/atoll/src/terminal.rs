@@ -224,6 +224,27 @@ pub(crate) fn read_secret(prompt: &str) -> Result<Secret> {
     Ok(Secret::new(password))
 }
 
+/// Reads the value of a secret: a line typed without showing it, or all of standard input without its last
+/// line break.
+///
+/// # Errors
+/// When there is nothing, too much, or text that is not UTF-8.
+pub(crate) fn read_value(prompt: &str) -> Result<Secret> {
+    use std::io::Read as _;
+    if can_ask() {
+        return read_secret(prompt);
+    }
+    let mut text = String::new();
+    let limit = atoll_core::limits::SECRET_VALUE_MAX_BYTES as u64 + 2;
+    let read = io::stdin().lock().take(limit).read_to_string(&mut text);
+    read.map_err(|error| Failure::io("cannot read the value", error))?;
+    let value = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
+    if value.is_empty() {
+        return Err(Failure::plain(Code::InvalidArgument, "the value is empty"));
+    }
+    Ok(Secret::new(value))
+}
+
 fn ask(prompt: &str) -> io::Result<()> {
     let mut err = io::stderr();
     write!(err, "{prompt}")?;

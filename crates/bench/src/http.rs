@@ -117,6 +117,15 @@ impl Connection {
         Ok(())
     }
 
+    /// Removes the warm pool of an image.
+    pub(crate) async fn delete_pool(&mut self, image: &str) -> Result<()> {
+        let body = BoxBody::new(Full::from(Bytes::new()));
+        let path = format!("/v1/pools?image={image}");
+        let response = self.send(Method::DELETE, &path, "application/json", body).await?;
+        response.into_body().collect().await?;
+        Ok(())
+    }
+
     /// Deletes a sandbox.
     pub(crate) async fn delete(&mut self, sandbox: &str) -> Result<()> {
         let body = BoxBody::new(Full::from(Bytes::new()));

@@ -34,7 +34,8 @@ pub fn remains(installation: &str, data_dir: &Path) -> Vec<String> {
     }
     for device in names(Path::new("/sys/block")) {
         let image = fs::read_to_string(format!("/sys/block/{device}/loop/backing_file")).unwrap_or_default();
-        if image.contains(&data) {
+        // Disks may lie in a pool, where the data directory is not part of their paths.
+        if image.contains(&data) || image.contains(&cgroup) {
             found.push(format!("loop device {device}: {image}"));
         }
     }

@@ -95,6 +95,7 @@ pub fn command(program: &Path) -> Command {
 pub struct Server {
     program: PathBuf,
     args: Vec<String>,
+    env: Vec<(String, String)>,
     data: PathBuf,
     dir: Option<TempDir>,
     log: PathBuf,
@@ -128,6 +129,17 @@ impl Server {
         server
     }
 
+    /// The same, with variables in its environment.
+    #[must_use]
+    pub fn with_env(args: &[&str], env: &[(&str, &str)]) -> Self {
+        let dir =
+            tempfile::Builder::new().prefix("atoll-blackbox-").tempdir_in("/var/tmp").expect("a directory");
+        let env = env.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let mut server = Self::new_with_env(program(), args, dir.path().join("data"), env);
+        server.dir = Some(dir);
+        server
+    }
+
     /// Starts one on a data directory that the caller owns.
     #[must_use]
     pub fn on(data: &Path, args: &[&str]) -> Self {
@@ -136,8 +148,8 @@ impl Server {
 
     /// Starts one that has fail points, none of them armed yet.
     #[must_use]
-    pub fn with_failpoints() -> Self {
-        let mut server = Self::with(&[]);
+    pub fn with_failpoints(args: &[&str]) -> Self {
+        let mut server = Self::with(args);
         server.program = program_with_failpoints().to_owned();
         server.kill();
         server.restart();
@@ -145,12 +157,17 @@ impl Server {
     }
 
     fn new(program: &Path, args: &[&str], data: PathBuf) -> Self {
+        Self::new_with_env(program, args, data, Vec::new())
+    }
+
+    fn new_with_env(program: &Path, args: &[&str], data: PathBuf, env: Vec<(String, String)>) -> Self {
         let log =
             tempfile::Builder::new().prefix("atoll-blackbox-log-").tempfile_in("/var/tmp").expect("a file");
         let (_file, log) = log.keep().expect("keep a file");
         let mut server = Self {
             program: program.to_owned(),
             args: args.iter().map(|&arg| arg.to_owned()).collect(),
+            env,
             data,
             dir: None,
             log,
@@ -176,7 +193,7 @@ impl Server {
         command
             .args(["serve", "--ready-json", "--ready", "1", "--listen", listen, "--data-dir"])
             .arg(&self.data);
-        command.args(&self.args).env("ATOLL_FAILPOINTS", failpoints);
+        command.args(&self.args).envs(self.env.clone()).env("ATOLL_FAILPOINTS", failpoints);
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -336,7 +336,7 @@ async fn the_doctor_and_the_data_directory() {
     assert_eq!(code, Some(1), "{found}");
     let kinds: std::collections::BTreeSet<&str> =
         found["items"].as_array().unwrap().iter().map(|leak| leak["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), ["cgroup", "directory", "loop", "process"]);
+    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), ["cgroup", "directory", "disk", "loop", "process"]);
     assert!(found["items"].as_array().unwrap().iter().all(|leak| leak["sandbox"] == sandbox.as_str()));
     let (code, removed) = doctor(&["--remove"]);
     assert_eq!(code, Some(0), "{removed}");

@@ -11,9 +11,9 @@
     reason = "an integration test"
 )]
 
-use atoll_api::{CreateExec, CreateSandbox};
+use atoll_api::{CreateCheckpoint, CreateExec, CreateSandbox, CreateSnapshot, ForkSandbox, PutPool};
 use atoll_blackbox::{Server, host, wait_until};
-use atoll_client::ListSandboxes;
+use atoll_client::{ListSandboxes, ListSnapshots};
 use atoll_core::exec::{ExecState, ExitReason};
 use atoll_core::sandbox::SandboxState;
 
@@ -29,6 +29,7 @@ const CREATE: &[&str] = &[
     "container::create::process",
     "container::create::record",
     "engine.create.isolated",
+    "engine.create.networked",
     "engine.create.connected",
     "engine.create.configured",
     "engine.create.committed",
@@ -41,9 +42,16 @@ const DELETE: &[&str] = &[
     "container::destroy::cgroups",
     "container::destroy::directory",
     "engine.delete.destroyed",
+    "engine.delete.checkpoints_removed",
     "engine.delete.logs_removed",
     "engine.delete.unrecorded",
 ];
+
+/// What a claim of a member of a warm pool passes.
+const CLAIM: &[&str] = &["engine.claim.taken", "engine.claim.identified", "engine.claim.committed"];
+
+/// What a filler passes.
+const FILL: &[&str] = &["engine.pool.isolated", "container::create::process"];
 
 /// Sandboxes that the server knows, once none of them is on its way in or out.
 async fn settled(server: &Server) -> Vec<(String, SandboxState)> {
@@ -60,7 +68,10 @@ async fn settled(server: &Server) -> Vec<(String, SandboxState)> {
 fn strangers(server: &Server, keep: &str) -> Vec<String> {
     let remains = host::remains(&server.installation(), server.data());
     let known = |line: &String| {
-        line.contains(keep) || line.contains(" serve --ready-json") || line.contains("containers/disks/")
+        line.contains(keep)
+            || line.contains(" serve --ready-json")
+            || line.contains("/disks/")
+            || line.contains("/storage/pool.img")
     };
     let agents: Vec<String> = host::processes(keep).iter().map(|pid| format!("process {pid}:")).collect();
     remains
@@ -81,7 +92,7 @@ async fn assert_nothing_but(server: &Server, keep: &str, point: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_every_step_of_a_creation() {
-    let mut server = Server::with_failpoints();
+    let mut server = Server::with_failpoints(&[]);
     let stays = server.sandbox().await.id;
     let pid_of_stays = host::processes(&stays)[0];
     for point in CREATE {
@@ -114,7 +125,7 @@ async fn killed_at_every_step_of_a_creation() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_every_step_of_a_deletion() {
-    let mut server = Server::with_failpoints();
+    let mut server = Server::with_failpoints(&[]);
     let stays = server.sandbox().await.id;
     for point in DELETE {
         let goes = server.sandbox().await.id;
@@ -132,12 +143,183 @@ async fn killed_at_every_step_of_a_deletion() {
     server.finish().await;
 }
 
+/// Waits until a member waits.
+async fn until_warm(server: &Server) {
+    wait_until("a member", async || {
+        let pools = server.client.list_pools().await.unwrap();
+        pools.items.iter().any(|pool| pool.ready == 1).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_every_step_of_a_claim() {
+    let mut server = Server::with_failpoints(&["--pool", "host=1"]);
+    let stays = server.sandbox().await.id;
+    for point in CLAIM {
+        server.kill();
+        server.restart_with(&format!("{point}=kill"));
+        until_warm(&server).await;
+        let create = CreateSandbox { name: Some("half-made".into()), ..CreateSandbox::default() };
+        assert!(server.client.create_sandbox(&create).await.is_err(), "{point} is not passed");
+        assert!(!server.wait_end().success());
+        server.restart();
+        let mut there = settled(&server).await;
+        there.retain(|(id, _)| *id != stays);
+        if *point == "engine.claim.committed" {
+            assert!(matches!(&there[..], [(_, SandboxState::Running)]), "{point}: {there:?}");
+            assert_eq!(server.sh("half-made", "uname -n").await.stdout, "half-made\n");
+            server.client.delete_sandbox("half-made").await.unwrap();
+        } else {
+            assert!(there.is_empty(), "{point}: {there:?}");
+        }
+        let leaks = server.client.list_leaks().await.unwrap();
+        assert!(leaks.items.is_empty(), "{point}: {leaks:?}");
+        assert_eq!(server.sh(&stays, "echo on").await.stdout, "on\n", "{point}");
+    }
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_while_a_pool_is_filled() {
+    let mut server = Server::with_failpoints(&[]);
+    let stays = server.sandbox().await.id;
+    let put = PutPool { image: Some("host".into()), min: 1, max: 1, ..PutPool::default() };
+    for point in FILL {
+        server.kill();
+        server.restart_with(&format!("{point}=kill"));
+        // Whether the answer comes before the end is chance.
+        drop(server.client.put_pool(&put).await);
+        assert!(!server.wait_end().success(), "{point} is not passed");
+        server.restart();
+        until_warm(&server).await;
+        let leaks = server.client.list_leaks().await.unwrap();
+        assert!(leaks.items.is_empty(), "{point}: {leaks:?}");
+        server.client.delete_pool(None, Some("host")).await.unwrap();
+        assert_nothing_but(&server, &stays, point).await;
+        assert_eq!(server.sh(&stays, "echo on").await.stdout, "on\n", "{point}");
+    }
+    server.finish().await;
+}
+
+const SNAPSHOT: &[&str] = &[
+    "engine.snapshot.journalled",
+    "container::snapshot::artifact",
+    "container::snapshot::frozen",
+    "container::snapshot::cloned",
+    "engine.snapshot.taken",
+    "engine.snapshot.finished",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_every_step_of_a_snapshot() {
+    let mut server = Server::with_failpoints(&[]);
+    let sandbox = server.sandbox().await.id;
+    server.sh(&sandbox, "echo kept > /home/user/f").await;
+    // Somebody writes all the time: who is killed while the disk stands still must not leave it so.
+    let writer = server.shell(&sandbox, "while :; do echo x >> /home/user/log; done").await;
+    let order = CreateSnapshot { tags: vec!["half-made".into()], comment: None };
+    for point in SNAPSHOT {
+        server.kill();
+        server.restart_with(&format!("{point}=kill"));
+        assert!(server.client.create_snapshot(&sandbox, &order).await.is_err(), "{point} is not passed");
+        assert!(!server.wait_end().success());
+        server.restart();
+        let there = server.client.list_snapshots(&ListSnapshots::default()).await.unwrap().items;
+        assert_eq!(there.len(), usize::from(*point == "engine.snapshot.finished"), "{point}: {there:?}");
+        assert_nothing_but(&server, &sandbox, point).await;
+        assert_eq!(
+            server.sh(&sandbox, "echo more >> /home/user/f; tail -n1 /home/user/f").await.stdout,
+            "more\n",
+            "{point}"
+        );
+        for snapshot in there {
+            server.client.delete_snapshot(&snapshot.id).await.unwrap();
+        }
+        server
+            .client
+            .create_snapshot(&sandbox, &order)
+            .await
+            .unwrap_or_else(|error| panic!("{point}: {error}"));
+        server.client.delete_snapshot("half-made").await.unwrap();
+    }
+    assert!(!server.client.get_exec(&sandbox, &writer, 0).await.unwrap().state.is_final());
+    for point in ["engine.snapshot.marked", "engine.snapshot.removed"] {
+        server.client.create_snapshot(&sandbox, &order).await.unwrap();
+        server.kill();
+        server.restart_with(&format!("{point}=kill"));
+        assert!(server.client.delete_snapshot("half-made").await.is_err(), "{point} is not passed");
+        assert!(!server.wait_end().success());
+        server.restart();
+        assert!(
+            server.client.list_snapshots(&ListSnapshots::default()).await.unwrap().items.is_empty(),
+            "{point}"
+        );
+        assert_nothing_but(&server, &sandbox, point).await;
+    }
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_every_step_of_a_fork() {
+    let mut server = Server::with_failpoints(&[]);
+    let parent = server.sandbox().await.id;
+    for point in ["engine.fork.taken", "engine.fork.made"] {
+        server.kill();
+        server.restart_with(&format!("{point}=kill"));
+        let fork = ForkSandbox { count: 2, ..ForkSandbox::default() };
+        assert!(server.client.fork_sandbox(&parent, &fork).await.is_err(), "{point} is not passed");
+        assert!(!server.wait_end().success());
+        server.restart();
+        // Children that were made are there, and nothing of what they were made from.
+        let made = if point == "engine.fork.made" { 2 } else { 0 };
+        let there = settled(&server).await;
+        assert_eq!(there.len(), 1 + made, "{point}: {there:?}");
+        for (id, _) in there.iter().filter(|(id, _)| *id != parent) {
+            assert_eq!(server.sh(id, "echo here").await.stdout, "here\n");
+            server.client.delete_sandbox(id).await.unwrap();
+        }
+        assert_nothing_but(&server, &parent, point).await;
+    }
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_every_step_of_a_rollback() {
+    let mut server = Server::with_failpoints(&[]);
+    let sandbox = server.sandbox().await.id;
+    server.sh(&sandbox, "echo before > /home/user/f").await;
+    server.client.create_checkpoint(&sandbox, &CreateCheckpoint::default()).await.unwrap();
+    let points = [
+        "engine.rollback.journalled",
+        "container::replace::disk",
+        "container::replace::destroyed",
+        "engine.rollback.replaced",
+        "engine.rollback.recorded",
+    ];
+    for point in points {
+        server.sh(&sandbox, "echo after > /home/user/f").await;
+        let exec = server.shell(&sandbox, "sleep 1000").await;
+        server.kill();
+        server.restart_with(&format!("{point}=kill"));
+        assert!(server.client.rollback_sandbox(&sandbox, Some("1")).await.is_err(), "{point} is not passed");
+        assert!(!server.wait_end().success());
+        server.restart();
+        // What was begun is finished.
+        assert_eq!(server.sh(&sandbox, "cat /home/user/f").await.stdout, "before\n", "{point}");
+        let ended = server.client.get_exec(&sandbox, &exec, 60_000).await.unwrap();
+        assert_eq!(ended.exit.unwrap().reason, ExitReason::RolledBack, "{point}");
+        assert_nothing_but(&server, &sandbox, point).await;
+    }
+    server.finish().await;
+}
+
 /// Output of which every line is its number.
 const COUNT: &str = "i=0; while [ $i -lt 2000 ]; do i=$((i+1)); echo $i; done; exit 7";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_every_step_of_an_exec() {
-    let mut server = Server::with_failpoints();
+    let mut server = Server::with_failpoints(&[]);
     let sandbox = server.sandbox().await.id;
     let expected: String = (1..=2000).map(|i| format!("{i}\n")).collect();
     let points = [
@@ -175,7 +357,7 @@ async fn killed_at_every_step_of_an_exec() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_fails_is_undone_and_the_server_goes_on() {
-    let mut server = Server::with_failpoints();
+    let mut server = Server::with_failpoints(&[]);
     let stays = server.sandbox().await.id;
     for point in CREATE.iter().filter(|point| point.starts_with("container::")) {
         server.kill();

@@ -153,7 +153,8 @@ async fn no_network_but_its_own() {
     common::follow(&server, &sandbox, &exec, 3).await;
     assert_eq!(server.sh(&sandbox, &format!("{connect} 127.0.0.1:80")).await.code, Some(0));
     assert_eq!(server.sh(&other, &format!("{connect} 127.0.0.1:80")).await.code, Some(1));
-    assert_eq!(server.client.sandbox_ports(&sandbox).await.unwrap().ports, [80]);
+    let ports = server.client.sandbox_ports(&sandbox).await.unwrap().items;
+    assert_eq!(ports.iter().map(|item| item.port).collect::<Vec<_>>(), [80]);
     server.finish().await;
 }
 

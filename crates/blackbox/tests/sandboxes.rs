@@ -228,6 +228,7 @@ async fn templates_have_versions() {
     let recipe = |env: &str| CreateTemplate {
         name: "web".into(),
         image: "host".into(),
+        snapshot: None,
         isolation: None,
         resources: ResourcesDraft { pids: Some(77), ..ResourcesDraft::default() },
         env: [("V".into(), env.into()), ("ONLY".into(), "template".into())].into(),
@@ -236,7 +237,10 @@ async fn templates_have_versions() {
         workdir: Some("/home/user".into()),
         ttl_ms: Some(3_600_000),
         idle_timeout_ms: None,
+        pool: None,
         egress: None,
+        start: None,
+        ready: None,
     };
     assert_eq!(server.client.create_template(&recipe("one")).await.unwrap().version, 1);
     assert_eq!(server.client.create_template(&recipe("two")).await.unwrap().version, 2);

@@ -1,6 +1,8 @@
 //! Files in a sandbox.
 
-use atoll_api::{Chmod, FileEntry, FileList, FileWritten, Mkdir, MoveFile, WatchMessage};
+use atoll_api::{
+    Chmod, FileEntry, FileList, FileWritten, FindFiles, FoundFiles, Mkdir, MoveFile, WatchMessage,
+};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use http::{Method, header};
@@ -114,6 +116,12 @@ impl Client {
         self.call(self.request(Method::GET, target)).await
     }
 
+    /// Finds files by pattern, or lines in them.
+    pub async fn find_files(&self, sandbox: &str, find: &FindFiles) -> Result<FoundFiles> {
+        let target = self.in_sandbox(sandbox, &["files", "find"]);
+        self.call(self.request(Method::POST, target).json(find)).await
+    }
+
     /// Makes a directory.
     pub async fn make_directory(&self, sandbox: &str, mkdir: &Mkdir) -> Result<()> {
         let target = self.in_sandbox(sandbox, &["files", "mkdir"]);
@@ -173,7 +181,7 @@ impl Client {
         })))
     }
 
-    async fn upload(
+    pub(crate) async fn upload(
         &self,
         target: crate::http::Target,
         content: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,
@@ -184,7 +192,7 @@ impl Client {
         serde_json::from_slice(&body).map_err(|error| ClientError::Protocol(error.to_string()))
     }
 
-    async fn download(&self, request: reqwest::RequestBuilder) -> Result<Download> {
+    pub(crate) async fn download(&self, request: reqwest::RequestBuilder) -> Result<Download> {
         let response = self.open(request).await?;
         let length = response.content_length();
         let client = self.clone();

@@ -104,6 +104,15 @@ impl Client {
         self.base.as_str().trim_end_matches('/')
     }
 
+    /// A number that tells this server and key from others, to name files by. The key cannot be had from it.
+    #[must_use]
+    pub fn identity(&self) -> u64 {
+        use std::hash::{Hash as _, Hasher as _};
+        let mut hasher = std::collections::hash_map::DefaultHasher::new();
+        (self.url(), self.authorization.as_bytes()).hash(&mut hasher);
+        hasher.finish()
+    }
+
     /// A target below the base: each segment is escaped.
     pub(crate) fn target<'a>(&self, segments: impl IntoIterator<Item = &'a str>) -> Target {
         let mut url = self.base.clone();

@@ -15,6 +15,7 @@
 //! Operations are grouped by noun in the modules below; all are methods of [`Client`].
 
 pub mod attach;
+mod builds;
 mod error;
 mod execs;
 mod files;
@@ -22,18 +23,32 @@ mod follow;
 mod http;
 mod images;
 mod lines;
+mod network;
+mod pools;
+mod ports;
 mod resume;
 mod sandboxes;
+mod secrets;
+mod sharing;
+mod snapshots;
 mod sse;
+mod ssh;
 mod system;
 mod templates;
+mod usage;
+mod volumes;
 mod websocket;
 
 pub use attach::{AttachEvent, AttachEvents, AttachInput, Attachment, InputClosed};
+pub use builds::{BuildFollower, ListBuilds};
 pub use error::{ClientError, Result};
 pub use execs::{ExecEvent, ListExecs, OutputQuery};
 pub use files::{Download, WatchEvent, WriteFile};
 pub use follow::OutputFollower;
 pub use http::Client;
+pub use ports::TunnelSocket;
 pub use resume::ResumePolicy;
 pub use sandboxes::ListSandboxes;
+pub use secrets::ListSecretUses;
+pub use snapshots::ListSnapshots;
+pub use usage::GetUsage;

@@ -17,30 +17,40 @@ struct Lines {
     response: Response,
     buffer: BytesMut,
     ready: VecDeque<ImageProgress>,
+    /// Something is ready: from now on the end is an end.
+    done: bool,
     finished: bool,
 }
 
-/// Reads a response line by line until `done` or `error`.
+/// Reads a response line by line until its end, or `error`. There is a `done` for each thing that is ready.
 pub(crate) fn lines(
     client: Client,
     response: Response,
 ) -> impl Stream<Item = Result<ImageProgress>> + Send + Unpin {
-    let state = Lines { client, response, buffer: BytesMut::new(), ready: VecDeque::new(), finished: false };
+    let state = Lines {
+        client,
+        response,
+        buffer: BytesMut::new(),
+        ready: VecDeque::new(),
+        done: false,
+        finished: false,
+    };
     Box::pin(futures::stream::unfold(state, |mut state| async move {
         if state.finished {
             return None;
         }
-        let item = state.next().await;
-        state.finished = !matches!(item, Ok(ImageProgress::Layer { .. }));
+        let item = state.next().await.transpose()?;
+        state.done |= matches!(item, Ok(ImageProgress::Done { .. }));
+        state.finished = matches!(item, Ok(ImageProgress::Error { .. }) | Err(_));
         Some((item, state))
     }))
 }
 
 impl Lines {
-    async fn next(&mut self) -> Result<ImageProgress> {
+    async fn next(&mut self) -> Result<Option<ImageProgress>> {
         loop {
             if let Some(progress) = self.ready.pop_front() {
-                return Ok(progress);
+                return Ok(Some(progress));
             }
             let chunk = self
                 .response
@@ -48,6 +58,9 @@ impl Lines {
                 .await
                 .map_err(|error| self.client.no_connection(error.without_url()))?;
             let Some(chunk) = chunk else {
+                if self.done {
+                    return Ok(None);
+                }
                 return Err(ClientError::Protocol("the progress ended before the work did".into()));
             };
             self.buffer.extend_from_slice(&chunk);

@@ -60,18 +60,40 @@ codes! {
     ExecNotFound = "exec_not_found", false;
     /// No such template or version.
     TemplateNotFound = "template_not_found", false;
+    /// No such volume.
+    VolumeNotFound = "volume_not_found", false;
+    /// The volume is mounted in a sandbox; the message names it.
+    VolumeBusy = "volume_busy", false;
+    /// No such warm pool.
+    PoolNotFound = "pool_not_found", false;
+    /// A warm pool would need more memory than all pools may use.
+    PoolTooLarge = "pool_too_large", false;
+    /// No such snapshot, checkpoint or tag.
+    SnapshotNotFound = "snapshot_not_found", false;
     /// No such image here; it may have to be pulled.
     ImageNotFound = "image_not_found", false;
     /// No such API key.
     KeyNotFound = "key_not_found", false;
+    /// No such access to a port or file.
+    AccessNotFound = "access_not_found", false;
+    /// No such SSH key.
+    SshKeyNotFound = "ssh_key_not_found", false;
     /// No stored credentials for this registry.
     RegistryNotFound = "registry_not_found", false;
+    /// No such secret, or not this version of it.
+    SecretNotFound = "secret_not_found", false;
     /// Another thing has this name.
     NameTaken = "name_taken", false;
     /// The sandbox is not in a state in which this can be done.
     InvalidState = "invalid_state", false;
     /// The sandbox died or could not be made; the message has the reason.
     SandboxFailed = "sandbox_failed", false;
+    /// Somebody else has a lease on the sandbox; the message names the holder.
+    SandboxLeased = "sandbox_leased", true;
+    /// This isolation level, or this host, cannot pause in the way that was asked for; the message says what is in the way.
+    PauseUnavailable = "pause_unavailable", false;
+    /// A hard budget of the sandbox is used up; it does nothing more until the budget is raised.
+    BudgetExhausted = "budget_exhausted", false;
     /// The idempotency key was used before with a different request.
     IdempotencyMismatch = "idempotency_mismatch", false;
     /// A limit on how many or how much is reached.
@@ -82,6 +104,16 @@ codes! {
     ImageInvalid = "image_invalid", false;
     /// The image is used by a sandbox or template.
     ImageInUse = "image_in_use", false;
+    /// Something stands on the snapshot.
+    SnapshotInUse = "snapshot_in_use", false;
+    /// The snapshot does not fit: another format, isolation level or image.
+    SnapshotIncompatible = "snapshot_incompatible", false;
+    /// The snapshot's data is damaged or malformed.
+    SnapshotInvalid = "snapshot_invalid", false;
+    /// The object store says no: credentials are missing or wrong.
+    ObjectsDenied = "objects_denied", false;
+    /// The object store cannot be reached, or broke off.
+    ObjectsUnavailable = "objects_unavailable", true;
     /// Bytes do not have the digest they should have.
     DigestMismatch = "digest_mismatch", true;
     /// The registry says no: credentials are missing or wrong.
@@ -126,6 +158,10 @@ codes! {
     PathInvalid = "path_invalid", false;
     /// Nothing listens on this port inside the sandbox.
     PortClosed = "port_closed", true;
+    /// Something listens on this port inside the sandbox already.
+    PortTaken = "port_taken", false;
+    /// What listens on the port broke off, or its answer is no HTTP.
+    PortBroken = "port_broken", true;
     /// The host's own disk is full.
     HostDiskFull = "host_disk_full", true;
     /// The isolation level cannot be had on this host.
@@ -134,6 +170,24 @@ codes! {
     LimitUnenforceable = "limit_unenforceable", false;
     /// The guest agent does not answer or breaks the protocol.
     GuestUnavailable = "guest_unavailable", true;
+    /// No such build.
+    BuildNotFound = "build_not_found", false;
+    /// The Dockerfile or step list is wrong; the message says where.
+    BuildFileInvalid = "build_file_invalid", false;
+    /// The Dockerfile asks for something that builds do not do; the message says where.
+    InstructionUnsupported = "instruction_unsupported", false;
+    /// The context is malformed, or leads outside of itself.
+    BuildContextInvalid = "build_context_invalid", false;
+    /// A file to copy is not in the context, stage or image.
+    BuildFileNotFound = "build_file_not_found", false;
+    /// A command of the build failed; the message names the step.
+    BuildStepFailed = "build_step_failed", false;
+    /// The build was cancelled.
+    BuildCancelled = "build_cancelled", false;
+    /// The server ended while the build ran.
+    BuildInterrupted = "build_interrupted", true;
+    /// The start command of the template ended, or the sandbox was not ready in time.
+    StartFailed = "start_failed", false;
     /// It took too long.
     Timeout = "timeout", true;
     /// The server is shutting down.

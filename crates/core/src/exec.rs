@@ -72,6 +72,12 @@ pub enum ExitReason {
     Killed,
     /// Its last client went away and it had asked to be killed then.
     Disconnected,
+    /// Its sandbox was paused without its memory, which ended it.
+    SandboxPaused,
+    /// A hard budget of its sandbox was used up.
+    BudgetExhausted,
+    /// The sandbox was put back to an earlier state under it.
+    RolledBack,
     /// It could not be started; see [`Exit::error`].
     NotStarted,
     /// The sandbox died under it.
@@ -85,7 +91,7 @@ pub struct Exit {
     /// Why.
     pub reason: ExitReason,
     /// Exit code as a shell would see it: the process's own, 128 + signal, 126 or 127 when it could
-    /// not be started. `None` when the sandbox died.
+    /// not be started. `None` when the sandbox died or was paused under it.
     pub code: Option<i32>,
     /// The signal that ended it, if one did.
     pub signal: Option<i32>,
@@ -99,6 +105,18 @@ impl Exit {
     #[must_use]
     pub const fn sandbox_died() -> Self {
         Self { reason: ExitReason::SandboxDied, code: None, signal: None, error: None }
+    }
+
+    /// The exec of a sandbox that was paused without its memory before the exec could tell how it ended.
+    #[must_use]
+    pub const fn sandbox_paused() -> Self {
+        Self { reason: ExitReason::SandboxPaused, code: None, signal: None, error: None }
+    }
+
+    /// The exec of a sandbox that was put back to an earlier state.
+    #[must_use]
+    pub const fn rolled_back() -> Self {
+        Self { reason: ExitReason::RolledBack, code: None, signal: None, error: None }
     }
 
     /// A command that could not be started, with shell semantics for the code.

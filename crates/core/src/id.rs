@@ -31,6 +31,19 @@ fn encode(prefix: &str, unix_ms: u64, random: u64) -> String {
     text
 }
 
+/// The milliseconds and the random bits of a valid body.
+fn decode(body: &str) -> (u64, u64) {
+    let mut value = 0_u128;
+    for byte in body.bytes() {
+        // Every byte of a valid body is one of the 32.
+        let digit = ALPHABET.iter().position(|known| *known == byte).unwrap_or_default();
+        value = (value << 5) | digit as u128;
+    }
+    let mask = (1_u128 << RANDOM_BITS) - 1;
+    let part = |bits: u128| u64::try_from(bits).unwrap_or(u64::MAX);
+    (part(value >> RANDOM_BITS), part(value & mask))
+}
+
 fn is_valid(prefix: &str, text: &str) -> bool {
     text.strip_prefix(prefix)
         .is_some_and(|body| body.len() == BODY_LEN && body.bytes().all(|b| ALPHABET.contains(&b)))
@@ -51,6 +64,13 @@ macro_rules! id_type {
             #[must_use]
             pub fn from_parts(unix_ms: u64, random: u64) -> Self {
                 Self(encode($prefix, unix_ms, random))
+            }
+
+            /// What it was made of: milliseconds since the epoch and 52 random bits, for APIs whose ids
+            /// have another form. [`Self::from_parts`] gives the same id again.
+            #[must_use]
+            pub fn parts(&self) -> (u64, u64) {
+                decode(&self.0[Self::PREFIX.len()..])
             }
 
             /// The text form.
@@ -114,8 +134,33 @@ id_type!(
     TemplateId, "tp", "template", Code::TemplateNotFound
 );
 id_type!(
+    /// One build of a template.
+    BuildId, "bl", "build", Code::BuildNotFound
+);
+id_type!(
+    /// One snapshot.
+    SnapshotId, "sn", "snapshot", Code::SnapshotNotFound
+);
+id_type!(
+    /// One volume.
+    VolumeId, "vo", "volume", Code::VolumeNotFound
+);
+id_type!(
     /// One API key (not the key itself).
     KeyId, "ky", "API key", Code::KeyNotFound
+);
+id_type!(
+    /// One access: what lets somebody without an API key reach a port or a file.
+    AccessId, "ac", "access", Code::AccessNotFound
+);
+id_type!(
+    /// One SSH public key.
+    SshKeyId, "sk", "SSH key", Code::SshKeyNotFound
+);
+
+id_type!(
+    /// One secret, whatever it is called.
+    SecretId, "sc", "secret", Code::SecretNotFound
 );
 
 #[cfg(test)]
@@ -129,6 +174,8 @@ mod tests {
             let (x, y) = (SandboxId::from_parts(a, r), SandboxId::from_parts(b, s));
             prop_assert_eq!(x.as_str().parse::<SandboxId>().unwrap(), x.clone());
             if a < b { prop_assert!(x < y); }
+            let (ms, random) = x.parts();
+            prop_assert_eq!(SandboxId::from_parts(ms, random), x);
         }
 
         #[test]

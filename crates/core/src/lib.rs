@@ -7,19 +7,38 @@
 //! - [`error`]: the one error the product speaks, by machine-readable code
 //! - [`limits`]: a limit on everything, named
 //! - [`spec`]: drafts (what a caller asks) and specs (what was validated and resolved)
+//! - [`policy`]: what a sandbox may do on the network; injection rules
 //! - [`sandbox`]: the sandbox state machine and admission
+//! - [`network`]: what can be seen of a sandbox's network
+//! - [`snapshot`]: what is kept of a sandbox, and its names
 //! - [`policy`]: what a sandbox may reach, and how that is decided
+//! - [`sharing`]: who may do what with one sandbox, and leases
+//! - [`idle`]: what a sandbox does while nobody uses it
 //! - [`key`]: what an API key may do
+//! - [`usage`]: what was used, and budgets
+//! - [`build`]: what a build is asked, and its states
+//! - [`access`]: how ports and files are reached without an API key
+//! - [`pool`]: which waiting sandbox serves which request, and how many wait
+//! - [`volume`]: storage that outlives sandboxes, and where it is mounted
 //! - [`exec`]: the exec state machine and how an exit is classified
 
+pub mod access;
+pub mod build;
 pub mod error;
 pub mod exec;
 pub mod id;
+pub mod idle;
 pub mod key;
 pub mod limits;
+pub mod network;
 pub mod policy;
+pub mod pool;
 pub mod sandbox;
 pub mod secret;
+pub mod sharing;
+pub mod snapshot;
 pub mod spec;
+pub mod usage;
+pub mod volume;
 
 pub use error::{Code, Error, Result};

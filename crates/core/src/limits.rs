@@ -16,6 +16,12 @@ pub const LABELS_MAX_COUNT: usize = 64;
 pub const LABEL_KEY_MAX_BYTES: usize = 128;
 /// Longest label value, bytes.
 pub const LABEL_VALUE_MAX_BYTES: usize = 1024;
+/// Largest number of annotations.
+pub const ANNOTATIONS_MAX_COUNT: usize = 32;
+/// Longest key of an annotation, bytes.
+pub const ANNOTATION_KEY_MAX_BYTES: usize = 128;
+/// All keys and values of a sandbox's annotations together, bytes.
+pub const ANNOTATIONS_TOTAL_MAX_BYTES: usize = 128 << 10;
 /// Longest name of a sandbox or template: it is a DNS label.
 pub const NAME_MAX_BYTES: usize = 63;
 /// Longest image reference, bytes.
@@ -72,6 +78,62 @@ pub const STDIN_CHUNK_MAX_BYTES: usize = 1 << 20;
 pub const EXECS_RUNNING_MAX_COUNT: usize = 512;
 /// Ended execs that one sandbox keeps; the oldest go first, with their output.
 pub const EXECS_KEPT_MAX_COUNT: usize = 10_000;
+/// Longest name of a secret, bytes.
+pub const SECRET_NAME_MAX_BYTES: usize = 128;
+/// Longest value of a secret, bytes: it must fit into a header.
+pub const SECRET_VALUE_MAX_BYTES: usize = 32 << 10;
+/// Shortest value of a secret, bytes: shorter ones would be found by chance, and masked everywhere.
+pub const SECRET_VALUE_MIN_BYTES: usize = 4;
+/// Most secrets of an installation, those of single sandboxes included.
+pub const SECRETS_MAX_COUNT: usize = 20_000;
+/// Most secrets of one sandbox alone.
+pub const SECRETS_PRIVATE_MAX_COUNT: usize = 64;
+/// Versions of a secret that are kept; the oldest go first.
+pub const SECRET_VERSIONS_MAX_COUNT: u32 = 16;
+/// Most entries in each list of a secret's scope.
+pub const SECRET_SCOPE_MAX_COUNT: usize = 64;
+/// Uses of secrets that are kept; the oldest go first.
+pub const SECRET_USES_MAX_COUNT: u64 = 100_000;
+/// Longest text with references to secrets, bytes.
+pub const TEMPLATE_TEXT_MAX_BYTES: usize = 8 << 10;
+/// Most injection rules of a sandbox.
+pub const INJECT_RULES_MAX_COUNT: usize = 64;
+/// Most hosts, paths, headers, parameters or placeholders of one injection rule.
+pub const INJECT_PARTS_MAX_COUNT: usize = 64;
+/// Shortest placeholder, bytes: it must not occur by chance.
+pub const PLACEHOLDER_MIN_BYTES: usize = 12;
+/// Longest placeholder, bytes.
+pub const PLACEHOLDER_MAX_BYTES: usize = 256;
+/// Most members of one warm pool.
+pub const POOL_MAX_COUNT: u32 = 1000;
+/// Least age at which a pool may replace its members, milliseconds.
+pub const POOL_AGE_MIN_MS: u64 = 1000;
+/// What a member of a pool is taken to need at least, bytes: its agent, and what the kernel keeps for it.
+pub const POOL_MEMBER_MIN_BYTES: u64 = 8 << 20;
+/// Most warm pools that can be set up by name.
+pub const POOLS_MAX_COUNT: usize = 256;
+/// Connections to ports of one sandbox at once, of all kinds: HTTP, tunnels, SSH forwardings.
+pub const PORT_CONNECTIONS_MAX_COUNT: usize = 2048;
+/// Accesses that one sandbox may have.
+pub const ACCESSES_MAX_COUNT: usize = 1000;
+/// Longest name of an access or SSH key, bytes.
+pub const ACCESS_NAME_MAX_BYTES: usize = 128;
+/// SSH keys of one API key.
+pub const SSH_KEYS_MAX_COUNT: usize = 100;
+/// Ports of the client that one tunnel may show inside a sandbox.
+pub const TUNNEL_LISTENERS_MAX_COUNT: usize = 32;
+/// Longest tag of a snapshot, bytes.
+pub const SNAPSHOT_TAG_MAX_BYTES: usize = 63;
+/// Tags of one snapshot.
+pub const SNAPSHOT_TAGS_MAX_COUNT: usize = 64;
+/// Longest comment of a snapshot, bytes.
+pub const SNAPSHOT_COMMENT_MAX_BYTES: usize = 256;
+/// Snapshots of one server, checkpoints and what is held by other things included.
+pub const SNAPSHOTS_MAX_COUNT: u64 = 20_000;
+/// Checkpoints of one sandbox; beyond it the oldest go.
+pub const CHECKPOINTS_MAX_COUNT: u32 = 1000;
+/// Children of one fork.
+pub const FORK_MAX_COUNT: u32 = 256;
 /// Most egress rules of one sandbox.
 pub const EGRESS_RULES_MAX_COUNT: usize = 512;
 /// Longest name of an egress rule, bytes.
@@ -86,3 +148,58 @@ pub const EGRESS_CONNECTIONS_DEFAULT_COUNT: u32 = 512;
 pub const EGRESS_CONNECTIONS_MAX_COUNT: u32 = 16_384;
 /// Least bandwidth that a policy may grant, bytes per second.
 pub const EGRESS_BANDWIDTH_MIN_BYTES: u64 = 1024;
+/// Most keys that can have a role on one sandbox.
+pub const GRANTS_MAX_COUNT: usize = 256;
+/// Longest name of the holder of a lease, bytes.
+pub const LEASE_HOLDER_MAX_BYTES: usize = 128;
+/// Longest lease without being renewed: a day, milliseconds.
+pub const LEASE_MAX_MS: u64 = 24 * 3600 * 1000;
+/// Volumes of one server.
+pub const VOLUMES_MAX_COUNT: usize = 10_000;
+/// Volumes of one sandbox.
+pub const VOLUMES_PER_SANDBOX_MAX_COUNT: usize = 16;
+/// Smallest volume, bytes: a file system with a journal must fit.
+pub const VOLUME_MIN_BYTES: u64 = 32 << 20;
+/// Largest volume, bytes.
+pub const VOLUME_MAX_BYTES: u64 = 16 << 40;
+/// Shortest idle time after which a sandbox may be frozen, milliseconds. Freezing more often would cost more than
+/// it saves.
+pub const IDLE_FREEZE_MIN_MS: u64 = 10;
+/// How long hourly rows of usage are kept, milliseconds: 13 months.
+pub const USAGE_KEPT_MS: u64 = 396 * 24 * 3600 * 1000;
+/// Most rows that one query of usage gives.
+pub const USAGE_ROWS_MAX_COUNT: u32 = 10_000;
+/// Largest Dockerfile, bytes.
+pub const DOCKERFILE_MAX_BYTES: usize = 512 << 10;
+/// Largest number of instructions of a Dockerfile, or of steps.
+pub const BUILD_INSTRUCTIONS_MAX_COUNT: usize = 1000;
+/// Largest number of stages of a Dockerfile.
+pub const BUILD_STAGES_MAX_COUNT: usize = 64;
+/// Largest number of build arguments.
+pub const BUILD_ARGS_MAX_COUNT: usize = 256;
+/// Largest context of a build, bytes of all its files.
+pub const BUILD_CONTEXT_MAX_BYTES: u64 = 4 << 30;
+/// Largest number of entries of a context.
+pub const BUILD_CONTEXT_MAX_COUNT: usize = 200_000;
+/// A build whose context does not come is given up after this, milliseconds.
+pub const BUILD_CONTEXT_WAIT_MS: u64 = 15 * 60 * 1000;
+/// Builds that run at once; more wait.
+pub const BUILDS_RUNNING_MAX_COUNT: usize = 4;
+/// Builds that have not ended.
+pub const BUILDS_OPEN_MAX_COUNT: usize = 64;
+/// Ended builds that are kept; the oldest go first, with their log.
+pub const BUILDS_KEPT_MAX_COUNT: usize = 500;
+/// Log that one build keeps, bytes; the oldest goes first.
+pub const BUILD_LOG_MAX_BYTES: u64 = 64 << 20;
+/// Longest build, milliseconds: one day.
+pub const BUILD_TIMEOUT_MAX_MS: u64 = 24 * 3600 * 1000;
+/// Longest build when the caller does not say, milliseconds.
+pub const BUILD_TIMEOUT_DEFAULT_MS: u64 = 3600 * 1000;
+/// What the cache of build steps keeps, bytes, when the operator does not say.
+pub const BUILD_CACHE_DEFAULT_BYTES: u64 = 20 << 30;
+/// Longest wait for a sandbox to be ready, milliseconds.
+pub const READY_TIMEOUT_MAX_MS: u64 = 600 * 1000;
+/// Wait for a sandbox to be ready when the template does not say, milliseconds.
+pub const READY_TIMEOUT_DEFAULT_MS: u64 = 60 * 1000;
+/// Pause between looks at whether a sandbox is ready, milliseconds.
+pub const READY_INTERVAL_DEFAULT_MS: u64 = 100;

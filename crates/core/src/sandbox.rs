@@ -3,11 +3,16 @@
 //! ```text
 //!            create saga               delete
 //! creating ───────────────▶ running ───────────▶ deleting ──▶ (gone)
-//!     │                        │                   ▲  ▲
-//!     │ undo                   │ died              │  │ delete, TTL
-//!     └─▶ (gone)               └───▶ failed ───────┼──┘
+//!     │                     │  ▲ │                 ▲  ▲
+//!     │ undo       pausing ◀┘  │ │ died            │  │ delete, TTL
+//!     └─▶ (gone)      │        │ └───▶ failed ─────┼──┘
+//!                     ▼        │                   │
+//!                  paused ─▶ resuming              │
 //!     └────────────────── crash while creating ────┘
 //! ```
+//!
+//! How a paused sandbox is paused is its [`PauseMode`]. Whoever uses a paused sandbox wakes it: the use
+//! waits for the resume, together with everybody else who came meanwhile.
 //!
 //! A sandbox that cannot be made leaves nothing, not even a record: its caller has the error. One
 //! that died keeps its record with the reason, its execs and their output, as `failed`, until
@@ -26,6 +31,12 @@ pub enum SandboxState {
     Creating,
     /// It works and takes execs.
     Running,
+    /// It is being stopped where it is, or put to disk.
+    Pausing,
+    /// It stands still and costs no CPU. The next use resumes it.
+    Paused,
+    /// It is being started again.
+    Resuming,
     /// It is being taken apart.
     Deleting,
     /// It died or could not be made. Nothing of it runs.
@@ -34,7 +45,15 @@ pub enum SandboxState {
 
 impl SandboxState {
     /// Every state.
-    pub const ALL: [Self; 4] = [Self::Creating, Self::Running, Self::Deleting, Self::Failed];
+    pub const ALL: [Self; 7] = [
+        Self::Creating,
+        Self::Running,
+        Self::Pausing,
+        Self::Paused,
+        Self::Resuming,
+        Self::Deleting,
+        Self::Failed,
+    ];
 
     /// The stable text form.
     #[must_use]
@@ -42,6 +61,9 @@ impl SandboxState {
         match self {
             Self::Creating => "creating",
             Self::Running => "running",
+            Self::Pausing => "pausing",
+            Self::Paused => "paused",
+            Self::Resuming => "resuming",
             Self::Deleting => "deleting",
             Self::Failed => "failed",
         }
@@ -60,6 +82,53 @@ impl std::fmt::Display for SandboxState {
     }
 }
 
+/// What of a paused sandbox is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum PauseMode {
+    /// Everything, where it is: processes stand still and their memory stays in the host's. Resuming takes
+    /// microseconds and nothing inside notices.
+    Frozen,
+    /// Everything, on disk: processes and their memory are written out, and nothing stays in the host's memory.
+    Memory,
+    /// The disk. Processes are ended, and a resume boots the sandbox anew on the same files.
+    Filesystem,
+}
+
+impl PauseMode {
+    /// Every mode.
+    pub const ALL: [Self; 3] = [Self::Frozen, Self::Memory, Self::Filesystem];
+
+    /// The stable text form.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Frozen => "frozen",
+            Self::Memory => "memory",
+            Self::Filesystem => "filesystem",
+        }
+    }
+
+    /// Reads the text form.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.as_str() == text)
+    }
+
+    /// Whether processes outlive the pause.
+    #[must_use]
+    pub const fn keeps_processes(self) -> bool {
+        !matches!(self, Self::Filesystem)
+    }
+}
+
+impl std::fmt::Display for PauseMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// What somebody wants of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
@@ -67,6 +136,10 @@ pub enum Wish {
     Use,
     /// Change labels, lifetime or limits.
     Update,
+    /// Make it stand still.
+    Pause,
+    /// Let it go on.
+    Resume,
     /// Take it apart.
     Delete,
 }
@@ -78,6 +151,8 @@ pub enum Admission {
     Proceed,
     /// It is under way already: wait for that instead of starting again.
     Join,
+    /// It is paused, or about to be: resume it first.
+    Wake,
 }
 
 /// Decides whether `wish` may be done to a sandbox in `state`. `reason` is why it failed, if it did.
@@ -85,13 +160,21 @@ pub enum Admission {
 /// # Errors
 /// [`Code::InvalidState`] or [`Code::SandboxFailed`], with what to do.
 pub fn admit(state: SandboxState, wish: Wish, reason: Option<&str>) -> Result<Admission> {
+    use SandboxState as State;
     match (state, wish) {
-        (SandboxState::Running, _)
-        | (SandboxState::Creating | SandboxState::Failed, Wish::Delete)
-        | (SandboxState::Creating | SandboxState::Failed, Wish::Update) => Ok(Admission::Proceed),
-        (SandboxState::Deleting, Wish::Delete) | (SandboxState::Creating, Wish::Use) => Ok(Admission::Join),
-        (SandboxState::Deleting, _) => Err(Error::new(Code::InvalidState, "the sandbox is being deleted")),
-        (SandboxState::Failed, Wish::Use) => Err(Error::new(
+        (State::Deleting, Wish::Delete) | (State::Creating, Wish::Use) => Ok(Admission::Join),
+        (State::Deleting, _) => Err(Error::new(Code::InvalidState, "the sandbox is being deleted")),
+        (_, Wish::Delete | Wish::Update)
+        | (State::Running, _)
+        | (State::Pausing | State::Paused | State::Resuming, Wish::Pause | Wish::Resume) => {
+            Ok(Admission::Proceed)
+        }
+        (State::Pausing | State::Paused | State::Resuming, Wish::Use) => Ok(Admission::Wake),
+        (State::Creating, Wish::Pause | Wish::Resume) => {
+            Err(Error::new(Code::InvalidState, "the sandbox is still being made")
+                .hint("try again in a moment"))
+        }
+        (State::Failed, Wish::Use | Wish::Pause | Wish::Resume) => Err(Error::new(
             Code::SandboxFailed,
             format!("the sandbox has failed: {}", reason.unwrap_or("no reason was recorded")),
         )
@@ -102,30 +185,22 @@ pub fn admit(state: SandboxState, wish: Wish, reason: Option<&str>) -> Result<Ad
 /// Whether a sandbox may go from `from` to `to`. The engine asserts this on every change.
 #[must_use]
 pub const fn may_follow(from: SandboxState, to: SandboxState) -> bool {
+    use SandboxState as State;
     matches!(
         (from, to),
-        (SandboxState::Creating, SandboxState::Running | SandboxState::Deleting)
-            | (SandboxState::Running, SandboxState::Failed | SandboxState::Deleting)
-            | (SandboxState::Failed, SandboxState::Deleting)
+        (State::Creating, State::Running | State::Deleting)
+            | (State::Running, State::Pausing | State::Failed | State::Deleting)
+            | (
+                State::Pausing,
+                State::Paused | State::Running | State::Resuming | State::Failed | State::Deleting
+            )
+            | (State::Paused, State::Pausing | State::Resuming | State::Failed | State::Deleting)
+            | (
+                State::Resuming,
+                State::Running | State::Pausing | State::Paused | State::Failed | State::Deleting
+            )
+            | (State::Failed, State::Deleting)
     )
-}
-
-/// When a sandbox ends by itself, from what is known about it. Times are milliseconds since the epoch.
-///
-/// The earlier of the end of its time to live and, while nothing runs in it, the end of its idle time.
-#[must_use]
-pub fn ends_at(
-    expires_at_ms: Option<u64>,
-    idle_timeout_ms: Option<u64>,
-    last_active_ms: u64,
-    busy: bool,
-) -> Option<u64> {
-    let idle =
-        if busy { None } else { idle_timeout_ms.map(|timeout| last_active_ms.saturating_add(timeout)) };
-    match (expires_at_ms, idle) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
 }
 
 #[cfg(test)]
@@ -137,6 +212,21 @@ mod tests {
         for state in SandboxState::ALL {
             assert_eq!(SandboxState::parse(state.as_str()), Some(state));
             assert_eq!(serde_json::to_string(&state).unwrap(), format!("\"{state}\""));
+        }
+    }
+
+    #[test]
+    fn whoever_uses_a_paused_sandbox_wakes_it() {
+        for state in [SandboxState::Pausing, SandboxState::Paused, SandboxState::Resuming] {
+            assert_eq!(admit(state, Wish::Use, None), Ok(Admission::Wake));
+            assert_eq!(admit(state, Wish::Pause, None), Ok(Admission::Proceed));
+            assert_eq!(admit(state, Wish::Resume, None), Ok(Admission::Proceed));
+            assert!(may_follow(state, SandboxState::Failed));
+        }
+        assert_eq!(admit(SandboxState::Creating, Wish::Pause, None).unwrap_err().code, Code::InvalidState);
+        assert_eq!(admit(SandboxState::Failed, Wish::Resume, None).unwrap_err().code, Code::SandboxFailed);
+        for mode in PauseMode::ALL {
+            assert_eq!(PauseMode::parse(mode.as_str()), Some(mode));
         }
     }
 
@@ -153,14 +243,5 @@ mod tests {
         let error = admit(SandboxState::Failed, Wish::Use, Some("out of memory")).unwrap_err();
         assert_eq!(error.code, Code::SandboxFailed);
         assert!(error.message.contains("out of memory"));
-    }
-
-    #[test]
-    fn the_earlier_end_wins_and_busy_is_not_idle() {
-        assert_eq!(ends_at(Some(100), Some(10), 50, false), Some(60));
-        assert_eq!(ends_at(Some(100), Some(10), 50, true), Some(100));
-        assert_eq!(ends_at(None, Some(10), 50, true), None);
-        assert_eq!(ends_at(None, None, 50, false), None);
-        assert_eq!(ends_at(None, Some(u64::MAX), 50, false), Some(u64::MAX));
     }
 }

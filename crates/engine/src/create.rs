@@ -1,14 +1,43 @@
 //! Making a sandbox: from what was asked to a record, then to the actor that runs the saga.
 
+use atoll_core::id::SandboxId;
+use atoll_core::policy::EgressPolicy;
+use atoll_core::pool::Mold;
 use atoll_core::sandbox::SandboxState;
-use atoll_core::spec::{ImageDefaults, SandboxDraft, SandboxSpec, TemplateSpec};
+use atoll_core::snapshot::Manifest;
+use atoll_core::spec::{Base, ImageDefaults, SandboxDraft, SandboxSpec, TemplateSpec};
+use atoll_core::volume::VolumeMount;
 use atoll_core::{Code, Error, Result};
-use atoll_isolation::{Plan, RootFs};
+use atoll_isolation::{DiskSource, Plan, PlannedVolume, RootFs};
 use atoll_store::SandboxRecord;
 
-use crate::clock::now_ms;
+use crate::clock::{now_ms, random};
 use crate::engine::{Caller, Engine, Inner};
 use crate::sandbox::{self, Origin, SandboxShared};
+
+/// A sandbox on paper.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) record: SandboxRecord,
+    pub(crate) plan: Plan,
+    /// Which members of pools it could be.
+    pub(crate) mold: Mold,
+}
+
+fn planned(mount: &VolumeMount) -> PlannedVolume {
+    PlannedVolume { id: mount.id.clone(), path: mount.path.clone(), read_only: mount.read_only }
+}
+
+impl Planned {
+    /// It becomes what exists already under this id.
+    fn take_id(&mut self, id: &SandboxId) {
+        if self.record.name.is_none() {
+            self.plan.hostname = id.to_string();
+        }
+        self.plan.id.clone_from(id);
+        self.record.id.clone_from(id);
+    }
+}
 
 impl Engine {
     /// Makes a sandbox and gives its record once it runs.
@@ -23,14 +52,41 @@ impl Engine {
             return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
         }
         draft.validate()?;
-        let (record, plan) = self.plan(&draft, caller).await?;
+        let mut planned = self.plan(&draft, caller).await?;
+        let pools = &self.inner.pools;
+        let template = planned.record.spec.template.as_deref().and_then(|text| text.split(':').next());
+        let member = pools.claim(&planned.mold, template, planned.record.created_ms);
+        if let Some(member) = &member {
+            planned.take_id(&member.id);
+        }
+        let Planned { record, plan, .. } = planned;
+        let mounts = record.spec.volumes.clone();
         let shared = SandboxShared::new(record, &self.inner)?;
-        self.inner.enter(&shared, true)?;
-        sandbox::spawn(&self.inner, &shared, Origin::Create(plan));
-        shared.made().await
+        let entered = self.inner.enter(&shared, true).and_then(|()| {
+            // Only now that it counts as a user: nobody removes them from here on.
+            self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))
+        });
+        let origin = match (member, entered) {
+            (None, entered) => entered.map(|()| Origin::Create(plan)),
+            (Some(member), Err(error)) => {
+                pools.give_back(member);
+                Err(error)
+            }
+            (Some(member), Ok(())) => {
+                pools.forget(&member.id);
+                Ok(Origin::Claim(Box::new(member), plan))
+            }
+        }?;
+        self.inner.secrets.hold(&shared.id, draft.secrets);
+        sandbox::spawn(&self.inner, &shared, origin);
+        shared.made().await?;
+        self.started(&shared, caller).await?;
+        // The first state to go back to.
+        self.checkpoint_by_itself(&shared, "when it was made").await?;
+        Ok(shared.record())
     }
 
-    async fn plan(&self, draft: &SandboxDraft, caller: &Caller) -> Result<(SandboxRecord, Plan)> {
+    pub(crate) async fn plan(&self, draft: &SandboxDraft, caller: &Caller) -> Result<Planned> {
         let inner: &Inner = &self.inner;
         let template = match &draft.template {
             Some(name) => Some(self.find_template(name).await?),
@@ -38,15 +94,27 @@ impl Engine {
         };
         let recipe: Option<(String, &TemplateSpec)> =
             template.as_ref().map(|record| (format!("{}:{}", record.name, record.version), &record.spec));
-        let image_name = draft.image_name(recipe.as_ref().map(|(_, spec)| *spec));
-        let (root, image, image_digest) = if image_name == "host" {
-            (RootFs::Host, ImageDefaults::default(), None)
-        } else {
-            let image = inner.images.resolve(image_name).map_err(|error| error.to_core())?;
-            (RootFs::Layers(image.layers.clone()), image.defaults.clone(), Some(image.digest.to_string()))
+        let snapshot = match (&draft.snapshot, recipe.as_ref().and_then(|(_, spec)| spec.snapshot.as_ref())) {
+            (Some(text), _) => Some(self.ready_snapshot(text).await?),
+            (None, Some(id)) if draft.image.is_none() => Some(self.ready_snapshot(id.as_str()).await?),
+            (None, _) => None,
         };
         let named = recipe.as_ref().map(|(name, spec)| (name.as_str(), *spec));
-        let spec = SandboxSpec::resolve(draft, named, &image, &inner.config.caps)?;
+        let (root, image_digest, mut spec) = match &snapshot {
+            Some(snapshot) => {
+                let (root, digest) = self.root_of(&snapshot.manifest)?;
+                let base = Base::Snapshot(&snapshot.id, &snapshot.manifest);
+                (root, digest, SandboxSpec::resolve(draft, named, base, &inner.config.caps)?)
+            }
+            None => {
+                let (root, defaults, digest) = self.root(draft.image_name(named.map(|(_, spec)| spec)))?;
+                let base = Base::Image(&defaults);
+                (root, digest, SandboxSpec::resolve(draft, named, base, &inner.config.caps)?)
+            }
+        };
+        let told = draft.egress.is_some() || named.is_some_and(|(_, spec)| spec.egress.is_some());
+        inner.default_egress(&mut spec.egress, told);
+        let spec = SandboxSpec { volumes: inner.mounts(&draft.volumes)?, ..spec };
         inner.driver(spec.isolation)?;
 
         let created_ms = now_ms();
@@ -54,26 +122,97 @@ impl Engine {
         let ttl_ms = draft.ttl_ms.or_else(|| recipe.as_ref().and_then(|(_, spec)| spec.ttl_ms));
         let mut labels = recipe.map(|(_, spec)| spec.labels.clone()).unwrap_or_default();
         labels.extend(draft.labels.clone());
+        let mold = Mold {
+            image: image_digest.clone(),
+            isolation: spec.isolation,
+            disk_bytes: spec.resources.disk_bytes,
+            origin: snapshot.as_ref().map(|snapshot| snapshot.id.to_string()),
+            volumes: spec.volumes.len(),
+        };
         let plan = Plan {
             id: id.clone(),
             root,
             resources: spec.resources,
             hostname: draft.name.clone().unwrap_or_else(|| id.to_string()),
+            disk: snapshot.map_or(DiskSource::Empty, |snapshot| DiskSource::Artifact(snapshot.id)),
+            volumes: spec.volumes.iter().map(planned).collect(),
         };
-        let record = SandboxRecord {
+        let mut record = SandboxRecord {
             id,
             name: draft.name.clone(),
             state: SandboxState::Creating,
             reason: None,
             spec,
             labels,
+            annotations: draft.annotations.clone(),
             image_digest,
             owner: caller.key.clone(),
             created_ms,
             expires_ms: ttl_ms.map(|ttl| created_ms.saturating_add(ttl)),
             last_active_ms: created_ms,
+            paused: None,
+            paused_ms: None,
+            pauses_ms: 0,
+            boot_id: Inner::new_boot_id()?,
             generation: 1,
         };
-        Ok((record, plan))
+        let mut egress = record.spec.egress.clone();
+        inner.prepare_rules(&record, caller, &mut egress, &EgressPolicy::default(), &draft.secrets)?;
+        record.spec.egress = egress;
+        Ok(Planned { record, plan, mold })
+    }
+
+    /// The root of an image, what it says about how to run it, and what it is exactly.
+    fn root(&self, image: &str) -> Result<(RootFs, ImageDefaults, Option<String>)> {
+        if image == "host" {
+            return Ok((RootFs::Host, ImageDefaults::default(), None));
+        }
+        let image = self.inner.images.resolve(image).map_err(|error| error.to_core())?;
+        Ok((RootFs::Layers(image.layers.clone()), image.defaults.clone(), Some(image.digest.to_string())))
+    }
+
+    /// The root that a snapshot was taken on: exactly that, or none.
+    pub(crate) fn root_of(&self, manifest: &Manifest) -> Result<(RootFs, Option<String>)> {
+        let root = self.exact_root(manifest.image_digest.as_deref(), &manifest.image)?;
+        Ok((root, manifest.image_digest.clone()))
+    }
+
+    /// The root of an image by its digest, `host` without. A disk fits no other.
+    pub(crate) fn exact_root(&self, digest: Option<&str>, name: &str) -> Result<RootFs> {
+        let Some(digest) = digest else { return Ok(RootFs::Host) };
+        let image = self.inner.images.resolve(digest).map_err(|_missing| {
+            Error::new(
+                Code::SnapshotIncompatible,
+                format!("the snapshot stands on the image {name} ({digest}), which is not here"),
+            )
+            .hint("pull or load exactly that image first")
+        })?;
+        Ok(RootFs::Layers(image.layers.clone()))
+    }
+}
+
+impl Inner {
+    /// What a sandbox that was put to disk is started from again.
+    pub(crate) fn plan_of(&self, record: &SandboxRecord) -> Result<Plan> {
+        let root = match &record.image_digest {
+            None => RootFs::Host,
+            Some(digest) => {
+                let image = self.images.resolve(digest).map_err(|error| error.to_core())?;
+                RootFs::Layers(image.layers.clone())
+            }
+        };
+        Ok(Plan {
+            id: record.id.clone(),
+            root,
+            resources: record.spec.resources,
+            hostname: record.name.clone().unwrap_or_else(|| record.id.to_string()),
+            disk: DiskSource::Empty,
+            volumes: record.spec.volumes.iter().map(planned).collect(),
+        })
+    }
+
+    /// A name for a boot of a sandbox.
+    pub(crate) fn new_boot_id() -> Result<String> {
+        Ok(format!("{:016x}", random()?))
     }
 }

@@ -6,20 +6,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::id::{ExecId, KeyId, SandboxId};
 use atoll_core::sandbox::SandboxState;
+use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Caps, IsolationLevel};
+use atoll_core::usage::Usage;
 use atoll_core::{Code, Error, Result};
+use atoll_egress::Gateway;
 use atoll_image::Images;
+use atoll_isolation::volumes::Volumes;
 use atoll_isolation::{Check, Isolation, Resource};
+use atoll_objects::Objects;
 use atoll_store::Store;
 use atoll_vault::Vault;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::build::Builds;
 use crate::clock;
+use crate::egress::EgressConfig;
 use crate::errors::{isolation_error, store_error};
+use crate::ingress::AccessCache;
 use crate::keys::KeyCache;
+use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
+use crate::secrets::Secrets;
+use crate::sharing::AccessTable;
+use crate::snapshot::Snapshots;
+use crate::usage;
+use crate::volumes::VolumeTable;
 
 /// What the engine is told at start.
 #[derive(Debug, Clone)]
@@ -28,10 +42,34 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Upper bounds for one sandbox.
     pub caps: Caps,
+    /// Where snapshots can be sent to and fetched from.
+    pub objects: Option<Objects>,
     /// Most sandboxes at once, in any state.
     pub sandboxes_max: usize,
+    /// Sandboxes that stand still give memory back when less than so many bytes of the host's are available. 0:
+    /// never.
+    pub reclaim_below_bytes: u64,
     /// Most sandboxes being made at once; more wait. About twice the number of cores.
     pub creates_max: usize,
+    /// Whom sandboxes must trust whose connections the gateway looks into.
+    pub trust: Trust,
+    /// Warm pools.
+    pub pools: PoolConfig,
+    /// The network of sandboxes.
+    pub egress: EgressConfig,
+    /// Whether keys see each other's sandboxes, where nothing else is said.
+    pub visibility: Visibility,
+    /// Where volumes lie; there are none without.
+    pub volumes: Option<Arc<dyn Volumes>>,
+}
+
+/// Whom sandboxes must trust whose connections the gateway looks into.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trust {
+    /// The certificate of the gateway's authority, PEM; nobody when empty.
+    pub ca_pem: String,
+    /// Public authorities, PEM, for images that have none.
+    pub roots_pem: String,
 }
 
 /// Who asks, for the record.
@@ -48,6 +86,8 @@ pub struct Stats {
     pub sandboxes: BTreeMap<SandboxState, u64>,
     /// Execs that run now.
     pub execs_running: u64,
+    /// What was used and recorded since the start of the server.
+    pub used: Usage,
 }
 
 /// The engine. Clones share it.
@@ -64,12 +104,21 @@ pub(crate) struct Inner {
     pub(crate) images: Images,
     pub(crate) drivers: BTreeMap<IsolationLevel, Arc<dyn Isolation>>,
     pub(crate) keys: KeyCache,
+    pub(crate) secrets: Secrets,
+    pub(crate) gateway: Gateway,
+    pub(crate) accesses: AccessCache,
     pub(crate) creates: Semaphore,
+    pub(crate) builds: Builds,
+    pub(crate) pools: Pools,
+    pub(crate) access: AccessTable,
+    pub(crate) volumes: VolumeTable,
+    pub(crate) snapshots: Snapshots,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Cancelled when the server begins to let go of its clients.
     pub(crate) draining: CancellationToken,
     table: Mutex<Table>,
+    used: Mutex<Usage>,
 }
 
 /// Every sandbox of this server, by id and by name. Held only for look-ups, never across an await.
@@ -92,22 +141,39 @@ impl Engine {
         drivers: Vec<Arc<dyn Isolation>>,
     ) -> Result<Self> {
         let keys = KeyCache::load(&store).await?;
+        let secrets = Secrets::load(&store).await?;
+        let access = AccessTable::load(&store, config.visibility).await?;
+        let accesses = AccessCache::load(&store).await?;
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
+                gateway: Gateway::new(config.egress.gateway.clone()),
+                builds: Builds::default(),
+                pools: Pools::new(config.pools.clone()),
+                access,
+                volumes: VolumeTable::default(),
+                snapshots: Snapshots::default(),
                 config,
                 store,
                 vault,
                 images,
                 drivers: drivers.into_iter().map(|driver| (driver.level(), driver)).collect(),
                 keys,
+                secrets,
+                accesses,
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
                 draining: CancellationToken::new(),
                 table: Mutex::default(),
+                used: Mutex::default(),
             }),
         };
+        engine.inner.continue_rotation().await?;
+        engine.start_recorder();
         engine.recover().await?;
+        engine.recover_volumes().await?;
+        usage::start(&engine.inner);
+        pool::start(&engine);
         Ok(engine)
     }
 
@@ -117,7 +183,8 @@ impl Engine {
         self.inner.draining.cancel();
     }
 
-    /// Stops without touching the sandboxes: they go on and are taken up at the next start.
+    /// Stops without touching the sandboxes: they go on and are taken up at the next start. Members of warm
+    /// pools belong to nobody and are removed.
     pub async fn shutdown(&self) {
         self.drain();
         self.inner.shutdown.cancel();
@@ -147,7 +214,7 @@ impl Engine {
     /// Counts of what there is.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let mut stats = Stats::default();
+        let mut stats = Stats { used: *self.inner.used(), ..Stats::default() };
         for sandbox in self.inner.all_sandboxes() {
             *stats.sandboxes.entry(sandbox.record().state).or_default() += 1;
             stats.execs_running += sandbox.live_execs().len() as u64;
@@ -170,10 +237,13 @@ impl Engine {
     /// When a driver cannot look, or the store does not answer.
     pub async fn leaks(&self) -> Result<Vec<Resource>> {
         let mut leaks = Vec::new();
+        // What is removed between the look at the host and the look at what is known is no leak either.
+        let before = self.inner.known_ids();
         for driver in self.inner.drivers.values() {
             let found = driver.scan().await.map_err(|error| isolation_error(&error))?;
             leaks.extend(found.into_iter().filter(|resource| self.inner.find(&resource.sandbox).is_none()));
         }
+        leaks.retain(|leak| !before.contains(&leak.sandbox) && !self.inner.pools.holds(&leak.sandbox));
         // One that could not be recovered is not in the table, but has its row: it is no leak.
         let rows = self.inner.store.sandbox_states().await.map_err(store_error)?;
         let rows: BTreeSet<SandboxId> = rows.into_iter().map(|(id, _)| id).collect();
@@ -198,6 +268,14 @@ impl Engine {
 }
 
 impl Inner {
+    fn used(&self) -> std::sync::MutexGuard<'_, Usage> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn count_usage(&self, used: &Usage) {
+        self.used().add(used);
+    }
+
     fn table(&self) -> std::sync::MutexGuard<'_, Table> {
         // A panic while holding it would leave two plain maps, usable as they are.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
@@ -221,6 +299,14 @@ impl Inner {
         self.table().by_id.values().cloned().collect()
     }
 
+    /// Every id that may have something on the host: sandboxes and members of pools.
+    fn known_ids(&self) -> BTreeSet<SandboxId> {
+        let mut ids = self.pools.ids();
+        // In this order: a member that becomes a sandbox meanwhile is in one of the two.
+        ids.extend(self.table().by_id.keys().cloned());
+        ids
+    }
+
     /// Enters a sandbox, if there is room and its name is free.
     pub(crate) fn enter(&self, sandbox: &Arc<SandboxShared>, counted: bool) -> Result<()> {
         let record = sandbox.record();
@@ -232,8 +318,7 @@ impl Inner {
         }
         if let Some(name) = &record.name {
             if table.by_name.contains_key(name) {
-                return Err(Error::new(Code::NameTaken, format!("another sandbox is named '{name}'"))
-                    .hint("choose another name, or delete the sandbox that has it"));
+                return Err(name_taken(name));
             }
             table.by_name.insert(name.clone(), record.id.clone());
         }
@@ -241,8 +326,30 @@ impl Inner {
         Ok(())
     }
 
+    /// Gives a sandbox another name as well, if that is free.
+    pub(crate) fn enter_name(&self, id: &SandboxId, name: &str) -> Result<()> {
+        let mut table = self.table();
+        match table.by_name.get(name) {
+            Some(owner) if owner != id => Err(name_taken(name)),
+            _ => {
+                table.by_name.insert(name.to_owned(), id.clone());
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes one name of a sandbox away.
+    pub(crate) fn leave_name(&self, id: &SandboxId, name: &str) {
+        let mut table = self.table();
+        if table.by_name.get(name) == Some(id) {
+            table.by_name.remove(name);
+        }
+    }
+
     /// Takes a sandbox out.
     pub(crate) fn leave(&self, id: &SandboxId) {
+        self.secrets.forget(id);
+        self.access.forget(id);
         let mut table = self.table();
         if let Some(sandbox) = table.by_id.remove(id)
             && let Some(name) = &sandbox.record().name
@@ -276,4 +383,9 @@ impl Inner {
     pub(crate) fn new_exec_id(now_ms: u64) -> Result<ExecId> {
         Ok(ExecId::from_parts(now_ms, clock::random()?))
     }
+}
+
+fn name_taken(name: &str) -> Error {
+    Error::new(Code::NameTaken, format!("another sandbox is named '{name}'"))
+        .hint("choose another name, or delete the sandbox that has it")
 }

@@ -54,6 +54,12 @@ pub(crate) fn isolation_error(error: &IsolationError) -> Error {
     let detail = error.source().map(|source| format!(": {source}")).unwrap_or_default();
     match error {
         IsolationError::Gone => Error::new(Code::SandboxFailed, "the sandbox is not alive"),
+        IsolationError::BadArtifact(why) => {
+            Error::new(Code::SnapshotInvalid, format!("the snapshot cannot be used: {why}"))
+        }
+        IsolationError::NoArtifact => {
+            Error::new(Code::SnapshotNotFound, "the snapshot's data is not there any more")
+        }
         IsolationError::Unavailable(why) => Error::new(
             Code::IsolationUnavailable,
             format!("this host cannot run this isolation level: {why}"),
@@ -62,6 +68,9 @@ pub(crate) fn isolation_error(error: &IsolationError) -> Error {
         IsolationError::Unenforceable(why) => {
             Error::new(Code::LimitUnenforceable, format!("a limit cannot be enforced on this host: {why}"))
                 .hint("'atoll doctor' says what is missing")
+        }
+        IsolationError::CannotPause(why) => {
+            Error::new(Code::PauseUnavailable, why.clone()).hint("pause it as 'frozen' or 'filesystem'")
         }
         IsolationError::HostFull { what, .. } => {
             tracing::error!(error = chain(error), "the host is full");
@@ -111,6 +120,7 @@ pub fn guest_error(error: GuestError) -> Error {
         Reason::CommandNotFound => Code::CommandNotFound,
         Reason::CommandNotExecutable => Code::CommandNotExecutable,
         Reason::PortClosed => Code::PortClosed,
+        Reason::PortTaken => Code::PortTaken,
         Reason::NoProcesses | Reason::NoMemory => Code::LimitExceeded,
         Reason::Conflict => Code::IdempotencyMismatch,
     };
@@ -139,6 +149,7 @@ pub fn guest_error(error: GuestError) -> Error {
         | Reason::CommandNotFound
         | Reason::CommandNotExecutable
         | Reason::PortClosed
+        | Reason::PortTaken
         | Reason::Conflict => error,
     }
 }

@@ -9,14 +9,18 @@ use crate::engine::Engine;
 use crate::errors::store_error;
 
 impl Engine {
-    /// Digests of the images that sandboxes and templates use.
+    /// Digests of the images that sandboxes, templates and snapshots use.
     ///
     /// # Errors
     /// [`atoll_core::Code::StoreUnavailable`].
     pub async fn images_in_use(&self) -> Result<BTreeSet<Digest>> {
         let sandboxes =
             self.inner.all_sandboxes().into_iter().filter_map(|sandbox| sandbox.record().image_digest);
+        let snapshots = self.all_snapshots().await?;
+        let snapshots = snapshots.into_iter().filter_map(|snapshot| snapshot.manifest.image_digest);
         let mut used: BTreeSet<Digest> = sandboxes
+            .chain(self.inner.pools.images())
+            .chain(snapshots)
             .filter_map(|digest| self.inner.images.resolve(&digest).ok())
             .map(|image| image.digest.clone())
             .collect();

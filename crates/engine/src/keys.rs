@@ -36,6 +36,11 @@ impl KeyCache {
         self.by_hash.read().unwrap_or_else(PoisonError::into_inner).get(hash).cloned()
     }
 
+    fn find_id(&self, id: &KeyId) -> Option<Arc<KeyRecord>> {
+        let keys = self.by_hash.read().unwrap_or_else(PoisonError::into_inner);
+        keys.values().find(|record| record.id == *id).cloned()
+    }
+
     fn put(&self, record: KeyRecord) {
         let mut keys = self.by_hash.write().unwrap_or_else(PoisonError::into_inner);
         keys.insert(record.hash.clone(), Arc::new(record));
@@ -47,6 +52,11 @@ impl KeyCache {
         if let Some(known) = keys.get_mut(&record.hash) {
             *known = Arc::new(KeyRecord { last_used_ms: Some(at_ms), ..record.clone() });
         }
+    }
+
+    /// Whether there is a key with this id.
+    pub(crate) fn knows(&self, id: &KeyId) -> bool {
+        self.by_hash.read().unwrap_or_else(PoisonError::into_inner).values().any(|record| record.id == *id)
     }
 
     fn remove(&self, id: &KeyId) {
@@ -85,15 +95,25 @@ impl Engine {
         let key = ApiKey::parse(presented).map_err(|_malformed| refused())?;
         // The look-up is by a hash of 256 random bits: its timing tells nothing about other keys.
         let record = self.inner.keys.find(&key.hash()).ok_or_else(refused)?;
+        self.verified(&record).ok_or_else(refused)
+    }
+
+    /// A key that something else stands for, if it is good.
+    pub(crate) fn verified_by_id(&self, id: &KeyId) -> Option<VerifiedKey> {
+        let record = self.inner.keys.find_id(id)?;
+        self.verified(&record)
+    }
+
+    fn verified(&self, record: &KeyRecord) -> Option<VerifiedKey> {
         let now = now_ms();
         if record.expires_ms.is_some_and(|end| end <= now) {
-            return Err(refused());
+            return None;
         }
-        let scope = record.scopes.first().and_then(|text| KeyScope::parse(text)).ok_or_else(refused)?;
+        let scope = record.scopes.first().and_then(|text| KeyScope::parse(text))?;
         if record.last_used_ms.is_none_or(|used| now.saturating_sub(used) > TOUCH_EVERY_MS) {
-            self.touch_key(&record, now);
+            self.touch_key(record, now);
         }
-        Ok(VerifiedKey { id: record.id.clone(), scope })
+        Some(VerifiedKey { id: record.id.clone(), scope })
     }
 
     /// Records the use, off the request's path.
@@ -154,6 +174,7 @@ impl Engine {
         let parsed: KeyId = id.parse()?;
         self.inner.keys.remove(&parsed);
         let there = self.inner.store.delete_key(&parsed).await.map_err(store_error)?;
+        self.inner.access.forget_key(&parsed);
         if there { Ok(()) } else { Err(KeyId::not_found(id)) }
     }
 }

@@ -19,25 +19,48 @@
 //! `recovery` module reads rows (what is intended) and drivers (what is there) and makes them agree:
 //! the same code that a clean start runs.
 
+mod authority;
+mod build;
 mod clock;
 mod create;
+mod egress;
 mod engine;
 mod errors;
 mod exec;
 pub mod failpoints;
 mod images;
+mod ingress;
 mod keys;
 mod log;
+mod pool;
 mod query;
 mod recovery;
 mod registries;
 mod sandbox;
+mod secrets;
+mod sharing;
+mod snapshot;
+mod start;
 mod templates;
+mod usage;
+mod volumes;
 
-pub use engine::{Caller, Config, Engine, Stats};
+pub use atoll_egress::Stats as EgressStats;
+pub use atoll_isolation::volumes::{VolumeFile, VolumeFileKind, VolumeWrite};
+pub use authority::open as open_authority;
+pub use build::{BuildLog, BuildView, CacheEntry, CachePruned, LogEntry, LogPage};
+pub use egress::EgressConfig;
+pub use engine::{Caller, Config, Engine, Stats, Trust};
 pub use errors::guest_error;
 pub use exec::{ExecView, OutputEvent, OutputReader};
+pub use ingress::{Access, NewAccess, PortConnection, PortListener, VerifiedAccess};
 pub use keys::{KeyScope, NewKey, VerifiedKey};
 pub use log::{Extent, Piece, READ_MAX_BYTES};
+pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView};
 pub use query::{ExecQuery, SandboxQuery};
 pub use sandbox::{GuestLease, SandboxMetrics};
+pub use secrets::{SecretDoor, SecretDraft, UseQuery};
+pub use sharing::{AccessView, Standing};
+pub use snapshot::{Export, ForkOrder, Pushed, RemovedSnapshot, SnapshotOrder, SnapshotQuery};
+pub use usage::{UsageGroup, UsageItem, UsageQuery};
+pub use volumes::VolumeView;

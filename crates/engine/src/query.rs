@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use atoll_core::exec::ExecState;
+use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::limits::{PAGE_DEFAULT_COUNT, PAGE_MAX_COUNT};
-use atoll_core::sandbox::SandboxState;
+use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error, Result};
-use atoll_store::{Cursor, Page, SandboxFilter, SandboxRecord};
+use atoll_store::{Cursor, Page, SandboxFilter, SandboxRecord, VisibleTo};
 
 use crate::engine::Engine;
 use crate::errors::store_error;
@@ -23,6 +24,8 @@ pub struct SandboxQuery {
     pub labels: BTreeMap<String, String>,
     /// With a name that begins so.
     pub name_prefix: Option<String>,
+    /// Visible to this key; all when absent.
+    pub visible_to: Option<KeyId>,
     /// Where the last page ended.
     pub cursor: Option<String>,
     /// Most items.
@@ -40,13 +43,13 @@ pub struct ExecQuery {
     pub limit: Option<u32>,
 }
 
-fn cursor(text: Option<&str>) -> Result<Option<Cursor>> {
+pub(crate) fn cursor(text: Option<&str>) -> Result<Option<Cursor>> {
     text.map(str::parse).transpose().map_err(|error| {
         Error::invalid("cursor", error).hint("pass the 'next_cursor' of the last page as it is")
     })
 }
 
-fn limit(asked: Option<u32>) -> Result<u32> {
+pub(crate) fn limit(asked: Option<u32>) -> Result<u32> {
     let limit = asked.unwrap_or(PAGE_DEFAULT_COUNT);
     if (1..=PAGE_MAX_COUNT).contains(&limit) {
         return Ok(limit);
@@ -63,6 +66,14 @@ impl Engine {
         Ok(self.inner.sandbox(id_or_name)?.record())
     }
 
+    /// The id of the sandbox with this id or name.
+    ///
+    /// # Errors
+    /// [`atoll_core::Code::SandboxNotFound`].
+    pub fn sandbox_id(&self, id_or_name: &str) -> Result<SandboxId> {
+        Ok(self.inner.sandbox(id_or_name)?.id.clone())
+    }
+
     /// A page of sandboxes, newest first.
     ///
     /// # Errors
@@ -72,6 +83,10 @@ impl Engine {
             states: query.states.clone(),
             labels: query.labels.clone(),
             name_prefix: query.name_prefix.clone(),
+            visible_to: query
+                .visible_to
+                .clone()
+                .map(|key| VisibleTo { key, default: self.inner.access.default() }),
         };
         let after = cursor(query.cursor.as_deref())?;
         let limit = limit(query.limit)?;
@@ -94,6 +109,28 @@ impl Engine {
     pub async fn update_sandbox(&self, id_or_name: &str, update: SandboxUpdate) -> Result<SandboxRecord> {
         let sandbox = self.inner.sandbox(id_or_name)?;
         sandbox.ask(|reply| Message::Update(update, reply)).await
+    }
+
+    /// Makes a sandbox stand still; returns when it does. One that stands still already, or is on disk, stays so.
+    ///
+    /// # Errors
+    /// [`Code::PauseUnavailable`] with what is in the way, [`Code::InvalidState`], [`Code::SandboxFailed`],
+    /// [`Code::SandboxNotFound`].
+    pub async fn pause_sandbox(&self, id_or_name: &str, mode: PauseMode) -> Result<SandboxRecord> {
+        let sandbox = self.inner.sandbox(id_or_name)?;
+        sandbox.settled().await;
+        sandbox.ask(|reply| Message::Pause(mode, reply)).await
+    }
+
+    /// Lets a paused sandbox go on; returns when it runs. One that runs stays so.
+    ///
+    /// # Errors
+    /// [`Code::BudgetExhausted`], [`Code::InvalidState`], [`Code::SandboxFailed`], [`Code::SandboxNotFound`], or
+    /// what the host refuses: then it stays paused.
+    pub async fn resume_sandbox(&self, id_or_name: &str) -> Result<SandboxRecord> {
+        let sandbox = self.inner.sandbox(id_or_name)?;
+        drop(sandbox.usable().await?);
+        Ok(sandbox.record())
     }
 
     /// Deletes a sandbox with everything in it; returns when nothing is left.

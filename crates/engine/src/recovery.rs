@@ -3,16 +3,20 @@
 //! | row says | on the host | becomes |
 //! |---|---|---|
 //! | `creating` | anything | undone: nobody was told that it exists |
+//! | `running`, with a rollback under way | anything | put back, once more if need be |
 //! | `running` | alive | taken up, with its execs |
-//! | `running` | dead | `failed`, its execs `lost`, its remains removed |
+//! | `running` | stands still | it dozed: thawed and taken up |
+//! | `paused` (frozen) | alive | frozen, if it is not; its guest is not asked |
+//! | `pausing`, `paused` (on disk) | disk, perhaps more | what is more than the disk is ended |
+//! | `running`, `paused` (frozen) | dead | `failed`, its execs `lost`, its remains removed |
 //! | `deleting` | anything | deleted |
 //! | `failed` | anything | its remains removed, the record kept |
 //! | no row | anything | removed: a creation died before its row, or a deletion after it |
 
 use std::collections::BTreeSet;
 
-use atoll_core::id::SandboxId;
-use atoll_core::sandbox::SandboxState;
+use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::{Error, Result};
 use atoll_isolation::IsolationError;
 use atoll_store::{SandboxFilter, SandboxRecord};
@@ -29,15 +33,19 @@ impl Engine {
     pub(crate) async fn recover(&self) -> Result<()> {
         let records = self.all_records().await?;
         let known: BTreeSet<SandboxId> = records.iter().map(|record| record.id.clone()).collect();
+        self.recover_snapshots(&known).await?;
+        let rollbacks = self.inner.store.rollbacks().await.map_err(store_error)?;
         for record in records {
             let id = record.id.clone();
-            if let Err(error) = self.recover_one(record).await {
+            let rollback = rollbacks.get(&id).cloned();
+            if let Err(error) = self.recover_one(record, rollback).await {
                 // One sandbox that resists must not keep the others down.
                 tracing::error!(sandbox = %id, %error, "a sandbox could not be recovered");
             }
         }
         self.remove_unknown(&known).await;
         self.remove_unknown_logs(&known).await;
+        self.recover_builds().await?;
         Ok(())
     }
 
@@ -59,10 +67,13 @@ impl Engine {
         }
     }
 
-    async fn recover_one(&self, mut record: SandboxRecord) -> Result<()> {
-        let inner = &self.inner;
+    async fn recover_one(&self, mut record: SandboxRecord, rollback: Option<SnapshotId>) -> Result<()> {
         // The time in which the server was away is nobody's idleness.
         record.last_active_ms = now_ms();
+        if let (SandboxState::Running, Some(to)) = (record.state, rollback) {
+            // Whether it is the old one that lives, the new one, or none: it becomes the new one.
+            return self.start_actor(record, Origin::FinishRollback(to));
+        }
         let origin = match record.state {
             SandboxState::Creating => {
                 tracing::info!(sandbox = %record.id, "undoing a creation that was interrupted");
@@ -71,19 +82,50 @@ impl Engine {
             }
             SandboxState::Deleting => Origin::FinishDelete,
             SandboxState::Failed => Origin::Failed,
-            SandboxState::Running => match inner.driver(record.spec.isolation)?.adopt(&record.id).await {
-                Ok(()) => Origin::Adopt,
-                Err(IsolationError::Gone) => {
-                    record = self.bury(record).await?;
-                    Origin::Failed
+            // `resuming` and the `pausing` of a freeze are not recorded.
+            SandboxState::Pausing | SandboxState::Paused | SandboxState::Resuming
+                if record.paused.is_some_and(|mode| mode != PauseMode::Frozen) =>
+            {
+                Origin::Hibernated
+            }
+            SandboxState::Running | SandboxState::Pausing | SandboxState::Paused | SandboxState::Resuming => {
+                match self.adopt(&record).await {
+                    Ok(origin) => origin,
+                    Err(IsolationError::Gone) => {
+                        record = self.bury(record).await?;
+                        Origin::Failed
+                    }
+                    Err(error) => return Err(isolation_error(&error)),
                 }
-                Err(error) => return Err(isolation_error(&error)),
-            },
+            }
         };
-        let shared = SandboxShared::new(record, inner)?;
-        inner.enter(&shared, false)?;
-        sandbox::spawn(inner, &shared, origin);
+        self.start_actor(record, origin)
+    }
+
+    fn start_actor(&self, record: SandboxRecord, origin: Origin) -> Result<()> {
+        let shared = SandboxShared::new(record, &self.inner)?;
+        self.inner.enter(&shared, false)?;
+        let lives = matches!(origin, Origin::Adopt);
+        sandbox::spawn(&self.inner, &shared, origin);
+        if lives {
+            self.start_after_crash(&shared);
+        }
         Ok(())
+    }
+
+    /// Finds a live instance, and makes it stand still or go on as its row says.
+    async fn adopt(&self, record: &SandboxRecord) -> Result<Origin, IsolationError> {
+        let Some(driver) = self.inner.drivers.get(&record.spec.isolation) else {
+            let why = format!("this server has no isolation level '{}'", record.spec.isolation);
+            return Err(IsolationError::Unavailable(why));
+        };
+        driver.adopt(&record.id).await?;
+        if record.paused == Some(PauseMode::Frozen) {
+            driver.freeze(&record.id).await?;
+            return Ok(Origin::AdoptFrozen);
+        }
+        driver.thaw(&record.id).await?;
+        Ok(Origin::Adopt)
     }
 
     /// A sandbox that died while the server was away.

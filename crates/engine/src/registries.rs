@@ -2,7 +2,7 @@
 
 use atoll_core::error::shorten;
 use atoll_core::secret::Secret;
-use atoll_core::{Code, Error, Result};
+use atoll_core::{Code, Error, Result, spec};
 use atoll_image::Credentials;
 use atoll_store::RegistryRecord;
 
@@ -16,18 +16,20 @@ const HOST_MAX_BYTES: usize = 255;
 const CREDENTIAL_MAX_BYTES: usize = 16 << 10;
 
 /// What the seal is bound to: a sealed password of one registry is of no use for another.
-fn context(host: &str) -> String {
+pub(crate) fn context(host: &str) -> String {
     format!("registry:{host}")
 }
 
 impl Engine {
-    /// Stores credentials for a registry, replacing older ones.
+    /// Stores credentials for a registry, replacing older ones. `name` is what people call it; without one,
+    /// it keeps the one it has.
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] naming the field.
     pub async fn put_registry(
         &self,
         host: &str,
+        name: Option<&str>,
         username: &str,
         password: &Secret,
     ) -> Result<RegistryRecord> {
@@ -38,17 +40,23 @@ impl Engine {
             return Err(Error::invalid("host", format_args!("'{}' is not a registry", shorten(host)))
                 .hint("write a host name, with ':port' if it is not the standard one"));
         }
+        if let Some(name) = name {
+            spec::name("name", name)?;
+        }
         for (field, text) in [("username", username), ("password", password.reveal())] {
             if text.is_empty() || text.len() > CREDENTIAL_MAX_BYTES || text.contains('\0') {
                 return Err(Error::invalid(field, "must have 1 byte to 16 KiB and no NUL"));
             }
         }
-        let sealed = self.inner.vault.seal(&context(host), password).map_err(|error| {
+        let host = host.to_ascii_lowercase();
+        let _turn = self.inner.secrets.sealing.lock().await;
+        let sealed = self.inner.vault.seal(&context(&host), password).map_err(|error| {
             tracing::error!(%error, "the vault cannot seal");
             Error::new(Code::Internal, "the vault cannot seal the password")
         })?;
         let record = RegistryRecord {
-            host: host.to_ascii_lowercase(),
+            host,
+            name: name.map(str::to_owned),
             username: username.to_owned(),
             sealed,
             updated_ms: now_ms(),

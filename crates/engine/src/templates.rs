@@ -9,22 +9,37 @@ use atoll_store::TemplateRecord;
 use crate::clock::{now_ms, random};
 use crate::engine::{Caller, Engine};
 use crate::errors::store_error;
+use crate::pool::PoolName;
 
 impl Engine {
     /// Stores a recipe as the next version of a template.
     ///
     /// # Errors
-    /// [`Code::InvalidArgument`] naming the field; [`Code::ImageNotFound`] when its image is not here.
+    /// [`Code::InvalidArgument`] naming the field; [`Code::ImageNotFound`] when its image is not here, and
+    /// [`Code::SnapshotNotFound`] for its snapshot.
     pub async fn create_template(
         &self,
         name: &str,
-        recipe: TemplateSpec,
+        mut recipe: TemplateSpec,
         caller: &Caller,
     ) -> Result<TemplateRecord> {
         spec::name("name", name)?;
+        if let Some(id) = &recipe.snapshot {
+            let manifest = self.ready_snapshot(id.as_str()).await?.manifest;
+            if !recipe.image.is_empty() && recipe.image != manifest.image {
+                return Err(Error::invalid(
+                    "image",
+                    "the snapshot brings its own image: leave one of them out",
+                ));
+            }
+            recipe.image = manifest.image;
+        }
         recipe.validate()?;
-        if recipe.image != "host" {
+        if recipe.snapshot.is_none() && recipe.image != "host" {
             self.inner.images.resolve(&recipe.image).map_err(|error| error.to_core())?;
+        }
+        if let Some(pool) = &recipe.pool {
+            self.inner.pools.admit(&PoolName::Template(name.to_owned()), pool)?;
         }
         let created_ms = now_ms();
         let mut record = TemplateRecord {
@@ -36,6 +51,7 @@ impl Engine {
             created_by: caller.key.clone(),
         };
         record.version = self.inner.store.insert_template(&record).await.map_err(store_error)?;
+        self.inner.pools.changed();
         Ok(record)
     }
 
@@ -65,7 +81,12 @@ impl Engine {
     /// [`Code::TemplateNotFound`].
     pub async fn delete_template(&self, name: &str, version: Option<u32>) -> Result<()> {
         let removed = self.inner.store.delete_template(name, version).await.map_err(store_error)?;
-        if removed == 0 { Err(not_found(name, version)) } else { Ok(()) }
+        self.inner.pools.changed();
+        if removed == 0 {
+            return Err(not_found(name, version));
+        }
+        self.tidy_build_cache();
+        Ok(())
     }
 
     /// Finds what a sandbox draft names: `name` or `name:version`.

@@ -50,7 +50,12 @@ pub const STREAM_WINDOW_BYTES: u32 = 2 << 20;
 /// Bytes of all streams of a connection that may be under way unread. Far above one stream's, so
 /// that a stream nobody reads does not stall the others.
 pub const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
+/// Bytes of one connection to a port that may be under way to the host unread: many of them together stay
+/// below [`CONNECTION_WINDOW_BYTES`].
+pub const PORT_WINDOW_BYTES: u32 = 64 << 10;
 /// Operations at once on one connection.
-pub const STREAMS_MAX: u32 = 1024;
+pub const STREAMS_MAX: u32 = 4096;
+/// Most that is sent of a line that was found, bytes.
+pub const FOUND_LINE_MAX_BYTES: usize = 4 << 10;
 /// Longest path, bytes (`PATH_MAX`).
 pub const PATH_MAX_BYTES: usize = 4096;

@@ -54,6 +54,8 @@ pub enum Reason {
     NoMemory = 19,
     /// An exec with this id exists already with another spec.
     Conflict = 20,
+    /// Something listens on the port already.
+    PortTaken = 21,
 }
 
 message! {
@@ -90,6 +92,14 @@ message! {
         #[prost(string, tag = "3")] pub workdir: String,
         /// Owner of a working directory that had to be made.
         #[prost(string, tag = "4")] pub workdir_user: String,
+    }
+
+    /// Makes programs accept certificates of this authority (`trust`). May be repeated.
+    InstallTrust {
+        /// The authority's certificate, PEM.
+        #[prost(string, tag = "1")] pub ca_pem: String,
+        /// Public authorities, PEM, for an image that has no list of them.
+        #[prost(string, tag = "2")] pub roots_pem: String,
     }
 
     /// Terminal size.
@@ -235,6 +245,28 @@ message! {
         /// Most entries to send; more are cut and said so by a [`Truncated`].
         #[prost(uint32, tag = "3")] pub max_entries: u32,
     }
+    /// Finds files by the pattern of their path, or lines in them (`find`): the answer is [`Found`] records,
+    /// then the end. Symbolic links are not followed, and neither `/proc` nor `/sys` is entered.
+    Find {
+        /// The directory below which to look.
+        #[prost(string, tag = "1")] pub path: String,
+        /// What paths below it must look like; empty for all. `*`, `?` and `[…]` stand for characters of one
+        /// name, `**` for any number of names.
+        #[prost(string, tag = "2")] pub pattern: String,
+        /// Text to look for in the files, as it is; empty to find the files themselves.
+        #[prost(string, tag = "3")] pub text: String,
+        /// Most records to send; more are cut and said so by a [`Truncated`].
+        #[prost(uint32, tag = "4")] pub max_count: u32,
+    }
+    /// Something that was found.
+    Found {
+        /// The file. Its path is relative to the directory that was searched.
+        #[prost(message, optional, tag = "1")] pub info: Option<FileInfo>,
+        /// Number of the line, from 1; 0 when files are looked for.
+        #[prost(uint64, tag = "2")] pub line: u64,
+        /// The line, or its beginning.
+        #[prost(string, tag = "3")] pub text: String,
+    }
     /// Last record of a listing that was cut.
     Truncated {}
     /// Reads a file (`read`): the answer is a [`FileInfo`], then data records.
@@ -334,10 +366,46 @@ message! {
     }
 
     /// Connects to a port on the sandbox's loopback (`dial`): [`Done`] when connected, then data
-    /// records both ways; end of body is end-of-file of that direction.
+    /// records both ways; end of body is end-of-file of that direction. The host tells by [`Ack`] what it
+    /// has passed on.
     Dial {
         /// TCP port.
         #[prost(uint32, tag = "1")] pub port: u32,
+        /// Most bytes under way to the host that it has not acknowledged; 0 for no limit. A connection that
+        /// nobody reads must not use up what all operations share.
+        #[prost(uint32, tag = "2")] pub window_bytes: u32,
+    }
+    /// Listens on a port of the sandbox's loopback (`listen`): [`Listening`], then an [`Incoming`] for each
+    /// connection. The guest stops listening when the stream ends.
+    Listen {
+        /// TCP port; 0 for any.
+        #[prost(uint32, tag = "1")] pub port: u32,
+    }
+    /// Answer to [`Listen`].
+    Listening {
+        /// The port.
+        #[prost(uint32, tag = "1")] pub port: u32,
+    }
+    /// Somebody inside connected. The connection waits a while to be taken.
+    Incoming {
+        /// Names the connection.
+        #[prost(uint64, tag = "1")] pub connection: u64,
+    }
+    /// Takes a connection (`accept`): goes on like [`Dial`].
+    Accept {
+        /// From [`Incoming`].
+        #[prost(uint64, tag = "1")] pub connection: u64,
+        /// As in [`Dial`].
+        #[prost(uint32, tag = "2")] pub window_bytes: u32,
+    }
+    /// An SFTP session (`sftp`): goes on like [`Dial`]; the data are the protocol's packets.
+    Sftp {
+        /// Who it is for: name or id, optionally `:group`; empty for root.
+        #[prost(string, tag = "1")] pub user: String,
+        /// As in [`Dial`].
+        #[prost(uint32, tag = "2")] pub window_bytes: u32,
+        /// Where relative paths begin; empty, or missing inside, for the user's home.
+        #[prost(string, tag = "3")] pub cwd: String,
     }
     /// Lists listening TCP ports (`ports`).
     ListPorts {}

@@ -20,6 +20,8 @@ use crate::blocking::Threads;
 use crate::exec::Execs;
 use crate::failing::Stop;
 use crate::machine::{self, Arrival};
+use crate::net::Waiting;
+use crate::sftp::Sessions;
 use crate::{operations, sys};
 
 /// How long a new connection may take to introduce itself.
@@ -38,6 +40,8 @@ pub(crate) struct Agent {
     pub(crate) threads: Threads,
     pub(crate) execs: Execs,
     pub(crate) watches: Cell<usize>,
+    pub(crate) waiting: Rc<Waiting>,
+    pub(crate) sftp: Sessions,
     /// Dropping the sender ends the connection that is served.
     serving: RefCell<Option<oneshot::Sender<()>>>,
     strangers: Cell<usize>,
@@ -143,6 +147,8 @@ async fn serve(source: Source, cgroup: Option<OwnedFd>, sandbox_id: &str) -> io:
         threads: Threads::new(),
         execs: Execs::new(cgroup),
         watches: Cell::new(0),
+        waiting: Rc::default(),
+        sftp: Sessions::new(),
         serving: RefCell::new(None),
         strangers: Cell::new(0),
         busy: tokio::sync::Notify::new(),

@@ -134,6 +134,11 @@ impl Outlet {
     pub(crate) fn send(&self, block: Bytes) -> io::Result<()> {
         self.0.blocking_send(block).or(Err(io::ErrorKind::BrokenPipe.into()))
     }
+
+    /// Whether nobody wants more: work that finds nothing to send asks from time to time.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
 }
 
 /// Gathers what is written into blocks.

@@ -10,7 +10,7 @@ use prost::Message;
 
 use crate::agent::Agent;
 use crate::failing::{Stop, invalid};
-use crate::{exec, files, net, system, watch};
+use crate::{exec, files, net, sftp, system, trust, watch};
 
 /// How an operation ends well.
 pub(crate) enum Answer {
@@ -46,6 +46,7 @@ pub(crate) async fn run(
 ) -> Result<Answer, Stop> {
     match name {
         "configure" => system::configure(&request.message().await?),
+        "trust" => trust::install(&request.message().await?),
         "metrics" => {
             let GetMetrics {} = request.message().await?;
             Ok(Answer::message(&system::metrics(agent.started)))
@@ -62,6 +63,7 @@ pub(crate) async fn run(
         }
         "stat" => files::stat(&request.message().await?),
         "list" => files::list(&agent.threads, request.message().await?, response).await,
+        "find" => files::find(&agent.threads, request.message().await?, response).await,
         "read" => files::read(&agent.threads, request.message().await?, response).await,
         "write" => files::write(&agent.threads, request).await,
         "mkdir" => files::mkdir(&request.message().await?),
@@ -72,6 +74,9 @@ pub(crate) async fn run(
         "unpack" => files::unpack(&agent.threads, request).await,
         "watch" => Box::pin(watch::watch(agent, request.message().await?, response)).await,
         "dial" => Box::pin(net::dial(request, response)).await,
+        "listen" => net::listen(&agent.waiting, request, response).await,
+        "accept" => Box::pin(net::accept(&agent.waiting, request, response)).await,
+        "sftp" => Box::pin(sftp::sftp(agent, request, response)).await,
         "ports" => {
             let ListPorts {} = request.message().await?;
             Ok(Answer::message(&net::ports()))

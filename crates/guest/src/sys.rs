@@ -67,6 +67,30 @@ pub(crate) fn inherited(fd: RawFd) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Gives the calling thread, and no other, the credentials of a user for everything that concerns files. The
+/// kernel takes the capabilities of root over files away with it.
+pub(crate) fn set_thread_files_user(uid: u32, gid: u32, groups: &[u32]) -> std::io::Result<()> {
+    // The library's wrapper would change all threads: the system call is for this one.
+    // SAFETY: pointer and length are of a live slice.
+    let done = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
+    if done != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: takes no pointers.
+    unsafe { libc::setfsgid(gid) };
+    // SAFETY: as above.
+    unsafe { libc::setfsuid(uid) };
+    // These two tell nothing but what was before: so the second question is whether it is so now.
+    // SAFETY: as above; no such id exists, so nothing changes.
+    let now_gid = unsafe { libc::setfsgid(u32::MAX) };
+    // SAFETY: as above.
+    let now_uid = unsafe { libc::setfsuid(u32::MAX) };
+    if now_uid.cast_unsigned() == uid && now_gid.cast_unsigned() == gid {
+        return Ok(());
+    }
+    Err(std::io::ErrorKind::PermissionDenied.into())
+}
+
 /// One heap for all threads: each further one would cost memory in every sandbox.
 pub(crate) fn single_heap() {
     // SAFETY: takes no pointers; called before any thread is started.

@@ -8,7 +8,7 @@ mod tests {
 
     use atoll_guest_protocol::client::{GuestClient, GuestError};
     use atoll_guest_protocol::messages::{
-        Chmod, FileKind, List, Mkdir, Read, Reason, Remove, Rename, Stat, Write,
+        Chmod, FileKind, Find, List, Mkdir, Read, Reason, Remove, Rename, Stat, Write,
     };
     use bytes::Bytes;
 
@@ -31,6 +31,61 @@ mod tests {
             all.extend_from_slice(&bytes);
         }
         Ok(all)
+    }
+
+    #[tokio::test]
+    async fn finds_files_and_lines() {
+        let guest = Guest::start();
+        let client = guest.client().await;
+        let root = guest.path("tree");
+        std::fs::create_dir_all(guest.path("tree/a/b")).unwrap();
+        for (name, content) in [
+            ("one.py", "x = 1\nneedle(.*) here\r\n"),
+            ("a/two.py", "needle(.*)\nneedle\nneedle(.*) last"),
+            ("a/b/three.txt", "needle(.*)\n"),
+            (".hidden", "nothing"),
+        ] {
+            std::fs::write(guest.path(&format!("tree/{name}")), content).unwrap();
+        }
+        std::fs::write(guest.path("tree/binary.py"), b"\0needle(.*)").unwrap();
+        symlink("/", guest.path("tree/root")).unwrap();
+        let find = async |pattern: &str, text: &str, max_count| {
+            let (path, pattern, text) = (root.clone(), pattern.into(), text.into());
+            let (found, cut) = within(client.find(Find { path, pattern, text, max_count })).await.unwrap();
+            let found = found.into_iter().map(|one| (one.info.unwrap().path, one.line, one.text));
+            (found.collect::<Vec<_>>(), cut)
+        };
+        let names = |found: &[(String, u64, String)]| -> Vec<String> {
+            found.iter().map(|(path, _, _)| path.clone()).collect()
+        };
+        let (all, cut) = find("*", "", 100).await;
+        assert_eq!(
+            (names(&all), cut),
+            (
+                [".hidden", "a", "binary.py", "one.py", "root"].iter().map(|s| (*s).to_owned()).collect(),
+                false
+            )
+        );
+        let (found, _) = find("**/*.py", "", 100).await;
+        assert_eq!(names(&found), ["binary.py", "one.py", "a/two.py"]);
+        let (found, cut) = find("**/*.py", "", 2).await;
+        assert_eq!((found.len(), cut), (2, true));
+        let (found, _) = find("**/*.py", "needle(.*)", 100).await;
+        let line = |path: &str, line, text: &str| (path.to_owned(), line, text.to_owned());
+        assert_eq!(
+            found,
+            [
+                line("one.py", 2, "needle(.*) here"),
+                line("a/two.py", 1, "needle(.*)"),
+                line("a/two.py", 3, "needle(.*) last"),
+            ]
+        );
+        let (found, cut) = find("", "needle", 2).await;
+        assert_eq!((found.len(), cut), (2, true));
+        let nowhere = Find { path: guest.path("nowhere"), max_count: 1, ..Find::default() };
+        assert_eq!(reason(client.find(nowhere).await), Reason::NotFound);
+        let file = Find { path: guest.path("tree/one.py"), max_count: 1, ..Find::default() };
+        assert_eq!(reason(client.find(file).await), Reason::NotADirectory);
     }
 
     #[tokio::test]

@@ -237,6 +237,55 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn connections_that_nobody_reads_stop_no_others() {
+        let guest = Guest::start();
+        let client = guest.client().await;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let flood = tokio::spawn(async move {
+            let mut floods = tokio::task::JoinSet::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                floods.spawn(async move { while stream.write_all(&[7; 65536]).await.is_ok() {} });
+            }
+        });
+        let mut unread = Vec::new();
+        for _ in 0..200 {
+            unread.push(within(client.dial(port)).await.unwrap());
+        }
+        // Each of them has sent what it may; together less than all operations share.
+        let mut last = within(client.dial(port)).await.unwrap();
+        let mut bytes = vec![0; 4 << 20];
+        within(last.read_exact(&mut bytes)).await.unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 7));
+        within(client.list_execs()).await.unwrap();
+        flood.abort();
+    }
+
+    #[tokio::test]
+    async fn a_port_that_the_host_listens_on() {
+        let guest = Guest::start();
+        let client = guest.client().await;
+        let mut listener = client.listen(0).await.unwrap();
+        let port = listener.port();
+        assert_eq!(reason(client.listen(port).await), Reason::PortTaken);
+        for address in ["127.0.0.1", "::1"] {
+            let mut inside = tokio::net::TcpStream::connect((address, port)).await.unwrap();
+            let incoming = within(listener.next()).await.unwrap().unwrap();
+            let mut stream = client.accept(incoming).await.unwrap();
+            inside.write_all(b"ping").await.unwrap();
+            let mut four = [0; 4];
+            within(stream.read_exact(&mut four)).await.unwrap();
+            stream.write_all(b"pong").await.unwrap();
+            stream.shutdown().await.unwrap();
+            let mut back = Vec::new();
+            within(inside.read_to_end(&mut back)).await.unwrap();
+            assert_eq!((&four, &back[..]), (b"ping", &b"pong"[..]));
+        }
+        drop(listener);
+        eventually(async || client.listen(port).await.ok()).await;
+    }
+
+    #[tokio::test]
     async fn configures_and_measures() {
         let guest = Guest::start();
         let client = guest.client().await;

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
-use atoll_isolation::{Isolation, Plan, RootFs};
+use atoll_isolation::{DiskSource, Isolation, Plan, RootFs};
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
+use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
 use atoll_network::SlotPool;
 
 /// Names this program's cgroups: apart from those of servers and tests.
@@ -43,10 +44,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn open(dir: PathBuf, agent: Vec<u8>) -> Result<ContainerIsolation, Box<dyn std::error::Error>> {
+    let storage = Storage::open(&StorageConfig {
+        dir: dir.join("storage"),
+        instance: INSTANCE.to_owned(),
+        pool: PoolSize::Host,
+    })?;
     Ok(ContainerIsolation::open(ContainerConfig {
         dir,
         instance: INSTANCE.to_owned(),
         agent: agent.leak(),
+        storage: Arc::new(storage),
         slots: Arc::new(SlotPool::start(8)?),
         pools: PoolSizes::default(),
     })?)
@@ -62,6 +69,8 @@ async fn round(
         root: RootFs::Host,
         resources: Resources::default(),
         hostname: "measured".to_owned(),
+        disk: DiskSource::Empty,
+        volumes: Vec::new(),
     };
     let start = Instant::now();
     if let Err(error) = driver.create(&plan).await {

@@ -33,6 +33,8 @@ const DEPTH_MAX: u32 = 64;
 const DESCENDANTS_MAX: &str = "2048";
 /// How deep it may nest them.
 const NESTING_MAX: &str = "8";
+/// How long processes may take to stand still: one that is in the middle of a system call finishes it.
+const FREEZE_DEADLINE: Duration = Duration::from_secs(5);
 /// How long the kernel may take to let go of a cgroup whose processes are dead.
 const REMOVE_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -204,6 +206,59 @@ impl Cgroups {
         let memory = self.with(Controller::Memory)?;
         let file = if memory.unified { "memory.events" } else { "memory.oom_control" };
         field(self.open_in(memory, id)?.as_fd(), file, "oom_kill").step("count the kills for want of memory")
+    }
+
+    /// Stops everything in a sandbox; returns when it stands still. The v2 freezer is part of the core of v2, which
+    /// every kernel has that can map the ids of a mount: the one of v1 is not needed.
+    pub(crate) fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        let dir = self.open_in(self.layout.unified(), id)?;
+        let step = || "freeze a sandbox";
+        write(dir.as_fd(), "cgroup.freeze", "1").step(step())?;
+        let deadline = Instant::now() + FREEZE_DEADLINE;
+        let mut wait = Duration::from_micros(20);
+        while field(dir.as_fd(), "cgroup.events", "frozen").step(step())? == 0 {
+            if Instant::now() >= deadline {
+                write(dir.as_fd(), "cgroup.freeze", "0").step("thaw a sandbox")?;
+                return Err(IsolationError::CannotPause(
+                    "a process in the sandbox hangs in the kernel and does not stand still".to_owned(),
+                ));
+            }
+            std::thread::sleep(wait);
+            wait = (wait * 2).min(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Lets everything in a sandbox go on.
+    pub(crate) fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        let dir = self.open_in(self.layout.unified(), id)?;
+        write(dir.as_fd(), "cgroup.freeze", "0").step("thaw a sandbox")
+    }
+
+    /// Takes from a sandbox the memory that it can do without: caches, and, where the host has swap, the rest.
+    pub(crate) fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+        let memory = self.with(Controller::Memory)?;
+        let dir = self.open_in(memory, id)?;
+        let used = if memory.unified { "memory.current" } else { "memory.usage_in_bytes" };
+        let before = number(dir.as_fd(), used).step("measure a cgroup")?;
+        let outcome = if memory.unified {
+            // While it stands still it may be swapped out; what is out stays out after the limit is back.
+            let swaps = write(dir.as_fd(), "memory.swap.max", "max").is_ok();
+            let outcome = write(dir.as_fd(), "memory.reclaim", &before.to_string());
+            if swaps {
+                write(dir.as_fd(), "memory.swap.max", "0").step("limit the memory")?;
+            }
+            outcome
+        } else {
+            write(dir.as_fd(), "memory.force_empty", "0")
+        };
+        match outcome {
+            // It gave what it could.
+            Ok(()) | Err(Errno::AGAIN | Errno::BUSY) => {}
+            Err(error) => return Err(failed("reclaim the memory of a sandbox".to_owned(), error.into())),
+        }
+        let after = number(dir.as_fd(), used).step("measure a cgroup")?;
+        Ok(before.saturating_sub(after))
     }
 
     /// Sends SIGKILL to everything in a sandbox. Returns the processes that were there.

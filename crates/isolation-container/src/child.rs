@@ -49,8 +49,12 @@ pub(crate) struct Launch {
     pub(crate) overlay: std::ffi::CString,
     /// Mapped, detached clones to attach to directories of the root.
     pub(crate) binds: Vec<(OwnedFd, std::ffi::CString)>,
+    /// Mapped, detached mounts of volumes, and the directories on the way to the place of each.
+    pub(crate) volumes: Vec<(OwnedFd, Vec<std::ffi::CString>)>,
     /// Small files to put in place, e.g. `etc/hostname`.
     pub(crate) files: Vec<(&'static CStr, Vec<u8>)>,
+    /// The machine id, for a root that has one.
+    pub(crate) machine_id: Vec<u8>,
     /// User namespace.
     pub(crate) userns: OwnedFd,
     /// The host's id of root inside.
@@ -83,7 +87,7 @@ pub(crate) struct Report {
 }
 
 /// Steps, for error messages. The index is what [`Report`] holds.
-const STEPS: [&str; 22] = [
+const STEPS: [&str; 23] = [
     "start",
     "join its cgroups",
     "set its OOM score",
@@ -106,11 +110,13 @@ const STEPS: [&str; 22] = [
     "join its user namespace",
     "give up privileges",
     "execute the guest agent",
+    "attach a volume",
 ];
 
 /// The step in which the image itself can be at fault.
 const STEP_MOUNT_POINT: usize = 10;
 const STEP_FILES: usize = 15;
+const STEP_VOLUMES: usize = 22;
 
 impl Report {
     fn at(&self, step: usize) {
@@ -121,7 +127,7 @@ impl Report {
     pub(crate) fn failure(&self) -> Option<(&'static str, Errno, bool)> {
         let errno = self.errno.load(Ordering::Relaxed);
         let step = self.step.load(Ordering::Relaxed);
-        let blame = step == STEP_MOUNT_POINT || step == STEP_FILES;
+        let blame = matches!(step, STEP_MOUNT_POINT | STEP_FILES | STEP_VOLUMES);
         (errno != 0)
             .then(|| (STEPS.get(step).copied().unwrap_or("start"), Errno::from_raw_os_error(errno), blame))
     }
@@ -187,6 +193,9 @@ const LINKS: [(&CStr, &CStr); 6] = [
     (c"pts/ptmx", c"ptmx"),
     (c"/proc/kcore", c"core"),
 ];
+
+/// Where the machine id is.
+const MACHINE_ID: &CStr = c"etc/machine-id";
 
 const NO_LINKS: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 
@@ -269,9 +278,16 @@ fn build_root(launch: &Launch) -> Result<OwnedFd> {
         move_mount(tree, c"", &place, c"", both_empty)?;
     }
     mount_system(launch, root.as_fd())?;
+    at(STEP_VOLUMES);
+    for (mount, names) in &launch.volumes {
+        attach_volume(root.as_fd(), mount, names)?;
+    }
     at(15);
     for (path, content) in &launch.files {
         put_file(root.as_fd(), path, content)?;
+    }
+    if has_file(root.as_fd(), MACHINE_ID)? {
+        put_file(root.as_fd(), MACHINE_ID, &launch.machine_id)?;
     }
     Ok(root)
 }
@@ -294,6 +310,16 @@ fn directory(root: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
     make_dir(root, name)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat2(root, name, flags, Mode::empty(), NO_LINKS)
+}
+
+/// Attaches a volume to a directory of the root, making what is missing on the way. No link is followed.
+fn attach_volume(root: BorrowedFd<'_>, volume: &OwnedFd, names: &[std::ffi::CString]) -> Result<()> {
+    let mut at = directory(root, c".")?;
+    for name in names {
+        at = directory(at.as_fd(), name)?;
+    }
+    let both_empty = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(volume, c"", &at, c"", both_empty)
 }
 
 /// Mounts on the directory behind `place`.
@@ -368,6 +394,16 @@ fn clone_onto(from: &CStr, to: &CStr, attributes: u64) -> Result<()> {
     match move_mount(&tree, c"", CWD, to, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH) {
         Err(Errno::NOENT) => Ok(()),
         other => other,
+    }
+}
+
+/// Whether the root has a plain file there.
+fn has_file(root: BorrowedFd<'_>, path: &CStr) -> Result<bool> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match openat2(root, path, flags, Mode::empty(), NO_LINKS) {
+        Ok(file) => Ok(FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) == FileType::RegularFile),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -8,7 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use atoll_isolation::{IsolationError, Plan, RootFs};
+use atoll_isolation::{IsolationError, Plan, PlannedVolume, RootFs};
+use atoll_network::{RESOLVER_ADDRESS, Slot};
 use fail::fail_point;
 use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree};
@@ -34,6 +35,15 @@ const TTY_GROUP: u32 = 5;
 impl Inner {
     /// Makes an instance. Blocks for about two milliseconds.
     pub(crate) fn create(&self, plan: &Plan) -> Result<(), IsolationError> {
+        self.build(plan, None)
+    }
+
+    /// The same, on a disk that is there already.
+    pub(crate) fn create_on(&self, plan: &Plan, disk: Disk) -> Result<(), IsolationError> {
+        self.build(plan, Some(disk))
+    }
+
+    fn build(&self, plan: &Plan, disk: Option<Disk>) -> Result<(), IsolationError> {
         check(plan)?;
         let record = self.records.of(&plan.id);
         fail_point!("container::create::start");
@@ -43,26 +53,43 @@ impl Inner {
         record.claim_ids(userns.first_id())?;
         userns.keep();
         fail_point!("container::create::ids");
-        let mut disk = self.claim_disk(plan.resources.disk_bytes)?;
-        disk.move_image(&record.disk())?;
+        let mut disk = disk.map_or_else(|| self.claim_disk(plan), Ok)?;
+        disk.move_image(&self.storage.sandbox_disk(&plan.id))?;
         fail_point!("container::create::disk");
         let membership = self.cgroups.create(&plan.id, &plan.resources, userns.first_id())?;
         fail_point!("container::create::cgroups");
         let listener = record.listen()?;
         fail_point!("container::create::socket");
-        let launch = self.launch(plan, &userns, &disk, membership, listener)?;
-        let child = spawn::spawn(&launch)?;
-        // First of all, so that destroying takes its exit status whatever happens next.
-        self.live.insert(&plan.id, Instance::new(child.pidfd, Some(disk)));
+        let pid = self.start(plan, &userns, disk, membership, listener)?;
         fail_point!("container::create::process");
-        let process = Process::read(child.pid).step("read the start time of a process")?;
+        let process = Process::read(pid).step("read the start time of a process")?;
         record.write_process(process)?;
         fail_point!("container::create::record");
         Ok(())
     }
 
-    fn claim_disk(&self, bytes: u64) -> Result<Disk, IsolationError> {
-        if bytes == self.pooled_disk_bytes { self.ready_disks.claim() } else { self.disks.make(bytes) }
+    /// Starts the first process and enters it among the living; gives its pid.
+    pub(crate) fn start(
+        &self,
+        plan: &Plan,
+        userns: &UserNamespace,
+        disk: Disk,
+        membership: Membership,
+        listener: OwnedFd,
+    ) -> Result<i32, IsolationError> {
+        let slot = self.claim_slot()?;
+        let launch = self.launch(plan, userns, &disk, membership, listener, slot.netns)?;
+        let child = spawn::spawn(&launch)?;
+        // First of all, so that destroying takes its exit status whatever happens next.
+        self.live.insert(&plan.id, Instance::new(child.pidfd, Some(disk), Some(slot.gate)));
+        Ok(child.pid)
+    }
+
+    fn claim_slot(&self) -> Result<Slot, IsolationError> {
+        self.slots.claim().map_err(|error| IsolationError::Kernel {
+            step: format!("make a network slot: {error}"),
+            source: error.source,
+        })
     }
 
     fn launch(
@@ -72,6 +99,7 @@ impl Inner {
         disk: &Disk,
         membership: Membership,
         listener: OwnedFd,
+        netns: OwnedFd,
     ) -> Result<Launch, IsolationError> {
         let first_id = userns.first_id();
         let layers = match &plan.root {
@@ -91,21 +119,24 @@ impl Inner {
             .collect::<Result<_, IsolationError>>()?;
         sys::mount_setattr(disk.mount.as_fd(), sys::ATTR_NODEV, Some(userns.fd()))
             .step("map the ids of a disk")?;
-        let slot = self.slots.claim().map_err(|error| IsolationError::Kernel {
-            step: format!("make a network slot: {error}"),
-            source: error.source,
-        })?;
+        let volumes = plan
+            .volumes
+            .iter()
+            .map(|volume| self.mapped_volume(volume, userns))
+            .collect::<Result<_, IsolationError>>()?;
         let dev = format!("mode=0755,size=1m,nr_inodes=4096,uid={first_id},gid={first_id}");
         let devpts = format!("newinstance,ptmxmode=0666,mode=0620,gid={}", first_id + TTY_GROUP);
         Ok(Launch {
             procs: membership.procs,
-            netns: slot.netns,
+            netns,
             scratch: self.scratch.clone(),
             overlay: overlay_options(layers.len())?,
             layers,
             disk: disk.mount.try_clone().step("copy a file descriptor")?,
             binds,
+            volumes,
             files: host_files(&plan.hostname),
+            machine_id: machine_id(&plan.id),
             userns: userns.fd().try_clone_to_owned().step("copy a file descriptor")?,
             first_id,
             hostname: plan.hostname.clone().into_bytes(),
@@ -122,15 +153,35 @@ impl Inner {
     }
 }
 
-fn check(plan: &Plan) -> Result<(), IsolationError> {
-    if plan.hostname.is_empty()
-        || plan.hostname.len() > HOSTNAME_MAX_BYTES
-        || plan.hostname.contains(['\0', '\n'])
-    {
+/// Whether this can be a host name.
+pub(crate) fn check_hostname(hostname: &str) -> Result<(), IsolationError> {
+    if hostname.is_empty() || hostname.len() > HOSTNAME_MAX_BYTES || hostname.contains(['\0', '\n']) {
         return Err(IsolationError::Unavailable(format!(
             "a host name has 1 to {HOSTNAME_MAX_BYTES} bytes, none of them a line break"
         )));
     }
+    Ok(())
+}
+
+impl Inner {
+    /// A mount of a volume in which its users are the sandbox's, and the names on the way to its place.
+    fn mapped_volume(
+        &self,
+        volume: &PlannedVolume,
+        userns: &UserNamespace,
+    ) -> Result<(OwnedFd, Vec<CString>), IsolationError> {
+        let mount = self.volumes.mount(&volume.id)?;
+        let read_only = if volume.read_only { sys::ATTR_RDONLY } else { 0 };
+        let attributes = sys::ATTR_NOSUID | sys::ATTR_NODEV | read_only;
+        sys::mount_setattr(mount.as_fd(), attributes, Some(userns.fd())).step("map the ids of a volume")?;
+        let names =
+            atoll_core::volume::components(&volume.path).into_iter().map(|name| text(name.to_owned()));
+        Ok((mount, names.collect::<Result<_, _>>()?))
+    }
+}
+
+pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
+    check_hostname(&plan.hostname)?;
     match &plan.root {
         RootFs::Layers(layers) if layers.is_empty() || layers.len() > LAYERS_MAX_COUNT => {
             Err(IsolationError::BadRoot(format!("an image has 1 to {LAYERS_MAX_COUNT} layers")))
@@ -169,8 +220,19 @@ fn host_files(hostname: &str) -> Vec<(&'static std::ffi::CStr, Vec<u8>)> {
     vec![
         (c"etc/hostname", format!("{hostname}\n").into_bytes()),
         (c"etc/hosts", hosts.into_bytes()),
-        (c"etc/resolv.conf", b"nameserver 127.0.0.1\noptions timeout:1 attempts:1\n".to_vec()),
+        (c"etc/resolv.conf", format!("nameserver {RESOLVER_ADDRESS}\n").into_bytes()),
     ]
+}
+
+/// Thirty-two hexadecimal digits that are this sandbox's, whatever image or snapshot it is made from.
+fn machine_id(id: &atoll_core::id::SandboxId) -> Vec<u8> {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let half = |salt: u64| {
+        let mut hasher = DefaultHasher::new();
+        (id, salt).hash(&mut hasher);
+        hasher.finish()
+    };
+    format!("{:016x}{:016x}\n", half(0), half(1)).into_bytes()
 }
 
 fn text(value: String) -> Result<CString, IsolationError> {

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 
 use atoll_core::id::SandboxId;
 use atoll_isolation::{IsolationError, Resource};
+use atoll_isolation_storage::loops_in_use;
 use fail::fail_point;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::Inner;
+use crate::disk::Disk;
 use crate::step::{Step, failed};
-use crate::{Inner, disk};
 
 /// How long killed processes may take to end.
 const END_DEADLINE: Duration = Duration::from_secs(20);
@@ -21,13 +23,14 @@ impl Inner {
     /// Kills and removes. Blocks for about a millisecond.
     pub(crate) fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError> {
         fail_point!("container::destroy::start");
+        self.thaw_unused(id)?;
         let disk = self.end_processes(id)?;
         fail_point!("container::destroy::processes");
         self.cgroups.remove(id)?;
         fail_point!("container::destroy::cgroups");
         let record = self.records.of(id);
         let first_id = record.first_id();
-        self.trash.take(record.dir(), disk)?;
+        self.trash.take(&self.storage.sandbox_disk(id), record.dir(), disk)?;
         if let Some(first_id) = first_id {
             self.ranges.give_back(first_id);
         }
@@ -35,8 +38,16 @@ impl Inner {
         Ok(())
     }
 
+    /// A snapshot that this process takes lets the disk go on by itself; one of a killed process does not.
+    pub(crate) fn thaw_unused(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        if let Some(instance) = self.live.get(id) {
+            drop(instance.freezing());
+        }
+        self.thaw_left_over(id)
+    }
+
     /// Gives what keeps the disk mounted, if this process has it.
-    fn end_processes(&self, id: &SandboxId) -> Result<Option<disk::Disk>, IsolationError> {
+    pub(crate) fn end_processes(&self, id: &SandboxId) -> Result<Option<Disk>, IsolationError> {
         let deadline = Instant::now() + END_DEADLINE;
         let mut disk = None;
         if let Some(instance) = self.live.remove(id) {
@@ -76,10 +87,12 @@ impl Inner {
             let name = self.records.of(&sandbox).dir().display().to_string();
             found.push(Resource { sandbox, kind: "directory", name });
         }
-        for (number, image) in disk::loop_images().step("list the loop devices")? {
-            let below = std::path::Path::new(&image).strip_prefix(self.records.dir()).ok();
-            let sandbox = below.and_then(|path| path.iter().next()?.to_str()?.parse().ok());
-            found.extend(sandbox.map(|sandbox| Resource {
+        for sandbox in self.storage.sandboxes()? {
+            let name = self.storage.sandbox_disk(&sandbox).display().to_string();
+            found.push(Resource { sandbox, kind: "disk", name });
+        }
+        for (number, seen) in loops_in_use().step("list the loop devices")? {
+            found.extend(self.storage.sandbox_of(&seen).map(|sandbox| Resource {
                 sandbox,
                 kind: "loop",
                 name: format!("/dev/loop{number}"),

@@ -15,32 +15,46 @@
 
 mod cgroup;
 mod child;
+mod compare;
 mod create;
 mod destroy;
 mod disk;
+mod gate;
+mod hibernate;
 mod layout;
 mod live;
 mod probe;
 mod record;
 mod seccomp;
 mod skeleton;
+mod snapshot;
 mod spawn;
-mod step;
 mod sys;
+mod template;
 mod trash;
 mod userns;
 
 use std::ffi::CString;
+use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use atoll_core::id::SandboxId;
+use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::sandbox::PauseMode;
+use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{IsolationLevel, Resources};
-use atoll_isolation::{Check, Death, GuestStream, Isolation, IsolationError, Plan, Resource, Usage};
+use atoll_isolation::{
+    ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Taken,
+    Usage,
+};
+pub(crate) use atoll_isolation_storage::step;
+use atoll_isolation_storage::{Storage, StoredVolumes};
 use atoll_network::SlotPool;
 use atoll_ready::Pool;
+use rustix::io::Errno;
+use rustix::thread::ThreadNameSpaceType;
 use tokio::net::UnixStream;
 
 use cgroup::Cgroups;
@@ -57,7 +71,7 @@ pub const INSTANCE_LEN: usize = 8;
 
 /// Places where a test can stop or kill the driver, in the order they are passed. Compiled in with the
 /// feature `failpoints`.
-pub const FAILPOINTS: [&str; 12] = [
+pub const FAILPOINTS: [&str; 19] = [
     "container::create::start",
     "container::create::directory",
     "container::create::ids",
@@ -66,10 +80,26 @@ pub const FAILPOINTS: [&str; 12] = [
     "container::create::socket",
     "container::create::process",
     "container::create::record",
+    "container::hibernate::start",
+    "container::hibernate::processes",
+    "container::hibernate::cgroups",
+    "container::hibernate::disk",
+    "container::wake::start",
+    "container::wake::disk",
+    "container::wake::process",
     "container::destroy::start",
     "container::destroy::processes",
     "container::destroy::cgroups",
     "container::destroy::directory",
+];
+
+/// The same, for snapshots and for replacing a disk.
+pub const SNAPSHOT_FAILPOINTS: [&str; 5] = [
+    "container::snapshot::artifact",
+    "container::snapshot::frozen",
+    "container::snapshot::cloned",
+    "container::replace::disk",
+    "container::replace::destroyed",
 ];
 
 /// How many things are kept ready. More makes bursts faster and costs memory: a disk 160 KiB on the
@@ -97,6 +127,8 @@ pub struct ContainerConfig {
     pub instance: String,
     /// The guest agent's program, statically linked.
     pub agent: &'static [u8],
+    /// Where disks and snapshots lie.
+    pub storage: Arc<Storage>,
     /// Network namespaces for sandboxes.
     pub slots: Arc<SlotPool>,
     /// How many things to keep ready.
@@ -115,6 +147,8 @@ struct Inner {
     skeleton: Skeleton,
     scratch: CString,
     cgroups: Cgroups,
+    storage: Arc<Storage>,
+    volumes: StoredVolumes,
     ranges: Arc<Ranges>,
     userns: Pool<UserNamespace, IsolationError>,
     disks: Arc<Disks>,
@@ -155,8 +189,10 @@ impl ContainerIsolation {
         let taken = sandboxes.iter().filter_map(|id| records.of(id).first_id());
         let ranges = Arc::new(Ranges::new(&config.instance, taken));
         let pooled_disk_bytes = Resources::default().disk_bytes;
-        let disks = Arc::new(Disks::open(dir.join("disks"), pooled_disk_bytes)?);
-        let trash = Trash::open(dir.join("trash"), Arc::clone(&disks))?;
+        let storage = config.storage;
+        let disks = Disks::open(Arc::clone(&storage), dir.join("templates"), pooled_disk_bytes)?;
+        let disks = Arc::new(disks);
+        let trash = Trash::open(dir.join("trash"), Arc::clone(&disks), Arc::clone(&storage))?;
         let inner = Inner {
             records,
             skeleton,
@@ -172,6 +208,8 @@ impl ContainerIsolation {
                 move || disks.make(pooled_disk_bytes)
             })?,
             disks,
+            volumes: StoredVolumes::new(Arc::clone(&storage)),
+            storage,
             pooled_disk_bytes,
             slots: config.slots,
             seccomp: seccomp::compile()?.into(),
@@ -180,6 +218,12 @@ impl ContainerIsolation {
             trash,
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The volumes that its sandboxes can have.
+    #[must_use]
+    pub fn volumes(&self) -> StoredVolumes {
+        self.inner.volumes.clone()
     }
 
     /// Runs something that blocks on a thread meant for it.
@@ -217,12 +261,43 @@ impl Inner {
         if !self.cgroups.contains(id, process.pid) {
             return Err(IsolationError::Gone);
         }
+        self.thaw_left_over(id)?;
         self.live.insert(id, instance);
         Ok(())
     }
 
+    /// Bytes that a sandbox's disk takes on the host.
+    /// Whether its disk is all there is of it.
+    fn is_hibernated(&self, id: &SandboxId) -> bool {
+        self.records.of(id).is_cleared()
+            && self.storage.sandbox_disk(id).try_exists().is_ok_and(|there| there)
+    }
+
+    fn disk_bytes(&self, id: &SandboxId) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(self.storage.sandbox_disk(id)).map_or(0, |meta| meta.blocks() * 512)
+    }
+
     fn living(&self, id: &SandboxId) -> Result<Arc<Instance>, IsolationError> {
         self.live.get(id).filter(|instance| !instance.is_dead()).ok_or(IsolationError::Gone)
+    }
+
+    /// Sets the host name from a thread that ends with it: a thread of the runtime must not be left in a
+    /// sandbox's namespace.
+    fn rename(&self, id: &SandboxId, hostname: String) -> Result<(), IsolationError> {
+        create::check_hostname(&hostname)?;
+        let instance = self.living(id)?;
+        let visit = move || {
+            let uts = ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
+            rustix::thread::move_into_thread_name_spaces(instance.pidfd(), uts)?;
+            rustix::system::sethostname(hostname.as_bytes())
+        };
+        let visitor = std::thread::Builder::new().name("atoll-rename".to_owned()).spawn(visit);
+        let ended = visitor.step("start the thread atoll-rename")?.join();
+        match ended.unwrap_or(Err(Errno::IO)) {
+            Err(Errno::SRCH) => Err(IsolationError::Gone),
+            named => named.step("set the host name"),
+        }
     }
 
     fn death(&self, id: &SandboxId, instance: &Instance) -> Death {
@@ -268,6 +343,14 @@ impl Isolation for ContainerIsolation {
         }
     }
 
+    async fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
+        if let Some(gate) = self.inner.ready_gate(id)? {
+            return Ok(gate);
+        }
+        let id = id.clone();
+        self.blocking(move |inner| inner.new_gate(&id)).await
+    }
+
     async fn died(&self, id: &SandboxId) -> Death {
         let Some(instance) = self.inner.live.get(id) else { return Death::Exited };
         if let Err(error) = instance.ended().await {
@@ -279,9 +362,12 @@ impl Isolation for ContainerIsolation {
     async fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
         let id = id.clone();
         self.blocking(move |inner| {
-            inner.living(&id)?;
-            let usage = inner.cgroups.usage(&id)?;
-            Ok(Usage { disk_bytes: inner.records.of(&id).disk_bytes(), ..usage })
+            let disk_bytes = inner.disk_bytes(&id);
+            if inner.is_hibernated(&id) {
+                return Ok(Usage { disk_bytes, ..Usage::default() });
+            }
+            // What a dead one used can be told as long as its cgroups are there.
+            Ok(Usage { disk_bytes, ..inner.cgroups.usage(&id)? })
         })
         .await
     }
@@ -289,6 +375,44 @@ impl Isolation for ContainerIsolation {
     async fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
         // One small read of a file in memory: not worth another thread.
         self.inner.cgroups.oom_kills(id)
+    }
+
+    async fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| {
+            inner.living(&id)?;
+            inner.cgroups.freeze(&id)
+        })
+        .await
+    }
+
+    async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        // One small write to a file in memory, for which nothing waits: not worth another thread.
+        self.inner.living(id)?;
+        self.inner.cgroups.thaw(id)
+    }
+
+    async fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| {
+            inner.living(&id)?;
+            inner.cgroups.reclaim(&id)
+        })
+        .await
+    }
+
+    async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| inner.hibernate(&id, mode)).await
+    }
+
+    async fn wake(&self, plan: &Plan) -> Result<(), IsolationError> {
+        let plan = plan.clone();
+        self.blocking(move |inner| inner.wake(&plan)).await
+    }
+
+    async fn memory_available(&self) -> Option<u64> {
+        hibernate::memory_available()
     }
 
     async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
@@ -300,9 +424,75 @@ impl Isolation for ContainerIsolation {
         .await
     }
 
+    async fn rename(&self, id: &SandboxId, hostname: &str) -> Result<(), IsolationError> {
+        let (id, hostname) = (id.clone(), hostname.to_owned());
+        self.blocking(move |inner| inner.rename(&id, hostname)).await
+    }
+
     async fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let id = id.clone();
         self.blocking(move |inner| inner.destroy(&id)).await
+    }
+
+    async fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError> {
+        let (id, artifact) = (id.clone(), artifact.clone());
+        self.blocking(move |inner| inner.snapshot(&id, &artifact)).await
+    }
+
+    async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError> {
+        let plan = plan.clone();
+        self.blocking(move |inner| inner.replace(&plan, committed)).await
+    }
+
+    async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError> {
+        self.blocking(|inner| inner.storage.artifacts()).await
+    }
+
+    async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| inner.seal(&artifact)).await
+    }
+
+    async fn compare(
+        &self,
+        root: &RootFs,
+        from: Option<&SnapshotId>,
+        to: &SnapshotId,
+        with_text: bool,
+    ) -> Result<Comparison, IsolationError> {
+        let (root, from, to) = (root.clone(), from.cloned(), to.clone());
+        self.blocking(move |inner| inner.compare(&root, from.as_ref(), &to, with_text)).await
+    }
+
+    async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| {
+            File::open(inner.storage.artifact_disk(&artifact)?).step("open the disk of a snapshot")
+        })
+        .await
+    }
+
+    async fn write_artifact(&self, artifact: &SnapshotId, bytes: u64) -> Result<File, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| {
+            inner.storage.check_room()?;
+            inner.storage.make_artifact_disk(&artifact, bytes)
+        })
+        .await
+    }
+
+    async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| {
+            template::check(&inner.storage.artifact_disk(&artifact)?)?;
+            inner.storage.settle_artifact(&artifact)
+        })
+        .await
+    }
+
+    async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| inner.storage.remove_artifact(&artifact)).await
     }
 
     async fn scan(&self) -> Result<Vec<Resource>, IsolationError> {

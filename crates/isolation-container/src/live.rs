@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::id::SandboxId;
 use atoll_isolation::IsolationError;
+use atoll_network::Gate;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
@@ -25,17 +26,39 @@ pub(crate) struct Instance {
     /// The mount of its disk, so that its last process does not end by unmounting it. Absent when
     /// another server made the instance.
     disk: Mutex<Option<Disk>>,
+    /// The way out that came with its slot, until somebody asks for it. Absent when another server made
+    /// the instance.
+    gate: Mutex<Option<Gate>>,
     exit: Mutex<Option<Exit>>,
+    /// Held while its disk is frozen: one at a time.
+    freezing: Mutex<()>,
 }
 
 impl Instance {
-    pub(crate) fn new(pidfd: OwnedFd, disk: Option<Disk>) -> Self {
-        Self { pidfd, disk: Mutex::new(disk), exit: Mutex::new(None) }
+    pub(crate) fn new(pidfd: OwnedFd, disk: Option<Disk>, gate: Option<Gate>) -> Self {
+        let (disk, gate) = (Mutex::new(disk), Mutex::new(gate));
+        Self { pidfd, disk, gate, exit: Mutex::new(None), freezing: Mutex::new(()) }
     }
 
     /// What keeps its disk mounted besides its processes.
     pub(crate) fn take_disk(&self) -> Option<Disk> {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The way out of its network, if it is still here.
+    pub(crate) fn take_gate(&self) -> Option<Gate> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The mount of its disk, if this process has it.
+    pub(crate) fn disk_mount(&self) -> io::Result<Option<OwnedFd>> {
+        let disk = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
+        disk.as_ref().map(|disk| disk.mount.try_clone()).transpose()
+    }
+
+    /// Waits until nobody else freezes its disk, and keeps them from it.
+    pub(crate) fn freezing(&self) -> MutexGuard<'_, ()> {
+        self.freezing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes up a process that was written down; `None` when it is no more.
@@ -47,7 +70,7 @@ impl Instance {
         };
         // The descriptor fixes the process; only now can the start time be compared without a race.
         let same = Process::read(process.pid).is_ok_and(|now| now == process);
-        let instance = Self::new(pidfd, None);
+        let instance = Self::new(pidfd, None, None);
         Ok((same && !instance.is_dead()).then_some(instance))
     }
 

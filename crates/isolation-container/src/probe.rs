@@ -6,7 +6,8 @@ use std::os::fd::AsFd;
 
 use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
-use atoll_isolation::{Check, IsolationError, Plan, RootFs, Status};
+use atoll_isolation::{Check, DiskSource, IsolationError, Plan, RootFs, Status};
+use atoll_network::Steering;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use rustix::process::{PidfdFlags, pidfd_open};
 
@@ -22,10 +23,15 @@ pub(crate) fn checks(inner: &Inner) -> Vec<Check> {
     let mut checks = vec![
         tried("user_namespaces", user_namespace(inner), "set the sysctl user.max_user_namespaces above 0"),
         tried("mount_api", mount_api(), "Linux 5.19 or newer is needed, and the right to mount"),
-        tried("network", network(inner), "the server needs CAP_SYS_ADMIN in its network namespace"),
+        tried(
+            "network",
+            network(inner),
+            "the server needs CAP_SYS_ADMIN and CAP_NET_ADMIN, and either the right to load BPF programs or 'nft'",
+        ),
         tried("pidfd", pidfd(), "Linux 5.4 or newer is needed"),
         tried("disk_limit", disk_limit(inner), "load the module 'loop' and install e2fsprogs"),
         tried("seccomp", seccomp_filter(), "a kernel with CONFIG_SECCOMP_FILTER is needed"),
+        inner.storage.check(),
         cgroups(inner),
     ];
     checks.extend(limits(inner));
@@ -78,7 +84,12 @@ fn mount_api() -> Tried {
 
 fn network(inner: &Inner) -> Tried {
     match inner.slots.claim() {
-        Ok(_slot) => Ok("made a network namespace with loopback".to_owned()),
+        Ok(slot) => Ok(match slot.gate.steering {
+            Steering::Bpf(_) => {
+                "made a network namespace, steered to the gateway by BPF (sk_lookup)".to_owned()
+            }
+            Steering::Redirect => "made a network namespace, steered to the gateway by nft".to_owned(),
+        }),
         Err(error) => Err(IsolationError::Kernel { step: error.step.to_owned(), source: error.source }),
     }
 }
@@ -137,6 +148,8 @@ fn whole(inner: &Inner) -> Tried {
         root: RootFs::Host,
         resources: Resources { disk_bytes: DISK_BYTES, ..Resources::default() },
         hostname: "doctor".to_owned(),
+        disk: DiskSource::Empty,
+        volumes: Vec::new(),
     };
     let made = inner.create(&plan);
     let removed = inner.destroy(&plan.id);

@@ -3,7 +3,7 @@
 //! ```text
 //! <dir>/sandboxes/<id>/
 //!   uid-<first id>   empty; its name is the claim on a range of ids
-//!   disk.img         the writable disk
+//!   frozen           empty; there while a snapshot holds the disk still
 //!   guest.sock       where the guest agent listens
 //!   process.json     which process is the guest agent
 //! ```
@@ -27,8 +27,6 @@ use crate::step::Step;
 
 /// Largest `process.json`, bytes.
 const RECORD_MAX_BYTES: u64 = 4096;
-/// The writable disk in a sandbox's directory.
-pub(crate) const DISK_FILE: &str = "disk.img";
 /// Connections that wait for the guest: the host has one, and one more while it replaces that.
 const BACKLOG: i32 = 8;
 
@@ -67,10 +65,6 @@ impl Records {
         Ok(Self { dir })
     }
 
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     /// One sandbox's directory.
     pub(crate) fn of(&self, id: &SandboxId) -> Record {
         Record { dir: self.dir.join(id.as_str()) }
@@ -98,8 +92,23 @@ impl Record {
         &self.dir
     }
 
-    pub(crate) fn disk(&self) -> PathBuf {
-        self.dir.join(DISK_FILE)
+    /// Writes down that the disk is being frozen: a process that finds this thaws it.
+    pub(crate) fn mark_frozen(&self) -> Result<(), IsolationError> {
+        File::create(self.dir.join("frozen")).step("write down that a disk is frozen")?;
+        Ok(())
+    }
+
+    /// Takes that back.
+    pub(crate) fn unmark_frozen(&self) -> Result<(), IsolationError> {
+        match fs::remove_file(self.dir.join("frozen")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.step("write down that a disk goes on"),
+        }
+    }
+
+    /// Whether it is written down.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.dir.join("frozen").try_exists().is_ok_and(|there| there)
     }
 
     /// Makes the directory. Fails when there is one.
@@ -119,6 +128,28 @@ impl Record {
         entries.flatten().find_map(|entry| entry.file_name().to_str()?.strip_prefix("uid-")?.parse().ok())
     }
 
+    /// Forgets everything but the disk: what belonged to the process that was.
+    pub(crate) fn clear_run(&self) -> Result<(), IsolationError> {
+        let step = || "forget the process of a sandbox";
+        for name in ["process.json", "process.json.new", "guest.sock"] {
+            match fs::remove_file(self.dir.join(name)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                other => other.step(step())?,
+            }
+        }
+        while let Some(first_id) = self.first_id() {
+            fs::remove_file(self.dir.join(format!("uid-{first_id}"))).step(step())?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is nothing of what a process needs.
+    pub(crate) fn is_cleared(&self) -> bool {
+        self.dir.try_exists().is_ok_and(|there| there)
+            && !self.dir.join("process.json").try_exists().is_ok_and(|there| there)
+            && self.first_id().is_none()
+    }
+
     /// Writes down the process: whole or not at all.
     pub(crate) fn write_process(&self, process: Process) -> Result<(), IsolationError> {
         let new = self.dir.join("process.json.new");
@@ -136,12 +167,6 @@ impl Record {
         let small = fs::metadata(&path).is_ok_and(|meta| meta.len() <= RECORD_MAX_BYTES);
         let text = small.then(|| fs::read(path).ok()).flatten()?;
         serde_json::from_slice(&text).ok()
-    }
-
-    /// Bytes that the disk takes on the host.
-    pub(crate) fn disk_bytes(&self) -> u64 {
-        use std::os::unix::fs::MetadataExt;
-        fs::metadata(self.disk()).map_or(0, |meta| meta.blocks() * 512)
     }
 
     /// Makes the socket on which the guest will listen.

@@ -52,7 +52,7 @@ pub(crate) fn spawn(launch: &Launch) -> Result<sys::Child, IsolationError> {
     let child = child.step("start the first process of a sandbox")?;
     let Some((step, errno, blame)) = launch.report.failure() else { return Ok(child) };
     reap(&child.pidfd);
-    if blame && matches!(errno, Errno::LOOP | Errno::NOTDIR | Errno::XDEV | Errno::ISDIR) {
+    if blame && matches!(errno, Errno::LOOP | Errno::NOTDIR | Errno::XDEV | Errno::ISDIR | Errno::ROFS) {
         let why = std::io::Error::from(errno);
         return Err(IsolationError::BadRoot(format!("failed to {step}: {why}")));
     }

@@ -26,37 +26,6 @@ struct MountAttr {
     userns: u64,
 }
 
-/// What `struct loop_info64` and `struct loop_config` of the kernel look like.
-#[repr(C)]
-struct LoopInfo {
-    device: u64,
-    inode: u64,
-    rdevice: u64,
-    offset: u64,
-    size_limit: u64,
-    number: u32,
-    encrypt_type: u32,
-    encrypt_key_size: u32,
-    flags: u32,
-    file_name: [u8; 64],
-    crypt_name: [u8; 64],
-    encrypt_key: [u8; 32],
-    init: [u64; 2],
-}
-
-#[repr(C)]
-struct LoopConfig {
-    fd: u32,
-    block_size: u32,
-    info: LoopInfo,
-    reserved: [u64; 8],
-}
-
-const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
-const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
-const BLKFLSBUF: libc::Ioctl = 0x1261;
-const LO_FLAGS_AUTOCLEAR: u32 = 4;
-const LOOP_BLOCK_BYTES: u32 = 4096;
 const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
 
 fn check(result: libc::c_long) -> rustix::io::Result<libc::c_long> {
@@ -88,45 +57,6 @@ pub(crate) fn mount_setattr(
         )
     })?;
     Ok(())
-}
-
-/// Binds `image` to the loop device `device`; the device frees itself when its last user goes.
-pub(crate) fn loop_configure(device: BorrowedFd<'_>, image: BorrowedFd<'_>) -> rustix::io::Result<()> {
-    let info = LoopInfo {
-        device: 0,
-        inode: 0,
-        rdevice: 0,
-        offset: 0,
-        size_limit: 0,
-        number: 0,
-        encrypt_type: 0,
-        encrypt_key_size: 0,
-        flags: LO_FLAGS_AUTOCLEAR,
-        file_name: [0; 64],
-        crypt_name: [0; 64],
-        encrypt_key: [0; 32],
-        init: [0; 2],
-    };
-    let fd = image.as_raw_fd().cast_unsigned();
-    let config = LoopConfig { fd, block_size: LOOP_BLOCK_BYTES, info, reserved: [0; 8] };
-    // SAFETY: LOOP_CONFIGURE reads one `struct loop_config`, which lives through the call.
-    let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) };
-    check(libc::c_long::from(result))?;
-    Ok(())
-}
-
-/// Writes back and drops what the kernel has cached of a block device.
-pub(crate) fn forget_blocks(device: BorrowedFd<'_>) -> rustix::io::Result<()> {
-    // SAFETY: BLKFLSBUF takes no argument.
-    let result = unsafe { libc::ioctl(device.as_raw_fd(), BLKFLSBUF) };
-    check(libc::c_long::from(result)).map(drop)
-}
-
-/// The number of a loop device that was free a moment ago.
-pub(crate) fn loop_free(control: BorrowedFd<'_>) -> rustix::io::Result<u32> {
-    // SAFETY: LOOP_CTL_GET_FREE takes no argument.
-    let result = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
-    Ok(u32::try_from(check(libc::c_long::from(result))?).unwrap_or(0))
 }
 
 /// Sets the ids with which this thread makes files. Gives up the file capabilities of root as a side

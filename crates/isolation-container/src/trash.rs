@@ -13,9 +13,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use atoll_isolation::IsolationError;
+use atoll_isolation_storage::Storage;
 
 use crate::disk::{Disk, Disks};
-use crate::record::{self, DISK_FILE};
+use crate::record;
 use crate::step::Step;
 
 /// Sandboxes that wait to be removed. Beyond it destroying one waits for another to be gone.
@@ -25,6 +26,7 @@ const QUEUE_MAX_COUNT: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Trash {
     dir: PathBuf,
+    storage: Arc<Storage>,
     count: AtomicU64,
     queue: Option<SyncSender<Item>>,
     thread: Option<JoinHandle<()>>,
@@ -32,13 +34,19 @@ pub(crate) struct Trash {
 
 struct Item {
     dir: PathBuf,
+    /// The image of its disk, where there was one.
+    image: PathBuf,
     /// The disk, when this process made it: the last thing that keeps it mounted.
     disk: Option<Disk>,
 }
 
 impl Trash {
     /// Empties the directory and starts the thread.
-    pub(crate) fn open(dir: PathBuf, disks: Arc<Disks>) -> Result<Self, IsolationError> {
+    pub(crate) fn open(
+        dir: PathBuf,
+        disks: Arc<Disks>,
+        storage: Arc<Storage>,
+    ) -> Result<Self, IsolationError> {
         record::private_dir(&dir).step("make the trash directory")?;
         for entry in std::fs::read_dir(&dir).step("list the trash directory")? {
             let path = entry.step("list the trash directory")?.path();
@@ -49,18 +57,32 @@ impl Trash {
             .name("atoll-trash".to_owned())
             .spawn(move || empty(&items, &disks))
             .step("start the thread atoll-trash")?;
-        Ok(Self { dir, count: AtomicU64::new(0), queue: Some(queue), thread: Some(thread) })
+        Ok(Self { dir, storage, count: AtomicU64::new(0), queue: Some(queue), thread: Some(thread) })
     }
 
-    /// Takes a sandbox's directory, if it is there, and whatever keeps its disk mounted.
-    pub(crate) fn take(&self, path: &Path, disk: Option<Disk>) -> Result<(), IsolationError> {
-        let dir = self.dir.join(self.count.fetch_add(1, Ordering::Relaxed).to_string());
+    /// Takes a sandbox's image and directory, where they are there, and whatever keeps its disk mounted. The
+    /// directory last: with it goes what is known of the sandbox.
+    pub(crate) fn take(&self, image: &Path, path: &Path, disk: Option<Disk>) -> Result<(), IsolationError> {
+        let name = self.count.fetch_add(1, Ordering::Relaxed).to_string();
+        let (dir, away) = (self.dir.join(&name), self.storage.trash().join(format!("{name}.img")));
+        match std::fs::rename(image, &away) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => other.step("move the disk of a sandbox away")?,
+        }
         match std::fs::rename(path, &dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            // Without a directory there may still be an image, of a removal that was interrupted.
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound && !away.try_exists().is_ok_and(|there| there) =>
+            {
+                return Ok(());
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                std::fs::create_dir(&dir).step("make a directory in the trash")?;
+            }
             other => other.step("move the directory of a sandbox away")?,
         }
         if let Some(queue) = &self.queue
-            && let Err(unsent) = queue.send(Item { dir, disk })
+            && let Err(unsent) = queue.send(Item { dir, image: away, disk })
         {
             // The thread panicked. The next start finds the directory.
             tracing::error!(dir = %unsent.0.dir.display(), "a destroyed sandbox's directory stays for now");
@@ -80,9 +102,15 @@ impl Drop for Trash {
 }
 
 fn empty(items: &Receiver<Item>, disks: &Disks) {
-    for Item { dir, disk } in items {
-        let rest = disk.and_then(|disk| disks.take_back(disk, &dir.join(DISK_FILE)));
+    for Item { dir, image, disk } in items {
+        let rest = disk.and_then(|disk| disks.take_back(disk, &image));
         // Unlinked first: what unmounting writes back is then thrown away, not written out.
+        match std::fs::remove_file(&image) {
+            // Kept, or there never was one.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => tracing::error!(image = %image.display(), %error, "a disk stays for now"),
+            Ok(()) => {}
+        }
         if let Err(error) = std::fs::remove_dir_all(&dir) {
             tracing::error!(dir = %dir.display(), %error, "a destroyed sandbox's directory stays for now");
         }

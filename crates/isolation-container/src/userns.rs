@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use atoll_isolation::IsolationError;
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::PipeFlags;
-use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, pidfd_send_signal, waitid};
 
 use crate::step::{Step, failed};
 use crate::sys;
@@ -144,13 +144,14 @@ struct Holder {
 /// What the holder's process needs to know.
 struct Order {
     report: OwnedFd,
+    parent: Option<Pid>,
 }
 
 impl Holder {
     fn start() -> Result<Self, IsolationError> {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).step("make a pipe")?;
         let stack = sys::Stack::new(STACK_BYTES).step("map a stack")?;
-        let mut order = Order { report: write };
+        let mut order = Order { report: write, parent: Some(getpid()) };
         let argument = (&raw mut order).cast();
         let mask = sys::block_signals();
         // SAFETY: `hold` makes only system calls and never returns. It uses `order` before it reports,
@@ -174,8 +175,13 @@ impl Holder {
 extern "C" fn hold(argument: *mut libc::c_void) -> libc::c_int {
     // SAFETY: `start` passes a pointer to an `Order` that it keeps until this has reported.
     let order = unsafe { &*argument.cast::<Order>() };
-    let result =
-        sys::die_with_parent().and_then(|()| sys::write_file(c"/proc/sys/user/max_user_namespaces", b"0"));
+    let bound = sys::die_with_parent();
+    // A parent that died before that is told by nothing else: then this would sleep for ever, and with it whatever
+    // it has copies of.
+    if getppid() != order.parent {
+        sys::exit_now(1);
+    }
+    let result = bound.and_then(|()| sys::write_file(c"/proc/sys/user/max_user_namespaces", b"0"));
     let errno = result.err().map_or(0, |errno| u8::try_from(errno.raw_os_error()).unwrap_or(u8::MAX));
     match rustix::io::write(&order.report, &[errno]) {
         Ok(_) => sys::sleep_forever(),

@@ -11,9 +11,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
 use atoll_core::id::SandboxId;
+use atoll_core::sandbox::PauseMode;
 use atoll_core::spec::Resources;
 use atoll_isolation::conformance::{assert_clean, assert_gone, fresh_id};
-use atoll_isolation::{Isolation, Plan, RootFs};
+use atoll_isolation::{DiskSource, Isolation, Plan, RootFs};
 use atoll_isolation_container::FAILPOINTS;
 use common::{Containers, containers};
 
@@ -22,8 +23,23 @@ const DIRECTORY: &str = "ATOLL_TEST_DIRECTORY";
 const INSTANCE: &str = "ATOLL_TEST_INSTANCE";
 const SANDBOX: &str = "ATOLL_TEST_SANDBOX";
 
+/// Where the process lives and is written down.
+const WHOLE: [&str; 3] =
+    ["container::create::record", "container::hibernate::start", "container::destroy::start"];
+
 fn text(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.into_string().unwrap())
+}
+
+fn plan(id: &SandboxId) -> Plan {
+    Plan {
+        id: id.clone(),
+        root: RootFs::Host,
+        resources: Resources::default(),
+        hostname: "box".into(),
+        disk: DiskSource::Empty,
+        volumes: Vec::new(),
+    }
 }
 
 /// The life of the process that is killed. As a test of its own it does nothing.
@@ -43,11 +59,10 @@ async fn killed() {
         rustix::process::kill_process(own, rustix::process::Signal::KILL).unwrap();
     })
     .unwrap();
-    let resources = Resources::default();
-    driver
-        .create(&Plan { id: id.clone(), root: RootFs::Host, resources, hostname: "box".into() })
-        .await
-        .unwrap();
+    let plan = plan(&id);
+    driver.create(&plan).await.unwrap();
+    driver.hibernate(&id, PauseMode::Filesystem).await.unwrap();
+    driver.wake(&plan).await.unwrap();
     driver.destroy(&id).await.unwrap();
 }
 
@@ -70,21 +85,25 @@ async fn whatever_is_half_made_or_half_removed_can_be_removed() {
         let (harness, id) = (containers(), fresh_id());
         run_until_killed(&harness, failpoint, &id);
         let driver = harness.driver();
-        if ["container::create::record", "container::destroy::start"].contains(&failpoint) {
+        if WHOLE.contains(&failpoint) {
             driver.adopt(&id).await.expect("it is whole, and found");
         } else {
             assert_gone(driver.adopt(&id).await);
+        }
+        if failpoint.contains("hibernate") || failpoint.contains("wake") {
+            // What is half asleep or half awake can be put to disk, and woken.
+            let plan = plan(&id);
+            driver
+                .hibernate(&id, PauseMode::Filesystem)
+                .await
+                .unwrap_or_else(|e| panic!("{failpoint}: {e:?}"));
+            driver.wake(&plan).await.unwrap_or_else(|error| panic!("{failpoint}: {error:?}"));
         }
         driver.destroy(&id).await.unwrap_or_else(|error| panic!("{failpoint}: {error:?}"));
         assert_clean(&driver, &id).await;
         driver.destroy(&id).await.unwrap();
         // The id can be used again: nothing stands in its way.
-        let again = Plan {
-            id: id.clone(),
-            root: RootFs::Host,
-            resources: Resources::default(),
-            hostname: "box".into(),
-        };
+        let again = plan(&id);
         driver.create(&again).await.unwrap_or_else(|error| panic!("{failpoint}: {error:?}"));
         driver.destroy(&id).await.unwrap();
         assert_clean(&driver, &id).await;

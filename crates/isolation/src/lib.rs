@@ -10,12 +10,18 @@
 //! 2. **Everything carries the sandbox id.** [`Isolation::destroy`] removes whatever exists for an id,
 //!    from any half-made state, any number of times. It is the undo of every step of `create`.
 //! 3. **Nothing else is touched.** [`Isolation::scan`] lists only what this installation made.
-//! 4. **Limits are enforced or refused**, never ignored: [`IsolationError::Unenforceable`].
+//! 4. **Standing still loses nothing.** What is frozen goes on after the thaw as if no time had passed. What is
+//!    hibernated keeps its disk, byte for byte, and nothing else: no process, no cgroup, no mount, no memory.
+//! 5. **Limits are enforced or refused**, never ignored: [`IsolationError::Unenforceable`].
 
+use std::fs::File;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use atoll_core::id::SandboxId;
+use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::sandbox::PauseMode;
+use atoll_core::snapshot::{Comparison, CopyMethod};
 use atoll_core::spec::{IsolationLevel, Resources};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -24,8 +30,13 @@ pub mod conformance;
 mod doctor;
 #[cfg(feature = "fake")]
 pub mod fake;
+mod gate;
+pub mod sparse;
+pub mod volumes;
 
 pub use doctor::{Check, Status};
+pub use gate::{Gate, Original};
+pub use volumes::PlannedVolume;
 
 /// A byte stream to a guest agent.
 pub trait GuestStream: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
@@ -40,6 +51,37 @@ pub enum RootFs {
     Layers(Vec<PathBuf>),
 }
 
+/// What the writable disk begins with.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum DiskSource {
+    /// Nothing.
+    #[default]
+    Empty,
+    /// What is in an artifact: the disk is a clone of it, grown to the size that was asked for. The root must be
+    /// the one that the artifact was taken from.
+    Artifact(SnapshotId),
+}
+
+/// Sizes of an artifact.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ArtifactUsage {
+    /// The disk as a sandbox sees it, bytes.
+    pub disk_bytes: u64,
+    /// What it takes on the host, bytes. Clones share it with what they come from and count it in full.
+    pub stored_bytes: u64,
+}
+
+/// What came of taking a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// Its sizes.
+    pub usage: ArtifactUsage,
+    /// How long the instance could not write.
+    pub paused: Duration,
+    /// How its disk came about.
+    pub method: CopyMethod,
+}
+
 /// Everything a driver needs to make one instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
@@ -51,6 +93,10 @@ pub struct Plan {
     pub resources: Resources,
     /// Host name inside.
     pub hostname: String,
+    /// What its disk begins with.
+    pub disk: DiskSource,
+    /// Volumes to mount in it.
+    pub volumes: Vec<PlannedVolume>,
 }
 
 /// Why an instance ended.
@@ -105,12 +151,21 @@ pub enum IsolationError {
     /// There is no live instance of this id.
     #[error("there is no live instance")]
     Gone,
+    /// There is no artifact of this id.
+    #[error("there is no such artifact")]
+    NoArtifact,
+    /// What an artifact holds cannot be used; the text says why.
+    #[error("{0}")]
+    BadArtifact(String),
     /// This host cannot run this level at all.
     #[error("{0}")]
     Unavailable(String),
     /// A limit that was asked for cannot be enforced on this host.
     #[error("{0}")]
     Unenforceable(String),
+    /// This level, or this host, cannot pause like that; says what is in the way.
+    #[error("{0}")]
+    CannotPause(String),
     /// The host's disk, or another host-wide resource, is exhausted.
     #[error("{what}")]
     HostFull {
@@ -162,10 +217,17 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// [`IsolationError::Gone`], or [`IsolationError::Kernel`] when the socket refuses.
     async fn connect(&self, id: &SandboxId) -> Result<Box<dyn GuestStream>, IsolationError>;
 
+    /// Gives the way out of the instance's network: nothing of it reaches anything before somebody has
+    /// this, nor after it was dropped. May be asked for again, by a later server; only the newest counts.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`], or [`IsolationError::Kernel`].
+    async fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError>;
+
     /// Waits until the instance dies. Returns at once when it is dead or unknown.
     async fn died(&self, id: &SandboxId) -> Death;
 
-    /// Measures it.
+    /// Measures it. Of a hibernated one there is only the disk.
     ///
     /// # Errors
     /// [`IsolationError::Gone`] or [`IsolationError::Kernel`].
@@ -179,17 +241,130 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
         self.usage(id).await.map(|usage| usage.oom_kills)
     }
 
+    /// Stops every process where it is; returns when all of them stand still. Idempotent.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`], [`IsolationError::CannotPause`] or [`IsolationError::Kernel`]; then it runs.
+    async fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError>;
+
+    /// Lets every process go on. Idempotent, and cheap: it is in the path of calls.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] or [`IsolationError::Kernel`].
+    async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError>;
+
+    /// Takes memory that it can do without from a frozen instance; gives how many bytes that were. May take as
+    /// long as writing that much to disk.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] or [`IsolationError::Kernel`].
+    async fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError>;
+
+    /// Ends an instance and keeps what [`Self::wake`] needs to start it again: with [`PauseMode::Memory`] its
+    /// processes too, with [`PauseMode::Filesystem`] its disk only. Everything else of it is gone when this returns.
+    /// Idempotent, from any half-made state of itself or of [`Self::wake`], of which it is the undo.
+    ///
+    /// # Errors
+    /// [`IsolationError::CannotPause`]: nothing was done. [`IsolationError::Gone`] when there is no disk.
+    /// [`IsolationError::Kernel`] when something resists; calling again continues.
+    async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError>;
+
+    /// Starts a hibernated instance again, as [`Self::create`] does, on what was kept.
+    ///
+    /// # Errors
+    /// As [`Self::create`]; [`IsolationError::Gone`] when nothing was kept. After an error call
+    /// [`Self::hibernate`].
+    async fn wake(&self, plan: &Plan) -> Result<(), IsolationError>;
+
+    /// Memory of the host that programs can have without anything being swapped out, bytes; `None` when unknown.
+    async fn memory_available(&self) -> Option<u64>;
+
     /// Changes the limits of a live instance, but for the disk's.
     ///
     /// # Errors
     /// [`IsolationError::Gone`], [`IsolationError::Unenforceable`] or [`IsolationError::Kernel`].
     async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError>;
 
+    /// Gives a live instance another host name: what the kernel says inside. The files that name it are the
+    /// guest's matter (`configure`).
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`], [`IsolationError::Unavailable`] for a name that cannot be one, or
+    /// [`IsolationError::Kernel`].
+    async fn rename(&self, id: &SandboxId, hostname: &str) -> Result<(), IsolationError>;
+
     /// Kills and removes whatever exists for this id. Succeeds when there is nothing.
     ///
     /// # Errors
     /// [`IsolationError::Kernel`] when something resists; calling again continues.
     async fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError>;
+
+    /// Takes a snapshot of a live instance's disk, which goes on: a new artifact. How long the instance cannot
+    /// write does not depend on how much is on its disk, where the host can clone files. On error a part of the
+    /// artifact may be there: call [`Self::remove_artifact`].
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`], [`IsolationError::HostFull`], [`IsolationError::Kernel`].
+    async fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError>;
+
+    /// Makes an instance anew, with another disk: what runs in it ends. Succeeds also when there is no
+    /// instance of this id any more. Calls `committed` once the disk is made and before anything else: when this
+    /// fails without having called it the instance is as it was, after it the instance is dead.
+    ///
+    /// # Errors
+    /// As [`Self::create`], and [`IsolationError::NoArtifact`].
+    async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError>;
+
+    /// Every artifact that is on the host.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError>;
+
+    /// Makes the disk of a fresh artifact final, so that it never changes again: what was open when it was taken
+    /// is closed in it, and it is on the host's disk for good. Instances can be made from it meanwhile.
+    ///
+    /// # Errors
+    /// [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
+    async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError>;
+
+    /// What differs between two artifacts that stand on this root; without `from`, between the bare root and one.
+    ///
+    /// # Errors
+    /// [`IsolationError::NoArtifact`], [`IsolationError::Unavailable`], [`IsolationError::Kernel`].
+    async fn compare(
+        &self,
+        root: &RootFs,
+        from: Option<&SnapshotId>,
+        to: &SnapshotId,
+        with_text: bool,
+    ) -> Result<Comparison, IsolationError>;
+
+    /// The disk of an artifact, for reading: a sparse file.
+    ///
+    /// # Errors
+    /// [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
+    async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError>;
+
+    /// Makes a new artifact with an empty disk of `bytes`, which the caller fills.
+    ///
+    /// # Errors
+    /// [`IsolationError::HostFull`], [`IsolationError::Kernel`].
+    async fn write_artifact(&self, artifact: &SnapshotId, bytes: u64) -> Result<File, IsolationError>;
+
+    /// Checks the disk of an artifact that came from elsewhere, so that it can do no harm to this host, and puts
+    /// it on the host's disk for good, unchanged.
+    ///
+    /// # Errors
+    /// [`IsolationError::BadArtifact`], [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
+    async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError>;
+
+    /// Removes whatever exists of an artifact. Succeeds when there is nothing. Instances made from it have their
+    /// own disk.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError>;
 
     /// Everything this installation has on the host that carries a sandbox id.
     ///

@@ -9,13 +9,20 @@ mod tests {
     use atoll_guest_protocol::client::{ExecEvent, ExecStream, GuestClient, GuestError};
     use atoll_guest_protocol::messages::{AttachExec, Exited, Read, Reason, SignalExec, StartExec, Write};
     use atoll_isolation::fake::{Connect, FakeHost, FakeIsolation};
-    use atoll_isolation::{Death, Isolation, IsolationError, Plan, RootFs};
+    use atoll_isolation::{Death, DiskSource, Isolation, IsolationError, Plan, RootFs};
     use bytes::Bytes;
 
     fn plan(number: u64) -> Plan {
         let id = SandboxId::from_parts(number, number);
         let resources = Resources::default();
-        Plan { id, root: RootFs::Host, resources, hostname: "fake".into() }
+        Plan {
+            id,
+            root: RootFs::Host,
+            resources,
+            hostname: "fake".into(),
+            disk: DiskSource::Empty,
+            volumes: Vec::new(),
+        }
     }
 
     fn exec(id: &str, words: &str) -> StartExec {

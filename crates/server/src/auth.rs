@@ -1,18 +1,23 @@
 //! Who asks, and may they: `Authorization: Bearer <key>` or `X-API-Key: <key>`.
 //!
+//! Where the path names a sandbox, what the key may do with *that* counts too: roles, visibility and leases
+//! are asked for here, for every route, so no handler can forget them.
+//!
 //! A handler names the scope it needs in the type of its first argument, so that nothing else of the
 //! request is looked at before the key. A test walks the OpenAPI document and tries every operation
 //! without a key and with one that is too weak.
 
 use std::marker::PhantomData;
 
+use atoll_core::id::KeyId;
 use atoll_core::key::Scope;
+use atoll_core::sharing::Requester;
 use atoll_core::{Code, Error};
-use atoll_engine::{Caller as EngineCaller, VerifiedKey};
-use axum::extract::FromRequestParts;
-use http::HeaderMap;
+use atoll_engine::{Caller as EngineCaller, Engine, VerifiedKey};
+use axum::extract::{FromRequestParts, RawPathParams};
 use http::header::AUTHORIZATION;
 use http::request::Parts;
+use http::{HeaderMap, HeaderName};
 
 use crate::error::{ApiError, ApiResult};
 use crate::middleware::RequestId;
@@ -21,9 +26,16 @@ use crate::shared::App;
 /// Longest text that can be a key, bytes. Anything longer is refused unread.
 const KEY_MAX_BYTES: usize = 256;
 
+/// Names who works with a key that several share: see [`Requester::holder`].
+const HOLDER: HeaderName = HeaderName::from_static("x-atoll-holder");
+/// The part of a path that names a sandbox.
+const SANDBOX: &str = "sandbox";
+
 /// The scope that a route needs.
 pub(crate) trait Needs {
     const SCOPE: Scope;
+    /// Whether it may be done to a sandbox that somebody else has for itself.
+    const DESPITE_LEASE: bool = Self::SCOPE as u8 <= Scope::Read as u8;
 }
 
 macro_rules! needs {
@@ -39,10 +51,22 @@ macro_rules! needs {
 }
 needs! { Read Exec Manage Admin }
 
+/// To end a lease.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Release {}
+
+impl Needs for Release {
+    const SCOPE: Scope = Scope::Exec;
+    const DESPITE_LEASE: bool = true;
+}
+
 /// A caller whose key has at least the scope `S`.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller<S> {
     key: VerifiedKey,
+    holder: Option<String>,
+    /// What it may do here: with the sandbox that the path names, if it names one.
+    allowed: Scope,
     request_id: RequestId,
     scope: PhantomData<fn() -> S>,
 }
@@ -53,9 +77,24 @@ impl<S> Caller<S> {
         EngineCaller { key: Some(self.key.id.clone()) }
     }
 
-    /// Whether the key may do more than the route needs.
+    /// The key itself.
+    pub(crate) const fn key(&self) -> &VerifiedKey {
+        &self.key
+    }
+
+    /// Whether the key may do more than the route needs, leases aside.
     pub(crate) fn has(&self, scope: Scope) -> bool {
-        self.key.scope >= scope
+        self.allowed >= scope
+    }
+
+    /// For questions about one sandbox.
+    pub(crate) fn requester(&self) -> Requester<'_> {
+        Requester { key: &self.key.id, scope: self.key.scope, holder: self.holder.as_deref() }
+    }
+
+    /// Whose listings it gets; nobody's in particular when it may see all.
+    pub(crate) fn sees(&self) -> Option<KeyId> {
+        (self.key.scope < Scope::Admin).then(|| self.key.id.clone())
     }
 
     /// The request's id.
@@ -73,8 +112,42 @@ impl<S: Needs> FromRequestParts<App> for Caller<S> {
             return Err(forbidden().into());
         }
         let request_id = parts.extensions.get::<RequestId>().cloned().unwrap_or_default();
-        Ok(Self { key, request_id, scope: PhantomData })
+        let holder = parts.headers.get(HOLDER).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let allowed = key.scope;
+        let mut caller = Self { key, holder, allowed, request_id, scope: PhantomData };
+        if let Some(sandbox) = sandbox_of(parts, app).await {
+            caller.allowed = may::<S>(&app.engine, &caller.requester(), &sandbox)?;
+        }
+        Ok(caller)
     }
+}
+
+/// The sandbox that the path names.
+async fn sandbox_of(parts: &mut Parts, app: &App) -> Option<String> {
+    // A path that cannot be read is refused by the handler, which names what is wrong.
+    let params = RawPathParams::from_request_parts(parts, app).await.ok()?;
+    params.iter().find(|(name, _)| *name == SANDBOX).map(|(_, value)| value.to_owned())
+}
+
+/// The most that somebody may do with a sandbox, if that is enough for `S`.
+fn may<S: Needs>(engine: &Engine, who: &Requester<'_>, sandbox: &str) -> Result<Scope, Error> {
+    let standing = engine.standing(who, sandbox)?;
+    if standing.scope < S::SCOPE {
+        return Err(Error::new(
+            Code::Forbidden,
+            format!("the API key has the role '{}' on this sandbox", standing.scope.as_str()),
+        )
+        .hint("who manages the sandbox can grant a higher one: 'atoll access grant'"));
+    }
+    match standing.leased {
+        Some(error) if !S::DESPITE_LEASE => Err(error),
+        Some(_) | None => Ok(standing.scope),
+    }
+}
+
+/// Whether somebody may send input to what runs in a sandbox, now.
+pub(crate) fn may_send(engine: &Engine, who: &Requester<'_>, sandbox: &str) -> Result<(), Error> {
+    may::<Exec>(engine, who, sandbox).map(drop)
 }
 
 /// The key that a request presents.

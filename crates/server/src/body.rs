@@ -14,12 +14,15 @@ use tokio_util::io::StreamReader;
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The pieces of a request's body.
-pub(crate) struct Pieces {
+#[derive(Debug)]
+pub struct Pieces {
     stream: BodyDataStream,
 }
 
 impl Pieces {
-    pub(crate) fn new(body: Body) -> Self {
+    /// The pieces of this body.
+    #[must_use]
+    pub fn new(body: Body) -> Self {
         Self { stream: body.into_data_stream() }
     }
 
@@ -27,7 +30,7 @@ impl Pieces {
     ///
     /// # Errors
     /// [`Code::Timeout`] when nothing comes, [`Code::InvalidArgument`] when the body breaks off.
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         match tokio::time::timeout(STALL_TIMEOUT, self.stream.next()).await {
             Ok(Some(Ok(piece))) => Ok(Some(piece)),
             Ok(None) => Ok(None),
@@ -44,7 +47,7 @@ impl Pieces {
 ///
 /// # Errors
 /// [`Code::TooLarge`] over `max` bytes; as [`Pieces::next`].
-pub(crate) async fn read_all(body: Body, max: usize) -> Result<Bytes, Error> {
+pub async fn read_all(body: Body, max: usize) -> Result<Bytes, Error> {
     let mut pieces = Pieces::new(body);
     let Some(first) = pieces.next().await? else { return Ok(Bytes::new()) };
     let check = |len: usize| {

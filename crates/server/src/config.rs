@@ -12,6 +12,11 @@ pub struct ServerConfig {
     /// Names, besides `localhost` and IP addresses, under which browsers may reach this server. A
     /// request that a web page sends to another name is refused: see `origin`.
     pub hosts: Vec<String>,
+    /// Ports of sandboxes are reached as `<port>-<sandbox>.<this>`.
+    pub ports_domain: String,
+    /// Scheme, host and port under which clients reach this server, when that is not where it listens: as
+    /// behind a proxy that speaks TLS.
+    pub public_url: Option<http::Uri>,
     /// Connections at once. More wait in the kernel's queue.
     pub connections_max: usize,
     /// How long requests under way may take to finish when the server stops.
@@ -26,8 +31,15 @@ impl ServerConfig {
             installation: installation.into(),
             metrics_public: false,
             hosts: Vec::new(),
+            ports_domain: "localhost".to_owned(),
+            public_url: None,
             connections_max: 10_000,
             drain_timeout: Duration::from_secs(10),
         }
+    }
+
+    /// Whether clients come over TLS.
+    pub(crate) fn is_https(&self) -> bool {
+        self.public_url.as_ref().is_some_and(|url| url.scheme_str() == Some("https"))
     }
 }

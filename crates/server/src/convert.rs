@@ -1,35 +1,59 @@
 //! Records of the engine to types of the API: the one place.
 
 use atoll_api as api;
+use atoll_core::build::BuildState;
+use atoll_core::id::SnapshotId;
 use atoll_core::key::Scope;
-use atoll_engine::{ExecView, SandboxMetrics};
+use atoll_core::sandbox::SandboxState;
+use atoll_core::sharing::Lease;
+use atoll_core::snapshot::Purpose;
+use atoll_engine::{
+    AccessView, BuildView, CacheEntry, ExecView, PoolName, PoolOrigin, PoolView, PoolsView, SandboxMetrics,
+    UsageItem, VolumeFile, VolumeFileKind, VolumeView,
+};
 use atoll_guest_protocol::messages;
 use atoll_isolation::Resource;
-use atoll_store::{KeyRecord, RegistryRecord, SandboxRecord, TemplateRecord};
+use atoll_store::{
+    BuildRecord, KeyRecord, Page, RegistryRecord, SandboxRecord, SecretRecord, SecretUse, SnapshotRecord,
+    TemplateRecord,
+};
 
 const NANOS_PER_MS: i64 = 1_000_000;
 
 pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
     let spec = record.spec;
+    let stands =
+        matches!(record.state, SandboxState::Pausing | SandboxState::Paused | SandboxState::Resuming);
     api::Sandbox {
         id: record.id.into(),
         name: record.name,
         state: record.state,
         reason: record.reason,
+        paused: record.paused.filter(|_| stands),
+        paused_at_ms: record.paused_ms.filter(|_| stands),
+        boot_id: record.boot_id,
         image: spec.image,
         image_digest: record.image_digest,
         template: spec.template,
+        snapshot: spec.snapshot.map(Into::into),
+        auto_checkpoints: spec.auto_checkpoints,
         isolation: spec.isolation,
         resources: spec.resources,
         env: spec.env,
         labels: record.labels,
+        annotations: record.annotations,
         user: spec.user,
         workdir: spec.workdir,
         created_at_ms: record.created_ms,
         expires_at_ms: record.expires_ms,
         idle_timeout_ms: spec.idle_timeout_ms,
         egress: spec.egress,
+        on_idle: spec.idle.on_idle,
+        idle_freeze_ms: spec.idle.freeze_ms,
+        hibernate_after_ms: spec.idle.hibernate_after_ms,
+        budget: spec.budget,
         last_active_at_ms: record.last_active_ms,
+        volumes: spec.volumes,
         owner: record.owner.map(Into::into),
     }
 }
@@ -47,6 +71,7 @@ pub(crate) fn exec(view: ExecView) -> api::Exec {
         tty: record.spec.tty.is_some(),
         exit: record.exit,
         output_bytes: extent.end,
+        cpu_us: record.cpu_us,
         output_first: extent.first,
         created_at_ms: record.created_ms,
         ended_at_ms: record.ended_ms,
@@ -115,6 +140,7 @@ pub(crate) fn template(record: TemplateRecord) -> api::Template {
         name: record.name,
         version: record.version,
         image: spec.image,
+        snapshot: spec.snapshot.map(Into::into),
         isolation: spec.isolation,
         resources: spec.resources,
         env: spec.env,
@@ -123,8 +149,174 @@ pub(crate) fn template(record: TemplateRecord) -> api::Template {
         workdir: spec.workdir,
         ttl_ms: spec.ttl_ms,
         idle_timeout_ms: spec.idle_timeout_ms,
+        pool: spec.pool,
         egress: spec.egress,
+        start: spec.start,
+        ready: spec.ready,
         created_at_ms: record.created_ms,
+    }
+}
+
+pub(crate) fn build(view: BuildView) -> api::Build {
+    api::Build { needs_context: view.needs_context, ..build_record(view.record) }
+}
+
+pub(crate) fn build_record(record: BuildRecord) -> api::Build {
+    let name = record.spec.name;
+    api::Build {
+        id: record.id.into(),
+        state: record.state,
+        needs_context: record.state == BuildState::Waiting,
+        template: record.template_version.map(|version| format!("{name}:{version}")),
+        name,
+        failure: record.failure,
+        created_at_ms: record.created_ms,
+        started_at_ms: record.started_ms,
+        ended_at_ms: record.ended_ms,
+        created_by: record.created_by.map(Into::into),
+    }
+}
+
+pub(crate) fn build_cache(entry: CacheEntry) -> api::BuildCacheEntry {
+    let CacheEntry { record, in_template } = entry;
+    api::BuildCacheEntry {
+        key: record.key,
+        step: record.step,
+        size_bytes: record.stored_bytes,
+        took_ms: record.made_in_ms,
+        created_at_ms: record.created_ms,
+        used_at_ms: record.used_ms,
+        in_template,
+    }
+}
+
+pub(crate) fn pool(view: PoolView) -> api::Pool {
+    let (template, image) = match view.name {
+        PoolName::Template(name) => (Some(name), None),
+        PoolName::Image(name) => (None, Some(name)),
+    };
+    let version = view.template.as_deref().and_then(|text| text.rsplit_once(':')?.1.parse().ok());
+    api::Pool {
+        template,
+        version,
+        image,
+        min: view.spec.min,
+        max: view.spec.max,
+        max_age_ms: view.spec.age_ms(),
+        origin: match view.origin {
+            PoolOrigin::Server => api::PoolOrigin::Server,
+            PoolOrigin::Template => api::PoolOrigin::Template,
+            PoolOrigin::Call => api::PoolOrigin::Call,
+        },
+        ready: view.ready,
+        making: view.making,
+        target: view.target,
+        hits: view.hits,
+        misses: view.misses,
+        made: view.made,
+        failed: view.failed,
+        oldest_age_ms: view.ages_ms.first().copied(),
+        make_ms: view.make_ms,
+        member_bytes: view.member_bytes,
+        problem: view.problem,
+    }
+}
+
+pub(crate) fn pools(view: PoolsView) -> api::PoolList {
+    api::PoolList {
+        items: view.pools.into_iter().map(pool).collect(),
+        memory_bytes: view.memory_bytes,
+        memory_max_bytes: view.memory_max_bytes,
+    }
+}
+
+pub(crate) fn access(view: AccessView) -> api::SandboxAccess {
+    api::SandboxAccess {
+        owner: view.owner.map(Into::into),
+        visibility: view.visibility,
+        is_default: view.is_default,
+        grants: view.grants.into_iter().map(|(key, role)| api::Grant { key: key.into(), role }).collect(),
+    }
+}
+
+pub(crate) fn lease(lease: Lease) -> api::Lease {
+    api::Lease {
+        key: lease.key.into(),
+        holder: lease.holder,
+        taken_at_ms: lease.taken_ms,
+        expires_at_ms: lease.expires_ms,
+    }
+}
+
+pub(crate) fn snapshot(record: SnapshotRecord) -> api::Snapshot {
+    let manifest = record.manifest;
+    api::Snapshot {
+        id: record.id.into(),
+        state: record.state,
+        kind: manifest.kind,
+        tags: record.tags.iter().map(ToString::to_string).collect(),
+        checkpoint: record.purpose.checkpoint(),
+        automatic: matches!(record.purpose, Purpose::AutoCheckpoint(_)),
+        comment: record.comment,
+        sandbox: record.sandbox.map(Into::into),
+        image: manifest.image,
+        image_digest: manifest.image_digest,
+        isolation: manifest.isolation,
+        resources: manifest.resources,
+        env: manifest.env,
+        user: manifest.user,
+        workdir: manifest.workdir,
+        format: manifest.format,
+        digest: record.digest,
+        stored_bytes: record.stored_bytes,
+        method: record.method,
+        paused_us: record.paused_us,
+        created_at_ms: record.created_ms,
+        created_by: record.created_by.map(Into::into),
+    }
+}
+
+pub(crate) fn snapshots(page: Page<SnapshotRecord>) -> api::SnapshotList {
+    let next_cursor = page.next.map(|next| next.to_string());
+    api::SnapshotList { items: page.items.into_iter().map(snapshot).collect(), next_cursor }
+}
+
+pub(crate) fn volume(view: VolumeView) -> api::Volume {
+    let VolumeView { record, usage, used_by } = view;
+    api::Volume {
+        id: record.id.into(),
+        name: record.name,
+        state: record.state,
+        size_bytes: record.size_bytes,
+        read_only: record.read_only,
+        from: record.source,
+        total_bytes: usage.map(|usage| usage.total_bytes),
+        used_bytes: usage.map(|usage| usage.used_bytes),
+        stored_bytes: usage.map(|usage| usage.stored_bytes),
+        used_by,
+        owner: record.owner.map(Into::into),
+        created_at_ms: record.created_ms,
+    }
+}
+
+pub(crate) fn volume_file(file: VolumeFile) -> api::FileEntry {
+    api::FileEntry {
+        kind: match file.kind {
+            VolumeFileKind::File => api::FileKind::File,
+            VolumeFileKind::Directory => api::FileKind::Directory,
+            VolumeFileKind::Symlink => api::FileKind::Symlink,
+            VolumeFileKind::Other => api::FileKind::Other,
+        },
+        path: file.path,
+        size_bytes: file.size,
+        mode: format!("{:04o}", file.mode & 0o7777),
+        uid: file.uid,
+        gid: file.gid,
+        // A volume knows numbers only: names are each sandbox's own.
+        user: None,
+        group: None,
+        modified_at_ms: file.modified_ms,
+        target: file.target,
     }
 }
 
@@ -159,9 +351,52 @@ pub(crate) fn key(record: KeyRecord) -> api::Key {
     }
 }
 
+pub(crate) fn secret(record: SecretRecord) -> api::Secret {
+    let versions = record.versions.iter();
+    api::Secret {
+        versions: versions
+            .map(|version| api::SecretVersion { version: version.version, created_at_ms: version.created_ms })
+            .collect(),
+        name: record.name,
+        scope: record.scope,
+        note: record.note,
+        created_at_ms: record.created_ms,
+        created_by: record.created_by.map(Into::into),
+    }
+}
+
+pub(crate) fn secret_use(record: SecretUse) -> api::SecretUse {
+    api::SecretUse {
+        at_ms: record.at_ms,
+        secret: record.secret,
+        version: record.version,
+        sandbox: record.sandbox.into(),
+        host: record.host,
+        method: record.method,
+        path: record.path,
+        rule: record.rule,
+    }
+}
+
+pub(crate) fn usage(item: UsageItem) -> api::UsageItem {
+    api::UsageItem {
+        sandbox: item.sandbox.map(Into::into),
+        key: item.key.map(Into::into),
+        hour_at_ms: item.hour_ms,
+        used: item.used,
+    }
+}
+
+/// An artifact that belongs to no known snapshot.
+pub(crate) fn leaked_artifact(id: SnapshotId, removed: bool) -> api::Leak {
+    let (kind, name) = ("artifact".to_owned(), id.to_string());
+    api::Leak { sandbox: None, snapshot: Some(id.into()), kind, name, removed }
+}
+
 pub(crate) fn leak(resource: Resource, removed: bool) -> api::Leak {
     api::Leak {
-        sandbox: resource.sandbox.into(),
+        sandbox: Some(resource.sandbox.into()),
+        snapshot: None,
         kind: resource.kind.to_owned(),
         name: resource.name,
         removed,

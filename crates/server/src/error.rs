@@ -73,7 +73,9 @@ pub(crate) fn json<T: serde::Serialize>(value: &T) -> String {
 /// The status of a code.
 pub(crate) const fn status(code: Code) -> StatusCode {
     match code {
-        Code::InvalidJson | Code::InvalidArgument | Code::PathInvalid => StatusCode::BAD_REQUEST,
+        Code::BuildFileInvalid | Code::InvalidJson | Code::InvalidArgument | Code::PathInvalid => {
+            StatusCode::BAD_REQUEST
+        }
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
         Code::Forbidden | Code::PermissionDenied => StatusCode::FORBIDDEN,
         Code::RouteNotFound
@@ -81,41 +83,66 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::ExecNotFound
         | Code::TemplateNotFound
         | Code::ImageNotFound
+        | Code::PoolNotFound
+        | Code::VolumeNotFound
+        | Code::SnapshotNotFound
         | Code::KeyNotFound
+        | Code::BuildNotFound
+        | Code::AccessNotFound
+        | Code::SshKeyNotFound
         | Code::RegistryNotFound
+        | Code::SecretNotFound
         | Code::FileNotFound => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::NameTaken
         | Code::InvalidState
         | Code::SandboxFailed
         | Code::IdempotencyMismatch
+        | Code::BuildCancelled
         | Code::ImageInUse
+        | Code::VolumeBusy
+        | Code::SnapshotInUse
         | Code::ExecEnded
         | Code::StdinClosed
         | Code::NotATerminal
         | Code::FileExists
+        | Code::PortTaken
         | Code::NotADirectory
         | Code::IsADirectory
         | Code::DirectoryNotEmpty => StatusCode::CONFLICT,
+        Code::SandboxLeased => StatusCode::LOCKED,
         Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::OffsetOutOfRange => StatusCode::RANGE_NOT_SATISFIABLE,
         Code::ImagePlatformMismatch
+        | Code::InstructionUnsupported
+        | Code::BuildContextInvalid
+        | Code::BuildFileNotFound
+        | Code::BuildStepFailed
+        | Code::StartFailed
         | Code::ImageInvalid
+        | Code::SnapshotIncompatible
+        | Code::SnapshotInvalid
         | Code::CommandNotFound
         | Code::CommandNotExecutable
         | Code::CwdNotFound
         | Code::UserNotFound
         | Code::IsolationUnavailable
-        | Code::LimitUnenforceable => StatusCode::UNPROCESSABLE_ENTITY,
+        | Code::LimitUnenforceable
+        | Code::PauseUnavailable
+        | Code::PoolTooLarge => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::BudgetExhausted => StatusCode::PAYMENT_REQUIRED,
         Code::LimitExceeded => StatusCode::TOO_MANY_REQUESTS,
         Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         Code::DigestMismatch
+        | Code::ObjectsDenied
+        | Code::ObjectsUnavailable
         | Code::RegistryDenied
         | Code::RegistryUnavailable
         | Code::RegistryInvalid
         | Code::RegistryImageNotFound
-        | Code::PortClosed => StatusCode::BAD_GATEWAY,
-        Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable => {
+        | Code::PortClosed
+        | Code::PortBroken => StatusCode::BAD_GATEWAY,
+        Code::BuildInterrupted | Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable => {
             StatusCode::SERVICE_UNAVAILABLE
         }
         Code::Timeout => StatusCode::GATEWAY_TIMEOUT,

@@ -3,7 +3,8 @@
 //! # How a request flows
 //!
 //! ```text
-//! socket ─ serve      accepts, limits connections, header size and header time; HTTP/1.1
+//! socket ─ serve      accepts, limits connections, header size and header time; HTTP/1.1, HTTP/2, SSH
+//!        ─ ingress    what is for a port of a sandbox goes there
 //!        ─ middleware request id, log span, metrics, the check of `Origin`, panics, the error's body
 //!        ─ router     route and method, or an error body
 //!        ─ handler    in `routes`, a few lines each:
@@ -28,8 +29,10 @@ mod auth;
 mod body;
 mod config;
 mod convert;
+pub mod dialect;
 mod error;
 mod extract;
+mod ingress;
 mod linger;
 mod metrics;
 mod middleware;
@@ -39,7 +42,9 @@ mod origin;
 mod routes;
 mod serve;
 mod shared;
+mod transfer;
 
 pub use config::ServerConfig;
+pub use ingress::{Forward, Ingress};
 pub use openapi::openapi;
-pub use serve::Server;
+pub use serve::{Duplex, Server, Ssh, SshDoor};

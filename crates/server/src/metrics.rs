@@ -1,9 +1,11 @@
 //! Numbers for Prometheus. Counted here: requests. Asked at each scrape: what the engine has.
 
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use atoll_core::sandbox::SandboxState;
-use atoll_engine::Stats;
+use atoll_core::usage::Usage;
+use atoll_engine::{EgressStats, PoolsView, Stats};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -30,6 +32,71 @@ struct RouteLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PoolLabels {
+    pool: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ClaimLabels {
+    pool: String,
+    outcome: &'static str,
+}
+
+/// Pools, as they were at the last scrape.
+#[derive(Debug, Default)]
+struct PoolMetrics {
+    ready: Family<PoolLabels, Gauge>,
+    making: Family<PoolLabels, Gauge>,
+    target: Family<PoolLabels, Gauge>,
+    oldest: Family<PoolLabels, Gauge>,
+    memory: Family<PoolLabels, Gauge>,
+    claims: Family<ClaimLabels, Counter>,
+}
+
+impl PoolMetrics {
+    fn register(registry: &mut Registry) -> Self {
+        let pools = Self::default();
+        registry.register("pool_ready", "Members that wait", pools.ready.clone());
+        registry.register("pool_making", "Members being made", pools.making.clone());
+        registry.register("pool_target", "Members that should wait", pools.target.clone());
+        registry.register_with_unit(
+            "pool_oldest_age",
+            "Age of the oldest member",
+            Unit::Seconds,
+            pools.oldest.clone(),
+        );
+        registry.register_with_unit(
+            "pool_memory",
+            "Memory that members take",
+            Unit::Bytes,
+            pools.memory.clone(),
+        );
+        registry.register("pool_claims", "Requests a pool could serve, by outcome", pools.claims.clone());
+        pools
+    }
+
+    /// A pool that is gone is gone from the numbers, too.
+    fn set(&self, view: &PoolsView) {
+        let gauges = [&self.ready, &self.making, &self.target, &self.oldest, &self.memory];
+        gauges.iter().for_each(|family| family.clear());
+        self.claims.clear();
+        for pool in &view.pools {
+            let name = pool.name.to_string();
+            let oldest = pool.ages_ms.first().copied().unwrap_or_default() / 1000;
+            let memory = u64::from(pool.ready).saturating_mul(pool.member_bytes);
+            let values = [pool.ready.into(), pool.making.into(), pool.target.into(), oldest, memory];
+            for (family, value) in gauges.iter().zip(values) {
+                let gauge = family.get_or_create(&PoolLabels { pool: name.clone() });
+                gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+            }
+            for (outcome, count) in [("hit", pool.hits), ("miss", pool.misses)] {
+                self.claims.get_or_create(&ClaimLabels { pool: name.clone(), outcome }).inc_by(count);
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabels {
     state: &'static str,
 }
@@ -45,7 +112,10 @@ pub(crate) struct Metrics {
     sent: Counter,
     sandboxes: Family<StateLabels, Gauge>,
     execs_running: Gauge<i64>,
+    used: UsedGauges,
+    pools: PoolMetrics,
     connections: Gauge<i64>,
+    egress: EgressMetrics,
 }
 
 impl Metrics {
@@ -78,7 +148,22 @@ impl Metrics {
         registry.register("http_connections", "Connections open now", connections.clone());
         registry.register("sandboxes", "Sandboxes by state", sandboxes.clone());
         registry.register("execs_running", "Execs that run now", execs_running.clone());
-        Self { registry, requests, latency, received, sent, sandboxes, execs_running, connections }
+        let egress = EgressMetrics::new(&mut registry);
+        let used = UsedGauges::register(&mut registry);
+        let pools = PoolMetrics::register(&mut registry);
+        Self {
+            registry,
+            requests,
+            latency,
+            received,
+            sent,
+            sandboxes,
+            execs_running,
+            pools,
+            connections,
+            egress,
+            used,
+        }
     }
 
     pub(crate) fn request(&self, method: &http::Method, route: &str, status: u16, took: Duration) {
@@ -102,19 +187,111 @@ impl Metrics {
     }
 
     /// The exposition text.
-    pub(crate) fn text(&self, stats: &Stats) -> String {
+    pub(crate) fn text(&self, stats: &Stats, egress: &EgressStats, pools: &PoolsView) -> String {
+        self.egress.set(egress);
+        self.pools.set(pools);
         for state in SandboxState::ALL {
             let count = stats.sandboxes.get(&state).copied().unwrap_or_default();
             let gauge = self.sandboxes.get_or_create(&StateLabels { state: state.as_str() }).clone();
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
         self.execs_running.set(i64::try_from(stats.execs_running).unwrap_or(i64::MAX));
+        self.used.set(&stats.used);
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &self.registry) {
             // Writing to a string does not fail.
             tracing::error!(%error, "metrics cannot be written");
         }
         text
+    }
+}
+
+/// What sandboxes do on the network.
+#[derive(Debug)]
+struct EgressMetrics {
+    connections: Gauge<i64>,
+    sent: Counter,
+    received: Counter,
+    denied: Counter,
+}
+
+impl EgressMetrics {
+    fn new(registry: &mut Registry) -> Self {
+        let made = Self {
+            connections: Gauge::default(),
+            sent: Counter::default(),
+            received: Counter::default(),
+            denied: Counter::default(),
+        };
+        let connections = made.connections.clone();
+        registry.register("egress_connections", "Connections of sandboxes to the outside", connections);
+        let (sent, received) = (made.sent.clone(), made.received.clone());
+        registry.register_with_unit("egress_sent", "Bytes that left sandboxes", Unit::Bytes, sent);
+        registry.register_with_unit(
+            "egress_received",
+            "Bytes that came into sandboxes",
+            Unit::Bytes,
+            received,
+        );
+        registry.register("egress_denied", "What egress policies refused", made.denied.clone());
+        made
+    }
+
+    /// The gateway's counts only grow; so what is new is added.
+    fn set(&self, stats: &EgressStats) {
+        self.connections.set(i64::try_from(stats.connections).unwrap_or(i64::MAX));
+        for (counter, now) in [
+            (&self.sent, stats.sent_bytes),
+            (&self.received, stats.received_bytes),
+            (&self.denied, stats.denied),
+        ] {
+            counter.inc_by(now.saturating_sub(counter.get()));
+        }
+    }
+}
+
+/// What sandboxes used since the start of the server, as far as it was recorded.
+#[derive(Debug, Default)]
+struct UsedGauges {
+    cpu: Counter<f64, AtomicU64>,
+    memory: Counter,
+    disk: Counter,
+    running: Counter<f64, AtomicU64>,
+    egress: Counter,
+    requests: Counter,
+    execs: Counter,
+}
+
+impl UsedGauges {
+    fn register(registry: &mut Registry) -> Self {
+        let used = Self::default();
+        let cpu = used.cpu.clone();
+        registry.register_with_unit("used_cpu", "CPU time of sandboxes", Unit::Seconds, cpu);
+        let running = used.running.clone();
+        registry.register_with_unit("used_running", "Time in which sandboxes ran", Unit::Seconds, running);
+        registry.register("used_memory_byte_seconds", "Memory of sandboxes by time", used.memory.clone());
+        registry.register("used_disk_byte_seconds", "Disks of sandboxes by time", used.disk.clone());
+        let egress = used.egress.clone();
+        registry.register_with_unit("used_egress", "Sent by sandboxes to the outside", Unit::Bytes, egress);
+        registry.register("used_requests", "Uses of sandboxes", used.requests.clone());
+        registry.register("used_execs", "Execs started", used.execs.clone());
+        used
+    }
+
+    /// Totals only grow, so that the difference is what came since.
+    #[expect(clippy::cast_precision_loss, reason = "seconds with a fraction")]
+    fn set(&self, used: &Usage) {
+        let grow = |counter: &Counter, now: u64| counter.inc_by(now.saturating_sub(counter.get()));
+        let grow_s = |counter: &Counter<f64, AtomicU64>, now: f64| {
+            counter.inc_by((now - counter.get()).max(0.0));
+        };
+        grow_s(&self.cpu, used.cpu_us as f64 / 1e6);
+        grow_s(&self.running, used.running_ms as f64 / 1e3);
+        grow(&self.memory, used.memory_byte_seconds);
+        grow(&self.disk, used.disk_byte_seconds);
+        grow(&self.egress, used.egress_bytes);
+        grow(&self.requests, used.requests);
+        grow(&self.execs, used.execs);
     }
 }
 

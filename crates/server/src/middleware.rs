@@ -14,6 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use http_body_util::BodyExt as _;
 use tracing::Instrument as _;
 
+use crate::dialect::Mounted;
 use crate::error::{ApiError, with_body};
 use crate::linger::Lingering;
 use crate::origin;
@@ -31,7 +32,7 @@ const NO_ROUTE: &str = "none";
 pub(crate) struct RequestId(pub(crate) Arc<str>);
 
 /// A client's id if it is harmless in a log and a header, else a new one.
-fn request_id(headers: &HeaderMap) -> RequestId {
+pub(crate) fn request_id(headers: &HeaderMap) -> RequestId {
     let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok()).filter(|text| {
         (1..=REQUEST_ID_MAX_BYTES).contains(&text.len())
             && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(&b))
@@ -61,6 +62,7 @@ pub(crate) async fn around(State(app): State<App>, mut request: Request, next: N
             Err(error) => ApiError(error).into_response(),
         };
         let took = started.elapsed();
+        let route = response.extensions().get::<Mounted>().map_or(route, |mounted| mounted.0);
         app.metrics.request(&method, route, response.status().as_u16(), took);
         log(&response, took);
         response

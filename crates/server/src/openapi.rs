@@ -25,11 +25,20 @@ use crate::routes;
     )),
     tags(
         (name = "sandboxes", description = "Isolated computers"),
+        (name = "ports", description = "Ports of a sandbox, and who may reach them from outside"),
+        (name = "ssh", description = "SSH keys, and where SSH clients connect"),
         (name = "execs", description = "Commands in a sandbox: durable, with their output"),
         (name = "files", description = "Files in a sandbox"),
+        (name = "snapshots", description = "Disks of sandboxes at one moment, to make sandboxes from"),
         (name = "templates", description = "Named, versioned recipes for sandboxes"),
+        (name = "access", description = "Who may use a sandbox, and who has it for itself"),
+        (name = "volumes", description = "Storage that outlives sandboxes, shared by several"),
+        (name = "builds", description = "Templates from Dockerfiles and step lists"),
+        (name = "pools", description = "Running sandboxes that wait to be handed out"),
         (name = "images", description = "OCI images and where they come from"),
+        (name = "secrets", description = "Values that sandboxes use and never see"),
         (name = "keys", description = "API keys"),
+        (name = "usage", description = "What was used"),
         (name = "system", description = "The server itself"),
     )
 )]
@@ -45,6 +54,11 @@ pub fn openapi() -> String {
         .description(Some("An API key. `X-API-Key: <key>` works too."))
         .build();
     document.components.get_or_insert_default().add_security_scheme("key", SecurityScheme::Http(key));
+    let token = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some("The token of an access."))
+        .build();
+    document.components.get_or_insert_default().add_security_scheme("token", SecurityScheme::Http(token));
     finish(&mut document);
     let mut text = document.to_pretty_json().unwrap_or_else(|error| {
         // Plain data with string keys.

@@ -2,24 +2,28 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_engine::Engine;
 use axum::Router;
+use futures::future::BoxFuture;
 use http::Request;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use crate::config::ServerConfig;
+use crate::dialect::{Dialect, Mounts};
 use crate::metrics::OpenConnection;
 use crate::routes;
 use crate::shared::{App, Shared};
@@ -28,12 +32,43 @@ use crate::shared::{App, Shared};
 const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
 /// Largest head of a request, bytes: a path of 4095 bytes, percent-encoded, with labels to spare.
 const HEADER_MAX_BYTES: usize = 64 << 10;
+/// The same for HTTP/2, which counts each header with 32 bytes more.
+const HEADER_LIST_MAX_BYTES: u32 = 64 << 10;
+/// Requests at once on one HTTP/2 connection.
+const STREAMS_MAX_COUNT: u32 = 256;
+/// Pause before a client's first bytes are looked at again.
+const PEEK_PAUSE: Duration = Duration::from_millis(10);
 /// Pause when the kernel refuses a connection, as when file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A peer that is gone without a word is noticed after idle time, then this many probes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
+
+/// A byte stream both ways.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// Serves a connection of a client that speaks SSH, until it ends or the token fires.
+pub type SshDoor = Arc<
+    dyn Fn(Box<dyn Duplex>, Option<SocketAddr>, CancellationToken) -> BoxFuture<'static, ()> + Send + Sync,
+>;
+
+/// The way for SSH clients: on the same port, or through a WebSocket.
+#[derive(Clone)]
+pub struct Ssh {
+    /// Serves a connection.
+    pub door: SshDoor,
+    /// The public host key, as it stands in `known_hosts` without names.
+    pub host_key: String,
+}
+
+impl std::fmt::Debug for Ssh {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ssh").field("host_key", &self.host_key).finish_non_exhaustive()
+    }
+}
 
 /// The HTTP server over an engine.
 #[derive(Debug, Clone)]
@@ -45,9 +80,17 @@ pub struct Server {
 impl Server {
     /// A server that is not listening yet.
     #[must_use]
-    pub fn new(engine: Engine, config: ServerConfig) -> Self {
+    pub fn new(engine: Engine, config: ServerConfig, dialects: &[Dialect]) -> Self {
         let app = Shared::new(engine, config);
-        Self { router: routes::router(&app), app }
+        let mounts = Mounts::new(&app, dialects);
+        Self { router: routes::router(&app, mounts), app }
+    }
+
+    /// Lets SSH clients in, on the same port. To be called once.
+    #[must_use]
+    pub fn with_ssh(self, ssh: Ssh) -> Self {
+        self.app.ssh.get_or_init(|| ssh);
+        self
     }
 
     /// The routes, for a test or to be part of something larger.
@@ -67,8 +110,9 @@ impl Server {
                 () = &mut shutdown => break,
             };
             match accepted {
-                Ok((stream, slot)) => {
-                    let connection = connection(stream, slot, self.router.clone(), Arc::clone(&self.app));
+                Ok((stream, peer, slot)) => {
+                    let connection =
+                        connection(stream, peer, slot, self.router.clone(), Arc::clone(&self.app));
                     let cut = cut.clone();
                     self.app.tasks.spawn(async move { cut.run_until_cancelled(connection).await });
                 }
@@ -92,39 +136,111 @@ impl Server {
 async fn accept(
     listener: &TcpListener,
     slots: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
     // The semaphore is never closed.
     let slot = Arc::clone(slots).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _peer) = listener.accept().await?;
-    Ok((stream, slot))
+    let (stream, peer) = listener.accept().await?;
+    Ok((stream, peer, slot))
 }
 
 /// One of the connections that there may be. Whatever outlives the HTTP connection on its socket, as a
 /// WebSocket does, holds it on.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Slot {
     _held: Arc<(OwnedSemaphorePermit, OpenConnection)>,
 }
 
-async fn connection(stream: TcpStream, permit: OwnedSemaphorePermit, router: Router, app: App) {
+/// Who is at the other end of the connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
+/// What a client speaks. All protocols of clients that speak first fit on one port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    Http1,
+    Http2,
+    Ssh,
+}
+
+/// The first bytes of a client tell.
+async fn protocol(stream: &TcpStream) -> io::Result<Option<Protocol>> {
+    loop {
+        let mut first = [0; 4];
+        let known = match stream.peek(&mut first).await? {
+            0 => return Ok(None),
+            len => &first[..len],
+        };
+        if known == b"PRI " {
+            return Ok(Some(Protocol::Http2));
+        }
+        if known == b"SSH-" {
+            return Ok(Some(Protocol::Ssh));
+        }
+        if !b"PRI ".starts_with(known) && !b"SSH-".starts_with(known) {
+            return Ok(Some(Protocol::Http1));
+        }
+        // A few bytes of a beginning: there is no way to wait for more without taking these.
+        tokio::time::sleep(PEEK_PAUSE).await;
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    permit: OwnedSemaphorePermit,
+    router: Router,
+    app: App,
+) {
     let slot = Slot { _held: Arc::new((permit, app.metrics.connection())) };
     if let Err(error) = tune(&stream) {
         tracing::debug!(%error, "a connection's options could not be set");
     }
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_header_size(HEADER_MAX_BYTES);
+    let spoken = tokio::select! {
+        spoken = tokio::time::timeout(HEADER_TIMEOUT, protocol(&stream)) => spoken,
+        () = app.draining.cancelled() => return,
+    };
+    let Ok(Ok(Some(protocol))) = spoken else { return };
     let service = router.map_request(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(slot.clone());
+        request.extensions_mut().insert(Peer(peer));
         request
     });
-    let served =
-        builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)).with_upgrades();
-    let mut served = pin!(served);
-    let ended = tokio::select! {
-        ended = served.as_mut() => ended,
-        () = app.draining.cancelled() => {
-            served.as_mut().graceful_shutdown();
-            served.await
+    let service = TowerToHyperService::new(service);
+    let ended = match (protocol, app.ssh.get()) {
+        (Protocol::Ssh, Some(ssh)) => {
+            (ssh.door)(Box::new(stream), Some(peer), app.draining.clone()).await;
+            Ok(())
+        }
+        (Protocol::Http2, _) => {
+            let mut builder = http2::Builder::new(TokioExecutor::new());
+            builder
+                .timer(TokioTimer::new())
+                .max_header_list_size(HEADER_LIST_MAX_BYTES)
+                .max_concurrent_streams(STREAMS_MAX_COUNT)
+                .keep_alive_interval(KEEPALIVE_IDLE);
+            let mut served = pin!(builder.serve_connection(TokioIo::new(stream), service));
+            tokio::select! {
+                ended = served.as_mut() => ended,
+                () = app.draining.cancelled() => {
+                    served.as_mut().graceful_shutdown();
+                    served.await
+                }
+            }
+        }
+        (Protocol::Http1 | Protocol::Ssh, _) => {
+            let mut builder = http1::Builder::new();
+            builder
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEADER_TIMEOUT)
+                .max_header_size(HEADER_MAX_BYTES);
+            let mut served = pin!(builder.serve_connection(TokioIo::new(stream), service).with_upgrades());
+            tokio::select! {
+                ended = served.as_mut() => ended,
+                () = app.draining.cancelled() => {
+                    served.as_mut().graceful_shutdown();
+                    served.await
+                }
+            }
         }
     };
     if let Err(error) = ended {

@@ -1,7 +1,7 @@
 //! What every handler shares.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use atoll_core::{Code, Error};
 use atoll_engine::Engine;
@@ -10,6 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::ServerConfig;
 use crate::metrics::Metrics;
+use crate::serve::Ssh;
 
 /// The state of the router.
 pub(crate) type App = Arc<Shared>;
@@ -19,6 +20,10 @@ pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) config: ServerConfig,
     pub(crate) metrics: Metrics,
+    /// Connections to ports that wait to be used again.
+    pub(crate) ports: crate::ingress::Pool,
+    /// The way for SSH clients, if there is one.
+    pub(crate) ssh: OnceLock<Ssh>,
     /// Fires when the server begins to stop.
     pub(crate) draining: CancellationToken,
     /// Connections and WebSockets, which the stop waits for.
@@ -31,6 +36,8 @@ impl Shared {
             engine,
             config,
             metrics: Metrics::new(),
+            ports: crate::ingress::Pool::default(),
+            ssh: OnceLock::new(),
             draining: CancellationToken::new(),
             tasks: TaskTracker::new(),
         })
@@ -44,6 +51,12 @@ impl Shared {
             () = self.draining.cancelled() => None,
         }
     }
+}
+
+/// Milliseconds since the epoch.
+pub(crate) fn now_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What streams end with when the server stops.

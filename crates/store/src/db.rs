@@ -102,6 +102,14 @@ pub(crate) enum Conn<'c> {
 }
 
 impl Conn<'_> {
+    /// The same connection, for a part of the operation.
+    pub(crate) fn again(&mut self) -> Conn<'_> {
+        match self {
+            Self::Sqlite(conn) => Conn::Sqlite(conn),
+            Self::Postgres(conn) => Conn::Postgres(conn),
+        }
+    }
+
     /// Runs a statement; says how many rows it changed.
     pub(crate) async fn execute(
         &mut self,

@@ -15,6 +15,8 @@ use crate::sandboxes::{add, any_of, newest_first, page};
 const SPEC_VERSION: i64 = 1;
 /// Execs removed by one call of [`Store::prune_execs`].
 const PRUNE_MAX_COUNT: i64 = 1000;
+/// The exec with an idempotency key.
+const BY_KEY: &str = "SELECT * FROM execs WHERE sandbox_id = $1 AND idempotency_key = $2";
 /// How often an insertion tries again when the exec that was in its way vanishes meanwhile.
 const INSERT_TRIES_MAX_COUNT: usize = 4;
 
@@ -38,6 +40,22 @@ impl Store {
             Box::pin(async move {
                 conn.row("SELECT * FROM execs WHERE id = $1", values).await?.map(decode).transpose()
             })
+        })
+        .await
+    }
+
+    /// The exec of a sandbox that was made with this idempotency key, if there is one.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when its row cannot be read.
+    pub async fn exec_by_key(
+        &self,
+        sandbox: &SandboxId,
+        key: &str,
+    ) -> Result<Option<ExecRecord>, StoreError> {
+        let values = args![sandbox.as_str(), key];
+        self.read(move |mut conn| {
+            Box::pin(async move { conn.row(BY_KEY, values).await?.map(decode).transpose() })
         })
         .await
     }
@@ -80,11 +98,13 @@ impl Store {
         exit: &Exit,
         pid: Option<u32>,
         output_bytes: u64,
+        cpu_us: u64,
         ended_ms: u64,
     ) -> Result<bool, StoreError> {
-        const SQL: &str = "UPDATE execs SET state = $2, exit = $3, pid = $4, output_bytes = $5, ended_ms = $6 \
-             WHERE id = $1 AND state IN ('starting', 'running')";
-        let values = args![id.as_str(), end_state(exit).as_str(), json(exit)?, pid, output_bytes, ended_ms];
+        const SQL: &str = "UPDATE execs SET state = $2, exit = $3, pid = $4, output_bytes = $5, cpu_us = $6, \
+             ended_ms = $7 WHERE id = $1 AND state IN ('starting', 'running')";
+        let values =
+            args![id.as_str(), end_state(exit).as_str(), json(exit)?, pid, output_bytes, cpu_us, ended_ms];
         let id = id.clone();
         self.write_one(move |mut conn| {
             Box::pin(async move {
@@ -100,9 +120,22 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`].
     pub async fn lose_execs(&self, sandbox: &SandboxId, ended_ms: u64) -> Result<Vec<ExecId>, StoreError> {
-        const SQL: &str = "UPDATE execs SET state = 'lost', exit = $2, ended_ms = $3 \
+        self.end_execs(sandbox, &Exit::sandbox_died(), ended_ms).await
+    }
+
+    /// Ends every exec of a sandbox that has not ended in the same way; gives their ids.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn end_execs(
+        &self,
+        sandbox: &SandboxId,
+        exit: &Exit,
+        ended_ms: u64,
+    ) -> Result<Vec<ExecId>, StoreError> {
+        const SQL: &str = "UPDATE execs SET state = $4, exit = $2, ended_ms = $3 \
              WHERE sandbox_id = $1 AND state IN ('starting', 'running') RETURNING id";
-        let values = args![sandbox.as_str(), json(&Exit::sandbox_died())?, ended_ms];
+        let values = args![sandbox.as_str(), json(exit)?, ended_ms, end_state(exit).as_str()];
         let rows =
             self.write_one(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
         ids(&rows)
@@ -153,10 +186,9 @@ const fn end_state(exit: &Exit) -> ExecState {
 
 async fn insert_or_get(mut conn: Conn<'_>, exec: ExecRecord) -> Result<Insertion, StoreError> {
     const INSERT: &str = "INSERT INTO execs (id, sandbox_id, idempotency_key, request_digest, spec, \
-         spec_version, state, pid, exit, output_bytes, started_by, created_ms, ended_ms) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) \
+         spec_version, state, pid, exit, output_bytes, started_by, created_ms, ended_ms, cpu_us, pauses_before_ms) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) \
          ON CONFLICT (sandbox_id, idempotency_key) DO NOTHING";
-    const EXISTING: &str = "SELECT * FROM execs WHERE sandbox_id = $1 AND idempotency_key = $2";
     let exit = exec.exit.as_ref().map(serde_json::to_string).transpose().map_err(StoreError::unavailable)?;
     let values = args![
         exec.id.as_str(),
@@ -172,13 +204,15 @@ async fn insert_or_get(mut conn: Conn<'_>, exec: ExecRecord) -> Result<Insertion
         exec.started_by.as_ref().map(|key| key.as_str()),
         exec.created_ms,
         exec.ended_ms,
+        exec.cpu_us,
+        exec.pauses_before_ms,
     ];
     for _ in 0..INSERT_TRIES_MAX_COUNT {
         if conn.execute(INSERT, values.clone()).await? > 0 {
             return Ok(Insertion::Inserted);
         }
         let key = args![exec.sandbox.as_str(), exec.idempotency_key.as_deref()];
-        if let Some(row) = conn.row(EXISTING, key).await? {
+        if let Some(row) = conn.row(BY_KEY, key).await? {
             return Ok(Insertion::Existing(Box::new(decode(row)?)));
         }
     }
@@ -215,6 +249,8 @@ fn read(row: &Row) -> Result<ExecRecord, BadColumn> {
         pid: row.int_opt("pid")?.map(u32::try_from).transpose().or(Err("pid"))?,
         exit: exit.map(|text| serde_json::from_str(&text)).transpose().or(Err("exit"))?,
         output_bytes: row.uint("output_bytes")?,
+        cpu_us: row.uint("cpu_us")?,
+        pauses_before_ms: row.uint("pauses_before_ms")?,
         started_by: row.parse_opt("started_by")?,
         created_ms: row.uint("created_ms")?,
         ended_ms: row.uint_opt("ended_ms")?,

@@ -1,4 +1,4 @@
-//! What must survive: sandboxes, execs, templates, API keys, registry credentials.
+//! What must survive: sandboxes, execs, templates, API keys, registry credentials, secrets.
 //!
 //! Only this crate knows SQL. The same text runs on SQLite (the default, embedded in the process)
 //! and on PostgreSQL; the module `db` is the whole difference between them. Nothing here
@@ -21,25 +21,39 @@
 //! - Whatever was wrong with one operation does not touch the others in its transaction.
 //! - A row that cannot be understood is [`StoreError::Corrupt`] for whoever reads it, never a panic.
 
+mod accesses;
+mod builds;
 mod db;
 mod error;
 mod execs;
 mod keys;
+mod pools;
 mod record;
 mod registries;
 mod sandboxes;
+mod secrets;
+mod sharing;
+mod snapshots;
+mod ssh_keys;
 mod store;
 mod templates;
 mod url;
+mod usage;
+mod volumes;
 mod writer;
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 
+pub use builds::{BuildRecord, CacheRecord};
 pub use error::StoreError;
 pub use record::{
-    Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, RegistryRecord, SandboxFilter,
-    SandboxRecord, TemplateRecord,
+    AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord,
+    SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord, SshKeyRecord, TemplateRecord, VisibleTo,
+    VolumeRecord,
 };
+pub use secrets::{SealedAt, SealedValue, SecretRecord, SecretUse, SecretVersion};
+pub use snapshots::SnapshotOutcome;
 pub use store::Store;
 pub use url::{InvalidUrl, StoreUrl};
+pub use usage::{UsageFilter, UsageMark, UsageRow};

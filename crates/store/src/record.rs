@@ -4,10 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use atoll_core::access::Target;
 use atoll_core::exec::{ExecState, Exit};
-use atoll_core::id::{ExecId, KeyId, SandboxId, TemplateId};
-use atoll_core::sandbox::SandboxState;
+use atoll_core::id::{AccessId, ExecId, KeyId, SandboxId, SnapshotId, SshKeyId, TemplateId, VolumeId};
+use atoll_core::pool::PoolSpec;
+use atoll_core::sandbox::{PauseMode, SandboxState};
+use atoll_core::sharing::Visibility;
+use atoll_core::snapshot::{CopyMethod, Manifest, Purpose, Reference, SnapshotState};
 use atoll_core::spec::{ExecSpec, SandboxSpec, TemplateSpec};
+use atoll_core::volume::VolumeState;
 
 /// One sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +29,8 @@ pub struct SandboxRecord {
     pub spec: SandboxSpec,
     /// Labels, to filter by.
     pub labels: BTreeMap<String, String>,
+    /// Texts kept for whoever made it.
+    pub annotations: BTreeMap<String, String>,
     /// The image that was used, exactly.
     pub image_digest: Option<String>,
     /// The API key that made it.
@@ -34,6 +41,14 @@ pub struct SandboxRecord {
     pub expires_ms: Option<u64>,
     /// When it was last used, as far as was recorded: with each change of the record.
     pub last_active_ms: u64,
+    /// How it is paused, while it is.
+    pub paused: Option<PauseMode>,
+    /// Since when.
+    pub paused_ms: Option<u64>,
+    /// How long it was paused before, all pauses that ended together, milliseconds.
+    pub pauses_ms: u64,
+    /// Names the boot it is in: another one means that every process has been started anew.
+    pub boot_id: String,
     /// Counts changes; 1 when inserted. What was read must still be there to be changed.
     pub generation: i64,
 }
@@ -59,6 +74,10 @@ pub struct ExecRecord {
     pub exit: Option<Exit>,
     /// How much it wrote, once it has ended.
     pub output_bytes: u64,
+    /// CPU time of its processes as the guest reports it, once it has ended, microseconds.
+    pub cpu_us: u64,
+    /// [`SandboxRecord::pauses_ms`] when it began.
+    pub pauses_before_ms: u64,
     /// The API key that started it.
     pub started_by: Option<KeyId>,
     /// When it was asked for.
@@ -84,6 +103,50 @@ pub struct TemplateRecord {
     pub created_by: Option<KeyId>,
 }
 
+/// One snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotRecord {
+    /// Its id.
+    pub id: SnapshotId,
+    /// Where it is in its life.
+    pub state: SnapshotState,
+    /// The sandbox it was taken of, which may be gone; `None` when it came from elsewhere.
+    pub sandbox: Option<SandboxId>,
+    /// Whose it is.
+    pub purpose: Purpose,
+    /// What somebody noted.
+    pub comment: Option<String>,
+    /// What it belongs to.
+    pub manifest: Manifest,
+    /// Digest of its content and manifest, once it is known.
+    pub digest: Option<String>,
+    /// What it takes on the host, bytes.
+    pub stored_bytes: u64,
+    /// How long its sandbox could not write, microseconds.
+    pub paused_us: Option<u64>,
+    /// How its disk came about.
+    pub method: Option<CopyMethod>,
+    /// When it was asked for.
+    pub created_ms: u64,
+    /// The API key that asked.
+    pub created_by: Option<KeyId>,
+    /// References that point to it, by name and tag.
+    pub tags: Vec<Reference>,
+}
+
+/// Which snapshots to list. The default is all that nothing else holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SnapshotFilter {
+    /// Taken of this sandbox.
+    pub sandbox: Option<SandboxId>,
+    /// With a reference of this name.
+    pub name: Option<String>,
+    /// Only checkpoints, or none.
+    pub checkpoints: Option<bool>,
+    /// Also those that something else holds.
+    pub held: bool,
+}
+
 /// An API key, as a hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRecord {
@@ -103,11 +166,85 @@ pub struct KeyRecord {
     pub last_used_ms: Option<u64>,
 }
 
+/// An access to a port or file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccessRecord {
+    /// Its id.
+    pub id: AccessId,
+    /// The sandbox; the access goes with it.
+    pub sandbox: SandboxId,
+    /// What to.
+    pub target: Target,
+    /// What people call it.
+    pub name: Option<String>,
+    /// Hash of its token; `None` when it is public and has none.
+    pub hash: Option<Vec<u8>>,
+    /// When it was made.
+    pub created_ms: u64,
+    /// The API key that made it.
+    pub created_by: Option<KeyId>,
+    /// When it ends.
+    pub expires_ms: Option<u64>,
+}
+
+/// An SSH public key that stands for an API key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SshKeyRecord {
+    /// Its id.
+    pub id: SshKeyId,
+    /// What people call it.
+    pub name: String,
+    /// Algorithm and key as in `authorized_keys`, without a comment.
+    pub public_key: String,
+    /// `SHA256:…`; no two keys have the same.
+    pub fingerprint: String,
+    /// The API key it stands for; it goes with that.
+    pub owner: KeyId,
+    /// When it was made.
+    pub created_ms: u64,
+    /// When it ends.
+    pub expires_ms: Option<u64>,
+}
+
+/// A warm pool that was set up by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolRecord {
+    /// `template:NAME` or `image:REFERENCE`.
+    pub name: String,
+    /// How many it keeps.
+    pub spec: PoolSpec,
+    /// When it was set.
+    pub updated_ms: u64,
+}
+
+/// A volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeRecord {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its name; no two volumes have the same.
+    pub name: String,
+    /// Where it is in its life.
+    pub state: VolumeState,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Name of the volume it was copied from.
+    pub source: Option<String>,
+    /// Nobody can write to it.
+    pub read_only: bool,
+    /// The API key that made it.
+    pub owner: Option<KeyId>,
+    /// When it was asked for.
+    pub created_ms: u64,
+}
+
 /// Credentials for an image registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegistryRecord {
     /// Host, with port if it has one.
     pub host: String,
+    /// What people call it, if they do.
+    pub name: Option<String>,
     /// User name.
     pub username: String,
     /// The password, sealed by the vault.
@@ -125,6 +262,17 @@ pub struct SandboxFilter {
     pub labels: BTreeMap<String, String>,
     /// With a name that starts so.
     pub name_prefix: Option<String>,
+    /// Visible to this key.
+    pub visible_to: Option<VisibleTo>,
+}
+
+/// Whose listing it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VisibleTo {
+    /// The key: it sees what it made and what it was granted a role on.
+    pub key: KeyId,
+    /// What it sees of the others, where nothing was said about one.
+    pub default: Visibility,
 }
 
 /// A place in a listing that goes from the newest to the oldest. Callers pass it on as text.

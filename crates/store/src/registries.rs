@@ -6,19 +6,21 @@ use crate::error::StoreError;
 use crate::record::RegistryRecord;
 
 impl Store {
-    /// Stores credentials, in place of those that the host had.
+    /// Stores credentials, in place of those that the host had. A name that is not given stays.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
     pub async fn put_registry(&self, registry: &RegistryRecord) -> Result<(), StoreError> {
-        const SQL: &str = "INSERT INTO registries (host, username, sealed, updated_ms) VALUES ($1, $2, $3, $4) \
-             ON CONFLICT (host) DO UPDATE SET username = excluded.username, sealed = excluded.sealed, \
-             updated_ms = excluded.updated_ms";
+        const SQL: &str = "INSERT INTO registries (host, username, sealed, updated_ms, name) \
+             VALUES ($1, $2, $3, $4, $5) ON CONFLICT (host) DO UPDATE SET username = excluded.username, \
+             sealed = excluded.sealed, updated_ms = excluded.updated_ms, \
+             name = COALESCE(excluded.name, registries.name)";
         let values = args![
             registry.host.as_str(),
             registry.username.as_str(),
             registry.sealed.as_slice(),
             registry.updated_ms,
+            registry.name.as_deref(),
         ];
         self.write(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) })).await
     }
@@ -68,6 +70,7 @@ impl Store {
 fn read(row: &Row) -> Result<RegistryRecord, BadColumn> {
     Ok(RegistryRecord {
         host: row.text("host")?,
+        name: row.text_opt("name")?,
         username: row.text("username")?,
         sealed: row.bytes("sealed")?,
         updated_ms: row.uint("updated_ms")?,

@@ -4,13 +4,14 @@ use std::fmt::Write as _;
 
 use atoll_core::id::SandboxId;
 use atoll_core::limits::PAGE_MAX_COUNT;
-use atoll_core::sandbox::SandboxState;
+use atoll_core::sandbox::{PauseMode, SandboxState};
+use atoll_core::sharing::Visibility;
 use sqlx::AssertSqlSafe;
 
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, Value, args, json};
 use crate::error::StoreError;
-use crate::record::{Cursor, Page, SandboxFilter, SandboxRecord};
+use crate::record::{Cursor, Page, SandboxFilter, SandboxRecord, VisibleTo};
 
 /// Version of the JSON form of a sandbox's spec.
 const SPEC_VERSION: i64 = 1;
@@ -22,7 +23,12 @@ impl Store {
     /// [`StoreError::NameTaken`], [`StoreError::AlreadyExists`] for the id.
     pub async fn insert_sandbox(&self, sandbox: &SandboxRecord) -> Result<(), StoreError> {
         let sandbox = sandbox.clone();
-        self.write_one(move |conn| Box::pin(insert(conn, sandbox))).await
+        // Labels are rows of their own: with them it is more than one statement.
+        if sandbox.labels.is_empty() {
+            self.write_one(move |conn| Box::pin(insert(conn, sandbox))).await
+        } else {
+            self.write(move |conn| Box::pin(insert(conn, sandbox))).await
+        }
     }
 
     /// The sandbox with this id, if there is one.
@@ -58,7 +64,7 @@ impl Store {
         Ok(page(items, limit, |sandbox| Cursor::new(sandbox.created_ms, sandbox.id.to_string())))
     }
 
-    /// Stores name, state, reason, spec, labels, image digest, end and last use of `sandbox` if its
+    /// Stores name, state, reason, spec, labels, annotations, image digest, end and last use of `sandbox` if its
     /// generation is still the stored one; gives the new generation.
     ///
     /// # Errors
@@ -87,6 +93,36 @@ impl Store {
             any_of("state", from.iter().map(|state| state.as_str()), &mut values)
         );
         let id = id.clone();
+        self.write_one(move |mut conn| {
+            Box::pin(async move {
+                let row = conn.row(AssertSqlSafe(sql), values).await?;
+                changed(&mut conn, row, &id).await
+            })
+        })
+        .await
+    }
+
+    /// Stores state, reason, pause and boot of `sandbox` if its stored state is one of `from`; gives the new
+    /// generation.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when it is in another state, [`StoreError::NotFound`].
+    pub async fn set_pause(&self, sandbox: &SandboxRecord, from: &[SandboxState]) -> Result<i64, StoreError> {
+        let mut values = args![
+            sandbox.id.as_str(),
+            sandbox.state.as_str(),
+            sandbox.reason.as_deref().map(clean).as_deref(),
+            sandbox.paused.map(PauseMode::as_str),
+            sandbox.paused_ms,
+            sandbox.pauses_ms,
+            sandbox.boot_id.as_str(),
+        ];
+        let sql = format!(
+            "UPDATE sandboxes SET state = $2, reason = $3, paused = $4, paused_ms = $5, pauses_ms = $6, \
+             boot_id = $7, generation = generation + 1 WHERE id = $1 AND {} RETURNING generation",
+            any_of("state", from.iter().map(|state| state.as_str()), &mut values)
+        );
+        let id = sandbox.id.clone();
         self.write_one(move |mut conn| {
             Box::pin(async move {
                 let row = conn.row(AssertSqlSafe(sql), values).await?;
@@ -125,8 +161,9 @@ impl Store {
 
 async fn insert(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO sandboxes (id, name, state, reason, spec, spec_version, labels, \
-         image_digest, owner, created_ms, expires_ms, last_active_ms, generation) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 1) ON CONFLICT (name) DO NOTHING";
+         image_digest, owner, created_ms, expires_ms, last_active_ms, paused, paused_ms, pauses_ms, boot_id, \
+         annotations, generation) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, \
+         $16, $17, 1) ON CONFLICT (name) DO NOTHING";
     let values = args![
         sandbox.id.as_str(),
         sandbox.name.as_deref(),
@@ -140,6 +177,11 @@ async fn insert(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<(), StoreE
         sandbox.created_ms,
         sandbox.expires_ms,
         sandbox.last_active_ms,
+        sandbox.paused.map(PauseMode::as_str),
+        sandbox.paused_ms,
+        sandbox.pauses_ms,
+        sandbox.boot_id.as_str(),
+        json(&sandbox.annotations)?,
     ];
     if conn.execute(SQL, values).await? == 0 {
         return Err(StoreError::NameTaken);
@@ -157,7 +199,8 @@ async fn insert_labels(conn: &mut Conn<'_>, sandbox: &SandboxRecord) -> Result<(
 
 async fn update(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<i64, StoreError> {
     const SQL: &str = "UPDATE sandboxes SET name = $3, state = $4, reason = $5, spec = $6, spec_version = $7, \
-         labels = $8, image_digest = $9, expires_ms = $10, last_active_ms = $11, generation = generation + 1 \
+         labels = $8, image_digest = $9, expires_ms = $10, last_active_ms = $11, annotations = $12, \
+         generation = generation + 1 \
          WHERE id = $1 AND generation = $2 RETURNING generation";
     let values = args![
         sandbox.id.as_str(),
@@ -171,6 +214,7 @@ async fn update(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<i64, Store
         sandbox.image_digest.as_deref(),
         sandbox.expires_ms,
         sandbox.last_active_ms,
+        json(&sandbox.annotations)?,
     ];
     // Only the name can collide: the id is not changed.
     let row = match conn.row(SQL, values).await {
@@ -221,6 +265,19 @@ fn list_query(filter: &SandboxFilter, after: Option<&Cursor>, limit: u32) -> (St
         values.push(prefix.as_str().into());
         let n = values.len();
         add(&mut sql, format_args!(" AND substr(name, 1, length(${n})) = ${n}"));
+    }
+    if let Some(VisibleTo { key, default }) = &filter.visible_to {
+        values.extend(args![key.as_str(), default.as_str(), Visibility::Shared.as_str()]);
+        let (key, default, shared) = (values.len() - 2, values.len() - 1, values.len());
+        add(
+            &mut sql,
+            format_args!(
+                " AND (owner = ${key} OR EXISTS (SELECT 1 FROM sandbox_grants \
+                 WHERE sandbox_id = sandboxes.id AND key_id = ${key}) \
+                 OR COALESCE((SELECT visibility FROM sandbox_access \
+                 WHERE sandbox_id = sandboxes.id), ${default}) = ${shared})"
+            ),
+        );
     }
     newest_first(&mut sql, &mut values, after, limit);
     (sql, values)
@@ -279,11 +336,16 @@ fn read(row: &Row) -> Result<SandboxRecord, BadColumn> {
         reason: row.text_opt("reason")?,
         spec: row.spec(SPEC_VERSION)?,
         labels: row.json("labels")?,
+        annotations: row.json("annotations")?,
         image_digest: row.text_opt("image_digest")?,
         owner: row.parse_opt("owner")?,
         created_ms: row.uint("created_ms")?,
         expires_ms: row.uint_opt("expires_ms")?,
         last_active_ms: row.uint("last_active_ms")?,
+        paused: row.text_opt("paused")?.map(|text| PauseMode::parse(&text).ok_or("paused")).transpose()?,
+        paused_ms: row.uint_opt("paused_ms")?,
+        pauses_ms: row.uint("pauses_ms")?,
+        boot_id: row.text("boot_id")?,
         generation: row.int("generation")?,
     })
 }

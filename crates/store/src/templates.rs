@@ -69,7 +69,8 @@ impl Store {
     }
 }
 
-async fn insert(mut conn: Conn<'_>, template: TemplateRecord) -> Result<u32, StoreError> {
+/// Inserts a template as the next version of its name.
+pub(crate) async fn insert(mut conn: Conn<'_>, template: TemplateRecord) -> Result<u32, StoreError> {
     // Taking the number locks the name's row in PostgreSQL, so two insertions come one after the other.
     const NUMBER: &str = "INSERT INTO template_names (name, last_version) VALUES ($1, 1) ON CONFLICT (name) \
          DO UPDATE SET last_version = template_names.last_version + 1 RETURNING name, last_version";

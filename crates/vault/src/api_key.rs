@@ -1,4 +1,5 @@
-//! API keys: `atoll_`, 52 characters for 256 random bits, 6 characters of checksum.
+//! Texts that open something: a prefix, 52 characters for 256 random bits, 6 characters of checksum.
+//! API keys begin with `atoll_`, tokens of an access with `atollp_`.
 //!
 //! The alphabet is lower-case Crockford base32, as in ids. The prefix lets secret scanners find a key
 //! that leaked; the checksum tells a mistyped key from an unknown one without asking the database.
@@ -8,71 +9,117 @@ use zeroize::Zeroizing;
 
 use crate::vault::VaultError;
 
-const PREFIX: &str = "atoll_";
+/// What tells one kind of text from another. The contexts separate each use of the hash from every other.
+struct Kind {
+    prefix: &'static str,
+    hash_context: &'static str,
+    checksum_context: &'static str,
+}
+
+const API_KEY: Kind = Kind {
+    prefix: "atoll_",
+    hash_context: "atoll 2026-11-21 api key hash v1",
+    checksum_context: "atoll 2026-11-21 api key checksum v1",
+};
+const ACCESS_TOKEN: Kind = Kind {
+    prefix: "atollp_",
+    hash_context: "atoll 2026-11-21 access token hash v1",
+    checksum_context: "atoll 2026-11-21 access token checksum v1",
+};
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const RANDOM_BYTES: usize = 32;
 /// Characters for 256 bits at 5 bits each.
 const BODY_LEN: usize = 52;
 const CHECKSUM_LEN: usize = 6;
-/// Separates this use of the hash from every other.
-const HASH_CONTEXT: &str = "atoll 2026-11-21 api key hash v1";
-const CHECKSUM_CONTEXT: &str = "atoll 2026-11-21 api key checksum v1";
 
 /// Length of a stored hash.
 pub const HASH_BYTES: usize = 32;
 
-/// A well-formed API key. Whether it is a valid one, the store knows.
-#[derive(Debug, Clone)]
-pub struct ApiKey {
-    text: Secret,
-}
-
-/// The text is no API key: wrong prefix, length, characters or checksum. It is not repeated here.
+/// The text is no API key or token: wrong prefix, length, characters or checksum. It is not repeated here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an API key")]
 pub struct InvalidApiKey;
 
-impl ApiKey {
-    /// Makes a new key from the system's randomness.
-    ///
-    /// # Errors
-    /// [`VaultError::Cipher`] when there is no randomness.
-    pub fn generate() -> Result<Self, VaultError> {
+impl Kind {
+    fn generate(&self) -> Result<Secret, VaultError> {
         let mut random = Zeroizing::new([0; RANDOM_BYTES]);
         aws_lc_rs::rand::fill(&mut random[..]).or(Err(VaultError::Cipher))?;
-        let mut text = String::with_capacity(PREFIX.len() + BODY_LEN + CHECKSUM_LEN);
-        text.push_str(PREFIX);
+        let mut text = String::with_capacity(self.prefix.len() + BODY_LEN + CHECKSUM_LEN);
+        text.push_str(self.prefix);
         encode(&random[..], BODY_LEN, &mut text);
-        let sum = checksum(&text);
+        let sum = self.checksum(&text);
         text.push_str(&sum);
-        Ok(Self { text: Secret::new(text) })
+        Ok(Secret::new(text))
     }
 
-    /// Reads a key that a client showed.
-    ///
-    /// # Errors
-    /// [`InvalidApiKey`].
-    pub fn parse(text: &str) -> Result<Self, InvalidApiKey> {
-        let rest = text.strip_prefix(PREFIX).ok_or(InvalidApiKey)?;
+    fn parse(&self, text: &str) -> Result<Secret, InvalidApiKey> {
+        let rest = text.strip_prefix(self.prefix).ok_or(InvalidApiKey)?;
         if rest.len() != BODY_LEN + CHECKSUM_LEN || !rest.bytes().all(|b| ALPHABET.contains(&b)) {
             return Err(InvalidApiKey);
         }
-        let (body, sum) = text.split_at(PREFIX.len() + BODY_LEN);
-        if checksum(body) == sum { Ok(Self { text: Secret::new(text) }) } else { Err(InvalidApiKey) }
+        let (body, sum) = text.split_at(self.prefix.len() + BODY_LEN);
+        if self.checksum(body) == sum { Ok(Secret::new(text)) } else { Err(InvalidApiKey) }
     }
 
-    /// The key itself, to show once to whoever asked for it.
-    #[must_use]
-    pub const fn text(&self) -> &Secret {
-        &self.text
+    fn hash(&self, text: &Secret) -> [u8; HASH_BYTES] {
+        blake3::derive_key(self.hash_context, text.reveal().as_bytes())
     }
 
-    /// What is stored in place of the key.
-    #[must_use]
-    pub fn hash(&self) -> [u8; HASH_BYTES] {
-        blake3::derive_key(HASH_CONTEXT, self.text.reveal().as_bytes())
+    fn checksum(&self, text: &str) -> String {
+        let mut out = String::with_capacity(CHECKSUM_LEN);
+        encode(&blake3::derive_key(self.checksum_context, text.as_bytes()), CHECKSUM_LEN, &mut out);
+        out
     }
 }
+
+macro_rules! secret_text {
+    ($(#[$doc:meta])* $name:ident, $kind:expr) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone)]
+        pub struct $name {
+            text: Secret,
+        }
+
+        impl $name {
+            /// Makes a new one from the system's randomness.
+            ///
+            /// # Errors
+            /// [`VaultError::Cipher`] when there is no randomness.
+            pub fn generate() -> Result<Self, VaultError> {
+                Ok(Self { text: $kind.generate()? })
+            }
+
+            /// Reads what a client showed.
+            ///
+            /// # Errors
+            /// [`InvalidApiKey`].
+            pub fn parse(text: &str) -> Result<Self, InvalidApiKey> {
+                Ok(Self { text: $kind.parse(text)? })
+            }
+
+            /// The text itself, to show once to whoever asked for it.
+            #[must_use]
+            pub const fn text(&self) -> &Secret {
+                &self.text
+            }
+
+            /// What is stored in place of the text.
+            #[must_use]
+            pub fn hash(&self) -> [u8; HASH_BYTES] {
+                $kind.hash(&self.text)
+            }
+        }
+    };
+}
+
+secret_text!(
+    /// A well-formed API key. Whether it is a valid one, the store knows.
+    ApiKey, API_KEY
+);
+secret_text!(
+    /// A well-formed token of an access. Whether it is a valid one, the store knows.
+    AccessToken, ACCESS_TOKEN
+);
 
 /// Appends `len` characters: 5 bits each, most significant first, zero bits at the end.
 fn encode(bytes: &[u8], len: usize, out: &mut String) {
@@ -83,12 +130,6 @@ fn encode(bytes: &[u8], len: usize, out: &mut String) {
         });
         out.push(char::from(ALPHABET[usize::from(value)]));
     }
-}
-
-fn checksum(text: &str) -> String {
-    let mut out = String::with_capacity(CHECKSUM_LEN);
-    encode(&blake3::derive_key(CHECKSUM_CONTEXT, text.as_bytes()), CHECKSUM_LEN, &mut out);
-    out
 }
 
 #[cfg(test)]
@@ -104,6 +145,15 @@ mod tests {
         let again = ApiKey::parse(text).unwrap();
         assert_eq!(again.hash(), key.hash());
         assert_eq!(format!("{key:?}"), "ApiKey { text: **** }");
+    }
+
+    #[test]
+    fn kinds_do_not_mix() {
+        let (key, token) = (ApiKey::generate().unwrap(), AccessToken::generate().unwrap());
+        assert_eq!(ApiKey::parse(token.text().reveal()).unwrap_err(), InvalidApiKey);
+        assert_eq!(AccessToken::parse(key.text().reveal()).unwrap_err(), InvalidApiKey);
+        assert_eq!(AccessToken::parse(token.text().reveal()).unwrap().hash(), token.hash());
+        assert_eq!(format!("{token:?}"), "AccessToken { text: **** }");
     }
 
     #[test]

@@ -3,15 +3,17 @@
 //! - [`Vault`] seals values with a key that lies in a file of its own beside the database: who has only
 //!   a copy of the database has no secret. AES-256-GCM with a random nonce for each value; the
 //!   context (such as `registry:docker.io`) is authenticated with it, so that a sealed value
-//!   cannot be moved to another row and be opened there.
-//! - [`ApiKey`] is the text that a client shows. It is 256 random bits, so a plain hash of it is
+//!   cannot be moved to another row and be opened there. The key can be changed while the server runs, or
+//!   come from outside (a variable, a key management service).
+//! - [`ApiKey`] and [`AccessToken`] are texts that a client shows. Each is 256 random bits, so a plain hash of it is
 //!   enough to store: there is nothing to guess that a slow hash would protect.
 //!
 //! What this does not do: it does not protect against whoever can read both files, which is whoever
 //! is root or runs as the server's user.
 
 mod api_key;
+mod key_file;
 mod vault;
 
-pub use api_key::{ApiKey, HASH_BYTES, InvalidApiKey};
+pub use api_key::{AccessToken, ApiKey, HASH_BYTES, InvalidApiKey};
 pub use vault::{Vault, VaultError};

@@ -1,20 +1,26 @@
-//! The key file, sealing and opening.
+//! Sealing, opening, and changing the key.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use atoll_core::secret::Secret;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
-use zeroize::{Zeroize as _, Zeroizing};
+use base64::Engine as _;
+use zeroize::Zeroizing;
 
-const KEY_BYTES: usize = 32;
-/// First byte of a sealed value: AES-256-GCM, then 12 bytes of nonce, then ciphertext and tag.
-const VERSION: u8 = 1;
-const HEADER_BYTES: usize = 1 + NONCE_LEN;
+use crate::key_file::{KEY_BYTES, create_key, read_key, sync_parent};
+
+/// First byte of a sealed value: AES-256-GCM, then the key's name, 12 bytes of nonce, ciphertext and tag.
+const VERSION: u8 = 2;
+const NAME_BYTES: usize = 4;
+const HEADER_BYTES: usize = 1 + NAME_BYTES + NONCE_LEN;
 /// Largest value that can be sealed, bytes.
 const VALUE_MAX_BYTES: usize = 1 << 20;
+/// Separates the names of keys from every other use of the hash.
+const NAME_CONTEXT: &str = "atoll 2026-11-21 vault key name v1";
+/// Follows the name of the key file that a rotation is about to put in its place.
+const NEXT_EXTENSION: &str = "next";
 
 /// Why a vault cannot be opened, or a value not sealed or opened.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +38,12 @@ pub enum VaultError {
     /// The key file does not hold 32 bytes.
     #[error("the vault's key file is damaged: it does not hold 32 bytes")]
     KeyFileLength,
+    /// A key that was given is neither 64 hexadecimal digits nor 32 bytes in base64.
+    #[error("the key must be 64 hexadecimal digits, or 32 bytes in base64")]
+    GivenKey,
+    /// The key is given from outside, and only one: there is none to change to.
+    #[error("the key comes from outside and there is no previous one: nothing to rotate")]
+    NoNewKey,
     /// The value was sealed with another key or for another context, or was changed.
     #[error("the sealed value cannot be opened with this key and context")]
     Rejected,
@@ -50,8 +62,60 @@ pub enum VaultError {
 }
 
 /// Seals and opens secrets with the key of one installation.
+///
+/// # Rotation
+///
+/// [`Vault::begin_rotation`] makes a second key, with which everything is sealed from then on; both open.
+/// The owner of the sealed values brings each of them to the new key ([`Vault::reseal`]), then
+/// [`Vault::finish_rotation`] puts the new key's file in the place of the old. A crash between leaves both
+/// files, and [`Vault::rotation_pending`] says so at the next start.
 pub struct Vault {
-    key: RandomizedNonceKey,
+    source: Source,
+    ring: RwLock<Ring>,
+}
+
+/// Where the key is.
+enum Source {
+    File(PathBuf),
+    Given,
+}
+
+struct Ring {
+    current: Key,
+    previous: Option<Key>,
+}
+
+struct Key {
+    name: [u8; NAME_BYTES],
+    cipher: RandomizedNonceKey,
+}
+
+impl Key {
+    fn new(bytes: &[u8; KEY_BYTES]) -> Result<Self, VaultError> {
+        let hash = blake3::derive_key(NAME_CONTEXT, bytes);
+        let mut name = [0; NAME_BYTES];
+        name.copy_from_slice(&hash[..NAME_BYTES]);
+        let cipher = RandomizedNonceKey::new(&AES_256_GCM, bytes).or(Err(VaultError::Cipher))?;
+        Ok(Self { name, cipher })
+    }
+
+    fn read(path: &Path) -> Result<Self, VaultError> {
+        read_key(path).and_then(|bytes| Self::new(&bytes))
+    }
+
+    /// A key that was written down.
+    fn given(text: &Secret) -> Result<Self, VaultError> {
+        let text = text.reveal().trim();
+        let bytes = Zeroizing::new(match text.len() {
+            64 => hex::decode(text).or(Err(VaultError::GivenKey))?,
+            _ => {
+                let base64 = base64::engine::general_purpose::STANDARD;
+                base64.decode(text).or(Err(VaultError::GivenKey))?
+            }
+        });
+        let bytes: &[u8; KEY_BYTES] = bytes.as_slice().try_into().or(Err(VaultError::GivenKey))?;
+        Self::new(bytes)
+    }
 }
 
 impl std::fmt::Debug for Vault {
@@ -67,15 +131,36 @@ impl Vault {
     /// # Errors
     /// The file is unreadable, has wrong permissions or a wrong length.
     pub fn open(key_file: &Path) -> Result<Self, VaultError> {
-        let key = match read_key(key_file) {
+        let first = match Key::read(key_file) {
             Err(VaultError::KeyFile { source }) if source.kind() == io::ErrorKind::NotFound => {
                 create_key(key_file)?;
-                read_key(key_file)?
+                Key::read(key_file)?
             }
             other => other?,
         };
-        let key = RandomizedNonceKey::new(&AES_256_GCM, &key[..]).or(Err(VaultError::Cipher))?;
-        Ok(Self { key })
+        let ring = match Key::read(&next_file(key_file)) {
+            Err(VaultError::KeyFile { source }) if source.kind() == io::ErrorKind::NotFound => {
+                Ring { current: first, previous: None }
+            }
+            // A rotation was begun and not finished.
+            next => Ring { current: next?, previous: Some(first) },
+        };
+        Ok(Self { source: Source::File(key_file.to_owned()), ring: RwLock::new(ring) })
+    }
+
+    /// Opens the vault with a key that is kept elsewhere (an environment variable, a key management
+    /// service). `previous` is the one before it, given until a rotation is done.
+    ///
+    /// # Errors
+    /// [`VaultError::GivenKey`].
+    pub fn with_key(current: &Secret, previous: Option<&Secret>) -> Result<Self, VaultError> {
+        let ring = Ring { current: Key::given(current)?, previous: previous.map(Key::given).transpose()? };
+        Ok(Self { source: Source::Given, ring: RwLock::new(ring) })
+    }
+
+    fn ring(&self) -> RwLockReadGuard<'_, Ring> {
+        // Each change of the ring is one assignment: a panic elsewhere leaves it whole.
+        self.ring.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Seals `secret` for `context`: only the same context opens it.
@@ -87,15 +172,18 @@ impl Vault {
         if value.len() > VALUE_MAX_BYTES {
             return Err(VaultError::TooLarge);
         }
+        let ring = self.ring();
+        let key = &ring.current;
         // Room for the tag from the start: growing would leave a copy of the plain text behind.
         let mut body = Zeroizing::new(Vec::with_capacity(value.len() + AES_256_GCM.tag_len()));
         body.extend_from_slice(value);
-        let nonce = self
-            .key
-            .seal_in_place_append_tag(Aad::from(associated(context)), &mut *body)
+        let nonce = key
+            .cipher
+            .seal_in_place_append_tag(Aad::from(associated(&key.name, context)), &mut *body)
             .or(Err(VaultError::Cipher))?;
         let mut sealed = Vec::with_capacity(HEADER_BYTES + body.len());
         sealed.push(VERSION);
+        sealed.extend_from_slice(&key.name);
         sealed.extend_from_slice(nonce.as_ref());
         sealed.extend_from_slice(&body);
         Ok(sealed)
@@ -106,78 +194,90 @@ impl Vault {
     /// # Errors
     /// [`VaultError::Rejected`] when key, context or content do not fit, [`VaultError::UnknownVersion`].
     pub fn unseal(&self, context: &str, sealed: &[u8]) -> Result<Secret, VaultError> {
-        let (&version, rest) = sealed.split_first().ok_or(VaultError::Rejected)?;
-        if version != VERSION {
-            return Err(VaultError::UnknownVersion { version });
-        }
+        let (name, rest) = header(sealed)?;
+        let ring = self.ring();
+        let mut keys = std::iter::once(&ring.current).chain(&ring.previous);
+        let key = keys.find(|key| key.name == *name).ok_or(VaultError::Rejected)?;
         let (nonce, body) = rest.split_at_checked(NONCE_LEN).ok_or(VaultError::Rejected)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).or(Err(VaultError::Rejected))?;
         let mut body = Zeroizing::new(body.to_vec());
-        let plain = self
-            .key
-            .open_in_place(nonce, Aad::from(associated(context)), &mut body)
+        let plain = key
+            .cipher
+            .open_in_place(nonce, Aad::from(associated(name, context)), &mut body)
             .or(Err(VaultError::Rejected))?;
         std::str::from_utf8(plain).map(Secret::new).or(Err(VaultError::Rejected))
     }
-}
 
-/// What is authenticated with a value: the version cannot be changed, nor the context.
-fn associated(context: &str) -> Vec<u8> {
-    [&[VERSION], context.as_bytes()].concat()
-}
-
-fn read_key(path: &Path) -> Result<Zeroizing<[u8; KEY_BYTES]>, VaultError> {
-    let io_error = |source| VaultError::KeyFile { source };
-    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC;
-    let flags = i32::try_from(flags.bits()).or(Err(VaultError::KeyFilePermissions))?;
-    let mut file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-        Ok(file) => file,
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
-            return Err(VaultError::KeyFilePermissions);
+    /// The same value under the current key; `None` when it is under it already.
+    ///
+    /// # Errors
+    /// As [`Vault::unseal`] and [`Vault::seal`].
+    pub fn reseal(&self, context: &str, sealed: &[u8]) -> Result<Option<Vec<u8>>, VaultError> {
+        let (name, _rest) = header(sealed)?;
+        if *name == self.ring().current.name {
+            return Ok(None);
         }
-        Err(error) => return Err(io_error(error)),
-    };
-    let meta = file.metadata().map_err(io_error)?;
-    let ours = meta.uid() == rustix::process::geteuid().as_raw();
-    if !meta.is_file() || !ours || meta.mode() & 0o077 != 0 {
-        return Err(VaultError::KeyFilePermissions);
+        let value = self.unseal(context, sealed)?;
+        self.seal(context, &value).map(Some)
     }
-    let mut key = Zeroizing::new([0; KEY_BYTES]);
-    if meta.len() != KEY_BYTES as u64 {
-        return Err(VaultError::KeyFileLength);
+
+    /// Makes the next key, unless there is one already, and seals with it from now on.
+    ///
+    /// # Errors
+    /// [`VaultError::NoNewKey`] when the key is given from outside without a previous one;
+    /// [`VaultError::KeyFile`].
+    pub fn begin_rotation(&self) -> Result<(), VaultError> {
+        let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
+        if ring.previous.is_some() {
+            return Ok(());
+        }
+        let Source::File(path) = &self.source else { return Err(VaultError::NoNewKey) };
+        create_key(&next_file(path))?;
+        let next = Key::read(&next_file(path))?;
+        ring.previous = Some(std::mem::replace(&mut ring.current, next));
+        Ok(())
     }
-    file.read_exact(&mut key[..]).map_err(io_error)?;
-    Ok(key)
+
+    /// Forgets the previous key: nothing is sealed with it any more.
+    ///
+    /// # Errors
+    /// [`VaultError::KeyFile`]; calling again continues.
+    pub fn finish_rotation(&self) -> Result<(), VaultError> {
+        let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
+        if ring.previous.is_some()
+            && let Source::File(path) = &self.source
+        {
+            std::fs::rename(next_file(path), path)
+                .and_then(|()| sync_parent(path))
+                .map_err(|source| VaultError::KeyFile { source })?;
+        }
+        ring.previous = None;
+        Ok(())
+    }
+
+    /// Whether a rotation was begun and not finished.
+    #[must_use]
+    pub fn rotation_pending(&self) -> bool {
+        self.ring().previous.is_some()
+    }
 }
 
-/// Writes a random key to a new file and gives it its name last. When another process was faster, that
-/// one's key stands.
-fn create_key(path: &Path) -> Result<(), VaultError> {
-    let mut key = Zeroizing::new([0; KEY_BYTES]);
-    let mut tag = [0; 8];
-    aws_lc_rs::rand::fill(&mut key[..]).or(Err(VaultError::Cipher))?;
-    aws_lc_rs::rand::fill(&mut tag).or(Err(VaultError::Cipher))?;
-    let draft = path.with_added_extension(format!("{:016x}.new", u64::from_ne_bytes(tag)));
-    tag.zeroize();
-    let written = write_new(&draft, &key[..]).and_then(|()| match std::fs::hard_link(&draft, path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        other => other,
-    });
-    let removed = std::fs::remove_file(&draft);
-    written.and(removed).and_then(|()| sync_parent(path)).map_err(|source| VaultError::KeyFile { source })
+fn next_file(path: &Path) -> PathBuf {
+    path.with_added_extension(NEXT_EXTENSION)
 }
 
-fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-fn sync_parent(path: &Path) -> io::Result<()> {
-    match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        Some(parent) => File::open(parent)?.sync_all(),
-        None => Ok(()),
+/// Splits a sealed value into the name of its key and the rest.
+fn header(sealed: &[u8]) -> Result<(&[u8; NAME_BYTES], &[u8]), VaultError> {
+    let (&version, rest) = sealed.split_first().ok_or(VaultError::Rejected)?;
+    if version != VERSION {
+        return Err(VaultError::UnknownVersion { version });
     }
+    rest.split_first_chunk().ok_or(VaultError::Rejected)
+}
+
+/// What is authenticated with a value: neither version, key nor context can be changed.
+fn associated(name: &[u8; NAME_BYTES], context: &str) -> Vec<u8> {
+    [&[VERSION][..], name, context.as_bytes()].concat()
 }
 
 #[cfg(test)]
@@ -270,6 +370,53 @@ mod tests {
         assert!(matches!(Vault::open(&path("link")), Err(VaultError::KeyFilePermissions)));
         assert!(matches!(Vault::open(dir.path()), Err(VaultError::KeyFilePermissions)));
         assert!(matches!(Vault::open(&path("no/key")), Err(VaultError::KeyFile { .. })));
+    }
+
+    #[test]
+    fn a_rotation_survives_a_crash_at_every_step() {
+        let dir = dir();
+        let path = dir.path().join("key");
+        let vault = Vault::open(&path).unwrap();
+        let old = vault.seal("c", &Secret::new("hunter2")).unwrap();
+        assert!(!vault.rotation_pending());
+        vault.begin_rotation().unwrap();
+        let early = vault.seal("c", &Secret::new("early")).unwrap();
+        // A process that starts now finds both keys, and goes on.
+        let vault = Vault::open(&path).unwrap();
+        assert!(vault.rotation_pending());
+        vault.begin_rotation().unwrap();
+        assert_eq!(vault.unseal("c", &old).unwrap().reveal(), "hunter2");
+        assert_eq!(vault.unseal("c", &early).unwrap().reveal(), "early");
+        assert_eq!(vault.reseal("c", &early).unwrap(), None);
+        let new = vault.reseal("c", &old).unwrap().unwrap();
+        vault.finish_rotation().unwrap();
+        for vault in [vault, Vault::open(&path).unwrap()] {
+            assert!(!vault.rotation_pending());
+            assert_eq!(vault.unseal("c", &new).unwrap().reveal(), "hunter2");
+            assert_eq!(vault.unseal("c", &early).unwrap().reveal(), "early");
+            assert!(matches!(vault.unseal("c", &old), Err(VaultError::Rejected)), "the old key is gone");
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn keys_from_outside() {
+        let key = |text: &str| Secret::new(text);
+        let hex = key(&"ab".repeat(32));
+        let base64 = key(&format!("{}=\n", "A".repeat(43)));
+        let vault = Vault::with_key(&hex, None).unwrap();
+        let sealed = vault.seal("c", &Secret::new("hunter2")).unwrap();
+        assert!(matches!(vault.begin_rotation(), Err(VaultError::NoNewKey)));
+        let vault = Vault::with_key(&base64, Some(&hex)).unwrap();
+        assert!(vault.rotation_pending());
+        vault.begin_rotation().unwrap();
+        let again = vault.reseal("c", &sealed).unwrap().unwrap();
+        vault.finish_rotation().unwrap();
+        let vault = Vault::with_key(&base64, None).unwrap();
+        assert_eq!(vault.unseal("c", &again).unwrap().reveal(), "hunter2");
+        for bad in ["", "ab", &"zz".repeat(32), &"ab".repeat(33)] {
+            assert!(matches!(Vault::with_key(&key(bad), None), Err(VaultError::GivenKey)), "{bad}");
+        }
     }
 
     #[test]

@@ -8,18 +8,20 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use atoll_build::Ignore;
 use tar::{Builder, EntryType, Header};
 
 /// Deepest directory, levels.
 const DEPTH_MAX: usize = 256;
 
 /// Writes a tar of `source` whose members begin with `name`; with an empty name, of what is in the
-/// directory `source`. Gives the paths that were left out.
+/// directory `source`. What `ignore` leaves out, whose patterns are relative to `source`, is not in it. Gives the
+/// paths that were left out because of what they are.
 ///
 /// # Errors
 /// When something cannot be read, changes its size while it is read, or cannot be written.
-pub(crate) fn pack(source: &Path, name: &Path, out: impl Write) -> io::Result<Vec<PathBuf>> {
-    let mut packer = Packer { tar: Builder::new(out), skipped: Vec::new() };
+pub(crate) fn pack(source: &Path, name: &Path, out: impl Write, ignore: &Ignore) -> io::Result<Vec<PathBuf>> {
+    let mut packer = Packer { tar: Builder::new(out), skipped: Vec::new(), root: source, ignore };
     packer.add(source, name, 0).map_err(|error| named(source, error))?;
     packer.tar.into_inner()?.flush()?;
     Ok(packer.skipped)
@@ -37,20 +39,39 @@ fn named(path: &Path, error: io::Error) -> io::Error {
 #[error("{0}")]
 struct Named(String);
 
-struct Packer<W: Write> {
+struct Packer<'a, W: Write> {
     tar: Builder<W>,
     skipped: Vec<PathBuf>,
+    root: &'a Path,
+    ignore: &'a Ignore,
 }
 
-impl<W: Write> Packer<W> {
+impl<W: Write> Packer<'_, W> {
+    /// Whether a path is left out, and whether all below it is.
+    fn left_out(&self, path: &Path) -> (bool, bool) {
+        match path.strip_prefix(self.root).ok().and_then(Path::to_str) {
+            Some(relative) if !relative.is_empty() => {
+                (self.ignore.ignores(relative), self.ignore.ignores_all_below(relative))
+            }
+            _ => (false, false),
+        }
+    }
+
     fn add(&mut self, path: &Path, name: &Path, depth: usize) -> io::Result<()> {
         if depth > DEPTH_MAX {
             return Err(io::Error::other(format!("more than {DEPTH_MAX} levels deep")));
         }
+        let (left_out, with_all_below) = self.left_out(path);
+        if with_all_below {
+            return Ok(());
+        }
         let meta = fs::symlink_metadata(path)?;
         let kind = meta.file_type();
+        if left_out && !kind.is_dir() {
+            return Ok(());
+        }
         if kind.is_dir() {
-            if !name.as_os_str().is_empty() {
+            if !name.as_os_str().is_empty() && !left_out {
                 self.tar.append_data(&mut header(&meta, EntryType::Directory, 0), name, io::empty())?;
             }
             self.children(path, name, depth)
@@ -123,7 +144,7 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", root.join("link")).unwrap();
         let _socket = UnixListener::bind(root.join("socket")).unwrap();
         let mut out = Vec::new();
-        let skipped = pack(root, Path::new("top"), &mut out).unwrap();
+        let skipped = pack(root, Path::new("top"), &mut out, &Ignore::default()).unwrap();
         assert_eq!(skipped, [root.join("socket")]);
         let mut archive = tar::Archive::new(&out[..]);
         let names: Vec<_> = archive
@@ -147,7 +168,8 @@ mod tests {
 
     #[test]
     fn an_unreadable_place_is_named_once() {
-        let error = pack(Path::new("/nonexistent/atoll"), Path::new("x"), Vec::new()).unwrap_err();
+        let error = pack(Path::new("/nonexistent/atoll"), Path::new("x"), Vec::new(), &Ignore::default())
+            .unwrap_err();
         assert_eq!(error.to_string().matches("/nonexistent/atoll").count(), 1);
     }
 }

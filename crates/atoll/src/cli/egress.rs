@@ -1,10 +1,11 @@
 //! What a sandbox may reach, in arguments.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use atoll_core::policy::{Action, EgressLimits, EgressPolicy, Internet, Rule};
-use clap::Args;
+use clap::{Args, Subcommand};
 
+use super::inject::{InjectArgs, allowed};
 use crate::failure::{Failure, Result};
 use crate::units::parse_bytes;
 
@@ -38,6 +39,22 @@ pub(crate) struct EgressArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["internet", "allow", "deny", "allow_cidr",
           "deny_cidr", "connections", "bandwidth"])]
     pub(crate) egress: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) inject: InjectArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NetCommand {
+    /// Show policy, open connections, and bytes by destination
+    Show {
+        /// Sandbox, by id or name
+        sandbox: String,
+    },
+    /// Show what was refused, with the reason
+    Denied {
+        /// Sandbox, by id or name
+        sandbox: String,
+    },
 }
 
 /// Largest policy in a file, bytes.
@@ -52,7 +69,27 @@ fn parse_internet(text: &str) -> std::result::Result<Internet, String> {
 
 impl EgressArgs {
     /// The policy that the arguments mean; `None` when they say nothing.
-    pub(crate) fn policy(self) -> Result<Option<EgressPolicy>> {
+    pub(crate) fn policy(mut self) -> Result<Option<EgressPolicy>> {
+        let inject = std::mem::take(&mut self.inject).rules();
+        let mut policy = self.without_injection()?;
+        if inject.is_empty() {
+            return Ok(policy);
+        }
+        let policy_of_rules = || EgressPolicy { internet: Internet::Rules, ..EgressPolicy::default() };
+        let whole = policy.get_or_insert_with(policy_of_rules);
+        match whole.internet {
+            Internet::Off => {
+                return Err(Failure::Usage("--internet off does not let any request out".into()));
+            }
+            // A secret for a host that cannot be reached is nobody's wish.
+            Internet::Rules => whole.rules.extend(allowed(&inject).map_err(Failure::Usage)?),
+            Internet::On => {}
+        }
+        whole.inject.extend(inject);
+        Ok(policy)
+    }
+
+    fn without_injection(self) -> Result<Option<EgressPolicy>> {
         if let Some(path) = &self.egress {
             return read(path).map(Some);
         }
@@ -74,11 +111,12 @@ impl EgressArgs {
         if internet == Internet::Off && !rules.is_empty() {
             return Err(Failure::Usage("--internet off does not look at rules; use --internet rules".into()));
         }
-        Ok(Some(EgressPolicy { internet, rules, limits }))
+        Ok(Some(EgressPolicy { internet, rules, limits, inject: Vec::new() }))
     }
 }
 
-fn read(path: &std::path::Path) -> Result<EgressPolicy> {
+/// Reads a policy as JSON.
+pub(crate) fn read(path: &Path) -> Result<EgressPolicy> {
     use std::io::Read as _;
     let what = || format!("cannot read {}", path.display());
     let file = std::fs::File::open(path).map_err(|error| Failure::io(what(), error))?;

@@ -2,7 +2,13 @@
 
 use std::path::PathBuf;
 
+use atoll_core::pool::PoolSpec;
+use atoll_core::sharing::Visibility;
 use clap::Args;
+
+use super::access::parse_visibility;
+use super::pool::parse_image_pool;
+use crate::units::parse_bytes;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -37,12 +43,65 @@ pub(crate) struct ServeArgs {
     /// Disks, network and user namespaces to keep ready for new sandboxes
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     pub(crate) ready: usize,
+    /// What a sandbox may reach when nobody says: off, on, or a file with a policy as JSON
+    #[arg(long, value_name = "off|on|FILE", default_value = "off")]
+    pub(crate) default_egress: String,
+    /// Proxy for every connection of sandboxes: socks5://… or http://[user:password@]host:port
+    /// [env: ATOLL_EGRESS_PROXY]
+    #[arg(long, value_name = "URL")]
+    pub(crate) egress_proxy: Option<String>,
+    /// Resolver for sandboxes' names, as ADDRESS:PORT (repeatable) [default: those of the host]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) resolver: Vec<std::net::SocketAddr>,
+    /// Authorities for servers outside whose TLS is looked into, besides the host's, PEM (repeatable)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) upstream_ca: Vec<PathBuf>,
+    /// Command that prints the vault's key (64 hexadecimal digits or base64), and on a second line the
+    /// previous one until it was changed [env: ATOLL_VAULT_KEY, ATOLL_VAULT_KEY_PREVIOUS]
+    /// [default: DIR/vault.key]
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) vault_key_command: Option<String>,
+    /// Take memory from frozen sandboxes when less than this is available on the host; 0 for never
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "1GiB")]
+    pub(crate) reclaim_below: u64,
+    /// Keep sandboxes of this image running before anybody asks, as IMAGE=COUNT or IMAGE=MIN..MAX (repeatable)
+    #[arg(long, value_name = "IMAGE=COUNT", value_parser = parse_image_pool)]
+    pub(crate) pool: Vec<(String, PoolSpec)>,
+    /// Memory that all warm pools may take together [default: half of the host's]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) pool_memory: Option<u64>,
+    /// Whether keys see sandboxes that other keys made: shared or private
+    #[arg(long, value_name = "VISIBILITY", default_value = "shared", value_parser = parse_visibility)]
+    pub(crate) visibility: Visibility,
+    /// Bucket for snapshots, as s3://bucket/prefix [env: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+    /// AWS_SESSION_TOKEN hold the credentials]
+    #[arg(long, value_name = "URL")]
+    pub(crate) objects: Option<String>,
+    /// Server of the bucket, for all but Amazon's own [env: AWS_ENDPOINT_URL]
+    #[arg(long, value_name = "URL", requires = "objects")]
+    pub(crate) objects_endpoint: Option<String>,
+    /// Region of the bucket [env: AWS_REGION]
+    #[arg(long, value_name = "NAME", requires = "objects")]
+    pub(crate) objects_region: Option<String>,
+    /// Largest size of the pool for disks and snapshots, where the data directory's file system cannot clone
+    /// files [default: what is free on it]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) storage_size: Option<u64>,
     /// Answer /metrics without a key
     #[arg(long)]
     pub(crate) metrics_public: bool,
     /// Another name under which browsers may reach the server (repeatable)
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Vec<String>,
+    /// Domain below which ports of sandboxes are reached, as <port>-<sandbox>.NAME
+    #[arg(long, value_name = "NAME", default_value = "localhost", value_parser = parse_domain)]
+    pub(crate) ports_domain: String,
+    /// Address under which clients reach the server, if it is behind a proxy, such as https://atoll.example.com
+    #[arg(long, value_name = "URL", value_parser = parse_public_url)]
+    pub(crate) public_url: Option<PublicUrl>,
+    /// Do not let SSH clients in; otherwise they come to the same port
+    #[arg(long)]
+    pub(crate) no_ssh: bool,
     /// What to log: a level, or rules such as 'warn,atoll_engine=debug'
     #[arg(long, value_name = "RULES", default_value = "info")]
     pub(crate) log: String,
@@ -52,6 +111,37 @@ pub(crate) struct ServeArgs {
     /// Send traces to this collector, OTLP over HTTP [env: OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, value_name = "URL")]
     pub(crate) otlp_endpoint: Option<String>,
+}
+
+/// Scheme, host and port, as they are in a URL.
+#[derive(Debug, Clone)]
+pub(crate) struct PublicUrl(pub(crate) String);
+
+fn parse_public_url(text: &str) -> Result<PublicUrl, String> {
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let rest = rest.map(|rest| rest.strip_suffix('/').unwrap_or(rest)).unwrap_or_default();
+    let plain = !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:[]".contains(&b));
+    if plain {
+        Ok(PublicUrl(text.to_owned()))
+    } else {
+        Err("write http:// or https://, a host, and a port if it needs one".to_owned())
+    }
+}
+
+/// A DNS name in lower case; browsers and DNS do not keep the case.
+fn parse_domain(text: &str) -> Result<String, String> {
+    let name = text.to_ascii_lowercase();
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    if name.len() <= 180 && name.split('.').all(label) {
+        Ok(name)
+    } else {
+        Err("not a domain name".to_owned())
+    }
 }
 
 /// The host.

@@ -176,28 +176,8 @@ impl Copy<'_> {
         }
     }
 
-    /// Writes beside the target and renames, so that a broken copy leaves the old file alone.
-    async fn save(&self, mut download: Download, target: &Path, mode: u32) -> Result<()> {
-        let what = || format!("cannot write {}", target.display());
-        let bar = progress::bytes_bar(
-            self.printer,
-            &target.file_name().unwrap_or_default().to_string_lossy(),
-            download.length,
-        );
-        let partial = Partial::beside(target);
-        let options = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).to_owned();
-        let file = options.open(&partial.path).map_err(|error| Failure::io(what(), error))?;
-        let mut file = tokio::fs::File::from_std(file);
-        let mut bytes = 0_u64;
-        while let Some(piece) = download.next().await {
-            let piece = piece?;
-            file.write_all(&piece).await.map_err(|error| Failure::io(what(), error))?;
-            bytes += piece.len() as u64;
-            bar.inc(piece.len() as u64);
-        }
-        file.flush().await.map_err(|error| Failure::io(what(), error))?;
-        partial.keep(target).map_err(|error| Failure::io(what(), error))?;
-        bar.finish_and_clear();
+    async fn save(&self, download: Download, target: &Path, mode: u32) -> Result<()> {
+        let bytes = save(self.printer, download, target, mode).await?;
         self.printer.result(&atoll_api::FileWritten { bytes }, String::new)
     }
 
@@ -302,6 +282,31 @@ impl Drop for Partial {
             drop(std::fs::remove_file(&self.path));
         }
     }
+}
+
+/// Writes beside the target and renames, so that a broken copy leaves the old file alone. Gives how much it was.
+pub(super) async fn save(printer: Printer, mut download: Download, target: &Path, mode: u32) -> Result<u64> {
+    let what = || format!("cannot write {}", target.display());
+    let bar = progress::bytes_bar(
+        printer,
+        &target.file_name().unwrap_or_default().to_string_lossy(),
+        download.length,
+    );
+    let partial = Partial::beside(target);
+    let options = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).to_owned();
+    let file = options.open(&partial.path).map_err(|error| Failure::io(what(), error))?;
+    let mut file = tokio::fs::File::from_std(file);
+    let mut bytes = 0_u64;
+    while let Some(piece) = download.next().await {
+        let piece = piece?;
+        file.write_all(&piece).await.map_err(|error| Failure::io(what(), error))?;
+        bytes += piece.len() as u64;
+        bar.inc(piece.len() as u64);
+    }
+    file.flush().await.map_err(|error| Failure::io(what(), error))?;
+    partial.keep(target).map_err(|error| Failure::io(what(), error))?;
+    bar.finish_and_clear();
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -4,12 +4,16 @@ use std::collections::BTreeSet;
 
 use atoll_api::{Doctor, Leak, LeakList};
 use atoll_client::Client;
+use atoll_core::id::SnapshotId;
+use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::{Code, Error};
 use atoll_isolation::{Check, Isolation as _, Resource, Status};
+use atoll_isolation_storage::PoolSize;
+use atoll_store::{SnapshotFilter, Store, StoreError};
 
 use crate::cli::{DoctorArgs, GlobalArgs};
 use crate::config;
-use crate::daemon::{DataDir, open_containers, open_store};
+use crate::daemon::{DataDir, open_containers, open_storage, open_store};
 use crate::failure::{Failure, Result};
 use crate::output::{Printer, table};
 
@@ -58,9 +62,10 @@ fn show_leaks(printer: Printer, leaks: &LeakList) -> Result<u8> {
         }
         let rows = leaks.items.iter().map(|leak| {
             let removed = if leak.removed { "removed" } else { "there" };
-            [leak.sandbox.clone(), leak.kind.clone(), leak.name.clone(), removed.to_owned()]
+            let id = leak.sandbox.as_ref().or(leak.snapshot.as_ref()).cloned().unwrap_or_default();
+            [id, leak.kind.clone(), leak.name.clone(), removed.to_owned()]
         });
-        table(["SANDBOX", "KIND", "NAME", ""], rows)
+        table(["ID", "KIND", "NAME", ""], rows)
     })?;
     Ok(if leaks.items.iter().any(|leak| !leak.removed) { EXIT_LEAKS } else { 0 })
 }
@@ -70,7 +75,8 @@ async fn local_checks() -> Result<Vec<Check>> {
     let scratch = std::env::temp_dir().join(format!("atoll-doctor-{}", std::process::id()));
     let checks = async {
         let dir = DataDir::open(&scratch)?;
-        let driver = open_containers(&dir, 0)?;
+        let storage = open_storage(&dir, PoolSize::Host)?;
+        let driver = open_containers(&dir, 0, storage)?;
         Ok(driver.doctor().await)
     }
     .await;
@@ -92,7 +98,7 @@ async fn local_leaks(args: &DoctorArgs) -> Result<LeakList> {
     };
     let dir = DataDir::open(path)?;
     let store = open_store(&dir, args.database.as_deref()).await?;
-    let driver = open_containers(&dir, 0)?;
+    let driver = open_containers(&dir, 0, open_storage(&dir, PoolSize::Host)?)?;
     let failed = |error: &dyn std::error::Error| Failure::plain(Code::Internal, crate::failure::chain(error));
     let known: BTreeSet<_> = store
         .sandbox_states()
@@ -103,18 +109,45 @@ async fn local_leaks(args: &DoctorArgs) -> Result<LeakList> {
         .collect();
     let found = driver.scan().await.map_err(|error| failed(&error))?;
     let leaks: Vec<Resource> = found.into_iter().filter(|found| !known.contains(&found.sandbox)).collect();
+    let snapshots = known_snapshots(&store).await.map_err(|error| failed(&error))?;
+    let mut artifacts = driver.artifacts().await.map_err(|error| failed(&error))?;
+    artifacts.retain(|artifact| !snapshots.contains(artifact));
     if args.remove {
+        for artifact in &artifacts {
+            driver.remove_artifact(artifact).await.map_err(|error| failed(&error))?;
+        }
         let ids: BTreeSet<_> = leaks.iter().map(|leak| &leak.sandbox).collect();
         for id in ids {
             driver.destroy(id).await.map_err(|error| failed(&error))?;
         }
     }
     store.close().await;
+    let artifacts = artifacts.into_iter().map(|id| Leak {
+        sandbox: None,
+        snapshot: Some(id.to_string()),
+        kind: "artifact".to_owned(),
+        name: id.to_string(),
+        removed: args.remove,
+    });
     let items = leaks.into_iter().map(|leak| Leak {
-        sandbox: leak.sandbox.to_string(),
+        sandbox: Some(leak.sandbox.to_string()),
+        snapshot: None,
         kind: leak.kind.to_owned(),
         name: leak.name,
         removed: args.remove,
     });
-    Ok(LeakList { items: items.collect() })
+    Ok(LeakList { items: items.chain(artifacts).collect() })
+}
+
+async fn known_snapshots(store: &Store) -> std::result::Result<BTreeSet<SnapshotId>, StoreError> {
+    let filter = SnapshotFilter { held: true, ..SnapshotFilter::default() };
+    let (mut known, mut after) = (BTreeSet::new(), None);
+    loop {
+        let page = store.list_snapshots(&filter, after.as_ref(), PAGE_MAX_COUNT).await?;
+        known.extend(page.items.into_iter().map(|snapshot| snapshot.id));
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(known),
+        }
+    }
 }

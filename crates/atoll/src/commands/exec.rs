@@ -142,11 +142,11 @@ pub(super) async fn ps(client: &Client, printer: Printer, args: &SandboxArg) -> 
     }
     let list = ExecList { items, next_cursor: None };
     printer.result(&list, || {
-        table(["ID", "PID", "USER", "STATE", "EXIT", "AGE", "COMMAND"], list.items.iter().map(row))
+        table(["ID", "PID", "USER", "STATE", "EXIT", "AGE", "BY", "COMMAND"], list.items.iter().map(row))
     })
 }
 
-fn row(exec: &Exec) -> [String; 7] {
+fn row(exec: &Exec) -> [String; 8] {
     let command: String = exec.argv.join(" ").chars().take(COMMAND_CHARS).collect();
     let code = exec.exit.as_ref().and_then(|exit| exit.code);
     [
@@ -156,18 +156,18 @@ fn row(exec: &Exec) -> [String; 7] {
         exec.state.to_string(),
         code.map(|code| code.to_string()).unwrap_or_default(),
         age(exec.created_at_ms),
+        exec.started_by.clone().unwrap_or_default(),
         command,
     ]
 }
 
 /// `atoll kill`
-pub(super) async fn kill(client: &Client, args: KillArgs) -> Result<()> {
-    match args.signal {
-        Some(signal) => {
-            let signal = SignalExec { signal, tree: args.tree };
-            client.signal_exec(&args.sandbox, &args.exec, &signal).await?;
-        }
-        None => client.kill_exec(&args.sandbox, &args.exec).await?,
+pub(super) async fn kill(client: &Client, printer: Printer, args: KillArgs) -> Result<()> {
+    let KillArgs { signal, tree, sandbox, exec } = args;
+    let done = serde_json::json!({ "exec": exec, "signal": signal });
+    match signal {
+        Some(signal) => client.signal_exec(&sandbox, &exec, &SignalExec { signal, tree }).await?,
+        None => client.kill_exec(&sandbox, &exec).await?,
     }
-    Ok(())
+    printer.result(&done, String::new)
 }

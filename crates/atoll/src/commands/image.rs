@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use atoll_api::{Image, PullImage};
+use atoll_build::Ignore;
 use atoll_client::{Client, ClientError};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
@@ -35,7 +36,10 @@ pub(super) async fn image(client: &Client, printer: Printer, command: ImageComma
             let (content, bar, source) = upload.split();
             let progress = source.explain(client.load_image(content).await).await?;
             bar.finish_and_clear();
-            ready(printer, &progress::image(printer, progress).await?)
+            for image in progress::images(printer, progress).await? {
+                ready(printer, &image)?;
+            }
+            Ok(())
         }
         ImageCommand::Import { path, name } => {
             let upload = Upload::open(printer, &path).await?;
@@ -125,7 +129,7 @@ impl Source {
 
 impl Upload {
     /// A tar: the file at `path`, standard input for `-`, or what is in the directory `path`.
-    async fn open(printer: Printer, path: &Path) -> Result<Self> {
+    pub(super) async fn open(printer: Printer, path: &Path) -> Result<Self> {
         let what = || format!("cannot read {}", path.display());
         if path == Path::new("-") {
             return Self::stdin(printer);
@@ -170,12 +174,21 @@ impl Upload {
         Self::new(progress::bytes_bar(printer, what, total), content, Source(None))
     }
 
+    /// A tar of what is in a directory, without what is left out.
+    pub(super) fn context(printer: Printer, path: PathBuf, ignore: Ignore) -> Self {
+        Self::packed(printer, path, PathBuf::new(), ignore)
+    }
+
     /// A tar of a directory, whose members begin with `name`.
     pub(super) fn directory(printer: Printer, path: PathBuf, name: PathBuf) -> Self {
+        Self::packed(printer, path, name, Ignore::default())
+    }
+
+    fn packed(printer: Printer, path: PathBuf, name: PathBuf, ignore: Ignore) -> Self {
         let bar = progress::bytes_bar(printer, &path.file_name().unwrap_or_default().to_string_lossy(), None);
         let (mut writer, content) = archive::writer();
         let task = tokio::task::spawn_blocking(move || {
-            let packed = archive::pack(&path, &name, &mut writer);
+            let packed = archive::pack(&path, &name, &mut writer, &ignore);
             match packed {
                 Ok(skipped) => {
                     for path in &skipped {

@@ -22,10 +22,10 @@ pub(super) async fn key(client: &Client, printer: Printer, command: KeyCommand) 
             })
         }
         KeyCommand::Rm { keys } => {
-            for key in keys {
-                client.delete_key(&key).await?;
+            for key in &keys {
+                client.delete_key(key).await?;
             }
-            Ok(())
+            printer.result(&serde_json::json!({ "removed": keys }), String::new)
         }
     }
 }

@@ -1,16 +1,28 @@
 //! The commands, by noun, and what is around every one of them: runtime, connection, exit code.
 
+mod access;
+mod build;
+mod checkpoint;
 mod copy;
 mod doctor;
 mod exec;
 mod image;
 mod key;
+mod net;
+mod pool;
+mod port;
 mod registry;
 mod run;
 mod sandbox;
+mod secret;
 mod serve;
+mod snapshot;
+mod ssh;
 mod system;
 mod template;
+mod tunnel;
+mod usage;
+mod volume;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -46,7 +58,7 @@ pub(crate) fn main(cli: Cli) -> ExitCode {
 }
 
 /// Arguments that make no sense, or a wish for help. Asked for JSON, an error is JSON here too.
-pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+pub(crate) fn misused(error: &clap::Error) -> ExitCode {
     let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
     if json && error.use_stderr() {
         let text = error.render().to_string();
@@ -93,7 +105,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Logs(args) => return exec::logs(client, printer, args).await,
         Command::Shell(args) => return exec::shell(client, printer, args).await,
         Command::Ps(args) => exec::ps(client, printer, &args).await,
-        Command::Kill(args) => exec::kill(client, args).await,
+        Command::Kill(args) => exec::kill(client, printer, args).await,
         Command::Cp(args) => copy::copy(client, printer, args).await,
         Command::Create(args) => sandbox::create(client, printer, args).await,
         Command::Ls(args) => sandbox::ls(client, printer, args).await,
@@ -102,10 +114,33 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Update(args) => sandbox::update(client, printer, args).await,
         Command::Extend(args) => sandbox::extend(client, printer, args).await,
         Command::Metrics(args) => sandbox::metrics(client, printer, &args).await,
+        Command::Net(command) => net::net(client, printer, command).await,
+        Command::Pause(args) => usage::pause(client, printer, args).await,
+        Command::Resume(args) => usage::resume(client, printer, args).await,
+        Command::Usage(args) => usage::usage(client, printer, args).await,
         Command::Image(command) => image::image(client, printer, command).await,
         Command::Registry(command) => registry::registry(client, printer, command).await,
         Command::Template(command) => template::template(client, printer, command).await,
+        Command::Checkpoint(args) => checkpoint::create(client, printer, args).await,
+        Command::Checkpoints(args) => checkpoint::list(client, printer, args).await,
+        Command::Rollback(args) => checkpoint::rollback(client, printer, &args.sandbox, Some(&args.to)).await,
+        Command::Undo(args) => checkpoint::rollback(client, printer, &args.sandbox, None).await,
+        Command::Diff(args) => checkpoint::diff(client, printer, args).await,
+        Command::Fork(args) => checkpoint::fork(client, printer, args).await,
+        Command::Secret(command) => secret::secret(client, printer, command).await,
+        Command::Volume(command) => volume::volume(client, printer, command).await,
+        Command::Build(command) => build::build(client, printer, command).await,
+        Command::Pool(command) => pool::pool(client, printer, command).await,
+        Command::Access(command) => access::access(client, printer, command).await,
+        Command::Lease(command) => access::lease(client, printer, command).await,
+        Command::Snapshot(command) => snapshot::snapshot(client, printer, command).await,
         Command::Key(command) => key::key(client, printer, command).await,
+        Command::Port(command) => port::port(client, printer, command).await,
+        Command::Tunnel(args) => Box::pin(tunnel::tunnel(client, printer, args)).await,
+        Command::Link(args) => port::link(client, printer, args).await,
+        Command::Ssh(args) => return ssh::ssh(client, printer, args).await,
+        Command::SshProxy => ssh::proxy(client).await,
+        Command::SshKey(command) => ssh::ssh_key(client, printer, command).await,
         Command::Info => system::info(client, printer).await,
         // Need no server to talk to and were dealt with.
         Command::Completions { shell } => completions(shell),

@@ -18,7 +18,7 @@ pub(super) async fn registry(client: &Client, printer: Printer, command: Registr
             let password = terminal::read_secret("Password: ")?;
             client.set_registry(&host, &RegistryCredentials { username, password }).await?;
             printer.note(&format!("stored credentials for {host}"));
-            Ok(())
+            printer.result(&serde_json::json!({ "host": host, "stored": true }), String::new)
         }
         RegistryCommand::Ls => {
             let list = client.list_registries().await?;
@@ -29,6 +29,9 @@ pub(super) async fn registry(client: &Client, printer: Printer, command: Registr
                 table(["HOST", "USER", "STORED"], rows)
             })
         }
-        RegistryCommand::Logout { host } => Ok(client.delete_registry(&host).await?),
+        RegistryCommand::Logout { host } => {
+            client.delete_registry(&host).await?;
+            printer.result(&serde_json::json!({ "host": host, "stored": false }), String::new)
+        }
     }
 }

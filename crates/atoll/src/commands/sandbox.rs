@@ -5,6 +5,7 @@ use atoll_client::{Client, ListSandboxes};
 use atoll_core::Code;
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::snapshot::AutoCheckpoints;
 use atoll_core::spec::ResourcesDraft;
 
 use crate::cli::{ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs};
@@ -27,6 +28,8 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         name: args.name,
         image: args.image,
         template: args.template,
+        snapshot: args.snapshot,
+        auto_checkpoints: args.auto_checkpoints.map(|keep| AutoCheckpoints { keep }),
         isolation: None,
         resources: limits(&args.limits, args.disk),
         env: args.env.into_iter().collect(),
@@ -34,8 +37,15 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         user: args.user,
         workdir: args.workdir,
         ttl_ms: args.ttl,
+        volumes: args.volume,
         idle_timeout_ms: args.idle_timeout,
+        secrets: std::collections::BTreeMap::new(),
         egress: args.egress.policy()?,
+        on_idle: args.idle.on_idle,
+        idle_freeze_ms: args.idle.idle_freeze,
+        hibernate_after_ms: args.idle.hibernate_after,
+        budget: args.idle.budget.budget(),
+        ..CreateSandbox::default()
     })
 }
 
@@ -69,7 +79,7 @@ pub(super) async fn ls(client: &Client, printer: Printer, args: LsArgs) -> Resul
     };
     let mut items = all(client, list).await?;
     if args.state.is_none() && !args.all {
-        items.retain(|sandbox| matches!(sandbox.state, SandboxState::Creating | SandboxState::Running));
+        items.retain(|sandbox| !matches!(sandbox.state, SandboxState::Deleting | SandboxState::Failed));
     }
     let list = SandboxList { items, next_cursor: None };
     printer
@@ -81,7 +91,10 @@ fn row(sandbox: &Sandbox) -> [String; 6] {
         sandbox.id.clone(),
         sandbox.name.clone().unwrap_or_default(),
         sandbox.image.clone(),
-        sandbox.state.to_string(),
+        match sandbox.paused {
+            Some(mode) => format!("{} ({mode})", sandbox.state),
+            None => sandbox.state.to_string(),
+        },
         age(sandbox.created_at_ms),
         until(sandbox.expires_at_ms),
     ]
@@ -138,15 +151,24 @@ pub(super) async fn inspect(client: &Client, printer: Printer, args: InspectArgs
 pub(super) async fn update(client: &Client, printer: Printer, args: UpdateArgs) -> Result<()> {
     let labels = (!args.label.is_empty()).then(|| args.label.into_iter().collect());
     let update = UpdateSandbox {
+        name: args.name,
+        env: args.env.into_iter().map(|(key, value)| (key, Some(value))).collect(),
         labels,
         ttl_ms: args.ttl.map(|lifetime| lifetime.0),
         idle_timeout_ms: args.idle_timeout.map(|lifetime| lifetime.0),
         resources: limits(&args.limits, None),
+        secrets: std::collections::BTreeMap::new(),
         egress: args.egress.policy()?,
+        on_idle: args.on_idle,
+        idle_freeze_ms: args.idle_freeze.map(|lifetime| lifetime.0),
+        hibernate_after_ms: args.hibernate_after.map(|lifetime| lifetime.0),
+        budget: args.budget.budget(),
+        ..UpdateSandbox::default()
     };
     if update == UpdateSandbox::default() {
         return Err(Failure::Usage(
-            "nothing to change: give --label, --ttl, --idle-timeout, a limit or a network policy".into(),
+            "nothing to change: give --name, --env, --label, --ttl, --idle-timeout, --on-idle, a budget, a limit or a network policy"
+                .into(),
         ));
     }
     let sandbox = client.update_sandbox(&args.sandbox, &update).await?;

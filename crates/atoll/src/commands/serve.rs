@@ -1,16 +1,29 @@
 //! `atoll serve`: the server, in the foreground.
 
-use atoll_engine::NewKey;
-use atoll_server::{Server, ServerConfig};
+use std::path::Path;
+use std::sync::Arc;
+
+use atoll_core::policy::EgressPolicy;
+use atoll_core::secret::Secret;
+use atoll_core::{Code, Error};
+use atoll_egress::{GatewayConfig, UpstreamProxy};
+use atoll_engine::{EgressConfig, NewKey};
+use atoll_isolation_storage::PoolSize;
+use atoll_objects::{Objects, ObjectsConfig};
+use atoll_server::{Server, ServerConfig, Ssh, SshDoor};
+use atoll_ssh::SshServer;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::ServeArgs;
-use crate::config;
+use crate::cli::{self, ServeArgs};
+use crate::config::{self, VaultKey};
 use crate::daemon::{Daemon, DataDir, Limits, Telemetry};
 use crate::failure::{Failure, Result};
 use crate::output::Printer;
+
+/// How long a command may take that gives the vault's key.
+const VAULT_KEY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// The line of `--ready-json`.
 #[derive(Serialize)]
@@ -35,14 +48,36 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         .await
         .map_err(|error| Failure::io(format!("cannot listen on {}", args.listen), error))?;
     let address = listener.local_addr().map_err(|error| Failure::io("cannot listen", error))?;
-    let limits = Limits { sandboxes_max: args.sandboxes_max, ready: args.ready };
+    let pool_memory = args.pool_memory.map_or_else(half_of_memory, Ok)?;
+    for (image, spec) in &args.pool {
+        let field = format!("--pool {image}");
+        spec.validate(&field).and_then(|()| spec.fits(0, 0, pool_memory)).map_err(Failure::Plain)?;
+    }
+    let limits = Limits {
+        sandboxes_max: args.sandboxes_max,
+        ready: args.ready,
+        pools: args.pool.clone(),
+        pool_memory,
+        egress: egress(&args)?,
+        vault_key: vault_key(&args).await?,
+        upstream_ca: upstream_ca(&args)?,
+        visibility: args.visibility,
+        objects: objects(&args)?,
+        storage: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
+        reclaim_below_bytes: args.reclaim_below,
+    };
     let daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
     let key = daemon.first_key(args.new_key).await?;
 
     let mut server_config = ServerConfig::new(daemon.installation.clone());
     server_config.metrics_public = args.metrics_public;
     server_config.hosts.clone_from(&args.host);
-    let server = Server::new(daemon.engine.clone(), server_config);
+    server_config.ports_domain.clone_from(&args.ports_domain);
+    server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
+    let mut server = Server::new(daemon.engine.clone(), server_config, &[atoll_dialect_langsmith::DIALECT]);
+    if !args.no_ssh {
+        server = server.with_ssh(ssh(&daemon, &args.data_dir)?);
+    }
 
     announce(printer, &args, &format!("http://{address}"), key.as_ref())?;
     notify(sd_notify::NotifyState::Ready);
@@ -60,6 +95,103 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
     daemon.engine.shutdown().await;
     telemetry.shutdown();
     Ok(())
+}
+
+/// Half of the host's memory, bytes.
+fn half_of_memory() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo")
+        .map_err(|error| Failure::io("cannot read /proc/meminfo", error))?;
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next());
+    let kib: Option<u64> = total.and_then(|text| text.parse().ok());
+    kib.map(|kib| kib * 1024 / 2).ok_or_else(|| {
+        Failure::plain(
+            Code::Internal,
+            "/proc/meminfo does not say how much memory there is: give --pool-memory",
+        )
+    })
+}
+
+/// The vault's key, where it does not come from the data directory: what a command prints, else variables.
+async fn vault_key(args: &ServeArgs) -> Result<Option<VaultKey>> {
+    let Some(line) = &args.vault_key_command else { return config::vault_key() };
+    let failed = |error| Failure::io("--vault-key-command cannot be run", error);
+    let mut command = tokio::process::Command::new("/bin/sh");
+    command.arg("-c").arg(line).stdin(std::process::Stdio::null()).stderr(std::process::Stdio::inherit());
+    let output = tokio::time::timeout(VAULT_KEY_TIMEOUT, command.kill_on_drop(true).output()).await;
+    let output = output
+        .map_err(|_late| Failure::plain(Code::Timeout, "--vault-key-command took longer than a minute"))?
+        .map_err(failed)?;
+    let text = zeroize::Zeroizing::new(output.stdout);
+    let text = std::str::from_utf8(&text).unwrap_or_default();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(Secret::new);
+    match lines.next() {
+        Some(current) if output.status.success() => Ok(Some(VaultKey { current, previous: lines.next() })),
+        _ => Err(Failure::plain(Code::InvalidArgument, "--vault-key-command gave no key")),
+    }
+}
+
+/// Authorities for servers outside.
+fn upstream_ca(args: &ServeArgs) -> Result<String> {
+    let mut all = String::new();
+    for path in &args.upstream_ca {
+        let what = || format!("cannot read {}", path.display());
+        all.push_str(&std::fs::read_to_string(path).map_err(|error| Failure::io(what(), error))?);
+        all.push('\n');
+    }
+    Ok(all)
+}
+
+/// What the server lets sandboxes reach, and how.
+fn egress(args: &ServeArgs) -> Result<EgressConfig> {
+    let default_policy = match args.default_egress.as_str() {
+        "off" => EgressPolicy::default(),
+        "on" => EgressPolicy::open(),
+        file => cli::read_policy(Path::new(file))?,
+    };
+    default_policy.validate("default-egress").map_err(Failure::Plain)?;
+    let upstream = match &args.egress_proxy {
+        Some(proxy) => Some(proxy.clone()),
+        None => config::egress_proxy()?,
+    };
+    let upstream = upstream
+        .map(|text| {
+            text.parse::<UpstreamProxy>().map_err(|why| Failure::Usage(format!("--egress-proxy: {why}")))
+        })
+        .transpose()?;
+    let gateway = GatewayConfig { resolvers: args.resolver.clone(), upstream, interceptor: None };
+    Ok(EgressConfig { default_policy, gateway })
+}
+
+/// The way for SSH clients.
+fn ssh(daemon: &Daemon, data_dir: &Path) -> Result<Ssh> {
+    let server = SshServer::open(daemon.engine.clone(), &data_dir.join("ssh_host_ed25519_key"))
+        .map_err(|error| Failure::plain(Code::Internal, crate::failure::chain(&error)))?;
+    let host_key = server.host_key().to_owned();
+    let door: SshDoor = Arc::new(move |stream, peer, stop| {
+        let server = server.clone();
+        Box::pin(async move { server.serve(stream, peer, stop).await })
+    });
+    Ok(Ssh { door, host_key })
+}
+
+/// The object store, if one is named.
+fn objects(args: &ServeArgs) -> Result<Option<Objects>> {
+    let Some(url) = &args.objects else { return Ok(None) };
+    let aws = config::aws()?;
+    let config = ObjectsConfig {
+        url: url.clone(),
+        endpoint: args.objects_endpoint.clone().or(aws.endpoint),
+        region: args.objects_region.clone().or(aws.region),
+        credentials: aws.credentials,
+        token: aws.token,
+    };
+    Objects::open(&config).map(Some).map_err(|error| {
+        Failure::Plain(
+            Error::new(Code::InvalidArgument, format!("--objects: {}", crate::failure::chain(&error))).hint(
+                "write s3://bucket or s3://bucket/prefix, and --objects-endpoint for all but Amazon's own",
+            ),
+        )
+    })
 }
 
 fn announce(printer: Printer, args: &ServeArgs, url: &str, key: Option<&NewKey>) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use atoll_api::{CreateTemplate, Template};
 use atoll_client::Client;
+use atoll_core::build::{CommandText, Ready};
 
 use super::sandbox::limits;
 use crate::cli::{TemplateArgs, TemplateCommand};
@@ -11,6 +12,7 @@ use crate::output::{Printer, age, table};
 /// `atoll template …`
 pub(super) async fn template(client: &Client, printer: Printer, command: TemplateCommand) -> Result<()> {
     match command {
+        TemplateCommand::Build(args) => super::build::template_build(client, printer, *args).await,
         TemplateCommand::Create(args) => {
             let template = client.create_template(&request(args)?).await?;
             printer.result(&template, || format!("{}:{}", template.name, template.version))
@@ -25,7 +27,8 @@ pub(super) async fn template(client: &Client, printer: Printer, command: Templat
         }
         TemplateCommand::Rm { template } => {
             let (name, version) = split(&template)?;
-            Ok(client.delete_template(name, version).await?)
+            client.delete_template(name, version).await?;
+            printer.result(&serde_json::json!({ "removed": template }), String::new)
         }
     }
 }
@@ -37,7 +40,8 @@ fn row(template: &Template) -> [String; 4] {
 fn request(args: TemplateArgs) -> Result<CreateTemplate> {
     Ok(CreateTemplate {
         name: args.name,
-        image: args.image,
+        image: args.image.unwrap_or_default(),
+        snapshot: args.snapshot,
         isolation: None,
         resources: limits(&args.limits, args.disk),
         env: args.env.into_iter().collect(),
@@ -46,7 +50,10 @@ fn request(args: TemplateArgs) -> Result<CreateTemplate> {
         workdir: args.workdir,
         ttl_ms: args.ttl,
         idle_timeout_ms: args.idle_timeout,
+        pool: args.pool,
         egress: args.egress.policy()?,
+        start: args.start_cmd.map(CommandText::Shell),
+        ready: ready(args.ready_cmd, args.ready_port, args.ready_timeout),
     })
 }
 
@@ -56,4 +63,14 @@ fn split(text: &str) -> Result<(&str, Option<u32>)> {
     let version =
         version.parse().map_err(|_error| Failure::Usage(format!("'{text}' is not NAME or NAME:VERSION")))?;
     Ok((name, Some(version)))
+}
+
+/// When a sandbox is ready, if the arguments say so.
+pub(super) fn ready(command: Option<String>, port: Option<u16>, timeout_ms: Option<u64>) -> Option<Ready> {
+    (command.is_some() || port.is_some()).then(|| Ready {
+        command: command.map(CommandText::Shell),
+        port,
+        timeout_ms,
+        interval_ms: None,
+    })
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use atoll_client::Client;
 use atoll_core::{Code, Error};
+use atoll_isolation_storage::PoolSize;
 use atoll_server::{Server, ServerConfig};
 use futures::future::BoxFuture;
 use tokio::net::TcpListener;
@@ -42,7 +43,7 @@ pub(crate) async fn embedded() -> Result<Connection> {
     }
     sweep(Path::new(BASE)).await;
     let dir = Path::new(BASE).join(std::process::id().to_string());
-    let limits = Limits { ready: 1, ..Limits::default() };
+    let limits = Limits { ready: 1, storage: PoolSize::None, ..Limits::default() };
     let daemon = Daemon::start(DataDir::open(&dir)?, None, &limits).await?;
     let Some(key) = daemon.first_key(true).await? else {
         return Err(Failure::plain(Code::Internal, "the embedded server has no key"));
@@ -53,7 +54,7 @@ pub(crate) async fn embedded() -> Result<Connection> {
     let address =
         listener.local_addr().map_err(|error| Failure::io("cannot listen on the loopback", error))?;
     let stop = CancellationToken::new();
-    let server = Server::new(daemon.engine.clone(), ServerConfig::new(daemon.installation.clone()));
+    let server = Server::new(daemon.engine.clone(), ServerConfig::new(daemon.installation.clone()), &[]);
     let server = tokio::spawn(server.serve(listener, stop.clone().cancelled_owned()));
     let client = Client::new(&format!("http://{address}"), &key.secret)?;
     Ok(Connection::new(client, Some(Box::new(Embedded { daemon, server, stop, dir }))))
@@ -93,7 +94,7 @@ async fn sweep(base: &Path) {
     for entry in entries.flatten() {
         let dir = entry.path();
         let Ok(lock) = DataDir::open(&dir) else { continue };
-        let limits = Limits { ready: 0, ..Limits::default() };
+        let limits = Limits { ready: 0, storage: PoolSize::None, ..Limits::default() };
         if let Ok(daemon) = Daemon::start(lock, None, &limits).await {
             drop(empty(daemon, &dir).await);
         }

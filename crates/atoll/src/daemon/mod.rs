@@ -6,7 +6,8 @@
 //!   installation   eight hexadecimal digits in the name of everything this server makes on the host
 //!   atoll.db       SQLite, unless --database names another
 //!   vault.key      seals registry passwords
-//!   images/        layers       containers/   sandboxes' disks       logs/   execs' output
+//!   images/        layers       containers/   sandboxes' records      logs/   execs' output
+//!   storage/       sandboxes' disks and snapshots
 //! ```
 
 mod data_dir;
@@ -15,16 +16,23 @@ mod telemetry;
 
 use std::sync::Arc;
 
+use atoll_core::pool::PoolSpec;
+use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Caps, IsolationLevel};
 use atoll_core::{Code, Error};
-use atoll_engine::{Engine, KeyScope, NewKey};
+use atoll_egress::intercept::TlsInterceptor;
+use atoll_engine::{EgressConfig, Engine, KeyScope, NewKey, PoolConfig, SecretDoor, Trust};
 use atoll_image::Images;
 use atoll_isolation::Isolation;
+use atoll_isolation::volumes::Volumes;
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
+use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
 use atoll_network::SlotPool;
+use atoll_objects::Objects;
 use atoll_store::{Store, StoreUrl};
 use atoll_vault::Vault;
 
+use crate::config::VaultKey;
 use crate::failure::{Failure, Result};
 
 pub(crate) use data_dir::DataDir;
@@ -33,17 +41,46 @@ pub(crate) use telemetry::Telemetry;
 
 /// Network namespaces, disks and user namespaces that are kept ready.
 const READY_COUNT: usize = 8;
+/// Available memory of the host below which frozen sandboxes give theirs back, bytes.
+const RECLAIM_BELOW_BYTES: u64 = 1 << 30;
 
-/// How much a server keeps ready and allows.
+/// How much a server keeps ready and allows, and what it lets sandboxes reach.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
+    pub(crate) egress: EgressConfig,
     pub(crate) sandboxes_max: usize,
     pub(crate) ready: usize,
+    /// Frozen sandboxes give memory back when less is available on the host, bytes.
+    pub(crate) reclaim_below_bytes: u64,
+    /// Where disks and snapshots lie.
+    pub(crate) storage: PoolSize,
+    pub(crate) pools: Vec<(String, PoolSpec)>,
+    /// Memory that pools may take, bytes; none without.
+    pub(crate) pool_memory: u64,
+    /// Where snapshots can be sent to and fetched from.
+    pub(crate) objects: Option<Objects>,
+    /// The vault's key, if it is not in the data directory.
+    pub(crate) vault_key: Option<VaultKey>,
+    /// Authorities for servers outside, besides the host's, PEM.
+    pub(crate) upstream_ca: String,
+    pub(crate) visibility: Visibility,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sandboxes_max: 2000, ready: READY_COUNT }
+        Self {
+            egress: EgressConfig::default(),
+            sandboxes_max: 2000,
+            ready: READY_COUNT,
+            reclaim_below_bytes: RECLAIM_BELOW_BYTES,
+            storage: PoolSize::Host,
+            pools: Vec::new(),
+            pool_memory: 0,
+            objects: None,
+            vault_key: None,
+            upstream_ca: String::new(),
+            visibility: Visibility::default(),
+        }
     }
 }
 
@@ -54,14 +91,32 @@ pub(crate) struct Daemon {
     _dir: DataDir,
 }
 
+/// Opens the place of disks and snapshots of a data directory.
+pub(crate) fn open_storage(dir: &DataDir, pool: PoolSize) -> Result<Arc<Storage>> {
+    let config =
+        StorageConfig { dir: dir.path().join("storage"), instance: dir.installation().to_owned(), pool };
+    Storage::open(&config).map(Arc::new).map_err(|error| {
+        let why = crate::failure::chain(&error);
+        Failure::Plain(
+            Error::new(Code::IsolationUnavailable, format!("the storage of disks cannot be opened: {why}"))
+                .hint("run as root; 'atoll doctor' says what is missing"),
+        )
+    })
+}
+
 /// Opens the container driver of a data directory.
-pub(crate) fn open_containers(dir: &DataDir, ready: usize) -> Result<ContainerIsolation> {
+pub(crate) fn open_containers(
+    dir: &DataDir,
+    ready: usize,
+    storage: Arc<Storage>,
+) -> Result<ContainerIsolation> {
     let slots = SlotPool::start(ready)
         .map_err(|error| Failure::io("cannot prepare network namespaces", error.source))?;
     ContainerIsolation::open(ContainerConfig {
         dir: dir.path().join("containers"),
         instance: dir.installation().to_owned(),
         agent: atoll_guest_binary::GUEST,
+        storage,
         slots: Arc::new(slots),
         pools: PoolSizes { disks: ready, user_namespaces: ready },
     })
@@ -95,26 +150,62 @@ pub(crate) async fn open_store(dir: &DataDir, database: Option<&str>) -> Result<
     })
 }
 
+fn open_vault(dir: &DataDir, key: Option<&VaultKey>) -> Result<Vault> {
+    let (what, opened) = match key {
+        None => ("vault.key", Vault::open(&dir.path().join("vault.key"))),
+        Some(key) => ("the vault's key", Vault::with_key(&key.current, key.previous.as_ref())),
+    };
+    opened
+        .map_err(|error| Failure::plain(Code::Internal, format!("{what}: {}", crate::failure::chain(&error))))
+}
+
 impl Daemon {
     /// Opens everything and takes up what an earlier server left.
     pub(crate) async fn start(dir: DataDir, database: Option<&str>, limits: &Limits) -> Result<Self> {
         let store = open_store(&dir, database).await?;
-        let vault = Vault::open(&dir.path().join("vault.key")).map_err(|error| {
-            Failure::plain(Code::Internal, format!("vault.key: {}", crate::failure::chain(&error)))
-        })?;
+        let vault = open_vault(&dir, limits.vault_key.as_ref())?;
         let images =
             Images::open(&dir.path().join("images")).map_err(|error| Failure::Plain(error.to_core()))?;
-        let driver = open_containers(&dir, limits.ready)?;
+        let driver = open_containers(&dir, limits.ready, open_storage(&dir, limits.storage)?)?;
+        let volumes: Arc<dyn Volumes> = Arc::new(driver.volumes());
         let drivers: Vec<Arc<dyn Isolation>> = vec![Arc::new(driver)];
         debug_assert_eq!(drivers[0].level(), IsolationLevel::Container);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let door = SecretDoor::default();
+        let authority =
+            atoll_engine::open_authority(&store, &vault, dir.installation()).await.map_err(Failure::Plain)?;
+        let interceptor = TlsInterceptor::new(authority, Arc::new(door.clone()), &limits.upstream_ca)
+            .map_err(|error| {
+                Failure::plain(
+                    Code::InvalidArgument,
+                    format!("--upstream-ca: {}", crate::failure::chain(&error)),
+                )
+            })?;
+        let trust = Trust {
+            ca_pem: interceptor.certificate_pem().to_owned(),
+            roots_pem: interceptor.roots_pem().to_owned(),
+        };
+        let mut egress = limits.egress.clone();
+        egress.gateway.interceptor = Some(Arc::new(interceptor));
         let config = atoll_engine::Config {
+            objects: limits.objects.clone(),
             data_dir: dir.path().to_owned(),
             caps: Caps::default(),
             sandboxes_max: limits.sandboxes_max,
             creates_max: 2 * cores,
+            visibility: limits.visibility,
+            volumes: Some(volumes),
+            reclaim_below_bytes: limits.reclaim_below_bytes,
+            pools: PoolConfig {
+                memory_bytes: limits.pool_memory,
+                fillers: cores,
+                images: limits.pools.clone(),
+            },
+            egress,
+            trust,
         };
         let engine = Engine::start(config, store, vault, images, drivers).await.map_err(Failure::Plain)?;
+        door.open_to(&engine);
         let installation = dir.installation().to_owned();
         Ok(Self { engine, installation, _dir: dir })
     }

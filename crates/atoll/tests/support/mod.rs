@@ -18,9 +18,11 @@ use atoll_api::{
     Sandbox, SignalExec,
 };
 use atoll_core::exec::{ExecState, Exit, ExitReason, OutputStream};
+use atoll_core::idle::OnIdle;
 use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{IsolationLevel, Resources};
+use atoll_core::usage::Budget;
 use atoll_core::{Code, Error};
 use axum::body::Bytes;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
@@ -69,9 +71,12 @@ fn sandbox(id: &str, state: SandboxState) -> Sandbox {
         image: "docker.io/library/debian:12".into(),
         image_digest: None,
         template: None,
+        snapshot: None,
+        auto_checkpoints: None,
         isolation: IsolationLevel::Container,
         resources: Resources::default(),
         env: [].into(),
+        annotations: [].into(),
         labels: [("team".to_owned(), "blue".to_owned())].into(),
         user: "root".into(),
         workdir: None,
@@ -79,7 +84,15 @@ fn sandbox(id: &str, state: SandboxState) -> Sandbox {
         expires_at_ms: None,
         idle_timeout_ms: None,
         egress: EgressPolicy::default(),
+        paused: None,
+        paused_at_ms: None,
+        boot_id: "b007".into(),
+        on_idle: OnIdle::Delete,
+        idle_freeze_ms: None,
+        hibernate_after_ms: None,
+        budget: Budget::default(),
         last_active_at_ms: LATER_MS,
+        volumes: Vec::new(),
         owner: None,
     }
 }
@@ -96,6 +109,7 @@ fn exec(create: &CreateExec) -> Exec {
         tty: create.tty.is_some(),
         exit: None,
         output_bytes: 0,
+        cpu_us: 0,
         output_first: 0,
         created_at_ms: LATER_MS,
         ended_at_ms: None,

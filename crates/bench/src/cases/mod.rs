@@ -3,7 +3,11 @@
 mod idle;
 mod latency;
 mod load;
+mod pause;
+mod ports;
+mod snapshots;
 mod streams;
+mod warm;
 
 use std::time::{Duration, Instant};
 
@@ -24,6 +28,8 @@ pub(crate) enum Case {
     Create,
     /// `true` in a sandbox that runs
     Exec,
+    /// Sandboxes from a warm pool
+    Warm,
     /// 100 creations at once
     Burst,
     /// Create, run, destroy, for some seconds
@@ -32,8 +38,14 @@ pub(crate) enum Case {
     Stdout,
     /// A large file, up and down
     Files,
+    /// Requests to a port of a sandbox
+    Ports,
+    /// Pause and resume, both ways
+    Pause,
     /// Many sandboxes that do nothing
     Idle,
+    /// Snapshots and forks of a full disk
+    Snapshots,
     /// Other programs
     Peers,
 }
@@ -60,11 +72,15 @@ pub(crate) async fn run(bench: &Bench<'_>, only: &[Case], report: &mut Report) -
         match case {
             Case::Create => latency::create(bench, report).await?,
             Case::Exec => latency::exec(bench, report).await?,
+            Case::Warm => warm::warm(bench, report).await?,
             Case::Burst => load::burst(bench, report).await?,
             Case::Cycles => load::cycles(bench, report).await?,
             Case::Stdout => streams::stdout(bench, report).await?,
             Case::Files => streams::files(bench, report).await?,
+            Case::Ports => ports::ports(bench, report).await?,
+            Case::Pause => pause::pause(bench, report).await?,
             Case::Idle => idle::idle(bench, report).await?,
+            Case::Snapshots => snapshots::snapshots(bench, report).await?,
             Case::Peers => peers::run(report)?,
         }
     }

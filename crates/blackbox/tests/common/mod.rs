@@ -2,7 +2,9 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::allow_attributes, reason = "tests; no suite uses all of it")]
 
+pub(crate) mod outside;
 pub(crate) mod pty;
+pub(crate) mod world;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

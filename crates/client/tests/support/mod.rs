@@ -70,6 +70,7 @@ pub(crate) fn exec() -> Exec {
         tty: false,
         exit: None,
         output_bytes: 0,
+        cpu_us: 0,
         output_first: 0,
         created_at_ms: 1,
         ended_at_ms: None,

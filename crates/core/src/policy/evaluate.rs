@@ -7,6 +7,9 @@ use super::rule::{Action, Rule, is_unambiguous};
 use super::special::{Block, block, canonical};
 use super::{EgressPolicy, Internet};
 
+/// Ports of DNS and of DNS over TLS: names are looked up with our own resolver.
+const RESOLVER_PORTS: [u16; 2] = [53, 853];
+
 /// Where a connection leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Destination<'a> {
@@ -44,6 +47,8 @@ pub enum Basis {
     Internet,
     /// The address is not public and no rule names it by address.
     Special(&'static str),
+    /// The port is that of another resolver, which needs a rule of its own.
+    Resolver,
 }
 
 /// Allowed or not, and why.
@@ -100,6 +105,7 @@ impl EgressPolicy {
         }
         match (block, self.internet) {
             (Some(block), _) => Decision::deny(Basis::Special(block.what)),
+            (None, Internet::On) if RESOLVER_PORTS.contains(&to.port) => Decision::deny(Basis::Resolver),
             (None, Internet::On) => Decision::allow(Basis::Internet),
             (None, Internet::Off | Internet::Rules) => Decision::deny(Basis::Internet),
         }

@@ -79,6 +79,14 @@ fn the_hosts_own_public_address_needs_a_rule_about_it() {
 }
 
 #[test]
+fn other_resolvers_need_a_rule() {
+    let mut policy = EgressPolicy::open();
+    assert!(!allowed(&policy, None, "8.8.8.8", 53) && !allowed(&policy, Some("dns.example"), "8.8.8.8", 853));
+    policy.rules = vec![cidr(Action::Allow, "8.8.8.8:53")];
+    assert!(allowed(&policy, None, "8.8.8.8", 53));
+}
+
+#[test]
 fn methods_and_paths() {
     let read_only = Rule {
         methods: vec!["GET".into()],
@@ -212,7 +220,7 @@ proptest! {
         let decision = policy.decide(&to, Http::Request { method, path });
         let by_address_only = match decision.basis {
             Basis::Rule(index) => !speaks_of_names(&policy.rules[index]),
-            Basis::Internet | Basis::Special(_) => false,
+            Basis::Internet | Basis::Special(_) | Basis::Resolver => false,
         };
         prop_assert!(!decision.allowed || by_address_only || policy.may_resolve(&host).allowed);
     }

@@ -14,7 +14,9 @@
 
 mod domain;
 mod evaluate;
+pub mod inject;
 mod rule;
+mod secret;
 mod special;
 
 use serde::{Deserialize, Serialize};
@@ -27,7 +29,9 @@ use crate::limits::{
 
 pub use domain::{DomainPattern, HostName};
 pub use evaluate::{Basis, Decision, Destination, Http};
+pub use inject::{BasicAuth, InjectRule, Placeholder, RequestFacts};
 pub use rule::{Action, Cidr, PathPattern, PortRange, Rule};
+pub use secret::{SecretRef, SecretScope, SecretUser, Template, secret_name, secret_value};
 pub use special::{canonical, special};
 
 /// What happens where no rule speaks.
@@ -87,6 +91,9 @@ pub struct EgressPolicy {
     /// Looked at in order; the first that matches decides.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
+    /// What is put into requests on their way out: credentials that the sandbox itself does not have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub inject: Vec<InjectRule>,
     /// How much.
     pub limits: EgressLimits,
 }
@@ -116,6 +123,7 @@ impl EgressPolicy {
         for (index, rule) in self.rules.iter().enumerate() {
             rule.validate(&format!("{field}.rules.{index}"))?;
         }
+        inject::validate(&format!("{field}.inject"), &self.inject)?;
         if self.limits.connections.is_some_and(|count| !(1..=EGRESS_CONNECTIONS_MAX_COUNT).contains(&count)) {
             let why = format_args!("must lie between 1 and {EGRESS_CONNECTIONS_MAX_COUNT}");
             return Err(Error::invalid(&format!("{field}.limits.connections"), why));
@@ -125,6 +133,13 @@ impl EgressPolicy {
             return Err(Error::invalid(&format!("{field}.limits.bytes_per_s"), why));
         }
         Ok(())
+    }
+
+    /// Whether encrypted connections may be looked into: then the sandbox must trust the gateway's authority.
+    #[must_use]
+    pub fn looks_inside(&self) -> bool {
+        !self.inject.is_empty()
+            || self.rules.iter().any(|rule| !rule.methods.is_empty() || rule.path.is_some())
     }
 
     /// Says in words what a decision rests on, such as `rule 2 (deny *.example.com:443)`.
@@ -140,6 +155,7 @@ impl EgressPolicy {
                 Internet::On => "internet: on".to_owned(),
                 Internet::Rules => "no rule allows it (internet: rules)".to_owned(),
             },
+            Basis::Resolver => "other resolvers need a rule of their own".to_owned(),
             Basis::Special(what) => format!("{what} needs a rule that allows it by address"),
         }
     }

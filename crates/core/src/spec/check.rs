@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::error::{Code, Error, Result};
 use crate::limits::{
-    DURATION_MAX_MS, ENV_MAX_COUNT, ENV_NAME_MAX_BYTES, ENV_TOTAL_MAX_BYTES, ENV_VALUE_MAX_BYTES,
-    IMAGE_REF_MAX_BYTES, LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES, LABELS_MAX_COUNT, NAME_MAX_BYTES,
-    PATH_MAX_BYTES, USER_MAX_BYTES,
+    ANNOTATION_KEY_MAX_BYTES, ANNOTATIONS_MAX_COUNT, ANNOTATIONS_TOTAL_MAX_BYTES, DURATION_MAX_MS,
+    ENV_MAX_COUNT, ENV_NAME_MAX_BYTES, ENV_TOTAL_MAX_BYTES, ENV_VALUE_MAX_BYTES, IMAGE_REF_MAX_BYTES,
+    LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES, LABELS_MAX_COUNT, NAME_MAX_BYTES, PATH_MAX_BYTES,
+    USER_MAX_BYTES,
 };
 
 /// A name is a DNS label: 1 to 63 lower-case letters, digits and hyphens, starting with a letter and
@@ -57,7 +58,11 @@ pub fn image_reference(field: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn env(field: &str, vars: &BTreeMap<String, String>) -> Result<()> {
+/// An environment: bounded in count and size, names that a process can have.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] naming the variable.
+pub fn env(field: &str, vars: &BTreeMap<String, String>) -> Result<()> {
     if vars.len() > ENV_MAX_COUNT {
         return Err(Error::invalid(field, format_args!("more than {ENV_MAX_COUNT} variables")));
     }
@@ -79,7 +84,11 @@ pub(super) fn env(field: &str, vars: &BTreeMap<String, String>) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn labels(field: &str, labels: &BTreeMap<String, String>) -> Result<()> {
+/// Labels: bounded in count and size.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] naming the label.
+pub fn labels(field: &str, labels: &BTreeMap<String, String>) -> Result<()> {
     if labels.len() > LABELS_MAX_COUNT {
         return Err(Error::invalid(field, format_args!("more than {LABELS_MAX_COUNT} labels")));
     }
@@ -95,6 +104,32 @@ pub(super) fn labels(field: &str, labels: &BTreeMap<String, String>) -> Result<(
         if value.len() > LABEL_VALUE_MAX_BYTES || value.chars().any(char::is_control) {
             return Err(Error::invalid(&at, "the value is longer than 1024 bytes or has control characters"));
         }
+    }
+    Ok(())
+}
+
+/// Texts that an API keeps beside a sandbox for itself.
+pub(super) fn annotations(field: &str, annotations: &BTreeMap<String, String>) -> Result<()> {
+    if annotations.len() > ANNOTATIONS_MAX_COUNT {
+        return Err(Error::invalid(field, format_args!("more than {ANNOTATIONS_MAX_COUNT} annotations")));
+    }
+    let mut total = 0_usize;
+    for (key, value) in annotations {
+        let at = format!("{field}.{}", crate::error::shorten(key));
+        let key_ok = !key.is_empty()
+            && key.len() <= ANNOTATION_KEY_MAX_BYTES
+            && key.bytes().all(|b| b.is_ascii_graphic());
+        if !key_ok {
+            return Err(Error::invalid(&at, "not an annotation key")
+                .hint("a key has 1 to 128 printable ASCII characters, without spaces"));
+        }
+        if value.contains('\0') {
+            return Err(Error::invalid(&at, "the value contains a NUL byte"));
+        }
+        total += key.len() + value.len();
+    }
+    if total > ANNOTATIONS_TOTAL_MAX_BYTES {
+        return Err(Error::invalid(field, "all annotations together are larger than 128 KiB"));
     }
     Ok(())
 }

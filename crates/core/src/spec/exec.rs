@@ -67,6 +67,8 @@ pub struct ExecDraft {
     pub idle_timeout_ms: Option<u64>,
     /// Kill the tree when the last attached client goes away.
     pub kill_on_disconnect: bool,
+    /// Kill the tree when no client has been attached for this long.
+    pub detach_timeout_ms: Option<u64>,
     /// Output kept on the host; the oldest goes first.
     pub keep_output_bytes: Option<u64>,
     /// A second request with the same key in the same sandbox returns the first exec.
@@ -87,6 +89,7 @@ impl ExecDraft {
             timeout_ms: None,
             idle_timeout_ms: None,
             kill_on_disconnect: false,
+            detach_timeout_ms: None,
             keep_output_bytes: None,
             idempotency_key: None,
         }
@@ -115,6 +118,9 @@ pub struct ExecSpec {
     pub idle_timeout_ms: Option<u64>,
     /// Kill the tree when the last attached client goes away.
     pub kill_on_disconnect: bool,
+    /// Kill the tree when no client has been attached for this long, milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detach_timeout_ms: Option<u64>,
     /// Output kept on the host, bytes.
     pub keep_output_bytes: u64,
 }
@@ -129,7 +135,7 @@ impl ExecSpec {
             Command::Argv(argv) => argv,
             Command::Shell(line) => vec!["/bin/sh".to_owned(), "-c".to_owned(), line],
         };
-        validate_argv(&argv)?;
+        validate_argv("argv", &argv)?;
         check::env("env", &draft.env)?;
         if let Some(cwd) = &draft.cwd {
             check::path("cwd", cwd)?;
@@ -146,6 +152,9 @@ impl ExecSpec {
         if let Some(ms) = draft.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
         }
+        if let Some(ms) = draft.detach_timeout_ms {
+            check::duration("detach_timeout_ms", ms)?;
+        }
         if let Some(key) = &draft.idempotency_key {
             validate_idempotency_key(key)?;
         }
@@ -153,7 +162,7 @@ impl ExecSpec {
         if !(OUTPUT_KEEP_MIN_BYTES..=OUTPUT_KEEP_MAX_BYTES).contains(&keep) {
             return Err(Error::invalid("keep_output_bytes", "must lie between 64 KiB and 16 GiB"));
         }
-        let mut env = sandbox.env.clone();
+        let mut env = sandbox.exec_env();
         if draft.tty.is_some() {
             env.entry("TERM".to_owned()).or_insert_with(|| "xterm-256color".to_owned());
         }
@@ -169,29 +178,41 @@ impl ExecSpec {
             timeout_ms: draft.timeout_ms,
             idle_timeout_ms: draft.idle_timeout_ms,
             kill_on_disconnect: draft.kill_on_disconnect,
+            detach_timeout_ms: draft.detach_timeout_ms,
             keep_output_bytes: keep,
         })
     }
 }
 
-fn validate_argv(argv: &[String]) -> Result<()> {
+/// Checks a command.
+///
+/// # Errors
+/// [`crate::Code::InvalidArgument`] naming `field`.
+pub fn command(field: &str, command: &Command) -> Result<()> {
+    match command {
+        Command::Argv(argv) => validate_argv(field, argv),
+        Command::Shell(line) => validate_argv(field, std::slice::from_ref(line)),
+    }
+}
+
+fn validate_argv(field: &str, argv: &[String]) -> Result<()> {
     if argv.first().is_none_or(String::is_empty) {
-        return Err(Error::invalid("argv", "the command is empty"));
+        return Err(Error::invalid(field, "the command is empty"));
     }
     if argv.len() > ARGV_MAX_COUNT {
-        return Err(Error::invalid("argv", format_args!("more than {ARGV_MAX_COUNT} arguments")));
+        return Err(Error::invalid(field, format_args!("more than {ARGV_MAX_COUNT} arguments")));
     }
     for (index, arg) in argv.iter().enumerate() {
         if arg.len() > ARG_MAX_BYTES {
-            return Err(Error::invalid(&format!("argv[{index}]"), "longer than 120 KiB")
+            return Err(Error::invalid(&format!("{field}[{index}]"), "longer than 120 KiB")
                 .hint("write the text to a file in the sandbox and pass its path"));
         }
         if arg.contains('\0') {
-            return Err(Error::invalid(&format!("argv[{index}]"), "contains a NUL byte"));
+            return Err(Error::invalid(&format!("{field}[{index}]"), "contains a NUL byte"));
         }
     }
     if argv.iter().map(|arg| arg.len() + 1).sum::<usize>() > ARGV_TOTAL_MAX_BYTES {
-        return Err(Error::invalid("argv", "all arguments together are larger than 768 KiB"));
+        return Err(Error::invalid(field, "all arguments together are larger than 768 KiB"));
     }
     Ok(())
 }

@@ -8,9 +8,10 @@ mod exec;
 mod sandbox;
 mod template;
 
-pub use check::{image_reference, name, path, user};
-pub use exec::{Command, ExecDraft, ExecSpec, TtySize};
+pub use check::{env, image_reference, labels, name, path, user};
+pub use exec::{Command, ExecDraft, ExecSpec, TtySize, command};
 pub use sandbox::{
-    Caps, ImageDefaults, IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxSpec, SandboxUpdate,
+    Base, Caps, DEFAULT_PATH, ImageDefaults, IsolationLevel, Resources, ResourcesDraft, SandboxDraft,
+    SandboxSpec, SandboxUpdate,
 };
 pub use template::TemplateSpec;

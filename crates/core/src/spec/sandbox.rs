@@ -6,12 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use super::check;
 use super::template::TemplateSpec;
+use crate::build::{CommandText, Ready};
 use crate::error::{Code, Error, Result};
+use crate::id::{BuildId, KeyId, SnapshotId};
+use crate::idle::{IdlePolicy, IdleUpdate};
 use crate::limits::{
     CPU_MAX_MILLIS, CPU_MIN_MILLIS, DISK_MAX_BYTES, DISK_MIN_BYTES, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES,
-    PIDS_MAX, PIDS_MIN,
+    PIDS_MAX, PIDS_MIN, SECRETS_PRIVATE_MAX_COUNT,
 };
 use crate::policy::EgressPolicy;
+use crate::secret::Secret;
+use crate::snapshot::{AutoCheckpoints, Manifest};
+use crate::usage::Budget;
+use crate::volume::{VolumeMount, VolumeMountDraft, check_mounts};
 
 /// How strongly a sandbox is cut off. Recorded with the sandbox and never silently downgraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -119,7 +126,7 @@ fn in_range<T: PartialOrd + std::fmt::Display>(field: &str, value: T, min: T, ma
 }
 
 impl Resources {
-    fn validate(&self, caps: &Caps) -> Result<()> {
+    pub(crate) fn validate(&self, caps: &Caps) -> Result<()> {
         let cap = caps.resources;
         in_range("resources.cpu_millis", self.cpu_millis, CPU_MIN_MILLIS, cap.cpu_millis)?;
         in_range("resources.memory_bytes", self.memory_bytes, MEMORY_MIN_BYTES, cap.memory_bytes)?;
@@ -149,6 +156,10 @@ pub struct SandboxDraft {
     pub image: Option<String>,
     /// Template as `name` (newest version) or `name:version`.
     pub template: Option<String>,
+    /// Snapshot to begin with: its id, or `name:tag`. Excludes an image.
+    pub snapshot: Option<String>,
+    /// Checkpoints that it takes by itself.
+    pub auto_checkpoints: Option<AutoCheckpoints>,
     /// The isolation level; the template's, or `container`, when absent.
     pub isolation: Option<IsolationLevel>,
     /// Limits.
@@ -157,6 +168,8 @@ pub struct SandboxDraft {
     pub env: BTreeMap<String, String>,
     /// Labels, to find it again.
     pub labels: BTreeMap<String, String>,
+    /// Texts kept beside it for whoever made it; never interpreted.
+    pub annotations: BTreeMap<String, String>,
     /// Default user of execs.
     pub user: Option<String>,
     /// Default working directory of execs; made when it is absent.
@@ -165,8 +178,18 @@ pub struct SandboxDraft {
     pub ttl_ms: Option<u64>,
     /// Delete it after this long without a running exec or a request.
     pub idle_timeout_ms: Option<u64>,
+    /// Secrets for this sandbox alone, by name.
+    pub secrets: BTreeMap<String, Secret>,
     /// What it may reach; the template's, or the server's default, when absent.
     pub egress: Option<EgressPolicy>,
+    /// Volumes to mount.
+    pub volumes: Vec<VolumeMountDraft>,
+    /// What it does while nobody uses it.
+    pub idle: IdlePolicy,
+    /// Hard limits on what it may use.
+    pub budget: Budget,
+    /// The build whose steps it runs.
+    pub build: Option<BuildId>,
 }
 
 /// What will be made, complete. Kept by the store.
@@ -177,6 +200,12 @@ pub struct SandboxSpec {
     pub image: String,
     /// The template version it came from, as `name:version`.
     pub template: Option<String>,
+    /// The snapshot it began with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
+    /// Checkpoints that it takes by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_checkpoints: Option<AutoCheckpoints>,
     /// The isolation level.
     pub isolation: IsolationLevel,
     /// Limits.
@@ -192,10 +221,79 @@ pub struct SandboxSpec {
     /// What it may reach.
     #[serde(default)]
     pub egress: EgressPolicy,
+    /// Volumes that are mounted in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
+    /// What it does while nobody uses it.
+    #[serde(default)]
+    pub idle: IdlePolicy,
+    /// Hard limits on what it may use.
+    #[serde(default)]
+    pub budget: Budget,
+    /// What runs in it from its creation on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<CommandText>,
+    /// When it is ready: its creation waits for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Ready>,
+    /// The build whose steps it runs: it goes with that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<BuildId>,
+}
+
+/// What a sandbox is built on.
+#[derive(Debug, Clone, Copy)]
+pub enum Base<'a> {
+    /// An image.
+    Image(&'a ImageDefaults),
+    /// A snapshot.
+    Snapshot(&'a SnapshotId, &'a Manifest),
+}
+
+impl Base<'_> {
+    fn isolation(self, asked: Option<IsolationLevel>) -> Result<IsolationLevel> {
+        match self {
+            Self::Image(_) => Ok(asked.unwrap_or(IsolationLevel::Container)),
+            Self::Snapshot(_, manifest) if asked.is_none_or(|asked| asked == manifest.isolation) => {
+                Ok(manifest.isolation)
+            }
+            Self::Snapshot(_, manifest) => Err(Error::new(
+                Code::SnapshotIncompatible,
+                format!("the snapshot was taken at the isolation level '{}'", manifest.isolation),
+            )
+            .hint("leave the isolation level out, or take a snapshot at the one you want")),
+        }
+    }
+
+    fn check_disk(self, bytes: u64) -> Result<()> {
+        match self {
+            Self::Snapshot(_, manifest) if bytes < manifest.resources.disk_bytes => Err(Error::invalid(
+                "resources.disk_bytes",
+                format_args!(
+                    "the snapshot's disk has {} bytes and cannot shrink",
+                    manifest.resources.disk_bytes
+                ),
+            )
+            .hint("leave the size out to get the snapshot's")),
+            Self::Snapshot(..) | Self::Image(_) => Ok(()),
+        }
+    }
 }
 
 /// Search path of a sandbox whose image does not set one.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Checks names and sizes of secrets that are given with a sandbox. No error repeats a value.
+fn secrets(values: &BTreeMap<String, Secret>) -> Result<()> {
+    if values.len() > SECRETS_PRIVATE_MAX_COUNT {
+        return Err(Error::invalid("secrets", format_args!("more than {SECRETS_PRIVATE_MAX_COUNT}")));
+    }
+    for (name, value) in values {
+        crate::policy::secret_name("secrets", name)?;
+        crate::policy::secret_value(&format!("secrets.{name}"), value)?;
+    }
+    Ok(())
+}
 
 impl SandboxDraft {
     /// Checks the form of everything that does not need a look-up, so that bad input is refused
@@ -205,16 +303,21 @@ impl SandboxDraft {
     /// [`Code::InvalidArgument`] or [`Code::PathInvalid`] naming the field.
     pub fn validate(&self) -> Result<()> {
         if let Some(name) = &self.name {
-            check::name("name", name)?;
-            if name.parse::<crate::id::SandboxId>().is_ok() {
-                return Err(Error::invalid("name", "looks like a sandbox id"));
-            }
+            sandbox_name(name)?;
         }
         if let Some(image) = &self.image {
             check::image_reference("image", image)?;
+            if self.snapshot.is_some() {
+                return Err(Error::invalid(
+                    "image",
+                    "a snapshot brings its own image: leave one of them out",
+                ));
+            }
         }
+        self.auto_checkpoints.map_or(Ok(()), AutoCheckpoints::validate)?;
         check::env("env", &self.env)?;
         check::labels("labels", &self.labels)?;
+        check::annotations("annotations", &self.annotations)?;
         if let Some(user) = &self.user {
             check::user("user", user)?;
         }
@@ -227,9 +330,13 @@ impl SandboxDraft {
         if let Some(ms) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
         }
+        secrets(&self.secrets)?;
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;
         }
+        check_mounts(&self.volumes)?;
+        self.idle.validate()?;
+        self.budget.validate()?;
         Ok(())
     }
 
@@ -242,23 +349,38 @@ impl SandboxDraft {
 
 impl SandboxSpec {
     /// Fills every hole of a draft: what the caller said, else the template, else the image, else the default.
+    /// A snapshot stands in the place of the image.
     ///
     /// `template` comes with its `name:version`.
     ///
     /// # Errors
-    /// As [`SandboxDraft::validate`]; [`Code::ImageInvalid`] when the image's own configuration is unusable.
+    /// As [`SandboxDraft::validate`]; [`Code::ImageInvalid`] when the image's own configuration is unusable;
+    /// [`Code::SnapshotIncompatible`] for another isolation level than the snapshot's.
     pub fn resolve(
         draft: &SandboxDraft,
         template: Option<(&str, &TemplateSpec)>,
-        image: &ImageDefaults,
+        base: Base<'_>,
         caps: &Caps,
     ) -> Result<Self> {
         draft.validate()?;
+        let of_snapshot;
+        let (image, least) = match base {
+            Base::Image(image) => (image, Resources::default()),
+            Base::Snapshot(_, manifest) => {
+                of_snapshot = ImageDefaults {
+                    env: manifest.env.clone(),
+                    user: Some(manifest.user.clone()),
+                    workdir: manifest.workdir.clone(),
+                };
+                (&of_snapshot, manifest.resources)
+            }
+        };
         image.validate()?;
         let recipe = template.map(|(_, spec)| spec);
-        let base = recipe.map_or_else(Resources::default, |t| t.resources.over(Resources::default()));
-        let resources = draft.resources.over(base);
+        let resources = draft.resources.over(recipe.map_or(least, |t| t.resources.over(least)));
         resources.validate(caps)?;
+        let isolation = base.isolation(draft.isolation.or_else(|| recipe.and_then(|t| t.isolation)))?;
+        base.check_disk(resources.disk_bytes)?;
 
         let mut env = BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned())]);
         env.extend(image.env.clone());
@@ -270,12 +392,17 @@ impl SandboxSpec {
             own.clone().or_else(|| theirs.cloned().flatten()).or_else(|| last.clone())
         };
         Ok(Self {
-            image: draft.image_name(recipe).to_owned(),
+            image: match base {
+                Base::Image(_) => draft.image_name(recipe).to_owned(),
+                Base::Snapshot(_, manifest) => manifest.image.clone(),
+            },
             template: template.map(|(name, _)| name.to_owned()),
-            isolation: draft
-                .isolation
-                .or_else(|| recipe.and_then(|t| t.isolation))
-                .unwrap_or(IsolationLevel::Container),
+            snapshot: match base {
+                Base::Image(_) => None,
+                Base::Snapshot(id, _) => Some(id.clone()),
+            },
+            auto_checkpoints: draft.auto_checkpoints,
+            isolation,
             resources,
             env,
             user: pick(&draft.user, recipe.map(|t| &t.user), &image.user)
@@ -287,7 +414,24 @@ impl SandboxSpec {
                 .clone()
                 .or_else(|| recipe.and_then(|t| t.egress.clone()))
                 .unwrap_or_default(),
+            // Found by whoever knows the volumes.
+            volumes: Vec::new(),
+            idle: draft.idle,
+            budget: draft.budget,
+            start: recipe.and_then(|t| t.start.clone()),
+            ready: recipe.and_then(|t| t.ready.clone()),
+            build: draft.build.clone(),
         })
+    }
+}
+
+impl SandboxSpec {
+    /// What every command finds in its environment: its own variables over those of its injection rules.
+    #[must_use]
+    pub fn exec_env(&self) -> BTreeMap<String, String> {
+        let mut env = crate::policy::inject::env(&self.egress);
+        env.extend(self.env.clone());
+        env
     }
 }
 
@@ -303,6 +447,16 @@ impl ImageDefaults {
 /// What can change while a sandbox lives. Absent fields stay as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SandboxUpdate {
+    /// A new name. The host name inside stays.
+    pub name: Option<String>,
+    /// Sets (`Some`) or removes (`None`) variables in the environment of later execs.
+    pub env: BTreeMap<String, Option<String>>,
+    /// New default user of later execs.
+    pub user: Option<String>,
+    /// New default working directory of later execs; `Some(None)` is the user's home.
+    pub workdir: Option<Option<String>>,
+    /// Sets (`Some`) or removes (`None`) annotations.
+    pub annotations: BTreeMap<String, Option<String>>,
     /// Replaces all labels.
     pub labels: Option<BTreeMap<String, String>>,
     /// New end, this long from now; `Some(None)` removes it.
@@ -311,8 +465,16 @@ pub struct SandboxUpdate {
     pub idle_timeout_ms: Option<Option<u64>>,
     /// New limits. The disk's cannot change.
     pub resources: ResourcesDraft,
+    /// New values for secrets of this sandbox alone, by name.
+    pub secrets: BTreeMap<String, Secret>,
+    /// The API key that asks: secrets that are for some keys only are refused to others.
+    pub asked_by: Option<KeyId>,
     /// Replaces what it may reach. Connections that are no longer allowed are cut.
     pub egress: Option<EgressPolicy>,
+    /// Changes of what it does while nobody uses it.
+    pub idle: IdleUpdate,
+    /// Replaces the budget. What was used stays used.
+    pub budget: Option<Budget>,
 }
 
 impl SandboxUpdate {
@@ -321,6 +483,15 @@ impl SandboxUpdate {
     /// # Errors
     /// [`Code::InvalidArgument`] naming the field.
     pub fn validate(&self, current: Resources, caps: &Caps) -> Result<Resources> {
+        if let Some(name) = &self.name {
+            sandbox_name(name)?;
+        }
+        if let Some(user) = &self.user {
+            check::user("user", user)?;
+        }
+        if let Some(Some(workdir)) = &self.workdir {
+            check::path("workdir", workdir)?;
+        }
         if let Some(labels) = &self.labels {
             check::labels("labels", labels)?;
         }
@@ -330,8 +501,12 @@ impl SandboxUpdate {
         if let Some(Some(ms)) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
         }
+        secrets(&self.secrets)?;
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;
+        }
+        if let Some(budget) = &self.budget {
+            budget.validate()?;
         }
         let resources = self.resources.over(current);
         resources.validate(caps)?;
@@ -340,6 +515,50 @@ impl SandboxUpdate {
         }
         Ok(resources)
     }
+
+    /// The environment of later execs, given the present one.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] naming the variable.
+    pub fn env(&self, current: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
+        let next = changed(current, &self.env);
+        check::env("env", &next)?;
+        Ok(next)
+    }
+
+    /// The annotations, given the present ones.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] naming the key.
+    pub fn annotations(&self, current: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
+        let next = changed(current, &self.annotations);
+        check::annotations("annotations", &next)?;
+        Ok(next)
+    }
+}
+
+/// A name that cannot be taken for an id.
+fn sandbox_name(name: &str) -> Result<()> {
+    check::name("name", name)?;
+    if name.parse::<crate::id::SandboxId>().is_ok() {
+        return Err(Error::invalid("name", "looks like a sandbox id"));
+    }
+    Ok(())
+}
+
+/// `current` with `changes` made to it.
+fn changed(
+    current: &BTreeMap<String, String>,
+    changes: &BTreeMap<String, Option<String>>,
+) -> BTreeMap<String, String> {
+    let mut next = current.clone();
+    for (key, value) in changes {
+        match value {
+            Some(value) => drop(next.insert(key.clone(), value.clone())),
+            None => drop(next.remove(key)),
+        }
+    }
+    next
 }
 
 #[cfg(test)]
@@ -347,8 +566,13 @@ pub(super) mod tests {
     use super::*;
 
     pub(crate) fn spec() -> SandboxSpec {
-        SandboxSpec::resolve(&SandboxDraft::default(), None, &ImageDefaults::default(), &Caps::default())
-            .unwrap()
+        SandboxSpec::resolve(
+            &SandboxDraft::default(),
+            None,
+            Base::Image(&ImageDefaults::default()),
+            &Caps::default(),
+        )
+        .unwrap()
     }
 
     fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -377,7 +601,9 @@ pub(super) mod tests {
             ..TemplateSpec::new("img")
         };
         let draft = SandboxDraft { env: map(&[("C", "caller")]), ..SandboxDraft::default() };
-        let spec = SandboxSpec::resolve(&draft, Some(("t:1", &template)), &image, &Caps::default()).unwrap();
+        let spec =
+            SandboxSpec::resolve(&draft, Some(("t:1", &template)), Base::Image(&image), &Caps::default())
+                .unwrap();
         assert_eq!([&spec.env["A"], &spec.env["B"], &spec.env["C"]], ["image", "template", "caller"]);
         assert_eq!((spec.user.as_str(), spec.workdir.as_deref()), ("template", Some("/image")));
         assert_eq!((spec.resources.pids, spec.image.as_str()), (77, "img"));
@@ -391,7 +617,7 @@ pub(super) mod tests {
                 resources: ResourcesDraft { memory_bytes: Some(bytes), ..ResourcesDraft::default() },
                 ..SandboxDraft::default()
             };
-            SandboxSpec::resolve(&draft, None, &ImageDefaults::default(), &Caps::default())
+            SandboxSpec::resolve(&draft, None, Base::Image(&ImageDefaults::default()), &Caps::default())
         };
         assert!(try_memory(MEMORY_MIN_BYTES).is_ok());
         assert!(try_memory(MEMORY_MIN_BYTES - 1).unwrap_err().message.contains("resources.memory_bytes"));
@@ -403,7 +629,8 @@ pub(super) mod tests {
     fn a_hostile_image_configuration_is_the_images_fault() {
         let image = ImageDefaults { workdir: Some("relative".into()), ..ImageDefaults::default() };
         let error =
-            SandboxSpec::resolve(&SandboxDraft::default(), None, &image, &Caps::default()).unwrap_err();
+            SandboxSpec::resolve(&SandboxDraft::default(), None, Base::Image(&image), &Caps::default())
+                .unwrap_err();
         assert_eq!(error.code, Code::ImageInvalid);
     }
 

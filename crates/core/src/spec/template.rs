@@ -6,8 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::check;
 use super::sandbox::{IsolationLevel, ResourcesDraft};
+use crate::build::{self, CommandText, Ready};
 use crate::error::Result;
+use crate::id::SnapshotId;
 use crate::policy::EgressPolicy;
+use crate::pool::PoolSpec;
 
 /// The recipe. What it leaves open comes from the image or the defaults when a sandbox is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +18,9 @@ use crate::policy::EgressPolicy;
 pub struct TemplateSpec {
     /// The image.
     pub image: String,
+    /// The snapshot that its sandboxes begin with; the image is the snapshot's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
     /// The isolation level.
     pub isolation: Option<IsolationLevel>,
     /// Limits.
@@ -31,9 +37,18 @@ pub struct TemplateSpec {
     pub ttl_ms: Option<u64>,
     /// Idle timeout, milliseconds.
     pub idle_timeout_ms: Option<u64>,
+    /// How many of it wait warm; none when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<PoolSpec>,
     /// What its sandboxes may reach; the server's default when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPolicy>,
+    /// What runs in every sandbox from its creation on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<CommandText>,
+    /// When a sandbox is ready: its creation waits for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Ready>,
 }
 
 impl TemplateSpec {
@@ -42,6 +57,7 @@ impl TemplateSpec {
     pub fn new(image: impl Into<String>) -> Self {
         Self {
             image: image.into(),
+            snapshot: None,
             isolation: None,
             resources: ResourcesDraft::default(),
             env: BTreeMap::new(),
@@ -50,7 +66,10 @@ impl TemplateSpec {
             workdir: None,
             ttl_ms: None,
             idle_timeout_ms: None,
+            pool: None,
             egress: None,
+            start: None,
+            ready: None,
         }
     }
 
@@ -74,9 +93,13 @@ impl TemplateSpec {
         if let Some(ms) = self.idle_timeout_ms {
             check::duration("idle_timeout_ms", ms)?;
         }
+        if let Some(pool) = &self.pool {
+            pool.validate("pool")?;
+        }
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;
         }
+        build::validate_start(self.start.as_ref(), self.ready.as_ref())?;
         Ok(())
     }
 }

@@ -41,9 +41,10 @@ impl Engine {
     /// [`Code::IdempotencyMismatch`]; [`Code::LimitExceeded`]. Then nothing ran.
     pub async fn create_exec(&self, sandbox: &str, draft: ExecDraft, caller: &Caller) -> Result<ExecView> {
         let sandbox = self.inner.sandbox(sandbox)?;
-        sandbox.usable().await?;
-        let record = new_record(&sandbox, draft, caller)?;
+        let _using = sandbox.usable().await?;
+        let mut record = new_record(&sandbox, draft, caller)?;
         for _ in 0..CREATE_TRIES_MAX_COUNT {
+            record.pauses_before_ms = sandbox.record().pauses_ms;
             if let Some(view) = self.try_exec(&sandbox, record.clone()).await? {
                 return Ok(view);
             }
@@ -60,8 +61,10 @@ impl Engine {
         let exec = ExecShared::new(record, Extent::default(), None);
         sandbox.enter_exec(&exec, EXECS_RUNNING_MAX_COUNT)?;
         session::spawn_new(&self.inner, sandbox, &exec);
-        match exec.wait_started().await? {
+        match sandbox.keep_awake(exec.wait_started()).await?? {
             Started::Yes => Ok(Some(exec.view())),
+            // It was paused, and everything in it ended, before this could begin.
+            Started::No(_) if exec.boot().is_cancelled() && !sandbox.dead.is_cancelled() => Ok(None),
             Started::No(error) => Err(error),
             Started::Existing(other) if other.request_digest == digest => {
                 self.existing(sandbox, *other).await
@@ -100,6 +103,19 @@ impl Engine {
         }
     }
 
+    /// The exec of a sandbox that was made with this idempotency key, as it is now.
+    ///
+    /// # Errors
+    /// [`Code::SandboxNotFound`] or [`Code::ExecNotFound`].
+    pub async fn exec_by_key(&self, sandbox: &str, key: &str) -> Result<ExecView> {
+        let sandbox = self.inner.sandbox(sandbox)?;
+        let found = self.inner.store.exec_by_key(&sandbox.id, key).await.map_err(store_error)?;
+        let record = found.ok_or_else(|| {
+            Error::new(Code::ExecNotFound, "no exec was made with this idempotency key in this sandbox")
+        })?;
+        self.exec(sandbox.id.as_str(), record.id.as_str()).await
+    }
+
     /// Waits until an exec has ended, at most `wait`; gives it as it is then.
     ///
     /// # Errors
@@ -118,7 +134,8 @@ impl Engine {
         }
     }
 
-    /// Output from `offset` on. `attach` counts the reader as a client for `kill_on_disconnect`.
+    /// Output from `offset` on. `attach` counts the reader as a client for `kill_on_disconnect` and
+    /// `detach_timeout_ms`.
     ///
     /// # Errors
     /// As [`Self::exec`]; [`Code::OffsetOutOfRange`] when `offset` lies beyond the end.
@@ -141,6 +158,7 @@ impl Engine {
                     pid: view.record.pid,
                     exit: view.record.exit,
                     ended_ms: view.record.ended_ms,
+                    cpu_us: view.record.cpu_us,
                     extent: view.extent,
                     stopped: false,
                 };
@@ -214,6 +232,7 @@ impl Engine {
         const KILL_WAIT: Duration = Duration::from_secs(30);
         let shared = self.inner.sandbox(sandbox)?;
         if let Found::Live(live) = self.find_exec(&shared, exec).await? {
+            let _using = shared.usable().await?;
             live.ask_kill(ExitReason::Killed);
             let mut progress = live.progress.subscribe();
             let ended = progress.wait_for(Progress::is_over);
@@ -307,6 +326,8 @@ fn new_record(sandbox: &SandboxShared, draft: ExecDraft, caller: &Caller) -> Res
         pid: None,
         exit: None,
         output_bytes: 0,
+        cpu_us: 0,
+        pauses_before_ms: 0,
         started_by: caller.key.clone(),
         created_ms,
         ended_ms: None,

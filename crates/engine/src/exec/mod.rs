@@ -17,4 +17,4 @@ pub use output::{OutputEvent, OutputReader};
 pub(crate) use session::wait_ended;
 pub(crate) use shared::ExecShared;
 pub use shared::ExecView;
-pub(crate) use take_up::take_up;
+pub(crate) use take_up::{enter_open, tidy_up};

@@ -14,16 +14,18 @@ use atoll_guest_protocol::messages::{AttachExec, Exited, SignalExec};
 use atoll_store::StoreError;
 use bytes::Bytes;
 use futures::FutureExt as _;
+use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::now_ms;
 use crate::engine::Inner;
 use crate::errors::chain;
 use crate::log::LogWriter;
-use crate::sandbox::SandboxShared;
+use crate::sandbox::{SandboxShared, Stillness};
 
 use super::disk::{append_from, blocking, blocking_with};
-use super::shared::{ExecShared, Progress, Started};
+use super::shared::{ExecShared, Started};
 
 pub(super) const SIGKILL: i32 = 9;
 /// Output taken together before it is written to the log, bytes.
@@ -55,8 +57,7 @@ pub(super) fn spawn_taken_up(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>, e
 /// Waits until no session of a dead sandbox is left.
 pub(crate) async fn wait_ended(sandbox: &SandboxShared) {
     for exec in sandbox.live_execs() {
-        exec.progress.subscribe().wait_for(Progress::is_over).await.ok();
-        exec.started.subscribe().wait_for(Option::is_some).await.ok();
+        exec.over().await;
     }
 }
 
@@ -73,6 +74,14 @@ struct Session {
     timeout_at: Option<Instant>,
     idle_at: Option<Instant>,
     kill_again_at: Option<Instant>,
+    /// Ends with everything else in the sandbox.
+    boot: CancellationToken,
+    /// How the sandbox stands. Time in which it stands still is not the exec's.
+    still: watch::Receiver<Stillness>,
+    /// What of that time the clocks know.
+    stood_still: Duration,
+    /// CPU time as the guest told it with the end.
+    cpu_us: u64,
     /// The stream has given something.
     progressed: bool,
 }
@@ -80,7 +89,7 @@ struct Session {
 /// What ended the serving of an exec.
 enum End {
     Exited(Exited),
-    SandboxDied,
+    BootEnded,
     ServerStops,
 }
 
@@ -89,6 +98,10 @@ enum Next {
     Kill,
     TimedOut,
     IdleTimedOut,
+    Froze,
+    /// Somebody attached or went away: when to give up waiting for clients changed.
+    Attachment,
+    Deserted,
     Dead,
     Stop,
 }
@@ -105,6 +118,10 @@ impl Session {
             timeout_at: None,
             idle_at: None,
             kill_again_at: None,
+            boot: exec.boot(),
+            still: sandbox.freezer.subscribe(),
+            stood_still: Duration::ZERO,
+            cpu_us: 0,
             progressed: false,
         }
     }
@@ -139,9 +156,21 @@ impl Session {
         }
         self.start_clocks();
         match self.attach_next_link().await {
-            Ok(stream) => self.run(stream).await,
+            Ok(Some(stream)) => self.run(stream).await,
+            // The guest never heard of it, so nobody was told that it exists.
+            Ok(None) if self.end_offset() == 0 => self.vanish().await,
+            Ok(None) => self.end(End::BootEnded).await,
             Err(end) => self.end(end).await,
         }
+    }
+
+    /// Takes back an exec that never came into being.
+    async fn vanish(&mut self) {
+        if let Err(error) = self.inner.store.delete_exec(self.exec.id()).await {
+            tracing::error!(exec = %self.exec.id(), error = chain(&error), "an exec that never ran stays recorded");
+        }
+        self.exec.progress.send_modify(|progress| progress.state = ExecState::Lost);
+        self.leave();
     }
 
     // === start ===
@@ -163,9 +192,15 @@ impl Session {
     fn start_clocks(&mut self) {
         let spec = &self.exec.inserted().spec;
         let began_ms = self.exec.inserted().created_ms;
-        // A timeout counts from the start, also over a restart of the server.
+        let sandbox = self.sandbox.record();
+        let now = now_ms();
+        // What was paused since, as far as the clocks below will not notice it themselves.
+        let before = sandbox.pauses_ms.saturating_sub(self.exec.inserted().pauses_before_ms);
+        let paused = before + sandbox.paused_ms.map_or(0, |since| now.saturating_sub(since));
+        self.stood_still = self.still.borrow_and_update().total;
+        // A timeout counts from the start, also over a restart of the server, but for pauses.
         self.timeout_at = spec.timeout_ms.map(|timeout| {
-            let left = began_ms.saturating_add(timeout).saturating_sub(now_ms());
+            let left = began_ms.saturating_add(timeout).saturating_add(paused).saturating_sub(now);
             Instant::now() + Duration::from_millis(left)
         });
         self.reset_idle();
@@ -174,6 +209,16 @@ impl Session {
     fn reset_idle(&mut self) {
         let idle = self.exec.inserted().spec.idle_timeout_ms;
         self.idle_at = idle.map(|idle| Instant::now() + Duration::from_millis(idle));
+    }
+
+    /// Moves the clocks by the time in which the sandbox stood still.
+    fn notice_stillness(&mut self) {
+        let total = self.still.borrow_and_update().total;
+        let stood = total.saturating_sub(self.stood_still);
+        self.stood_still = total;
+        for clock in [&mut self.timeout_at, &mut self.idle_at].into_iter().flatten() {
+            *clock += stood;
+        }
     }
 
     // === life ===
@@ -193,7 +238,8 @@ impl Session {
                 tokio::time::sleep(ATTACH_PAUSE).await;
             }
             match self.attach_next_link().await {
-                Ok(next) => stream = next,
+                Ok(Some(next)) => stream = next,
+                Ok(None) => return self.end(End::BootEnded).await,
                 Err(end) => return self.end(end).await,
             }
         }
@@ -224,22 +270,29 @@ impl Session {
                     self.idle_at = None;
                     self.exec.ask_kill(ExitReason::IdleTimedOut);
                 }
-                Next::Dead => return Ok(End::SandboxDied),
+                Next::Froze => self.notice_stillness(),
+                Next::Attachment => {}
+                Next::Deserted => self.exec.ask_kill(ExitReason::Disconnected),
+                Next::Dead => return Ok(End::BootEnded),
                 Next::Stop => return Ok(End::ServerStops),
             }
         }
     }
 
-    async fn next(&self, stream: &mut ExecStream) -> Next {
+    async fn next(&mut self, stream: &mut ExecStream) -> Next {
+        let still = self.still.borrow().since.is_some();
         tokio::select! {
             biased;
             () = self.inner.shutdown.cancelled() => Next::Stop,
+            Ok(()) = self.still.changed() => Next::Froze,
             () = self.exec.kill.notified() => Next::Kill,
-            () = at(self.kill_again_at) => Next::Kill,
-            () = at(self.timeout_at) => Next::TimedOut,
+            () = at(self.kill_again_at), if !still => Next::Kill,
+            () = at(self.timeout_at), if !still => Next::TimedOut,
             event = stream.next() => Next::Event(event),
-            () = at(self.idle_at) => Next::IdleTimedOut,
-            () = self.sandbox.dead.cancelled() => Next::Dead,
+            () = at(self.idle_at), if !still => Next::IdleTimedOut,
+            () = at(self.exec.detached_end().filter(|_| !still && self.kill_again_at.is_none())) => Next::Deserted,
+            () = self.exec.attachment.notified() => Next::Attachment,
+            () = self.boot.cancelled() => Next::Dead,
         }
     }
 
@@ -310,7 +363,7 @@ impl Session {
                     tokio::select! {
                         () = tokio::time::sleep(FULL_PAUSE) => {}
                         () = self.inner.shutdown.cancelled() => break false,
-                        () = self.sandbox.dead.cancelled() => break false,
+                        () = self.boot.cancelled() => break false,
                     }
                 }
             }
@@ -320,6 +373,11 @@ impl Session {
     }
 
     async fn kill(&mut self) {
+        if self.sandbox.freezer.is_frozen() {
+            // Nobody listens. As soon as somebody does.
+            self.kill_again_at = Some(Instant::now());
+            return;
+        }
         self.kill_again_at = Some(Instant::now() + KILL_AGAIN);
         let link = self.sandbox.guest.borrow().clone();
         let Some(link) = link else { return };
@@ -336,14 +394,14 @@ impl Session {
         let link = tokio::select! {
             biased;
             link = newer => link.ok().and_then(|link| link.clone()),
-            () = self.sandbox.dead.cancelled() => return Err(End::SandboxDied),
+            () = self.boot.cancelled() => return Err(End::BootEnded),
             () = self.inner.shutdown.cancelled() => return Err(End::ServerStops),
         };
-        link.map(|link| (link.number, link.client)).ok_or(End::SandboxDied)
+        link.map(|link| (link.number, link.client)).ok_or(End::BootEnded)
     }
 
-    /// Waits for a connection and attaches where the log ends.
-    async fn attach_next_link(&mut self) -> Result<ExecStream, End> {
+    /// Waits for a connection and attaches where the log ends. `None`: the guest does not know the exec.
+    async fn attach_next_link(&mut self) -> Result<Option<ExecStream>, End> {
         // The link may be the one whose stream broke: then attaching again is right if it lives, and
         // fails at once if it does not.
         let mut last = 0;
@@ -355,7 +413,7 @@ impl Session {
             match client.attach_exec(request).await {
                 Ok(stream) => {
                     self.kill_again_at = self.exec.ended_by().map(|_| Instant::now());
-                    return Ok(stream);
+                    return Ok(Some(stream));
                 }
                 // The connection went, perhaps in the middle of a message.
                 Err(GuestError::Closed | GuestError::Protocol(_)) => {}
@@ -363,7 +421,7 @@ impl Session {
                 Err(GuestError::Timeout) => last = number - 1,
                 Err(error @ GuestError::Failure { .. }) => {
                     tracing::error!(exec = %self.exec.id(), error = chain(&error), "the guest lost an exec");
-                    return Err(End::SandboxDied);
+                    return Ok(None);
                 }
             }
         }
@@ -375,13 +433,23 @@ impl Session {
         match end {
             End::Exited(exited) => {
                 fail::fail_point!("engine.exec.exited");
+                self.cpu_us = exited.cpu_us;
                 let killed = exited.signal == Some(SIGKILL) || exited.code == Some(128 + SIGKILL);
                 let oom_killed = killed && oom_kills(&self.sandbox).await > self.oom_kills_before;
                 let context = ExitContext { ended_by: self.exec.ended_by(), oom_killed };
                 let exit = classify(exited.code, exited.signal, context);
+                // Before anybody hears of the end: what they do next is not in it.
+                Box::pin(crate::snapshot::after_exec(&self.inner, &self.sandbox, self.exec.id())).await;
                 self.finish(exit).await;
             }
-            End::SandboxDied => self.finish(Exit::sandbox_died()).await,
+            End::BootEnded if self.boot.is_cancelled() && !self.sandbox.dead.is_cancelled() => {
+                let exit = match self.exec.ended_by() {
+                    Some(ExitReason::RolledBack) => Exit::rolled_back(),
+                    _ => Exit::sandbox_paused(),
+                };
+                self.finish(exit).await;
+            }
+            End::BootEnded => self.finish(Exit::sandbox_died()).await,
             End::ServerStops => self.stop(),
         }
     }
@@ -394,7 +462,7 @@ impl Session {
         let ended_ms = now_ms();
         let pid = self.exec.progress.borrow().pid;
         while let Err(error) =
-            self.inner.store.finish_exec(&id, &exit, pid, self.end_offset(), ended_ms).await
+            self.inner.store.finish_exec(&id, &exit, pid, self.end_offset(), self.cpu_us, ended_ms).await
         {
             if matches!(error, StoreError::NotFound) {
                 break; // the sandbox was removed with everything in it
@@ -410,7 +478,9 @@ impl Session {
             progress.state = state;
             progress.exit = Some(exit);
             progress.ended_ms = Some(ended_ms);
+            progress.cpu_us = self.cpu_us;
         });
+        self.sandbox.meter.count_exec_cpu(self.exec.inserted().started_by.as_ref(), self.cpu_us);
         self.leave();
         self.tidy();
     }

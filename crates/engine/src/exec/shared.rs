@@ -1,13 +1,14 @@
 //! What everybody may see of a running exec.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use atoll_core::exec::{ExecState, Exit, ExitReason};
 use atoll_core::id::ExecId;
 use atoll_core::{Code, Error, Result};
 use atoll_store::ExecRecord;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::log::Extent;
@@ -19,6 +20,7 @@ pub(crate) struct Progress {
     pub(crate) pid: Option<u32>,
     pub(crate) exit: Option<Exit>,
     pub(crate) ended_ms: Option<u64>,
+    pub(crate) cpu_us: u64,
     pub(crate) extent: Extent,
     /// The server stops: the exec goes on, but nothing more will be published here.
     pub(crate) stopped: bool,
@@ -60,7 +62,19 @@ pub(crate) struct ExecShared {
     /// Why Atoll ends it, once it does. The first reason stands.
     ended_by: Mutex<Option<ExitReason>>,
     pub(super) kill: Notify,
-    attached: AtomicUsize,
+    attached: Mutex<Attached>,
+    /// Fires when a client attached or went away.
+    pub(super) attachment: Notify,
+    /// Fires when everything in the sandbox ends. Set when it enters the sandbox.
+    boot: OnceLock<CancellationToken>,
+}
+
+/// Who is attached.
+#[derive(Debug)]
+struct Attached {
+    count: usize,
+    /// Since when nobody is.
+    none_since: Option<Instant>,
 }
 
 impl ExecShared {
@@ -70,6 +84,7 @@ impl ExecShared {
             pid: record.pid,
             exit: record.exit.clone(),
             ended_ms: record.ended_ms,
+            cpu_us: record.cpu_us,
             extent,
             stopped: false,
         };
@@ -79,8 +94,20 @@ impl ExecShared {
             started: watch::Sender::new(started),
             ended_by: Mutex::default(),
             kill: Notify::new(),
-            attached: AtomicUsize::new(0),
+            attached: Mutex::new(Attached { count: 0, none_since: Some(Instant::now()) }),
+            attachment: Notify::new(),
+            boot: OnceLock::new(),
         })
+    }
+
+    pub(crate) fn set_boot(&self, boot: CancellationToken) {
+        // It enters once.
+        self.boot.get_or_init(|| boot);
+    }
+
+    /// Fires when everything in the sandbox ends.
+    pub(super) fn boot(&self) -> CancellationToken {
+        self.boot.get().cloned().unwrap_or_default()
     }
 
     pub(crate) fn id(&self) -> &ExecId {
@@ -99,6 +126,7 @@ impl ExecShared {
         record.pid = progress.pid;
         record.exit = progress.exit;
         record.ended_ms = progress.ended_ms;
+        record.cpu_us = progress.cpu_us;
         record.output_bytes = progress.extent.end;
         ExecView { record, extent: progress.extent }
     }
@@ -109,10 +137,31 @@ impl ExecShared {
         outcome.ok_or_else(|| Error::new(Code::Internal, "the exec's session ended without an outcome"))
     }
 
-    /// Asks the session to kill the tree.
-    pub(super) fn ask_kill(&self, reason: ExitReason) {
+    /// Says why it is about to end. The first reason stands.
+    pub(crate) fn blame(&self, reason: ExitReason) {
         self.ended_by.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
+    }
+
+    /// Asks the session to kill the tree.
+    pub(crate) fn ask_kill(&self, reason: ExitReason) {
+        self.blame(reason);
         self.kill.notify_one();
+    }
+
+    /// Waits until nothing more will happen to it here.
+    pub(crate) async fn over(&self) {
+        self.progress.subscribe().wait_for(Progress::is_over).await.ok();
+        self.started.subscribe().wait_for(Option::is_some).await.ok();
+    }
+
+    fn attached(&self) -> std::sync::MutexGuard<'_, Attached> {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When it has been without a client for too long, unless somebody is attached.
+    pub(super) fn detached_end(&self) -> Option<Instant> {
+        let timeout = Duration::from_millis(self.record.spec.detach_timeout_ms?);
+        self.attached().none_since.map(|since| since + timeout)
     }
 
     pub(super) fn ended_by(&self) -> Option<ExitReason> {
@@ -130,14 +179,26 @@ pub(super) struct Attachment {
 
 impl Attachment {
     pub(super) fn new(exec: Arc<ExecShared>, draining: CancellationToken) -> Self {
-        exec.attached.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut attached = exec.attached();
+            attached.count += 1;
+            attached.none_since = None;
+        }
+        exec.attachment.notify_one();
         Self { exec, draining }
     }
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        let last = self.exec.attached.fetch_sub(1, Ordering::Relaxed) == 1;
+        let last = {
+            let mut attached = self.exec.attached();
+            attached.count -= 1;
+            let last = attached.count == 0;
+            attached.none_since = last.then(Instant::now);
+            last
+        };
+        self.exec.attachment.notify_one();
         if last && self.exec.record.spec.kill_on_disconnect && !self.draining.is_cancelled() {
             self.exec.ask_kill(ExitReason::Disconnected);
         }

@@ -22,16 +22,10 @@ use super::shared::{ExecShared, Started};
 const TRIES_MAX_COUNT: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Starts the session of every exec that has not ended; removes what only one side knows.
-pub(crate) async fn take_up(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>) -> Result<()> {
-    let open = inner.store.open_execs(&sandbox.id).await.map_err(store_error)?;
-    let known = compare(sandbox, &open).await?;
-    for mut record in open {
-        if !known.iter().any(|info| info.exec_id == record.id.as_str()) {
-            // The guest never heard of it, so nobody was told that it exists.
-            inner.store.delete_exec(&record.id).await.map_err(store_error)?;
-            continue;
-        }
+/// Starts the session of every exec that has not ended. Each waits for a connection; one that the guest never
+/// heard of vanishes then.
+pub(crate) async fn enter_open(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>) -> Result<()> {
+    for mut record in inner.store.open_execs(&sandbox.id).await.map_err(store_error)? {
         record.state = ExecState::Running;
         // Readers that come back before its session has begun find the output where it was.
         let dir = inner.log_dir(&sandbox.id, &record.id);
@@ -43,13 +37,22 @@ pub(crate) async fn take_up(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>) ->
     Ok(())
 }
 
-/// What the guest knows, after it was told what it need not know any more. A connection that breaks
-/// meanwhile is no reason to give the sandbox up.
-async fn compare(sandbox: &SandboxShared, open: &[ExecRecord]) -> Result<Vec<ExecInfo>> {
+/// Tells the guest what it need not know any more: ends that are recorded, and starts that were given up. A
+/// connection that breaks meanwhile is no reason to give the sandbox up.
+pub(crate) async fn tidy_up(inner: &Inner, sandbox: &SandboxShared) -> Result<()> {
+    let open = inner.store.open_execs(&sandbox.id).await.map_err(store_error)?;
     for _ in 0..TRIES_MAX_COUNT {
         let client = wait_for_guest(sandbox).await?;
-        match compare_on(&client, open).await {
-            Ok(known) => return Ok(known),
+        match compare_on(&client, &open).await {
+            Ok(known) => {
+                // What the guest never heard of is gone when this returns: a retry of it begins anew.
+                let unknown =
+                    |exec: &Arc<ExecShared>| !known.iter().any(|info| info.exec_id == exec.id().as_str());
+                for exec in sandbox.live_execs().iter().filter(|exec| unknown(exec)) {
+                    exec.over().await;
+                }
+                return Ok(());
+            }
             Err(GuestError::Closed | GuestError::Protocol(_)) => tokio::time::sleep(PAUSE).await,
             Err(error @ (GuestError::Failure { .. } | GuestError::Timeout)) => {
                 return Err(guest_error(error));

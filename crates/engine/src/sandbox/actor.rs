@@ -1,9 +1,16 @@
 //! The actor: one task that owns a sandbox from its creation to its end.
 
+mod pause;
+mod rollback;
+
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use atoll_core::sandbox::{SandboxState, Wish, admit, ends_at, may_follow};
+use atoll_core::exec::Exit;
+use atoll_core::id::SnapshotId;
+use atoll_core::policy::EgressPolicy;
+use atoll_core::sandbox::{PauseMode, SandboxState, Wish, admit, may_follow};
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestClient;
@@ -13,16 +20,20 @@ use atoll_store::SandboxRecord;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::now_ms;
-use crate::engine::Inner;
+use crate::engine::{Caller, Inner};
 use crate::errors::{guest_error, isolation_error, store_error};
-use crate::exec;
+use crate::pool::Member;
+use crate::{exec, usage};
 
+use pause::Due;
+
+use super::lease::wait_for_guest;
 use super::link;
 use super::shared::{Message, SandboxShared};
 use super::teardown::{destroy, remove};
 
 /// Shortest sleep of the timer.
-const TIMER_MIN: Duration = Duration::from_millis(20);
+const TIMER_MIN: Duration = Duration::from_millis(2);
 /// Longest sleep of the timer: a clock that was set is noticed within this.
 const TIMER_MAX: Duration = Duration::from_secs(60);
 
@@ -34,8 +45,16 @@ const DELETE_AGAIN: Duration = Duration::from_secs(10);
 pub(crate) enum Origin {
     /// Make it.
     Create(Plan),
+    /// Take it over from a warm pool; make it if that fails.
+    Claim(Box<Member>, Plan),
     /// An earlier process made it and the driver has taken it up.
     Adopt,
+    /// The same, and it is paused as `frozen`.
+    AdoptFrozen,
+    /// It was put to disk, or is to be.
+    Hibernated,
+    /// An earlier process had begun to put it back to a snapshot.
+    FinishRollback(SnapshotId),
     /// It failed before; only its record is left.
     Failed,
     /// An earlier process had begun to delete it.
@@ -46,8 +65,15 @@ pub(crate) enum Origin {
 pub(crate) fn spawn(inner: &Arc<Inner>, shared: &Arc<SandboxShared>, origin: Origin) {
     let inbox = shared.inbox.lock().unwrap_or_else(PoisonError::into_inner).take();
     let Some(inbox) = inbox else { return };
-    let actor =
-        Actor { inner: Arc::clone(inner), shared: Arc::clone(shared), record: shared.record(), inbox };
+    let actor = Actor {
+        inner: Arc::clone(inner),
+        shared: Arc::clone(shared),
+        record: shared.record(),
+        inbox,
+        unlinked: false,
+        budget_ms: 0,
+        not_before: None,
+    };
     inner.tracker.spawn(actor.run(origin));
 }
 
@@ -57,25 +83,46 @@ struct Actor {
     /// The actor's own copy; what it publishes.
     record: SandboxRecord,
     inbox: mpsc::Receiver<Message>,
+    /// It stands still and nothing connects to its guest before it goes on.
+    unlinked: bool,
+    /// When its budget is to be looked at.
+    budget_ms: u64,
+    /// Something that was due failed: it is not tried again before.
+    not_before: Option<tokio::time::Instant>,
 }
 
 impl Actor {
     async fn run(mut self, origin: Origin) {
         match origin {
             Origin::Create(plan) => {
-                if let Err(error) = self.create(&plan).await {
-                    tracing::info!(sandbox = %self.record.id, %error, "a sandbox could not be made");
-                    let undone = self.undo_create().await;
-                    self.shared.set_made(Err(error));
-                    if undone {
-                        return;
-                    }
-                } else {
-                    self.shared.set_made(Ok(()));
+                let made = self.create(&plan).await;
+                if self.undone(made).await {
+                    return;
+                }
+            }
+            Origin::Claim(member, plan) => {
+                let made = match self.claim(*member, &plan).await {
+                    Ok(()) => Ok(()),
+                    Err(error) => self.create_instead(&plan, error).await,
+                };
+                if self.undone(made).await {
+                    return;
                 }
             }
             Origin::Adopt => {
                 self.take_up().await;
+                self.shared.set_made(Ok(()));
+            }
+            Origin::AdoptFrozen => {
+                self.take_up_frozen().await;
+                self.shared.set_made(Ok(()));
+            }
+            Origin::Hibernated => {
+                self.take_up_hibernated().await;
+                self.shared.set_made(Ok(()));
+            }
+            Origin::FinishRollback(to) => {
+                self.take_up_rollback(&to).await;
                 self.shared.set_made(Ok(()));
             }
             Origin::Failed => {
@@ -97,21 +144,80 @@ impl Actor {
 
     // === creation ===
 
+    /// Publishes how the creation ended; undoes what failed. Says whether nothing is left of it.
+    async fn undone(&mut self, made: Result<()>) -> bool {
+        let Err(error) = made else {
+            self.shared.set_made(Ok(()));
+            return false;
+        };
+        tracing::info!(sandbox = %self.record.id, %error, "a sandbox could not be made");
+        let undone = self.undo_create().await;
+        self.shared.set_made(Err(error));
+        undone
+    }
+
+    /// Gives a member of a pool its identity. No process, mount or namespace is made, and one small commit
+    /// is waited for.
+    async fn claim(&mut self, member: Member, plan: &Plan) -> Result<()> {
+        fail::fail_point!("engine.claim.taken");
+        let spec = &self.record.spec;
+        let driver = Arc::clone(self.shared.driver());
+        let named = plan.hostname != member.id.as_str();
+        let identify = async {
+            if named {
+                driver.rename(&member.id, &plan.hostname).await.map_err(|error| isolation_error(&error))?;
+            }
+            if spec.resources != member.recipe.plan.resources {
+                driver.update(&member.id, &spec.resources).await.map_err(|error| isolation_error(&error))?;
+            }
+            Ok(())
+        };
+        let configure = async {
+            if named || spec.workdir.is_some() || spec.egress.looks_inside() {
+                self.configure(&member.client, plan).await
+            } else {
+                Ok(())
+            }
+        };
+        tokio::try_join!(identify, configure, self.inner.open_network(&self.shared))?;
+        fail::fail_point!("engine.claim.identified");
+        let record = SandboxRecord { state: SandboxState::Running, ..self.record.clone() };
+        self.inner.store.insert_sandbox(&record).await.map_err(store_error)?;
+        self.inner.store_held_secrets(&record).await?;
+        fail::fail_point!("engine.claim.committed");
+        self.record = record;
+        self.shared.publish(self.record.clone());
+        usage::begin(&self.shared);
+        self.start_link(member.client);
+        Ok(())
+    }
+
+    /// The member could not be used: makes a sandbox in its place, under the same id.
+    async fn create_instead(&mut self, plan: &Plan, why: Error) -> Result<()> {
+        tracing::warn!(sandbox = %self.record.id, error = %why, "a member of a pool could not be used");
+        remove(&self.inner, self.shared.driver().as_ref(), &self.record.id).await?;
+        self.create(plan).await
+    }
+
     /// The creation saga. Its only undo is [`Self::undo_create`], whatever step failed.
     async fn create(&mut self, plan: &Plan) -> Result<()> {
         fail::fail_point!("engine.create.before");
         let inner = Arc::clone(&self.inner);
+        let _foreground = inner.pools.foreground();
         let _turn = inner
             .creates
             .acquire()
             .await
             .or(Err(Error::new(Code::ShuttingDown, "the server is shutting down")))?;
         inner.store.insert_sandbox(&self.record).await.map_err(store_error)?;
+        inner.store_held_secrets(&self.record).await?;
         fail::fail_point!("engine.create.journalled");
         self.shared.driver().create(plan).await.map_err(|error| isolation_error(&error))?;
         fail::fail_point!("engine.create.isolated");
+        inner.open_network(&self.shared).await?;
+        fail::fail_point!("engine.create.networked");
         let client = tokio::select! {
-            client = link::connect(&self.shared) => client?,
+            client = link::connect(self.shared.driver().as_ref(), &self.record.id) => client?,
             () = inner.shutdown.cancelled() => {
                 return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
             }
@@ -121,6 +227,7 @@ impl Actor {
         fail::fail_point!("engine.create.configured");
         self.move_to(SandboxState::Running, None).await?;
         fail::fail_point!("engine.create.committed");
+        usage::begin(&self.shared);
         self.start_link(client);
         Ok(())
     }
@@ -133,13 +240,27 @@ impl Actor {
             workdir: spec.workdir.clone().unwrap_or_default(),
             workdir_user: spec.user.clone(),
         };
-        client.configure(request).await.map_err(guest_error)
+        client.configure(request).await.map_err(guest_error)?;
+        self.inner.install_trust(client, &spec.egress).await
+    }
+
+    /// Makes the sandbox trust the gateway's certificates when its rules are the first that need it.
+    async fn trust_anew(&self, after: &EgressPolicy) -> Result<()> {
+        if self.record.spec.egress.looks_inside()
+            || !after.looks_inside()
+            || self.record.state != SandboxState::Running
+        {
+            return Ok(());
+        }
+        let guest = wait_for_guest(&self.shared).await?;
+        self.inner.install_trust(&guest, after).await
     }
 
     /// Says whether nothing is left. If something is, it is a sandbox being deleted from now on.
     async fn undo_create(&mut self) -> bool {
         self.shared.dead.cancel();
         let id = self.record.id.clone();
+        self.inner.gateway.detach(&id);
         let Err(error) = remove(&self.inner, self.shared.driver().as_ref(), &id).await else {
             self.inner.leave(&id);
             return true;
@@ -161,16 +282,60 @@ impl Actor {
         self.inner.tracker.spawn(link::keep(shared, client, self.inner.shutdown.clone()));
     }
 
+    /// Takes up the execs of a sandbox that an earlier process froze. Nothing is asked of its guest, which could
+    /// not answer: sessions wait for the connection that the resume makes.
+    async fn take_up_frozen(&mut self) {
+        self.shared.set_frozen(true);
+        self.unlinked = true;
+        self.take_up_network().await;
+        let taken_up = async {
+            usage::load(&self.inner, &self.shared, &self.record).await?;
+            exec::enter_open(&self.inner, &self.shared).await
+        };
+        if let Err(error) = taken_up.await {
+            self.fail(&error.message).await;
+        }
+    }
+
+    /// Makes sure that nothing but the disk is there: an earlier process may have been about to put it there, or
+    /// to wake it.
+    async fn take_up_hibernated(&mut self) {
+        if let Err(error) = usage::load(&self.inner, &self.shared, &self.record).await {
+            tracing::error!(sandbox = %self.record.id, %error, "what it used before is not known");
+        }
+        let ended = self.inner.store.end_execs(&self.record.id, &Exit::sandbox_paused(), now_ms()).await;
+        if let Err(error) = ended {
+            tracing::error!(sandbox = %self.record.id, %error, "ended execs could not be recorded");
+        }
+        let mode = self.record.paused.unwrap_or(PauseMode::Filesystem);
+        if let Err(error) = self.put_to_disk(mode).await {
+            tracing::error!(sandbox = %self.record.id, %error, "a sandbox could not be put to disk");
+            if error.code == Code::SandboxFailed {
+                self.fail("its disk is gone").await;
+            }
+        }
+    }
+
+    async fn take_up_network(&self) {
+        if let Err(error) = self.inner.open_network(&self.shared).await {
+            // It goes on without a network: closed, not open.
+            tracing::error!(sandbox = %self.record.id, %error, "the network of a sandbox could not be taken up");
+        }
+    }
+
     /// Connects to a guest that an earlier process made and takes up its execs.
     async fn take_up(&mut self) {
+        self.take_up_network().await;
         let taken_up = tokio::select! {
             biased;
             // Nothing is lost: the next process takes it up.
             () = self.inner.shutdown.cancelled() => return,
             taken_up = async {
-                let client = link::connect(&self.shared).await?;
+                usage::load(&self.inner, &self.shared, &self.record).await?;
+                let client = link::connect(self.shared.driver().as_ref(), &self.record.id).await?;
                 self.start_link(client);
-                exec::take_up(&self.inner, &self.shared).await
+                exec::enter_open(&self.inner, &self.shared).await?;
+                exec::tidy_up(&self.inner, &self.shared).await
             } => taken_up,
         };
         if let Err(error) = taken_up {
@@ -185,10 +350,16 @@ impl Actor {
 
     async fn serve(&mut self) {
         loop {
-            let alive = self.record.state == SandboxState::Running;
+            let alive = match self.record.state {
+                SandboxState::Running => true,
+                SandboxState::Paused => self.record.paused == Some(PauseMode::Frozen),
+                _ => false,
+            };
             let driver = Arc::clone(self.shared.driver());
+            let shared = Arc::clone(&self.shared);
             let id = self.record.id.clone();
-            let pause = self.until_end();
+            self.watch_idleness();
+            let pause = self.until_due();
             tokio::select! {
                 biased;
                 () = self.inner.shutdown.cancelled() => return,
@@ -206,54 +377,77 @@ impl Actor {
                         let outcome = self.update(&update).await;
                         answer(reply, outcome);
                     }
-                    Some(Message::GuestLost(why)) if alive => self.fail(&why).await,
-                    Some(Message::GuestLost(_)) => {}
+                    Some(Message::Rollback(to, reply)) => {
+                        let outcome = self.rollback(&to).await;
+                        answer(reply, outcome);
+                    }
+                    Some(Message::Pause(mode, reply)) => {
+                        let outcome = self.pause(mode, None).await;
+                        answer(reply, outcome);
+                    }
+                    Some(Message::Resume(reply)) => {
+                        let outcome = self.resume().await;
+                        answer(reply, outcome);
+                    }
+                    Some(Message::GuestLost(why, boot)) if alive && !boot.is_cancelled() => {
+                        self.fail(&why).await;
+                    }
+                    Some(Message::GuestLost(..)) => {}
                 },
                 death = driver.died(&id), if alive => self.fail(&death.to_string()).await,
+                () = shared.nudge.notified() => {}
                 () = tokio::time::sleep(pause) => {
-                    if self.has_ended() {
-                        tracing::info!(sandbox = %id, "its time has come");
-                        match self.delete().await {
-                            Ok(()) => return,
-                            Err(error) => tracing::error!(sandbox = %id, %error, "failed to delete"),
-                        }
+                    if let Some(due) = self.is_due()
+                        && self.do_due(due).await
+                    {
+                        return;
                     }
                 }
             }
         }
     }
 
-    fn end_ms(&self) -> Option<u64> {
-        let alive = self.record.state == SandboxState::Running;
-        ends_at(
-            self.record.expires_ms,
-            self.record.spec.idle_timeout_ms.filter(|_| alive),
-            self.shared.last_active_ms(),
-            self.shared.is_busy(),
-        )
+    /// Whether a use has to say when it ends.
+    fn watch_idleness(&self) {
+        let spec = &self.record.spec;
+        let watches = spec.idle_timeout_ms.is_some() || spec.idle.freeze_ms.is_some();
+        self.shared.watches_idle.store(watches, Ordering::Relaxed);
     }
 
-    fn has_ended(&self) -> bool {
-        self.record.state == SandboxState::Deleting || self.end_ms().is_some_and(|end| end <= now_ms())
+    /// What is due now.
+    fn is_due(&self) -> Option<Due> {
+        if self.record.state == SandboxState::Deleting {
+            return Some(Due::Delete);
+        }
+        self.next_due().filter(|(at, _)| *at <= now_ms()).map(|(_, due)| due)
     }
 
-    /// How long to sleep. While something goes on in it the end of its idleness is not known, so an idle
-    /// timeout also bounds the sleep.
-    fn until_end(&self) -> Duration {
+    /// How long to sleep.
+    fn until_due(&self) -> Duration {
         if self.record.state == SandboxState::Deleting {
             return DELETE_AGAIN;
         }
-        let now = now_ms();
-        let end = self.end_ms().map_or(TIMER_MAX, |end| Duration::from_millis(end.saturating_sub(now)));
-        let idle = self.record.spec.idle_timeout_ms.map_or(TIMER_MAX, Duration::from_millis);
-        // A deletion that cannot even be recorded must not spin.
-        end.min(idle).clamp(TIMER_MIN, TIMER_MAX)
+        let due =
+            self.next_due().map_or(TIMER_MAX, |(at, _)| Duration::from_millis(at.saturating_sub(now_ms())));
+        let not_before = self
+            .not_before
+            .map_or(TIMER_MIN, |at| at.saturating_duration_since(tokio::time::Instant::now()).max(TIMER_MIN));
+        // What cannot be done must not spin.
+        due.min(TIMER_MAX).max(not_before)
     }
 
     async fn update(&mut self, update: &SandboxUpdate) -> Result<SandboxRecord> {
         admit(self.record.state, Wish::Update, self.record.reason.as_deref())?;
         let resources = update.validate(self.record.spec.resources, &self.inner.config.caps)?;
         let mut next = SandboxRecord { last_active_ms: now_ms(), ..self.record.clone() };
+        next.spec.env = update.env(&next.spec.env)?;
+        next.annotations = update.annotations(&next.annotations)?;
+        if let Some(user) = &update.user {
+            next.spec.user.clone_from(user);
+        }
+        if let Some(workdir) = &update.workdir {
+            next.spec.workdir.clone_from(workdir);
+        }
         if let Some(labels) = &update.labels {
             next.labels.clone_from(labels);
         }
@@ -265,6 +459,16 @@ impl Actor {
         }
         if let Some(egress) = &update.egress {
             next.spec.egress.clone_from(egress);
+            let by = Caller { key: update.asked_by.clone() };
+            let before = &self.record.spec.egress;
+            self.inner.prepare_rules(&self.record, &by, &mut next.spec.egress, before, &update.secrets)?;
+            self.trust_anew(&next.spec.egress).await?;
+        }
+        self.inner.put_private_secrets(&next, &update.secrets).await?;
+        next.spec.idle = update.idle.over(next.spec.idle)?;
+        if let Some(budget) = update.budget {
+            next.spec.budget = budget;
+            self.budget_ms = 0;
         }
         if resources != next.spec.resources {
             if self.record.state != SandboxState::Running {
@@ -277,9 +481,28 @@ impl Actor {
                 .map_err(|error| isolation_error(&error))?;
             next.spec.resources = resources;
         }
-        next.generation = self.inner.store.update_sandbox(&next).await.map_err(store_error)?;
-        self.record = next;
+        let renamed = update.name.as_ref().filter(|name| self.record.name.as_ref() != Some(name));
+        if let Some(name) = renamed {
+            self.inner.enter_name(&next.id, name)?;
+            next.name = Some(name.clone());
+        }
+        match self.inner.store.update_sandbox(&next).await {
+            Ok(generation) => next.generation = generation,
+            Err(error) => {
+                if let Some(name) = renamed {
+                    self.inner.leave_name(&next.id, name);
+                }
+                return Err(store_error(error));
+            }
+        }
+        let before = std::mem::replace(&mut self.record, next);
+        if update.egress.is_some() {
+            self.inner.gateway.update(&self.record.id, self.record.spec.egress.clone());
+        }
         self.shared.publish(self.record.clone());
+        if let Some(old) = before.name.filter(|_| renamed.is_some()) {
+            self.inner.leave_name(&self.record.id, &old);
+        }
         self.shared.touch();
         Ok(self.shared.record())
     }
@@ -291,6 +514,9 @@ impl Actor {
         let id = self.record.id.clone();
         tracing::warn!(sandbox = %id, why, "a sandbox died");
         self.shared.dead.cancel();
+        // While its state still says that there is something to measure.
+        usage::settle(&self.inner, &self.shared).await;
+        self.inner.gateway.detach(&id);
         while let Err(error) = self.move_to(SandboxState::Failed, Some(why)).await {
             tracing::error!(sandbox = %id, %error, "failed to record a death, trying again");
             tokio::select! {
@@ -298,6 +524,7 @@ impl Actor {
                 () = self.inner.shutdown.cancelled() => return,
             }
         }
+        usage::settle(&self.inner, &self.shared).await;
         self.remove_remains().await;
     }
 
@@ -312,9 +539,13 @@ impl Actor {
             self.move_to(SandboxState::Deleting, None).await?;
         }
         fail::fail_point!("engine.delete.marked");
+        usage::settle(&self.inner, &self.shared).await;
         self.shared.dead.cancel();
+        self.inner.gateway.detach(&self.record.id);
         exec::wait_ended(&self.shared).await;
         remove(&self.inner, self.shared.driver().as_ref(), &self.record.id).await?;
+        // What its execs told with their ends.
+        usage::settle(&self.inner, &self.shared).await;
         self.inner.leave(&self.record.id);
         // Who wanted the same meanwhile has it, too. Everybody else is told that it is gone.
         self.inbox.close();
@@ -327,12 +558,13 @@ impl Actor {
     }
 
     async fn move_to(&mut self, to: SandboxState, reason: Option<&str>) -> Result<()> {
-        let from = self.record.state;
-        debug_assert!(may_follow(from, to), "{from} → {to}");
+        debug_assert!(may_follow(self.record.state, to), "{} → {to}", self.record.state);
+        // The stored state may be the one before a passing one, which is not recorded.
+        let from: Vec<_> = SandboxState::ALL.into_iter().filter(|from| may_follow(*from, to)).collect();
         let generation = self
             .inner
             .store
-            .set_sandbox_state(&self.record.id, &[from], to, reason)
+            .set_sandbox_state(&self.record.id, &from, to, reason)
             .await
             .map_err(store_error)?;
         self.record.generation = generation;

@@ -4,6 +4,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_core::id::SandboxId;
+use atoll_core::sandbox::SandboxState;
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestClient;
 use atoll_guest_protocol::messages::Metrics;
@@ -12,6 +14,7 @@ use atoll_isolation::Usage;
 use crate::engine::Engine;
 use crate::errors::{guest_error, isolation_error};
 
+use super::freezer::InUse;
 use super::shared::SandboxShared;
 
 /// How long a call waits for a guest whose connection is being made again.
@@ -21,13 +24,23 @@ const RECONNECT_WAIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct GuestLease {
     client: GuestClient,
-    sandbox: Arc<SandboxShared>,
+    using: InUse,
 }
 
 impl GuestLease {
-    /// Resolves when the sandbox dies or is taken apart.
+    /// The sandbox.
+    #[must_use]
+    pub fn sandbox(&self) -> &SandboxId {
+        &self.using.sandbox().id
+    }
+
+    pub(crate) const fn shared(&self) -> &Arc<SandboxShared> {
+        self.using.sandbox()
+    }
+
+    /// Resolves when the sandbox dies, is taken apart, or is paused without its memory.
     pub fn dead(&self) -> impl Future<Output = ()> + Send + 'static {
-        self.sandbox.dead.clone().cancelled_owned()
+        self.using.sandbox().boot().cancelled_owned()
     }
 }
 
@@ -36,12 +49,6 @@ impl Deref for GuestLease {
 
     fn deref(&self) -> &GuestClient {
         &self.client
-    }
-}
-
-impl Drop for GuestLease {
-    fn drop(&mut self) {
-        self.sandbox.leave_use();
     }
 }
 
@@ -57,28 +64,32 @@ pub struct SandboxMetrics {
 }
 
 impl Engine {
-    /// A connection to the guest of a running sandbox, for files, watches and ports.
+    /// A connection to the guest of a sandbox, for files, watches and ports. A paused one is woken first.
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::SandboxFailed`], [`Code::InvalidState`], or
     /// [`Code::GuestUnavailable`] when the guest does not answer.
     pub async fn guest(&self, sandbox: &str) -> Result<GuestLease> {
         let sandbox = self.inner.sandbox(sandbox)?;
-        sandbox.usable().await?;
+        let using = sandbox.usable().await?;
         let client = wait_for_guest(&sandbox).await?;
-        sandbox.enter_use();
-        Ok(GuestLease { client, sandbox })
+        Ok(GuestLease { client, using })
     }
 
-    /// What a sandbox uses.
+    /// What a sandbox uses. A paused one is not woken for that: then there is nothing from the guest.
     ///
     /// # Errors
     /// As [`Self::guest`].
     pub async fn metrics(&self, sandbox: &str) -> Result<SandboxMetrics> {
-        let lease = self.guest(sandbox).await?;
-        let sandbox = &lease.sandbox;
+        let sandbox = self.inner.sandbox(sandbox)?;
+        sandbox.settled().await;
+        let paused = sandbox.state() == SandboxState::Paused;
+        let lease = if paused { None } else { Some(self.guest(sandbox.id.as_str()).await?) };
         let usage = sandbox.driver().usage(&sandbox.id).await.map_err(|error| isolation_error(&error))?;
-        let guest = lease.metrics().await.map_err(guest_error)?;
+        let guest = match &lease {
+            Some(lease) => lease.metrics().await.map_err(guest_error)?,
+            None => Metrics::default(),
+        };
         Ok(SandboxMetrics { usage, guest, memory_limit_bytes: sandbox.record().spec.resources.memory_bytes })
     }
 }
@@ -89,8 +100,9 @@ pub(crate) async fn wait_for_guest(sandbox: &SandboxShared) -> Result<GuestClien
     if let Some(link) = guest.borrow_and_update().as_ref() {
         return Ok(link.client.clone());
     }
+    let boot = sandbox.boot();
     let waited = tokio::select! {
-        () = sandbox.dead.cancelled() => return Err(Error::new(Code::SandboxFailed, "the sandbox died")),
+        () = boot.cancelled() => return Err(Error::new(Code::SandboxFailed, "the sandbox died")),
         waited = tokio::time::timeout(RECONNECT_WAIT, guest.wait_for(Option::is_some)) => waited,
     };
     match waited {

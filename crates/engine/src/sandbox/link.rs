@@ -1,8 +1,10 @@
 //! The link: keeps one connection to the guest, for as long as the sandbox lives.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use atoll_core::id::SandboxId;
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::{GuestClient, GuestError};
 use atoll_isolation::{Isolation, IsolationError};
@@ -22,12 +24,11 @@ const RETRY_LAST: Duration = Duration::from_millis(500);
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 
 /// Connects to the guest, retrying while it starts.
-pub(super) async fn connect(sandbox: &SandboxShared) -> Result<GuestClient> {
-    let driver = Arc::clone(sandbox.driver());
+pub(crate) async fn connect(driver: &dyn Isolation, id: &SandboxId) -> Result<GuestClient> {
     let deadline = Instant::now() + CONNECT_DEADLINE;
     let mut pause = RETRY_FIRST;
     loop {
-        let answer = tokio::time::timeout_at(deadline, attempt(driver.as_ref(), &sandbox.id)).await;
+        let answer = tokio::time::timeout_at(deadline, attempt(driver, id)).await;
         let error = match answer.unwrap_or(Err(AttemptError::Guest(GuestError::Timeout))) {
             Ok(client) => return Ok(client),
             Err(error) => error,
@@ -51,10 +52,7 @@ enum AttemptError {
     Guest(GuestError),
 }
 
-async fn attempt(
-    driver: &dyn Isolation,
-    id: &atoll_core::id::SandboxId,
-) -> Result<GuestClient, AttemptError> {
+async fn attempt(driver: &dyn Isolation, id: &SandboxId) -> Result<GuestClient, AttemptError> {
     let stream = driver.connect(id).await.map_err(AttemptError::Isolation)?;
     let (client, _welcome) = GuestClient::connect(stream, id.as_str()).await.map_err(AttemptError::Guest)?;
     Ok(client)
@@ -62,15 +60,16 @@ async fn attempt(
 
 /// Publishes a connection and replaces it whenever it breaks, until the sandbox is dead.
 pub(super) async fn keep(sandbox: Arc<SandboxShared>, mut client: GuestClient, shutdown: CancellationToken) {
-    let mut number = 1;
+    let boot = sandbox.boot();
     let mut pause = RETRY_FIRST;
     loop {
+        let number = sandbox.links.fetch_add(1, Ordering::Relaxed) + 1;
         let closed = client.closed();
         let since = Instant::now();
         sandbox.guest.send_replace(Some(GuestLink { number, client }));
         tokio::select! {
             () = closed => {}
-            () = sandbox.dead.cancelled() => break,
+            () = boot.cancelled() => break,
             () = shutdown.cancelled() => break,
         }
         sandbox.guest.send_replace(None);
@@ -79,19 +78,31 @@ pub(super) async fn keep(sandbox: Arc<SandboxShared>, mut client: GuestClient, s
         let again = tokio::select! {
             again = async {
                 tokio::time::sleep(pause).await;
-                connect(&sandbox).await
+                connect_awake(&sandbox).await
             } => again,
-            () = sandbox.dead.cancelled() => break,
+            () = boot.cancelled() => break,
             () = shutdown.cancelled() => break,
         };
         match again {
             Ok(next) => client = next,
             Err(error) => {
-                sandbox.tell(Message::GuestLost(error.message)).await;
+                sandbox.tell(Message::GuestLost(error.message, boot)).await;
                 break;
             }
         }
-        number += 1;
     }
     sandbox.guest.send_replace(None);
+}
+
+/// Connects to a guest that may stand still meanwhile: silence counts only while it does not.
+async fn connect_awake(sandbox: &SandboxShared) -> Result<GuestClient> {
+    loop {
+        sandbox.thawed().await;
+        let before = sandbox.freezer.now().total;
+        let outcome = connect(sandbox.driver().as_ref(), &sandbox.id).await;
+        let now = sandbox.freezer.now();
+        if outcome.is_ok() || sandbox.dead.is_cancelled() || (now.since.is_none() && now.total == before) {
+            return outcome;
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            Message             ┌────────────── actor (one task) ─────────────┐
-//! callers ───────────▶ queue ───▶│ create saga → serve → fail | delete → leave │
+//! callers ───────────▶ queue ───▶│ create saga → serve ⇄ pause → fail | delete │
 //!    ▲                           └──┬──────────────┬───────────────────────────┘
 //!    │ watch                        │ publishes    │ spawns
 //!    └──────── SandboxShared ◀──────┘              ▼
@@ -11,13 +11,16 @@
 //! ```
 
 mod actor;
+mod freezer;
 mod lease;
 mod link;
 mod shared;
 mod teardown;
 
 pub(crate) use actor::{Origin, spawn};
+pub(crate) use freezer::Stillness;
 pub(crate) use lease::wait_for_guest;
 pub use lease::{GuestLease, SandboxMetrics};
+pub(crate) use link::connect;
 pub(crate) use shared::{Message, SandboxShared};
 pub(crate) use teardown::destroy;

@@ -1,35 +1,49 @@
 //! What everybody may see of a sandbox, and how to ask its actor for changes.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use atoll_core::id::{ExecId, SandboxId};
-use atoll_core::sandbox::{Admission, Wish, admit};
+use atoll_core::id::{ExecId, SandboxId, SnapshotId};
+use atoll_core::limits::PORT_CONNECTIONS_MAX_COUNT;
+use atoll_core::sandbox::{Admission, PauseMode, SandboxState, Wish, admit};
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestClient;
 use atoll_isolation::Isolation;
 use atoll_store::SandboxRecord;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::now_ms;
 use crate::engine::Inner;
 use crate::exec::ExecShared;
+use crate::usage::Meter;
+
+use super::freezer::{Freezer, InUse};
 
 /// Requests that wait for a busy actor. More are refused by waiting: the channel is bounded.
 const QUEUE_MAX_COUNT: usize = 64;
+/// How long a use waits for a sandbox to wake.
+const WAKE_WAIT: Duration = Duration::from_secs(60);
 
 /// A change that somebody asks for.
+#[expect(clippy::large_enum_variant, reason = "few of them exist at a time, and none is kept")]
 #[derive(Debug)]
 pub(crate) enum Message {
     /// Change labels, lifetime or limits.
     Update(SandboxUpdate, oneshot::Sender<Result<SandboxRecord>>),
     /// Take it apart; answered when nothing is left.
     Delete(oneshot::Sender<Result<()>>),
-    /// The link to the guest could not be made again.
-    GuestLost(String),
+    /// Put it back to a snapshot.
+    Rollback(SnapshotId, oneshot::Sender<Result<SandboxRecord>>),
+    /// Make it stand still.
+    Pause(PauseMode, oneshot::Sender<Result<SandboxRecord>>),
+    /// Let it go on.
+    Resume(oneshot::Sender<Result<SandboxRecord>>),
+    /// The link to the guest of this boot could not be made again.
+    GuestLost(String, CancellationToken),
 }
 
 /// A connection to the guest. Each new one has a higher number.
@@ -47,17 +61,32 @@ pub(crate) struct SandboxShared {
     record: watch::Sender<Arc<SandboxRecord>>,
     /// The connection to the guest, while there is one.
     pub(crate) guest: watch::Sender<Option<GuestLink>>,
+    /// Whether it stands still.
+    pub(crate) freezer: Freezer,
+    /// What it used.
+    pub(crate) meter: Meter,
     /// Fires when the instance is dead or is being taken apart: streams end at once.
     pub(crate) dead: CancellationToken,
     /// How the creation, or the taking up after a restart, ended, once it has: the error, if it was one.
     made: watch::Sender<Option<Result<()>>>,
     /// Execs that have not ended.
     live: Mutex<BTreeMap<ExecId, Arc<ExecShared>>>,
+    /// Fires when everything that runs now has ended: with the sandbox, or because it was paused without its
+    /// memory. Replaced then. Changed only while `live` is locked.
+    boot: Mutex<CancellationToken>,
+    /// Guest links so far, over all boots.
+    pub(super) links: AtomicU64,
+    /// Wakes the actor when the sandbox may have become idle.
+    pub(super) nudge: Notify,
+    /// Whether idleness means anything to it.
+    pub(super) watches_idle: AtomicBool,
     last_active_ms: AtomicU64,
     /// Calls under way that keep it from being idle.
     users: AtomicUsize,
     /// Execs that ended since the start of the server.
     ended: AtomicU64,
+    /// Connections to its ports that may still be made.
+    pub(crate) ports: Arc<Semaphore>,
     /// Fires when the server stops.
     shutdown: CancellationToken,
     driver: Arc<dyn Isolation>,
@@ -70,16 +99,25 @@ impl SandboxShared {
     pub(crate) fn new(record: SandboxRecord, inner: &Inner) -> Result<Arc<Self>> {
         let driver = Arc::clone(inner.driver(record.spec.isolation)?);
         let (queue, inbox) = mpsc::channel(QUEUE_MAX_COUNT);
+        let dead = CancellationToken::new();
+        let record_owner = record.owner.clone();
         Ok(Arc::new(Self {
             id: record.id.clone(),
             last_active_ms: AtomicU64::new(record.last_active_ms),
             record: watch::Sender::new(Arc::new(record)),
             guest: watch::Sender::new(None),
-            dead: CancellationToken::new(),
+            freezer: Freezer::default(),
+            meter: Meter::new(record_owner),
+            boot: Mutex::new(dead.child_token()),
+            dead,
+            links: AtomicU64::new(0),
+            nudge: Notify::new(),
+            watches_idle: AtomicBool::new(false),
             made: watch::Sender::new(None),
             live: Mutex::default(),
             users: AtomicUsize::new(0),
             ended: AtomicU64::new(0),
+            ports: Arc::new(Semaphore::new(PORT_CONNECTIONS_MAX_COUNT)),
             shutdown: inner.shutdown.clone(),
             driver,
             queue,
@@ -121,19 +159,55 @@ impl SandboxShared {
         made.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone())
     }
 
-    /// Admits a use and waits for a creation under way.
-    pub(crate) async fn usable(&self) -> Result<()> {
+    /// Admits a use. Waits for a creation under way, and for a paused sandbox to wake: everybody who comes
+    /// meanwhile waits for the same resume.
+    pub(crate) async fn usable(self: &Arc<Self>) -> Result<InUse> {
+        let using = self.in_use();
         self.settled().await;
+        tokio::time::timeout(WAKE_WAIT, self.awake()).await.unwrap_or_else(|_| {
+            Err(Error::new(Code::Timeout, "the sandbox does not wake up").hint("try again in a moment"))
+        })?;
+        self.meter.count_request();
+        Ok(using)
+    }
+
+    async fn awake(&self) -> Result<()> {
         loop {
             let (state, reason) = {
                 let record = self.record.borrow();
                 (record.state, record.reason.clone())
             };
             match admit(state, Wish::Use, reason.as_deref())? {
-                Admission::Proceed => return Ok(()),
+                Admission::Proceed if self.rouse().await? => return Ok(()),
+                Admission::Proceed => {}
                 Admission::Join => drop(self.made().await?),
+                Admission::Wake => drop(self.ask(Message::Resume).await?),
             }
         }
+    }
+
+    /// Does `work`, during which the sandbox may be paused: then it is woken, so that the work can end.
+    pub(crate) async fn keep_awake<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        let mut work = std::pin::pin!(work);
+        let mut record = self.record.subscribe();
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return Ok(done),
+                lives = async { record.wait_for(|now| now.state == SandboxState::Paused).await.is_ok() } => {
+                    if !lives {
+                        return Ok(work.await);
+                    }
+                }
+            }
+            tokio::time::timeout(WAKE_WAIT, self.awake())
+                .await
+                .unwrap_or_else(|_| Err(Error::new(Code::Timeout, "the sandbox does not wake up")))?;
+        }
+    }
+
+    pub(crate) fn state(&self) -> SandboxState {
+        self.record.borrow().state
     }
 
     pub(crate) async fn ask<T>(
@@ -168,17 +242,44 @@ impl SandboxShared {
 
     /// Whether something goes on in it.
     pub(super) fn is_busy(&self) -> bool {
-        self.users.load(Ordering::Relaxed) > 0 || !self.live_map().is_empty()
+        self.users.load(Ordering::SeqCst) > 0 || !self.live_map().is_empty()
     }
 
     pub(super) fn enter_use(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
+        // In one order with the freezer's look.
+        self.users.fetch_add(1, Ordering::SeqCst);
         self.touch();
     }
 
     pub(super) fn leave_use(&self) {
-        self.users.fetch_sub(1, Ordering::Relaxed);
         self.touch();
+        self.users.fetch_sub(1, Ordering::SeqCst);
+        self.say_idle();
+    }
+
+    fn say_idle(&self) {
+        if self.watches_idle.load(Ordering::Relaxed) && !self.is_busy() {
+            self.nudge.notify_one();
+        }
+    }
+
+    /// Fires when what runs now ends with everything else.
+    pub(crate) fn boot(&self) -> CancellationToken {
+        self.boot.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends what runs now; gives the execs whose sessions end by that. What comes later belongs to the next boot.
+    pub(super) fn end_boot(&self) -> Vec<Arc<ExecShared>> {
+        let live = self.live_map();
+        let mut boot = self.boot.lock().unwrap_or_else(PoisonError::into_inner);
+        boot.cancel();
+        *boot = self.dead.child_token();
+        live.values().cloned().collect()
+    }
+
+    /// Keeps it from being idle as long as the guard lives.
+    pub(crate) fn in_use(self: &Arc<Self>) -> InUse {
+        InUse::new(self)
     }
 
     fn live_map(&self) -> std::sync::MutexGuard<'_, BTreeMap<ExecId, Arc<ExecShared>>> {
@@ -205,6 +306,7 @@ impl SandboxShared {
             return Err(Error::new(Code::LimitExceeded, format!("{max} execs run in this sandbox already"))
                 .hint("wait for some to end, or kill them"));
         }
+        exec.set_boot(self.boot());
         live.insert(exec.id().clone(), Arc::clone(exec));
         Ok(())
     }
@@ -215,7 +317,8 @@ impl SandboxShared {
     }
 
     pub(crate) fn leave_exec(&self, id: &ExecId) {
-        self.live_map().remove(id);
         self.touch();
+        self.live_map().remove(id);
+        self.say_idle();
     }
 }

@@ -85,7 +85,7 @@ fn registry_passwords_are_sealed() {
     let server = world.start();
     let engine = &server.engine;
     let put = |host: &str, user: &str, password: &str| {
-        server.run(engine.put_registry(host, user, &Secret::new(password)))
+        server.run(engine.put_registry(host, None, user, &Secret::new(password)))
     };
     put("Registry.example:5000", "me", "older").unwrap();
     put("registry.example:5000", "me", PASSWORD).unwrap();

@@ -102,7 +102,7 @@ fn updates_take_effect_and_last() {
         ttl_ms: Some(Some(1_000_000)),
         idle_timeout_ms: Some(Some(2_000_000)),
         resources: ResourcesDraft { memory_bytes: Some(1 << 30), ..ResourcesDraft::default() },
-        egress: None,
+        ..SandboxUpdate::default()
     })
     .unwrap();
     assert_eq!((&record.labels, record.spec.idle_timeout_ms), (&labels, Some(2_000_000)));

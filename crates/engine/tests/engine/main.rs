@@ -13,9 +13,15 @@ mod lifetime;
 #[cfg(test)]
 mod output;
 #[cfg(test)]
+mod pause;
+#[cfg(test)]
+mod pools;
+#[cfg(test)]
 mod recovery;
 #[cfg(test)]
 mod shutdown;
+#[cfg(test)]
+mod snapshots;
 #[cfg(test)]
 mod support;
 #[cfg(test)]

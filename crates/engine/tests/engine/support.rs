@@ -11,13 +11,14 @@ use atoll_core::Result;
 use atoll_core::exec::{ExecState, Exit, OutputStream};
 use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::sandbox::SandboxState;
+use atoll_core::sharing::Visibility;
 use atoll_core::spec::{
-    Caps, Command, ExecDraft, ExecSpec, ImageDefaults, Resources, SandboxDraft, SandboxSpec,
+    Base, Caps, Command, ExecDraft, ExecSpec, ImageDefaults, Resources, SandboxDraft, SandboxSpec,
 };
-use atoll_engine::{Caller, Config, Engine, ExecView, OutputEvent, Piece};
+use atoll_engine::{Caller, Config, EgressConfig, Engine, ExecView, OutputEvent, Piece, PoolConfig, Trust};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
-use atoll_isolation::{Isolation as _, Plan, RootFs};
+use atoll_isolation::{DiskSource, Isolation as _, Plan, RootFs};
 use atoll_store::{ExecRecord, SandboxRecord, Store, StoreUrl};
 use atoll_vault::Vault;
 use tokio::runtime::{Builder, Runtime};
@@ -31,6 +32,9 @@ pub(crate) struct World {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) images: Images,
     pub(crate) sandboxes_max: usize,
+    pub(crate) reclaim_below_bytes: u64,
+    pub(crate) pools: PoolConfig,
+    pub(crate) visibility: Visibility,
     runtime: Runtime,
 }
 
@@ -43,6 +47,9 @@ impl World {
             images: Images::open(&dir.path().join("images")).unwrap(),
             dir,
             sandboxes_max: 100,
+            reclaim_below_bytes: 0,
+            pools: PoolConfig::default(),
+            visibility: Visibility::default(),
             runtime,
         }
     }
@@ -71,10 +78,17 @@ impl World {
         self.until_closed();
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let config = Config {
+            objects: None,
             data_dir: self.dir.path().to_owned(),
             caps: Caps::default(),
             sandboxes_max: self.sandboxes_max,
+            visibility: self.visibility,
+            volumes: None,
             creates_max: 4,
+            trust: Trust::default(),
+            reclaim_below_bytes: self.reclaim_below_bytes,
+            pools: self.pools.clone(),
+            egress: EgressConfig::default(),
         };
         let (engine, store) = runtime.block_on(async {
             let store = Store::open(&StoreUrl::SqliteFile(self.database())).await.unwrap();
@@ -301,8 +315,12 @@ pub(crate) fn numbers(last: u64) -> Vec<u8> {
 
 /// A row as an earlier server would have left it.
 pub(crate) fn row(n: u64, state: SandboxState) -> SandboxRecord {
-    let spec =
-        SandboxSpec::resolve(&SandboxDraft::default(), None, &ImageDefaults::default(), &Caps::default());
+    let spec = SandboxSpec::resolve(
+        &SandboxDraft::default(),
+        None,
+        Base::Image(&ImageDefaults::default()),
+        &Caps::default(),
+    );
     SandboxRecord {
         id: SandboxId::from_parts(n, n),
         name: Some(format!("row-{n}")),
@@ -310,11 +328,16 @@ pub(crate) fn row(n: u64, state: SandboxState) -> SandboxRecord {
         reason: None,
         spec: spec.unwrap(),
         labels: std::collections::BTreeMap::new(),
+        annotations: std::collections::BTreeMap::new(),
         image_digest: None,
         owner: None,
         created_ms: n,
         expires_ms: None,
         last_active_ms: n,
+        paused: None,
+        paused_ms: None,
+        pauses_ms: 0,
+        boot_id: String::new(),
         generation: 1,
     }
 }
@@ -331,6 +354,8 @@ pub(crate) fn exec_row(sandbox: &SandboxRecord, n: u64) -> ExecRecord {
         pid: None,
         exit: None,
         output_bytes: 0,
+        cpu_us: 0,
+        pauses_before_ms: 0,
         started_by: None,
         created_ms: n,
         ended_ms: None,
@@ -338,5 +363,13 @@ pub(crate) fn exec_row(sandbox: &SandboxRecord, n: u64) -> ExecRecord {
 }
 
 pub(crate) fn plan(id: &SandboxId) -> Plan {
-    Plan { id: id.clone(), root: RootFs::Host, resources: Resources::default(), hostname: id.to_string() }
+    let (resources, hostname) = (Resources::default(), id.to_string());
+    Plan {
+        id: id.clone(),
+        root: RootFs::Host,
+        resources,
+        hostname,
+        disk: DiskSource::Empty,
+        volumes: Vec::new(),
+    }
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use atoll_core::Code;
 use atoll_core::exec::ExecState;
 use atoll_core::id::SandboxId;
-use atoll_core::sandbox::SandboxState;
+use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::spec::ExecDraft;
 use atoll_engine::{ExecView, SandboxQuery};
 use atoll_isolation::Death;
@@ -46,6 +46,7 @@ struct Model {
 struct Sandbox {
     id: SandboxId,
     failed: bool,
+    paused: Option<PauseMode>,
     /// Execs, what they write, and whether they have ended by now.
     execs: Vec<(ExecView, Vec<u8>, bool)>,
 }
@@ -71,7 +72,9 @@ fn step(world: &World, server: Server, model: &mut Model, random: &mut Random) -
                 }
                 (false, false) => {
                     let id = server.create(named(&name)).unwrap().id;
-                    model.sandboxes.insert(name, Sandbox { id, failed: false, execs: Vec::new() });
+                    model
+                        .sandboxes
+                        .insert(name, Sandbox { id, failed: false, paused: None, execs: Vec::new() });
                 }
             }
         }
@@ -83,8 +86,9 @@ fn step(world: &World, server: Server, model: &mut Model, random: &mut Random) -
                 world.host.fail_destroy(0);
             }
         }
-        (30..60, Some(name)) => {
+        (30..55, Some(name)) => {
             let sandbox = model.sandboxes.get_mut(&name).unwrap();
+            sandbox.paused = None;
             let last = random.below(3000);
             let (draft, writes, ends) = match random.below(4) {
                 0 => (argv(&["sleep", "1000"]), Vec::new(), false),
@@ -95,16 +99,23 @@ fn step(world: &World, server: Server, model: &mut Model, random: &mut Random) -
             let exec = server.exec(&sandbox.id, draft).unwrap();
             sandbox.execs.push((exec, writes, ends));
         }
-        (60..70, Some(name)) => {
+        (55..66, Some(name)) => {
+            pause_or_resume(world, &server, model.sandboxes.get_mut(&name).unwrap(), random);
+        }
+        (66..72, Some(name)) => {
             let sandbox = model.sandboxes.get_mut(&name).unwrap();
             if let Some((exec, _, ended)) = sandbox.execs.iter_mut().rev().find(|(_, _, ended)| !ended) {
+                sandbox.paused = None;
                 assert_eq!(server.kill_exec(exec).record.state, ExecState::Exited);
                 *ended = true;
             }
         }
-        (70..80, Some(name)) => world.host.cut_connections(&model.sandboxes[&name].id),
+        (72..80, Some(name)) => world.host.cut_connections(&model.sandboxes[&name].id),
         (80..85, Some(name)) => {
             let sandbox = model.sandboxes.get_mut(&name).unwrap();
+            if sandbox.paused.take().is_some() {
+                server.run(server.engine.resume_sandbox(sandbox.id.as_str())).unwrap();
+            }
             // What still writes when its sandbox dies may be lost half-way: let it end first.
             for (exec, _, _) in sandbox.execs.iter().filter(|(_, _, ends)| *ends) {
                 server.wait(exec);
@@ -131,6 +142,35 @@ fn step(world: &World, server: Server, model: &mut Model, random: &mut Random) -
     server
 }
 
+/// Pauses what runs, one way or the other; resumes what is paused.
+fn pause_or_resume(world: &World, server: &Server, sandbox: &mut Sandbox, random: &mut Random) {
+    let name = sandbox.id.as_str();
+    if sandbox.paused.take().is_some() {
+        if random.below(4) == 0 {
+            world.host.fail_wake(1);
+        }
+        let mut resumed = server.run(server.engine.resume_sandbox(name));
+        world.host.fail_wake(0);
+        if resumed.is_err() {
+            assert_eq!(server.state(&sandbox.id), Some(SandboxState::Paused));
+            resumed = server.run(server.engine.resume_sandbox(name));
+        }
+        assert_eq!(resumed.unwrap().state, SandboxState::Running);
+        return;
+    }
+    let mode = if random.below(2) == 0 { PauseMode::Frozen } else { PauseMode::Filesystem };
+    for (exec, _, ended) in &mut sandbox.execs {
+        // What is to be compared may be cut short, or would be waited for in vain: let it end first.
+        if *ended {
+            server.wait(exec);
+        }
+        *ended |= mode == PauseMode::Filesystem;
+    }
+    let paused = server.run(server.engine.pause_sandbox(name, mode)).unwrap();
+    assert_eq!((paused.state, paused.paused), (SandboxState::Paused, Some(mode)));
+    sandbox.paused = Some(mode);
+}
+
 /// Table, store, host and model agree.
 fn check(world: &World, server: &Server, model: &Model) {
     let page = server.run(server.engine.sandboxes(&SandboxQuery::default())).unwrap();
@@ -139,7 +179,16 @@ fn check(world: &World, server: &Server, model: &Model) {
         .sandboxes
         .values()
         .map(|sandbox| {
-            (sandbox.id.clone(), if sandbox.failed { SandboxState::Failed } else { SandboxState::Running })
+            let state = match (sandbox.failed, sandbox.paused) {
+                (true, _) => SandboxState::Failed,
+                (false, None) => SandboxState::Running,
+                (false, Some(mode)) => {
+                    assert_eq!(world.host.is_frozen(&sandbox.id), mode == PauseMode::Frozen);
+                    assert_eq!(world.host.is_hibernated(&sandbox.id), mode == PauseMode::Filesystem);
+                    SandboxState::Paused
+                }
+            };
+            (sandbox.id.clone(), state)
         })
         .collect();
     assert_eq!(stored, expected, "the store");

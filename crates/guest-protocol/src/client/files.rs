@@ -4,13 +4,13 @@ use bytes::Bytes;
 use h2::client::ResponseFuture;
 
 use super::{Call, GuestClient, GuestError, Link, NAME_MAX_BYTES, Reader, answer_first, within};
-use crate::PATH_MAX_BYTES;
 use crate::body::RecordWriter;
 use crate::messages::{
-    Chmod, Done, FileInfo, List, Mkdir, Pack, Read, Remove, Rename, Stat, Unpack, Watch, WatchEvent,
-    Watching, Write,
+    Chmod, Done, FileInfo, Find, Found, List, Mkdir, Pack, Read, Remove, Rename, Stat, Unpack, Watch,
+    WatchEvent, Watching, Write,
 };
 use crate::wire::{Kind, Record};
+use crate::{FOUND_LINE_MAX_BYTES, PATH_MAX_BYTES};
 
 /// Bytes of a listing's text and entries that are kept at most.
 const LIST_MAX_BYTES: usize = 64 << 20;
@@ -171,6 +171,37 @@ impl GuestClient {
             entries.push(checked_info(reader.link.decode(payload)?, &reader.link)?);
         }
         Ok((entries, false))
+    }
+
+    /// Finds files or lines; says whether some were cut.
+    ///
+    /// # Errors
+    /// [`GuestError`].
+    pub async fn find(&self, request: Find) -> Result<(Vec<Found>, bool), GuestError> {
+        let max_count = usize::try_from(request.max_count).unwrap_or(usize::MAX);
+        let mut reader = self.ask("find", &request).await?;
+        let mut all = Vec::new();
+        let mut bytes = 0_usize;
+        while let Some(Record { kind, payload }) = reader.next().await? {
+            match kind {
+                Kind::Message => {}
+                Kind::Last => return Ok((all, true)),
+                Kind::Data | Kind::DataErr | Kind::Failure => {
+                    return Err(reader.link.violation("wrong record kind"));
+                }
+            }
+            bytes += payload.len() + size_of::<Found>();
+            if all.len() >= max_count || bytes > LIST_MAX_BYTES {
+                return Err(reader.link.violation("too much was found"));
+            }
+            let found: Found = reader.link.decode(payload)?;
+            if found.text.len() > FOUND_LINE_MAX_BYTES {
+                return Err(reader.link.violation("text is too long"));
+            }
+            let info = found.info.ok_or_else(|| reader.link.violation("a file is missing"))?;
+            all.push(Found { info: Some(checked_info(info, &reader.link)?), ..found });
+        }
+        Ok((all, false))
     }
 
     /// Reads a file.

@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::body::{BodyError, RecordReader, RecordWriter};
 use crate::messages::{
-    Configure, Done, ExecInfo, ExecList, Failure, ForgetExec, GetMetrics, Hello, ListExecs, ListPorts,
-    Metrics, PortList, Reason, ResizeExec, SignalExec, Welcome, WriteStdin,
+    Configure, Done, ExecInfo, ExecList, Failure, ForgetExec, GetMetrics, Hello, InstallTrust, ListExecs,
+    ListPorts, Metrics, PortList, Reason, ResizeExec, SignalExec, Welcome, WriteStdin,
 };
 use crate::wire::{self, Kind, Record, WireError};
 use crate::{CONNECTION_WINDOW_BYTES, FRAME_BYTES, PATH_PREFIX, STREAM_WINDOW_BYTES, VERSION};
@@ -31,7 +31,7 @@ mod port;
 
 pub use exec::{AckHandle, ExecEvent, ExecStream};
 pub use files::{ByteStream, FileReader, FileWriter, WatchStream};
-pub use port::GuestPortStream;
+pub use port::{GuestPortListener, GuestPortStream, IncomingConnection};
 
 /// How long the guest may take to introduce itself.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -231,6 +231,14 @@ impl GuestClient {
     /// [`GuestError`].
     pub async fn configure(&self, request: Configure) -> Result<(), GuestError> {
         self.done("configure", &request).await.map(drop)
+    }
+
+    /// Makes programs in the sandbox accept certificates of an authority.
+    ///
+    /// # Errors
+    /// [`GuestError`]: [`Reason::Invalid`] when the image's `/etc` cannot be written.
+    pub async fn install_trust(&self, request: InstallTrust) -> Result<(), GuestError> {
+        self.done("trust", &request).await.map(drop)
     }
 
     /// Sends a signal to an exec.

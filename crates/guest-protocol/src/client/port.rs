@@ -1,4 +1,4 @@
-//! A connection to a TCP port inside a sandbox.
+//! Connections to TCP ports inside a sandbox, and ports inside that the host listens on.
 
 use std::io;
 use std::pin::Pin;
@@ -9,11 +9,16 @@ use h2::SendStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{Call, GuestClient, GuestError, Reader, within};
-use crate::messages::{Dial, Done};
+use crate::PORT_WINDOW_BYTES;
+use crate::body::RecordWriter;
+use crate::messages::{Accept, Ack, Dial, Done, Incoming, Listen, Listening, Sftp};
 use crate::wire::{self, HEADER_BYTES, Kind, Record};
 
 /// Bytes taken from a writer at once.
 const WRITE_BYTES: usize = 64 << 10;
+
+/// Bytes of a session that may be under way: there are few sessions, and files are large.
+const SFTP_WINDOW_BYTES: u32 = 1 << 20;
 
 /// A byte stream to a port. Shutting it down ends only the direction to the guest.
 #[derive(Debug)]
@@ -21,8 +26,47 @@ pub struct GuestPortStream {
     reader: Reader,
     stream: SendStream<Bytes>,
     unread: Bytes,
+    /// Bytes that were passed on, and how many of them the guest knows about.
+    passed: u64,
+    acked: u64,
     read_ended: bool,
     write_ended: bool,
+}
+
+/// A port of the sandbox on which the guest listens for the host, until this is dropped.
+#[derive(Debug)]
+pub struct GuestPortListener {
+    reader: Reader,
+    /// Dropping it would end the operation.
+    _request: RecordWriter,
+    port: u16,
+}
+
+/// A connection that somebody inside made; it waits a while to be taken by [`GuestClient::accept`].
+#[derive(Debug)]
+pub struct IncomingConnection(u64);
+
+impl GuestPortListener {
+    /// The port.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The next connection, or `None` when the guest stopped listening.
+    ///
+    /// # Errors
+    /// [`GuestError`].
+    pub async fn next(&mut self) -> Result<Option<IncomingConnection>, GuestError> {
+        match self.reader.next().await? {
+            Some(Record { kind: Kind::Message, payload }) => {
+                let incoming: Incoming = self.reader.link.decode(payload)?;
+                Ok(Some(IncomingConnection(incoming.connection)))
+            }
+            Some(_) => Err(self.reader.link.violation("wrong record kind")),
+            None => Ok(None),
+        }
+    }
 }
 
 impl GuestClient {
@@ -31,21 +75,87 @@ impl GuestClient {
     /// # Errors
     /// [`GuestError`]; `PortClosed` when nothing listens.
     pub async fn dial(&self, port: u16) -> Result<GuestPortStream, GuestError> {
+        self.port_stream("dial", &Dial { port: port.into(), window_bytes: PORT_WINDOW_BYTES }).await
+    }
+
+    /// Takes a connection that somebody inside made.
+    ///
+    /// # Errors
+    /// [`GuestError`]; `PortClosed` when it has gone away.
+    pub async fn accept(&self, connection: IncomingConnection) -> Result<GuestPortStream, GuestError> {
+        let request = Accept { connection: connection.0, window_bytes: PORT_WINDOW_BYTES };
+        self.port_stream("accept", &request).await
+    }
+
+    /// Listens on a port of the sandbox's loopback; 0 for any.
+    ///
+    /// # Errors
+    /// [`GuestError`]; `PortTaken` when something listens there, `Denied` for a port that only the host's
+    /// root may have.
+    pub async fn listen(&self, port: u16) -> Result<GuestPortListener, GuestError> {
         within(async {
-            let Call { mut writer, response, link } = self.start("dial").await?;
+            let Call { mut writer, response, link } = self.start("listen").await?;
             // A guest that refuses early says why in its answer.
-            writer.message(&Dial { port: port.into() }).await.unwrap_or_default();
+            writer.message(&Listen { port: port.into() }).await.unwrap_or_default();
+            let mut reader = Call::reader(response, link).await?;
+            let listening: Listening = reader.expect(Kind::Message).await?;
+            let wanted = |got: &u16| *got != 0 && (port == 0 || *got == port);
+            match u16::try_from(listening.port).ok().filter(wanted) {
+                Some(port) => Ok(GuestPortListener { reader, _request: writer, port }),
+                None => Err(reader.link.violation("another port")),
+            }
+        })
+        .await
+    }
+
+    /// Begins an SFTP session as a user, in a directory (empty for the user's home); the stream carries the protocol's packets.
+    ///
+    /// # Errors
+    /// [`GuestError`]; `UserNotFound`.
+    pub async fn sftp(&self, user: &str, cwd: &str) -> Result<GuestPortStream, GuestError> {
+        self.port_stream(
+            "sftp",
+            &Sftp { user: user.to_owned(), window_bytes: SFTP_WINDOW_BYTES, cwd: cwd.to_owned() },
+        )
+        .await
+    }
+
+    async fn port_stream(
+        &self,
+        operation: &str,
+        request: &impl prost::Message,
+    ) -> Result<GuestPortStream, GuestError> {
+        within(async {
+            let Call { mut writer, response, link } = self.start(operation).await?;
+            // A guest that refuses early says why in its answer.
+            writer.message(request).await.unwrap_or_default();
             let mut reader = Call::reader(response, link).await?;
             let _: Done = reader.expect(Kind::Message).await?;
             Ok(GuestPortStream {
                 reader,
                 stream: writer.into_stream(),
                 unread: Bytes::new(),
+                passed: 0,
+                acked: 0,
                 read_ended: false,
                 write_ended: false,
             })
         })
         .await
+    }
+}
+
+impl GuestPortStream {
+    /// Tells the guest what was passed on, now and then. Without our direction of the stream there is no way
+    /// to; the guest then goes by the stream's own window.
+    fn ack(&mut self) {
+        let due = self.passed - self.acked >= u64::from(PORT_WINDOW_BYTES / 2);
+        if due && !self.write_ended {
+            self.acked = self.passed;
+            let record = wire::encode_message(Kind::Message, &Ack { offset: self.passed });
+            // Fails only when the stream is gone; the next read says so.
+            self.stream.send_data(record, false).unwrap_or_default();
+        }
     }
 }
 
@@ -77,6 +187,8 @@ impl AsyncRead for GuestPortStream {
         let len = self.unread.len().min(buf.remaining());
         buf.put_slice(&self.unread[..len]);
         self.unread.advance(len);
+        self.passed += len as u64;
+        self.ack();
         Poll::Ready(Ok(()))
     }
 }

@@ -24,10 +24,13 @@ use crate::users::{Database, Identity};
 
 mod archive;
 mod content;
+mod finding;
 mod listing;
+mod pattern;
 
 pub(crate) use archive::{pack, unpack};
 pub(crate) use content::{read, write};
+pub(crate) use finding::find;
 pub(crate) use listing::list;
 
 /// Permission bits of a directory when the host names none.

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use atoll_isolation::conformance::Harness;
 use atoll_isolation::{Isolation, RootFs};
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
+use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
 use atoll_network::SlotPool;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -38,7 +39,13 @@ pub(crate) fn containers() -> Containers {
 impl Containers {
     /// A driver on it.
     pub(crate) fn driver(&self) -> ContainerIsolation {
+        let storage = Storage::open(&StorageConfig {
+            dir: self.path.join("storage"),
+            instance: self.instance.clone(),
+            pool: PoolSize::Bytes(4 << 30),
+        });
         let config = ContainerConfig {
+            storage: Arc::new(storage.unwrap()),
             dir: self.path.clone(),
             instance: self.instance.clone(),
             agent: atoll_guest_binary::GUEST,

@@ -88,7 +88,7 @@ pub async fn root_has_no_power_over_the_kernel(harness: &dyn Harness) {
 }
 
 /// Loopback works, low ports need no privilege, and there is no way out.
-pub async fn there_is_only_loopback(harness: &dyn Harness) {
+pub async fn there_is_only_loopback_and_the_gate(harness: &dyn Harness) {
     let sandbox = Sandbox::create(harness, Resources::default()).await;
     let interfaces = sandbox.see("sed -n 's/^ *\\([^:]*\\):.*/\\1/p' /proc/net/dev").await;
     assert_eq!(interfaces, "lo");
@@ -97,11 +97,23 @@ pub async fn there_is_only_loopback(harness: &dyn Harness) {
         $c = IO::Socket::INET->new(PeerAddr => \"127.0.0.1:80\") or die \"connect: $@\"; print \"ok\"'";
     let output = sandbox.run_as("user", listen_and_connect).await;
     assert_eq!((output.code, output.stdout.as_str()), (0, "ok"), "{output:?}");
-    for address in ["192.0.2.1:80", "169.254.169.254:80"] {
-        let connect = format!(
+    let outside = ["192.0.2.1:80", "169.254.169.254:80"];
+    let connect = |address: &str| {
+        format!(
             "perl -MIO::Socket::INET -e 'exit(IO::Socket::INET->new(PeerAddr => \"{address}\", Timeout => 5) ? 0 : 1)'"
-        );
-        assert_eq!(sandbox.run(&connect).await.code, 1, "{address} answers");
+        )
+    };
+    // With the gate it was made with, and with one that was opened later.
+    for _ in 0..2 {
+        let gate = sandbox.driver.gate(&sandbox.id).await.unwrap();
+        for address in outside {
+            assert_eq!(sandbox.run(&connect(address)).await.code, 0, "{address} does not arrive at the gate");
+            let (_stream, _from) = gate.tcp.accept().unwrap();
+        }
+        drop(gate);
+        for address in outside {
+            assert_eq!(sandbox.run(&connect(address)).await.code, 1, "{address} answers without a gate");
+        }
     }
     sandbox.destroy().await;
 }

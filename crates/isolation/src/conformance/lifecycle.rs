@@ -1,6 +1,7 @@
 //! Making, finding again, dying, removing.
 
 use atoll_core::spec::Resources;
+use atoll_guest_protocol::messages::Configure;
 
 use super::{Harness, Sandbox, assert_clean, assert_gone, eventually, fresh_id, plan};
 use crate::Death;
@@ -96,4 +97,23 @@ pub async fn only_the_dead_one_dies(harness: &dyn Harness) {
     other.destroy().await;
     eventually("the scan is empty", || async { driver.scan().await.unwrap().is_empty().then_some(()) }).await;
     assert_gone(driver.connect(&id).await);
+}
+
+/// A new host name is seen inside, and only there.
+pub async fn another_name_while_it_lives(harness: &dyn Harness) {
+    let sandbox = Sandbox::create(harness, Resources::default()).await;
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    sandbox.driver.rename(&sandbox.id, "another").await.unwrap();
+    assert_eq!(sandbox.see("uname -n").await, "another");
+    let configure = Configure { hostname: "another".to_owned(), ..Configure::default() };
+    sandbox.guest.configure(configure).await.unwrap();
+    assert_eq!(sandbox.see("cat /etc/hostname").await, "another");
+    assert!(sandbox.see("cat /etc/hosts").await.contains("another"));
+    for bad in ["", "a\nb", &"x".repeat(65)] {
+        assert!(sandbox.driver.rename(&sandbox.id, bad).await.is_err(), "{bad:?}");
+    }
+    assert_eq!(sandbox.see("uname -n").await, "another");
+    assert_eq!(std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap(), host);
+    assert_gone(sandbox.driver.rename(&fresh_id(), "nobody").await);
+    sandbox.destroy().await;
 }

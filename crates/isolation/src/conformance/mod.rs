@@ -9,6 +9,8 @@
 pub mod facts;
 pub mod lifecycle;
 pub mod limits;
+pub mod pause;
+pub mod snapshots;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,7 +25,7 @@ use atoll_core::spec::Resources;
 use atoll_guest_protocol::client::{ExecEvent, ExecStream, GuestClient};
 use atoll_guest_protocol::messages::{StartExec, Welcome};
 
-use crate::{Isolation, IsolationError, Plan, RootFs};
+use crate::{DiskSource, Isolation, IsolationError, Plan, RootFs};
 
 /// How long anything that must happen may take on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -49,15 +51,26 @@ macro_rules! conformance_tests {
             lifecycle::refuses_an_id_twice,
             lifecycle::reports_death,
             lifecycle::only_the_dead_one_dies,
+            pause::what_is_frozen_goes_on,
+            pause::what_is_frozen_outlives_its_driver,
+            pause::what_is_frozen_can_be_destroyed,
+            pause::a_hibernated_one_is_its_disk,
+            pause::memory_comes_back,
+            lifecycle::another_name_while_it_lives,
             limits::memory_kills_only_inside,
             limits::processes_are_counted,
             limits::the_disk_is_full_only_inside,
             limits::cpu_time_is_throttled,
             limits::limits_change_while_it_lives,
+            snapshots::copies_what_was_there,
+            snapshots::is_of_one_moment,
+            snapshots::the_disk_grows_and_does_not_shrink,
+            snapshots::goes_back_to_a_snapshot,
+            snapshots::by_another_driver,
             facts::it_is_a_computer_of_its_own,
             facts::nothing_of_the_host_is_visible,
             facts::root_has_no_power_over_the_kernel,
-            facts::there_is_only_loopback,
+            facts::there_is_only_loopback_and_the_gate,
             facts::root_and_user_are_what_they_seem
         );
     };
@@ -106,7 +119,14 @@ pub fn fresh_id() -> SandboxId {
 /// A plan with this root and these limits.
 #[must_use]
 pub fn plan(root: RootFs, resources: Resources) -> Plan {
-    Plan { id: fresh_id(), root, resources, hostname: "conformance".to_owned() }
+    Plan {
+        id: fresh_id(),
+        root,
+        resources,
+        hostname: "conformance".to_owned(),
+        disk: DiskSource::Empty,
+        volumes: Vec::new(),
+    }
 }
 
 /// An error with all its causes.

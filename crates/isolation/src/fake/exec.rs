@@ -10,6 +10,8 @@ use atoll_guest_protocol::window::{Chunk, OutOfWindow, OutputWindow};
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use super::guest::while_thawed;
+
 /// Bytes that are put into the window at once.
 const BLOCK_BYTES: usize = 64 << 10;
 
@@ -64,14 +66,18 @@ fn parse(argv: &[String]) -> Result<Command, Failure> {
 
 impl Exec {
     /// Starts a command; it runs on the caller's runtime and ends with it.
-    pub(super) fn start(request: StartExec, pid: u32) -> Result<Arc<Self>, Failure> {
+    pub(super) fn start(
+        request: StartExec,
+        pid: u32,
+        frozen: watch::Receiver<bool>,
+    ) -> Result<Arc<Self>, Failure> {
         let command = parse(&request.argv)?;
         if request.cwd == "/missing" {
             return Err(failure(Reason::CwdNotFound, "no such directory"));
         }
         let state = State { stdin_closed: !request.stdin, ..State::default() };
         let exec = Arc::new(Self { request, pid, state: Mutex::new(state), changed: watch::Sender::new(()) });
-        tokio::spawn(Arc::clone(&exec).run(command));
+        tokio::spawn(while_thawed(frozen, Arc::clone(&exec).run(command)));
         Ok(exec)
     }
 

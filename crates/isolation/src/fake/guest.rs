@@ -8,8 +8,8 @@ use atoll_guest_protocol::VERSION;
 use atoll_guest_protocol::body::{BodyError, RecordReader, RecordWriter};
 use atoll_guest_protocol::messages::{
     Ack, AttachExec, Configure, Done, ExecInfo, ExecList, Exited, Failure, FileInfo, FileKind, ForgetExec,
-    GetMetrics, Hello, ListExecs, ListPorts, Metrics, PortList, Read, Reason, Remove, ResizeExec, SignalExec,
-    StartExec, Started, Stat, Welcome, Write, WriteStdin,
+    GetMetrics, Hello, InstallTrust, ListExecs, ListPorts, Metrics, PortList, Read, Reason, Remove,
+    ResizeExec, SignalExec, StartExec, Started, Stat, Welcome, Write, WriteStdin,
 };
 use atoll_guest_protocol::server::{self, Operation, body_failure, failure};
 use atoll_guest_protocol::wire::{Kind, Record, decode_message, encode_message};
@@ -38,15 +38,19 @@ enum Order {
     End,
 }
 
+/// What is in a sandbox, by path.
+pub(super) type Files = BTreeMap<String, Bytes>;
+
 /// One guest.
 #[derive(Debug)]
 pub(super) struct Guest {
     sandbox_id: String,
     boot_id: String,
     execs: Mutex<BTreeMap<String, Arc<Exec>>>,
-    files: Mutex<BTreeMap<String, Bytes>>,
+    files: Mutex<Files>,
     next_pid: AtomicU32,
     order: watch::Sender<Order>,
+    frozen: watch::Sender<bool>,
     runtime: Option<Handle>,
 }
 
@@ -62,16 +66,35 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Guest {
-    pub(super) fn new(sandbox_id: &str, runtime: Option<Handle>) -> Arc<Self> {
+    pub(super) fn new(sandbox_id: &str, files: Files, runtime: Option<Handle>) -> Arc<Self> {
         Arc::new(Self {
             sandbox_id: sandbox_id.to_owned(),
             boot_id: format!("fake-{sandbox_id}"),
             execs: Mutex::default(),
-            files: Mutex::default(),
+            files: Mutex::new(files),
             next_pid: AtomicU32::new(2),
             order: watch::Sender::new(Order::Serve(0)),
+            frozen: watch::Sender::new(false),
             runtime,
         })
+    }
+
+    /// Another boot on the same files.
+    pub(super) fn boot_again(&self, runtime: Option<Handle>) -> Arc<Self> {
+        Self::new(&self.sandbox_id, self.files(), runtime)
+    }
+
+    /// Stops it where it is, or lets it go on.
+    pub(super) fn set_frozen(&self, frozen: bool) {
+        self.frozen.send_replace(frozen);
+    }
+
+    pub(super) fn is_frozen(&self) -> bool {
+        *self.frozen.borrow()
+    }
+
+    pub(super) fn files(&self) -> Files {
+        locked(&self.files).clone()
     }
 
     pub(super) fn file(&self, path: &str) -> Option<Vec<u8>> {
@@ -80,6 +103,8 @@ impl Guest {
 
     /// Ends everything: commands and connections.
     pub(super) fn end(&self) {
+        // What is killed while it stands still ends all the same.
+        self.set_frozen(false);
         self.order.send_replace(Order::End);
         for exec in locked(&self.execs).values() {
             // One that has ended already needs no signal.
@@ -157,14 +182,16 @@ impl Guest {
             let mut connection = server::builder().handshake::<_, Bytes>(wire).await.ok()?;
             let mut operations = JoinSet::new();
             while let Some(operation) = server::next_operation(&mut connection).await {
-                operations.spawn(Arc::clone(&self).handle(operation));
+                let handled = Arc::clone(&self).handle(operation);
+                operations.spawn(while_thawed(self.frozen.subscribe(), handled));
             }
             Some(())
         };
         let mut stream = stream;
+        let pump = tokio::io::copy_bidirectional(&mut stream, &mut tap);
         let ended = tokio::select! {
-            _ = server => None,
-            _ = tokio::io::copy_bidirectional(&mut stream, &mut tap) => None,
+            () = while_thawed(self.frozen.subscribe(), async { let _ = server.await; }) => None,
+            _ = while_thawed(self.frozen.subscribe(), pump) => None,
             order = order.wait_for(|order| *order != Order::Serve(number)) => order.ok().map(|order| *order),
         };
         if ended == Some(Order::Garbage) {
@@ -195,6 +222,7 @@ impl Guest {
         match name {
             "hello" => self.hello(&message(request).await?),
             "configure" => message::<Configure>(request).await.map(|_| done(0)),
+            "trust" => message::<InstallTrust>(request).await.map(|_| done(0)),
             "exec-start" => {
                 let exec = self.start(message(request).await?)?;
                 let offset = exec.base();
@@ -275,7 +303,8 @@ impl Guest {
                 .then(|| Arc::clone(exec))
                 .ok_or_else(|| refused(Reason::Conflict, "another exec has this id"));
         }
-        let exec = Exec::start(request, self.next_pid.fetch_add(1, Ordering::Relaxed))?;
+        let pid = self.next_pid.fetch_add(1, Ordering::Relaxed);
+        let exec = Exec::start(request, pid, self.frozen.subscribe())?;
         execs.insert(exec.request.exec_id.clone(), Arc::clone(&exec));
         Ok(exec)
     }
@@ -325,6 +354,20 @@ impl Guest {
         response.message(&info).await.map_err(stopped)?;
         response.data(Kind::Data, part).await.map_err(stopped)?;
         Ok(done(len))
+    }
+}
+
+/// Lets something go on only while nothing is frozen.
+pub(super) async fn while_thawed<F: Future>(mut frozen: watch::Receiver<bool>, work: F) -> F::Output {
+    let mut work = std::pin::pin!(work);
+    loop {
+        // The sender lives in the guest; without it nothing is frozen.
+        drop(frozen.wait_for(|frozen| !*frozen).await);
+        tokio::select! {
+            biased;
+            Ok(_) = frozen.wait_for(|frozen| *frozen) => {}
+            done = &mut work => return done,
+        }
     }
 }
 

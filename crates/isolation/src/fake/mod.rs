@@ -20,21 +20,30 @@
 //! Anything else is `CommandNotFound`. Any signal ends a command.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use atoll_core::id::SandboxId;
+use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::sandbox::PauseMode;
+use atoll_core::snapshot::{Comparison, CopyMethod};
 use atoll_core::spec::{IsolationLevel, Resources};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::{Check, Death, GuestStream, Isolation, IsolationError, Plan, Resource, Status, Usage};
+use crate::{
+    ArtifactUsage, Check, Death, DiskSource, Gate, GuestStream, Isolation, IsolationError, Original, Plan,
+    Resource, RootFs, Status, Taken, Usage,
+};
 
+mod artifact;
 mod exec;
 mod guest;
 
-use guest::Guest;
+use artifact::Artifact;
+use guest::{Files, Guest};
 
 /// What a connection attempt meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,14 +65,22 @@ struct Instance {
     guest: Arc<Guest>,
     death: watch::Sender<Option<Death>>,
     usage: Usage,
+    /// Its disk is all there is of it.
+    hibernated: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     instances: BTreeMap<SandboxId, Instance>,
+    artifacts: BTreeMap<SnapshotId, Artifact>,
+    failing_snapshots: u32,
     failing_creates: u32,
     half_made: bool,
     failing_destroys: u32,
+    failing_wakes: u32,
+    memory_available: Option<u64>,
+    reclaimed: Vec<SandboxId>,
+    failing_renames: u32,
     connect: Connect,
     create_delay: Duration,
     /// How often each call was made, by name.
@@ -110,6 +127,44 @@ impl FakeHost {
         self.lock().failing_destroys = times;
     }
 
+    /// The next `times` wakes fail half-way.
+    pub fn fail_wake(&self, times: u32) {
+        self.lock().failing_wakes = times;
+    }
+
+    /// What [`Isolation::memory_available`] says.
+    pub fn set_memory_available(&self, bytes: Option<u64>) {
+        self.lock().memory_available = bytes;
+    }
+
+    /// Instances whose memory was reclaimed, in this order.
+    #[must_use]
+    pub fn reclaimed(&self) -> Vec<SandboxId> {
+        self.lock().reclaimed.clone()
+    }
+
+    /// Whether an instance stands still.
+    #[must_use]
+    pub fn is_frozen(&self, id: &SandboxId) -> bool {
+        self.lock().instances.get(id).is_some_and(|instance| instance.alive() && instance.guest.is_frozen())
+    }
+
+    /// Whether only the disk of an instance is left.
+    #[must_use]
+    pub fn is_hibernated(&self, id: &SandboxId) -> bool {
+        self.lock().instances.get(id).is_some_and(|instance| instance.hibernated)
+    }
+
+    /// The next `times` changes of a host name fail.
+    pub fn fail_rename(&self, times: u32) {
+        self.lock().failing_renames = times;
+    }
+
+    /// The next `times` snapshots fail and leave an artifact behind all the same.
+    pub fn fail_snapshot(&self, times: u32) {
+        self.lock().failing_snapshots = times;
+    }
+
     /// Every create takes this long, on tokio's clock.
     pub fn delay_create(&self, delay: Duration) {
         self.lock().create_delay = delay;
@@ -149,7 +204,7 @@ impl FakeHost {
         }
     }
 
-    /// The plan an instance was made by, with the resources it has now.
+    /// The plan an instance was made by, with the resources and the host name it has now.
     #[must_use]
     pub fn plan(&self, id: &SandboxId) -> Option<Plan> {
         self.lock().instances.get(id).map(|instance| instance.plan.clone())
@@ -202,8 +257,19 @@ pub struct FakeIsolation {
     host: FakeHost,
 }
 
+impl FakeIsolation {
+    fn live(state: &State, id: &SandboxId) -> Result<Arc<Guest>, IsolationError> {
+        let live = state.instances.get(id).filter(|instance| instance.alive());
+        live.map(|instance| Arc::clone(&instance.guest)).ok_or(IsolationError::Gone)
+    }
+}
+
+fn kernel(step: &str, source: std::io::Error) -> IsolationError {
+    IsolationError::Kernel { step: step.to_owned(), source }
+}
+
 fn injected(step: &str) -> IsolationError {
-    IsolationError::Kernel { step: step.to_owned(), source: std::io::Error::other("injected") }
+    kernel(step, std::io::Error::other("injected"))
 }
 
 #[async_trait]
@@ -231,11 +297,19 @@ impl Isolation for FakeIsolation {
         let fails = state.failing_creates > 0;
         state.failing_creates = state.failing_creates.saturating_sub(1);
         if !fails || state.half_made {
+            let files = match &plan.disk {
+                DiskSource::Empty => Files::new(),
+                DiskSource::Artifact(id) => {
+                    let artifact = state.artifacts.get(id).ok_or(IsolationError::NoArtifact)?;
+                    artifact.files().map_err(|source| kernel("read a disk", source))?
+                }
+            };
             let instance = Instance {
                 plan: plan.clone(),
-                guest: Guest::new(plan.id.as_str(), self.host.runtime.clone()),
+                guest: Guest::new(plan.id.as_str(), files, self.host.runtime.clone()),
                 death: watch::Sender::new(fails.then_some(Death::Exited)),
                 usage: Usage { pids: 1, ..Usage::default() },
+                hibernated: false,
             };
             state.instances.insert(plan.id.clone(), instance);
         }
@@ -261,6 +335,21 @@ impl Isolation for FakeIsolation {
         }
     }
 
+    /// Sockets on the host's loopback; nothing leads to them by itself.
+    async fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
+        self.host.count("gate").instances.get(id).filter(|i| i.alive()).ok_or(IsolationError::Gone)?;
+        let open = || {
+            let tcp = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            tcp.set_nonblocking(true)?;
+            let dns = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+            dns.set_nonblocking(true)?;
+            let (proxy, resolver) = (tcp.local_addr()?, dns.local_addr()?);
+            let (original, steering) = (Original::LocalAddress, Box::new(()));
+            Ok(Gate { tcp, dns: Some(dns), proxy, resolver, original, steering })
+        };
+        open().map_err(|source| IsolationError::Kernel { step: "open the gate".to_owned(), source })
+    }
+
     async fn died(&self, id: &SandboxId) -> Death {
         let mut death = match self.host.count("died").instances.get(id) {
             Some(instance) => instance.death.subscribe(),
@@ -275,14 +364,73 @@ impl Isolation for FakeIsolation {
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
         let state = self.host.count("usage");
-        let live = state.instances.get(id).filter(|instance| instance.alive());
-        live.map(|instance| instance.usage).ok_or(IsolationError::Gone)
+        let there = state.instances.get(id).filter(|instance| instance.alive() || instance.hibernated);
+        there.map(|instance| instance.usage).ok_or(IsolationError::Gone)
+    }
+
+    async fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        Self::live(&self.host.count("freeze"), id)?.set_frozen(true);
+        Ok(())
+    }
+
+    async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        Self::live(&self.host.count("thaw"), id)?.set_frozen(false);
+        Ok(())
+    }
+
+    async fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+        let mut state = self.host.count("reclaim");
+        let live = state.instances.get_mut(id).filter(|instance| instance.alive());
+        let bytes = std::mem::take(&mut live.ok_or(IsolationError::Gone)?.usage.memory_bytes);
+        state.reclaimed.push(id.clone());
+        Ok(bytes)
+    }
+
+    async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError> {
+        if mode != PauseMode::Filesystem {
+            return Err(IsolationError::CannotPause("memory pause unavailable: this is a fake".to_owned()));
+        }
+        let mut state = self.host.count("hibernate");
+        let instance = state.instances.get_mut(id).ok_or(IsolationError::Gone)?;
+        instance.kill(Death::Exited);
+        instance.hibernated = true;
+        instance.usage = Usage { disk_bytes: instance.usage.disk_bytes, ..Usage::default() };
+        Ok(())
+    }
+
+    async fn wake(&self, plan: &Plan) -> Result<(), IsolationError> {
+        let mut state = self.host.count("wake");
+        let fails = state.failing_wakes > 0;
+        state.failing_wakes = state.failing_wakes.saturating_sub(1);
+        let runtime = self.host.runtime.clone();
+        let kept = state.instances.get_mut(&plan.id).filter(|instance| instance.hibernated);
+        let instance = kept.ok_or(IsolationError::Gone)?;
+        instance.guest = instance.guest.boot_again(runtime);
+        instance.death.send_replace(None);
+        instance.plan = plan.clone();
+        instance.hibernated = false;
+        if fails { Err(injected("wake the instance")) } else { Ok(()) }
+    }
+
+    async fn memory_available(&self) -> Option<u64> {
+        self.host.count("memory_available").memory_available
     }
 
     async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
         let mut state = self.host.count("update");
         let live = state.instances.get_mut(id).filter(|instance| instance.alive());
         live.ok_or(IsolationError::Gone)?.plan.resources = *resources;
+        Ok(())
+    }
+
+    async fn rename(&self, id: &SandboxId, hostname: &str) -> Result<(), IsolationError> {
+        let mut state = self.host.count("rename");
+        if state.failing_renames > 0 {
+            state.failing_renames -= 1;
+            return Err(injected("set the host name"));
+        }
+        let live = state.instances.get_mut(id).filter(|instance| instance.alive());
+        hostname.clone_into(&mut live.ok_or(IsolationError::Gone)?.plan.hostname);
         Ok(())
     }
 
@@ -295,6 +443,89 @@ impl Isolation for FakeIsolation {
         if let Some(instance) = state.instances.remove(id) {
             instance.kill(Death::Exited);
         }
+        Ok(())
+    }
+
+    async fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError> {
+        let mut state = self.host.count("snapshot");
+        let live = state.instances.get(id).filter(|instance| instance.alive()).ok_or(IsolationError::Gone)?;
+        let made = Artifact::with(&live.guest.files(), live.plan.resources.disk_bytes);
+        let made = made.map_err(|source| kernel("make a snapshot", source))?;
+        let usage = made.usage().map_err(|source| kernel("measure a snapshot", source))?;
+        if state.artifacts.insert(artifact.clone(), made).is_some() {
+            return Err(injected("make a snapshot twice"));
+        }
+        if state.failing_snapshots > 0 {
+            state.failing_snapshots -= 1;
+            return Err(injected("make a snapshot"));
+        }
+        Ok(Taken { usage, paused: Duration::ZERO, method: CopyMethod::Clone })
+    }
+
+    async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError> {
+        {
+            let mut state = self.host.count("replace");
+            if let DiskSource::Artifact(id) = &plan.disk
+                && !state.artifacts.contains_key(id)
+            {
+                return Err(IsolationError::NoArtifact);
+            }
+            committed();
+            if let Some(instance) = state.instances.remove(&plan.id) {
+                instance.kill(Death::Exited);
+            }
+        }
+        self.create(plan).await
+    }
+
+    async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError> {
+        Ok(self.host.count("artifacts").artifacts.keys().cloned().collect())
+    }
+
+    async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let state = self.host.count("seal_artifact");
+        let found = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
+        found.usage().map_err(|source| kernel("measure a snapshot", source))
+    }
+
+    async fn compare(
+        &self,
+        _root: &RootFs,
+        from: Option<&SnapshotId>,
+        to: &SnapshotId,
+        _with_text: bool,
+    ) -> Result<Comparison, IsolationError> {
+        let state = self.host.count("compare");
+        let files = |id: &SnapshotId| {
+            let found = state.artifacts.get(id).ok_or(IsolationError::NoArtifact)?;
+            found.files().map_err(|source| kernel("read a disk", source))
+        };
+        let (from, to) = (from.map_or_else(|| Ok(Files::new()), files)?, files(to)?);
+        Ok(artifact::compare(&from, &to))
+    }
+
+    async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {
+        let state = self.host.count("read_artifact");
+        let found = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
+        found.open().map_err(|source| kernel("read a snapshot", source))
+    }
+
+    async fn write_artifact(&self, artifact: &SnapshotId, bytes: u64) -> Result<File, IsolationError> {
+        let made = Artifact::empty(bytes).map_err(|source| kernel("make a snapshot", source))?;
+        let disk = made.open().map_err(|source| kernel("write a snapshot", source))?;
+        self.host.count("write_artifact").artifacts.insert(artifact.clone(), made);
+        Ok(disk)
+    }
+
+    async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let state = self.host.count("check_artifact");
+        let found = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
+        found.files().map_err(|error| IsolationError::BadArtifact(error.to_string()))?;
+        found.usage().map_err(|source| kernel("measure a snapshot", source))
+    }
+
+    async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError> {
+        self.host.count("remove_artifact").artifacts.remove(artifact);
         Ok(())
     }
 

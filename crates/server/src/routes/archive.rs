@@ -11,12 +11,12 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::files::{owner, path};
-use super::transfer::{self, Source};
 use super::upload::copy;
 use crate::auth::{Caller, Exec, Read};
 use crate::error::ApiResult;
 use crate::extract::{Json, Path, Query};
 use crate::shared::App;
+use crate::transfer::{self, Source};
 
 /// What to pack.
 #[derive(Debug, Deserialize, IntoParams)]

@@ -30,7 +30,7 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use utoipa::IntoParams;
 
-use crate::auth::{Caller, Read, forbidden};
+use crate::auth::{Caller, Read, may_send};
 use crate::convert;
 use crate::error::{ApiError, ApiResult, body_of, json};
 use crate::extract::{Path, Query, parse_json};
@@ -250,7 +250,8 @@ impl Session {
     }
 
     fn may_send(&self) -> Result<()> {
-        if self.caller.has(Scope::Exec) { Ok(()) } else { Err(forbidden()) }
+        // Asked each time: a role may be taken away, and a lease be taken, while the socket is open.
+        may_send(&self.app.engine, &self.caller.requester(), &self.sandbox)
     }
 }
 

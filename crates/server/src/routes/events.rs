@@ -57,7 +57,8 @@ pub(crate) async fn stream_output(
     Ok(Sse::new(events(app, reader, caller.request_id().to_owned())).keep_alive(KeepAlive::default()))
 }
 
-fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>> {
+/// Where a client that comes back stopped.
+pub(super) fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>> {
     let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
     let offset = value.to_str().ok().and_then(|text| text.parse().ok());
     offset.map(Some).ok_or_else(|| {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use atoll_api::{CreateExec, Exec, ExecList, ExecWithOutput, Resize, SignalExec};
-use atoll_core::Result;
 use atoll_core::exec::ExecState;
+use atoll_core::{Code, Result};
 use atoll_engine::{ExecQuery, ExecView};
 use axum::extract::State;
 use http::StatusCode;
@@ -69,6 +69,8 @@ pub(crate) struct ListExecs {
     limit: Option<u32>,
     /// `next_cursor` of the last page.
     cursor: Option<String>,
+    /// The one that was made with this idempotency key, if there is one.
+    idempotency_key: Option<String>,
 }
 
 /// Lists a sandbox's execs, newest first.
@@ -81,6 +83,14 @@ pub(crate) async fn list_execs(
     Path(sandbox): Path<String>,
     Query(query): Query<ListExecs>,
 ) -> ApiResult<Json<ExecList>> {
+    if let Some(key) = &query.idempotency_key {
+        let items = match app.engine.exec_by_key(&sandbox, key).await {
+            Ok(view) => vec![convert::exec(view)],
+            Err(error) if error.code == Code::ExecNotFound => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        return Ok(Json(ExecList { items, next_cursor: None }));
+    }
     let query = ExecQuery { states: query.state, cursor: query.cursor, limit: query.limit };
     let (views, next_cursor) = app.engine.execs(&sandbox, &query).await?;
     Ok(Json(ExecList { items: views.into_iter().map(convert::exec).collect(), next_cursor }))

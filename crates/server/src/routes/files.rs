@@ -13,12 +13,12 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::transfer::{self, Source};
 use crate::auth::{Caller, Exec, Read};
 use crate::convert;
 use crate::error::{ApiError, ApiResult};
 use crate::extract::{Json, Path, Query, octal};
 use crate::shared::App;
+use crate::transfer::{self, Source};
 
 /// Most entries of one listing.
 const LIST_MAX_COUNT: u32 = 100_000;
@@ -71,7 +71,17 @@ pub(crate) async fn read_file(
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     let path = path("path", query.path)?;
-    let lease = app.engine.guest(&sandbox).await?;
+    read_path(&app, &sandbox, path, &headers).await
+}
+
+/// Answers with the bytes of a file, whole or as the head asks for.
+pub(crate) async fn read_path(
+    app: &App,
+    sandbox: &str,
+    path: String,
+    headers: &HeaderMap,
+) -> ApiResult<Response> {
+    let lease = app.engine.guest(sandbox).await?;
     let mut request = messages::Read { path, offset: 0, length: 0 };
     let mut range = None;
     // Our tags are weak, and a weak tag never satisfies `If-Range`: then the whole file is the answer.

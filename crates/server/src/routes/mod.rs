@@ -1,23 +1,39 @@
 //! The routes, a file for each noun.
 
+mod access;
 mod archive;
 mod attach;
+mod builds;
+mod checkpoints;
 mod events;
 mod execs;
 mod files;
+mod find;
 mod images;
 mod keys;
 mod load;
+mod network;
 mod output;
+mod pause;
+mod pools;
 mod pull;
 mod registries;
 mod sandboxes;
+mod secrets;
+mod sharing;
+mod snapshot_files;
+mod snapshots;
+mod ssh;
 mod stdin;
 mod system;
 mod templates;
-mod transfer;
+mod tunnel;
 mod upload;
+mod usage;
+mod volumes;
 mod watch;
+
+pub(crate) use files::read_path;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +44,8 @@ use axum::Router;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::dialect::Mounts;
+use crate::ingress;
 use crate::middleware;
 use crate::shared::App;
 
@@ -38,7 +56,22 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(sandboxes::create_sandboxes))
         .routes(routes!(sandboxes::get_sandbox, sandboxes::update_sandbox, sandboxes::delete_sandbox))
         .routes(routes!(sandboxes::get_metrics))
-        .routes(routes!(sandboxes::list_ports))
+        .routes(routes!(network::get_network))
+        .routes(routes!(pause::pause_sandbox))
+        .routes(routes!(pause::resume_sandbox))
+        .routes(routes!(usage::get_usage))
+        .routes(routes!(access::list_ports))
+        .routes(routes!(access::create_access, access::list_accesses))
+        .routes(routes!(access::revoke_access))
+        .routes(routes!(access::download_file))
+        .routes(routes!(tunnel::open_tunnel))
+        .routes(routes!(ssh::get_ssh))
+        .routes(routes!(ssh::connect_ssh))
+        .routes(routes!(ssh::add_ssh_key, ssh::list_ssh_keys))
+        .routes(routes!(ssh::remove_ssh_key))
+        .routes(routes!(sharing::get_sharing, sharing::set_visibility))
+        .routes(routes!(sharing::put_grant, sharing::delete_grant))
+        .routes(routes!(sharing::get_lease, sharing::take_lease, sharing::release_lease))
         .routes(routes!(execs::create_exec, execs::list_execs))
         .routes(routes!(execs::get_exec, execs::kill_exec))
         .routes(routes!(output::get_output))
@@ -50,13 +83,41 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(files::read_file, upload::write_file, files::remove_file))
         .routes(routes!(files::stat_file))
         .routes(routes!(files::list_files))
+        .routes(routes!(find::find_files))
         .routes(routes!(files::make_directory))
         .routes(routes!(files::move_file))
         .routes(routes!(files::change_mode))
         .routes(routes!(archive::read_archive, archive::write_archive))
         .routes(routes!(watch::watch_files))
+        .routes(routes!(snapshots::create_snapshot))
+        .routes(routes!(snapshots::list_snapshots))
+        .routes(routes!(snapshots::get_snapshot, snapshots::delete_snapshot))
+        .routes(routes!(snapshots::tag_snapshot))
+        .routes(routes!(snapshot_files::import_snapshot))
+        .routes(routes!(snapshot_files::pull_snapshot))
+        .routes(routes!(snapshot_files::push_snapshot))
+        .routes(routes!(snapshot_files::export_snapshot))
+        .routes(routes!(checkpoints::create_checkpoint, checkpoints::list_checkpoints))
+        .routes(routes!(checkpoints::delete_checkpoint))
+        .routes(routes!(checkpoints::fork_sandbox))
+        .routes(routes!(checkpoints::rollback_sandbox))
+        .routes(routes!(checkpoints::diff_sandbox))
         .routes(routes!(templates::create_template, templates::list_templates))
         .routes(routes!(templates::get_template, templates::delete_template))
+        .routes(routes!(builds::create_build, builds::list_builds))
+        .routes(routes!(builds::get_build))
+        .routes(routes!(builds::put_build_context))
+        .routes(routes!(builds::cancel_build))
+        .routes(routes!(builds::get_build_log))
+        .routes(routes!(builds::stream_build_log))
+        .routes(routes!(builds::list_build_cache))
+        .routes(routes!(builds::prune_build_cache))
+        .routes(routes!(pools::list_pools, pools::put_pool, pools::delete_pool))
+        .routes(routes!(volumes::create_volume, volumes::list_volumes))
+        .routes(routes!(volumes::get_volume, volumes::delete_volume))
+        .routes(routes!(volumes::read_volume_file, volumes::write_volume_file, volumes::remove_volume_file))
+        .routes(routes!(volumes::stat_volume_file))
+        .routes(routes!(volumes::list_volume_files))
         .routes(routes!(images::list_images))
         .routes(routes!(pull::pull_image))
         .routes(routes!(load::load_images))
@@ -65,6 +126,10 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(images::remove_image))
         .routes(routes!(registries::list_registries))
         .routes(routes!(registries::put_registry, registries::delete_registry))
+        .routes(routes!(secrets::list_secrets))
+        .routes(routes!(secrets::get_secret, secrets::put_secret, secrets::delete_secret))
+        .routes(routes!(secrets::list_secret_uses))
+        .routes(routes!(secrets::rotate_vault_key))
         .routes(routes!(keys::create_key, keys::list_keys))
         .routes(routes!(keys::delete_key))
         .routes(routes!(system::get_info))
@@ -77,12 +142,13 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
 }
 
 /// The router, with everything around the handlers.
-pub(crate) fn router(app: &App) -> Router {
+pub(crate) fn router(app: &App, mounts: Mounts) -> Router {
     let (router, _document) = documented().split_for_parts();
     router
-        .fallback(middleware::route_not_found)
+        .fallback(move |request| mounts.handle(request))
         .method_not_allowed_fallback(middleware::method_not_allowed)
         .layer(axum::middleware::from_fn_with_state(Arc::clone(app), middleware::around))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(app), ingress::intercept))
         .with_state(Arc::clone(app))
 }
 

@@ -31,7 +31,7 @@ pub(crate) async fn put_registry(
     Path(host): Path<String>,
     Json(request): Json<RegistryCredentials>,
 ) -> ApiResult<Json<RegistryEntry>> {
-    let record = app.engine.put_registry(&host, &request.username, &request.password).await?;
+    let record = app.engine.put_registry(&host, None, &request.username, &request.password).await?;
     Ok(Json(convert::registry(record)))
 }
 

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use atoll_api::{
-    BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, PortList, Sandbox, SandboxList,
-    UpdateSandbox,
+    BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
 };
 use atoll_core::limits::{BATCH_MAX_COUNT, LABELS_MAX_COUNT};
 use atoll_core::sandbox::SandboxState;
+use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Error, Result};
-use atoll_engine::{SandboxQuery, guest_error};
+use atoll_engine::SandboxQuery;
 use axum::extract::State;
 use http::StatusCode;
 use serde::Deserialize;
@@ -83,6 +83,7 @@ impl TryFrom<ListSandboxes> for SandboxQuery {
             states: query.state,
             labels: labels(&query.label)?,
             name_prefix: query.name_prefix,
+            visible_to: None,
             cursor: query.cursor,
             limit: query.limit,
         })
@@ -108,11 +109,12 @@ fn labels(pairs: &[String]) -> Result<BTreeMap<String, String>> {
 #[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes", security(("key" = ["read"])),
     params(ListSandboxes), responses((status = 200, body = SandboxList)))]
 pub(crate) async fn list_sandboxes(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Query(query): Query<ListSandboxes>,
 ) -> ApiResult<Json<SandboxList>> {
-    let page = app.engine.sandboxes(&query.try_into()?).await?;
+    let query = SandboxQuery { visible_to: caller.sees(), ..query.try_into()? };
+    let page = app.engine.sandboxes(&query).await?;
     let items = page.items.into_iter().map(convert::sandbox).collect();
     Ok(Json(SandboxList { items, next_cursor: page.next.map(|next| next.to_string()) }))
 }
@@ -134,12 +136,13 @@ pub(crate) async fn get_sandbox(
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = UpdateSandbox, responses((status = 200, body = Sandbox)))]
 pub(crate) async fn update_sandbox(
-    _: Caller<Manage>,
+    caller: Caller<Manage>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
     Json(request): Json<UpdateSandbox>,
 ) -> ApiResult<Json<Sandbox>> {
-    let record = app.engine.update_sandbox(&sandbox, request.into()).await?;
+    let update = SandboxUpdate { asked_by: caller.engine().key, ..request.into() };
+    let record = app.engine.update_sandbox(&sandbox, update).await?;
     Ok(Json(convert::sandbox(record)))
 }
 
@@ -165,18 +168,4 @@ pub(crate) async fn get_metrics(
     Path(sandbox): Path<String>,
 ) -> ApiResult<Json<Metrics>> {
     Ok(Json(convert::metrics(&app.engine.metrics(&sandbox).await?)))
-}
-
-/// TCP ports on which something listens inside.
-#[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/ports", tag = "sandboxes", security(("key" = ["read"])),
-    params(("sandbox" = String, Path, description = "Id or name")),
-    responses((status = 200, body = PortList)))]
-pub(crate) async fn list_ports(
-    _: Caller<Read>,
-    State(app): State<App>,
-    Path(sandbox): Path<String>,
-) -> ApiResult<Json<PortList>> {
-    let guest = app.engine.guest(&sandbox).await?;
-    let ports = guest.ports().await.map_err(guest_error)?;
-    Ok(Json(PortList { ports }))
 }

@@ -38,20 +38,24 @@ pub(crate) async fn run_doctor(_: Caller<Read>, State(app): State<App>) -> Json<
     Json(Doctor { checks: app.engine.doctor().await })
 }
 
-/// Things on the host that belong to no known sandbox.
+/// Things on the host that belong to no known sandbox or snapshot.
 #[utoipa::path(get, path = "/v1/leaks", tag = "system", security(("key" = ["admin"])),
     responses((status = 200, body = LeakList)))]
 pub(crate) async fn list_leaks(_: Caller<Admin>, State(app): State<App>) -> ApiResult<Json<LeakList>> {
-    let leaks = app.engine.leaks().await?;
-    Ok(Json(LeakList { items: leaks.into_iter().map(|leak| convert::leak(leak, false)).collect() }))
+    let leaks = app.engine.leaks().await?.into_iter().map(|leak| convert::leak(leak, false));
+    let artifacts = app.engine.leaked_artifacts().await?;
+    let artifacts = artifacts.into_iter().map(|id| convert::leaked_artifact(id, false));
+    Ok(Json(LeakList { items: leaks.chain(artifacts).collect() }))
 }
 
-/// Removes what belongs to no known sandbox; answers with what it was.
+/// Removes what belongs to no known sandbox or snapshot; answers with what it was.
 #[utoipa::path(delete, path = "/v1/leaks", tag = "system", security(("key" = ["admin"])),
     responses((status = 200, body = LeakList)))]
 pub(crate) async fn remove_leaks(_: Caller<Admin>, State(app): State<App>) -> ApiResult<Json<LeakList>> {
-    let leaks = app.engine.remove_leaks().await?;
-    Ok(Json(LeakList { items: leaks.into_iter().map(|leak| convert::leak(leak, true)).collect() }))
+    let leaks = app.engine.remove_leaks().await?.into_iter().map(|leak| convert::leak(leak, true));
+    let artifacts = app.engine.remove_leaked_artifacts().await?;
+    let artifacts = artifacts.into_iter().map(|id| convert::leaked_artifact(id, true));
+    Ok(Json(LeakList { items: leaks.chain(artifacts).collect() }))
 }
 
 /// Whether the process answers. Needs no key.
@@ -83,7 +87,8 @@ pub(crate) async fn get_prometheus(
         // Every key may read.
         auth::verify(&headers, &app)?;
     }
-    let text = app.metrics.text(&app.engine.stats());
+    let engine = &app.engine;
+    let text = app.metrics.text(&engine.stats(), &engine.egress_stats(), &engine.pools());
     Ok(([(CONTENT_TYPE, OPENMETRICS)], text))
 }
 

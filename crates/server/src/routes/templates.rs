@@ -20,7 +20,11 @@ pub(crate) async fn create_template(
     State(app): State<App>,
     Json(request): Json<CreateTemplate>,
 ) -> ApiResult<(StatusCode, Json<Template>)> {
-    let (name, recipe) = request.into_parts();
+    let snapshot = match &request.snapshot {
+        Some(text) => Some(app.engine.ready_snapshot(text).await?.id),
+        None => None,
+    };
+    let (name, recipe) = request.into_parts(snapshot);
     let record = app.engine.create_template(&name, recipe, &caller.engine()).await?;
     Ok((StatusCode::CREATED, Json(convert::template(record))))
 }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use atoll_api::{Exec, ExecWithOutput, Sandbox};
 use atoll_core::key::Scope;
+use atoll_core::sharing::Visibility;
 use atoll_core::spec::Caps;
-use atoll_engine::{Config, Engine};
+use atoll_engine::{Config, EgressConfig, Engine, PoolConfig, Trust};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
 use atoll_server::{Server, ServerConfig};
@@ -59,10 +60,17 @@ impl Harness {
         let vault = Vault::open(&dir.path().join("vault.key")).unwrap();
         let images = Images::open(&dir.path().join("images")).unwrap();
         let config = Config {
+            objects: None,
             data_dir: dir.path().to_owned(),
             caps: Caps::default(),
             sandboxes_max: SANDBOXES_MAX,
+            visibility: Visibility::default(),
+            volumes: None,
             creates_max: 4,
+            trust: Trust::default(),
+            reclaim_below_bytes: 0,
+            pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, images: Vec::new() },
+            egress: EgressConfig::default(),
         };
         let engine = Engine::start(config, store, vault, images, vec![std::sync::Arc::new(host.driver())])
             .await
@@ -77,7 +85,7 @@ impl Harness {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (stop, stopped) = oneshot::channel::<()>();
-        let server = Server::new(engine.clone(), config);
+        let server = Server::new(engine.clone(), config, &[]);
         let served = tokio::spawn(server.serve(listener, async { drop(stopped.await) }));
         Self {
             host,

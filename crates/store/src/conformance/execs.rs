@@ -94,9 +94,9 @@ pub(super) async fn life(store: &Store) {
     let parent = stored_sandbox(store).await;
     let record = exec(&parent, 1, 1);
     store.insert_exec(&record).await.unwrap();
-    assert!(store.finish_exec(&record.id, &EXITED, Some(42), 100, 7).await.unwrap());
+    assert!(store.finish_exec(&record.id, &EXITED, Some(42), 100, 0, 7).await.unwrap());
     // The first end stands.
-    assert!(!store.finish_exec(&record.id, &Exit::sandbox_died(), None, 200, 8).await.unwrap());
+    assert!(!store.finish_exec(&record.id, &Exit::sandbox_died(), None, 200, 0, 8).await.unwrap());
     let expected = ExecRecord {
         state: ExecState::Exited,
         pid: Some(42),
@@ -107,7 +107,7 @@ pub(super) async fn life(store: &Store) {
     };
     assert_eq!(store.exec(&expected.id).await.unwrap(), Some(expected));
     let missing = ExecId::from_parts(9, 9);
-    assert!(matches!(store.finish_exec(&missing, &EXITED, None, 0, 0).await, Err(StoreError::NotFound)));
+    assert!(matches!(store.finish_exec(&missing, &EXITED, None, 0, 0, 0).await, Err(StoreError::NotFound)));
 }
 
 pub(super) async fn loss(store: &Store) {
@@ -118,7 +118,7 @@ pub(super) async fn loss(store: &Store) {
     for record in &records {
         store.insert_exec(record).await.unwrap();
     }
-    store.finish_exec(&records[2].id, &EXITED, None, 1, 2).await.unwrap();
+    store.finish_exec(&records[2].id, &EXITED, None, 1, 0, 2).await.unwrap();
     let open = async |sandbox: &SandboxRecord| -> Vec<ExecId> {
         store.open_execs(&sandbox.id).await.unwrap().into_iter().map(|exec| exec.id).collect()
     };
@@ -132,7 +132,7 @@ pub(super) async fn loss(store: &Store) {
     assert_eq!(stored.exit, Some(Exit::sandbox_died()));
     assert_eq!(open(&parent).await, []);
     assert_eq!(open(&other).await, [records[3].id.clone()]);
-    store.finish_exec(&records[3].id, &Exit::sandbox_died(), None, 3, 11).await.unwrap();
+    store.finish_exec(&records[3].id, &Exit::sandbox_died(), None, 3, 0, 11).await.unwrap();
     let stored = store.exec(&records[3].id).await.unwrap().unwrap();
     assert_eq!((stored.state, stored.output_bytes), (ExecState::Lost, 3));
 }
@@ -143,7 +143,7 @@ pub(super) async fn lists_and_pruning(store: &Store) {
     for (n, record) in records.iter().enumerate() {
         store.insert_exec(record).await.unwrap();
         if n > 1 {
-            store.finish_exec(&record.id, &EXITED, None, 0, 100).await.unwrap();
+            store.finish_exec(&record.id, &EXITED, None, 0, 0, 100).await.unwrap();
         }
     }
     let (mut seen, mut after) = (Vec::new(), None);

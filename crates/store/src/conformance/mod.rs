@@ -6,16 +6,21 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed check is a panic")]
 
+mod builds;
 mod execs;
+mod ingress;
 mod others;
 mod sandboxes;
+mod secrets;
+mod snapshots;
+mod usage;
 
 use std::collections::BTreeMap;
 
 use atoll_core::exec::ExecState;
 use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::sandbox::SandboxState;
-use atoll_core::spec::{Caps, Command, ExecDraft, ExecSpec, ImageDefaults, SandboxDraft, SandboxSpec};
+use atoll_core::spec::{Base, Caps, Command, ExecDraft, ExecSpec, ImageDefaults, SandboxDraft, SandboxSpec};
 
 use crate::{ExecRecord, SandboxRecord, Store};
 
@@ -49,18 +54,38 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         execs::loss,
         execs::lists_and_pruning,
         execs::one_failure_does_not_touch_the_others,
+        builds::life,
+        builds::cache,
+        snapshots::tags_move,
+        snapshots::checkpoints_are_numbered,
+        snapshots::rollbacks_are_remembered,
         others::templates_count_versions,
         others::racing_templates_get_distinct_versions,
         others::keys,
         others::registries,
+        secrets::versions,
+        secrets::those_of_a_sandbox_go_with_it,
+        secrets::sealed_values_change_where_they_are,
+        secrets::uses,
+        others::access,
+        others::volumes,
+        usage::usage_adds_up,
+        usage::pauses,
+        ingress::accesses,
+        ingress::ssh_keys,
+        others::pools,
     );
 }
 
 /// A sandbox made at `ms`; `n` tells those of one moment apart.
 #[must_use]
 pub fn sandbox(ms: u64, n: u64) -> SandboxRecord {
-    let spec =
-        SandboxSpec::resolve(&SandboxDraft::default(), None, &ImageDefaults::default(), &Caps::default());
+    let spec = SandboxSpec::resolve(
+        &SandboxDraft::default(),
+        None,
+        Base::Image(&ImageDefaults::default()),
+        &Caps::default(),
+    );
     SandboxRecord {
         id: SandboxId::from_parts(ms, n),
         name: None,
@@ -68,11 +93,16 @@ pub fn sandbox(ms: u64, n: u64) -> SandboxRecord {
         reason: None,
         spec: spec.unwrap(),
         labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
         image_digest: None,
         owner: None,
         created_ms: ms,
         expires_ms: None,
         last_active_ms: ms,
+        paused: None,
+        paused_ms: None,
+        pauses_ms: 0,
+        boot_id: "boot".to_owned(),
         generation: 1,
     }
 }
@@ -91,6 +121,8 @@ pub fn exec(sandbox: &SandboxRecord, ms: u64, n: u64) -> ExecRecord {
         pid: None,
         exit: None,
         output_bytes: 0,
+        cpu_us: 0,
+        pauses_before_ms: 0,
         started_by: None,
         created_ms: ms,
         ended_ms: None,

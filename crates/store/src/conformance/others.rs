@@ -2,11 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use atoll_core::id::{KeyId, TemplateId};
+use atoll_core::id::{KeyId, SandboxId, TemplateId, VolumeId};
+use atoll_core::pool::PoolSpec;
+use atoll_core::sharing::{Lease, Role, Visibility};
 use atoll_core::spec::TemplateSpec;
+use atoll_core::volume::VolumeState;
 use futures::future::join_all;
 
-use crate::{KeyRecord, RegistryRecord, Store, StoreError, TemplateRecord};
+use super::sandbox;
+use crate::{
+    KeyRecord, PoolRecord, RegistryRecord, SandboxFilter, SandboxRecord, Store, StoreError, TemplateRecord,
+    VisibleTo, VolumeRecord,
+};
 
 fn template(n: u64, name: &str) -> TemplateRecord {
     TemplateRecord {
@@ -77,6 +84,7 @@ pub(super) async fn keys(store: &Store) {
 pub(super) async fn registries(store: &Store) {
     let registry = |host: &str, ms: u64| RegistryRecord {
         host: host.to_owned(),
+        name: None,
         username: format!("user {ms}"),
         sealed: vec![0, 255, u8::try_from(ms).unwrap()],
         updated_ms: ms,
@@ -89,4 +97,105 @@ pub(super) async fn registries(store: &Store) {
     assert_eq!(store.list_registries().await.unwrap(), [registry("a", 2), registry("b:5000", 3)]);
     assert!(store.delete_registry("a").await.unwrap());
     assert!(!store.delete_registry("a").await.unwrap());
+}
+
+pub(super) async fn pools(store: &Store) {
+    let pool = |name: &str, count: u32| PoolRecord {
+        name: name.to_owned(),
+        spec: PoolSpec::fixed(count),
+        updated_ms: count.into(),
+    };
+    store.put_pool(&pool("template:web", 1)).await.unwrap();
+    store.put_pool(&pool("image:host", 2)).await.unwrap();
+    store.put_pool(&pool("template:web", 3)).await.unwrap();
+    assert_eq!(store.list_pools().await.unwrap(), [pool("image:host", 2), pool("template:web", 3)]);
+    assert!(store.delete_pool("image:host").await.unwrap());
+    assert!(!store.delete_pool("image:host").await.unwrap());
+    assert_eq!(store.list_pools().await.unwrap(), [pool("template:web", 3)]);
+}
+
+pub(super) async fn access(store: &Store) {
+    let key = |n: u8| KeyRecord {
+        id: KeyId::from_parts(n.into(), n.into()),
+        name: format!("key {n}"),
+        hash: vec![n; 32],
+        scopes: vec!["manage".to_owned()],
+        created_ms: n.into(),
+        expires_ms: None,
+        last_used_ms: None,
+    };
+    let [owner, friend, other] = [1, 2, 3].map(key);
+    for one in [&owner, &friend, &other] {
+        store.insert_key(one).await.unwrap();
+    }
+    let own = SandboxRecord { owner: Some(owner.id.clone()), ..sandbox(1, 1) };
+    let free = sandbox(2, 2);
+    store.insert_sandbox(&own).await.unwrap();
+    store.insert_sandbox(&free).await.unwrap();
+    store.put_grant(&own.id, &friend.id, Role::Read).await.unwrap();
+    store.put_grant(&own.id, &friend.id, Role::Exec).await.unwrap();
+    store.set_visibility(&free.id, Some(Visibility::Shared)).await.unwrap();
+    let lease =
+        |n: u64| Lease { key: other.id.clone(), holder: format!("h{n}"), taken_ms: n, expires_ms: n + 1 };
+    store.put_lease(&own.id, &lease(1)).await.unwrap();
+    store.put_lease(&own.id, &lease(2)).await.unwrap();
+    let nobody = SandboxId::from_parts(9, 9);
+    assert!(matches!(store.put_grant(&nobody, &friend.id, Role::Read).await, Err(StoreError::NotFound)));
+    assert!(matches!(store.put_lease(&nobody, &lease(1)).await, Err(StoreError::NotFound)));
+
+    let all = store.list_access().await.unwrap();
+    assert_eq!(all.len(), 2);
+    assert_eq!(all[&own.id].grants, [(friend.id.clone(), Role::Exec)].into());
+    assert_eq!((all[&own.id].visibility, all[&own.id].lease.clone()), (None, Some(lease(2))));
+    assert_eq!(all[&free.id].visibility, Some(Visibility::Shared));
+
+    let seen = async |key: &KeyRecord, default| {
+        let visible_to = Some(VisibleTo { key: key.id.clone(), default });
+        let filter = SandboxFilter { visible_to, ..SandboxFilter::default() };
+        let page = store.list_sandboxes(&filter, None, 10).await.unwrap();
+        page.items.into_iter().map(|record| record.id).collect::<Vec<_>>()
+    };
+    let both = vec![free.id.clone(), own.id.clone()];
+    for (one, default, expected) in [
+        (&owner, Visibility::Private, &both),
+        (&friend, Visibility::Private, &both),
+        (&other, Visibility::Private, &vec![free.id.clone()]),
+        (&other, Visibility::Shared, &both),
+    ] {
+        assert_eq!(seen(one, default).await, *expected, "{} {default:?}", one.name);
+    }
+    store.set_visibility(&free.id, None).await.unwrap();
+    assert!(seen(&other, Visibility::Private).await.is_empty());
+
+    // What was said goes with the key and with the sandbox.
+    assert!(store.delete_key(&friend.id).await.unwrap());
+    assert!(!store.delete_grant(&own.id, &friend.id).await.unwrap());
+    assert!(store.delete_lease(&own.id).await.unwrap());
+    assert!(!store.delete_lease(&own.id).await.unwrap());
+    store.put_lease(&own.id, &lease(3)).await.unwrap();
+    assert!(store.delete_sandbox(&own.id).await.unwrap());
+    assert!(store.list_access().await.unwrap().is_empty());
+}
+
+pub(super) async fn volumes(store: &Store) {
+    let volume = |n: u64, name: &str| VolumeRecord {
+        id: VolumeId::from_parts(n, n),
+        name: name.to_owned(),
+        state: VolumeState::Creating,
+        size_bytes: 1 << 30,
+        source: (n == 1).then(|| "other".to_owned()),
+        read_only: n == 1,
+        owner: (n == 1).then(|| KeyId::from_parts(1, 1)),
+        created_ms: n,
+    };
+    store.insert_volume(&volume(1, "b")).await.unwrap();
+    store.insert_volume(&volume(2, "a")).await.unwrap();
+    assert!(matches!(store.insert_volume(&volume(3, "a")).await, Err(StoreError::NameTaken)));
+    assert!(store.set_volume_state(&volume(2, "a").id, VolumeState::Ready).await.unwrap());
+    assert!(!store.set_volume_state(&volume(9, "a").id, VolumeState::Ready).await.unwrap());
+    let second = VolumeRecord { state: VolumeState::Ready, ..volume(2, "a") };
+    assert_eq!(store.list_volumes().await.unwrap(), [second, volume(1, "b")]);
+    assert!(store.delete_volume(&volume(2, "a").id).await.unwrap());
+    assert!(!store.delete_volume(&volume(2, "a").id).await.unwrap());
+    store.insert_volume(&volume(4, "a")).await.unwrap();
 }

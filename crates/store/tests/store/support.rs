@@ -136,7 +136,13 @@ impl Drop for Server {
 
 /// Something to store, for tests that care about the database and not about what is in it.
 pub(crate) fn registry(username: &str) -> RegistryRecord {
-    RegistryRecord { host: "a".to_owned(), username: username.to_owned(), sealed: vec![1], updated_ms: 1 }
+    RegistryRecord {
+        host: "a".to_owned(),
+        name: None,
+        username: username.to_owned(),
+        sealed: vec![1],
+        updated_ms: 1,
+    }
 }
 
 /// Polls until `operation` gives something else than "unavailable".

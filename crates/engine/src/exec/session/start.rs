@@ -43,7 +43,10 @@ impl Session {
         fail::fail_point!("engine.exec.started");
         self.start_clocks();
         match started {
-            Ok(stream) => Ok(Some(stream)),
+            Ok(stream) => {
+                self.sandbox.meter.count_exec(self.exec.inserted().started_by.as_ref());
+                Ok(Some(stream))
+            }
             Err(GuestError::Failure { reason: Reason::CommandNotFound, .. }) => {
                 self.finish(Exit::not_started(Code::CommandNotFound)).await;
                 Ok(None)

@@ -10,8 +10,11 @@ use bytes::Bytes;
 use futures::stream;
 
 /// What bulk data is read from.
-pub(super) enum Source {
+#[derive(Debug)]
+pub enum Source {
+    /// A file.
     File(FileReader),
+    /// An archive made of files.
     Archive(ByteStream),
 }
 
@@ -37,7 +40,7 @@ struct Download {
 
 /// The body of an answer. `length` bytes were announced: what goes beyond is cut (the file grew), and an
 /// end before it breaks the connection off (the file shrank), so that the client notices.
-pub(super) fn body(lease: GuestLease, source: Source, first: Option<Bytes>, length: Option<u64>) -> Body {
+pub fn body(lease: GuestLease, source: Source, first: Option<Bytes>, length: Option<u64>) -> Body {
     let download = Download { _lease: lease, source, first, left: length };
     Body::from_stream(stream::try_unfold(download, |mut download| async move {
         let piece = download.next().await.map_err(|error| {

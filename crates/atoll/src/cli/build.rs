@@ -1,0 +1,108 @@
+//! Arguments of builds.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::{EgressArgs, LimitArgs};
+use crate::units::{parse_bytes, parse_duration_ms, parse_pair};
+
+/// What to build.
+#[derive(Debug, Args)]
+pub(crate) struct BuildArgs {
+    /// The context: what COPY takes files from
+    #[arg(value_name = "DIR")]
+    pub(crate) context: PathBuf,
+    /// Dockerfile, or a step list if its name ends with .json [default: DIR/Dockerfile]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Name of the template [default: the directory's]
+    #[arg(short = 't', long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Value for an ARG
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pair)]
+    pub(crate) build_arg: Vec<(String, String)>,
+    /// Stage to build, by name or number [default: the last]
+    #[arg(long, value_name = "STAGE")]
+    pub(crate) target: Option<String>,
+    /// Do every step again
+    #[arg(long)]
+    pub(crate) no_cache: bool,
+    /// Command to run in every sandbox of the template, for /bin/sh
+    #[arg(long, value_name = "CMD")]
+    pub(crate) start_cmd: Option<String>,
+    /// Run what ENTRYPOINT and CMD say in every sandbox of the template
+    #[arg(long, conflicts_with = "start_cmd")]
+    pub(crate) start_image: bool,
+    /// A sandbox is ready when this command succeeds
+    #[arg(long, value_name = "CMD")]
+    pub(crate) ready_cmd: Option<String>,
+    /// A sandbox is ready when something listens on this port
+    #[arg(long, value_name = "PORT", conflicts_with = "ready_cmd")]
+    pub(crate) ready_port: Option<u16>,
+    /// Give up on a sandbox that is not ready after this long [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) ready_timeout: Option<u64>,
+    /// Label for every sandbox of the template
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) label: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+    /// Writable disk, such as 10GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) disk: Option<u64>,
+    /// Give up on the build after this long [default: 1h]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) timeout: Option<u64>,
+    /// What the steps may reach
+    #[command(flatten)]
+    pub(crate) egress: EgressArgs,
+    /// File with what sandboxes of the template may reach, as JSON
+    #[arg(long, value_name = "FILE", help_heading = "Network")]
+    pub(crate) template_egress: Option<PathBuf>,
+    /// Print the id of the build and do not wait for it
+    #[arg(short, long)]
+    pub(crate) detach: bool,
+}
+
+/// Builds that were begun.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BuildCommand {
+    /// List builds
+    Ls,
+    /// Show a build, as JSON
+    Show {
+        /// Id of the build
+        build: String,
+    },
+    /// Show what a build did
+    Log {
+        /// Go on until it ends
+        #[arg(short, long)]
+        follow: bool,
+        /// Id of the build
+        build: String,
+    },
+    /// End builds
+    Cancel {
+        /// Ids
+        #[arg(required = true, value_name = "BUILD")]
+        builds: Vec<String>,
+    },
+    /// What is kept of steps
+    #[command(subcommand)]
+    Cache(BuildCacheCommand),
+}
+
+/// The cache of steps.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BuildCacheCommand {
+    /// List what is kept
+    Ls,
+    /// Remove what was not used for the longest time
+    Prune {
+        /// Keep this much, such as 5GiB
+        #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "0")]
+        keep: u64,
+    },
+}

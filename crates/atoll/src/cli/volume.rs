@@ -1,0 +1,83 @@
+//! Arguments that concern volumes.
+
+use atoll_core::volume::VolumeMountDraft;
+use clap::Subcommand;
+
+use crate::units::parse_bytes;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum VolumeCommand {
+    /// Make an empty volume
+    Create {
+        /// Its size [default: 10GiB]
+        #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+        size: Option<u64>,
+        /// Its name
+        name: String,
+    },
+    /// List volumes
+    Ls,
+    /// Show a volume with its space, or a directory in it
+    Show {
+        /// VOLUME, or VOLUME:/PATH
+        volume: String,
+    },
+    /// Delete volumes, or a file or directory in one
+    Rm {
+        /// VOLUME, or VOLUME:/PATH
+        #[arg(required = true, value_name = "VOLUME")]
+        volumes: Vec<String>,
+    },
+    /// Copy a file into or out of a volume, without a sandbox
+    Cp {
+        /// VOLUME:/PATH, a local file, or - for standard input
+        source: String,
+        /// VOLUME:/PATH, a local file, or - for standard output
+        destination: String,
+    },
+    /// Make a volume that begins with what another holds at this moment
+    Clone {
+        /// The other volume
+        from: String,
+        /// Name of the new one
+        name: String,
+    },
+    /// Keep what a volume holds at this moment: a volume that nobody can write to
+    Snapshot {
+        /// The volume
+        from: String,
+        /// Name of the snapshot
+        name: String,
+    },
+}
+
+/// Reads `NAME:/path` or `NAME:/path:ro`.
+pub(crate) fn parse_mount(text: &str) -> Result<VolumeMountDraft, String> {
+    let wrong = || format!("'{text}' is not VOLUME:/PATH or VOLUME:/PATH:ro");
+    let (volume, rest) = text.split_once(':').ok_or_else(wrong)?;
+    let (path, read_only) = match rest.rsplit_once(':') {
+        None => (rest, false),
+        Some((path, "ro")) => (path, true),
+        Some((path, "rw")) => (path, false),
+        Some(_) => return Err(wrong()),
+    };
+    if volume.is_empty() || !path.starts_with('/') {
+        return Err(wrong());
+    }
+    Ok(VolumeMountDraft { volume: volume.to_owned(), path: path.to_owned(), read_only })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts() {
+        let read = |text| parse_mount(text).map(|mount| (mount.volume, mount.path, mount.read_only));
+        assert_eq!(read("data:/srv"), Ok(("data".into(), "/srv".into(), false)));
+        assert_eq!(read("data:/srv:ro"), Ok(("data".into(), "/srv".into(), true)));
+        for bad in ["data", ":/srv", "data:srv", "data:/srv:x"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+}

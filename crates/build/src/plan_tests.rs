@@ -1,0 +1,139 @@
+use super::*;
+use crate::context::Entry;
+use crate::graph::Graph;
+
+struct Case<'a> {
+    file: &'a str,
+    args: &'a [(&'a str, &'a str)],
+    content: &'a str,
+}
+
+impl Case<'_> {
+    fn plan(&self) -> Result<Vec<StagePlan>> {
+        let recipe = crate::parse(self.file)?;
+        let given: BTreeMap<String, String> =
+            self.args.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let file =
+            Entry::File { mode: 0o644, size: 1, digest: *blake3::hash(self.content.as_bytes()).as_bytes() };
+        let context = ContextIndex { entries: BTreeMap::from([("file".to_owned(), file)]) };
+        let ignore = Ignore::default();
+        let planner = Planner {
+            recipe: &recipe,
+            given: &given,
+            context: &context,
+            ignore: &ignore,
+            architecture: "amd64",
+        };
+        let graph = Graph::new(&recipe, &planner.bases()?, None)?;
+        let mut plans: BTreeMap<usize, StagePlan> = BTreeMap::new();
+        for index in graph.needed {
+            let base = match &graph.bases[index] {
+                Origin::Stage(stage) => plans[stage].end.clone(),
+                Origin::Image(name) => State::new(Key::base(name, "container")),
+            };
+            let key = |origin: &Origin| match origin {
+                Origin::Stage(stage) => Ok(plans[stage].end.key),
+                Origin::Image(name) => Ok(Key::base(name, "container")),
+            };
+            let plan = plan_stage(&planner, index, base, &key)?;
+            plans.insert(index, plan);
+        }
+        Ok(plans.into_values().collect())
+    }
+}
+
+fn plan(file: &str) -> Vec<StagePlan> {
+    Case { file, args: &[], content: "" }.plan().unwrap()
+}
+
+fn keys(case: &Case<'_>) -> Vec<Key> {
+    case.plan().unwrap().into_iter().flat_map(|plan| plan.steps).map(|step| step.key).collect()
+}
+
+#[test]
+fn variables_and_directories() {
+    let plans = plan(
+        "ARG TAG=1\nFROM img:${TAG} AS a\nARG TAG\nENV HOME=/h A=$TAG\nWORKDIR $HOME\nWORKDIR sub\n\
+         ARG X=${A}2\nUSER u\nRUN go\nCOPY file ./\nENTRYPOINT [\"/e\"]\nCMD run $A\n",
+    );
+    let StagePlan { steps, end } = &plans[0];
+    assert_eq!(steps.len(), 4);
+    assert_eq!(steps[1].work, Work::Directory("/h/sub".to_owned()));
+    let Work::Run { argv, env, user, cwd } = &steps[2].work else { panic!("{:?}", steps[2]) };
+    assert_eq!((argv[2].as_str(), user.as_str(), cwd.as_str()), ("go", "u", "/h/sub"));
+    assert_eq!([&env["A"], &env["X"], &env["TAG"]], ["1", "12", "1"]);
+    let Work::CopyContext { to, .. } = &steps[3].work else { panic!("{:?}", steps[3]) };
+    assert_eq!((to.path.as_str(), to.directory), ("/h/sub", true));
+    assert_eq!((&end.entrypoint[..], &end.cmd[2..]), (&["/e".to_owned()][..], &["run $A".to_owned()][..]));
+    // Arguments do not outlive the build.
+    assert!(!end.env.contains_key("X"));
+}
+
+#[test]
+fn a_key_follows_everything_that_matters_and_nothing_else() {
+    let file = "FROM a\nARG V=1\nRUN one\nCOPY file /x\nRUN two\n";
+    let base = keys(&Case { file, args: &[], content: "1" });
+    assert_eq!(base, keys(&Case { file, args: &[], content: "1" }));
+    // Comments, line breaks and proxies mean nothing.
+    let same = "FROM a\n# hello\nARG V=1\nRUN one\nCOPY file /x\n\nRUN \\\n two\n";
+    let shifted = keys(&Case { file: same, args: &[("HTTP_PROXY", "http://p")], content: "1" });
+    assert_eq!(base[..2], shifted[..2]);
+    // A changed file changes its step and what follows.
+    let changed = keys(&Case { file, args: &[], content: "2" });
+    assert_eq!(base[0], changed[0]);
+    assert!(base[1] != changed[1] && base[2] != changed[2]);
+    // An argument changes every command after its declaration.
+    let argument = keys(&Case { file, args: &[("V", "2")], content: "1" });
+    assert_ne!(base[0], argument[0]);
+    let env = keys(&Case {
+        file: "FROM a\nARG V=1\nRUN one\nENV E=1\nCOPY file /x\nRUN two\n",
+        args: &[],
+        content: "1",
+    });
+    assert_eq!(base[0], env[0]);
+    assert_ne!(base[1], env[1]);
+    // LABEL, EXPOSE, CMD and ENTRYPOINT do not touch the file system.
+    let quiet =
+        "FROM a\nARG V=1\nLABEL a=b\nRUN one\nCMD x\nEXPOSE 80\nCOPY file /x\nENTRYPOINT y\nRUN two\n";
+    assert_eq!(base, keys(&Case { file: quiet, args: &[], content: "1" }));
+}
+
+#[test]
+fn stages_lean_on_each_other() {
+    let file = |command: &str| format!("FROM a AS b\nRUN {command}\nFROM c\nRUN x\nCOPY --from=b /o/* /i/\n");
+    let (one, two) = (file("one"), file("two"));
+    let (one, two) = (
+        keys(&Case { file: &one, args: &[], content: "" }),
+        keys(&Case { file: &two, args: &[], content: "" }),
+    );
+    assert_eq!(one[1], two[1]);
+    assert_ne!(one[2], two[2]);
+    let plans = plan(&file("one"));
+    assert!(matches!(&plans[1].steps[1].work, Work::CopyFrom { from: Origin::Stage(0), sources, .. }
+        if sources == &["/o/*".to_owned()]));
+}
+
+#[test]
+fn what_is_wrong_is_placed() {
+    for (file, message) in [
+        ("FROM $X", "line 1, column 1: '$X' is empty"),
+        ("FROM a\nENV A=${B:?needed}", "line 2, column 1: the variable 'B' is not set: needed"),
+        ("FROM a\nUSER a b", "line 2, column 1: USER: not a user"),
+        ("FROM a\nCOPY nope /", "line 2, column 1: 'nope' is not in the context"),
+        ("FROM a AS b\nFROM b\nCOPY --from=b /x /y /z", "line 3, column 1: several sources"),
+        ("FROM a\nRUN []", "line 2, column 1: RUN: the command is empty"),
+    ] {
+        let error = Case { file, args: &[], content: "" }.plan().unwrap_err();
+        assert!(error.message.starts_with(message), "{file}: {error}");
+    }
+}
+
+#[test]
+fn arguments_that_nobody_asks_for() {
+    let recipe = crate::parse("ARG A\nFROM a\nARG B\n").unwrap();
+    let given = ["A", "B", "C", "http_proxy"].map(|name| (name.to_owned(), String::new())).into();
+    let (context, ignore) = (ContextIndex::default(), Ignore::default());
+    let planner =
+        Planner { recipe: &recipe, given: &given, context: &context, ignore: &ignore, architecture: "amd64" };
+    assert_eq!(planner.unused_args(), ["C"]);
+}

@@ -1,0 +1,277 @@
+//! Who may do what with one sandbox: visibility, grants, leases.
+//!
+//! A key's [`Scope`] is the most that it may do anywhere. What it may do with *one* sandbox is the least of
+//! its scope and what the sandbox gives it:
+//!
+//! | the key | gets |
+//! |---|---|
+//! | has the scope `admin` | everything |
+//! | made the sandbox | everything that its scope allows |
+//! | was granted a role | that role |
+//! | any other, sandbox shared | everything that its scope allows |
+//! | any other, sandbox private | nothing: the sandbox does not exist for it |
+//!
+//! A [`Lease`] comes on top: while somebody holds one, everybody else can only look.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Code, Error, Result};
+use crate::id::KeyId;
+use crate::key::Scope;
+use crate::limits::{GRANTS_MAX_COUNT, LEASE_HOLDER_MAX_BYTES, LEASE_MAX_MS};
+
+/// Whether keys without a grant see a sandbox.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Visibility {
+    /// Every key may use it as far as its scope goes.
+    #[default]
+    Shared,
+    /// Only its owner, who was granted a role, and `admin` keys.
+    Private,
+}
+
+impl Visibility {
+    /// The stable text form.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Private => "private",
+        }
+    }
+
+    /// Reads the text form.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Shared, Self::Private].into_iter().find(|one| one.as_str() == text)
+    }
+}
+
+/// What a key is granted on one sandbox. Each includes the ones before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Look at it, its execs, output and files.
+    Read,
+    /// Run commands and change files in it.
+    Exec,
+    /// Change it, delete it, and grant roles on it.
+    Manage,
+}
+
+impl Role {
+    /// The stable text form.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Exec => "exec",
+            Self::Manage => "manage",
+        }
+    }
+
+    /// Reads the text form.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Read, Self::Exec, Self::Manage].into_iter().find(|one| one.as_str() == text)
+    }
+
+    const fn scope(self) -> Scope {
+        match self {
+            Self::Read => Scope::Read,
+            Self::Exec => Scope::Exec,
+            Self::Manage => Scope::Manage,
+        }
+    }
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy)]
+pub struct Requester<'a> {
+    /// The key.
+    pub key: &'a KeyId,
+    /// What it may do anywhere.
+    pub scope: Scope,
+    /// The name under which it works, to tell several that share a key apart.
+    pub holder: Option<&'a str>,
+}
+
+/// What a sandbox says about who may use it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Its own visibility; the server's default when absent.
+    pub visibility: Option<Visibility>,
+    /// Roles by key.
+    pub grants: BTreeMap<KeyId, Role>,
+    /// Who has it for itself.
+    pub lease: Option<Lease>,
+}
+
+impl Access {
+    /// The most that a key may do with the sandbox, leases aside; `None` when it may not even know of it.
+    #[must_use]
+    pub fn scope_of(&self, who: &Requester<'_>, owner: Option<&KeyId>, default: Visibility) -> Option<Scope> {
+        if who.scope == Scope::Admin {
+            return Some(Scope::Admin);
+        }
+        let shared = self.visibility.unwrap_or(default) == Visibility::Shared;
+        if shared || owner == Some(who.key) {
+            return Some(who.scope);
+        }
+        self.grants.get(who.key).map(|role| role.scope().min(who.scope))
+    }
+
+    /// Refuses whoever is not the holder of a lease that has not run out.
+    ///
+    /// # Errors
+    /// [`Code::SandboxLeased`], naming the holder.
+    pub fn admits(&self, who: &Requester<'_>, now_ms: u64) -> Result<()> {
+        match &self.lease {
+            Some(lease) if !lease.has_ended(now_ms) && !lease.is_held_by(who) => Err(lease.refusal(now_ms)),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Whether one more key can be granted a role.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`].
+    pub fn check_room(&self, key: &KeyId) -> Result<()> {
+        if self.grants.len() >= GRANTS_MAX_COUNT && !self.grants.contains_key(key) {
+            return Err(Error::new(
+                Code::LimitExceeded,
+                format!("{GRANTS_MAX_COUNT} keys have a role on this sandbox already"),
+            )
+            .hint("revoke some with 'atoll access revoke', or make the sandbox shared"));
+        }
+        Ok(())
+    }
+}
+
+/// Exclusive use of a sandbox for a time. Others can look, and nothing else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The key that took it.
+    pub key: KeyId,
+    /// The name it was taken under.
+    pub holder: String,
+    /// When it was taken.
+    pub taken_ms: u64,
+    /// When it ends by itself.
+    pub expires_ms: u64,
+}
+
+impl Lease {
+    /// Checks what a lease is asked for with.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] naming the field.
+    pub fn validate(holder: &str, ttl_ms: u64) -> Result<()> {
+        if holder.is_empty() || holder.len() > LEASE_HOLDER_MAX_BYTES || holder.chars().any(char::is_control)
+        {
+            return Err(Error::invalid(
+                "holder",
+                format_args!("must have 1 to {LEASE_HOLDER_MAX_BYTES} bytes without control characters"),
+            ));
+        }
+        if ttl_ms == 0 || ttl_ms > LEASE_MAX_MS {
+            return Err(Error::invalid("ttl_ms", format_args!("must lie between 1 and {LEASE_MAX_MS}")));
+        }
+        Ok(())
+    }
+
+    /// Whether it has run out.
+    #[must_use]
+    pub const fn has_ended(&self, now_ms: u64) -> bool {
+        self.expires_ms <= now_ms
+    }
+
+    /// Whether it is who took it. Who gives no name is taken for the holder if the key is the holder's.
+    #[must_use]
+    pub fn is_held_by(&self, who: &Requester<'_>) -> bool {
+        self.key == *who.key && who.holder.is_none_or(|name| name == self.holder)
+    }
+
+    /// The error for everybody else.
+    #[must_use]
+    pub fn refusal(&self, now_ms: u64) -> Error {
+        let left_s = self.expires_ms.saturating_sub(now_ms).div_ceil(1000);
+        let holder = crate::error::shorten(&self.holder);
+        Error::new(Code::SandboxLeased, format!("'{holder}' has the sandbox for itself, for {left_s} s more"))
+            .hint("wait until the lease ends; who manages the sandbox can end it: 'atoll lease release --force'")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: u64) -> KeyId {
+        KeyId::from_parts(n, n)
+    }
+
+    fn who(key: &KeyId, scope: Scope) -> Requester<'_> {
+        Requester { key, scope, holder: None }
+    }
+
+    #[test]
+    fn the_least_of_scope_and_role() {
+        let [owner, friend, other] = [key(1), key(2), key(3)];
+        let access = Access {
+            visibility: Some(Visibility::Private),
+            grants: BTreeMap::from([(friend.clone(), Role::Exec)]),
+            lease: None,
+        };
+        let seen = |key: &KeyId, scope| access.scope_of(&who(key, scope), Some(&owner), Visibility::Shared);
+        for scope in [Scope::Read, Scope::Exec, Scope::Manage] {
+            assert_eq!(seen(&owner, scope), Some(scope));
+            assert_eq!(seen(&friend, scope), Some(scope.min(Scope::Exec)));
+            assert_eq!(seen(&other, scope), None, "it does not exist for others");
+        }
+        assert_eq!(seen(&other, Scope::Admin), Some(Scope::Admin));
+        // Nobody owns what has no owner.
+        assert_eq!(access.scope_of(&who(&other, Scope::Manage), None, Visibility::Shared), None);
+    }
+
+    #[test]
+    fn the_default_holds_where_nothing_else_was_said() {
+        let (owner, other) = (key(1), key(2));
+        let access = Access::default();
+        let seen = |default| access.scope_of(&who(&other, Scope::Exec), Some(&owner), default);
+        assert_eq!(seen(Visibility::Shared), Some(Scope::Exec));
+        assert_eq!(seen(Visibility::Private), None);
+        let shared = Access { visibility: Some(Visibility::Shared), ..Access::default() };
+        let asks = who(&other, Scope::Exec);
+        assert_eq!(shared.scope_of(&asks, Some(&owner), Visibility::Private), Some(Scope::Exec));
+    }
+
+    #[test]
+    fn a_lease_keeps_everybody_else_out_until_it_ends() {
+        let (holder, other) = (key(1), key(2));
+        let lease = Lease { key: holder.clone(), holder: "agent-1".into(), taken_ms: 0, expires_ms: 5000 };
+        let access = Access { lease: Some(lease), ..Access::default() };
+        let named = |key, holder| Requester { key, scope: Scope::Admin, holder };
+        assert!(access.admits(&named(&holder, None), 0).is_ok());
+        assert!(access.admits(&named(&holder, Some("agent-1")), 0).is_ok());
+        let refused = access.admits(&named(&holder, Some("agent-2")), 0).unwrap_err();
+        assert!(refused.code == Code::SandboxLeased && refused.message.contains("agent-1"), "{refused}");
+        assert!(access.admits(&named(&other, Some("agent-1")), 4999).is_err(), "a name is no proof");
+        assert!(access.admits(&named(&other, None), 5000).is_ok());
+    }
+
+    #[test]
+    fn leases_at_their_edges() {
+        assert!(Lease::validate("a", 1).is_ok() && Lease::validate("a", LEASE_MAX_MS).is_ok());
+        for (holder, ttl, field) in
+            [("", 1, "holder"), ("a\n", 1, "holder"), ("a", 0, "ttl_ms"), ("a", LEASE_MAX_MS + 1, "ttl_ms")]
+        {
+            let error = Lease::validate(holder, ttl).unwrap_err();
+            assert!(error.message.starts_with(field), "{error}");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Errors as the clients understand them: the status and the `error` of the body decide which exception a
+//! user sees, so each kind of call has its own table here, and nowhere else.
+//!
+//! The clients retry 429, 502, 503 and 504, creations and uploads included. So these are given only while
+//! nothing was done.
+
+use atoll_core::{Code, Error};
+use axum::response::{IntoResponse, Response};
+use http::header::{CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderValue, Method, StatusCode, Uri};
+use serde_json::{Value, json};
+
+/// Seconds after which a client may try again.
+const RETRY_AFTER_S: u16 = 1;
+
+/// What handlers fail with.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) status: StatusCode,
+    /// The type that the client looks at.
+    pub(crate) error: &'static str,
+    pub(crate) message: String,
+    /// The field of the request that is wrong, for the clients' validation errors.
+    field: Option<String>,
+    content_range: Option<String>,
+}
+
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// One sentence with what to do about it.
+pub(crate) fn sentence(error: &Error) -> String {
+    match &error.hint {
+        Some(hint) => format!("{}; {hint}", error.message),
+        None => error.message.clone(),
+    }
+}
+
+impl Failure {
+    pub(crate) fn new(status: StatusCode, error: &'static str, message: impl Into<String>) -> Self {
+        Self { status, error, message: message.into(), field: None, content_range: None }
+    }
+
+    /// A field of the request is wrong.
+    pub(crate) fn field(field: &str, why: impl std::fmt::Display) -> Self {
+        let mut failure =
+            Self::new(StatusCode::UNPROCESSABLE_ENTITY, "ValidationError", format!("{field}: {why}"));
+        failure.field = Some(field.to_owned());
+        failure
+    }
+
+    /// The range asked for lies outside a file of `size` bytes.
+    pub(crate) fn range(size: u64) -> Self {
+        let message = format!("the range lies outside the file, which has {size} bytes");
+        let mut failure = Self::new(StatusCode::RANGE_NOT_SATISFIABLE, "RangeNotSatisfiable", message);
+        failure.content_range = Some(format!("bytes */{size}"));
+        failure
+    }
+
+    /// Reading, listing, changing: the general table of the control plane.
+    pub(crate) fn control(error: &Error) -> Self {
+        if is_argument(error.code) {
+            return invalid(error);
+        }
+        let (status, kind) = match error.code {
+            Code::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
+            Code::Forbidden => (StatusCode::FORBIDDEN, "Forbidden"),
+            Code::NameTaken => (StatusCode::CONFLICT, "Conflict"),
+            Code::LimitExceeded => (StatusCode::TOO_MANY_REQUESTS, "QuotaExceeded"),
+            Code::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "TooLarge"),
+            Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable")
+            }
+            Code::Timeout => (StatusCode::REQUEST_TIMEOUT, "Timeout"),
+            Code::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
+            code if is_missing(code) => (StatusCode::NOT_FOUND, "NotFound"),
+            _ => (StatusCode::CONFLICT, "InvalidState"),
+        };
+        Self::new(status, kind, sentence(error))
+    }
+
+    /// Making a sandbox.
+    pub(crate) fn create(error: &Error) -> Self {
+        let (status, kind) = match error.code {
+            Code::Timeout => (StatusCode::REQUEST_TIMEOUT, "Timeout"),
+            Code::ImageNotFound
+            | Code::ImageInvalid
+            | Code::ImagePlatformMismatch
+            | Code::DigestMismatch
+            | Code::RegistryDenied
+            | Code::RegistryInvalid
+            | Code::RegistryUnavailable
+            | Code::RegistryImageNotFound => (StatusCode::UNPROCESSABLE_ENTITY, "ImagePull"),
+            Code::IsolationUnavailable
+            | Code::LimitUnenforceable
+            | Code::UserNotFound
+            | Code::CwdNotFound => (StatusCode::UNPROCESSABLE_ENTITY, "SandboxConfig"),
+            Code::SandboxFailed => (StatusCode::UNPROCESSABLE_ENTITY, "CrashLoop"),
+            Code::HostDiskFull | Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, "Unschedulable")
+            }
+            _ => return Self::control(error),
+        };
+        Self::new(status, kind, sentence(error))
+    }
+
+    /// Commands, files and searches. `kind` is what the client makes its "operation failed" of:
+    /// `CommandError`, `ReadError` or `WriteError`.
+    pub(crate) fn data(kind: &'static str, error: &Error) -> Self {
+        let (status, kind) = match error.code {
+            Code::Unauthorized | Code::Forbidden => return Self::control(error),
+            // What cannot be written because something above it is missing is no missing file.
+            Code::FileNotFound if kind != "WriteError" => (StatusCode::NOT_FOUND, "FileNotFound"),
+            Code::ExecNotFound => (StatusCode::NOT_FOUND, "CommandNotFound"),
+            // A 404 would be taken for a missing file.
+            Code::SandboxNotFound => (StatusCode::GONE, "SandboxNotFound"),
+            Code::SandboxFailed => (StatusCode::GONE, "SandboxFailed"),
+            Code::PermissionDenied => (StatusCode::FORBIDDEN, "PermissionDenied"),
+            Code::InvalidState => (StatusCode::BAD_REQUEST, "NotReady"),
+            Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable")
+            }
+            Code::LimitExceeded => (StatusCode::TOO_MANY_REQUESTS, kind),
+            Code::Timeout => (StatusCode::REQUEST_TIMEOUT, kind),
+            Code::DiskFull | Code::HostDiskFull => (StatusCode::INSUFFICIENT_STORAGE, kind),
+            Code::Internal => (StatusCode::INTERNAL_SERVER_ERROR, kind),
+            _ => (StatusCode::BAD_REQUEST, kind),
+        };
+        Self::new(status, kind, sentence(error))
+    }
+
+    /// Upgrades to a WebSocket: what may pass is 503, all else is final.
+    pub(crate) fn handshake(error: &Error) -> Self {
+        let mut failure = Self::data("CommandError", error);
+        if error.code == Code::SandboxNotFound {
+            failure.status = StatusCode::NOT_FOUND;
+        }
+        failure
+    }
+
+    fn body(&self) -> Value {
+        match &self.field {
+            Some(field) => {
+                json!({"detail": [{"loc": ["body", field], "msg": self.message, "type": "value_error"}]})
+            }
+            None => json!({"detail": {"error": self.error, "message": self.message}}),
+        }
+    }
+}
+
+const fn is_argument(code: Code) -> bool {
+    matches!(code, Code::InvalidArgument | Code::InvalidJson | Code::PathInvalid)
+}
+
+fn is_missing(code: Code) -> bool {
+    code.as_str().ends_with("_not_found")
+}
+
+/// The engine's messages begin with the field.
+fn invalid(error: &Error) -> Failure {
+    let field = error.message.split_once(": ").map_or("body", |(field, _)| field);
+    let mut failure = Failure::new(StatusCode::UNPROCESSABLE_ENTITY, "ValidationError", sentence(error));
+    failure.field = Some(field.to_owned());
+    failure
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, self.body().to_string()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        match self.status {
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                headers.insert(RETRY_AFTER, RETRY_AFTER_S.into());
+            }
+            _ => {}
+        }
+        if let Some(range) = self.content_range.and_then(|text| HeaderValue::try_from(text).ok()) {
+            headers.insert(CONTENT_RANGE, range);
+        }
+        tracing::info!(status = self.status.as_u16(), error = self.error, message = self.message, "refused");
+        response
+    }
+}
+
+/// No such route.
+pub(crate) async fn route_not_found(uri: Uri) -> Failure {
+    let path = atoll_core::error::shorten(uri.path());
+    Failure::new(StatusCode::NOT_FOUND, "NotFound", format!("no route '{path}' in the LangSmith protocol"))
+}
+
+/// The route exists, the method does not.
+pub(crate) async fn method_not_allowed(method: Method) -> Failure {
+    Failure::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "MethodNotAllowed",
+        format!("this route does not take {method}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_retried_is_what_may_succeed_later() {
+        for code in Code::ALL {
+            let error = Error::new(*code, "x");
+            for failure in [
+                Failure::control(&error),
+                Failure::create(&error),
+                Failure::data("ReadError", &error),
+                Failure::handshake(&error),
+            ] {
+                let retried = matches!(failure.status.as_u16(), 429 | 502 | 503 | 504);
+                assert!(!retried || code.retryable(), "{code}: {}", failure.status);
+                assert!(failure.status.is_client_error() || failure.status.is_server_error());
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_field_is_named() {
+        let failure = Failure::create(&Error::invalid("name", "not a name").hint("use letters"));
+        assert_eq!(failure.status, StatusCode::UNPROCESSABLE_ENTITY);
+        let body = failure.body();
+        assert_eq!(body["detail"][0]["loc"][1], "name");
+        assert_eq!(body["detail"][0]["type"], "value_error");
+        assert_eq!(body["detail"][0]["msg"], "name: not a name; use letters");
+    }
+
+    #[test]
+    fn a_sandbox_that_is_gone_is_no_missing_file() {
+        let gone = Error::new(Code::SandboxNotFound, "no sandbox 'x'");
+        assert_eq!(Failure::data("ReadError", &gone).status, StatusCode::GONE);
+        assert_eq!(Failure::control(&gone).status, StatusCode::NOT_FOUND);
+    }
+}

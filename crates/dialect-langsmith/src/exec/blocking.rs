@@ -1,0 +1,77 @@
+//! A command in one request and one answer: `execute`.
+
+use atoll_core::exec::OutputStream;
+use atoll_core::{Code, Error};
+use axum::extract::State;
+use http::StatusCode;
+use serde::Serialize;
+
+use super::feed::{Counting, Event, Feed, Offsets};
+use super::{Outcome, Request, get_or_create, outcome};
+use crate::App;
+use crate::error::{Failure, Result};
+use crate::ids;
+use crate::request::{Caller, Exec, Json, Name};
+
+/// Most output that one answer carries, bytes.
+const OUTPUT_MAX_BYTES: usize = 64 << 20;
+/// Timeout of a command that does not say, seconds.
+const TIMEOUT_S: f64 = 60.0;
+
+/// How it went.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Answer {
+    stdout: String,
+    stderr: String,
+    exit_code: i32,
+}
+
+fn failure(error: &Error) -> Failure {
+    Failure::data("CommandError", error)
+}
+
+/// Runs a command and answers with its output when it has ended. A client that does not wait for the
+/// answer ends the command.
+pub(crate) async fn execute(
+    caller: Caller<Exec>,
+    State(app): State<App>,
+    Name(id): Name,
+    Json(mut request): Json<Request>,
+) -> Result<Json<Answer>> {
+    request.close_stdin = true;
+    request.kill_on_disconnect = true;
+    request.timeout_seconds.get_or_insert(TIMEOUT_S);
+    let engine = app.host.engine();
+    let view = get_or_create(engine, &ids::sandbox(&id), request, &caller.engine())
+        .await
+        .map_err(|error| failure(&error))?;
+    let mut feed = Feed::open(engine, &view, &app.marks, Counting::Text, Offsets::default())
+        .await
+        .map_err(|error| failure(&error))?;
+    let mut answer = Answer::default();
+    let exit = loop {
+        let event = tokio::select! {
+            event = feed.next() => event,
+            () = app.host.draining() => Err(Error::new(Code::Timeout, "the server is shutting down")),
+        };
+        match event.map_err(|error| failure(&error))? {
+            Event::Text { stream: OutputStream::Stdout, text, .. } => answer.stdout.push_str(&text),
+            Event::Text { text, .. } => answer.stderr.push_str(&text),
+            Event::Raw { .. } => {}
+            Event::End(exit) => break exit,
+        }
+        if answer.stdout.len() + answer.stderr.len() > OUTPUT_MAX_BYTES {
+            let error = Error::new(Code::InvalidArgument, "the command wrote more than 64 MiB")
+                .hint("write to a file, or run it over the WebSocket");
+            return Err(failure(&error));
+        }
+    };
+    match outcome(&exit) {
+        Outcome::Exit(code) => Ok(Json(Answer { exit_code: code, ..answer })),
+        // Never a status that is retried: it would run again.
+        Outcome::Error("CommandTimeout", message) => {
+            Err(Failure::new(StatusCode::REQUEST_TIMEOUT, "CommandError", message))
+        }
+        Outcome::Error(kind, message) => Err(Failure::new(StatusCode::GONE, kind, message)),
+    }
+}

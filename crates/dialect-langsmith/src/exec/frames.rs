@@ -1,0 +1,150 @@
+//! Messages of the exec WebSocket: JSON texts, one each.
+
+use atoll_core::exec::OutputStream;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::Request;
+use super::feed::Offsets;
+
+/// Longest frame, bytes as they travel. The Python client takes 1 MiB.
+const FRAME_MAX_BYTES: usize = 64 << 10;
+/// What stands around the text of an output frame, bytes at most.
+const FRAME_FRAME_BYTES: usize = 128;
+
+/// What a client says first.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum First {
+    Execute(Box<Request>),
+    Reconnect {
+        command_id: String,
+        #[serde(default)]
+        stdout_offset: u64,
+        #[serde(default)]
+        stderr_offset: u64,
+    },
+}
+
+impl First {
+    /// Where the client left off.
+    pub(crate) fn offsets(&self) -> Offsets {
+        match self {
+            Self::Execute(_) => Offsets::default(),
+            Self::Reconnect { stdout_offset, stderr_offset, .. } => {
+                Offsets { stdout: *stdout_offset, stderr: *stderr_offset }
+            }
+        }
+    }
+}
+
+/// What a client says later.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Later {
+    Input { data: String },
+    CloseStdin,
+    Kill,
+    Resize { cols: u16, rows: u16 },
+}
+
+pub(crate) fn started(command_id: &str, pid: Option<u32>) -> String {
+    json!({"type": "started", "command_id": command_id, "pid": pid}).to_string()
+}
+
+pub(crate) fn exit(code: i32) -> String {
+    json!({"type": "exit", "exit_code": code}).to_string()
+}
+
+pub(crate) fn error(kind: &str, message: &str) -> String {
+    json!({"type": "error", "error_type": kind, "error": message}).to_string()
+}
+
+const fn name(stream: OutputStream) -> &'static str {
+    match stream {
+        OutputStream::Stdout => "stdout",
+        OutputStream::Stderr => "stderr",
+    }
+}
+
+#[derive(Serialize)]
+struct Output<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    data: &'a str,
+    offset: u64,
+}
+
+/// Frames for a piece of text that begins at `offset`.
+pub(crate) fn output(stream: OutputStream, mut offset: u64, text: &str) -> impl Iterator<Item = String> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (now, later) = rest.split_at(fitting(rest, FRAME_MAX_BYTES - FRAME_FRAME_BYTES));
+        rest = later;
+        let frame = Output { kind: name(stream), data: now, offset };
+        // A struct of texts and numbers can be written.
+        let frame = serde_json::to_string(&frame).unwrap_or_default();
+        offset += now.len() as u64;
+        Some(frame)
+    })
+}
+
+/// How much of `text` fits in `max` bytes of JSON, at the boundary of a character.
+fn fitting(text: &str, max: usize) -> usize {
+    let mut size = 0;
+    for (at, byte) in text.bytes().enumerate() {
+        size += match byte {
+            b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+            0..0x20 => 6,
+            _ => 1,
+        };
+        if size > max {
+            let mut end = at;
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            return end;
+        }
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_bounded_and_lose_nothing() {
+        for text in ["x".repeat(200_000), "\u{1}".repeat(100_000), "€\"\n".repeat(50_000), String::new()] {
+            let mut at = 7;
+            let mut joined = String::new();
+            for frame in output(OutputStream::Stderr, 7, &text) {
+                assert!(frame.len() <= FRAME_MAX_BYTES, "{}", frame.len());
+                let frame: serde_json::Value = serde_json::from_str(&frame).unwrap();
+                assert_eq!((frame["type"].as_str(), frame["offset"].as_u64()), (Some("stderr"), Some(at)));
+                let data = frame["data"].as_str().unwrap();
+                at += data.len() as u64;
+                joined.push_str(data);
+            }
+            assert_eq!(joined, text);
+        }
+    }
+
+    #[test]
+    fn clients_say() {
+        let first: First = serde_json::from_str(
+            r#"{"type":"reconnect","command_id":"c","stdout_offset":3,"stderr_offset":0}"#,
+        )
+        .unwrap();
+        assert_eq!(first.offsets(), Offsets { stdout: 3, stderr: 0 });
+        assert!(matches!(
+            serde_json::from_str(r#"{"type":"execute","command":"x","unknown":1}"#),
+            Ok(First::Execute(_))
+        ));
+        assert!(matches!(serde_json::from_str(r#"{"type":"close_stdin"}"#), Ok(Later::CloseStdin)));
+        assert!(serde_json::from_str::<Later>(r#"{"type":"dance"}"#).is_err());
+    }
+}

@@ -1,0 +1,220 @@
+//! Commands: what the clients ask for becomes an exec of the engine.
+
+pub(crate) mod blocking;
+pub(crate) mod feed;
+pub(crate) mod frames;
+pub(crate) mod marks;
+pub(crate) mod sse;
+pub(crate) mod track;
+pub(crate) mod ws;
+
+use std::collections::BTreeMap;
+
+use atoll_core::exec::Exit;
+use atoll_core::exec::ExitReason;
+use atoll_core::spec::{Command, ExecDraft, TtySize};
+use atoll_core::{Code, Error};
+use atoll_engine::{Caller as EngineCaller, Engine, ExecView};
+use atoll_guest_protocol::messages::Stat;
+use serde::Deserialize;
+
+use crate::extras::RunConfig;
+
+/// Shell of commands when the client does not name one.
+const SHELL: &str = "/bin/bash";
+/// What stands in for it in images without bash.
+const PLAIN_SHELL: &str = "/bin/sh";
+/// Size of a terminal whose client has not told its own yet.
+const TTY: TtySize = TtySize { cols: 80, rows: 24 };
+/// Output kept for reconnecting, bytes.
+const KEEP_BYTES: u64 = 1 << 30;
+
+/// A command line for the shell, or words as they are (the command-line client's way).
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum CommandText {
+    Line(String),
+    Words(Vec<String>),
+}
+
+/// A command as it is asked for, whatever the transport.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Request {
+    pub(crate) command: Option<CommandText>,
+    pub(crate) shell: Option<String>,
+    #[serde(alias = "timeout")]
+    pub(crate) timeout_seconds: Option<f64>,
+    pub(crate) idle_timeout_seconds: Option<f64>,
+    pub(crate) kill_on_disconnect: bool,
+    /// Made by the client: the same id is the same command, however often it is sent.
+    pub(crate) command_id: Option<String>,
+    pub(crate) env: Option<BTreeMap<String, String>>,
+    pub(crate) cwd: Option<String>,
+    pub(crate) run_config: Option<RunConfig>,
+    pub(crate) close_stdin: bool,
+    pub(crate) pty: bool,
+    pub(crate) ssh_agent_forward: bool,
+}
+
+impl Request {
+    fn draft(self, shell: &str) -> Result<ExecDraft, Error> {
+        if self.run_config.is_some() && (self.env.is_some() || self.cwd.is_some()) {
+            return Err(Error::invalid("run_config", "cannot be combined with 'env' and 'cwd'"));
+        }
+        if self.ssh_agent_forward {
+            return Err(Error::invalid("ssh_agent_forward", "is not supported by this server"));
+        }
+        let run = self.run_config.unwrap_or_default();
+        let argv = match self.command {
+            Some(CommandText::Line(line)) => vec![shell.to_owned(), "-c".to_owned(), line],
+            Some(CommandText::Words(words)) => words,
+            None if self.pty => vec![shell.to_owned()],
+            None => return Err(Error::invalid("command", "is missing")),
+        };
+        Ok(ExecDraft {
+            env: self.env.or(run.env_vars).unwrap_or_default(),
+            cwd: self.cwd.or(run.work_dir),
+            user: run.user,
+            tty: self.pty.then_some(TTY),
+            stdin: !self.close_stdin,
+            timeout_ms: positive_ms("timeout_seconds", self.timeout_seconds)?,
+            kill_on_disconnect: self.kill_on_disconnect,
+            detach_timeout_ms: positive_ms("idle_timeout_seconds", self.idle_timeout_seconds)?,
+            keep_output_bytes: Some(KEEP_BYTES),
+            idempotency_key: self.command_id,
+            ..ExecDraft::new(Command::Argv(argv))
+        })
+    }
+}
+
+/// Zero and less mean "never".
+fn positive_ms(field: &str, seconds: Option<f64>) -> Result<Option<u64>, Error> {
+    const SECONDS_MAX: f64 = 365.0 * 24.0 * 3600.0;
+    match seconds {
+        Some(seconds) if seconds > SECONDS_MAX || seconds.is_nan() => {
+            Err(Error::invalid(field, "must be at most a year"))
+        }
+        Some(seconds) if seconds > 0.0 =>
+        {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "between 0 and a year"
+            )]
+            Ok(Some(((seconds * 1000.0).ceil() as u64).max(1)))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Runs a command, or finds the one that has its id already.
+pub(crate) async fn get_or_create(
+    engine: &Engine,
+    sandbox: &str,
+    request: Request,
+    caller: &EngineCaller,
+) -> Result<ExecView, Error> {
+    let id = request.command_id.clone();
+    let shell = request.shell.clone().filter(|shell| !shell.is_empty());
+    let shell = shell.unwrap_or_else(|| SHELL.to_owned());
+    let view = engine.create_exec(sandbox, request.clone().draft(&shell)?, caller).await;
+    let missing = matches!(&view, Ok(view) if shell == SHELL && is_missing_shell(view));
+    match (view, id) {
+        // The sandbox's environment changed between two sendings: it is still the same command.
+        (Err(error), Some(id)) if error.code == Code::IdempotencyMismatch => {
+            engine.exec_by_key(sandbox, &id).await
+        }
+        (Ok(_), id) if missing && !has_file(engine, sandbox, SHELL).await => {
+            let mut draft = request.draft(PLAIN_SHELL)?;
+            // The id's exec is the one that found no bash.
+            draft.idempotency_key = id.map(|id| plain_key(&id));
+            engine.create_exec(sandbox, draft, caller).await
+        }
+        (view, _) => view,
+    }
+}
+
+/// The command with this id.
+pub(crate) async fn by_id(engine: &Engine, sandbox: &str, id: &str) -> Result<ExecView, Error> {
+    let view = engine.exec_by_key(sandbox, id).await?;
+    if is_missing_shell(&view)
+        && let Ok(plain) = engine.exec_by_key(sandbox, &plain_key(id)).await
+    {
+        return Ok(plain);
+    }
+    Ok(view)
+}
+
+/// Key of the exec that runs a command in the plain shell because there is no bash.
+fn plain_key(id: &str) -> String {
+    format!("{id}/sh")
+}
+
+fn is_missing_shell(view: &ExecView) -> bool {
+    let not_found = view.record.exit.as_ref().is_some_and(|exit| exit.error == Some(Code::CommandNotFound));
+    not_found && view.record.spec.argv.first().is_some_and(|shell| shell == SHELL)
+}
+
+async fn has_file(engine: &Engine, sandbox: &str, path: &str) -> bool {
+    let Ok(guest) = engine.guest(sandbox).await else { return true };
+    guest.stat(Stat { path: path.to_owned(), no_follow: false }).await.is_ok()
+}
+
+/// How a command ended, in the clients' terms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// With this code.
+    Exit(i32),
+    /// Without one: type and sentence.
+    Error(&'static str, String),
+}
+
+pub(crate) fn outcome(exit: &Exit) -> Outcome {
+    match (exit.reason, exit.code) {
+        (ExitReason::TimedOut, _) => {
+            Outcome::Error("CommandTimeout", "the command did not end within its timeout".to_owned())
+        }
+        (_, Some(code)) => Outcome::Exit(code),
+        (_, None) => Outcome::Error("CommandError", "the sandbox died under the command".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Request {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn the_newest_and_the_oldest_clients_ask() {
+        let new = parse(
+            r#"{"type":"execute","command":"echo hi","shell":"/bin/bash","timeout_seconds":60,
+                "idle_timeout_seconds":-1,"ttl_seconds":600,"kill_on_disconnect":true,
+                "command_id":"01a1fe11b598746486a3fbc93796230b","close_stdin":true,
+                "run_config":{"user":"root","work_dir":"/tmp","env_vars":{"A":"1"}}}"#,
+        );
+        let draft = new.draft(SHELL).unwrap();
+        assert_eq!(draft.command, Command::Argv(vec![SHELL.into(), "-c".into(), "echo hi".into()]));
+        assert_eq!((draft.timeout_ms, draft.detach_timeout_ms), (Some(60_000), None));
+        assert_eq!((draft.stdin, draft.kill_on_disconnect), (false, true));
+        assert_eq!((draft.user.as_deref(), draft.cwd.as_deref()), (Some("root"), Some("/tmp")));
+        let old =
+            parse(r#"{"type":"execute","command":"cat","timeout_seconds":0,"idle_timeout_seconds":300}"#);
+        let draft = old.draft(SHELL).unwrap();
+        assert_eq!((draft.stdin, draft.timeout_ms, draft.detach_timeout_ms), (true, None, Some(300_000)));
+    }
+
+    #[test]
+    fn a_console_needs_no_command_and_words_need_no_shell() {
+        assert_eq!(parse(r#"{"pty":true}"#).draft(SHELL).unwrap().command, Command::Argv(vec![SHELL.into()]));
+        let words = parse(r#"{"command":["ls","-l"],"timeout":1.5}"#).draft(SHELL).unwrap();
+        assert_eq!(words.command, Command::Argv(vec!["ls".into(), "-l".into()]));
+        assert_eq!(words.timeout_ms, Some(1500));
+        assert!(parse("{}").draft(SHELL).is_err());
+        assert!(parse(r#"{"command":"a","cwd":"/","run_config":{}}"#).draft(SHELL).is_err());
+        assert!(parse(r#"{"command":"a","timeout":1e300}"#).draft(SHELL).is_err());
+    }
+}

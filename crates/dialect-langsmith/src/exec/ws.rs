@@ -1,0 +1,298 @@
+//! The exec WebSocket: `execute/ws`.
+//!
+//! ```text
+//! upgrade ─ only when the sandbox can be used: a client retries a refused handshake, not a socket that
+//!   │       was accepted and dies
+//!   ▼
+//! first message ─ execute: get or create the command ─┐
+//!               ─ reconnect: find it                  ├─▶ `started`, output from the client's offsets, `exit`
+//! later messages ─▶ stdin, kill, resize ◀─────────────┘
+//! ```
+//!
+//! Nothing is queued but what the socket buffers: a slow client stops only its own reader of the log.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::limits::STDIN_CHUNK_MAX_BYTES;
+use atoll_core::spec::TtySize;
+use atoll_core::{Code, Error};
+use atoll_engine::{Caller as EngineCaller, Engine, ExecView};
+use atoll_server::dialect::Held;
+use axum::extract::State;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
+use axum::response::Response;
+use bytes::Bytes;
+use futures::stream::{SplitSink, SplitStream};
+use futures::{SinkExt as _, StreamExt as _};
+use http::StatusCode;
+
+use super::feed::{Counting, Event, Feed};
+use super::frames::{self, First, Later};
+use super::{Outcome, by_id, get_or_create, outcome};
+use crate::App;
+use crate::error::{Failure, Result, sentence};
+use crate::ids;
+use crate::request::{Caller, Exec, Name};
+
+/// How long a client may take to say what it wants.
+const FIRST_WAIT: Duration = Duration::from_secs(30);
+/// Pause after which an idle connection is shown to be alive, for proxies in between.
+const PING_EVERY: Duration = Duration::from_secs(20);
+/// How long a client may take to answer the closing of the socket.
+const CLOSE_WAIT: Duration = Duration::from_secs(5);
+/// Longest message of a client, bytes: a command of 768 KiB in JSON escapes.
+const MESSAGE_MAX_BYTES: usize = 8 << 20;
+/// Output that is passed to the socket before it is flushed, bytes.
+const FLUSH_BYTES: usize = 512 << 10;
+
+/// Runs commands over a WebSocket.
+pub(crate) async fn attach(
+    caller: Caller<Exec>,
+    State(app): State<App>,
+    Name(id): Name,
+    upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    request: http::Extensions,
+) -> Result<Response> {
+    let upgrade = upgrade.map_err(|rejection| {
+        Failure::new(StatusCode::BAD_REQUEST, "InvalidRequest", format!("not a WebSocket: {rejection}"))
+    })?;
+    // Wakes it if need be. By id from here on: a name may pass to another sandbox meanwhile.
+    let engine = app.host.engine().clone();
+    let sandbox = ids::sandbox(&id);
+    let record = engine.sandbox(&sandbox).map_err(|error| Failure::handshake(&error))?;
+    drop(engine.guest(&sandbox).await.map_err(|error| Failure::handshake(&error))?);
+    let held = app.host.hold(&request);
+    let session =
+        Session { app, engine, caller: caller.engine(), sandbox: record.id.to_string(), _held: held };
+    Ok(upgrade
+        .max_message_size(MESSAGE_MAX_BYTES)
+        .max_frame_size(MESSAGE_MAX_BYTES)
+        .on_upgrade(move |socket| session.run(socket)))
+}
+
+type Sink = SplitSink<WebSocket, Message>;
+
+/// The socket broke, or the client closed it: nobody is there to be told more.
+struct Gone;
+
+impl From<axum::Error> for Gone {
+    fn from(error: axum::Error) -> Self {
+        tracing::debug!(%error, "a WebSocket ended");
+        Self
+    }
+}
+
+/// What to close the socket with.
+enum End {
+    /// All was said: the frames that end it.
+    Said(String),
+    /// The server stops.
+    Away,
+}
+
+struct Session {
+    app: App,
+    engine: Engine,
+    caller: EngineCaller,
+    sandbox: String,
+    _held: Held,
+}
+
+impl Session {
+    async fn run(self, socket: WebSocket) {
+        let (mut sink, mut stream) = socket.split();
+        let Ok(Some(first)) = tokio::time::timeout(FIRST_WAIT, first_text(&mut stream)).await else { return };
+        let ended = match self.begin(&first).await {
+            Ok((view, feed, command_id)) => self.live(&mut sink, &mut stream, &view, feed, &command_id).await,
+            Err((kind, message)) => Ok(End::Said(frames::error(kind, &message))),
+        };
+        let Ok(end) = ended else { return };
+        if close(&mut sink, end).await.is_ok() {
+            // The client answers; what it says meanwhile is of no interest.
+            let answered = async { while let Some(Ok(_)) = stream.next().await {} };
+            drop(tokio::time::timeout(CLOSE_WAIT, answered).await);
+        }
+    }
+
+    /// Does what the first message asks for. The error is a type and a sentence.
+    async fn begin(
+        &self,
+        first: &str,
+    ) -> std::result::Result<(ExecView, Feed, String), (&'static str, String)> {
+        let first: First = serde_json::from_str(first)
+            .map_err(|error| ("InvalidRequest", format!("the first message is not understood: {error}")))?;
+        let from = first.offsets();
+        let found = match first {
+            First::Execute(mut request) => {
+                if request.command_id.is_none() {
+                    request.command_id =
+                        Some(made_up_id().map_err(|error| ("CommandError", sentence(&error)))?);
+                }
+                let id = request.command_id.clone().unwrap_or_default();
+                get_or_create(&self.engine, &self.sandbox, *request, &self.caller)
+                    .await
+                    .map(|view| (view, id))
+            }
+            First::Reconnect { command_id, .. } => {
+                by_id(&self.engine, &self.sandbox, &command_id).await.map(|view| (view, command_id))
+            }
+        };
+        let (view, id) = found.map_err(|error| refused(&error))?;
+        let feed = Feed::open(&self.engine, &view, &self.app.marks, Counting::Text, from).await;
+        Ok((view, feed.map_err(|error| refused(&error))?, id))
+    }
+
+    async fn live(
+        &self,
+        sink: &mut Sink,
+        stream: &mut SplitStream<WebSocket>,
+        view: &ExecView,
+        mut feed: Feed,
+        command_id: &str,
+    ) -> std::result::Result<End, Gone> {
+        sink.feed(Message::text(frames::started(command_id, view.record.pid))).await?;
+        let exec = Arc::<str>::from(view.record.id.as_str());
+        tokio::select! {
+            ended = self.outgoing(sink, &mut feed) => ended,
+            () = self.incoming(stream, &exec) => Err(Gone),
+        }
+    }
+
+    /// Sends output until the end.
+    async fn outgoing(&self, sink: &mut Sink, feed: &mut Feed) -> std::result::Result<End, Gone> {
+        loop {
+            let mut fed = 0;
+            // What is there already goes out together.
+            while fed < FLUSH_BYTES {
+                match feed.next_now().await {
+                    Ok(Some(Event::End(exit))) => return Ok(End::Said(last(&outcome(&exit)))),
+                    Ok(Some(event)) => fed += self.send(sink, event).await?,
+                    Ok(None) => break,
+                    Err(error) => return Ok(failed(&error)),
+                }
+            }
+            sink.flush().await?;
+            let event = tokio::select! {
+                event = feed.next() => event,
+                () = tokio::time::sleep(PING_EVERY) => {
+                    sink.send(Message::Ping(Bytes::new())).await?;
+                    continue;
+                }
+                () = self.app.host.draining() => return Ok(End::Away),
+            };
+            match event {
+                Ok(Event::End(exit)) => return Ok(End::Said(last(&outcome(&exit)))),
+                Ok(event) => drop(self.send(sink, event).await?),
+                Err(error) => return Ok(failed(&error)),
+            }
+        }
+    }
+
+    async fn send(&self, sink: &mut Sink, event: Event) -> std::result::Result<usize, Gone> {
+        let Event::Text { stream, offset, text } = event else { return Ok(0) };
+        let mut sent = 0;
+        for frame in frames::output(stream, offset, &text) {
+            sent += frame.len();
+            sink.feed(Message::text(frame)).await?;
+        }
+        self.app.host.count(0, sent);
+        Ok(sent)
+    }
+
+    /// Does what the client sends, one after the other, until it goes.
+    async fn incoming(&self, stream: &mut SplitStream<WebSocket>, exec: &str) {
+        while let Some(Ok(message)) = stream.next().await {
+            match message {
+                Message::Text(text) => {
+                    self.app.host.count(text.len(), 0);
+                    self.command(exec, &text).await;
+                }
+                Message::Close(_) => return,
+                Message::Binary(_) | Message::Ping(_) | Message::Pong(_) => {}
+            }
+        }
+    }
+
+    /// The protocol has no answer to these but the end of the command, so errors are only logged.
+    async fn command(&self, exec: &str, text: &str) {
+        let done = match serde_json::from_str(text) {
+            Ok(Later::Input { data }) => self.input(exec, Bytes::from(data)).await,
+            Ok(Later::CloseStdin) => {
+                self.engine.write_stdin(&self.sandbox, exec, Bytes::new(), true).await.map(drop)
+            }
+            Ok(Later::Kill) => self.engine.signal_exec(&self.sandbox, exec, "KILL", true).await,
+            Ok(Later::Resize { cols, rows }) => {
+                self.engine.resize_exec(&self.sandbox, exec, TtySize { cols, rows }).await
+            }
+            Err(error) => Err(Error::invalid("message", error)),
+        };
+        if let Err(error) = done {
+            tracing::debug!(%error, exec, "a client's message came to nothing");
+        }
+    }
+
+    async fn input(&self, exec: &str, mut bytes: Bytes) -> std::result::Result<(), Error> {
+        while !bytes.is_empty() {
+            let piece = bytes.split_to(bytes.len().min(STDIN_CHUNK_MAX_BYTES));
+            self.engine.write_stdin(&self.sandbox, exec, piece, false).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn first_text(stream: &mut SplitStream<WebSocket>) -> Option<String> {
+    while let Some(Ok(message)) = stream.next().await {
+        match message {
+            Message::Text(text) => return Some(text.to_string()),
+            Message::Close(_) => return None,
+            Message::Binary(_) | Message::Ping(_) | Message::Pong(_) => {}
+        }
+    }
+    None
+}
+
+/// An id for clients that make none.
+fn made_up_id() -> std::result::Result<String, Error> {
+    let random = getrandom::u64().map_err(|error| {
+        tracing::error!(%error, "no randomness for a command id");
+        Error::new(Code::Internal, "the host's random generator failed")
+    })?;
+    Ok(format!("{:016x}{random:016x}", crate::time::now_ms()))
+}
+
+fn refused(error: &Error) -> (&'static str, String) {
+    let kind = match error.code {
+        Code::ExecNotFound => "CommandNotFound",
+        _ => "CommandError",
+    };
+    (kind, sentence(error))
+}
+
+fn failed(error: &Error) -> End {
+    if error.code == Code::ShuttingDown {
+        return End::Away;
+    }
+    End::Said(frames::error("CommandError", &sentence(error)))
+}
+
+fn last(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Exit(code) => frames::exit(*code),
+        Outcome::Error(kind, message) => frames::error(kind, message),
+    }
+}
+
+/// The last message and the closing go out in one write: a client waits for the second.
+async fn close(sink: &mut Sink, end: End) -> std::result::Result<(), axum::Error> {
+    let (code, reason) = match end {
+        End::Said(frame) => {
+            sink.feed(Message::text(frame)).await?;
+            (close_code::NORMAL, "")
+        }
+        End::Away => (close_code::AWAY, "the server is shutting down"),
+    };
+    sink.feed(Message::Close(Some(CloseFrame { code, reason: reason.into() }))).await?;
+    sink.flush().await
+}

@@ -1,0 +1,73 @@
+//! What a sandbox's answer must say back and the engine has no field for. It is kept as JSON in one
+//! annotation of the sandbox, so that it lives and dies with it.
+
+use std::collections::BTreeMap;
+
+use atoll_store::SandboxRecord;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::{Failure, Result};
+
+/// Key of the annotation.
+pub(crate) const KEY: &str = "langsmith";
+
+/// User, directory and variables of commands, as the clients write them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RunConfig {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) user: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) work_dir: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) env_vars: Option<BTreeMap<String, String>>,
+}
+
+impl RunConfig {
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The annotation. Everything is optional: the sandbox may come from another API.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Extras {
+    #[serde(skip_serializing_if = "RunConfig::is_empty")]
+    pub(crate) run_config: RunConfig,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) snapshot_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) idle_ttl_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) delete_after_stop_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) persistent: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) preserve_memory_on_stop: Option<bool>,
+    /// Without the values of secrets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) proxy_config: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) access_delegation: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tag_value_ids: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) updated_ms: Option<u64>,
+}
+
+impl Extras {
+    /// Those of a sandbox. What does not read is somebody else's annotation: as if there were none.
+    pub(crate) fn of(record: &SandboxRecord) -> Self {
+        let text = record.annotations.get(KEY);
+        text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    }
+
+    /// The annotation's text.
+    ///
+    /// # Errors
+    /// When it cannot be written, which these types do not do.
+    pub(crate) fn text(&self) -> Result<String> {
+        serde_json::to_string(self).map_err(|error| Failure::field("body", error))
+    }
+}

@@ -1,0 +1,192 @@
+//! Who asks, and what: the parts that every handler takes.
+
+use std::marker::PhantomData;
+
+use atoll_core::id::KeyId;
+use atoll_core::key::Scope;
+use atoll_core::limits::JSON_BODY_MAX_BYTES;
+use atoll_core::sharing::Requester;
+use atoll_core::{Code, Error};
+use atoll_engine::{Caller as EngineCaller, VerifiedKey};
+use atoll_server::dialect::read_all;
+use axum::extract::{FromRequest, FromRequestParts, MatchedPath, RawPathParams, Request};
+use axum::response::{IntoResponse, Response};
+use http::header::{CONTENT_TYPE, HOST};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::App;
+use crate::error::Failure;
+use crate::ids;
+
+/// The scope that a route needs.
+pub(crate) trait Needs {
+    const SCOPE: Scope;
+}
+
+macro_rules! needs {
+    ($($name:ident)*) => {
+        $(
+            #[derive(Debug, Clone, Copy)]
+            pub(crate) enum $name {}
+            impl Needs for $name {
+                const SCOPE: Scope = Scope::$name;
+            }
+        )*
+    };
+}
+needs! { Read Exec Manage Admin }
+
+/// A caller whose key has at least the scope `S`. The first argument of every handler.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller<S> {
+    key: VerifiedKey,
+    scope: PhantomData<fn() -> S>,
+}
+
+impl<S> Caller<S> {
+    /// For the engine's records.
+    pub(crate) fn engine(&self) -> EngineCaller {
+        EngineCaller { key: Some(self.key.id.clone()) }
+    }
+}
+
+impl<S: Needs> FromRequestParts<App> for Caller<S> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Failure> {
+        let key = app.host.verify(&parts.headers).map_err(|error| Failure::control(&error))?;
+        if key.scope < S::SCOPE {
+            let error = Error::new(Code::Forbidden, "the API key does not have the scope for this")
+                .hint("use a key with a higher scope: read, exec, manage, admin");
+            return Err(Failure::control(&error));
+        }
+        let caller = Self { key, scope: PhantomData };
+        if let Some(sandbox) = sandbox_of(parts, app).await {
+            caller.check(app, &sandbox, S::SCOPE).map_err(|error| Failure::control(&error))?;
+        }
+        Ok(caller)
+    }
+}
+
+impl<S> Caller<S> {
+    /// Roles, visibility and leases of the sandbox that the path names: as in the native API. One that is not
+    /// there is the handler's matter.
+    fn check(&self, app: &App, sandbox: &str, needs: Scope) -> Result<(), Error> {
+        let engine = app.host.engine();
+        if engine.sandbox(sandbox).is_err() {
+            return Ok(());
+        }
+        let who = Requester { key: &self.key.id, scope: self.key.scope, holder: None };
+        let standing = engine.standing(&who, sandbox)?;
+        if standing.scope < needs {
+            let role = standing.scope.as_str();
+            return Err(Error::new(
+                Code::Forbidden,
+                format!("the API key has the role '{role}' on this sandbox"),
+            ));
+        }
+        match standing.leased {
+            Some(error) if needs > Scope::Read => Err(error),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Whose listings it gets; nobody's in particular when it may see all.
+    pub(crate) fn sees(&self) -> Option<KeyId> {
+        (self.key.scope < Scope::Admin).then(|| self.key.id.clone())
+    }
+}
+
+/// What the engine knows the sandbox by that the path names.
+async fn sandbox_of(parts: &mut Parts, app: &App) -> Option<String> {
+    let route = parts.extensions.get::<MatchedPath>()?.as_str().to_owned();
+    let param = if route.contains("/boxes/{name}") { "name" } else { "id" };
+    let params = RawPathParams::from_request_parts(parts, app).await.ok()?;
+    params.iter().find(|(name, _)| *name == param).map(|(_, value)| ids::sandbox(value))
+}
+
+/// JSON of a request, or of an answer. Unknown fields are ignored; an empty body is `{}`.
+#[derive(Debug)]
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, _: &App) -> Result<Self, Failure> {
+        let bytes = read_all(request.into_body(), JSON_BODY_MAX_BYTES)
+            .await
+            .map_err(|error| Failure::control(&error))?;
+        let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+        serde_json::from_slice(text).map(Self).map_err(|error| {
+            let error: String = error.to_string().chars().take(400).collect();
+            Failure::field("body", error)
+        })
+    }
+}
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        let text = serde_json::to_string(&self.0).unwrap_or_else(|error| {
+            // Our types have string keys and no failing serialisers.
+            tracing::error!(%error, "an answer cannot be written as JSON");
+            "null".to_owned()
+        });
+        ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], text).into_response()
+    }
+}
+
+/// The query string. Unknown parameters are ignored.
+#[derive(Debug)]
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Failure> {
+        let text = parts.uri.query().unwrap_or_default();
+        serde_html_form::from_str(text).map(Self).map_err(|error| Failure::field("query", error))
+    }
+}
+
+/// One part of the path, decoded.
+#[derive(Debug)]
+pub(crate) struct Name(pub(crate) String);
+
+impl FromRequestParts<App> for Name {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Failure> {
+        let path = axum::extract::Path::<String>::from_request_parts(parts, app).await;
+        path.map(|path| Self(path.0)).map_err(|rejection| Failure::field("path", rejection.body_text()))
+    }
+}
+
+/// Where this dialect is, as the caller sees it: what absolute addresses in answers begin with.
+#[derive(Debug, Clone)]
+pub(crate) struct Root(String);
+
+impl Root {
+    /// The address of something below `/v2/sandboxes`.
+    pub(crate) fn url(&self, rest: &str) -> String {
+        format!("{}/v2/sandboxes{rest}", self.0)
+    }
+
+    fn of(headers: &HeaderMap, prefix: &str) -> Self {
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        // A proxy that ends TLS says so. Whoever lies here lies to himself only.
+        let scheme = text("x-forwarded-proto").filter(|scheme| *scheme == "https").unwrap_or("http");
+        let authority = text("x-forwarded-host").or_else(|| text(HOST.as_str())).unwrap_or("localhost");
+        Self(format!("{scheme}://{authority}{prefix}"))
+    }
+}
+
+impl FromRequestParts<App> for Root {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Self::Rejection> {
+        Ok(Self::of(&parts.headers, app.host.prefix()))
+    }
+}

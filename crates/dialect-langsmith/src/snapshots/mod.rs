@@ -1,0 +1,245 @@
+//! Snapshots: `/v2/sandboxes/snapshots`, and capturing a sandbox.
+//!
+//! Both kinds of the protocol are the engine's one: a capture is a snapshot of a sandbox; a snapshot of a
+//! Docker image is one of a sandbox that was made from the image for that and deleted again ([`build`]).
+
+pub(crate) mod build;
+
+use std::collections::BTreeSet;
+
+use atoll_core::limits::PAGE_MAX_COUNT;
+use atoll_core::snapshot::{DEFAULT_TAG, Purpose, Reference, SnapshotState};
+use atoll_core::{Code, Error};
+use atoll_engine::{Engine, SnapshotOrder, SnapshotQuery};
+use atoll_store::SnapshotRecord;
+use axum::extract::State;
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::App;
+use crate::error::{Failure, Result};
+use crate::extras::RunConfig;
+use crate::ids;
+use crate::request::{Caller, Json, Manage, Name, Query, Read};
+use crate::time::iso;
+
+/// Snapshots of one page when the client does not say.
+const PAGE_DEFAULT: usize = 500;
+
+/// A snapshot as the clients read it.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Snapshot {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) status: &'static str,
+    pub(crate) status_message: Option<String>,
+    pub(crate) fs_capacity_bytes: u64,
+    pub(crate) fs_used_bytes: u64,
+    pub(crate) docker_image: Option<String>,
+    pub(crate) image_digest: Option<String>,
+    pub(crate) source_sandbox_id: Option<String>,
+    pub(crate) tags: Vec<String>,
+    pub(crate) run_config: RunConfig,
+    pub(crate) created_by: Option<String>,
+    pub(crate) created_at: String,
+    pub(crate) updated_at: String,
+}
+
+impl Snapshot {
+    pub(crate) fn new(record: SnapshotRecord) -> Self {
+        let time = iso(record.created_ms);
+        // One whose tags have all moved on is still known by the name it was made under.
+        let first = record.tags.first().map(|tag| tag.name.clone());
+        let name = first.or_else(|| record.comment.clone()).unwrap_or_default();
+        let tags = record.tags.into_iter().filter(|tag| tag.name == name).map(|tag| tag.tag).collect();
+        Self {
+            id: ids::of_snapshot(&record.id),
+            name,
+            status: match record.state {
+                SnapshotState::Creating => "building",
+                SnapshotState::Ready => "ready",
+                SnapshotState::Deleting => "deleting",
+            },
+            status_message: None,
+            fs_capacity_bytes: record.manifest.resources.disk_bytes,
+            fs_used_bytes: record.stored_bytes,
+            docker_image: Some(record.manifest.image),
+            image_digest: record.manifest.image_digest,
+            source_sandbox_id: record.sandbox.as_ref().map(ids::of_sandbox),
+            tags,
+            run_config: RunConfig {
+                user: Some(record.manifest.user),
+                work_dir: record.manifest.workdir,
+                env_vars: None,
+            },
+            created_by: record.created_by.map(Into::into),
+            created_at: time.clone(),
+            updated_at: time,
+        }
+    }
+}
+
+fn fail(error: &Error) -> Failure {
+    Failure::control(error)
+}
+
+/// Every snapshot that is for people, the newest first.
+async fn all(engine: &Engine, name: Option<String>) -> Result<Vec<SnapshotRecord>, Error> {
+    let mut query = SnapshotQuery { name, limit: Some(PAGE_MAX_COUNT), ..SnapshotQuery::default() };
+    let mut found = Vec::new();
+    loop {
+        let page = engine.snapshots(&query).await?;
+        found.extend(page.items);
+        match page.next {
+            Some(next) => query.cursor = Some(next.to_string()),
+            None => return Ok(found),
+        }
+    }
+}
+
+/// The snapshot that a client means: by UUID, by `name:tag`, or by name, which is its `latest` or else its
+/// newest.
+pub(crate) async fn find(engine: &Engine, text: &str) -> Result<SnapshotRecord, Error> {
+    if let Some(id) = ids::snapshot(text) {
+        return engine.snapshot(&id).await;
+    }
+    match engine.snapshot(text).await {
+        Err(error) if error.code == Code::SnapshotNotFound && !text.contains(':') => {
+            let newest = all(engine, Some(text.to_owned())).await?.into_iter().next();
+            newest.ok_or(error)
+        }
+        found => found,
+    }
+}
+
+/// A capture.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Capture {
+    name: String,
+    tag: Option<String>,
+    docker_image: Option<String>,
+    run_config: Option<RunConfig>,
+    include_memory: bool,
+}
+
+/// What a snapshot will be called.
+pub(crate) fn reference(name: &str, tag: Option<&str>) -> Result<Reference> {
+    let text = format!("{name}:{}", tag.unwrap_or(DEFAULT_TAG));
+    text.parse().map_err(|error: Error| Failure::field("name", crate::error::sentence(&error)))
+}
+
+/// Takes a snapshot of a sandbox.
+pub(crate) async fn capture(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Name(name): Name,
+    Json(request): Json<Capture>,
+) -> Result<(StatusCode, Json<Snapshot>)> {
+    if request.docker_image.as_ref().is_some_and(|image| !image.is_empty()) {
+        let why = "exporting an image from inside a sandbox needs Docker there, which container isolation \
+                   cannot host; leave it out to capture the disk, or make the snapshot from the image";
+        return Err(Failure::field("docker_image", why));
+    }
+    if request.run_config.as_ref().is_some_and(|config| !config.is_empty()) {
+        return Err(Failure::field("run_config", "a capture keeps the sandbox's own; leave it out"));
+    }
+    if request.include_memory {
+        return Err(Failure::field("include_memory", "is not supported by this server"));
+    }
+    let tag = reference(&request.name, request.tag.as_deref())?;
+    let order =
+        SnapshotOrder { purpose: Purpose::Snapshot, comment: Some(tag.name.clone()), tags: vec![tag] };
+    let taken = app.host.engine().create_snapshot(&ids::sandbox(&name), order, &caller.engine()).await;
+    Ok((StatusCode::CREATED, Json(Snapshot::new(taken.map_err(|error| fail(&error))?))))
+}
+
+/// Which snapshots.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct List {
+    name_contains: Option<String>,
+    limit: Option<usize>,
+    page_size: Option<usize>,
+    offset: usize,
+}
+
+/// A listing, in both shapes.
+#[derive(Debug, Serialize)]
+pub(crate) struct Page {
+    snapshots: Vec<Snapshot>,
+    items: Vec<Snapshot>,
+    next_cursor: Option<String>,
+    offset: usize,
+}
+
+/// Lists snapshots, those that are being made first.
+pub(crate) async fn list(
+    _: Caller<Read>,
+    State(app): State<App>,
+    Query(query): Query<List>,
+) -> Result<Json<Page>> {
+    let part = query.name_contains.unwrap_or_default().to_lowercase();
+    let limit = query.limit.or(query.page_size).unwrap_or(PAGE_DEFAULT);
+    let records = all(app.host.engine(), None).await.map_err(|error| fail(&error))?;
+    let listed = app.builds.under_way().into_iter().chain(records.into_iter().map(Snapshot::new));
+    let matching = listed.filter(|snapshot| snapshot.name.to_lowercase().contains(&part));
+    let items: Vec<Snapshot> = matching.skip(query.offset).take(limit).collect();
+    Ok(Json(Page { snapshots: items.clone(), items, next_cursor: None, offset: query.offset }))
+}
+
+/// One snapshot.
+pub(crate) async fn read(
+    _: Caller<Read>,
+    State(app): State<App>,
+    Name(name): Name,
+) -> Result<Json<Snapshot>> {
+    let name = match app.builds.find(&name) {
+        Some(build::Found::UnderWay(snapshot)) => return Ok(Json(snapshot)),
+        Some(build::Found::Made(id)) => id.to_string(),
+        None => name,
+    };
+    let found = find(app.host.engine(), &name).await;
+    found.map(|record| Json(Snapshot::new(record))).map_err(|error| fail(&error))
+}
+
+/// Removes a snapshot, by its id or name; or one tag, and the snapshot with its last.
+pub(crate) async fn remove(
+    _: Caller<Manage>,
+    State(app): State<App>,
+    Name(name): Name,
+) -> Result<StatusCode> {
+    let engine = app.host.engine();
+    let name = match app.builds.find(&name) {
+        Some(build::Found::Made(id)) => id.to_string(),
+        Some(build::Found::UnderWay(_)) => {
+            let error = Error::new(Code::InvalidState, "the snapshot is still being made");
+            return Err(fail(&error));
+        }
+        None => name,
+    };
+    let text = match (ids::snapshot(&name), name.contains(':')) {
+        (Some(id), _) => id,
+        (None, true) => name,
+        (None, false) => find(engine, &name).await.map_err(|error| fail(&error))?.id.to_string(),
+    };
+    engine.delete_snapshot(&text).await.map_err(|error| fail(&error))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The tags of a name.
+pub(crate) async fn tags(_: Caller<Read>, State(app): State<App>, Name(name): Name) -> Result<Json<Value>> {
+    let records = all(app.host.engine(), Some(name.clone())).await.map_err(|error| fail(&error))?;
+    let mut seen = BTreeSet::new();
+    let tags: Vec<Value> = records
+        .iter()
+        .flat_map(|record| record.tags.iter().map(move |tag| (tag, &record.id)))
+        .filter(|(tag, _)| tag.name == name && seen.insert(tag.tag.clone()))
+        .map(|(tag, id)| json!({"tag": tag.tag, "snapshot_id": ids::of_snapshot(id)}))
+        .collect();
+    if tags.is_empty() {
+        return Err(fail(&Error::new(Code::SnapshotNotFound, format!("snapshot '{name}' not found"))));
+    }
+    Ok(Json(json!({"name": name, "tags": tags})))
+}

@@ -1,0 +1,45 @@
+//! TCP connections to ports of a sandbox over one WebSocket: `tunnel`. What travels is what Atoll's own
+//! tunnels carry: yamux, and for each stream three bytes of port and one byte of status.
+
+use atoll_server::dialect::Held;
+use axum::extract::State;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{WebSocket, WebSocketUpgrade};
+use axum::response::Response;
+use http::StatusCode;
+
+use crate::App;
+use crate::error::{Failure, Result};
+use crate::ids;
+use crate::request::{Caller, Exec, Name};
+
+/// Largest message that is taken, bytes.
+const MESSAGE_MAX_BYTES: usize = 16 << 20;
+
+/// Opens a tunnel.
+pub(crate) async fn attach(
+    _: Caller<Exec>,
+    State(app): State<App>,
+    Name(id): Name,
+    upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    request: http::Extensions,
+) -> Result<Response> {
+    let upgrade = upgrade.map_err(|rejection| {
+        Failure::new(StatusCode::BAD_REQUEST, "InvalidRequest", format!("not a WebSocket: {rejection}"))
+    })?;
+    let engine = app.host.engine();
+    let record = engine.sandbox(&ids::sandbox(&id)).map_err(|error| Failure::handshake(&error))?;
+    let sandbox = record.id.to_string();
+    drop(engine.guest(&sandbox).await.map_err(|error| Failure::handshake(&error))?);
+    let held = app.host.hold(&request);
+    Ok(upgrade
+        .max_message_size(MESSAGE_MAX_BYTES)
+        .max_frame_size(MESSAGE_MAX_BYTES)
+        .on_upgrade(move |socket| run(app, sandbox, socket, held)))
+}
+
+async fn run(app: App, sandbox: String, socket: WebSocket, _held: Held) {
+    if let Err(error) = app.host.ingress().tunnel_websocket(socket, &sandbox).await {
+        tracing::debug!(%error, "a tunnel could not be served");
+    }
+}

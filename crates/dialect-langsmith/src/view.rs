@@ -1,0 +1,97 @@
+//! A sandbox as the clients read it.
+
+use std::collections::BTreeMap;
+
+use atoll_core::sandbox::SandboxState;
+use atoll_store::SandboxRecord;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::extras::{Extras, RunConfig};
+use crate::ids;
+use crate::request::Root;
+use crate::time::iso;
+
+/// The sandbox object.
+#[derive(Debug, Serialize)]
+pub(crate) struct Sandbox {
+    id: String,
+    name: String,
+    status: &'static str,
+    status_message: Option<String>,
+    /// There in every state and always the same: clients keep it over a stop and a start.
+    dataplane_url: String,
+    created_at: String,
+    updated_at: String,
+    idle_ttl_seconds: u64,
+    delete_after_stop_seconds: u64,
+    snapshot_id: Option<String>,
+    vcpus: u32,
+    cpu_millicores: u32,
+    mem_bytes: u64,
+    fs_capacity_bytes: u64,
+    labels: BTreeMap<String, String>,
+    run_config: RunConfig,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proxy_config: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    access_delegation: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tag_value_ids: Option<Value>,
+    persistent: bool,
+    preserve_memory_on_stop: bool,
+    created_by: Option<String>,
+}
+
+/// The word for a state, and why, if it says something.
+pub(crate) fn status(record: &SandboxRecord) -> (&'static str, Option<String>) {
+    let word = match record.state {
+        SandboxState::Creating => "provisioning",
+        SandboxState::Running => "ready",
+        SandboxState::Pausing => "stopping",
+        SandboxState::Paused => "stopped",
+        SandboxState::Resuming => "starting",
+        SandboxState::Deleting => "deleting",
+        SandboxState::Failed => "failed",
+    };
+    (word, record.reason.clone())
+}
+
+/// The name that the clients know a sandbox by: its name, or its id when another API gave it none.
+pub(crate) fn name(record: &SandboxRecord) -> String {
+    record.name.clone().unwrap_or_else(|| record.id.to_string())
+}
+
+impl Sandbox {
+    pub(crate) fn new(record: SandboxRecord, root: &Root) -> Self {
+        let extras = Extras::of(&record);
+        let (status, status_message) = status(&record);
+        let name = name(&record);
+        let id = ids::of_sandbox(&record.id);
+        let resources = record.spec.resources;
+        Self {
+            status,
+            status_message,
+            dataplane_url: root.url(&format!("/{id}")),
+            id,
+            name,
+            created_at: iso(record.created_ms),
+            updated_at: iso(extras.updated_ms.unwrap_or(record.created_ms)),
+            idle_ttl_seconds: extras.idle_ttl_seconds.unwrap_or_default(),
+            delete_after_stop_seconds: extras.delete_after_stop_seconds.unwrap_or_default(),
+            snapshot_id: extras.snapshot_id,
+            vcpus: resources.cpu_millis.div_ceil(1000),
+            cpu_millicores: resources.cpu_millis,
+            mem_bytes: resources.memory_bytes,
+            fs_capacity_bytes: resources.disk_bytes,
+            labels: record.labels,
+            run_config: extras.run_config,
+            proxy_config: extras.proxy_config,
+            access_delegation: extras.access_delegation,
+            tag_value_ids: extras.tag_value_ids,
+            persistent: extras.persistent.unwrap_or(true),
+            preserve_memory_on_stop: extras.preserve_memory_on_stop.unwrap_or(false),
+            created_by: record.owner.map(Into::into),
+        }
+    }
+}

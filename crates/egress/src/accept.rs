@@ -1,0 +1,107 @@
+//! Accepts what arrives at a sandbox's gate.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_isolation::{Gate, Original};
+use rustix::net::sockopt::{ip_original_dst, set_socket_linger};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+
+use crate::client::ClientStream;
+use crate::connection::Context;
+use crate::dns;
+use crate::gateway::Shared;
+use crate::http;
+use crate::route::route;
+use crate::sandbox::SandboxNet;
+
+/// How long to rest when the host has no descriptor left for a connection.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+
+/// Addresses that mean the gateway itself.
+#[derive(Debug, Clone, Copy)]
+struct Own {
+    proxy: SocketAddr,
+    resolver: SocketAddr,
+    original: Original,
+}
+
+/// Starts serving a gate until the sandbox is let go of.
+pub(crate) fn spawn(shared: &Arc<Shared>, net: &Arc<SandboxNet>, gate: Gate) -> io::Result<()> {
+    let Gate { tcp, dns, proxy, resolver, original, steering } = gate;
+    let listener = TcpListener::from_std(tcp)?;
+    let own = Own { proxy, resolver, original };
+    let (to_accept, accepting) = (Arc::clone(shared), Arc::clone(net));
+    tokio::spawn(async move {
+        let closed = accepting.closed.clone();
+        tokio::select! {
+            () = accept(&to_accept, &accepting, &listener, own) => {}
+            () = closed.cancelled() => {}
+        }
+        drop(steering);
+    });
+    let Some(dns) = dns else {
+        tracing::warn!(sandbox = %net.id, "a program inside has taken the resolver's address: no names there");
+        return Ok(());
+    };
+    let socket = Arc::new(UdpSocket::from_std(dns)?);
+    let (shared, net) = (Arc::clone(shared), Arc::clone(net));
+    tokio::spawn(async move {
+        let closed = net.closed.clone();
+        tokio::select! {
+            () = dns::serve_udp(&shared, &net, &socket) => {}
+            () = closed.cancelled() => {}
+        }
+    });
+    Ok(())
+}
+
+async fn accept(shared: &Arc<Shared>, net: &Arc<SandboxNet>, listener: &TcpListener, own: Own) {
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(sandbox = %net.id, %error, "a connection of a sandbox could not be accepted");
+                tokio::time::sleep(EXHAUSTED_PAUSE).await;
+                continue;
+            }
+        };
+        let original = match own.original {
+            Original::LocalAddress => stream.local_addr(),
+            Original::Redirected => ip_original_dst(&stream).map(SocketAddr::from).map_err(io::Error::from),
+        };
+        // Without one it was made to the gate's own socket, which nobody has a reason to do.
+        let Ok(original) = original else { continue };
+        begin(shared, net, stream, original, own);
+    }
+}
+
+fn begin(shared: &Arc<Shared>, net: &Arc<SandboxNet>, stream: TcpStream, original: SocketAddr, own: Own) {
+    let connection = match net.enter(&original.to_string()) {
+        Ok(connection) => connection,
+        Err(refusal) => {
+            net.deny(&refusal);
+            // A reset; whatever closing says otherwise does not matter.
+            let _ = set_socket_linger(&stream, Some(Duration::ZERO));
+            return;
+        }
+    };
+    // An optimisation.
+    drop(stream.set_nodelay(true));
+    let context = Context::new(Arc::clone(shared), Arc::clone(net), connection);
+    tokio::spawn(async move {
+        let client = ClientStream::new(stream);
+        let served = if original == own.proxy {
+            http::serve_explicit(context, client).await
+        } else if original == own.resolver {
+            dns::serve_tcp(context, client).await
+        } else {
+            route(context, client, original, None).await
+        };
+        if let Err(error) = served {
+            tracing::debug!(%original, %error, "a connection of a sandbox broke off");
+        }
+    });
+}

@@ -1,0 +1,346 @@
+//! One connection of a sandbox, and the [`Dialer`]: the way to its other end.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_core::id::SandboxId;
+use atoll_core::policy::{Basis, Decision, Destination, EgressPolicy, HostName, Http, Internet, canonical};
+use hickory_proto::rr::RecordType;
+use tokio_util::sync::CancellationToken;
+
+use crate::dial::{self, DialError, UpstreamStream};
+use crate::gateway::Shared;
+use crate::refusal::Refusal;
+use crate::sandbox::{Meter, SandboxNet, now_ms};
+use atoll_core::network::{ConnectionView, Stage};
+
+/// Where a connection leads, as a decision needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// The names it may be meant by: one that is certain, or all that the address has.
+    pub(crate) names: Vec<HostName>,
+    pub(crate) address: SocketAddr,
+    /// Whether the address is the host's own.
+    pub(crate) own: bool,
+}
+
+impl Target {
+    pub(crate) fn new(names: Vec<HostName>, address: SocketAddr) -> Self {
+        let address = SocketAddr::new(canonical(address.ip()), address.port());
+        Self { names, address, own: dial::is_own(address.ip()) }
+    }
+
+    pub(crate) fn destination(&self) -> Destination<'_> {
+        let name = match self.names.as_slice() {
+            [name] => Some(name),
+            _ => None,
+        };
+        Destination { name, address: self.address.ip(), port: self.address.port(), own: self.own }
+    }
+
+    pub(crate) fn decide(&self, policy: &EgressPolicy, http: Http<'_>) -> Decision {
+        policy.decide_among(&self.names, &self.destination(), http)
+    }
+
+    /// `name:port`, or the address.
+    pub(crate) fn label(&self) -> String {
+        match self.names.as_slice() {
+            [name] => format!("{name}:{}", self.address.port()),
+            _ => self.address.to_string(),
+        }
+    }
+
+    /// Says why this may not pass.
+    pub(crate) fn refusal(
+        &self,
+        policy: &EgressPolicy,
+        decision: Decision,
+        stage: Stage,
+        what: String,
+    ) -> Refusal {
+        let port = self.address.port();
+        let by_name = || self.names.first().map(|name| format!("--allow {name}:{port}"));
+        let by_address = || match self.address.ip() {
+            IpAddr::V4(ip) => format!("--allow-cidr {ip}:{port}"),
+            IpAddr::V6(ip) => format!("--allow-cidr [{ip}]:{port}"),
+        };
+        let ask = match decision.basis {
+            Basis::Rule(_) => None,
+            Basis::Internet if policy.internet == Internet::Off => {
+                Some(format!("--internet on, or {}", by_name().unwrap_or_else(by_address)))
+            }
+            Basis::Internet => Some(by_name().unwrap_or_else(by_address)),
+            Basis::Special(_) | Basis::Resolver => Some(by_address()),
+        };
+        Refusal { stage, what, why: policy.describe(decision.basis), ask }
+    }
+}
+
+/// What a connection is doing, for the policy to look at when it changes.
+#[derive(Debug, Clone)]
+enum Doing {
+    /// It has not been decided upon.
+    Opening,
+    /// Bytes are carried as they are.
+    Relay(Target),
+    /// Its requests are decided upon one by one; these are under way.
+    Requests(Vec<Request>),
+}
+
+#[derive(Debug, Clone)]
+struct Request {
+    number: u64,
+    target: Target,
+    method: String,
+    path: String,
+}
+
+/// An open connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) number: u64,
+    opened_ms: u64,
+    pub(crate) meter: Meter,
+    /// Fires when it is no longer allowed, or the sandbox is let go of.
+    pub(crate) cancel: CancellationToken,
+    doing: Mutex<Doing>,
+    shown: Mutex<Shown>,
+    next_request: AtomicU64,
+}
+
+/// What listings show.
+#[derive(Debug, Clone)]
+struct Shown {
+    protocol: &'static str,
+    target: Option<Target>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Connection {
+    pub(crate) fn new(number: u64, cancel: CancellationToken) -> Self {
+        Self {
+            number,
+            opened_ms: now_ms(),
+            meter: Meter::default(),
+            cancel,
+            doing: Mutex::new(Doing::Opening),
+            shown: Mutex::new(Shown { protocol: "proxy", target: None }),
+            next_request: AtomicU64::new(1),
+        }
+    }
+
+    /// Sets what listings show.
+    pub(crate) fn show(&self, protocol: &'static str, target: &Target) {
+        *lock(&self.shown) = Shown { protocol, target: Some(target.clone()) };
+    }
+
+    /// From now on bytes are carried as they are. Enter this before asking the policy.
+    pub(crate) fn begin_relay(&self, target: &Target) {
+        *lock(&self.doing) = Doing::Relay(target.clone());
+    }
+
+    /// From now on requests are decided upon one by one.
+    pub(crate) fn begin_requests(&self) {
+        *lock(&self.doing) = Doing::Requests(Vec::new());
+    }
+
+    fn enter_request(&self, target: &Target, method: &str, path: &str) -> u64 {
+        let number = self.next_request.fetch_add(1, Ordering::Relaxed);
+        let request =
+            Request { number, target: target.clone(), method: method.to_owned(), path: path.to_owned() };
+        let mut doing = lock(&self.doing);
+        match &mut *doing {
+            Doing::Requests(requests) => requests.push(request),
+            Doing::Opening | Doing::Relay(_) => *doing = Doing::Requests(vec![request]),
+        }
+        number
+    }
+
+    fn leave_request(&self, number: u64) {
+        if let Doing::Requests(requests) = &mut *lock(&self.doing) {
+            requests.retain(|request| request.number != number);
+        }
+    }
+
+    /// Whether a policy allows what it is doing.
+    pub(crate) fn is_allowed(&self, policy: &EgressPolicy) -> bool {
+        match &*lock(&self.doing) {
+            Doing::Opening => true,
+            Doing::Relay(target) => target.decide(policy, Http::Unknown).allowed,
+            Doing::Requests(requests) => requests.iter().all(|request| {
+                let http = Http::Request { method: &request.method, path: &request.path };
+                request.target.decide(policy, http).allowed
+            }),
+        }
+    }
+
+    pub(crate) fn view(&self) -> ConnectionView {
+        let Shown { protocol, target } = lock(&self.shown).clone();
+        let carried = self.meter.read();
+        let name = target.as_ref().and_then(|target| target.destination().name.map(ToString::to_string));
+        ConnectionView {
+            number: self.number,
+            name,
+            address: target.as_ref().map(|target| target.address.ip().to_string()).unwrap_or_default(),
+            port: target.map_or(0, |target| target.address.port()),
+            protocol: protocol.to_owned(),
+            opened_at_ms: self.opened_ms,
+            sent_bytes: carried.sent_bytes,
+            received_bytes: carried.received_bytes,
+        }
+    }
+}
+
+/// Everything around one connection. Leaves the list of open ones when the last copy goes.
+#[derive(Debug, Clone)]
+pub(crate) struct Context {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) net: Arc<SandboxNet>,
+    pub(crate) connection: Arc<Connection>,
+    _entry: Arc<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    net: Arc<SandboxNet>,
+    number: u64,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.net.leave(self.number);
+    }
+}
+
+impl Context {
+    pub(crate) fn new(shared: Arc<Shared>, net: Arc<SandboxNet>, connection: Arc<Connection>) -> Self {
+        let entry = Arc::new(Entry { net: Arc::clone(&net), number: connection.number });
+        Self { shared, net, connection, _entry: entry }
+    }
+
+    /// Whether a name that the client says has this address: as the sandbox was told, or as our resolver
+    /// says now, for programs that keep addresses longer than this server has run.
+    pub(crate) async fn confirm(&self, name: &HostName, address: IpAddr) -> bool {
+        if self.net.is_name_of(name, address) {
+            return true;
+        }
+        if !self.net.policy().may_resolve(name).allowed {
+            return false;
+        }
+        let asked = self.shared.resolver.ask(&self.net, name, RecordType::A).await;
+        asked.is_ok() && self.net.is_name_of(name, address)
+    }
+
+    pub(crate) fn dialer(&self, target: Target) -> Dialer {
+        Dialer { context: self.clone(), target }
+    }
+}
+
+/// The way to where a connection leads. Copies are cheap and mean the same connection.
+#[derive(Debug, Clone)]
+pub struct Dialer {
+    pub(crate) context: Context,
+    pub(crate) target: Target,
+}
+
+/// A request that was allowed; keep it until the answer has been passed on in full, so that a policy that
+/// forbids it meanwhile can cut it.
+#[derive(Debug)]
+pub struct Admitted {
+    connection: Arc<Connection>,
+    number: u64,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.connection.leave_request(self.number);
+    }
+}
+
+impl Dialer {
+    /// Whose connection it is.
+    #[must_use]
+    pub fn sandbox(&self) -> &SandboxId {
+        &self.context.net.id
+    }
+
+    /// The policy as it is now.
+    #[must_use]
+    pub fn policy(&self) -> Arc<EgressPolicy> {
+        self.context.net.policy()
+    }
+
+    /// The name that is meant, if it is certain.
+    #[must_use]
+    pub fn name(&self) -> Option<&HostName> {
+        self.target.destination().name
+    }
+
+    /// Where it leads.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.target.address
+    }
+
+    /// The same address, meant by the host that a request names (without port). The name is certain only if
+    /// the sandbox was told by our resolver that it has this address.
+    #[must_use]
+    pub fn named(&self, host: &str) -> Self {
+        let address = self.target.address;
+        let name = host.parse::<HostName>().ok();
+        let names = name.filter(|name| self.context.net.is_name_of(name, address.ip())).into_iter().collect();
+        Self { context: self.context.clone(), target: Target { names, ..self.target.clone() } }
+    }
+
+    /// Fires when the connection must end: it is no longer allowed, or the sandbox is gone.
+    #[must_use]
+    pub fn cancelled(&self) -> CancellationToken {
+        self.context.connection.cancel.clone()
+    }
+
+    /// Decides upon a request, before any of it is sent. `path` is without the query.
+    ///
+    /// # Errors
+    /// [`Refusal`], which is written down already.
+    pub fn admit(&self, scheme: &str, method: &str, path: &str) -> Result<Admitted, Refusal> {
+        let connection = Arc::clone(&self.context.connection);
+        let number = connection.enter_request(&self.target, method, path);
+        let admitted = Admitted { connection, number };
+        let policy = self.policy();
+        let decision = self.target.decide(&policy, Http::Request { method, path });
+        if decision.allowed {
+            return Ok(admitted);
+        }
+        let what = format!("{method} {scheme}://{}{path}", self.target.label());
+        let refusal = self.target.refusal(&policy, decision, Stage::Request, shorten(&what));
+        self.context.net.deny(&refusal);
+        Err(refusal)
+    }
+
+    /// Connects to where it leads, through the upstream proxy if there is one. What is carried is counted
+    /// and held to the sandbox's bandwidth. The caller has had the connection or a request allowed.
+    ///
+    /// # Errors
+    /// [`DialError`].
+    pub async fn connect(&self) -> Result<UpstreamStream, DialError> {
+        let meter = self.context.net.meter(&self.target.label());
+        meter.connections.fetch_add(1, Ordering::Relaxed);
+        let cancel = self.cancelled();
+        let dialled = dial::dial(self.context.shared.config.upstream.as_ref(), self.target.address);
+        let stream = tokio::select! {
+            stream = dialled => stream?,
+            () = cancel.cancelled() => return Err(DialError::Cancelled),
+        };
+        Ok(UpstreamStream::new(stream, self.context.clone(), meter))
+    }
+}
+
+/// Cuts a text for messages.
+pub(crate) fn shorten(text: &str) -> String {
+    const MAX_CHARS: usize = 300;
+    text.chars().take(MAX_CHARS).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}

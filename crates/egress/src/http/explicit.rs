@@ -1,0 +1,108 @@
+//! The explicit proxy: requests that name their destination, and `CONNECT`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use atoll_core::policy::{HostName, Http};
+use http::{Method, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper_util::rt::TokioIo;
+use tokio::sync::Mutex;
+
+use super::forward::{Upstream, forward};
+use super::request::{bad, boxed, host, port, unreachable, without_port};
+use super::{Request, Response};
+use crate::client::ClientStream;
+use crate::connection::{Context, Target};
+use crate::dns::Resolution;
+use crate::route::route;
+use atoll_core::network::Stage;
+
+/// Port of a URI that does not name one.
+const HTTP_PORT: u16 = 80;
+
+pub(super) async fn answer(request: Request, context: Context, upstream: &Arc<Mutex<Upstream>>) -> Response {
+    if request.method() == Method::CONNECT {
+        return connect(request, context).await;
+    }
+    if request.uri().scheme_str() != Some("http") {
+        return bad("this is a proxy: write http://HOST/PATH, or CONNECT HOST:PORT for anything else");
+    }
+    let named = match host(&request) {
+        Ok(Some(named)) => named,
+        Ok(None) => return bad("it names no host"),
+        Err(why) => return bad(why),
+    };
+    let at = port(&named).unwrap_or(HTTP_PORT);
+    let what = format!("{} {}", request.method(), request.uri());
+    let targets = match targets(&context, without_port(&named), at, &what).await {
+        Ok(targets) => targets,
+        Err(response) => return *response,
+    };
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    let policy = context.net.policy();
+    let http = Http::Request { method, path };
+    // The first that is allowed; when none is, the first says why.
+    let chosen = targets.iter().find(|t| t.decide(&policy, http).allowed).or(targets.first()).cloned();
+    let Some(target) = chosen else { return unreachable(&named, "the name has no address") };
+    forward(request, &context.dialer(target), upstream).await
+}
+
+async fn connect(mut request: Request, context: Context) -> Response {
+    let Some(named) = request.uri().authority().map(|authority| authority.as_str().to_owned()) else {
+        return bad("CONNECT wants HOST:PORT");
+    };
+    let Some(at) = port(&named).filter(|_| !named.contains('@')) else {
+        return bad("CONNECT wants HOST:PORT");
+    };
+    let what = format!("CONNECT {named}");
+    let targets = match targets(&context, without_port(&named), at, &what).await {
+        Ok(targets) => targets,
+        Err(response) => return *response,
+    };
+    // What is said inside is decided upon when it is said; what cannot be allowed then is refused now,
+    // where the refusal can be read.
+    let policy = context.net.policy();
+    let passes =
+        |t: &&Target| t.decide(&policy, Http::Unknown).allowed || policy.needs_http(&t.destination());
+    let Some(target) = targets.iter().find(passes).cloned() else {
+        let Some(target) = targets.first() else { return unreachable(&named, "the name has no address") };
+        let decision = target.decide(&policy, Http::Unknown);
+        let refusal = target.refusal(&policy, decision, Stage::Connect, what);
+        context.net.deny(&refusal);
+        return boxed(refusal.response());
+    };
+    let upgraded = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        let Ok(upgraded) = upgraded.await else { return };
+        // It was this type that was given to the parser.
+        let Ok(parts) = upgraded.downcast::<TokioIo<ClientStream>>() else { return };
+        let mut client = parts.io.into_inner();
+        client.put_back(&parts.read_buf);
+        let name = target.names.first().cloned();
+        if let Err(error) = route(context, client, target.address, name).await {
+            tracing::debug!(%error, "a tunnel of the explicit proxy broke off");
+        }
+    });
+    let mut response = http::Response::new(
+        http_body_util::Empty::new().map_err(|never: std::convert::Infallible| match never {}).boxed_unsync(),
+    );
+    *response.status_mut() = StatusCode::OK;
+    response
+}
+
+/// The addresses that a host has, as our resolver says. The sandbox counts as having been told.
+async fn targets(context: &Context, host: &str, port: u16, what: &str) -> Result<Vec<Target>, Box<Response>> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![Target::new(Vec::new(), SocketAddr::new(address, port))]);
+    }
+    let Ok(name) = host.parse::<HostName>() else { return Err(Box::new(bad("it names no host"))) };
+    match context.shared.resolver.addresses(&context.net, &name, what).await {
+        Resolution::Addresses(addresses) => {
+            let target = |ip: &IpAddr| Target::new(vec![name.clone()], SocketAddr::new(*ip, port));
+            Ok(addresses.iter().map(target).collect())
+        }
+        Resolution::Refused(refusal) => Err(Box::new(boxed(refusal.response()))),
+        Resolution::Failed(why) => Err(Box::new(unreachable(host, why))),
+    }
+}

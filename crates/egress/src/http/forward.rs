@@ -1,0 +1,166 @@
+//! Sends an admitted request on and its answer back.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as Task, Poll};
+
+use atoll_core::policy::HostName;
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, Version, header};
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
+use hyper_util::rt::TokioIo;
+use tokio::sync::Mutex;
+
+use super::request::{boxed, origin_form, strip, unreachable, upgrade};
+use super::{Request, Response};
+use crate::connection::{Admitted, Dialer};
+use crate::dial::DialError;
+use crate::limits::HTTP_BUFFER_MAX_BYTES;
+
+/// The connection to the outside that requests of one client go over, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Upstream {
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    /// A connection serves one name only.
+    key: (Option<HostName>, std::net::SocketAddr),
+    send: SendRequest<Incoming>,
+}
+
+/// Decides upon a request and sends it where the dialer leads.
+pub(super) async fn forward(request: Request, dialer: &Dialer, upstream: &Arc<Mutex<Upstream>>) -> Response {
+    let admitted = match dialer.admit("http", request.method().as_str(), request.uri().path()) {
+        Ok(admitted) => admitted,
+        Err(refusal) => return boxed(refusal.response()),
+    };
+    dialer.context.connection.show("http", &dialer.target);
+    let mut request = request;
+    let wants_upgrade = upgrade(request.headers()).is_some();
+    let client = wants_upgrade.then(|| hyper::upgrade::on(&mut request));
+    let outgoing = rewrite(request, dialer);
+    let mut response = match send(outgoing, dialer, upstream).await {
+        Ok(response) => response,
+        Err(why) => return unreachable(&dialer.target.label(), &why),
+    };
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let Some(client) = client.filter(|_| upgrade(response.headers()).is_some()) else {
+            return unreachable(&dialer.target.label(), "it switched protocols without being asked");
+        };
+        carry_upgrade(client, hyper::upgrade::on(&mut response), dialer, admitted);
+        strip(response.headers_mut());
+        return response
+            .map(|_none| http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync());
+    }
+    strip(response.headers_mut());
+    response.map(|body| Guarded { body, _admitted: admitted }.boxed_unsync())
+}
+
+fn rewrite(request: Request, dialer: &Dialer) -> http::Request<Incoming> {
+    let (mut parts, body) = request.into_parts();
+    if !parts.headers.contains_key(header::HOST)
+        && let Ok(host) = HeaderValue::from_str(&dialer.target.label())
+    {
+        parts.headers.insert(header::HOST, host);
+    }
+    parts.uri = origin_form(&parts.uri);
+    parts.version = Version::HTTP_11;
+    strip(&mut parts.headers);
+    http::Request::from_parts(parts, body)
+}
+
+async fn send(
+    request: http::Request<Incoming>,
+    dialer: &Dialer,
+    upstream: &Arc<Mutex<Upstream>>,
+) -> Result<http::Response<Incoming>, String> {
+    let key = (dialer.name().cloned(), dialer.target.address);
+    let mut upstream = upstream.lock().await;
+    let usable = match &mut upstream.open {
+        Some(open) if open.key == key => open.send.ready().await.is_ok(),
+        Some(_) | None => false,
+    };
+    if !usable {
+        upstream.open = Some(Open { key, send: connect(dialer).await.map_err(|error| error.to_string())? });
+    }
+    let Some(open) = &mut upstream.open else { return Err("the connection was lost".to_owned()) };
+    open.send.send_request(request).await.map_err(|error| {
+        use std::error::Error as _;
+        error.source().map_or_else(|| error.to_string(), ToString::to_string)
+    })
+}
+
+async fn connect(dialer: &Dialer) -> Result<SendRequest<Incoming>, DialError> {
+    let stream = dialer.connect().await?;
+    let (send, connection) = hyper::client::conn::http1::Builder::new()
+        .max_buf_size(HTTP_BUFFER_MAX_BYTES)
+        .preserve_header_case(true)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| DialError::Refused(std::io::Error::other(error)))?;
+    let cancel = dialer.cancelled();
+    tokio::spawn(async move {
+        tokio::select! {
+            ended = connection.with_upgrades() => if let Err(error) = ended {
+                tracing::debug!(%error, "a server broke off");
+            },
+            () = cancel.cancelled() => {}
+        }
+    });
+    Ok(send)
+}
+
+/// Carries an upgraded connection (a WebSocket) for as long as the request that began it is allowed.
+fn carry_upgrade(
+    client: hyper::upgrade::OnUpgrade,
+    server: hyper::upgrade::OnUpgrade,
+    dialer: &Dialer,
+    admitted: Admitted,
+) {
+    let cancel = dialer.cancelled();
+    let context = dialer.context.clone();
+    tokio::spawn(async move {
+        let carry = async {
+            let (client, server) = tokio::try_join!(client, server).map_err(std::io::Error::other)?;
+            tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(server)).await
+        };
+        tokio::select! {
+            carried = carry => if let Err(error) = carried {
+                tracing::debug!(%error, "an upgraded connection broke off");
+            },
+            () = cancel.cancelled() => {}
+        }
+        drop((admitted, context));
+    });
+}
+
+/// A body whose request stays admitted until it has been passed on.
+struct Guarded {
+    body: Incoming,
+    _admitted: Admitted,
+}
+
+impl http_body::Body for Guarded {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        task: &mut Task<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.body).poll_frame(task)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

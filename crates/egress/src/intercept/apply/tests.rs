@@ -1,0 +1,158 @@
+use http::Request;
+
+use super::super::OpenedSecret;
+use super::*;
+
+#[derive(Debug)]
+struct Fixed;
+
+#[async_trait::async_trait]
+impl SecretSource for Fixed {
+    fn open(
+        &self,
+        _sandbox: &SandboxId,
+        reference: &SecretRef,
+        _host: &HostName,
+    ) -> atoll_core::Result<OpenedSecret> {
+        let value = match reference.name.as_str() {
+            "KEY" => "s3cret-value",
+            "ODD" => "a \"b\"&c/d",
+            "BAD" => "two\nlines",
+            other => {
+                return Err(atoll_core::Error::new(
+                    atoll_core::Code::SecretNotFound,
+                    format!("no secret '{other}'"),
+                ));
+            }
+        };
+        Ok(OpenedSecret { value: Secret::new(value), version: 1 })
+    }
+
+    async fn used(&self, _used: SecretUsed) -> atoll_core::Result<()> {
+        Ok(())
+    }
+}
+
+fn rule(json: serde_json::Value) -> InjectRule {
+    let mut whole = serde_json::json!({"name": "r", "hosts": ["api.example.com"]});
+    whole.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
+    serde_json::from_value(whole).unwrap()
+}
+
+fn run(request: http::request::Builder, rules: &[InjectRule]) -> Result<(Parts, Applied), Refusal> {
+    let (mut parts, ()) = request.body(()).unwrap().into_parts();
+    let sandbox = SandboxId::from_parts(1, 1);
+    let host: HostName = "api.example.com".parse().unwrap();
+    let rules: Vec<&InjectRule> = rules.iter().collect();
+    let asking = Asking { sandbox: &sandbox, host: &host, secrets: &Fixed };
+    let applied = apply(&mut parts, true, &rules, asking)?;
+    Ok((parts, applied))
+}
+
+const TOKEN: &str = "atoll_secret_0123456789";
+
+fn placeholder(secret: &str) -> serde_json::Value {
+    serde_json::json!({"placeholders": [{"secret": secret, "value": TOKEN}], "bearer": format!("{{secret:{secret}}}")})
+}
+
+#[test]
+fn sets_adds_and_removes() {
+    let rule = rule(serde_json::json!({
+        "headers": {"X-Api-Key": "k {secret:KEY}"}, "add_headers": {"X-Tag": "b"}, "remove_headers": ["Cookie"],
+        "query": {"key": "{secret:ODD}"},
+    }));
+    let request = Request::get("/a?x=1&key=old&%6bey=older&y=2")
+        .header("x-api-key", "client's")
+        .header("x-tag", "a")
+        .header("cookie", "c");
+    let (parts, applied) = run(request, &[rule]).unwrap();
+    assert_eq!(parts.headers["x-api-key"], "k s3cret-value");
+    assert!(parts.headers["x-api-key"].is_sensitive() && !format!("{:?}", parts.headers).contains("s3cret"));
+    assert_eq!(parts.headers.get_all("x-tag").iter().collect::<Vec<_>>(), ["a", "b"]);
+    assert!(!parts.headers.contains_key("cookie"));
+    assert_eq!(parts.uri, "/a?x=1&y=2&key=a%20%22b%22%26c%2Fd");
+    let used: Vec<_> =
+        applied.uses.iter().map(|used| (used.secret.name.as_str(), used.path.as_str())).collect();
+    assert_eq!(used, [("KEY", "/a"), ("ODD", "/a")]);
+    assert!(applied.masks.is_empty());
+}
+
+#[test]
+fn the_first_rule_to_set_something_has_the_last_word() {
+    let first = rule(serde_json::json!({"headers": {"X-A": "1"}, "query": {"q": "1"}, "bearer": "1"}));
+    let second = InjectRule {
+        name: "s".into(),
+        ..rule(serde_json::json!({"headers": {"x-a": "2", "X-B": "2"}, "query": {"q": "2"}, "bearer": "2"}))
+    };
+    let (parts, _) = run(Request::get("/"), &[first, second]).unwrap();
+    assert_eq!(
+        (&parts.headers["x-a"], &parts.headers["x-b"]),
+        (&HeaderValue::from_static("1"), &HeaderValue::from_static("2"))
+    );
+    assert_eq!(parts.headers["authorization"], "Bearer 1");
+    assert_eq!(parts.uri, "/?q=1");
+}
+
+#[test]
+fn a_placeholder_is_replaced_where_it_stands_and_then_no_bearer_is_set() {
+    let rules = [rule(placeholder("KEY"))];
+    let (parts, _) = run(Request::get("/").header("x-api-key", TOKEN), &rules).unwrap();
+    assert_eq!(parts.headers["x-api-key"], "s3cret-value");
+    assert!(!parts.headers.contains_key("authorization"));
+    let (parts, _) = run(Request::get("/"), &rules).unwrap();
+    assert_eq!(parts.headers["authorization"], "Bearer s3cret-value");
+    let basic = format!("Basic {}", BASE64.encode(format!("user:{TOKEN}")));
+    let (parts, _) = run(Request::get("/").header("authorization", basic), &rules).unwrap();
+    assert_eq!(
+        parts.headers["authorization"],
+        format!("Basic {}", BASE64.encode("user:s3cret-value")).as_str()
+    );
+    let (parts, _) =
+        run(Request::get(format!("/bot{TOKEN}/x?k={TOKEN}")), &[rule(placeholder("ODD"))]).unwrap();
+    let odd = "a%20%22b%22%26c%2Fd";
+    assert_eq!(parts.uri, format!("/bot{odd}/x?k={odd}").as_str());
+}
+
+#[test]
+fn bodies_are_planned_in_the_form_of_their_type() {
+    let mut with_body = rule(placeholder("ODD"));
+    with_body.placeholders[0].body = true;
+    let planned = |kind: &str| {
+        let (_, applied) =
+            run(Request::post("/").header("content-type", kind), &[with_body.clone()]).unwrap();
+        String::from_utf8(applied.body[0].1.clone()).unwrap()
+    };
+    assert_eq!(planned("application/json"), "a \\\"b\\\"&c/d");
+    assert_eq!(planned("application/x-www-form-urlencoded"), "a%20%22b%22%26c%2Fd");
+    assert_eq!(planned("text/plain"), "a \"b\"&c/d");
+    let (_, applied) = run(Request::post("/").header("content-encoding", "gzip"), &[with_body]).unwrap();
+    assert!(applied.body.is_empty(), "what is compressed cannot be looked through");
+}
+
+#[test]
+fn masks_cover_every_form() {
+    let mut masked = rule(
+        serde_json::json!({"mask_responses": true, "basic": {"username": "u", "password": "{secret:ODD}"}}),
+    );
+    let request = || Request::get("/").header("accept-encoding", "gzip").header("range", "bytes=0-1");
+    let (parts, applied) = run(request(), &[masked.clone()]).unwrap();
+    let texts: Vec<_> = applied.masks.iter().map(|mask| String::from_utf8(mask.clone()).unwrap()).collect();
+    for form in ["a \"b\"&c/d", "a%20%22b%22%26c%2Fd", "a \\\"b\\\"&c/d", &BASE64.encode("u:a \"b\"&c/d")] {
+        assert!(texts.iter().any(|text| text == form), "{form}");
+    }
+    assert_eq!(parts.headers["accept-encoding"], "identity");
+    assert!(!parts.headers.contains_key("range"));
+    masked.mask_responses = false;
+    let (parts, applied) = run(request(), &[masked]).unwrap();
+    assert!(applied.masks.is_empty() && parts.headers.contains_key("range"));
+}
+
+#[test]
+fn refusals_name_the_secret_and_never_show_it() {
+    for (secret, status) in [("NONE", 403), ("BAD", 503)] {
+        let refusal = run(Request::get("/"), &[rule(placeholder(secret))]).unwrap_err();
+        let text = format!("{refusal} {refusal:?}");
+        assert!(!text.contains("two") && !text.contains("lines"), "{text}");
+        assert_eq!(refusal.into_response().status().as_u16(), status, "{text}");
+    }
+}

@@ -1,0 +1,467 @@
+//! One intercepted connection: a server towards the sandbox, a client towards the server outside.
+//!
+//! Each request goes through the same steps: is it for this host ([`check`]), may it pass (policy), what do rules
+//! change ([`apply`]), is the use of each secret recorded, and only then is a byte of it sent.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use atoll_core::policy::{InjectRule, RequestFacts};
+use bytes::Bytes;
+use http::header::{
+    ALT_SVC, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
+use http_body::Body as _;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::server::Acceptor;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::Mutex;
+use tokio_rustls::LazyConfigAcceptor;
+
+use super::apply::{Applied, Asking, apply};
+use super::authority::Protocol;
+use super::check::{Expected, check};
+use super::refusal::Refusal;
+use super::replace::{Replaced, Replacer, replace_headers};
+use super::tasks::{EndTasks, Tasks};
+use super::upstream::{Io, Sender, UpstreamError};
+use super::{
+    Admitted, BODY_WHOLE_MAX_BYTES, BoxError, CONNECTION_WINDOW_BYTES, HEAD_TIMEOUT, HEADERS_MAX_BYTES,
+    HEADERS_MAX_COUNT, OutBody, STREAM_WINDOW_BYTES, STREAMS_MAX_COUNT, Shared, Way,
+};
+
+/// How long a client may take for its part of the TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Headers that belong to one connection only.
+const HOP_BY_HOP: [&str; 7] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// What ends a request without an answer: the connection is closed, or the stream reset, as the server's was.
+#[derive(Debug, thiserror::Error)]
+#[error("the server closed the connection")]
+struct Aborted(#[source] hyper::Error);
+
+enum Failure {
+    Refused(Refusal),
+    /// The policy forbids it, and has its own words for that.
+    Forbidden(Box<Response<OutBody>>),
+    Aborted(Aborted),
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+struct Session {
+    shared: Arc<Shared>,
+    way: Arc<dyn Way>,
+    tasks: Tasks,
+    /// What the client offered, for connections that are made again.
+    offered: Vec<Protocol>,
+    /// The connection outside, while there is one.
+    sender: Mutex<Option<Sender>>,
+}
+
+/// Serves a client that speaks TLS.
+pub(super) async fn serve_tls<S>(shared: Arc<Shared>, way: Arc<dyn Way>, client: S) -> std::io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let hello = tokio::time::timeout(HANDSHAKE_TIMEOUT, LazyConfigAcceptor::new(Acceptor::default(), client));
+    let hello = hello.await??;
+    let offered = offered(hello.client_hello().alpn());
+    let session = Session::new(shared, way, offered);
+    // First outside: the client is told of the protocol that the server chose.
+    let protocol = match session.connect().await {
+        Ok(sender) => {
+            let protocol = sender.protocol();
+            *session.sender.lock().await = Some(sender);
+            protocol
+        }
+        // The first request is told why.
+        Err(error) => {
+            tracing::debug!(%error, host = %session.way.host(), "a server cannot be reached");
+            Protocol::Http1
+        }
+    };
+    let protocol = if session.offered.contains(&protocol) { protocol } else { session.offered[0] };
+    let config = session.shared.authority.server_config(session.way.host(), protocol);
+    let config = config.map_err(std::io::Error::other)?;
+    let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, hello.into_stream(config)).await??;
+    session.serve(stream, protocol).await
+}
+
+/// Serves a client that speaks HTTP/1 in clear.
+pub(super) async fn serve_plain<S>(shared: Arc<Shared>, way: Arc<dyn Way>, client: S) -> std::io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    Session::new(shared, way, vec![Protocol::Http1]).serve(client, Protocol::Http1).await
+}
+
+/// The protocols that a client offers and that are spoken here; never empty.
+fn offered<'a>(alpn: Option<impl Iterator<Item = &'a [u8]>>) -> Vec<Protocol> {
+    let known = alpn.into_iter().flatten().filter_map(|name| {
+        [Protocol::Http2, Protocol::Http1].into_iter().find(|protocol| protocol.alpn() == name)
+    });
+    let known: Vec<Protocol> = known.collect();
+    if known.is_empty() { vec![Protocol::Http1] } else { known }
+}
+
+impl Session {
+    fn new(shared: Arc<Shared>, way: Arc<dyn Way>, offered: Vec<Protocol>) -> Arc<Self> {
+        Arc::new(Self { shared, way, tasks: Tasks::default(), offered, sender: Mutex::new(None) })
+    }
+
+    async fn serve<S>(self: Arc<Self>, stream: S, protocol: Protocol) -> std::io::Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let tasks = self.tasks.clone();
+        let _end = EndTasks(tasks.clone());
+        let stream = TokioIo::new(stream);
+        let session = Arc::clone(&self);
+        let service = service_fn(move |request| Arc::clone(&session).handle(request));
+        let served = match protocol {
+            Protocol::Http1 => {
+                hyper::server::conn::http1::Builder::new()
+                    .timer(TokioTimer::new())
+                    .header_read_timeout(HEAD_TIMEOUT)
+                    .max_headers(HEADERS_MAX_COUNT)
+                    .preserve_header_case(true)
+                    .serve_connection(stream, service)
+                    .with_upgrades()
+                    .await
+            }
+            Protocol::Http2 => {
+                hyper::server::conn::http2::Builder::new(tasks.clone())
+                    .timer(TokioTimer::new())
+                    .max_concurrent_streams(STREAMS_MAX_COUNT)
+                    .max_header_list_size(HEADERS_MAX_BYTES)
+                    .initial_stream_window_size(STREAM_WINDOW_BYTES)
+                    .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+                    .serve_connection(stream, service)
+                    .await
+            }
+        };
+        // Connections outside end with their sender; upgraded ones go on until both sides are done.
+        self.sender.lock().await.take();
+        drop(self);
+        tasks.join().await;
+        served.map_err(std::io::Error::other)
+    }
+
+    async fn connect(&self) -> Result<Sender, UpstreamError> {
+        let stream = self.way.dial().await.map_err(UpstreamError::Dial)?;
+        let (stream, protocol) = if self.way.encrypted() {
+            self.shared.upstream.connect(self.way.host(), &self.offered, stream).await?
+        } else {
+            (stream, Protocol::Http1)
+        };
+        Sender::start(stream, protocol, &self.tasks).await
+    }
+
+    async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<OutBody>, Aborted> {
+        match self.forward(request).await {
+            Ok(response) => Ok(response),
+            Err(Failure::Refused(refusal)) => {
+                tracing::debug!(sandbox = %self.way.sandbox(), host = %self.way.host(), %refusal, "refused");
+                Ok(refusal.into_response())
+            }
+            Err(Failure::Forbidden(response)) => Ok(*response),
+            Err(Failure::Aborted(aborted)) => Err(aborted),
+        }
+    }
+
+    async fn forward(&self, mut request: Request<Incoming>) -> Result<Response<OutBody>, Failure> {
+        let way = &self.way;
+        let expected = Expected { host: way.host(), port: way.port(), encrypted: way.encrypted() };
+        check(&request, expected)?;
+        let admitted = way.admit(request.method().as_str(), request.uri().path());
+        let admitted = admitted.map_err(Failure::Forbidden)?;
+        let upgrade = wants_upgrade(&request).then(|| hyper::upgrade::on(&mut request));
+        let (mut parts, body) = request.into_parts();
+        tidy_request(&mut parts.headers, upgrade.is_some());
+
+        let applied = self.apply(&mut parts, !body.is_end_stream()).await?;
+        let body = outgoing(&mut parts.headers, body, &applied).await?;
+        let request = Request::from_parts(parts, body);
+        let response = self.exchange(request).await?;
+        let answer = self.answer(response, upgrade, &applied, &admitted)?;
+        Ok(answer.map(|body| Kept { body, _admitted: admitted }.boxed()))
+    }
+
+    async fn apply(&self, parts: &mut http::request::Parts, has_body: bool) -> Result<Applied, Refusal> {
+        // As it is now: a changed rule is felt by the next request.
+        let policy = self.way.policy();
+        let method = parts.method.clone();
+        let path = parts.uri.path().to_owned();
+        let facts = RequestFacts {
+            host: self.way.host(),
+            port: self.way.port(),
+            encrypted: self.way.encrypted(),
+            method: method.as_str(),
+            path: &path,
+        };
+        let rules: Vec<&InjectRule> = policy.inject.iter().filter(|rule| rule.matches(&facts)).collect();
+        let secrets = self.shared.secrets.as_ref();
+        let asking = Asking { sandbox: self.way.sandbox(), host: self.way.host(), secrets };
+        let mut applied = apply(parts, has_body, &rules, asking)?;
+        for used in std::mem::take(&mut applied.uses) {
+            secrets.used(used).await.map_err(|error| Refusal::secret(&error))?;
+        }
+        Ok(applied)
+    }
+
+    /// Sends the request on the connection that is there, or on a new one.
+    async fn exchange(&self, mut request: Request<OutBody>) -> Result<Response<Incoming>, Failure> {
+        let mut slot = self.sender.lock().await;
+        let alive = match slot.as_mut() {
+            Some(sender) => sender.ready().await,
+            None => false,
+        };
+        if !alive {
+            *slot = None;
+            let fresh = self.connect().await.map_err(|error| {
+                let (host, port) = (self.way.host(), self.way.port());
+                Refusal::upstream(format!("{host}:{port} cannot be used: {error}"))
+            })?;
+            *slot = Some(fresh);
+        }
+        let Some(sender) = slot.as_mut() else {
+            return Err(Refusal::upstream("the connection is gone").into());
+        };
+        self.address(&mut request, sender.protocol());
+        let answer = match sender {
+            Sender::One(sender) => sender.send_request(request).await,
+            Sender::Two(sender) => {
+                let mut sender = sender.clone();
+                // Others may send on it meanwhile.
+                drop(slot);
+                sender.send_request(request).await
+            }
+        };
+        // Whether the server has seen it is not known: the client is told as the server would have told it.
+        answer.map_err(|error| {
+            tracing::debug!(%error, host = %self.way.host(), "a request failed");
+            Failure::Aborted(Aborted(error))
+        })
+    }
+
+    /// Writes the address in the form of the protocol.
+    fn address(&self, request: &mut Request<OutBody>, protocol: Protocol) {
+        let standard = if self.way.encrypted() { 443 } else { 80 };
+        let authority = match self.way.port() {
+            port if port == standard => self.way.host().to_string(),
+            port => format!("{}:{port}", self.way.host()),
+        };
+        let path = request.uri().path_and_query().cloned();
+        let mut parts = http::uri::Parts::default();
+        parts.path_and_query = path;
+        match protocol {
+            Protocol::Http1 => {
+                *request.version_mut() = Version::HTTP_11;
+                if let Ok(value) = HeaderValue::from_str(&authority) {
+                    request.headers_mut().insert(HOST, value);
+                }
+            }
+            Protocol::Http2 => {
+                *request.version_mut() = Version::HTTP_2;
+                request.headers_mut().remove(HOST);
+                parts.scheme = Some(http::uri::Scheme::HTTPS);
+                parts.authority = authority.parse().ok();
+            }
+        }
+        if let Ok(uri) = http::Uri::from_parts(parts) {
+            *request.uri_mut() = uri;
+        }
+    }
+
+    fn answer(
+        &self,
+        mut response: Response<Incoming>,
+        upgrade: Option<hyper::upgrade::OnUpgrade>,
+        applied: &Applied,
+        admitted: &Admitted,
+    ) -> Result<Response<OutBody>, Failure> {
+        let masks = (!applied.masks.is_empty()).then(|| Replacer::masking(applied.masks.iter().cloned()));
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let Some(client) = upgrade else {
+                return Err(Refusal::upstream("the server changed the protocol unasked").into());
+            };
+            let server = hyper::upgrade::on(&mut response);
+            self.tasks.spawn(join_upgraded(client, server, masks.clone(), Arc::clone(admitted)));
+        }
+        let switching = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let (mut parts, body) = response.into_parts();
+        tidy_answer(&mut parts.headers, switching);
+        parts.version = Version::HTTP_11;
+        let Some(masks) = masks else {
+            return Ok(Response::from_parts(parts, body.map_err(BoxError::from).boxed()));
+        };
+        let encoded = parts.headers.get(CONTENT_ENCODING).is_some_and(|kind| kind != "identity");
+        if encoded {
+            return Err(Refusal::upstream(
+                "the server answered compressed though it was asked not to, and the rule wants its answers masked",
+            )
+            .into());
+        }
+        replace_headers(&mut parts.headers, &masks);
+        let body = Replaced::new(body, masks);
+        Ok(Response::from_parts(parts, body.map_err(BoxError::from).boxed()))
+    }
+}
+
+/// A body that keeps its request admitted.
+struct Kept {
+    body: OutBody,
+    _admitted: Admitted,
+}
+
+impl http_body::Body for Kept {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+fn wants_upgrade<B>(request: &Request<B>) -> bool {
+    let headers = request.headers();
+    request.version() == Version::HTTP_11
+        && headers.contains_key(UPGRADE)
+        && tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"))
+}
+
+fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> + use<'a> {
+    let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim).filter(|token| !token.is_empty())
+}
+
+/// Takes out what belongs to the connection that the message came on.
+fn untie(headers: &mut HeaderMap, keep_upgrade: bool) {
+    let upgrade = keep_upgrade.then(|| headers.get(UPGRADE).cloned()).flatten();
+    let named: Vec<String> = tokens(headers, &CONNECTION).map(str::to_owned).collect();
+    for name in named {
+        headers.remove(name.as_str());
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+    if let Some(upgrade) = upgrade {
+        headers.insert(UPGRADE, upgrade);
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    }
+}
+
+fn tidy_request(headers: &mut HeaderMap, upgrade: bool) {
+    let trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
+    untie(headers, upgrade);
+    headers.remove(TE);
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    // The body is asked for when the server takes it: the client hears "100" from here.
+    headers.remove(EXPECT);
+}
+
+fn tidy_answer(headers: &mut HeaderMap, switching: bool) {
+    untie(headers, switching);
+    // It would lead the client to another port, or to QUIC, which goes nowhere from here.
+    headers.remove(ALT_SVC);
+}
+
+/// The body as it goes out, with placeholders replaced where a rule wants it.
+async fn outgoing(headers: &mut HeaderMap, body: Incoming, applied: &Applied) -> Result<OutBody, Refusal> {
+    if applied.body.is_empty() {
+        return Ok(body.map_err(BoxError::from).boxed());
+    }
+    let replacer = Replacer::new(applied.body.iter().cloned());
+    let small = body.size_hint().upper().is_some_and(|upper| upper <= BODY_WHOLE_MAX_BYTES as u64);
+    headers.remove(CONTENT_LENGTH);
+    headers.remove(TRANSFER_ENCODING);
+    if !small {
+        return Ok(Replaced::new(body, replacer).map_err(BoxError::from).boxed());
+    }
+    // Many servers want to know the length, and of a small body it can be known.
+    let whole = Limited::new(body, BODY_WHOLE_MAX_BYTES).collect().await;
+    let whole = whole
+        .map_err(|_error| Refusal::too_large("the request's body broke off or is longer than it said"))?;
+    let bytes = Bytes::from(replacer.whole(&whole.to_bytes()));
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+    let never = |never: Infallible| -> BoxError { match never {} };
+    Ok(Full::new(bytes).map_err(never).boxed())
+}
+
+/// Carries bytes between both sides of a connection that changed its protocol.
+async fn join_upgraded(
+    client: hyper::upgrade::OnUpgrade,
+    server: hyper::upgrade::OnUpgrade,
+    masks: Option<Replacer>,
+    _admitted: Admitted,
+) {
+    let (client, server) = match tokio::try_join!(client, server) {
+        Ok(both) => both,
+        Err(error) => {
+            tracing::debug!(%error, "a change of protocol failed");
+            return;
+        }
+    };
+    let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
+    let done = match masks {
+        None => tokio::io::copy_bidirectional(&mut client, &mut server).await.map(drop),
+        Some(masks) => copy_masked(client, server, masks).await,
+    };
+    if let Err(error) = done {
+        tracing::debug!(%error, "a connection with a changed protocol broke off");
+    }
+}
+
+async fn copy_masked(client: impl Io, server: impl Io, mut masks: Replacer) -> std::io::Result<()> {
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_server, mut to_server) = tokio::io::split(server);
+    let out = async {
+        tokio::io::copy(&mut from_client, &mut to_server).await?;
+        to_server.shutdown().await
+    };
+    let back = async {
+        let mut buffer = vec![0; 16 << 10];
+        loop {
+            let count = from_server.read(&mut buffer).await?;
+            let settled = if count == 0 { masks.finish() } else { masks.push(&buffer[..count]) };
+            to_client.write_all(&settled).await?;
+            if count == 0 {
+                return to_client.shutdown().await;
+            }
+        }
+    };
+    tokio::try_join!(out, back).map(drop)
+}

@@ -1,0 +1,560 @@
+//! The interceptor between a real TLS client and a real TLS server, both in this process.
+
+use std::sync::Mutex;
+
+use atoll_core::{Code, Error, Result};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
+use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::ServerConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use super::authority::Protocol;
+use super::*;
+
+const SECRET: &str = "s3cret-value-of-the-test";
+const TOKEN: &str = "atoll_secret_0123456789abcdef";
+
+/// A vault with one secret, and what was told of its uses.
+#[derive(Debug, Default)]
+struct Vault {
+    used: Mutex<Vec<SecretUsed>>,
+}
+
+#[async_trait]
+impl SecretSource for Vault {
+    fn open(&self, _sandbox: &SandboxId, secret: &SecretRef, host: &HostName) -> Result<OpenedSecret> {
+        if secret.name == "KEY" && host.as_str().ends_with("example.com") {
+            return Ok(OpenedSecret { value: Secret::new(SECRET), version: 7 });
+        }
+        Err(Error::new(Code::Forbidden, format!("the secret '{secret}' may not be sent to {host}")))
+    }
+
+    async fn used(&self, used: SecretUsed) -> Result<()> {
+        self.used.lock().unwrap().push(used);
+        Ok(())
+    }
+}
+
+/// A server outside that tells what it got, or does what its path says.
+/// Method, path, headers and body of a request.
+type Seen = (Method, String, HeaderMap, String);
+
+#[derive(Debug, Clone)]
+struct Origin {
+    config: Arc<ServerConfig>,
+    seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+impl Origin {
+    /// One whose certificate is from `authority`, speaking these protocols.
+    fn new(authority: &Authority, host: &str, protocols: &[Protocol]) -> Self {
+        let config = authority.server_config(&host.parse().unwrap(), protocols[0]).unwrap();
+        let mut config = ServerConfig::clone(&config);
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.alpn().to_vec()).collect();
+        Self { config: Arc::new(config), seen: Arc::default() }
+    }
+
+    fn serve(&self, stream: DuplexStream) {
+        let origin = self.clone();
+        tokio::spawn(async move {
+            let Ok(stream) = TlsAcceptor::from(Arc::clone(&origin.config)).accept(stream).await else {
+                return;
+            };
+            let two = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            let service = service_fn(move |request| origin.clone().answer(request));
+            let stream = TokioIo::new(stream);
+            if two {
+                let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                drop(builder.serve_connection(stream, service).await);
+            } else {
+                let builder = hyper::server::conn::http1::Builder::new();
+                drop(builder.serve_connection(stream, service).with_upgrades().await);
+            }
+        });
+    }
+
+    async fn answer(self, mut request: Request<Incoming>) -> Result<Response<OutBody>, BoxError> {
+        let path = request.uri().path().to_owned();
+        let (method, headers) = (request.method().clone(), request.headers().clone());
+        let address = request.uri().path_and_query().unwrap().to_string();
+        if path == "/socket" {
+            let upgraded = hyper::upgrade::on(&mut request);
+            tokio::spawn(async move {
+                let mut stream = TokioIo::new(upgraded.await.unwrap());
+                stream.write_all(format!("hello {SECRET}").as_bytes()).await.unwrap();
+                let mut buffer = [0; 64];
+                let count = stream.read(&mut buffer).await.unwrap();
+                stream.write_all(&buffer[..count]).await.unwrap();
+                stream.shutdown().await.unwrap();
+            });
+            let mut response = Response::new(empty());
+            *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+            response.headers_mut().insert("upgrade", "test".parse().unwrap());
+            response.headers_mut().insert("connection", "upgrade".parse().unwrap());
+            return Ok(response);
+        }
+        let body = request.into_body().collect().await?;
+        let trailers = body.trailers().cloned();
+        let body = String::from_utf8_lossy(&body.to_bytes()).into_owned();
+        self.seen.lock().unwrap().push((method, address, headers.clone(), body.clone()));
+        Ok(match path.as_str() {
+            "/redirect" => {
+                Response::builder().status(302).header("location", "https://evil.com/").body(empty())?
+            }
+            "/compressed" => Response::builder().header("content-encoding", "gzip").body(full("x"))?,
+            "/events" => {
+                let events = ["data: 1\n\n", "data: s3cret-val", "ue-of-the-test\n\n"];
+                let frames = events.map(|event| Ok(Frame::data(Bytes::from_static(event.as_bytes()))));
+                let stream = StreamBody::new(futures::stream::iter(frames));
+                Response::builder()
+                    .header("alt-svc", "h3=\":443\"")
+                    .body(http_body_util::BodyExt::boxed(stream))?
+            }
+            "/large" => Response::new(full(&"x".repeat(3 << 20))),
+            _ => {
+                let authorization =
+                    headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
+                let text = format!("{authorization}|{body}|{trailers:?}");
+                Response::builder().header("x-echo", authorization).body(full(&text))?
+            }
+        })
+    }
+}
+
+fn full(text: &str) -> OutBody {
+    Full::new(Bytes::from(text.to_owned())).map_err(|never| match never {}).boxed()
+}
+
+fn empty() -> OutBody {
+    Empty::new().map_err(|never| match never {}).boxed()
+}
+
+/// A connection to the origin, with the policy as it is.
+struct TestWay {
+    sandbox: SandboxId,
+    host: HostName,
+    policy: Arc<Mutex<Arc<EgressPolicy>>>,
+    origin: Option<Origin>,
+}
+
+#[async_trait]
+impl Way for TestWay {
+    fn sandbox(&self) -> &SandboxId {
+        &self.sandbox
+    }
+
+    fn host(&self) -> &HostName {
+        &self.host
+    }
+
+    fn port(&self) -> u16 {
+        443
+    }
+
+    fn encrypted(&self) -> bool {
+        true
+    }
+
+    fn policy(&self) -> Arc<EgressPolicy> {
+        Arc::clone(&self.policy.lock().unwrap())
+    }
+
+    fn admit(&self, method: &str, path: &str) -> Result<Admitted, Box<Response<OutBody>>> {
+        if path == "/forbidden" {
+            return Err(Box::new(Response::builder().status(403).body(full(method)).unwrap()));
+        }
+        Ok(Arc::new(()))
+    }
+
+    async fn dial(&self) -> std::io::Result<Box<dyn Io>> {
+        let origin = self.origin.as_ref().ok_or(std::io::ErrorKind::ConnectionRefused)?;
+        let (ours, theirs) = duplex(64 << 10);
+        origin.serve(theirs);
+        Ok(Box::new(ours))
+    }
+}
+
+/// Everything of a test.
+struct House {
+    interceptor: TlsInterceptor,
+    vault: Arc<Vault>,
+    origin: Option<Origin>,
+    policy: Arc<Mutex<Arc<EgressPolicy>>>,
+}
+
+impl House {
+    fn new(rule: serde_json::Value, protocols: &[Protocol]) -> Self {
+        let world = new_authority("world");
+        Self::with(rule, Some(Origin::new(&world, "api.example.com", protocols)), world.certificate_pem())
+    }
+
+    fn with(rule: serde_json::Value, origin: Option<Origin>, roots: &str) -> Self {
+        let vault = Arc::new(Vault::default());
+        let secrets: Arc<dyn SecretSource> = Arc::<Vault>::clone(&vault);
+        let interceptor = TlsInterceptor::new(new_authority("ours"), secrets, roots).unwrap();
+        let house = Self { interceptor, vault, origin, policy: Arc::default() };
+        house.set_rule(rule);
+        house
+    }
+
+    fn set_rule(&self, rule: serde_json::Value) {
+        let mut whole = serde_json::json!({"name": "r", "hosts": ["api.example.com"]});
+        whole.as_object_mut().unwrap().extend(rule.as_object().unwrap().clone());
+        let rule = serde_json::from_value(whole).unwrap();
+        *self.policy.lock().unwrap() = Arc::new(EgressPolicy { inject: vec![rule], ..EgressPolicy::open() });
+    }
+
+    /// A client in a sandbox that trusts our authority, after its handshake.
+    async fn connect(&self, offer: &[Protocol]) -> tokio_rustls::client::TlsStream<DuplexStream> {
+        let (client, gateway) = duplex(64 << 10);
+        let way = TestWay {
+            sandbox: SandboxId::from_parts(1, 1),
+            host: "api.example.com".parse().unwrap(),
+            policy: Arc::clone(&self.policy),
+            origin: self.origin.clone(),
+        };
+        let shared = Arc::clone(&self.interceptor.shared);
+        tokio::spawn(session::serve_tls(shared, Arc::new(way), gateway));
+        let mut roots = RootCertStore::empty();
+        let pem = self.interceptor.certificate_pem().as_bytes();
+        roots.add(CertificateDer::from_pem_slice(pem).unwrap()).unwrap();
+        let mut config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = offer.iter().map(|protocol| protocol.alpn().to_vec()).collect();
+        let name = ServerName::try_from("api.example.com").unwrap();
+        TlsConnector::from(Arc::new(config)).connect(name, client).await.unwrap()
+    }
+
+    /// Sends one request over HTTP/1 and reads its answer whole.
+    async fn send(&self, request: Request<OutBody>) -> (Response<()>, String) {
+        let stream = TokioIo::new(self.connect(&[Protocol::Http1]).await);
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        let response = sender.send_request(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        (Response::from_parts(parts, ()), String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    /// Sends bytes as they are; gives everything that comes back.
+    async fn raw(&self, text: &str) -> String {
+        let mut stream = self.connect(&[Protocol::Http1]).await;
+        let text = text.replacen("\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1);
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let reading = stream.read_to_end(&mut answer);
+        drop(tokio::time::timeout(Duration::from_secs(5), reading).await);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+}
+
+fn new_authority(name: &str) -> Authority {
+    let made = Authority::generate(name).unwrap();
+    Authority::open(&made.certificate_pem, &made.key_pem).unwrap()
+}
+
+fn get(path: &str) -> http::request::Builder {
+    Request::get(path).header("host", "api.example.com")
+}
+
+fn bearer() -> serde_json::Value {
+    serde_json::json!({"bearer": "{secret:KEY}"})
+}
+
+#[tokio::test]
+async fn a_secret_is_put_in_and_its_use_is_told() {
+    let house = House::new(bearer(), &[Protocol::Http1]);
+    let (response, body) = house.send(get("/v1/models?q=1").body(empty()).unwrap()).await;
+    assert_eq!(response.status(), 200);
+    assert!(body.contains(SECRET), "the server got it: {body}");
+    let used = house.vault.used.lock().unwrap().clone();
+    let facts = used.iter().map(|one| (one.version, one.host.as_str(), one.path.as_str(), one.rule.as_str()));
+    assert_eq!(Vec::from_iter(facts), [(7, "api.example.com", "/v1/models", "r")]);
+}
+
+#[tokio::test]
+async fn client_and_server_speak_the_same_protocol() {
+    for (server, offer, want) in [
+        (&[Protocol::Http2, Protocol::Http1][..], &[Protocol::Http2, Protocol::Http1][..], Protocol::Http2),
+        (&[Protocol::Http1], &[Protocol::Http2, Protocol::Http1], Protocol::Http1),
+        (&[Protocol::Http2, Protocol::Http1], &[Protocol::Http1], Protocol::Http1),
+    ] {
+        let house = House::new(bearer(), server);
+        let stream = house.connect(offer).await;
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(want.alpn()));
+    }
+}
+
+#[tokio::test]
+async fn http2_with_many_requests_and_trailers() {
+    let house = House::new(bearer(), &[Protocol::Http2]);
+    let stream = TokioIo::new(house.connect(&[Protocol::Http2]).await);
+    let (sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    tokio::spawn(connection);
+    let requests = (0..20).map(|n| {
+        let mut sender = sender.clone();
+        async move {
+            let mut trailers = HeaderMap::new();
+            trailers.insert("x-sum", n.to_string().parse().unwrap());
+            let frames = [Ok(Frame::data(Bytes::from(format!("body {n}")))), Ok(Frame::trailers(trailers))];
+            let body: OutBody =
+                http_body_util::BodyExt::boxed(StreamBody::new(futures::stream::iter(frames)));
+            let request = Request::post(format!("https://api.example.com/{n}")).body(body).unwrap();
+            let response = sender.send_request(request).await.unwrap();
+            let body = response.into_body().collect().await.unwrap().to_bytes();
+            String::from_utf8(body.to_vec()).unwrap()
+        }
+    });
+    for (n, body) in futures::future::join_all(requests).await.into_iter().enumerate() {
+        assert!(body.contains(&format!("Bearer {SECRET}|body {n}|")), "{body}");
+        assert!(body.contains(&format!("\"x-sum\": \"{n}\"")), "trailers: {body}");
+    }
+    let mut sender = sender;
+    let foreign = Request::get("https://evil.com/").version(Version::HTTP_2).body(empty()).unwrap();
+    assert_eq!(sender.send_request(foreign).await.unwrap().status(), 421);
+}
+
+#[tokio::test]
+async fn bodies_stream_and_placeholders_in_them_are_replaced() {
+    let rule = serde_json::json!({"placeholders": [{"secret": "KEY", "value": TOKEN, "body": true}]});
+    let house = House::new(rule, &[Protocol::Http1]);
+    let post = || get("/").method("POST").header("content-type", "application/json");
+    let (_, body) = house.send(post().body(full(&format!("{{\"key\":\"{TOKEN}\"}}"))).unwrap()).await;
+    assert!(body.contains(&format!("{{\"key\":\"{SECRET}\"}}")), "{body}");
+    let length = house.origin.as_ref().unwrap().seen.lock().unwrap()[0].2["content-length"].clone();
+    assert_eq!(length, (SECRET.len() + 10).to_string().as_str(), "a small body has its new length");
+    // Larger than what is held as a whole, with the placeholder cut in two.
+    let large = "y".repeat(BODY_WHOLE_MAX_BYTES);
+    let chunks = [large.clone(), TOKEN[..9].to_owned(), format!("{}end", &TOKEN[9..])];
+    let frames = chunks.map(|chunk| Ok(Frame::data(Bytes::from(chunk))));
+    let stream: OutBody = http_body_util::BodyExt::boxed(StreamBody::new(futures::stream::iter(frames)));
+    let (_, body) = house.send(post().body(stream).unwrap()).await;
+    assert!(body.contains(&format!("{large}{SECRET}end")));
+}
+
+#[tokio::test]
+async fn answers_are_masked_in_headers_streams_and_upgrades() {
+    let masked = serde_json::json!({"bearer": "{secret:KEY}", "mask_responses": true});
+    let house = House::new(masked.clone(), &[Protocol::Http1]);
+    let (response, body) = house.send(get("/").body(empty()).unwrap()).await;
+    let stars = "*".repeat(SECRET.len());
+    assert_eq!(response.headers()["x-echo"], format!("Bearer {stars}").as_str());
+    assert!(body.contains(&stars) && !body.contains(SECRET), "{body}");
+    let (response, body) = house.send(get("/events").body(empty()).unwrap()).await;
+    assert_eq!(body, format!("data: 1\n\ndata: {stars}\n\n"));
+    assert!(!response.headers().contains_key("alt-svc"));
+    let (response, body) = house.send(get("/compressed").body(empty()).unwrap()).await;
+    assert_eq!(response.status(), 502, "{body}");
+    for (rule, want) in [(masked, format!("hello {stars}")), (bearer(), format!("hello {SECRET}"))] {
+        house.set_rule(rule);
+        let stream = TokioIo::new(house.connect(&[Protocol::Http1]).await);
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
+        tokio::spawn(connection.with_upgrades());
+        let request = get("/socket").header("connection", "Upgrade").header("upgrade", "test").body(empty());
+        let mut response = sender.send_request(request.unwrap()).await.unwrap();
+        assert_eq!(response.status(), 101);
+        let mut stream = TokioIo::new(hyper::upgrade::on(&mut response).await.unwrap());
+        stream.write_all(b" ping").await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        assert_eq!(text, format!("{want} ping"));
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_for_this_host_gets_no_secret() {
+    let house = House::new(bearer(), &[Protocol::Http1]);
+    for (text, status) in [
+        ("GET / HTTP/1.1\r\nHost: evil.com\r\n\r\n", "421"),
+        ("GET https://evil.com/ HTTP/1.1\r\nHost: api.example.com\r\n\r\n", "421"),
+        ("GET / HTTP/1.1\r\nHost: api.example.com\r\nHost: evil.com\r\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\n\r\n", "400"),
+        ("CONNECT evil.com:443 HTTP/1.1\r\nHost: api.example.com\r\n\r\n", "4"),
+        ("TRACE / HTTP/1.1\r\nHost: api.example.com\r\n\r\n", "403"),
+        (
+            "POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+            "400",
+        ),
+        ("POST / HTTP/1.1\r\nHost: api.example.com\r\nTransfer-Encoding: xchunked\r\n\r\n", "400"),
+        ("POST / HTTP/1.1\r\nHost: api.example.com\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\nHost: api.example.com\r\nX: a\r\n folded\r\n\r\n", "400"),
+        ("GET / HTTP/1.1\nHost: evil.com\nConnection: close\n\n", "421"),
+        ("GET /\0 HTTP/1.1\r\nHost: api.example.com\r\n\r\n", "400"),
+        ("no http at all\r\n\r\n", "400"),
+    ] {
+        let answer = house.raw(text).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{text:?}: {answer}");
+        assert!(!answer.contains(SECRET), "{answer}");
+    }
+    assert!(house.vault.used.lock().unwrap().is_empty());
+    assert!(house.origin.as_ref().unwrap().seen.lock().unwrap().is_empty(), "nothing went out");
+}
+
+#[tokio::test]
+async fn a_second_request_hidden_in_the_first_is_judged_by_itself() {
+    let house = House::new(bearer(), &[Protocol::Http1]);
+    let hidden = "GET / HTTP/1.1\r\nHost: evil.com\r\n\r\n";
+    // In line ends of the short form, so that the first does not end the connection.
+    let first = "GET /a HTTP/1.1\nHost: api.example.com\n\n";
+    let answer = house.raw(&format!("{first}{hidden}")).await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("HTTP/1.1 421"), "{answer}");
+    assert_eq!(house.origin.as_ref().unwrap().seen.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_length_that_is_said_twice_is_passed_on_once() {
+    let house = House::new(bearer(), &[Protocol::Http1]);
+    let orders = [
+        "Content-Length: 4\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nContent-Length: 4",
+    ];
+    for (n, lengths) in orders.into_iter().enumerate() {
+        let hidden = "GET /hidden HTTP/1.1\r\nHost: api.example.com\r\n\r\n";
+        let text = format!("POST / HTTP/1.1\r\nHost: api.example.com\r\n{lengths}\r\n\r\n0\r\n\r\n{hidden}");
+        house.raw(&text).await;
+        let seen = house.origin.as_ref().unwrap().seen.lock().unwrap();
+        let (_, _, headers, body) = &seen[n];
+        assert!(
+            !(headers.contains_key("content-length") && headers.contains_key("transfer-encoding")),
+            "{headers:?}"
+        );
+        assert_eq!(body, "");
+        // The connection ends with it: what came behind is not looked at.
+        assert_eq!(seen.len(), n + 1);
+    }
+}
+
+#[tokio::test]
+async fn headers_that_the_client_names_as_its_own_do_not_take_the_secret_away() {
+    let house = House::new(bearer(), &[Protocol::Http1]);
+    let request = get("/").header("connection", "authorization, x-drop").header("x-drop", "1");
+    let (_, body) = house.send(request.header("te", "trailers").body(empty()).unwrap()).await;
+    assert!(body.contains(SECRET));
+    let seen = house.origin.as_ref().unwrap().seen.lock().unwrap();
+    assert!(!seen[0].2.contains_key("x-drop") && seen[0].2["te"] == "trailers", "{:?}", seen[0].2);
+}
+
+#[tokio::test]
+async fn redirects_are_the_clients_business_and_policy_has_its_word() {
+    let house = House::new(bearer(), &[Protocol::Http1]);
+    let (response, _) = house.send(get("/redirect").body(empty()).unwrap()).await;
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()["location"]),
+        (302, &"https://evil.com/".parse().unwrap())
+    );
+    assert!(!format!("{response:?}").contains(SECRET));
+    let (response, body) = house.send(get("/forbidden").body(empty()).unwrap()).await;
+    assert_eq!((response.status().as_u16(), body.as_str()), (403, "GET"));
+    assert_eq!(house.vault.used.lock().unwrap().len(), 1, "only the redirect's request used it");
+}
+
+#[tokio::test]
+async fn a_changed_rule_is_felt_by_the_next_request_of_the_same_connection() {
+    let house = House::new(bearer(), &[Protocol::Http1]);
+    let stream = TokioIo::new(house.connect(&[Protocol::Http1]).await);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    for (rule, want) in
+        [(bearer(), true), (serde_json::json!({"headers": {"x": "y"}}), false), (bearer(), true)]
+    {
+        house.set_rule(rule);
+        let response = sender.send_request(get("/").body(empty()).unwrap()).await.unwrap();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(String::from_utf8_lossy(&body).contains(SECRET), want);
+    }
+}
+
+#[tokio::test]
+async fn servers_that_cannot_be_trusted_or_reached() {
+    let stranger = new_authority("stranger");
+    let origin = |host: &str| Some(Origin::new(&stranger, host, &[Protocol::Http1]));
+    let world = new_authority("world");
+    for (origin, roots, why) in [
+        (origin("api.example.com"), world.certificate_pem(), "does not trust"),
+        (origin("other.example.com"), stranger.certificate_pem(), "not valid"),
+        (None, world.certificate_pem(), "no connection"),
+    ] {
+        let house = House::with(bearer(), origin, roots);
+        let (response, body) = house.send(get("/").body(empty()).unwrap()).await;
+        assert_eq!(response.status(), 502, "{body}");
+        assert!(body.contains(why) && !body.contains(SECRET), "{body}");
+        assert!(response.headers().contains_key("x-atoll-refused"));
+    }
+}
+
+#[tokio::test]
+async fn a_secret_that_may_not_go_there_is_said_by_name_only() {
+    let house = House::new(serde_json::json!({"bearer": "{secret:OTHER}"}), &[Protocol::Http1]);
+    let (response, body) = house.send(get("/").body(empty()).unwrap()).await;
+    assert_eq!(response.status(), 403);
+    assert!(body.contains("'OTHER' may not be sent to api.example.com"), "{body}");
+}
+
+#[tokio::test]
+async fn large_answers_pass_whole_and_a_100_is_sent_when_the_body_is_wanted() {
+    let house = House::new(bearer(), &[Protocol::Http1]);
+    let (_, body) = house.send(get("/large").body(empty()).unwrap()).await;
+    assert_eq!(body.len(), 3 << 20);
+    let mut stream = house.connect(&[Protocol::Http1]).await;
+    let head =
+        "POST / HTTP/1.1\r\nHost: api.example.com\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut buffer = [0; 256];
+    let count = stream.read(&mut buffer).await.unwrap();
+    assert!(buffer[..count].starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&buffer[..count]));
+    stream.write_all(b"body").await.unwrap();
+    let count = stream.read(&mut buffer).await.unwrap();
+    assert!(buffer[..count].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&buffer[..count]));
+}
+
+/// Prints what interception costs. Run by `bench/intercept`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "it measures"]
+async fn figures() {
+    use std::time::Instant;
+    let authority = new_authority("bench");
+    let begin = Instant::now();
+    for n in 0..1000 {
+        authority.server_config(&format!("h{n}.example.com").parse().unwrap(), Protocol::Http1).unwrap();
+    }
+    eprintln!("certificate minted: {:?}", begin.elapsed() / 1000);
+
+    let house = House::new(bearer(), &[Protocol::Http1]);
+    let stream = TokioIo::new(house.connect(&[Protocol::Http1]).await);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    let mut took = Vec::new();
+    for _ in 0..2000 {
+        let begin = Instant::now();
+        let response = sender.send_request(get("/").body(empty()).unwrap()).await.unwrap();
+        response.into_body().collect().await.unwrap();
+        took.push(begin.elapsed());
+    }
+    took.sort();
+    eprintln!(
+        "request on a kept connection, client, gateway and server together: p50 {:?}, p99 {:?}",
+        took[1000], took[1980]
+    );
+
+    let begin = Instant::now();
+    let mut bytes = 0;
+    for _ in 0..200 {
+        let response = sender.send_request(get("/large").body(empty()).unwrap()).await.unwrap();
+        let mut body = response.into_body();
+        while let Some(frame) = body.frame().await {
+            bytes += frame.unwrap().into_data().map_or(0, |data| data.len());
+        }
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    let rate = bytes as f64 * 8e-9 / begin.elapsed().as_secs_f64();
+    eprintln!("large answers, client, gateway and server together: {rate:.2} Gbit/s");
+}

@@ -1,0 +1,65 @@
+//! The seam to whoever looks into connections: opens TLS, puts secrets into requests.
+
+use std::net::SocketAddr;
+
+use async_trait::async_trait;
+use atoll_core::id::SandboxId;
+use atoll_core::policy::{EgressPolicy, HostName};
+
+use crate::client::ClientStream;
+use crate::connection::Dialer;
+
+/// What a connection speaks, as far as its first bytes tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// TLS.
+    Tls,
+    /// HTTP/1 in clear.
+    Http,
+}
+
+/// A connection that somebody may want to look into.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask<'a> {
+    /// Whose it is.
+    pub sandbox: &'a SandboxId,
+    /// The policy as it is now.
+    pub policy: &'a EgressPolicy,
+    /// The name, which is certain: only connections with one are asked about.
+    pub name: &'a HostName,
+    /// Where it leads.
+    pub address: SocketAddr,
+    /// What it speaks.
+    pub protocol: Protocol,
+}
+
+/// A connection to be served.
+#[derive(Debug)]
+pub struct Flow {
+    /// Whose it is.
+    pub sandbox: SandboxId,
+    /// Where the client connected to.
+    pub original: SocketAddr,
+    /// The name that the client meant and that has this address.
+    pub name: HostName,
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// The client; the bytes that were looked at come again.
+    pub client: ClientStream,
+}
+
+/// Looks into connections. The gateway has decided that the connection may be made *or* that this depends
+/// on its requests; each request must be shown to [`Dialer::admit`] before any of it is sent.
+#[async_trait]
+pub trait Interceptor: Send + Sync + std::fmt::Debug {
+    /// Whether this connection should be given to [`Self::serve`]. For TLS the gateway also gives those whose
+    /// policy speaks of methods or paths.
+    fn wants(&self, ask: &Ask<'_>) -> bool;
+
+    /// Serves a connection to its end. The dialer connects to where the client wanted to go; its
+    /// [`Dialer::cancelled`] fires when the connection is no longer allowed.
+    ///
+    /// # Errors
+    /// What broke the connection; it is only logged.
+    async fn serve(&self, flow: Flow, dialer: Dialer) -> std::io::Result<()>;
+}

@@ -1,0 +1,61 @@
+//! The gateway: the one place through which sandboxes reach the outside.
+//!
+//! ```text
+//!  inside a sandbox's namespace          │  this crate, in the server's process
+//!                                        │
+//!  connect ──▶ gate.tcp ─────────────────┼─▶ accept ─▶ sniff (TLS server name, HTTP, other)
+//!                                        │               │ name certain? (names: our resolver's answers)
+//!                                        │               ▼
+//!                                        │     policy::decide ── no ──▶ refusal (403, TLS alert, reset)
+//!                                        │               │ yes
+//!                                        │   ┌───────────┼─────────────────┐
+//!                                        │   ▼           ▼                 ▼
+//!                                        │ relay    http (each request   Interceptor (opens TLS,
+//!                                        │ (splice)  decided by itself)   puts secrets in)
+//!                                        │   └───────────┼─────────────────┘
+//!                                        │               ▼
+//!                                        │             Dialer ─▶ the address, or the upstream proxy
+//!  lookup ───▶ gate.dns ─────────────────┼─▶ dns ─▶ policy::may_resolve ─▶ resolvers of the host
+//! ```
+//!
+//! # What makes a name certain
+//!
+//! A client says a name (in its TLS hello, in `Host`), and it chose an address. The name counts only if our
+//! resolver told *this* sandbox that the name has *this* address; otherwise there is no name, and only
+//! rules about addresses can allow the connection. So neither a forged server name on another machine's
+//! address nor a name that rebinds leads anywhere: the address that was checked is the address that is
+//! dialled.
+//!
+//! # Failing
+//!
+//! Everything fails closed: there is no link, only the sockets of the gate, so whatever is not carried by
+//! this code does not move. Limits are in [`limits`].
+
+mod accept;
+mod bucket;
+mod client;
+mod config;
+mod connection;
+mod dial;
+mod dns;
+mod gateway;
+mod hello;
+mod http;
+pub mod intercept;
+mod interceptor;
+pub mod limits;
+mod names;
+mod refusal;
+mod relay;
+mod route;
+mod sandbox;
+mod sniff;
+mod upstream;
+
+pub use client::ClientStream;
+pub use config::{GatewayConfig, UpstreamProxy};
+pub use connection::{Admitted, Dialer};
+pub use dial::{DialError, UpstreamStream};
+pub use gateway::{Gateway, Stats};
+pub use interceptor::{Ask, Flow, Interceptor, Protocol};
+pub use refusal::Refusal;

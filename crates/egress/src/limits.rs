@@ -1,0 +1,51 @@
+//! Limits of the gateway.
+
+use std::time::Duration;
+
+/// Bytes of a connection that are looked at before it is known what it is. A TLS hello with post-quantum
+/// keys has 2 KiB.
+pub const SNIFF_MAX_BYTES: usize = 32 << 10;
+/// How long a client may stay silent before it is taken for one that waits for the server's first word.
+pub const SILENCE: Duration = Duration::from_millis(300);
+/// How long the first bytes of a connection may take.
+pub const SNIFF_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long connecting to one address outside may take.
+pub const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long the head of a request may take.
+pub const HTTP_HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// Headers of one request.
+pub const HTTP_HEADERS_MAX_COUNT: usize = 200;
+/// Bytes of the head of a request, and of what is read ahead of a slow reader.
+pub const HTTP_BUFFER_MAX_BYTES: usize = 64 << 10;
+/// Names with addresses that are remembered for one sandbox. The oldest go first.
+pub const NAMES_MAX_COUNT: usize = 4096;
+/// How long an answer of the resolver counts, at least: programs keep addresses longer than they should.
+pub const NAME_KEPT: Duration = Duration::from_secs(3600);
+/// Destinations that bytes are counted for, for one sandbox. Further ones are counted together.
+pub const DESTINATIONS_MAX_COUNT: usize = 1024;
+/// Denials that are remembered for one sandbox. Equal ones are counted.
+pub const DENIALS_MAX_COUNT: usize = 200;
+/// Questions of one sandbox that wait for an answer at once.
+pub const DNS_WAITING_MAX_COUNT: usize = 64;
+/// Questions per second that one sandbox may ask, and how many at once.
+pub const DNS_QUESTIONS_PER_S: u64 = 200;
+/// Questions per second that are passed on to resolvers for one sandbox: what the cache answers is free.
+pub const DNS_LOOKUPS_PER_S: u64 = 20;
+/// Seconds for which unused questions and lookups are saved up.
+pub const DNS_BURST_S: u64 = 10;
+/// Longest name that is looked up unless a rule spells it out, bytes. Names carry data; long ones carry more.
+pub const DNS_NAME_MAX_BYTES: usize = 128;
+/// How long one resolver may take to answer.
+pub const DNS_TIMEOUT: Duration = Duration::from_secs(3);
+/// Answers that are remembered, over all sandboxes.
+pub const DNS_CACHE_MAX_COUNT: usize = 10_000;
+/// How long an answer is remembered at most.
+pub const DNS_TTL_MAX: Duration = Duration::from_secs(3600);
+/// Addresses that one answer may give.
+pub const DNS_ADDRESSES_MAX_COUNT: usize = 32;
+/// Bytes that are copied at once.
+pub const COPY_BYTES: usize = 32 << 10;
+/// After so many bytes in one direction a connection gets a pipe, so that the kernel moves the rest.
+pub const SPLICE_AFTER_BYTES: u64 = 256 << 10;
+/// Size of that pipe, bytes.
+pub const PIPE_BYTES: usize = 1 << 20;

@@ -1,0 +1,97 @@
+//! Which names our resolver told a sandbox that an address has.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use atoll_core::policy::HostName;
+use tokio::time::Instant;
+
+use crate::limits::{NAME_KEPT, NAMES_MAX_COUNT};
+
+/// Answers given to one sandbox.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    /// Until when each pair counts.
+    until: HashMap<(IpAddr, HostName), Instant>,
+    /// The same by address.
+    by_address: BTreeMap<IpAddr, Vec<HostName>>,
+}
+
+impl Names {
+    /// Remembers an answer.
+    pub(crate) fn learn(&mut self, name: &HostName, addresses: &[IpAddr], ttl: Duration) {
+        let until = Instant::now() + ttl.max(NAME_KEPT);
+        for address in addresses {
+            if self.until.insert((*address, name.clone()), until).is_none() {
+                self.by_address.entry(*address).or_default().push(name.clone());
+            }
+        }
+        if self.until.len() > NAMES_MAX_COUNT {
+            self.forget_oldest();
+        }
+    }
+
+    /// Whether this name was said to have this address.
+    pub(crate) fn is(&self, name: &HostName, address: IpAddr) -> bool {
+        // The pair is small next to what a connection costs; borrowing it would need a second map.
+        self.until.get(&(address, name.clone())).is_some_and(|until| *until > Instant::now())
+    }
+
+    /// Every name that was said to have this address.
+    pub(crate) fn of(&self, address: IpAddr) -> Vec<HostName> {
+        let names = self.by_address.get(&address).map_or(&[][..], Vec::as_slice);
+        names.iter().filter(|name| self.is(name, address)).cloned().collect()
+    }
+
+    /// Makes room: forgets the quarter that counts the shortest.
+    fn forget_oldest(&mut self) {
+        let mut ends: Vec<Instant> = self.until.values().copied().collect();
+        ends.sort_unstable();
+        let Some(edge) = ends.get(NAMES_MAX_COUNT / 4).copied() else { return };
+        self.until.retain(|_, until| *until > edge);
+        let until = &self.until;
+        self.by_address.retain(|address, names| {
+            names.retain(|name| until.contains_key(&(*address, name.clone())));
+            !names.is_empty()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> HostName {
+        text.parse().unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_count_for_their_time_and_only_for_their_address() {
+        let mut names = Names::default();
+        let (here, there): (IpAddr, IpAddr) = ("1.1.1.1".parse().unwrap(), "2.2.2.2".parse().unwrap());
+        names.learn(&name("a.example"), &[here], Duration::from_secs(5));
+        names.learn(&name("b.example"), &[here, there], Duration::from_secs(7200));
+        assert!(names.is(&name("a.example"), here) && !names.is(&name("a.example"), there));
+        assert_eq!(names.of(here).len(), 2);
+        tokio::time::sleep(NAME_KEPT + Duration::from_secs(1)).await;
+        assert_eq!(names.of(here), [name("b.example")]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn there_is_a_limit_and_the_newest_stay() {
+        let mut names = Names::default();
+        for number in 0..NAMES_MAX_COUNT * 2 {
+            let bits = u32::try_from(number).unwrap();
+            names.learn(
+                &name(&format!("n{number}.example")),
+                &[IpAddr::from(bits.to_be_bytes())],
+                Duration::ZERO,
+            );
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert!(names.until.len() <= NAMES_MAX_COUNT && names.by_address.len() <= NAMES_MAX_COUNT);
+        let last = u32::try_from(NAMES_MAX_COUNT * 2 - 1).unwrap();
+        assert!(names.is(&name(&format!("n{last}.example")), IpAddr::from(last.to_be_bytes())));
+    }
+}

@@ -1,0 +1,65 @@
+//! Refusals, as the sandbox sees them.
+
+use std::fmt;
+
+use bytes::Bytes;
+use http_body_util::Full;
+
+use atoll_core::network::Stage;
+
+/// Why something may not pass, in words for whoever runs in the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// At which point.
+    pub stage: Stage,
+    /// What was refused: `GET http://example.com/x`, `example.com:443`.
+    pub what: String,
+    /// Why: the rule, or that there is none.
+    pub why: String,
+    /// What would allow it, as arguments of the command line.
+    pub ask: Option<String>,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} was refused: {}", self.what, self.why)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Marks answers that come from the gateway and not from the server that was asked.
+const HEADER: &str = "x-atoll-refused";
+
+impl Refusal {
+    /// The answer to an HTTP request: 403, or 429 for a limit, with a text to be read.
+    #[must_use]
+    pub fn response(&self) -> http::Response<Full<Bytes>> {
+        let mut text = format!("Atoll refused this request.\n\nwhat: {}\nwhy:  {}\n", self.what, self.why);
+        if let Some(ask) = &self.ask {
+            text.push_str("ask:  whoever runs this sandbox can allow it with ");
+            text.push_str(ask);
+            text.push('\n');
+        }
+        let (status, reason) = match self.stage {
+            Stage::Limit => (http::StatusCode::TOO_MANY_REQUESTS, "limit"),
+            Stage::Dns | Stage::Connect | Stage::Request => (http::StatusCode::FORBIDDEN, "policy"),
+        };
+        plain(status, reason, text)
+    }
+}
+
+/// An answer of the gateway itself.
+pub(crate) fn plain(
+    status: http::StatusCode,
+    reason: &'static str,
+    text: String,
+) -> http::Response<Full<Bytes>> {
+    let mut response = http::Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    let kind = http::HeaderValue::from_static("text/plain; charset=utf-8");
+    headers.insert(http::header::CONTENT_TYPE, kind);
+    headers.insert(http::HeaderName::from_static(HEADER), http::HeaderValue::from_static(reason));
+    response
+}

@@ -1,0 +1,176 @@
+//! Carries bytes between a sandbox and the outside as they are.
+//!
+//! A connection begins with copying through a small buffer; one that carries much gets a pipe, and the
+//! kernel moves the bytes (`splice`) without this process seeing them.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::net::Shutdown;
+use rustix::pipe::{PipeFlags, SpliceFlags};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use crate::client::ClientStream;
+use crate::dial::{Account, UpstreamStream};
+use crate::limits::{COPY_BYTES, PIPE_BYTES, SPLICE_AFTER_BYTES};
+
+/// Which way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Out of the sandbox.
+    Out,
+    /// Into the sandbox.
+    In,
+}
+
+/// Carries both ways until both ends are done, or one breaks.
+pub(crate) async fn relay(mut client: ClientStream, upstream: UpstreamStream) -> io::Result<()> {
+    let (upstream, account) = upstream.into_parts();
+    send(&client.take_ahead(), &upstream, &account).await?;
+    tokio::try_join!(
+        pump(client.socket(), &upstream, Way::Out, &account),
+        pump(&upstream, client.socket(), Way::In, &account),
+    )?;
+    Ok(())
+}
+
+/// Sends what was read ahead.
+pub(crate) async fn send(ahead: &[u8], upstream: &TcpStream, account: &Account) -> io::Result<()> {
+    write_all(upstream, ahead).await?;
+    wait(account.sent(ahead.len())).await;
+    Ok(())
+}
+
+/// Carries one way until the end, which is passed on.
+pub(crate) async fn pump(from: &TcpStream, to: &TcpStream, way: Way, account: &Account) -> io::Result<()> {
+    let mut carried = 0;
+    let mut buffer = vec![0; COPY_BYTES];
+    loop {
+        let count = read(from, &mut buffer[..portion(way, account, COPY_BYTES)]).await?;
+        if count == 0 {
+            return end(to);
+        }
+        write_all(to, &buffer[..count]).await?;
+        wait(charge(way, account, count)).await;
+        carried += count as u64;
+        if carried >= SPLICE_AFTER_BYTES {
+            break;
+        }
+    }
+    drop(buffer);
+    let (input, output) = match pipe() {
+        Ok(ends) => ends,
+        // Too many descriptors, most likely: it goes on more slowly.
+        Err(_no_pipe) => return copy(from, to, way, account).await,
+    };
+    loop {
+        let count = splice_in(from, &output, portion(way, account, PIPE_BYTES)).await?;
+        if count == 0 {
+            return end(to);
+        }
+        splice_out(&input, to, count).await?;
+        wait(charge(way, account, count)).await;
+    }
+}
+
+async fn copy(from: &TcpStream, to: &TcpStream, way: Way, account: &Account) -> io::Result<()> {
+    let mut buffer = vec![0; COPY_BYTES];
+    loop {
+        let count = read(from, &mut buffer[..portion(way, account, COPY_BYTES)]).await?;
+        if count == 0 {
+            return end(to);
+        }
+        write_all(to, &buffer[..count]).await?;
+        wait(charge(way, account, count)).await;
+    }
+}
+
+fn charge(way: Way, account: &Account, count: usize) -> Duration {
+    match way {
+        Way::Out => account.sent(count),
+        Way::In => account.received(count),
+    }
+}
+
+fn portion(way: Way, account: &Account, most: usize) -> usize {
+    let bucket = match way {
+        Way::Out => account.up(),
+        Way::In => account.down(),
+    };
+    bucket.portion().map_or(most, |portion| portion.min(most))
+}
+
+async fn wait(rest: Duration) {
+    if !rest.is_zero() {
+        tokio::time::sleep(rest).await;
+    }
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let ends = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    // The kernel's default of 64 KiB will do where more is not to be had.
+    let _ = rustix::pipe::fcntl_setpipe_size(&ends.1, PIPE_BYTES);
+    Ok(ends)
+}
+
+async fn read(from: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        from.readable().await?;
+        match from.try_read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            other => return other,
+        }
+    }
+}
+
+async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        to.writable().await?;
+        match to.try_write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Both ends of the pipe and both sockets do not block.
+fn splice(from: impl std::os::fd::AsFd, to: impl std::os::fd::AsFd, bytes: usize) -> io::Result<usize> {
+    let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+    Ok(rustix::pipe::splice(from, None, to, None, bytes, flags)?)
+}
+
+async fn splice_in(from: &TcpStream, pipe: &OwnedFd, most: usize) -> io::Result<usize> {
+    loop {
+        from.readable().await?;
+        match from.try_io(Interest::READABLE, || splice(from, pipe, most)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            other => return other,
+        }
+    }
+}
+
+async fn splice_out(pipe: &OwnedFd, to: &TcpStream, mut left: usize) -> io::Result<()> {
+    while left > 0 {
+        to.writable().await?;
+        match to.try_io(Interest::WRITABLE, || splice(pipe, to, left)) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => left -= count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Passes the end of one way on. The other way may go on.
+pub(crate) fn end(to: &TcpStream) -> io::Result<()> {
+    match rustix::net::shutdown(to, Shutdown::Write) {
+        Ok(()) | Err(rustix::io::Errno::NOTCONN) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,231 @@
+//! One sandbox's network: its policy, what is open, what was refused, what was carried.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use atoll_core::id::SandboxId;
+use atoll_core::policy::{EgressPolicy, HostName};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::bucket::Bucket;
+use crate::connection::Connection;
+use crate::limits::{
+    DENIALS_MAX_COUNT, DESTINATIONS_MAX_COUNT, DNS_BURST_S, DNS_LOOKUPS_PER_S, DNS_QUESTIONS_PER_S,
+    DNS_WAITING_MAX_COUNT,
+};
+use crate::names::Names;
+use crate::refusal::Refusal;
+use atoll_core::network::{DenialView, NetworkView, Stage, TotalView, Transferred};
+
+/// Where bytes beyond [`DESTINATIONS_MAX_COUNT`] are counted.
+const OTHERS: &str = "(others)";
+
+/// Bytes in both directions.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    pub(crate) sent: AtomicU64,
+    pub(crate) received: AtomicU64,
+    pub(crate) connections: AtomicU64,
+}
+
+impl Meter {
+    pub(crate) fn read(&self) -> Transferred {
+        Transferred {
+            sent_bytes: self.sent.load(Ordering::Relaxed),
+            received_bytes: self.received.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// The network of one sandbox while it is taken up.
+#[derive(Debug)]
+pub(crate) struct SandboxNet {
+    pub(crate) id: SandboxId,
+    policy: Mutex<Arc<EgressPolicy>>,
+    names: Mutex<Names>,
+    open: Mutex<BTreeMap<u64, Arc<Connection>>>,
+    next_number: AtomicU64,
+    denials: Mutex<VecDeque<DenialView>>,
+    /// All refusals, also those that are no longer remembered.
+    pub(crate) denied: AtomicU64,
+    pub(crate) total: Meter,
+    totals: Mutex<BTreeMap<String, Arc<Meter>>>,
+    /// Bandwidth out of the sandbox.
+    pub(crate) up: Bucket,
+    /// Bandwidth into the sandbox.
+    pub(crate) down: Bucket,
+    /// Questions to the resolver, and those of them that are passed on.
+    pub(crate) questions: Bucket,
+    pub(crate) lookups: Bucket,
+    pub(crate) dns_waiting: Semaphore,
+    /// Fires when the sandbox is let go of.
+    pub(crate) closed: CancellationToken,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing in here is left half changed by a panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl SandboxNet {
+    pub(crate) fn new(id: SandboxId, policy: EgressPolicy, total: Transferred) -> Self {
+        let rate = policy.limits.bytes_per_s;
+        let meter = Meter::default();
+        meter.sent.store(total.sent_bytes, Ordering::Relaxed);
+        meter.received.store(total.received_bytes, Ordering::Relaxed);
+        Self {
+            id,
+            up: Bucket::new(rate, burst(rate)),
+            down: Bucket::new(rate, burst(rate)),
+            questions: Bucket::new(Some(DNS_QUESTIONS_PER_S), DNS_QUESTIONS_PER_S * DNS_BURST_S),
+            lookups: Bucket::new(Some(DNS_LOOKUPS_PER_S), DNS_LOOKUPS_PER_S * DNS_BURST_S),
+            dns_waiting: Semaphore::new(DNS_WAITING_MAX_COUNT),
+            policy: Mutex::new(Arc::new(policy)),
+            names: Mutex::default(),
+            open: Mutex::default(),
+            next_number: AtomicU64::new(1),
+            denials: Mutex::default(),
+            denied: AtomicU64::new(0),
+            total: meter,
+            totals: Mutex::default(),
+            closed: CancellationToken::new(),
+        }
+    }
+
+    /// The policy as it is now.
+    pub(crate) fn policy(&self) -> Arc<EgressPolicy> {
+        Arc::clone(&lock(&self.policy))
+    }
+
+    /// Changes the policy and cuts what it no longer allows.
+    ///
+    /// A connection enters what it is doing before it asks the policy; so either it sees the new policy, or
+    /// it is found here.
+    pub(crate) fn set_policy(&self, policy: EgressPolicy) {
+        let policy = Arc::new(policy);
+        *lock(&self.policy) = Arc::clone(&policy);
+        let rate = policy.limits.bytes_per_s;
+        self.up.set(rate, burst(rate));
+        self.down.set(rate, burst(rate));
+        for connection in lock(&self.open).values() {
+            if !connection.is_allowed(&policy) {
+                connection.cancel.cancel();
+            }
+        }
+    }
+
+    // === names ===
+
+    pub(crate) fn learn(&self, name: &HostName, addresses: &[IpAddr], ttl: Duration) {
+        lock(&self.names).learn(name, addresses, ttl);
+    }
+
+    /// Whether our resolver told this sandbox that the name has the address.
+    pub(crate) fn is_name_of(&self, name: &HostName, address: IpAddr) -> bool {
+        lock(&self.names).is(name, address)
+    }
+
+    pub(crate) fn names_of(&self, address: IpAddr) -> Vec<HostName> {
+        lock(&self.names).of(address)
+    }
+
+    // === connections ===
+
+    /// Enters a connection, if there is room.
+    pub(crate) fn enter(&self, what: &str) -> Result<Arc<Connection>, Refusal> {
+        let max = self.policy().limits.connections();
+        let mut open = lock(&self.open);
+        if open.len() >= usize::try_from(max).unwrap_or(usize::MAX) {
+            return Err(Refusal {
+                stage: Stage::Limit,
+                what: what.to_owned(),
+                why: format!("{max} connections are open already"),
+                ask: Some("--connections".to_owned()),
+            });
+        }
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        let connection = Arc::new(Connection::new(number, self.closed.child_token()));
+        open.insert(number, Arc::clone(&connection));
+        Ok(connection)
+    }
+
+    pub(crate) fn leave(&self, number: u64) {
+        lock(&self.open).remove(&number);
+    }
+
+    pub(crate) fn open_count(&self) -> usize {
+        lock(&self.open).len()
+    }
+
+    /// Where bytes to a destination are counted.
+    pub(crate) fn meter(&self, destination: &str) -> Arc<Meter> {
+        let mut totals = lock(&self.totals);
+        let known = totals.len() < DESTINATIONS_MAX_COUNT || totals.contains_key(destination);
+        let key = if known { destination } else { OTHERS };
+        Arc::clone(totals.entry(key.to_owned()).or_default())
+    }
+
+    // === refusals ===
+
+    /// Writes a refusal down.
+    pub(crate) fn deny(&self, refusal: &Refusal) {
+        self.denied.fetch_add(1, Ordering::Relaxed);
+        let now = now_ms();
+        let mut denials = lock(&self.denials);
+        let same =
+            |d: &DenialView| d.stage == refusal.stage && d.what == refusal.what && d.why == refusal.why;
+        if let Some(at) = denials.iter().position(same)
+            && let Some(mut denial) = denials.remove(at)
+        {
+            denial.count += 1;
+            denial.last_at_ms = now;
+            denials.push_front(denial);
+            return;
+        }
+        // The first of its kind only: a program that tries all day must not fill the log.
+        tracing::info!(sandbox = %self.id, what = %refusal.what, why = %refusal.why, "egress refused");
+        denials.push_front(DenialView {
+            stage: refusal.stage,
+            what: refusal.what.clone(),
+            why: refusal.why.clone(),
+            last_at_ms: now,
+            count: 1,
+        });
+        denials.truncate(DENIALS_MAX_COUNT);
+    }
+
+    pub(crate) fn view(&self) -> NetworkView {
+        let connections = lock(&self.open).values().map(|connection| connection.view()).collect();
+        let mut totals: Vec<TotalView> = lock(&self.totals)
+            .iter()
+            .map(|(destination, meter)| {
+                let Transferred { sent_bytes, received_bytes } = meter.read();
+                let connections = meter.connections.load(Ordering::Relaxed);
+                TotalView { destination: destination.clone(), connections, sent_bytes, received_bytes }
+            })
+            .collect();
+        totals.sort_by_key(|total| std::cmp::Reverse(total.sent_bytes.saturating_add(total.received_bytes)));
+        NetworkView {
+            internet: self.policy().internet,
+            transferred: self.total.read(),
+            connections,
+            totals,
+            denials: lock(&self.denials).iter().cloned().collect(),
+        }
+    }
+}
+
+/// A quarter of a second at full speed may be saved up.
+fn burst(rate: Option<u64>) -> u64 {
+    rate.map_or(0, |rate| rate / 4)
+}

@@ -1,0 +1,231 @@
+//! What callers can do with builds.
+
+use std::sync::Arc;
+
+use atoll_build::context::ContextIndex;
+use atoll_build::recipe::{Action, Recipe, Source};
+use atoll_core::build::{BuildSpec, BuildState};
+use atoll_core::id::BuildId;
+use atoll_core::limits::{BUILDS_KEPT_MAX_COUNT, BUILDS_OPEN_MAX_COUNT};
+use atoll_core::{Code, Error, Result};
+use atoll_store::{BuildRecord, Page};
+use tokio::io::AsyncRead;
+use tokio_util::io::SyncIoBridge;
+
+use super::context;
+use super::drive::drive;
+use super::journal::BuildLog;
+use super::live::Live;
+use crate::clock::{now_ms, random};
+use crate::engine::{Caller, Engine};
+use crate::errors::store_error;
+use crate::query;
+
+/// A build, for callers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuildView {
+    /// The record.
+    pub record: BuildRecord,
+    /// Whether it copies files of a context, which has to be sent.
+    pub needs_context: bool,
+}
+
+/// Reads what a build is asked to do.
+pub(super) fn recipe(spec: &BuildSpec) -> Result<Recipe> {
+    match (&spec.dockerfile, &spec.steps) {
+        (Some(text), _) => atoll_build::parse(text),
+        (None, Some(steps)) => atoll_build::from_steps(steps),
+        (None, None) => Err(Error::invalid("dockerfile", "give either a Dockerfile or steps")),
+    }
+}
+
+fn needs_context(recipe: &Recipe) -> bool {
+    let of_context = |action: &Action| {
+        matches!(action, Action::Copy(copy) if copy.from.is_none()
+            && copy.sources.iter().any(|source| matches!(source, Source::Path(_))))
+    };
+    recipe
+        .stages
+        .iter()
+        .flat_map(|stage| &stage.instructions)
+        .any(|instruction| of_context(&instruction.action))
+}
+
+impl Engine {
+    /// Begins a build. One that copies files waits for its context ([`Self::put_build_context`]).
+    ///
+    /// # Errors
+    /// What is wrong with the request or its Dockerfile, with the place; [`Code::LimitExceeded`].
+    pub async fn create_build(&self, spec: BuildSpec, caller: &Caller) -> Result<BuildView> {
+        if self.inner.shutdown.is_cancelled() {
+            return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
+        }
+        spec.validate()?;
+        let recipe = recipe(&spec)?;
+        let needs_context = needs_context(&recipe);
+        let created_ms = now_ms();
+        let record = BuildRecord {
+            id: BuildId::from_parts(created_ms, random()?),
+            state: if needs_context { BuildState::Waiting } else { BuildState::Queued },
+            spec,
+            template_version: None,
+            failure: None,
+            created_ms,
+            started_ms: None,
+            ended_ms: None,
+            created_by: caller.key.clone(),
+        };
+        let live = Live::new(&self.inner, record.clone(), needs_context);
+        {
+            let mut builds = self.inner.builds.live();
+            if builds.len() >= BUILDS_OPEN_MAX_COUNT {
+                return Err(Error::new(
+                    Code::LimitExceeded,
+                    format!("{BUILDS_OPEN_MAX_COUNT} builds have not ended yet"),
+                )
+                .hint("wait for some to end, or cancel them"));
+            }
+            builds.insert(record.id.clone(), Arc::clone(&live));
+        }
+        if let Err(error) = self.inner.store.insert_build(&record).await {
+            self.inner.builds.live().remove(&record.id);
+            return Err(store_error(error));
+        }
+        fail::fail_point!("engine.build.journalled");
+        self.inner.tracker.spawn(drive(self.clone(), live, recipe, caller.clone()));
+        self.prune_builds().await;
+        Ok(BuildView { record, needs_context })
+    }
+
+    /// Sends the context of a build: a tar stream. The build begins when it is here.
+    ///
+    /// # Errors
+    /// [`Code::BuildNotFound`]; [`Code::InvalidState`] when it does not wait for one;
+    /// [`Code::BuildContextInvalid`], [`Code::TooLarge`], [`Code::HostDiskFull`]: then it still waits.
+    pub async fn put_build_context(
+        &self,
+        id: &str,
+        stream: impl AsyncRead + Send + Unpin + 'static,
+    ) -> Result<BuildView> {
+        let id: BuildId = id.parse()?;
+        let live = self.inner.builds.live().get(&id).cloned();
+        let Some(live) = live.filter(|live| live.begin_upload()) else {
+            // Whether there is such a build at all comes first.
+            self.build(id.as_str()).await?;
+            return Err(Error::new(Code::InvalidState, "the build does not wait for a context"));
+        };
+        let dir = self.inner.build_dir(&id).join("context");
+        let end = UploadEnd { live: Arc::clone(&live), done: false };
+        let bridge = SyncIoBridge::new(stream);
+        let unpacked = tokio::task::spawn_blocking(move || {
+            let index = context::unpack(&dir, bridge);
+            if index.is_err() {
+                drop(std::fs::remove_dir_all(&dir));
+            }
+            index.map(Arc::new)
+        });
+        let outcome: Result<Arc<ContextIndex>> = unpacked.await.unwrap_or_else(|error| {
+            tracing::error!(%error, "unpacking a context panicked");
+            Err(Error::new(Code::Internal, "the context could not be unpacked"))
+        });
+        end.end(&outcome);
+        outcome?;
+        Ok(BuildView { record: live.record(), needs_context: true })
+    }
+
+    /// A build as it is now.
+    ///
+    /// # Errors
+    /// [`Code::BuildNotFound`].
+    pub async fn build(&self, id: &str) -> Result<BuildView> {
+        let parsed: BuildId = id.parse()?;
+        let live = self.inner.builds.live().get(&parsed).map(|live| live.record());
+        let record = match live {
+            Some(record) => record,
+            None => {
+                let stored = self.inner.store.build(&parsed).await.map_err(store_error)?;
+                stored.ok_or_else(|| BuildId::not_found(id))?
+            }
+        };
+        let needs_context = recipe(&record.spec).is_ok_and(|recipe| needs_context(&recipe));
+        Ok(BuildView { record, needs_context })
+    }
+
+    /// A page of builds, newest first.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] for the cursor or the limit.
+    pub async fn builds(
+        &self,
+        states: &[BuildState],
+        cursor: Option<&str>,
+        limit: Option<u32>,
+    ) -> Result<Page<BuildRecord>> {
+        let (after, limit) = (query::cursor(cursor)?, query::limit(limit)?);
+        self.inner.store.list_builds(states, after.as_ref(), limit).await.map_err(store_error)
+    }
+
+    /// The log of a build from an offset on.
+    ///
+    /// # Errors
+    /// [`Code::BuildNotFound`].
+    pub async fn build_log(&self, id: &str, offset: u64) -> Result<BuildLog> {
+        let parsed: BuildId = id.parse()?;
+        let dir = self.inner.build_log_dir(&parsed);
+        let live = self.inner.builds.live().get(&parsed).cloned();
+        if let Some(live) = live {
+            return Ok(BuildLog::live(dir, offset, live.watch(), &live.journal));
+        }
+        let record = self.build(id).await?.record;
+        Ok(BuildLog::ended(dir, offset, record))
+    }
+
+    /// Ends a build; returns when nothing of it is left. One that has ended is left as it is.
+    ///
+    /// # Errors
+    /// [`Code::BuildNotFound`].
+    pub async fn cancel_build(&self, id: &str) -> Result<BuildView> {
+        let parsed: BuildId = id.parse()?;
+        let live = self.inner.builds.live().get(&parsed).cloned();
+        if let Some(live) = live {
+            live.cancel.cancel();
+            let mut record = live.watch();
+            // An error means that its task has ended: the store knows how.
+            drop(record.wait_for(|record| record.state.is_final()).await);
+        }
+        self.build(id).await
+    }
+
+    /// Forgets the oldest builds. A failure is tried again with the next build.
+    async fn prune_builds(&self) {
+        match self.inner.store.prune_builds(BUILDS_KEPT_MAX_COUNT as u64).await {
+            Ok(gone) => {
+                for id in gone {
+                    drop(tokio::fs::remove_dir_all(self.inner.build_dir(&id)).await);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "old builds could not be forgotten"),
+        }
+    }
+}
+
+/// An upload whose caller goes away leaves the place free for another one.
+struct UploadEnd {
+    live: Arc<Live>,
+    done: bool,
+}
+
+impl UploadEnd {
+    fn end(mut self, outcome: &Result<Arc<ContextIndex>>) {
+        self.done = true;
+        self.live.end_upload(outcome);
+    }
+}
+
+impl Drop for UploadEnd {
+    fn drop(&mut self) {
+        if !self.done {
+            self.live.end_upload(&Err(Error::new(Code::InvalidArgument, "the upload broke off")));
+        }
+    }
+}

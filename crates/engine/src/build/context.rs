@@ -1,0 +1,244 @@
+//! The context: a tar stream to an index in memory and contents on disk.
+//!
+//! Nothing of the names in the archive touches the host's file system: a content is a file named by its digest, and
+//! what is called how is known by the [`ContextIndex`] alone. So there is no path to escape through.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write as _};
+use std::path::{Path, PathBuf};
+
+use atoll_build::context::{ContextIndex, Entry};
+use atoll_build::copy::clean;
+use atoll_core::error::shorten;
+use atoll_core::limits::{BUILD_CONTEXT_MAX_BYTES, BUILD_CONTEXT_MAX_COUNT, PATH_MAX_BYTES};
+use atoll_core::{Code, Error, Result};
+use tar::{Archive, EntryType};
+
+/// Bytes read at once.
+const BLOCK_BYTES: usize = 256 << 10;
+const PERMISSIONS: u32 = 0o7777;
+
+/// Where a content is.
+pub(super) fn content_path(dir: &Path, digest: &[u8; 32]) -> PathBuf {
+    dir.join(blake3::Hash::from_bytes(*digest).to_hex().as_str())
+}
+
+fn invalid(what: impl std::fmt::Display) -> Error {
+    Error::new(Code::BuildContextInvalid, format!("the context: {what}"))
+}
+
+fn host(error: &io::Error) -> Error {
+    tracing::error!(%error, "a context cannot be kept");
+    Error::new(Code::HostDiskFull, "the host cannot keep the context").hint("free some, then build again")
+}
+
+/// Reads an archive into `dir`, which is made. Blocking.
+///
+/// # Errors
+/// [`Code::BuildContextInvalid`], [`Code::TooLarge`], [`Code::HostDiskFull`].
+pub(super) fn unpack(dir: &Path, stream: impl Read) -> Result<ContextIndex> {
+    fs::create_dir_all(dir).map_err(|error| host(&error))?;
+    let mut unpacker =
+        Unpacker { dir, index: ContextIndex::default(), bytes: 0, block: vec![0; BLOCK_BYTES] };
+    let mut archive = Archive::new(stream);
+    for entry in archive.entries().map_err(|error| unreadable(&error))? {
+        unpacker.entry(entry.map_err(|error| unreadable(&error))?)?;
+    }
+    Ok(unpacker.index)
+}
+
+/// The stream's own failure stands in the error; everything else is the form of the archive.
+fn unreadable(error: &io::Error) -> Error {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+        Some(error) => error.clone(),
+        None => invalid(format_args!("the archive cannot be read: {error}")),
+    }
+}
+
+struct Unpacker<'a> {
+    dir: &'a Path,
+    index: ContextIndex,
+    bytes: u64,
+    block: Vec<u8>,
+}
+
+impl Unpacker<'_> {
+    fn entry(&mut self, mut entry: tar::Entry<'_, impl Read>) -> Result<()> {
+        let kind = entry.header().entry_type();
+        if matches!(kind, EntryType::XGlobalHeader) {
+            return Ok(());
+        }
+        let path = member(&entry.path_bytes())?;
+        // The root itself.
+        if path.is_empty() {
+            return Ok(());
+        }
+        let mode = entry.header().mode().map_err(|error| unreadable(&error))? & PERMISSIONS;
+        #[expect(clippy::wildcard_enum_match_arm, reason = "whatever is not known is refused")]
+        let found = match kind {
+            EntryType::Directory => Entry::Directory { mode },
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+                let (size, digest) = self.keep(&path, &mut entry)?;
+                Entry::File { mode, size, digest }
+            }
+            EntryType::Symlink => {
+                let target = entry.link_name_bytes().unwrap_or_default();
+                let target = std::str::from_utf8(&target)
+                    .ok()
+                    .filter(|text| (1..PATH_MAX_BYTES).contains(&text.len()));
+                let target =
+                    target.ok_or_else(|| invalid(format_args!("'{}' links to nothing", shorten(&path))))?;
+                Entry::Link { target: target.to_owned() }
+            }
+            EntryType::Link => {
+                let target = member(&entry.link_name_bytes().unwrap_or_default())?;
+                self.index
+                    .entries
+                    .get(&target)
+                    .filter(|entry| matches!(entry, Entry::File { .. }))
+                    .cloned()
+                    .ok_or_else(|| {
+                    invalid(format_args!("'{}' is a hard link to a file that is not there", shorten(&path)))
+                })?
+            }
+            _ => {
+                return Err(invalid(format_args!(
+                    "'{}' is neither file, directory nor link",
+                    shorten(&path)
+                )));
+            }
+        };
+        self.insert(path, found)
+    }
+
+    /// Enters an entry with the directories above it.
+    fn insert(&mut self, path: String, entry: Entry) -> Result<()> {
+        for (at, _) in path.match_indices('/') {
+            let above =
+                self.index.entries.entry(path[..at].to_owned()).or_insert(Entry::Directory { mode: 0o755 });
+            if !matches!(above, Entry::Directory { .. }) {
+                return Err(invalid(format_args!(
+                    "'{}' is below something that is no directory",
+                    shorten(&path)
+                )));
+            }
+        }
+        let full = !matches!(entry, Entry::Directory { .. }) && self.index.below(&path).next().is_some();
+        if full {
+            return Err(invalid(format_args!("'{}' is a directory and something else", shorten(&path))));
+        }
+        self.index.entries.insert(path, entry);
+        if self.index.entries.len() > BUILD_CONTEXT_MAX_COUNT {
+            let message = format!("the context has more than {BUILD_CONTEXT_MAX_COUNT} entries");
+            return Err(too_large(message));
+        }
+        Ok(())
+    }
+
+    /// Keeps a content under its digest.
+    fn keep(&mut self, path: &str, content: &mut impl Read) -> Result<(u64, [u8; 32])> {
+        let coming = self.dir.join("coming");
+        let mut file = File::create(&coming).map_err(|error| host(&error))?;
+        let mut hasher = blake3::Hasher::new();
+        let mut size = 0_u64;
+        loop {
+            let len = content.read(&mut self.block).map_err(|error| unreadable(&error))?;
+            if len == 0 {
+                break;
+            }
+            size += len as u64;
+            if self.bytes + size > BUILD_CONTEXT_MAX_BYTES {
+                let message = format!("the context is larger than 4 GiB, at '{}'", shorten(path));
+                return Err(too_large(message));
+            }
+            hasher.update(&self.block[..len]);
+            file.write_all(&self.block[..len]).map_err(|error| host(&error))?;
+        }
+        self.bytes += size;
+        let digest = *hasher.finalize().as_bytes();
+        fs::rename(&coming, content_path(self.dir, &digest)).map_err(|error| host(&error))?;
+        Ok((size, digest))
+    }
+}
+
+fn too_large(message: String) -> Error {
+    Error::new(Code::TooLarge, message).hint("leave out what is not needed with a .dockerignore")
+}
+
+/// A member's name in clean form.
+fn member(name: &[u8]) -> Result<String> {
+    let shown = || shorten(&String::from_utf8_lossy(name));
+    let text = std::str::from_utf8(name)
+        .map_err(|_not_utf8| invalid(format_args!("the name '{}' is not UTF-8", shown())))?;
+    if text.len() >= PATH_MAX_BYTES || text.contains('\0') {
+        return Err(invalid(format_args!("the name '{}' is malformed", shown())));
+    }
+    let outside = || invalid(format_args!("'{}' leads out of it", shown()));
+    if text.starts_with('/') {
+        return Err(outside());
+    }
+    clean(text).ok_or_else(outside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tar::{Builder, Header};
+
+    fn archive(members: &[(EntryType, &str, &str)]) -> Vec<u8> {
+        let mut builder = Builder::new(Vec::new());
+        for (kind, name, content) in members {
+            let mut header = Header::new_gnu();
+            header.set_entry_type(*kind);
+            header.set_mode(0o640);
+            header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+            let is_file = *kind == EntryType::Regular;
+            header.set_size(if is_file { content.len() as u64 } else { 0 });
+            if !is_file {
+                header.as_old_mut().linkname[..content.len()].copy_from_slice(content.as_bytes());
+            }
+            header.set_cksum();
+            builder.append(&header, if is_file { content.as_bytes() } else { b"" }).unwrap();
+        }
+        builder.into_inner().unwrap()
+    }
+
+    #[test]
+    fn contents_are_kept_by_digest() {
+        let dir = tempfile::Builder::new().prefix("atoll-context").tempdir().unwrap();
+        let tar = archive(&[
+            (EntryType::Regular, "./a/b", "one"),
+            (EntryType::Link, "c", "a/b"),
+            (EntryType::Symlink, "d", "a"),
+            (EntryType::Directory, "a", ""),
+        ]);
+        let index = unpack(dir.path(), &tar[..]).unwrap();
+        let Entry::File { mode, size, digest } = &index.entries["a/b"] else { panic!("{index:?}") };
+        assert_eq!((*mode, *size), (0o640, 3));
+        assert_eq!(fs::read(content_path(dir.path(), digest)).unwrap(), b"one");
+        assert_eq!(index.entries["c"], index.entries["a/b"]);
+        assert_eq!(index.entries["a"], Entry::Directory { mode: 0o640 });
+    }
+
+    #[test]
+    fn hostile_archives() {
+        use EntryType::{Directory, Fifo, Link, Regular, Symlink};
+        for members in [
+            &[(Regular, "../x", "")][..],
+            &[(Regular, "/x", "")],
+            &[(Regular, "a/../../x", "")],
+            &[(Fifo, "x", "")],
+            &[(Link, "x", "../../etc/passwd")],
+            &[(Link, "x", "nothing")],
+            &[(Symlink, "l", "/tmp"), (Regular, "l/x", "")],
+            &[(Regular, "f", ""), (Directory, "f/d", "")],
+            &[(Regular, "d/f", ""), (Regular, "d", "")],
+        ] {
+            let dir = tempfile::Builder::new().prefix("atoll-context").tempdir().unwrap();
+            let error = unpack(dir.path(), &archive(members)[..]).unwrap_err();
+            assert_eq!(error.code, Code::BuildContextInvalid, "{members:?}: {error}");
+        }
+        let dir = tempfile::Builder::new().prefix("atoll-context").tempdir().unwrap();
+        assert!(unpack(dir.path(), &b"no archive at all, but long enough to be one"[..]).is_err());
+    }
+}

@@ -1,0 +1,79 @@
+//! A build that has not ended, for everybody but the task that drives it.
+
+use std::sync::Arc;
+
+use atoll_build::context::ContextIndex;
+use atoll_core::Result;
+use atoll_core::id::BuildId;
+use atoll_store::BuildRecord;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::journal::Journal;
+use crate::engine::Inner;
+
+/// Where the context is.
+#[derive(Debug, Clone)]
+pub(super) enum Upload {
+    /// It has to come.
+    Absent,
+    /// It is coming.
+    Coming,
+    /// It is here, or there is none.
+    Here(Arc<ContextIndex>),
+}
+
+/// The published side of a build.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) id: BuildId,
+    record: watch::Sender<BuildRecord>,
+    pub(super) upload: watch::Sender<Upload>,
+    pub(super) journal: Journal,
+    /// Somebody wants it to end.
+    pub(super) cancel: CancellationToken,
+}
+
+impl Live {
+    pub(super) fn new(inner: &Inner, record: BuildRecord, needs_context: bool) -> Arc<Self> {
+        let upload = if needs_context { Upload::Absent } else { Upload::Here(Arc::default()) };
+        Arc::new(Self {
+            id: record.id.clone(),
+            journal: Journal::fresh(&inner.build_log_dir(&record.id)),
+            record: watch::Sender::new(record),
+            upload: watch::Sender::new(upload),
+            cancel: CancellationToken::new(),
+        })
+    }
+
+    pub(super) fn record(&self) -> BuildRecord {
+        self.record.borrow().clone()
+    }
+
+    pub(super) fn watch(&self) -> watch::Receiver<BuildRecord> {
+        self.record.subscribe()
+    }
+
+    /// Publishes a changed record. Only the driving task calls this.
+    pub(super) fn publish(&self, record: BuildRecord) {
+        self.record.send_replace(record);
+    }
+
+    /// Takes the place of whoever uploads the context; `false` when somebody has it, or it is here.
+    pub(super) fn begin_upload(&self) -> bool {
+        self.upload.send_if_modified(|upload| {
+            let free = matches!(upload, Upload::Absent);
+            if free {
+                *upload = Upload::Coming;
+            }
+            free
+        })
+    }
+
+    pub(super) fn end_upload(&self, outcome: &Result<Arc<ContextIndex>>) {
+        self.upload.send_replace(match outcome {
+            Ok(index) => Upload::Here(Arc::clone(index)),
+            Err(_) => Upload::Absent,
+        });
+    }
+}

@@ -1,0 +1,76 @@
+//! Builds of templates.
+//!
+//! ```text
+//! create_build ─▶ drive (one task): wait for the context ─▶ wait for room ─▶ run ─▶ clean up ─▶ record
+//!                                                                             │
+//!         plan: keys of all steps are known before anything runs  ◀───────────┤
+//!         a sandbox from the last step that is in the cache, or the image     │
+//!         step by step in that one sandbox; after each a snapshot ─▶ cache ◀──┘
+//! ```
+//!
+//! What a step made is a snapshot held for the build cache. A template version points to the snapshot of its last
+//! step: there is one artifact, whoever points to it, and it goes when neither a key of the cache nor a template
+//! does. [`cache`] looks for those after every build, after a deletion, and at every start, so that no crash
+//! leaves one.
+//!
+//! A build belongs to the process that runs it: one that a crash interrupts is `failed` at the next start, its
+//! sandboxes are deleted, and building again goes on after the last step that was kept.
+
+mod cache;
+mod calls;
+mod context;
+mod copy;
+mod drive;
+mod journal;
+mod live;
+mod run;
+mod step;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_core::id::BuildId;
+use atoll_core::limits::BUILDS_RUNNING_MAX_COUNT;
+use tokio::sync::Semaphore;
+
+pub use cache::{CacheEntry, CachePruned};
+pub use calls::BuildView;
+pub use journal::{BuildLog, LogEntry, LogPage};
+
+use crate::engine::Inner;
+use cache::Pins;
+use live::Live;
+
+/// What the engine keeps for builds.
+#[derive(Debug)]
+pub(crate) struct Builds {
+    live: Mutex<BTreeMap<BuildId, Arc<Live>>>,
+    /// Room for builds that run.
+    room: Semaphore,
+    pins: Pins,
+}
+
+impl Default for Builds {
+    fn default() -> Self {
+        Self { live: Mutex::default(), room: Semaphore::new(BUILDS_RUNNING_MAX_COUNT), pins: Pins::default() }
+    }
+}
+
+impl Builds {
+    fn live(&self) -> MutexGuard<'_, BTreeMap<BuildId, Arc<Live>>> {
+        // A panic while holding it leaves a plain map.
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Where a build keeps its log and its context.
+    fn build_dir(&self, id: &BuildId) -> PathBuf {
+        self.config.data_dir.join("builds").join(id.as_str())
+    }
+
+    fn build_log_dir(&self, id: &BuildId) -> PathBuf {
+        self.build_dir(id).join("log")
+    }
+}

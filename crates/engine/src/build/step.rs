@@ -1,0 +1,194 @@
+//! One step in its sandbox.
+
+use std::collections::BTreeMap;
+
+use atoll_build::graph::Origin;
+use atoll_build::plan::{Step, Work};
+use atoll_core::build::{BuildEvent, BuildFailure};
+use atoll_core::exec::{Exit, ExitReason, OutputStream};
+use atoll_core::spec::{Command, ExecDraft};
+use atoll_core::{Code, Error, Result};
+use atoll_guest_protocol::messages::Mkdir;
+
+use super::run::{FileSystem, Numbered, Run, at};
+use crate::clock::now_ms;
+use crate::errors::guest_error;
+use crate::exec::OutputEvent;
+use crate::log::Piece;
+
+/// Most output in one entry of the log, bytes.
+const PIECE_MAX_BYTES: usize = 16 << 10;
+/// What of a failed command's output stands in the failure, bytes and lines.
+const TAIL_MAX_BYTES: usize = 4 << 10;
+const TAIL_MAX_LINES: usize = 12;
+
+impl Run<'_> {
+    /// Does what a step does.
+    pub(super) async fn work(
+        &self,
+        step: &Step,
+        sandbox: &str,
+        numbered: &Numbered<'_>,
+        results: &BTreeMap<usize, FileSystem>,
+    ) -> Result<(), BuildFailure> {
+        let done = match &step.work {
+            Work::Run { argv, env, user, cwd } => {
+                let draft = ExecDraft {
+                    env: env.clone(),
+                    cwd: Some(cwd.clone()),
+                    user: Some(user.clone()),
+                    ..ExecDraft::new(Command::Argv(argv.clone()))
+                };
+                return self.command(step, sandbox, draft, numbered).await;
+            }
+            Work::Directory(path) => self.directory(sandbox, path).await,
+            Work::CopyContext { selection, to } => self.copy_context(sandbox, selection, to).await,
+            Work::CopyFrom { from, sources, to } => {
+                let from = match from {
+                    Origin::Image(image) => FileSystem { image: image.clone(), kept: None },
+                    Origin::Stage(stage) => results
+                        .get(stage)
+                        .cloned()
+                        .ok_or_else(|| Error::new(Code::Internal, "a stage was not built"))?,
+                };
+                self.copy_from(sandbox, &from, sources, to).await
+            }
+        };
+        done.map_err(|error| at(step.place, error).into())
+    }
+
+    async fn directory(&self, sandbox: &str, path: &str) -> Result<()> {
+        let lease = self.engine.guest(sandbox).await?;
+        let request = Mkdir { path: path.to_owned(), mode: 0, user: "0:0".to_owned(), parents: true };
+        lease.mkdir(request).await.map_err(guest_error)
+    }
+
+    async fn command(
+        &self,
+        step: &Step,
+        sandbox: &str,
+        draft: ExecDraft,
+        numbered: &Numbered<'_>,
+    ) -> Result<(), BuildFailure> {
+        let placed = |error| at(step.place, error);
+        let view = self.engine.create_exec(sandbox, draft, self.caller).await.map_err(placed)?;
+        let exec = view.record.id.to_string();
+        let mut reader = self.engine.output(sandbox, &exec, 0, false).await.map_err(placed)?;
+        let (mut out, mut err, mut tail) = (Text::default(), Text::default(), Vec::new());
+        loop {
+            match reader.next(PIECE_MAX_BYTES).await.map_err(placed)? {
+                OutputEvent::Piece(Piece::Output { stream, bytes, .. }) => {
+                    keep_tail(&mut tail, &bytes);
+                    let text = match stream {
+                        OutputStream::Stdout => out.take(&bytes),
+                        OutputStream::Stderr => err.take(&bytes),
+                    };
+                    self.output(numbered, stream, text).await?;
+                }
+                OutputEvent::Piece(Piece::Gap { .. }) => {}
+                OutputEvent::End { exit, .. } => {
+                    self.output(numbered, OutputStream::Stdout, out.rest()).await?;
+                    self.output(numbered, OutputStream::Stderr, err.rest()).await?;
+                    return outcome(step, &exit, &tail);
+                }
+            }
+        }
+    }
+
+    async fn output(&self, numbered: &Numbered<'_>, stream: OutputStream, text: String) -> Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        let event = BuildEvent::Output { at_ms: now_ms(), step: numbered.number, stream, text };
+        self.live.journal.write(&event).await
+    }
+}
+
+/// How a command ended.
+fn outcome(step: &Step, exit: &Exit, tail: &[u8]) -> Result<(), BuildFailure> {
+    if exit.code == Some(0) && exit.reason == ExitReason::Exited {
+        return Ok(());
+    }
+    let how = match (exit.reason, exit.code, exit.signal) {
+        (ExitReason::OutOfMemory, ..) => "was killed: the sandbox was out of memory".to_owned(),
+        (ExitReason::NotStarted, ..) => {
+            "could not be started: there is no such program, or it cannot run".to_owned()
+        }
+        (ExitReason::SandboxDied, ..) => "ended with its sandbox, which died".to_owned(),
+        (_, _, Some(signal)) => format!("was ended by signal {signal}"),
+        (_, Some(code), None) => format!("exited with code {code}"),
+        (_, None, None) => "ended without an exit code".to_owned(),
+    };
+    let error = Error::new(Code::BuildStepFailed, format!("{}: '{}' {how}", step.place, step.text));
+    let error = if exit.reason == ExitReason::OutOfMemory {
+        error.hint("give the build more memory")
+    } else if exit.reason == ExitReason::NotStarted {
+        error.hint("is the shell or program in the image?")
+    } else {
+        error
+    };
+    let text = String::from_utf8_lossy(tail);
+    let lines: Vec<&str> = text.lines().collect();
+    let last = lines[lines.len().saturating_sub(TAIL_MAX_LINES)..].join("\n");
+    Err(BuildFailure {
+        step: Some(step.text.clone()),
+        exit_code: exit.code,
+        output: (!last.is_empty()).then_some(last),
+        ..BuildFailure::from(error)
+    })
+}
+
+fn keep_tail(tail: &mut Vec<u8>, bytes: &[u8]) {
+    tail.extend_from_slice(bytes);
+    let over = tail.len().saturating_sub(TAIL_MAX_BYTES);
+    tail.drain(..over);
+}
+
+/// Bytes to text, piece by piece: a character that is cut in two waits for its other half.
+#[derive(Debug, Default)]
+struct Text {
+    held: Vec<u8>,
+}
+
+impl Text {
+    fn take(&mut self, bytes: &[u8]) -> String {
+        self.held.extend_from_slice(bytes);
+        let whole = match std::str::from_utf8(&self.held) {
+            Ok(_) => self.held.len(),
+            // Without a length the error is that the end is missing.
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            Err(_) => self.held.len(),
+        };
+        let text = String::from_utf8_lossy(&self.held[..whole]).into_owned();
+        self.held.drain(..whole);
+        text
+    }
+
+    fn rest(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.held)).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_character_in_two_pieces_is_one() {
+        let mut text = Text::default();
+        let bytes = "aü€".as_bytes();
+        let all: String = bytes.iter().map(|byte| text.take(&[*byte])).collect();
+        assert_eq!((all.as_str(), text.rest().as_str()), ("aü€", ""));
+        assert_eq!(text.take(b"\xffx"), "\u{fffd}x");
+        assert_eq!((text.take(&bytes[..2]), text.rest()), ("a".to_owned(), "\u{fffd}".to_owned()));
+    }
+
+    #[test]
+    fn the_tail_is_bounded() {
+        let mut tail = Vec::new();
+        for _ in 0..100 {
+            keep_tail(&mut tail, &[b'x'; 1000]);
+        }
+        assert_eq!(tail.len(), TAIL_MAX_BYTES);
+    }
+}

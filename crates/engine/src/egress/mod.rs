@@ -1,0 +1,69 @@
+//! The network of sandboxes: taken up when a sandbox is made or adopted, changed with its policy, let go
+//! of at its end.
+//!
+//! The gate is taken before the guest is spoken to, so nothing that runs inside ever meets a network
+//! that is not held to its policy. Between servers there is no gate, hence no traffic.
+
+use atoll_core::id::SandboxId;
+use atoll_core::network::{NetworkView, Transferred};
+use atoll_core::policy::EgressPolicy;
+use atoll_core::{Code, Error, Result};
+use atoll_egress::{GatewayConfig, Stats};
+
+use crate::engine::{Engine, Inner};
+use crate::errors::isolation_error;
+use crate::sandbox::SandboxShared;
+
+/// What the engine is told about the network at start.
+#[derive(Debug, Clone, Default)]
+pub struct EgressConfig {
+    /// What a sandbox may reach when neither its caller nor its template says. The default is nothing.
+    pub default_policy: EgressPolicy,
+    /// The gateway.
+    pub gateway: GatewayConfig,
+}
+
+impl Engine {
+    /// What can be seen of a sandbox's network.
+    ///
+    /// # Errors
+    /// [`Code::SandboxNotFound`], [`Code::InvalidState`] when it has none at the moment.
+    pub fn network(&self, id_or_name: &str) -> Result<NetworkView> {
+        let sandbox = self.inner.sandbox(id_or_name)?;
+        self.inner.gateway.network(&sandbox.id).ok_or_else(|| {
+            Error::new(Code::InvalidState, "the sandbox has no network now")
+                .hint("it is being made or deleted, or it failed")
+        })
+    }
+
+    /// Bytes that a sandbox has moved since this server took up its network.
+    #[must_use]
+    pub fn transferred(&self, id: &SandboxId) -> Transferred {
+        self.inner.gateway.transferred(id).unwrap_or_default()
+    }
+
+    /// Counts over all sandboxes, for metrics.
+    #[must_use]
+    pub fn egress_stats(&self) -> Stats {
+        self.inner.gateway.stats()
+    }
+}
+
+impl Inner {
+    /// Takes up the network of a sandbox that lives.
+    pub(crate) async fn open_network(&self, sandbox: &SandboxShared) -> Result<()> {
+        let gate = sandbox.driver().gate(&sandbox.id).await.map_err(|error| isolation_error(&error))?;
+        let policy = sandbox.record().spec.egress;
+        self.gateway.attach(&sandbox.id, policy, gate).map_err(|error| {
+            tracing::error!(sandbox = %sandbox.id, %error, "a sandbox's network cannot be served");
+            Error::new(Code::Internal, format!("failed to serve the sandbox's network: {error}"))
+        })
+    }
+
+    /// What a sandbox may reach that was not told: the server's default.
+    pub(crate) fn default_egress(&self, spec: &mut EgressPolicy, told: bool) {
+        if !told {
+            spec.clone_from(&self.config.egress.default_policy);
+        }
+    }
+}

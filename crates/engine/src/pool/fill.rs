@@ -1,0 +1,161 @@
+//! Fillers: make members in the background, behind everybody who waits for a sandbox.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use atoll_core::Result;
+use atoll_core::id::SandboxId;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::member::{make, unmake};
+use super::{Member, PoolName, Recipe};
+use crate::clock::now_ms;
+use crate::engine::Inner;
+
+/// Longest that a filler stands back for others. Beyond it pools of a busy server would run dry for good.
+const STAND_BACK_MAX: Duration = Duration::from_secs(1);
+/// After a claim its client is about to run something: a pool that is at least half full waits this long.
+const CLAIM_PAUSE_MS: u64 = 25;
+/// Pause after a failure: doubles from the first to the last.
+const REST_FIRST_MS: u64 = 1000;
+const REST_LAST_MS: u64 = 60_000;
+/// Weight of the newest measurement in the memory that a member takes is one of this.
+const MEMORY_WEIGHT: u64 = 4;
+
+/// Makes one member for a pool.
+pub(super) async fn fill(
+    inner: Arc<Inner>,
+    name: PoolName,
+    recipe: Arc<Recipe>,
+    permit: OwnedSemaphorePermit,
+) {
+    stand_back(&inner, &name).await;
+    let outcome = fill_one(&inner, &name, &recipe).await;
+    let pools = &inner.pools;
+    if let Some(pool) = pools.lock().pools.get_mut(&name) {
+        pool.making = pool.making.saturating_sub(1);
+        if let Err(error) = outcome {
+            pool.failed += 1;
+            pool.rest_ms = (pool.rest_ms * 2).clamp(REST_FIRST_MS, REST_LAST_MS);
+            pool.rests_until_ms = now_ms().saturating_add(pool.rest_ms);
+            if !inner.shutdown.is_cancelled() {
+                tracing::warn!(pool = %name, %error, "a pool cannot be filled");
+                pool.problem = Some(error.message);
+            }
+        }
+    }
+    drop(permit);
+    pools.nudge.notify_one();
+}
+
+async fn fill_one(inner: &Arc<Inner>, name: &PoolName, recipe: &Arc<Recipe>) -> Result<()> {
+    let id = Inner::new_sandbox_id(now_ms())?;
+    // Known before there is anything of it: what is on the host belongs to somebody at every moment.
+    inner.pools.lock().ids.insert(id.clone());
+    let started = Instant::now();
+    let (member, watch) = match make(inner, recipe, &id).await {
+        Ok(made) => made,
+        Err(error) => {
+            inner.pools.forget(&id);
+            return Err(error);
+        }
+    };
+    let took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let usage = inner.driver(recipe.isolation)?.usage(&id).await;
+    let bytes = usage.map(|usage| usage.memory_bytes).unwrap_or_default();
+    let watched = watch_over(inner, name, &member, watch);
+    if let Some(member) = put(inner, name, member, took_ms, bytes) {
+        remove(inner, member).await;
+    } else {
+        inner.tracker.spawn(watched);
+    }
+    Ok(())
+}
+
+/// Puts a member into its pool; gives it back when it is not wanted any more.
+fn put(inner: &Inner, name: &PoolName, member: Member, took_ms: u64, bytes: u64) -> Option<Member> {
+    let mut state = inner.pools.lock();
+    if state.closed {
+        return Some(member);
+    }
+    let Some(pool) = state.pools.get_mut(name) else { return Some(member) };
+    if pool.recipe.as_deref() != Some(&*member.recipe) {
+        return Some(member);
+    }
+    pool.made += 1;
+    pool.demand.made(took_ms);
+    pool.problem = None;
+    pool.rest_ms = 0;
+    pool.member_bytes = match pool.member_bytes {
+        0 => bytes,
+        before => (before / MEMORY_WEIGHT * (MEMORY_WEIGHT - 1)).saturating_add(bytes / MEMORY_WEIGHT),
+    };
+    pool.ready.push_back(member);
+    None
+}
+
+/// Takes a member out as soon as its guest is gone.
+fn watch_over(
+    inner: &Arc<Inner>,
+    name: &PoolName,
+    member: &Member,
+    watch: CancellationToken,
+) -> impl Future<Output = ()> + Send + 'static {
+    let (inner, name, id) = (Arc::clone(inner), name.clone(), member.id.clone());
+    let closed = member.client.closed();
+    async move {
+        tokio::select! {
+            () = closed => {}
+            () = watch.cancelled() => return,
+            () = inner.shutdown.cancelled() => return,
+        }
+        let dead = take(&inner, &name, &id);
+        if let Some(member) = dead {
+            tracing::warn!(pool = %name, sandbox = %id, "a member of a pool died");
+            remove(&inner, member).await;
+            inner.pools.nudge.notify_one();
+        }
+    }
+}
+
+fn take(inner: &Inner, name: &PoolName, id: &SandboxId) -> Option<Member> {
+    let mut state = inner.pools.lock();
+    let pool = state.pools.get_mut(name)?;
+    let at = pool.ready.iter().position(|member| member.id == *id)?;
+    pool.ready.remove(at)
+}
+
+/// Destroys a member that is in no pool any more.
+pub(super) async fn remove(inner: &Inner, member: Member) {
+    member.client.close();
+    unmake(inner, member.recipe.isolation, &member.id).await;
+    fail::fail_point!("engine.pool.removed");
+    inner.pools.forget(&member.id);
+}
+
+/// Lets creations that somebody waits for go first, and the first command after a claim.
+async fn stand_back(inner: &Inner, name: &PoolName) {
+    let pools = &inner.pools;
+    let until = Instant::now() + STAND_BACK_MAX;
+    while Instant::now() < until && !inner.shutdown.is_cancelled() {
+        let ended = pools.foreground_ended.notified();
+        if pools.foreground.load(Ordering::Relaxed) > 0 {
+            drop(tokio::time::timeout_at(until, ended).await);
+            continue;
+        }
+        let pause = {
+            let state = pools.lock();
+            let Some(pool) = state.pools.get(name) else { return };
+            let full = u32::try_from(pool.ready.len()).unwrap_or(u32::MAX).saturating_mul(2) >= pool.target;
+            let since = now_ms().saturating_sub(pool.claimed_ms);
+            if full { CLAIM_PAUSE_MS.saturating_sub(since) } else { 0 }
+        };
+        if pause == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+    }
+}

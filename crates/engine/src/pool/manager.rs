@@ -1,0 +1,222 @@
+//! The manager: one task that looks at what pools should be and what they are, and lets fillers make the
+//! difference. A reconciler: it keeps no plan between two rounds.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use atoll_core::Result;
+use atoll_core::pool::{Ask, PoolSpec, share};
+use atoll_core::spec::SandboxDraft;
+use futures::StreamExt as _;
+
+use super::fill::{fill, remove};
+use super::{Member, Pool, PoolName, PoolOrigin, Pools, Recipe, State};
+use crate::clock::now_ms;
+use crate::engine::{Caller, Engine};
+use crate::errors::store_error;
+
+/// Without a nudge there is a round this often: demand decays and members age.
+const ROUND_EVERY: Duration = Duration::from_secs(1);
+/// Templates and images are looked at again after this, nudge or not.
+const REFRESH_EVERY_MS: u64 = 30_000;
+/// Members destroyed at the same time.
+const REMOVALS_MAX_COUNT: usize = 4;
+
+/// Starts the manager, if pools may have anything.
+pub(crate) fn start(engine: &Engine) {
+    if engine.inner.pools.config.memory_bytes > 0 {
+        engine.inner.tracker.spawn(manage(engine.clone()));
+    }
+}
+
+async fn manage(engine: Engine) {
+    let inner = Arc::clone(&engine.inner);
+    let pools = &inner.pools;
+    let mut refreshed_ms = 0;
+    while !inner.shutdown.is_cancelled() {
+        let stale = now_ms().saturating_sub(refreshed_ms) >= REFRESH_EVERY_MS;
+        if pools.dirty.swap(false, Ordering::Relaxed) || stale {
+            match engine.refresh_pools().await {
+                Ok(()) => refreshed_ms = now_ms(),
+                Err(error) => tracing::warn!(%error, "pools could not be looked up"),
+            }
+        }
+        let round = pools.lock().round(pools.config.memory_bytes, pools.fillers.available_permits());
+        for (name, recipe) in round.make {
+            match Arc::clone(&pools.fillers).try_acquire_owned() {
+                Ok(permit) => drop(inner.tracker.spawn(fill(Arc::clone(&inner), name, recipe, permit))),
+                // A round counts no more than there are.
+                Err(_) => pools.unmade(&name),
+            }
+        }
+        for member in round.gone {
+            let inner = Arc::clone(&inner);
+            inner.clone().tracker.spawn(async move { remove(&inner, member).await });
+        }
+        tokio::select! {
+            () = pools.nudge.notified() => {}
+            () = tokio::time::sleep(ROUND_EVERY) => {}
+            () = inner.shutdown.cancelled() => {}
+        }
+    }
+    let members = pools.lock().close();
+    let removals = members.into_iter().map(|member| remove(&inner, member));
+    futures::stream::iter(removals).buffer_unordered(REMOVALS_MAX_COUNT).collect::<()>().await;
+}
+
+/// What one round decides.
+#[derive(Debug, Default)]
+struct Round {
+    gone: Vec<Member>,
+    make: Vec<(PoolName, Arc<Recipe>)>,
+}
+
+impl State {
+    /// Takes out what should not be there and says what to make, at most `fillers` of it.
+    fn round(&mut self, memory_bytes: u64, fillers: usize) -> Round {
+        let now = now_ms();
+        let mut round = Round { gone: std::mem::take(&mut self.orphans), ..Round::default() };
+        let asks: Vec<Ask> = self
+            .pools
+            .values()
+            .map(|pool| {
+                let target = if pool.recipe.is_some() { pool.demand.target(&pool.spec, now) } else { 0 };
+                Ask { min: pool.spec.min, target, member_bytes: pool.member_bytes }
+            })
+            .collect();
+        let given = share(&asks, memory_bytes);
+        for (pool, given) in self.pools.values_mut().zip(given) {
+            pool.target = given;
+            pool.sort_out(now, &mut round.gone);
+        }
+        // The emptiest pool first, one for each in turn.
+        while round.make.len() < fillers {
+            let needy = self.pools.iter_mut().filter(|(_, pool)| pool.lacks(now) > 0);
+            let Some((name, pool)) = needy.max_by_key(|(_, pool)| pool.lacks(now)) else { break };
+            let Some(recipe) = &pool.recipe else { break };
+            round.make.push((name.clone(), Arc::clone(recipe)));
+            pool.making += 1;
+        }
+        round
+    }
+
+    /// Takes everything out for good.
+    fn close(&mut self) -> Vec<Member> {
+        self.closed = true;
+        let mut all = std::mem::take(&mut self.orphans);
+        all.extend(self.pools.values_mut().flat_map(|pool| pool.ready.drain(..)));
+        all
+    }
+}
+
+impl Pool {
+    /// Members that count: the old ones are as good as gone.
+    fn young(&self, now_ms: u64) -> u32 {
+        let young = |member: &&Member| now_ms.saturating_sub(member.born_ms) < self.spec.age_ms();
+        u32::try_from(self.ready.iter().filter(young).count()).unwrap_or(u32::MAX)
+    }
+
+    fn lacks(&self, now_ms: u64) -> u32 {
+        if self.recipe.is_none() || now_ms < self.rests_until_ms {
+            return 0;
+        }
+        self.target.saturating_sub(self.young(now_ms)).saturating_sub(self.making)
+    }
+
+    /// Members of another recipe go at once; the oldest go when there are more than enough. One that is too
+    /// old stays until its successor is there.
+    fn sort_out(&mut self, now_ms: u64, gone: &mut Vec<Member>) {
+        let recipe = self.recipe.as_deref();
+        let (kept, stale): (Vec<_>, Vec<_>) =
+            self.ready.drain(..).partition(|member| recipe == Some(&*member.recipe));
+        gone.extend(stale);
+        self.ready.extend(kept);
+        let target = usize::try_from(self.target).unwrap_or(usize::MAX);
+        while self.ready.len() > target {
+            gone.extend(self.ready.pop_front());
+        }
+        debug_assert!(self.young(now_ms) <= self.target, "no more than allowed");
+    }
+}
+
+impl Pools {
+    /// A member that was counted as being made is not.
+    fn unmade(&self, name: &PoolName) {
+        if let Some(pool) = self.lock().pools.get_mut(name) {
+            pool.making = pool.making.saturating_sub(1);
+        }
+    }
+}
+
+impl Engine {
+    /// Finds out which pools there should be, and how their members are made.
+    async fn refresh_pools(&self) -> Result<()> {
+        let wanted = self.wanted_pools().await?;
+        let mut resolved = Vec::with_capacity(wanted.len());
+        for (name, (spec, origin)) in wanted {
+            let recipe = self.pool_recipe(&name).await;
+            resolved.push((name, spec, origin, recipe));
+        }
+        let mut state = self.inner.pools.lock();
+        let mut before = std::mem::take(&mut state.pools);
+        for (name, spec, origin, recipe) in resolved {
+            let mut pool = before.remove(&name).unwrap_or_else(|| Pool::new(spec, origin, now_ms()));
+            (pool.spec, pool.origin) = (spec, origin);
+            match recipe {
+                Ok(recipe) if pool.recipe.as_deref() == Some(&recipe) => {}
+                Ok(recipe) => {
+                    pool.recipe = Some(Arc::new(recipe));
+                    (pool.problem, pool.rests_until_ms, pool.member_bytes) = (None, 0, 0);
+                }
+                Err(error) => (pool.recipe, pool.problem) = (None, Some(error.message)),
+            }
+            state.pools.insert(name, pool);
+        }
+        let orphans: Vec<Member> = before.into_values().flat_map(|pool| pool.ready).collect();
+        state.orphans.extend(orphans);
+        Ok(())
+    }
+
+    /// What was set by a call goes before what a template says, and that before the server's arguments.
+    async fn wanted_pools(&self) -> Result<BTreeMap<PoolName, (PoolSpec, PoolOrigin)>> {
+        let inner = &self.inner;
+        let mut wanted: BTreeMap<PoolName, (PoolSpec, PoolOrigin)> = inner
+            .pools
+            .config
+            .images
+            .iter()
+            .map(|(image, spec)| (PoolName::Image(image.clone()), (*spec, PoolOrigin::Server)))
+            .collect();
+        for template in self.templates().await? {
+            if let Some(spec) = template.spec.pool {
+                wanted.insert(PoolName::Template(template.name), (spec, PoolOrigin::Template));
+            }
+        }
+        for record in inner.store.list_pools().await.map_err(store_error)? {
+            if let Some(name) = PoolName::parse(&record.name) {
+                wanted.insert(name, (record.spec, PoolOrigin::Call));
+            }
+        }
+        Ok(wanted)
+    }
+
+    /// The recipe of an ordinary creation that asks for nothing but this template or image.
+    pub(super) async fn pool_recipe(&self, name: &PoolName) -> Result<Recipe> {
+        let draft = match name {
+            PoolName::Template(name) => {
+                let newest = self.template(name, None).await?;
+                let template = Some(format!("{}:{}", newest.name, newest.version));
+                SandboxDraft { template, ..SandboxDraft::default() }
+            }
+            PoolName::Image(image) => SandboxDraft { image: Some(image.clone()), ..SandboxDraft::default() },
+        };
+        let planned = self.plan(&draft, &Caller::default()).await?;
+        let mut plan = planned.plan;
+        // Not the recipe's: two plannings of the same thing are equal.
+        (plan.id, plan.hostname) = (atoll_core::id::SandboxId::from_parts(0, 0), String::new());
+        let spec = planned.record.spec;
+        Ok(Recipe { mold: planned.mold, plan, isolation: spec.isolation, template: spec.template })
+    }
+}

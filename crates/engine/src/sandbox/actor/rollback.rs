@@ -1,0 +1,140 @@
+//! Putting a sandbox back to a snapshot, under the same id.
+//!
+//! | step | row says | at the next start |
+//! |---|---|---|
+//! | journalled | `running`, a rollback under way | put back |
+//! | the new disk is made | the same | the same |
+//! | the old one is gone, the new one runs | the same | the same, once more |
+//! | recorded | `running` | taken up |
+//!
+//! Until the new disk is made nothing of the old one is touched: what fails for want of room fails before. From
+//! then on it is put back or it has failed.
+
+use atoll_core::exec::{Exit, ExitReason};
+use atoll_core::id::SnapshotId;
+use atoll_isolation::{DiskSource, IsolationError};
+
+use super::*;
+use crate::engine::Engine;
+use crate::usage;
+
+impl Actor {
+    /// Puts it back; what runs in it ends, and says why.
+    pub(super) async fn rollback(&mut self, to: &SnapshotId) -> Result<SandboxRecord> {
+        if self.record.state != SandboxState::Running {
+            admit(self.record.state, Wish::Use, self.record.reason.as_deref())?;
+            return Err(Error::new(Code::InvalidState, format!("the sandbox is {}", self.record.state))
+                .hint("'atoll resume' it first"));
+        }
+        let id = self.record.id.clone();
+        self.inner.store.begin_rollback(&id, to).await.map_err(store_error)?;
+        fail::fail_point!("engine.rollback.journalled");
+        // It may stand still for want of use.
+        let outcome = match self.shared.thaw().await {
+            Ok(()) => {
+                usage::settle(&self.inner, &self.shared).await;
+                self.put_back(to).await
+            }
+            Err(error) => Err(error),
+        };
+        // Who stops in the middle finishes at the next start.
+        if outcome.is_ok() || !self.inner.shutdown.is_cancelled() {
+            self.inner.store.end_rollback(&id).await.map_err(store_error)?;
+        }
+        outcome?;
+        fail::fail_point!("engine.rollback.recorded");
+        Ok(self.shared.record())
+    }
+
+    /// Finishes what an earlier process began.
+    pub(super) async fn take_up_rollback(&mut self, to: &SnapshotId) {
+        let id = self.record.id.clone();
+        tracing::info!(sandbox = %id, snapshot = %to, "finishing to put a sandbox back");
+        let taken_up = async {
+            match self.shared.driver().adopt(&id).await {
+                Ok(()) => drop(self.shared.driver().thaw(&id).await),
+                Err(IsolationError::Gone) => {}
+                Err(error) => return Err(isolation_error(&error)),
+            }
+            usage::load(&self.inner, &self.shared, &self.record).await?;
+            let ended = self.inner.store.end_execs(&id, &Exit::rolled_back(), now_ms()).await;
+            ended.map_err(store_error)
+        };
+        let outcome = match taken_up.await {
+            Ok(_ended) => self.put_back(to).await,
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Ok(()) => {
+                if let Err(error) = self.inner.store.end_rollback(&id).await {
+                    tracing::error!(sandbox = %id, %error, "the end of a rollback could not be recorded");
+                }
+            }
+            Err(_) if self.inner.shutdown.is_cancelled() => {}
+            // What it was put back from is not known to be whole.
+            Err(error) if self.record.state != SandboxState::Failed => self.fail(&error.message).await,
+            Err(_) => {}
+        }
+    }
+
+    async fn put_back(&mut self, to: &SnapshotId) -> Result<()> {
+        let inner = Arc::clone(&self.inner);
+        let engine = Engine { inner: Arc::clone(&inner) };
+        let plan = engine.plan_for(&self.record, DiskSource::Artifact(to.clone()))?;
+        let stopping = || Error::new(Code::ShuttingDown, "the server is shutting down");
+        let _turn = inner.creates.acquire().await.or(Err(stopping()))?;
+        let (tell, told) = oneshot::channel();
+        let shared = Arc::clone(&self.shared);
+        let committed = Box::new(move || {
+            for exec in shared.live_execs() {
+                exec.blame(ExitReason::RolledBack);
+            }
+            // The actor waits for it.
+            drop(tell.send(shared.end_boot()));
+        });
+        let replaced = self.shared.driver().replace(&plan, committed).await;
+        let ended = told.await.ok();
+        if let Some(ended) = &ended {
+            futures::future::join_all(ended.iter().map(|exec| exec.over())).await;
+        }
+        match replaced {
+            Ok(()) => {}
+            Err(error) if ended.is_none() => return Err(isolation_error(&error)),
+            Err(error) => {
+                let error = isolation_error(&error);
+                self.fail(&format!("it could not be put back: {}", error.message)).await;
+                return Err(error);
+            }
+        }
+        fail::fail_point!("engine.rollback.replaced");
+        inner.gateway.detach(&self.record.id);
+        let begun = async {
+            inner.open_network(&self.shared).await?;
+            let client = tokio::select! {
+                client = link::connect(self.shared.driver().as_ref(), &self.record.id) => client?,
+                () = inner.shutdown.cancelled() => return Err(stopping()),
+            };
+            self.configure(&client, &plan).await?;
+            Ok(client)
+        };
+        match begun.await {
+            Ok(client) => {
+                let next = SandboxRecord { boot_id: Inner::new_boot_id()?, ..self.record.clone() };
+                self.record.generation =
+                    inner.store.set_pause(&next, &[SandboxState::Running]).await.map_err(store_error)?;
+                self.record = SandboxRecord { generation: self.record.generation, ..next };
+                self.shared.publish(self.record.clone());
+                usage::measure(&inner, &self.shared).await;
+                self.start_link(client);
+                self.shared.touch();
+                Ok(())
+            }
+            // The next process finishes it.
+            Err(error) if inner.shutdown.is_cancelled() => Err(error),
+            Err(error) => {
+                self.fail(&format!("it could not be put back: {}", error.message)).await;
+                Err(error)
+            }
+        }
+    }
+}

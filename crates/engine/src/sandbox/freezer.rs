@@ -1,0 +1,174 @@
+//! Standing still: who may freeze a sandbox, who thaws it, and how long it stood.
+//!
+//! There are two reasons to freeze. A *pause* is a state of the sandbox, recorded, and ends by a resume. A *doze*
+//! ([`atoll_core::idle::IdlePolicy::freeze_ms`]) is nobody's business: the state stays `running`, nothing is written,
+//! and the next use thaws in passing. Both go through here, one at a time.
+//!
+//! A doze must not begin under a use that has just begun. The use counts itself first and looks at `frozen` then;
+//! the doze sets `frozen` first and looks at the count then: one of the two sees the other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use atoll_core::Result;
+use atoll_core::sandbox::SandboxState;
+use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
+
+use crate::clock::now_ms;
+use crate::errors::isolation_error;
+
+use super::shared::SandboxShared;
+
+/// How a sandbox stands, and how long it stood still since this process has known it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Stillness {
+    /// Since when it stands still, if it does.
+    pub(crate) since: Option<Instant>,
+    /// The same as milliseconds since the epoch.
+    pub(crate) since_ms: u64,
+    /// How long it stood still before, all together.
+    pub(crate) total: Duration,
+    /// Its memory was taken since then.
+    pub(crate) reclaimed: bool,
+}
+
+impl Stillness {
+    /// How long it stood still until now.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.total + self.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Freezer {
+    /// Whoever freezes or thaws has the turn.
+    turn: Mutex<()>,
+    frozen: AtomicBool,
+    state: watch::Sender<Stillness>,
+}
+
+impl Freezer {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Stillness> {
+        self.state.subscribe()
+    }
+
+    pub(crate) fn now(&self) -> Stillness {
+        *self.state.borrow()
+    }
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frozen.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_reclaimed(&self) {
+        self.state.send_modify(|state| state.reclaimed = true);
+    }
+
+    fn set(&self, frozen: bool) {
+        self.frozen.store(frozen, Ordering::SeqCst);
+        self.state.send_if_modified(|state| {
+            let changes = state.since.is_some() != frozen;
+            if changes {
+                if frozen {
+                    state.since = Some(Instant::now());
+                    state.since_ms = now_ms();
+                    state.reclaimed = false;
+                } else if let Some(since) = state.since.take() {
+                    state.total += since.elapsed();
+                }
+            }
+            changes
+        });
+    }
+}
+
+impl SandboxShared {
+    /// Freezes it, whoever uses it.
+    pub(super) async fn freeze(&self) -> Result<()> {
+        let _turn = self.freezer.turn.lock().await;
+        self.driver().freeze(&self.id).await.map_err(|error| isolation_error(&error))?;
+        self.freezer.set(true);
+        Ok(())
+    }
+
+    /// Freezes it if nobody uses it. Says whether it stands still now.
+    pub(super) async fn doze(&self) -> Result<bool> {
+        let _turn = self.freezer.turn.lock().await;
+        self.freezer.frozen.store(true, Ordering::SeqCst);
+        if self.is_busy() {
+            self.freezer.set(false);
+            return Ok(false);
+        }
+        if let Err(error) = self.driver().freeze(&self.id).await {
+            self.freezer.set(false);
+            return Err(isolation_error(&error));
+        }
+        self.freezer.set(true);
+        Ok(true)
+    }
+
+    /// Lets it go on.
+    pub(super) async fn thaw(&self) -> Result<()> {
+        let _turn = self.freezer.turn.lock().await;
+        self.thaw_in_turn().await
+    }
+
+    async fn thaw_in_turn(&self) -> Result<()> {
+        self.driver().thaw(&self.id).await.map_err(|error| isolation_error(&error))?;
+        self.freezer.set(false);
+        Ok(())
+    }
+
+    /// Ends a doze. Says whether the sandbox runs: not when it has been paused meanwhile.
+    pub(super) async fn rouse(&self) -> Result<bool> {
+        if !self.freezer.is_frozen() {
+            return Ok(true);
+        }
+        let _turn = self.freezer.turn.lock().await;
+        // A pause says so before it takes the turn.
+        if self.state() != SandboxState::Running {
+            return Ok(false);
+        }
+        if self.freezer.is_frozen() {
+            self.thaw_in_turn().await?;
+        }
+        Ok(true)
+    }
+
+    /// An earlier process froze it, or it has been put to disk.
+    pub(super) fn set_frozen(&self, frozen: bool) {
+        self.freezer.set(frozen);
+    }
+
+    /// Waits until it does not stand still.
+    pub(super) async fn thawed(&self) {
+        let mut state = self.freezer.subscribe();
+        // The sender lives in the sandbox.
+        drop(state.wait_for(|state| state.since.is_none()).await);
+    }
+}
+
+/// A use under way: while it is held the sandbox is not idle.
+#[derive(Debug)]
+pub(crate) struct InUse {
+    sandbox: Arc<SandboxShared>,
+}
+
+impl InUse {
+    pub(super) fn new(sandbox: &Arc<SandboxShared>) -> Self {
+        sandbox.enter_use();
+        Self { sandbox: Arc::clone(sandbox) }
+    }
+
+    pub(super) const fn sandbox(&self) -> &Arc<SandboxShared> {
+        &self.sandbox
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.sandbox.leave_use();
+    }
+}

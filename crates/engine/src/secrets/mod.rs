@@ -1,0 +1,284 @@
+//! Secrets: named values that sandboxes use and never see.
+//!
+//! ```text
+//! put ──▶ vault seals ──▶ store ──▶ table in memory (sealed)
+//!                                      │ open: version, scope
+//! gateway asks for a value ────────────┘──▶ vault opens ──▶ into the request, nowhere else
+//!        └── tells of the use ──▶ queue ──▶ store (the record of uses)
+//! ```
+//!
+//! What is in memory is sealed, too: a value is open only while it is put into a request. A use is
+//! recorded before the request goes on; when the database does not keep up, requests wait.
+
+mod door;
+mod private;
+mod record;
+mod rotate;
+mod rules;
+mod table;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use atoll_core::error::shorten;
+use atoll_core::id::{SandboxId, SecretId};
+use atoll_core::limits::{SECRET_VERSIONS_MAX_COUNT, SECRETS_MAX_COUNT};
+use atoll_core::policy::{HostName, SecretRef, SecretScope, SecretUser, secret_name, secret_value};
+use atoll_core::secret::Secret;
+use atoll_core::{Code, Error, Result};
+use atoll_egress::intercept::OpenedSecret;
+use atoll_store::{SecretRecord, SecretVersion, Store, StoreError};
+use tokio::sync::Mutex;
+
+use crate::clock::{now_ms, random};
+use crate::engine::{Caller, Engine, Inner};
+use crate::errors::store_error;
+
+pub use door::SecretDoor;
+pub(crate) use record::Recorder;
+pub use record::UseQuery;
+use table::Table;
+
+/// Longest note about a secret, bytes.
+const NOTE_MAX_BYTES: usize = 1024;
+
+/// What is asked of a secret. What is absent stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SecretDraft {
+    /// A new value: the next version.
+    pub value: Option<Secret>,
+    /// Where it may go. A new secret needs it.
+    pub scope: Option<SecretScope>,
+    /// What people should know about it.
+    pub note: Option<String>,
+}
+
+/// Every secret, sealed, and what changes them.
+#[derive(Debug)]
+pub(crate) struct Secrets {
+    table: Table,
+    /// Held from sealing a value to having stored it, and for the whole of a change of the key: nothing sealed
+    /// with the old key can arrive after the change has passed.
+    pub(crate) sealing: Mutex<()>,
+    pub(crate) recorder: Recorder,
+    /// Values for sandboxes whose row is not written yet.
+    held: std::sync::Mutex<BTreeMap<SandboxId, BTreeMap<String, Secret>>>,
+}
+
+impl Secrets {
+    pub(crate) async fn load(store: &Store) -> Result<Self> {
+        let records = store.list_secrets().await.map_err(store_error)?;
+        Ok(Self {
+            table: Table::new(records),
+            sealing: Mutex::default(),
+            recorder: Recorder::default(),
+            held: std::sync::Mutex::default(),
+        })
+    }
+
+    /// Forgets those of a sandbox that is gone; the database has done so by itself.
+    pub(crate) fn forget(&self, sandbox: &SandboxId) {
+        self.table.forget(sandbox);
+        self.held().remove(sandbox);
+    }
+}
+
+/// What the seal of a version is bound to.
+fn context(id: &SecretId, version: u32) -> String {
+    format!("secret:{id}:{version}")
+}
+
+fn not_found(name: &str) -> Error {
+    Error::new(Code::SecretNotFound, format!("no secret '{}'", shorten(name)))
+        .hint("'atoll secret ls' lists them; 'atoll secret set' makes one")
+}
+
+impl Engine {
+    /// Makes a secret, gives it a new value, or changes its scope or note. The value is in no answer.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] naming the field; [`Code::LimitExceeded`].
+    pub async fn put_secret(&self, name: &str, draft: SecretDraft, caller: &Caller) -> Result<SecretRecord> {
+        secret_name("name", name)?;
+        if draft.note.as_ref().is_some_and(|note| note.len() > NOTE_MAX_BYTES || note.contains('\0')) {
+            return Err(Error::invalid("note", "is longer than 1024 bytes or contains NUL"));
+        }
+        self.inner.put_secret(None, name, draft, caller).await
+    }
+
+    /// Every secret of the installation, by name. Values in them are sealed.
+    #[must_use]
+    pub fn secrets(&self) -> Vec<SecretRecord> {
+        self.inner.secrets.table.shared()
+    }
+
+    /// One secret.
+    ///
+    /// # Errors
+    /// [`Code::SecretNotFound`].
+    pub fn secret(&self, name: &str) -> Result<SecretRecord> {
+        let found = self.inner.secrets.table.find(None, name);
+        found.map(|record| SecretRecord::clone(&record)).ok_or_else(|| not_found(name))
+    }
+
+    /// Deletes a secret with all its versions. Rules that name it fail from now on.
+    ///
+    /// # Errors
+    /// [`Code::SecretNotFound`].
+    pub async fn delete_secret(&self, name: &str) -> Result<()> {
+        let secrets = &self.inner.secrets;
+        let _turn = secrets.sealing.lock().await;
+        let record = secrets.table.find(None, name).ok_or_else(|| not_found(name))?;
+        // Out of memory first: whatever the database says, no request gets it any more.
+        secrets.table.remove(&record);
+        self.inner.store.delete_secret(&record.id).await.map_err(store_error)?;
+        Ok(())
+    }
+}
+
+impl Inner {
+    async fn put_secret(
+        &self,
+        sandbox: Option<&SandboxId>,
+        name: &str,
+        draft: SecretDraft,
+        caller: &Caller,
+    ) -> Result<SecretRecord> {
+        if let Some(scope) = &draft.scope {
+            scope.validate()?;
+        }
+        if let Some(value) = &draft.value {
+            secret_value("value", value)?;
+        }
+        let secrets = &self.secrets;
+        let _turn = secrets.sealing.lock().await;
+        let record = match secrets.table.find(sandbox, name) {
+            Some(known) => self.change_secret(&known, draft).await?,
+            None => self.new_secret(sandbox, name, draft, caller).await?,
+        };
+        secrets.table.put(record.clone());
+        Ok(record)
+    }
+
+    async fn new_secret(
+        &self,
+        sandbox: Option<&SandboxId>,
+        name: &str,
+        draft: SecretDraft,
+        caller: &Caller,
+    ) -> Result<SecretRecord> {
+        let missing = |field: &str, hint: &str| {
+            Error::invalid(field, format_args!("a new secret ('{name}') needs it")).hint(hint)
+        };
+        let value = draft.value.ok_or_else(|| missing("value", "send the value"))?;
+        let scope = draft
+            .scope
+            .ok_or_else(|| missing("scope", "name the hosts that may receive it; '*' means any"))?;
+        if self.secrets.table.len() >= SECRETS_MAX_COUNT {
+            return Err(Error::new(Code::LimitExceeded, format!("there are {SECRETS_MAX_COUNT} secrets"))
+                .hint("delete some"));
+        }
+        let created_ms = now_ms();
+        let id = SecretId::from_parts(created_ms, random()?);
+        let first = self.seal_version(&id, 1, &value)?;
+        let record = SecretRecord {
+            id,
+            sandbox: sandbox.cloned(),
+            name: name.to_owned(),
+            scope,
+            note: draft.note.unwrap_or_default(),
+            created_ms,
+            created_by: caller.key.clone(),
+            versions: vec![first],
+        };
+        self.store.insert_secret(&record).await.map_err(changed_elsewhere)?;
+        Ok(record)
+    }
+
+    async fn change_secret(&self, known: &SecretRecord, draft: SecretDraft) -> Result<SecretRecord> {
+        let mut record = known.clone();
+        if let Some(scope) = draft.scope {
+            record.scope = scope;
+        }
+        if let Some(note) = draft.note {
+            record.note = note;
+        }
+        let Some(value) = draft.value else {
+            self.store.update_secret(&record).await.map_err(changed_elsewhere)?;
+            return Ok(record);
+        };
+        let last = record.versions.last().map_or(0, |version| version.version);
+        let next = self.seal_version(&record.id, last.saturating_add(1), &value)?;
+        let stored = self.store.add_secret_version(&record, &next, SECRET_VERSIONS_MAX_COUNT).await;
+        stored.map_err(changed_elsewhere)?;
+        let kept_from = next.version.saturating_sub(SECRET_VERSIONS_MAX_COUNT);
+        record.versions.push(next);
+        record.versions.retain(|version| version.version > kept_from);
+        Ok(record)
+    }
+
+    fn seal_version(&self, id: &SecretId, version: u32, value: &Secret) -> Result<SecretVersion> {
+        let sealed = self.vault.seal(&context(id, version), value).map_err(|error| {
+            tracing::error!(%error, "the vault cannot seal");
+            Error::new(Code::Internal, "the vault cannot seal the secret")
+        })?;
+        Ok(SecretVersion { version, sealed, created_ms: now_ms() })
+    }
+
+    /// The secret that a sandbox's rule means: its own before the installation's.
+    fn secret_of(&self, sandbox: &SandboxId, name: &str) -> Option<Arc<SecretRecord>> {
+        let table = &self.secrets.table;
+        table.find(Some(sandbox), name).or_else(|| table.find(None, name))
+    }
+
+    /// Opens a secret for one request of a sandbox to `host`.
+    pub(crate) fn open_secret(
+        &self,
+        sandbox: &SandboxId,
+        reference: &SecretRef,
+        host: &HostName,
+    ) -> Result<OpenedSecret> {
+        let record = self.secret_of(sandbox, &reference.name).ok_or_else(|| not_found(&reference.name))?;
+        if !record.scope.admits_host(host) {
+            let why = format!("the secret '{}' may not be sent to {host}", record.name);
+            return Err(Error::new(Code::Forbidden, why)
+                .hint("its scope names the hosts that may receive it; an admin can add this one"));
+        }
+        let user = self.find(sandbox).ok_or_else(|| SandboxId::not_found(sandbox.as_str()))?.record();
+        record.scope.admits_user(
+            &record.name,
+            &SecretUser {
+                sandbox: sandbox.as_str(),
+                name: user.name.as_deref(),
+                template: user.spec.template.as_deref(),
+                owner: user.owner.as_ref(),
+            },
+        )?;
+        let version = match reference.version {
+            None => record.versions.last(),
+            Some(wanted) => record.versions.iter().find(|version| version.version == wanted),
+        };
+        let version = version.ok_or_else(|| {
+            Error::new(Code::SecretNotFound, format!("the secret '{reference}' is not there any more"))
+                .hint("the newest 16 versions are kept; name one of them, or none for the newest")
+        })?;
+        Ok(OpenedSecret { value: self.unseal_version(&record, version)?, version: version.version })
+    }
+
+    fn unseal_version(&self, record: &SecretRecord, version: &SecretVersion) -> Result<Secret> {
+        let opened = self.vault.unseal(&context(&record.id, version.version), &version.sealed);
+        opened.map_err(|error| {
+            tracing::error!(%error, secret = record.name, "a secret cannot be opened");
+            Error::new(Code::Internal, format!("the secret '{}' cannot be opened", record.name))
+                .hint("was the vault's key replaced? set the secret again with 'atoll secret set'")
+        })
+    }
+}
+
+/// Another server of the same database was faster, or has deleted it.
+fn changed_elsewhere(error: StoreError) -> Error {
+    match error {
+        StoreError::AlreadyExists | StoreError::NotFound => store_error(StoreError::Conflict),
+        other => store_error(other),
+    }
+}

@@ -1,0 +1,105 @@
+//! The digest of a snapshot: what it is, whatever it is called and wherever it lies.
+//!
+//! BLAKE3 over the manifest and over every block of the disk that is not zero, with its place. It does not
+//! depend on how the file is laid out, so a copy on another host has the same. Made in the background: nobody
+//! waits for it but an export.
+
+use std::fs::File;
+use std::io;
+
+use atoll_core::id::SnapshotId;
+use atoll_core::snapshot::Manifest;
+use atoll_core::{Code, Error, Result};
+use atoll_isolation::sparse;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::Engine;
+use crate::errors::{isolation_error, store_error};
+
+/// What a digest counts in, bytes.
+pub(super) const BLOCK_BYTES: usize = 4096;
+/// Read at once, bytes: whole blocks.
+pub(super) const PIECE_BYTES: usize = 1 << 20;
+
+/// Hashes a disk in pieces.
+pub(super) struct Hasher(blake3::Hasher);
+
+impl Hasher {
+    pub(super) fn new(manifest: &Manifest) -> io::Result<Self> {
+        let mut hasher = blake3::Hasher::new();
+        let text = serde_json::to_vec(manifest)?;
+        hasher.update(b"atoll snapshot 1\n");
+        hasher.update(&(text.len() as u64).to_le_bytes());
+        hasher.update(&text);
+        Ok(Self(hasher))
+    }
+
+    /// Takes the blocks at `offset`, a multiple of the block's size.
+    pub(super) fn blocks(&mut self, offset: u64, bytes: &[u8]) {
+        for (number, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
+            if block.iter().any(|byte| *byte != 0) {
+                self.0.update(&(offset + (number * BLOCK_BYTES) as u64).to_le_bytes());
+                self.0.update(block);
+            }
+        }
+    }
+
+    pub(super) fn finish(self) -> String {
+        format!("blake3:{}", self.0.finalize().to_hex())
+    }
+}
+
+/// Makes the digest of a snapshot and keeps it. What fails is tried again at the next start, or when somebody
+/// needs it.
+pub(super) async fn digest_later(engine: Engine, id: SnapshotId) {
+    match engine.make_digest(&id).await {
+        Ok(_digest) => {}
+        // Removed meanwhile, or the server stops.
+        Err(error) if matches!(error.code, Code::SnapshotNotFound | Code::ShuttingDown) => {}
+        Err(error) => tracing::warn!(snapshot = %id, %error, "a snapshot has no digest yet"),
+    }
+}
+
+impl Engine {
+    /// The digest of a snapshot, made now if it is not known yet.
+    pub(super) async fn make_digest(&self, id: &SnapshotId) -> Result<String> {
+        let stopping = || Error::new(Code::ShuttingDown, "the server is shutting down");
+        // One at a time, also of the same snapshot: its disk is replaced by a tidy one.
+        let _turn = tokio::select! {
+            turn = self.inner.snapshots.digesting.acquire() => turn.or(Err(stopping()))?,
+            () = self.inner.shutdown.cancelled() => return Err(stopping()),
+        };
+        let record = self.snapshot_by_id(id).await?;
+        if let Some(digest) = record.digest {
+            return Ok(digest);
+        }
+        let driver = self.inner.driver(record.manifest.isolation)?;
+        let usage = driver.seal_artifact(id).await.map_err(|error| isolation_error(&error))?;
+        let disk = driver.read_artifact(id).await.map_err(|error| isolation_error(&error))?;
+        let stop = self.inner.shutdown.clone();
+        let hashed = tokio::task::spawn_blocking(move || hash(&disk, &record.manifest, &stop)).await;
+        let digest = hashed.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|error| {
+            if self.inner.shutdown.is_cancelled() {
+                return stopping();
+            }
+            tracing::error!(snapshot = %id, %error, "a snapshot cannot be read");
+            Error::new(Code::Internal, "the snapshot cannot be read")
+        })?;
+        self.inner.store.set_snapshot_digest(id, &digest, usage.stored_bytes).await.map_err(store_error)?;
+        Ok(digest)
+    }
+}
+
+fn hash(disk: &File, manifest: &Manifest, stop: &CancellationToken) -> io::Result<String> {
+    let mut hasher = Hasher::new(manifest)?;
+    sparse::for_pieces(disk, BLOCK_BYTES as u64, PIECE_BYTES, |offset, bytes| {
+        if stop.is_cancelled() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        hasher.blocks(offset, bytes);
+        Ok(())
+    })?;
+    // Read once, for nobody.
+    sparse::forget(disk)?;
+    Ok(hasher.finish())
+}

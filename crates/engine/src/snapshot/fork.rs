@@ -1,0 +1,163 @@
+//! Forks: several sandboxes that go on from where another is.
+//!
+//! One snapshot of the parent, which goes on, and one sandbox from it for each child, made as every sandbox is
+//! made: a child is handed out once its guest has confirmed who it is. What is the parent's goes along (limits,
+//! environment, policy, labels), what makes it itself does not: id, name, host name, machine id. Processes and
+//! memory stay with the parent at a level that snapshots only the disk.
+
+use std::collections::BTreeMap;
+
+use atoll_core::limits::FORK_MAX_COUNT;
+use atoll_core::sandbox::SandboxState;
+use atoll_core::snapshot::Purpose;
+use atoll_core::{Error, Result, spec};
+use atoll_isolation::{DiskSource, Plan};
+use atoll_store::{SandboxRecord, SnapshotRecord};
+use futures::future::join_all;
+
+use crate::clock::now_ms;
+use crate::engine::{Caller, Engine, Inner};
+use crate::sandbox::{self, Origin, SandboxShared};
+
+use super::SnapshotOrder;
+
+/// Who holds the snapshot of a fork under way. What a crash leaves of it is removed at the next start.
+pub(super) const HOLDER: &str = "a fork under way";
+
+/// A fork that somebody wants.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ForkOrder {
+    /// How many children.
+    pub count: u32,
+    /// The point to go on from: a checkpoint's number, or a snapshot. Now when absent.
+    pub at: Option<String>,
+    /// Name of a single child, or what the names of several begin with: `name-1`, `name-2`, ….
+    pub name: Option<String>,
+    /// Labels on top of the parent's.
+    pub labels: BTreeMap<String, String>,
+    /// Variables on top of the parent's.
+    pub env: BTreeMap<String, String>,
+    /// Time to live, milliseconds; as long as the parent was given when absent.
+    pub ttl_ms: Option<u64>,
+}
+
+impl ForkOrder {
+    fn validate(&self) -> Result<()> {
+        if !(1..=FORK_MAX_COUNT).contains(&self.count) {
+            let why = format_args!("{} is not between 1 and {FORK_MAX_COUNT}", self.count);
+            return Err(Error::invalid("count", why));
+        }
+        (1..=self.count).filter_map(|number| self.name(number)).try_for_each(|name| spec::name("name", &name))
+    }
+
+    fn name(&self, number: u32) -> Option<String> {
+        let name = self.name.as_ref()?;
+        Some(if self.count == 1 { name.clone() } else { format!("{name}-{number}") })
+    }
+}
+
+impl Engine {
+    /// Makes children of a sandbox, which goes on. Each child or its error, in order.
+    ///
+    /// # Errors
+    /// [`atoll_core::Code::InvalidArgument`]; when there is nothing to make children from, as
+    /// [`Self::create_snapshot`] and, with `at`, [`Self::ready_snapshot`].
+    pub async fn fork_sandbox(
+        &self,
+        parent: &str,
+        order: &ForkOrder,
+        caller: &Caller,
+    ) -> Result<Vec<Result<SandboxRecord>>> {
+        order.validate()?;
+        let parent = self.inner.sandbox(parent)?;
+        let taken = match &order.at {
+            Some(at) => self.point(&parent.record(), at).await?,
+            None => {
+                let held = SnapshotOrder {
+                    purpose: Purpose::Held(HOLDER.to_owned()),
+                    tags: Vec::new(),
+                    comment: None,
+                };
+                self.create_snapshot(parent.id.as_str(), held, caller).await?
+            }
+        };
+        fail::fail_point!("engine.fork.taken");
+        let (engine, order, caller) = (self.clone(), order.clone(), caller.clone());
+        let parent = parent.record();
+        // When the caller stops waiting, the children are made and the snapshot is removed all the same.
+        let making = async move {
+            let children =
+                (1..=order.count).map(|number| engine.child(&parent, &taken, &order, number, &caller));
+            let children = join_all(children).await;
+            fail::fail_point!("engine.fork.made");
+            if order.at.is_none()
+                && let Err(error) = engine.delete_unused_snapshot(&taken).await
+            {
+                tracing::error!(snapshot = %taken.id, %error, "what a fork was made from stays until the next start");
+            }
+            children
+        };
+        let made = self.inner.tracker.spawn(making).await;
+        made.map_err(|_panicked| Error::new(atoll_core::Code::Internal, "the fork broke off"))
+    }
+
+    async fn child(
+        &self,
+        parent: &SandboxRecord,
+        from: &SnapshotRecord,
+        order: &ForkOrder,
+        number: u32,
+        caller: &Caller,
+    ) -> Result<SandboxRecord> {
+        let created_ms = now_ms();
+        let mut record = SandboxRecord {
+            id: Inner::new_sandbox_id(created_ms)?,
+            name: order.name(number),
+            state: SandboxState::Creating,
+            reason: None,
+            owner: caller.key.clone(),
+            created_ms,
+            expires_ms: order.ttl_ms.or_else(|| life(parent)).map(|ttl| created_ms.saturating_add(ttl)),
+            last_active_ms: created_ms,
+            paused: None,
+            paused_ms: None,
+            pauses_ms: 0,
+            boot_id: Inner::new_boot_id()?,
+            generation: 1,
+            ..parent.clone()
+        };
+        record.annotations.clear();
+        record.labels.extend(order.labels.clone());
+        record.spec.env.extend(order.env.clone());
+        record.spec.snapshot = Some(from.id.clone());
+        spec::labels("labels", &record.labels)?;
+        spec::env("env", &record.spec.env)?;
+        // What may be injected for the parent is checked anew for the child and who asks for it.
+        let secrets = self.inner.private_secrets(&parent.id)?;
+        let (before, mut egress) = (parent.spec.egress.clone(), parent.spec.egress.clone());
+        self.inner.prepare_rules(&record, caller, &mut egress, &before, &secrets)?;
+        record.spec.egress = egress;
+        let mounts = record.spec.volumes.clone();
+        let plan = self.plan_for(&record, DiskSource::Artifact(from.id.clone()))?;
+        let shared = SandboxShared::new(record, &self.inner)?;
+        self.inner.enter(&shared, true)?;
+        self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))?;
+        self.inner.secrets.hold(&shared.id, secrets);
+        sandbox::spawn(&self.inner, &shared, Origin::Create(plan));
+        shared.made().await
+    }
+
+    /// How a sandbox with this record is made, on this disk.
+    pub(crate) fn plan_for(&self, record: &SandboxRecord, disk: DiskSource) -> Result<Plan> {
+        Ok(Plan {
+            root: self.exact_root(record.image_digest.as_deref(), &record.spec.image)?,
+            disk,
+            ..self.inner.plan_of(record)?
+        })
+    }
+}
+
+/// How long a sandbox was given to live when it was made or last extended.
+fn life(record: &SandboxRecord) -> Option<u64> {
+    record.expires_ms.map(|end| end.saturating_sub(record.created_ms))
+}

@@ -1,0 +1,41 @@
+//! Snapshots: taking them, naming them, removing them, and making rows and artifacts agree after a crash.
+//!
+//! A row is written before anything of a snapshot is made, says `ready` before the caller is told, and says
+//! `deleting` before anything is removed. Everything that a driver makes for a snapshot carries its id, and one
+//! undo serves every step: [`atoll_isolation::Isolation::remove_artifact`].
+//!
+//! Nobody counts references: who uses a snapshot is looked up when somebody wants to remove it. A sandbox made
+//! from one has a disk of its own and does not need it any more.
+
+mod auto;
+mod checkpoint;
+mod compare;
+mod digest;
+mod fork;
+mod manage;
+mod reconcile;
+mod remote;
+mod take;
+mod transfer;
+
+pub(crate) use auto::after_exec;
+pub use fork::ForkOrder;
+pub use manage::{RemovedSnapshot, SnapshotQuery};
+pub use remote::Pushed;
+pub use take::SnapshotOrder;
+pub use transfer::Export;
+
+use tokio::sync::Semaphore;
+
+/// What the engine keeps for snapshots.
+#[derive(Debug)]
+pub(crate) struct Snapshots {
+    /// Held while a digest is made: one at a time.
+    digesting: Semaphore,
+}
+
+impl Default for Snapshots {
+    fn default() -> Self {
+        Self { digesting: Semaphore::new(1) }
+    }
+}

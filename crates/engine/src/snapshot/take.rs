@@ -1,0 +1,199 @@
+//! Taking a snapshot.
+
+use std::sync::Arc;
+
+use atoll_core::id::SnapshotId;
+use atoll_core::limits::{SNAPSHOT_TAGS_MAX_COUNT, SNAPSHOTS_MAX_COUNT};
+use atoll_core::snapshot::{FORMAT, Manifest, Purpose, Reference, SnapshotKind, SnapshotState, comment};
+use atoll_core::{Code, Error, Result};
+use atoll_store::{SandboxRecord, SnapshotOutcome, SnapshotRecord};
+
+use crate::clock::{now_ms, random};
+use crate::engine::{Caller, Engine, Inner};
+use crate::errors::{isolation_error, store_error};
+use crate::sandbox::SandboxShared;
+
+/// A snapshot that somebody wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotOrder {
+    /// Whose it will be.
+    pub purpose: Purpose,
+    /// References that shall point to it, whatever they point to now.
+    pub tags: Vec<Reference>,
+    /// What somebody notes.
+    pub comment: Option<String>,
+}
+
+impl SnapshotOrder {
+    /// One for people, without a name.
+    #[must_use]
+    pub const fn unnamed() -> Self {
+        Self { purpose: Purpose::Snapshot, tags: Vec::new(), comment: None }
+    }
+
+    fn validate(&self) -> Result<()> {
+        if self.tags.len() > SNAPSHOT_TAGS_MAX_COUNT {
+            return Err(Error::invalid("tags", format_args!("more than {SNAPSHOT_TAGS_MAX_COUNT}")));
+        }
+        self.comment.as_deref().map_or(Ok(()), comment)
+    }
+}
+
+impl Engine {
+    /// Takes a snapshot of a sandbox, which goes on. When the caller stops waiting, it is taken all the same.
+    ///
+    /// # Errors
+    /// [`Code::SandboxNotFound`], [`Code::SandboxFailed`], [`Code::InvalidState`]; [`Code::HostDiskFull`];
+    /// [`Code::LimitExceeded`]. Nothing is left of a snapshot that could not be taken.
+    pub async fn create_snapshot(
+        &self,
+        sandbox: &str,
+        order: SnapshotOrder,
+        caller: &Caller,
+    ) -> Result<SnapshotRecord> {
+        if self.inner.shutdown.is_cancelled() {
+            return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
+        }
+        order.validate()?;
+        let sandbox = self.inner.sandbox(sandbox)?;
+        let using = sandbox.usable().await?;
+        let (engine, caller) = (self.clone(), caller.clone());
+        let taking = async move {
+            let _using = using;
+            engine.take_snapshot(&sandbox, order, &caller).await
+        };
+        let taken = self.inner.tracker.spawn(taking).await;
+        taken.unwrap_or_else(|_panicked| Err(Error::new(Code::Internal, "taking the snapshot broke off")))
+    }
+
+    /// The same, of a sandbox that is known to be usable.
+    pub(crate) async fn take_snapshot(
+        &self,
+        sandbox: &Arc<SandboxShared>,
+        order: SnapshotOrder,
+        caller: &Caller,
+    ) -> Result<SnapshotRecord> {
+        let inner = &self.inner;
+        let _use = sandbox.in_use();
+        let mut record = new_record(&sandbox.record(), order.purpose, order.comment, caller)?;
+        self.begin_snapshot(&mut record).await?;
+        fail::fail_point!("engine.snapshot.journalled");
+        let driver = sandbox.driver();
+        let taken = match driver.snapshot(&sandbox.id, &record.id).await {
+            Ok(taken) => taken,
+            Err(error) => {
+                self.undo_snapshot(&record).await;
+                return Err(isolation_error(&error));
+            }
+        };
+        fail::fail_point!("engine.snapshot.taken");
+        let outcome = SnapshotOutcome {
+            stored_bytes: taken.usage.stored_bytes,
+            paused_us: Some(u64::try_from(taken.paused.as_micros()).unwrap_or(u64::MAX)),
+            method: taken.method,
+            digest: None,
+            tags: order.tags,
+        };
+        let ready = self.finish_snapshot(record, &outcome).await?;
+        if ready.purpose.checkpoint().is_some() && sandbox.dead.is_cancelled() {
+            // Whoever takes the sandbox apart may have looked for its checkpoints before.
+            self.delete_unused_snapshot(&ready).await?;
+            return Err(Error::new(Code::SandboxFailed, "the sandbox died"));
+        }
+        fail::fail_point!("engine.snapshot.finished");
+        // What something else holds is named by nobody: it gets a digest when one is needed.
+        if !matches!(ready.purpose, Purpose::Held(_)) {
+            inner.tracker.spawn(super::digest::digest_later(self.clone(), ready.id.clone()));
+        }
+        Ok(ready)
+    }
+
+    /// Writes a snapshot down that is going to be made.
+    pub(super) async fn begin_snapshot(&self, record: &mut SnapshotRecord) -> Result<()> {
+        let count = self.inner.store.count_snapshots().await.map_err(store_error)?;
+        if count >= SNAPSHOTS_MAX_COUNT {
+            return Err(Error::new(Code::LimitExceeded, format!("there are {count} snapshots already"))
+                .hint("remove some"));
+        }
+        record.purpose = self.inner.store.insert_snapshot(record).await.map_err(|error| match error {
+            // The sandbox of a checkpoint went meanwhile.
+            atoll_store::StoreError::NotFound => Error::new(Code::SandboxNotFound, "the sandbox is gone"),
+            other => store_error(other),
+        })?;
+        Ok(())
+    }
+
+    /// Writes down that a snapshot is made, or undoes it.
+    pub(super) async fn finish_snapshot(
+        &self,
+        record: SnapshotRecord,
+        outcome: &SnapshotOutcome,
+    ) -> Result<SnapshotRecord> {
+        if let Err(error) = self.inner.store.finish_snapshot(&record.id, outcome).await {
+            self.undo_snapshot(&record).await;
+            return Err(store_error(error));
+        }
+        self.snapshot_by_id(&record.id).await
+    }
+
+    /// Removes what is there of a snapshot that could not be made. What resists is removed at the next start.
+    pub(super) async fn undo_snapshot(&self, record: &SnapshotRecord) {
+        if let Err(error) = self.remove_snapshot(record).await {
+            tracing::error!(snapshot = %record.id, %error, "a snapshot that failed could not be undone yet");
+        }
+    }
+
+    /// Removes artifact and row, in this order: while the row is there a crash is made good.
+    pub(super) async fn remove_snapshot(&self, record: &SnapshotRecord) -> Result<()> {
+        let driver = self.inner.driver(record.manifest.isolation)?;
+        driver.remove_artifact(&record.id).await.map_err(|error| isolation_error(&error))?;
+        fail::fail_point!("engine.snapshot.removed");
+        self.inner.store.delete_snapshot(&record.id).await.map_err(store_error)?;
+        Ok(())
+    }
+}
+
+impl Inner {
+    pub(crate) fn new_snapshot_id(now_ms: u64) -> Result<SnapshotId> {
+        Ok(SnapshotId::from_parts(now_ms, random()?))
+    }
+}
+
+fn new_record(
+    sandbox: &SandboxRecord,
+    purpose: Purpose,
+    comment: Option<String>,
+    caller: &Caller,
+) -> Result<SnapshotRecord> {
+    let created_ms = now_ms();
+    Ok(SnapshotRecord {
+        id: Inner::new_snapshot_id(created_ms)?,
+        state: SnapshotState::Creating,
+        sandbox: Some(sandbox.id.clone()),
+        purpose,
+        comment,
+        manifest: manifest(sandbox),
+        digest: None,
+        stored_bytes: 0,
+        paused_us: None,
+        method: None,
+        created_ms,
+        created_by: caller.key.clone(),
+        tags: Vec::new(),
+    })
+}
+
+fn manifest(sandbox: &SandboxRecord) -> Manifest {
+    let spec = &sandbox.spec;
+    Manifest {
+        format: FORMAT,
+        kind: SnapshotKind::Disk,
+        image: spec.image.clone(),
+        image_digest: sandbox.image_digest.clone(),
+        isolation: spec.isolation,
+        resources: spec.resources,
+        env: spec.env.clone(),
+        user: spec.user.clone(),
+        workdir: spec.workdir.clone(),
+    }
+}

@@ -1,0 +1,180 @@
+//! Measuring sandboxes, recording what they used, and answering for it.
+
+use std::collections::BTreeMap;
+
+use atoll_core::id::{KeyId, SandboxId};
+use atoll_core::limits::USAGE_KEPT_MS;
+use atoll_core::sandbox::SandboxState;
+use atoll_core::usage::Usage;
+use atoll_core::{Error, Result};
+use atoll_store::{SandboxRecord, UsageFilter, UsageMark, UsageRow};
+use futures::StreamExt as _;
+
+use crate::clock::now_ms;
+use crate::engine::{Engine, Inner};
+use crate::errors::{chain, store_error};
+use crate::sandbox::SandboxShared;
+
+use super::meter::Look;
+
+/// Sandboxes that are measured at the same time.
+const AT_ONCE_MAX_COUNT: usize = 4;
+
+/// What one line of an answer stands for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum UsageGroup {
+    /// Everything.
+    Total,
+    /// One sandbox.
+    #[default]
+    Sandbox,
+    /// One key.
+    Key,
+    /// One hour.
+    Hour,
+}
+
+/// Which usage.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UsageQuery {
+    /// Of this sandbox, by id or name. One that is gone is known by its id.
+    pub sandbox: Option<String>,
+    /// On account of this key.
+    pub key: Option<KeyId>,
+    /// In hours that end after this, milliseconds since the epoch.
+    pub from_ms: Option<u64>,
+    /// In hours that begin before this.
+    pub to_ms: Option<u64>,
+    /// Added up by.
+    pub group: UsageGroup,
+}
+
+/// One line of an answer. What it is not grouped by is absent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UsageItem {
+    /// The sandbox.
+    pub sandbox: Option<SandboxId>,
+    /// The key; absent, too, for what no key asked for.
+    pub key: Option<KeyId>,
+    /// When the hour began.
+    pub hour_ms: Option<u64>,
+    /// How much.
+    pub used: Usage,
+}
+
+impl Engine {
+    /// What was used, up to now.
+    ///
+    /// # Errors
+    /// [`atoll_core::Code::InvalidArgument`], [`atoll_core::Code::StoreUnavailable`].
+    pub async fn usage(&self, query: &UsageQuery) -> Result<Vec<UsageItem>> {
+        if let (Some(from), Some(to)) = (query.from_ms, query.to_ms)
+            && from >= to
+        {
+            return Err(Error::invalid("from_ms", "must be before 'to_ms'"));
+        }
+        let sandbox = match &query.sandbox {
+            Some(name) => Some(match self.inner.sandbox(name) {
+                Ok(sandbox) => sandbox.id.clone(),
+                // It may be gone; what it used is not.
+                Err(_) => name.parse()?,
+            }),
+            None => None,
+        };
+        match sandbox.as_ref().map(|id| self.inner.find(id)) {
+            Some(Some(sandbox)) => settle(&self.inner, &sandbox).await,
+            Some(None) => {}
+            None => settle_all(&self.inner).await,
+        }
+        let filter =
+            UsageFilter { sandbox, key: query.key.clone(), from_ms: query.from_ms, to_ms: query.to_ms };
+        let rows = self.inner.store.usage(&filter).await.map_err(store_error)?;
+        Ok(group(rows, query.group))
+    }
+}
+
+/// What a line stands for: an hour, a sandbox, a key, as far as they are told apart.
+type Group = (Option<u64>, Option<SandboxId>, Option<KeyId>);
+
+fn group(rows: Vec<UsageRow>, by: UsageGroup) -> Vec<UsageItem> {
+    let mut groups: BTreeMap<Group, Usage> = BTreeMap::new();
+    for row in rows {
+        let group = match by {
+            UsageGroup::Total => (None, None, None),
+            UsageGroup::Sandbox => (None, Some(row.sandbox), None),
+            UsageGroup::Key => (None, None, row.key),
+            UsageGroup::Hour => (Some(row.hour_ms), None, None),
+        };
+        groups.entry(group).or_default().add(&row.used);
+    }
+    let item = |((hour_ms, sandbox, key), used)| UsageItem { sandbox, key, hour_ms, used };
+    // The newest first, as in every listing: ids begin with their time.
+    groups.into_iter().rev().map(item).collect()
+}
+
+/// Begins to measure a new sandbox.
+pub(crate) fn begin(sandbox: &SandboxShared) {
+    sandbox.meter.begin(UsageMark { cpu_us: 0, at_ms: now_ms() }, &Usage::default());
+}
+
+/// Takes up measuring where an earlier process ended.
+pub(crate) async fn load(inner: &Inner, sandbox: &SandboxShared, record: &SandboxRecord) -> Result<()> {
+    let mark = inner.store.usage_mark(&record.id).await.map_err(store_error)?;
+    let lifetime = inner.store.usage_of(&record.id).await.map_err(store_error)?;
+    sandbox.meter.begin(mark.unwrap_or(UsageMark { cpu_us: 0, at_ms: record.created_ms }), &lifetime);
+    Ok(())
+}
+
+/// Measures a sandbox now; gives what it used in its whole life.
+pub(crate) async fn measure(inner: &Inner, sandbox: &SandboxShared) -> Usage {
+    if let Some(carried) = inner.gateway.transferred(&sandbox.id) {
+        sandbox.meter.see_egress(carried.sent_bytes);
+    }
+    let state = sandbox.state();
+    let looks = matches!(
+        state,
+        SandboxState::Running | SandboxState::Pausing | SandboxState::Paused | SandboxState::Deleting
+    );
+    if looks && let Ok(usage) = sandbox.driver().usage(&sandbox.id).await {
+        let stood_still = sandbox.freezer.now().elapsed().as_millis();
+        sandbox.meter.measure(Look {
+            at_ms: now_ms(),
+            running: state != SandboxState::Paused,
+            stood_still_ms: u64::try_from(stood_still).unwrap_or(u64::MAX),
+            cpu_us: usage.cpu_us,
+            memory_bytes: usage.memory_bytes,
+            disk_bytes: usage.disk_bytes,
+        });
+    }
+    sandbox.meter.lifetime()
+}
+
+/// Measures a sandbox and records what it used. What cannot be recorded now is recorded the next time.
+pub(crate) async fn settle(inner: &Inner, sandbox: &SandboxShared) {
+    measure(inner, sandbox).await;
+    let (used, mark) = sandbox.meter.take();
+    if used.is_empty() {
+        return;
+    }
+    if let Err(error) = inner.store.add_usage(&sandbox.id, &used, mark, now_ms()).await {
+        tracing::warn!(sandbox = %sandbox.id, error = chain(&error), "usage cannot be recorded now");
+        sandbox.meter.give_back(used);
+        return;
+    }
+    for used in used.values() {
+        inner.count_usage(used);
+    }
+}
+
+pub(super) async fn settle_all(inner: &Inner) {
+    let sandboxes = inner.all_sandboxes();
+    futures::stream::iter(sandboxes)
+        .for_each_concurrent(AT_ONCE_MAX_COUNT, |sandbox| async move { settle(inner, &sandbox).await })
+        .await;
+}
+
+pub(super) async fn prune(inner: &Inner) {
+    if let Err(error) = inner.store.prune_usage(now_ms().saturating_sub(USAGE_KEPT_MS)).await {
+        tracing::warn!(error = chain(&error), "old usage cannot be removed");
+    }
+}

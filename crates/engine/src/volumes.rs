@@ -1,0 +1,412 @@
+//! Volumes: named storage that outlives sandboxes, mounted in several of them at once.
+//!
+//! A volume's row is written before anything of it is made and goes after the last of it is gone; what a crash
+//! leaves in between is removed at the next start. Who uses a volume is read off the sandboxes themselves.
+//! A sandbox enters the table first and then looks whether its volumes are ready; a deletion marks the
+//! volume first and then looks whether a sandbox has it: whoever comes second sees the other.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_core::error::shorten;
+use atoll_core::id::VolumeId;
+use atoll_core::limits::VOLUMES_MAX_COUNT;
+use atoll_core::sandbox::SandboxState;
+use atoll_core::volume::{VolumeDraft, VolumeMount, VolumeMountDraft, VolumeState, check_mounts, inner_path};
+use atoll_core::{Code, Error, Result};
+use atoll_isolation::volumes::{VolumeError, VolumeFile, VolumeUsage, VolumeWrite, Volumes};
+use atoll_store::{StoreError, VolumeRecord};
+use tokio::io::AsyncRead;
+
+use crate::clock::{now_ms, random};
+use crate::engine::{Caller, Engine, Inner};
+use crate::errors::{isolation_error, store_error};
+
+/// Users of a volume that a refusal names.
+const USERS_SHOWN_COUNT: usize = 5;
+
+/// Every volume, as it is stored.
+#[derive(Debug, Default)]
+pub(crate) struct VolumeTable(Mutex<BTreeMap<VolumeId, VolumeRecord>>);
+
+impl VolumeTable {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<VolumeId, VolumeRecord>> {
+        // One map: a panic leaves it usable as it is.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, id_or_name: &str) -> Result<VolumeRecord> {
+        let table = self.lock();
+        let found = match id_or_name.parse::<VolumeId>() {
+            Ok(id) => table.get(&id).cloned(),
+            Err(_) => table.values().find(|record| record.name == id_or_name).cloned(),
+        };
+        found
+            .filter(|record| record.state != VolumeState::Deleting)
+            .ok_or_else(|| VolumeId::not_found(id_or_name).hint("'atoll volume ls' shows what there is"))
+    }
+
+    fn set_state(&self, id: &VolumeId, state: VolumeState) {
+        if let Some(record) = self.lock().get_mut(id) {
+            record.state = state;
+        }
+    }
+}
+
+/// A volume as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeView {
+    /// The record.
+    pub record: VolumeRecord,
+    /// Its space, if it was measured.
+    pub usage: Option<VolumeUsage>,
+    /// Ids of the sandboxes that have it.
+    pub used_by: Vec<String>,
+}
+
+fn ready(record: VolumeRecord) -> Result<VolumeRecord> {
+    if record.state == VolumeState::Ready {
+        return Ok(record);
+    }
+    let name = &record.name;
+    Err(Error::new(Code::InvalidState, format!("the volume '{name}' is {}", record.state.as_str())))
+}
+
+fn volume_error(error: &VolumeError) -> Error {
+    match error {
+        VolumeError::Gone => {
+            tracing::error!("the data of a volume is not there");
+            Error::new(Code::VolumeNotFound, "the volume's data is not there any more")
+        }
+        VolumeError::Host(error) => isolation_error(error),
+        VolumeError::File(error) => file_error(error),
+    }
+}
+
+/// What the file system of a volume says, for the caller.
+fn file_error(error: &std::io::Error) -> Error {
+    use std::io::ErrorKind;
+    let code = match error.kind() {
+        ErrorKind::NotFound => Code::FileNotFound,
+        ErrorKind::AlreadyExists => Code::FileExists,
+        ErrorKind::NotADirectory => Code::NotADirectory,
+        ErrorKind::IsADirectory => Code::IsADirectory,
+        ErrorKind::DirectoryNotEmpty => Code::DirectoryNotEmpty,
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Code::DiskFull,
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Code::PermissionDenied,
+        ErrorKind::InvalidInput | ErrorKind::InvalidFilename | ErrorKind::CrossesDevices => Code::PathInvalid,
+        _ => {
+            // An error of the request's body comes as what it was.
+            if let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+                return inner.clone();
+            }
+            tracing::warn!(%error, "a file of a volume");
+            Code::Internal
+        }
+    };
+    let what = match code {
+        Code::FileNotFound => "no such file or directory in the volume",
+        Code::FileExists => "the file is there already",
+        Code::NotADirectory => "not a directory",
+        Code::IsADirectory => "is a directory",
+        Code::DirectoryNotEmpty => "the directory is not empty",
+        Code::DiskFull => "the volume is full",
+        Code::PermissionDenied => "the volume is read-only",
+        Code::PathInvalid => "the path leads out of the volume, or is no regular file",
+        _ => "the volume's file system failed",
+    };
+    Error::new(code, what)
+}
+
+impl Inner {
+    fn volume_host(&self) -> Result<&Arc<dyn Volumes>> {
+        self.config
+            .volumes
+            .as_ref()
+            .ok_or_else(|| Error::new(Code::IsolationUnavailable, "this server has no place for volumes"))
+    }
+
+    /// Ids of the sandboxes that have a volume. Of one that failed nothing runs any more.
+    fn users_of(&self, id: &VolumeId) -> Vec<String> {
+        let mut users = Vec::new();
+        for sandbox in self.all_sandboxes() {
+            let record = sandbox.record();
+            let has = record.spec.volumes.iter().any(|mount| mount.id == *id);
+            if has && record.state != SandboxState::Failed {
+                users.push(record.id.to_string());
+            }
+        }
+        users
+    }
+
+    /// Finds the volumes that a draft names.
+    pub(crate) fn mounts(&self, drafts: &[VolumeMountDraft]) -> Result<Vec<VolumeMount>> {
+        check_mounts(drafts)?;
+        let mount = |draft: &VolumeMountDraft| {
+            let record = ready(self.volumes.find(&draft.volume)?)?;
+            Ok(VolumeMount {
+                read_only: draft.read_only || record.read_only,
+                id: record.id,
+                name: record.name,
+                path: draft.path.clone(),
+            })
+        };
+        drafts.iter().map(mount).collect()
+    }
+
+    /// Whether the volumes of a sandbox that was entered in the table are still there.
+    pub(crate) fn check_volumes(&self, mounts: &[VolumeMount]) -> Result<()> {
+        mounts.iter().try_for_each(|mount| ready(self.volumes.find(mount.id.as_str())?).map(drop))
+    }
+}
+
+impl Engine {
+    /// Takes up the volumes that an earlier process left: finishes what it had begun.
+    pub(crate) async fn recover_volumes(&self) -> Result<()> {
+        let inner = &self.inner;
+        let Some(host) = &inner.config.volumes else { return Ok(()) };
+        let mut known = BTreeMap::new();
+        for record in inner.store.list_volumes().await.map_err(store_error)? {
+            if record.state == VolumeState::Ready {
+                known.insert(record.id.clone(), record);
+                continue;
+            }
+            tracing::info!(volume = %record.name, state = record.state.as_str(), "removing what was left of a volume");
+            if let Err(error) = self.remove_volume(&record.id).await {
+                tracing::error!(volume = %record.name, %error, "a volume could not be removed");
+                let record = VolumeRecord { state: VolumeState::Deleting, ..record };
+                known.insert(record.id.clone(), record);
+            }
+        }
+        for id in host.list().await.map_err(|error| volume_error(&error))? {
+            if !known.contains_key(&id) {
+                // Its row goes last and comes first: nobody can mean this.
+                tracing::info!(volume = %id, "removing the data of an unknown volume");
+                if let Err(error) = host.remove(&id).await {
+                    tracing::error!(volume = %id, %error, "the data of an unknown volume could not be removed");
+                }
+            }
+        }
+        *inner.volumes.lock() = known;
+        Ok(())
+    }
+
+    /// Makes a volume, empty or with what another holds at this moment.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] naming the field; [`Code::NameTaken`]; [`Code::VolumeNotFound`] for the source;
+    /// [`Code::LimitExceeded`]; what the host refuses. Nothing is left of one that could not be made.
+    pub async fn create_volume(&self, draft: VolumeDraft, caller: &Caller) -> Result<VolumeView> {
+        // To its end also when the caller stops waiting.
+        let (engine, caller) = (self.clone(), caller.clone());
+        let made = self.inner.tracker.spawn(async move { engine.make_volume(draft, &caller).await });
+        made.await
+            .unwrap_or_else(|_| Err(Error::new(Code::Internal, "the creation ended without an outcome")))
+    }
+
+    async fn make_volume(&self, draft: VolumeDraft, caller: &Caller) -> Result<VolumeView> {
+        draft.validate()?;
+        let inner = &self.inner;
+        let host = inner.volume_host()?;
+        let source = match &draft.from {
+            Some(text) => Some(ready(inner.volumes.find(text)?)?),
+            None => None,
+        };
+        let created_ms = now_ms();
+        let record = VolumeRecord {
+            id: VolumeId::from_parts(created_ms, random()?),
+            name: draft.name.clone(),
+            state: VolumeState::Creating,
+            size_bytes: source.as_ref().map_or(draft.size(), |source| source.size_bytes),
+            source: source.as_ref().map(|source| source.name.clone()),
+            read_only: draft.read_only,
+            owner: caller.key.clone(),
+            created_ms,
+        };
+        {
+            let mut table = inner.volumes.lock();
+            if table.len() >= VOLUMES_MAX_COUNT {
+                return Err(Error::new(
+                    Code::LimitExceeded,
+                    format!("there are {VOLUMES_MAX_COUNT} volumes already"),
+                )
+                .hint("remove some with 'atoll volume rm'"));
+            }
+            if table.values().any(|other| other.name == record.name) {
+                return Err(name_taken(&record.name));
+            }
+            table.insert(record.id.clone(), record.clone());
+        }
+        let made = async {
+            inner.store.insert_volume(&record).await.map_err(|error| match error {
+                StoreError::NameTaken => name_taken(&record.name),
+                error => store_error(error),
+            })?;
+            fail::fail_point!("engine.volume.journalled");
+            match &source {
+                Some(source) => host.copy(&source.id, &record.id).await,
+                None => host.create(&record.id, record.size_bytes).await,
+            }
+            .map_err(|error| volume_error(&error))?;
+            fail::fail_point!("engine.volume.made");
+            inner.store.set_volume_state(&record.id, VolumeState::Ready).await.map_err(store_error)
+        };
+        if let Err(error) = made.await {
+            inner.volumes.set_state(&record.id, VolumeState::Deleting);
+            if let Err(error) = self.remove_volume(&record.id).await {
+                tracing::error!(volume = %record.name, %error, "a failed creation could not be undone yet");
+            }
+            return Err(error);
+        }
+        inner.volumes.set_state(&record.id, VolumeState::Ready);
+        self.volume(record.id.as_str()).await
+    }
+
+    /// Removes data and row, in this order: while the row is there a crash is made good.
+    async fn remove_volume(&self, id: &VolumeId) -> Result<()> {
+        let inner = &self.inner;
+        inner.volume_host()?.remove(id).await.map_err(|error| volume_error(&error))?;
+        fail::fail_point!("engine.volume.removed");
+        inner.store.delete_volume(id).await.map_err(store_error)?;
+        inner.volumes.lock().remove(id);
+        Ok(())
+    }
+
+    /// Every volume, by name. Space is not measured.
+    #[must_use]
+    pub fn volumes(&self) -> Vec<VolumeView> {
+        let mut records: Vec<VolumeRecord> = self.inner.volumes.lock().values().cloned().collect();
+        records.sort_by(|a, b| a.name.cmp(&b.name));
+        let view = |record: VolumeRecord| {
+            let used_by = self.inner.users_of(&record.id);
+            VolumeView { record, usage: None, used_by }
+        };
+        records.into_iter().map(view).collect()
+    }
+
+    /// One volume, measured.
+    ///
+    /// # Errors
+    /// [`Code::VolumeNotFound`].
+    pub async fn volume(&self, id_or_name: &str) -> Result<VolumeView> {
+        let record = self.inner.volumes.find(id_or_name)?;
+        let usage = match record.state {
+            VolumeState::Ready => {
+                let usage = self.inner.volume_host()?.usage(&record.id).await;
+                Some(usage.map_err(|error| volume_error(&error))?)
+            }
+            VolumeState::Creating | VolumeState::Deleting => None,
+        };
+        let used_by = self.inner.users_of(&record.id);
+        Ok(VolumeView { record, usage, used_by })
+    }
+
+    /// Deletes a volume with everything in it.
+    ///
+    /// # Errors
+    /// [`Code::VolumeNotFound`]; [`Code::VolumeBusy`], naming the sandboxes that have it.
+    pub async fn delete_volume(&self, id_or_name: &str) -> Result<()> {
+        let inner = &self.inner;
+        let record = ready(inner.volumes.find(id_or_name)?)?;
+        inner.volumes.set_state(&record.id, VolumeState::Deleting);
+        let users = inner.users_of(&record.id);
+        if !users.is_empty() {
+            inner.volumes.set_state(&record.id, VolumeState::Ready);
+            return Err(busy(&record.name, &users));
+        }
+        inner.store.set_volume_state(&record.id, VolumeState::Deleting).await.map_err(store_error)?;
+        fail::fail_point!("engine.volume.marked");
+        self.remove_volume(&record.id).await
+    }
+
+    fn usable_volume(&self, id_or_name: &str) -> Result<(VolumeRecord, &Arc<dyn Volumes>)> {
+        Ok((ready(self.inner.volumes.find(id_or_name)?)?, self.inner.volume_host()?))
+    }
+
+    /// What a path in a volume is.
+    ///
+    /// # Errors
+    /// [`Code::VolumeNotFound`], [`Code::FileNotFound`], [`Code::PathInvalid`].
+    pub async fn stat_in_volume(&self, volume: &str, path: &str) -> Result<VolumeFile> {
+        let (record, host) = self.usable_volume(volume)?;
+        host.stat(&record.id, &inner_path(path)?).await.map_err(|error| volume_error(&error))
+    }
+
+    /// Entries of a directory of a volume, and whether there are more than `max`.
+    ///
+    /// # Errors
+    /// As [`Self::stat_in_volume`].
+    pub async fn list_in_volume(
+        &self,
+        volume: &str,
+        path: &str,
+        max: usize,
+    ) -> Result<(Vec<VolumeFile>, bool)> {
+        let (record, host) = self.usable_volume(volume)?;
+        host.list_files(&record.id, &inner_path(path)?, max).await.map_err(|error| volume_error(&error))
+    }
+
+    /// Opens a file of a volume for reading.
+    ///
+    /// # Errors
+    /// As [`Self::stat_in_volume`].
+    pub async fn read_in_volume(&self, volume: &str, path: &str) -> Result<File> {
+        let (record, host) = self.usable_volume(volume)?;
+        host.read(&record.id, &inner_path(path)?).await.map_err(|error| volume_error(&error))
+    }
+
+    /// Writes a file of a volume, whole or not at all; gives its size.
+    ///
+    /// # Errors
+    /// As [`Self::stat_in_volume`], and [`Code::DiskFull`], [`Code::PermissionDenied`].
+    pub async fn write_in_volume(
+        &self,
+        volume: &str,
+        path: &str,
+        write: VolumeWrite,
+        content: Box<dyn AsyncRead + Send + Unpin>,
+    ) -> Result<u64> {
+        let (record, host) = self.writable_volume(volume)?;
+        host.write(&record.id, &inner_path(path)?, write, content).await.map_err(|error| volume_error(&error))
+    }
+
+    /// Removes a file of a volume, or a directory with everything in it if `recursive`.
+    ///
+    /// # Errors
+    /// As [`Self::write_in_volume`], and [`Code::DirectoryNotEmpty`].
+    pub async fn remove_in_volume(&self, volume: &str, path: &str, recursive: bool) -> Result<()> {
+        let (record, host) = self.writable_volume(volume)?;
+        let path = inner_path(path)?;
+        if path == "." {
+            return Err(Error::new(Code::PathInvalid, "the root of a volume cannot be removed")
+                .hint("'atoll volume rm' removes the volume"));
+        }
+        host.remove_file(&record.id, &path, recursive).await.map_err(|error| volume_error(&error))
+    }
+
+    fn writable_volume(&self, id_or_name: &str) -> Result<(VolumeRecord, &Arc<dyn Volumes>)> {
+        let (record, host) = self.usable_volume(id_or_name)?;
+        if record.read_only {
+            return Err(Error::new(
+                Code::PermissionDenied,
+                "the volume is a snapshot: nobody can write to it",
+            )
+            .hint("'atoll volume clone' makes one that can be written to"));
+        }
+        Ok((record, host))
+    }
+}
+
+fn name_taken(name: &str) -> Error {
+    Error::new(Code::NameTaken, format!("another volume is named '{}'", shorten(name)))
+        .hint("choose another name, or remove the volume that has it")
+}
+
+fn busy(name: &str, users: &[String]) -> Error {
+    let shown = users.iter().take(USERS_SHOWN_COUNT).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = users.len().saturating_sub(USERS_SHOWN_COUNT);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    Error::new(Code::VolumeBusy, format!("the volume '{name}' is mounted in {shown}{more}"))
+        .hint("delete these sandboxes first")
+}

@@ -1,0 +1,262 @@
+//! Finding files by their path, and lines in them.
+
+use std::ffi::{CString, OsString};
+use std::fs::Metadata;
+use std::io::{self, BufRead, BufReader, Read as _};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use atoll_guest_protocol::FOUND_LINE_MAX_BYTES;
+use atoll_guest_protocol::body::RecordWriter;
+use atoll_guest_protocol::messages::{Failure, FileInfo, Find, Found, Reason, Truncated};
+use atoll_guest_protocol::server::failure;
+use atoll_guest_protocol::wire::{Kind, encode_message};
+use bytes::BytesMut;
+use memchr::memmem;
+
+use super::pattern::{Pattern, Places};
+use super::{Names, checked, open_regular};
+use crate::blocking::{Framing, Outlet, Threads, produce};
+use crate::failing::{Stop, invalid, io_error};
+use crate::operations::Answer;
+
+/// Records of one answer, whatever the host asks for.
+const COUNT_MAX: u32 = 100_000;
+/// Files and directories that are looked at; beyond it the answer is cut.
+const LOOKED_AT_MAX: u64 = 2_000_000;
+/// Levels below the directory.
+const DEPTH_MAX: usize = 128;
+/// Entries of one directory.
+const ENTRIES_MAX: usize = 1_000_000;
+/// Longest line that is looked at as one; what is longer is looked at in pieces.
+const LINE_MAX_BYTES: u64 = 1 << 20;
+/// A file with a NUL in its first so many bytes is no text.
+const PROBE_BYTES: usize = 8 << 10;
+/// Longest text to look for, bytes.
+const TEXT_MAX_BYTES: usize = 64 << 10;
+/// Records are sent in blocks of about this size.
+const SEND_BYTES: usize = 64 << 10;
+/// Bytes of one answer.
+const ANSWER_MAX_BYTES: usize = 32 << 20;
+
+/// `find`.
+pub(crate) async fn find(
+    threads: &Threads,
+    request: Find,
+    response: &mut RecordWriter,
+) -> Result<Answer, Stop> {
+    checked(&request.path)?;
+    if request.text.len() > TEXT_MAX_BYTES {
+        return Err(invalid("the text is too long").into());
+    }
+    let pattern = Pattern::new(&request.pattern).ok_or_else(|| invalid("the pattern has too many names"))?;
+    let work = move |outlet| Search::new(&request, pattern, outlet).run();
+    let cut = produce(threads, response, Framing::Encoded, work).await?;
+    Ok(if cut { Answer::last(&Truncated {}) } else { Answer::End })
+}
+
+/// Nothing more is wanted or may be sent.
+enum Enough {
+    /// The answer is cut here.
+    Cut,
+    /// Nobody reads it any more.
+    Gone,
+}
+
+struct Search {
+    root: PathBuf,
+    shown: String,
+    pattern: Pattern,
+    text: Vec<u8>,
+    names: Names,
+    outlet: Outlet,
+    block: BytesMut,
+    left: u32,
+    bytes_left: usize,
+    looked_at: u64,
+}
+
+/// A directory that has to be looked through.
+struct Waiting {
+    relative: PathBuf,
+    places: Places,
+    depth: usize,
+    device: u64,
+}
+
+impl Search {
+    fn new(request: &Find, pattern: Pattern, outlet: Outlet) -> Self {
+        Self {
+            root: PathBuf::from(&request.path),
+            shown: request.path.clone(),
+            pattern,
+            text: request.text.clone().into_bytes(),
+            names: Names::read(),
+            outlet,
+            block: BytesMut::new(),
+            left: request.max_count.min(COUNT_MAX),
+            bytes_left: ANSWER_MAX_BYTES,
+            looked_at: 0,
+        }
+    }
+
+    /// Looks through everything; says whether something was cut.
+    fn run(mut self) -> Result<bool, Failure> {
+        let metadata = self.root.metadata().map_err(|error| io_error(&self.shown, &error))?;
+        if !metadata.is_dir() {
+            return Err(failure(Reason::NotADirectory, format!("{}: not a directory", self.shown)));
+        }
+        let mut stack = vec![Waiting {
+            relative: PathBuf::new(),
+            places: self.pattern.start(),
+            depth: 1,
+            device: metadata.dev(),
+        }];
+        while let Some(directory) = stack.pop() {
+            match self.directory(&directory, &mut stack) {
+                Ok(()) => {}
+                Err(Enough::Cut) => {
+                    self.send();
+                    return Ok(true);
+                }
+                Err(Enough::Gone) => return Ok(false),
+            }
+        }
+        self.send();
+        Ok(false)
+    }
+
+    fn directory(&mut self, directory: &Waiting, stack: &mut Vec<Waiting>) -> Result<(), Enough> {
+        // One that cannot be read is as if it were empty.
+        let Ok(entries) = sorted(&self.root.join(&directory.relative)) else { return Ok(()) };
+        let mut below = Vec::new();
+        for name in entries {
+            self.look()?;
+            let places = self.pattern.step(&directory.places, name.as_bytes());
+            let (is_match, leads_on) = (places.is_match(&self.pattern), places.leads_on(&self.pattern));
+            if !is_match && !leads_on {
+                continue;
+            }
+            let relative = directory.relative.join(&name);
+            let place = self.root.join(&relative);
+            // It may have gone meanwhile.
+            let Ok(metadata) = place.symlink_metadata() else { continue };
+            if is_match {
+                self.found(&relative, &place, &metadata)?;
+            }
+            let device = metadata.dev();
+            let enters = metadata.is_dir() && leads_on && directory.depth < DEPTH_MAX;
+            if enters && (device == directory.device || !is_of_the_kernel(&place)) {
+                below.push(Waiting { relative, places, depth: directory.depth + 1, device });
+            }
+        }
+        stack.extend(below.into_iter().rev());
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<(), Enough> {
+        self.looked_at += 1;
+        if self.looked_at.is_multiple_of(1024) && self.outlet.is_closed() {
+            return Err(Enough::Gone);
+        }
+        if self.looked_at > LOOKED_AT_MAX { Err(Enough::Cut) } else { Ok(()) }
+    }
+
+    fn found(&mut self, relative: &Path, place: &Path, metadata: &Metadata) -> Result<(), Enough> {
+        if self.text.is_empty() {
+            let info = self.names.info(relative, place, metadata);
+            return self.tell(&Found { info: Some(info), ..Found::default() });
+        }
+        if !metadata.is_file() {
+            return Ok(());
+        }
+        let info = self.names.info(relative, place, metadata);
+        // A file that cannot be read has nothing in it.
+        match open_regular(place).and_then(|file| self.lines(file, &info)) {
+            Ok(Some(enough)) => Err(enough),
+            Ok(None) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Tells of every line with the text. `Some` when that was enough.
+    fn lines(&mut self, file: std::fs::File, info: &FileInfo) -> io::Result<Option<Enough>> {
+        let mut reader = BufReader::with_capacity(PROBE_BYTES.max(64 << 10), file);
+        let probe = reader.fill_buf()?;
+        if memchr::memchr(0, &probe[..probe.len().min(PROBE_BYTES)]).is_some() {
+            return Ok(None);
+        }
+        let text = std::mem::take(&mut self.text);
+        let finder = memmem::Finder::new(&text);
+        let mut line = Vec::new();
+        let mut number = 1;
+        let mut enough = None;
+        while enough.is_none() {
+            line.clear();
+            let len = reader.by_ref().take(LINE_MAX_BYTES).read_until(b'\n', &mut line)?;
+            if len == 0 {
+                break;
+            }
+            if finder.find(&line).is_some() {
+                let text = shown(&line);
+                enough = self.tell(&Found { info: Some(info.clone()), line: number, text }).err();
+            }
+            if number % 4096 == 0 && self.outlet.is_closed() {
+                enough = Some(Enough::Gone);
+            }
+            number += u64::from(line.ends_with(b"\n"));
+        }
+        drop(finder);
+        self.text = text;
+        Ok(enough)
+    }
+
+    fn tell(&mut self, found: &Found) -> Result<(), Enough> {
+        let record = encode_message(Kind::Message, found);
+        if self.left == 0 || record.len() > self.bytes_left {
+            return Err(Enough::Cut);
+        }
+        self.left -= 1;
+        self.bytes_left -= record.len();
+        self.block.extend_from_slice(&record);
+        if self.block.len() >= SEND_BYTES && !self.send() {
+            return Err(Enough::Gone);
+        }
+        Ok(())
+    }
+
+    /// Says whether somebody took it.
+    fn send(&mut self) -> bool {
+        self.block.is_empty() || self.outlet.send(self.block.split().freeze()).is_ok()
+    }
+}
+
+/// Names in a directory, in order.
+fn sorted(place: &Path) -> io::Result<Vec<OsString>> {
+    let entries = std::fs::read_dir(place)?.take(ENTRIES_MAX);
+    let mut names: Vec<OsString> = entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Whether a directory shows the kernel's state rather than files: reading it has effects or no end.
+fn is_of_the_kernel(place: &Path) -> bool {
+    const PROC: i64 = 0x9fa0;
+    const SYSFS: i64 = 0x6265_6572;
+    const CGROUP: i64 = 0x0027_e0eb;
+    const CGROUP2: i64 = 0x6367_7270;
+    let Ok(path) = CString::new(place.as_os_str().to_owned().into_vec()) else { return true };
+    let Ok(stat) = rustix::fs::statfs(path.as_c_str()) else { return true };
+    matches!(stat.f_type, PROC | SYSFS | CGROUP | CGROUP2)
+}
+
+/// A line as it is told: without its end, bounded.
+fn shown(line: &[u8]) -> String {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let mut text = String::from_utf8_lossy(&line[..line.len().min(FOUND_LINE_MAX_BYTES)]).into_owned();
+    while text.len() > FOUND_LINE_MAX_BYTES {
+        text.pop();
+    }
+    text
+}

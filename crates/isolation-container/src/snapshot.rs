@@ -1,0 +1,112 @@
+//! Snapshots of live instances, and replacing a disk by one.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::snapshot::CopyMethod;
+use atoll_isolation::{ArtifactUsage, DiskSource, IsolationError, Plan, Taken};
+use atoll_isolation_storage::{DISK_FILE, Frozen, Kind, loops_in_use};
+use fail::fail_point;
+
+use crate::Inner;
+use crate::disk::{self, Disk};
+use crate::step::Step;
+use crate::template;
+
+impl Inner {
+    /// Takes a snapshot of a live instance's disk. The instance's writers wait from freeze to thaw; all
+    /// that can be written out is written before.
+    pub(crate) fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError> {
+        let instance = self.living(id)?;
+        self.storage.check_room()?;
+        let to = self.storage.make_artifact(artifact)?.join(DISK_FILE);
+        fail_point!("container::snapshot::artifact");
+        let record = self.records.of(id);
+        let mount = match instance.disk_mount().step("copy a file descriptor")? {
+            Some(mount) => mount,
+            None => self.mount_again(id)?.ok_or(IsolationError::Gone)?,
+        };
+        let _alone = instance.freezing();
+        record.mark_frozen()?;
+        let frozen = Frozen::freeze(mount.as_fd())?;
+        fail_point!("container::snapshot::frozen");
+        let made = self.storage.duplicate(&self.storage.sandbox_disk(id), &to);
+        let paused = frozen.thaw()?;
+        record.unmark_frozen()?;
+        drop(made?);
+        fail_point!("container::snapshot::cloned");
+        let method = if self.storage.kind() == Kind::Copy { CopyMethod::Copy } else { CopyMethod::Clone };
+        Ok(Taken { usage: self.storage.artifact_usage(artifact)?, paused, method })
+    }
+
+    /// Mounts the disk of an instance that another process made once more; `None` when nothing has it mounted.
+    pub(crate) fn mount_again(&self, id: &SandboxId) -> Result<Option<OwnedFd>, IsolationError> {
+        for (number, seen) in loops_in_use().step("list the loop devices")? {
+            if self.storage.sandbox_of(&seen).as_ref() == Some(id) {
+                return disk::mount(format!("/dev/loop{number}").as_ref()).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Lets a disk go on that a process froze which was then killed. Who writes to it cannot even be killed
+    /// before.
+    pub(crate) fn thaw_left_over(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        let record = self.records.of(id);
+        if !record.is_frozen() {
+            return Ok(());
+        }
+        if let Some(mount) = self.mount_again(id)? {
+            Frozen::thaw_left_over(mount.as_fd())?;
+        }
+        record.unmark_frozen()
+    }
+
+    /// Makes a fresh artifact final. Its disk is tidied on a clone that then takes its place: who makes an instance
+    /// from it meanwhile has the one or the other.
+    pub(crate) fn seal(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        /// Whoever exports an artifact seals it without waiting for the one who does so in the background.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let disk = self.storage.artifact_disk(artifact)?;
+        let new = disk.with_extension("new");
+        match std::fs::remove_file(&new) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            other => other.step("remove what an earlier process left")?,
+        }
+        self.storage.duplicate(&disk, &new)?;
+        let tidied = template::tidy(&new)
+            .and_then(|()| std::fs::rename(&new, &disk).step("put the disk of a snapshot in place"));
+        if tidied.is_err() {
+            drop(std::fs::remove_file(&new));
+        }
+        tidied?;
+        self.storage.settle_artifact(artifact)
+    }
+
+    /// A disk with what the plan says.
+    pub(crate) fn claim_disk(&self, plan: &Plan) -> Result<Disk, IsolationError> {
+        let bytes = plan.resources.disk_bytes;
+        match &plan.disk {
+            DiskSource::Artifact(artifact) => self.disks.make_from(artifact, bytes),
+            DiskSource::Empty if bytes == self.pooled_disk_bytes => self.ready_disks.claim(),
+            DiskSource::Empty => self.disks.make(bytes),
+        }
+    }
+
+    /// Makes an instance anew. The disk is made while the old one still lives: what can fail for want of room
+    /// fails before anything is lost.
+    pub(crate) fn replace(
+        &self,
+        plan: &Plan,
+        committed: Box<dyn FnOnce() + Send>,
+    ) -> Result<(), IsolationError> {
+        let disk = self.claim_disk(plan)?;
+        fail_point!("container::replace::disk");
+        committed();
+        self.destroy(&plan.id)?;
+        fail_point!("container::replace::destroyed");
+        self.create_on(plan, disk)
+    }
+}

@@ -1,0 +1,218 @@
+//! Empty file systems: made once by `mke2fs` for each size, and kept in memory as the few blocks that are not
+//! zero (160 KiB for 10 GiB).
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use atoll_isolation::IsolationError;
+use atoll_isolation::sparse::for_data;
+use atoll_isolation_storage::{Kind, LoopDevice, Storage, attach, attach_read_only};
+
+use crate::step::{Step, failed};
+
+/// Sizes whose template is kept; the smallest, quickest to make again, goes first.
+const MAX_COUNT: usize = 16;
+/// File system block.
+const BLOCK_BYTES: usize = 4096;
+/// Zeros written at once.
+const SCRUB_BYTES: usize = 256 << 10;
+/// Where the programs of e2fsprogs may be.
+const PROGRAM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"];
+
+/// An empty file system with the directories `upper` and `work`.
+pub(crate) struct Template {
+    /// Its blocks that are not zero.
+    blocks: Vec<(u64, Vec<u8>)>,
+    /// The same as a file without a name, where files can be cloned.
+    file: Option<File>,
+}
+
+impl Template {
+    /// Makes an image of the same size this file system and nothing else, whatever was in it.
+    pub(crate) fn reset(&self, storage: &Storage, image: &File) -> std::io::Result<()> {
+        if let Some(file) = &self.file {
+            return storage.replace(file, image);
+        }
+        let zeros = vec![0; SCRUB_BYTES];
+        for_data(image, |from, to| {
+            let mut at = from;
+            while at < to {
+                let len = usize::try_from(to - at).map_or(SCRUB_BYTES, |left| left.min(SCRUB_BYTES));
+                image.write_all_at(&zeros[..len], at)?;
+                at += len as u64;
+            }
+            Ok(())
+        })?;
+        self.write_to(image)
+    }
+
+    /// Fills an image that is all holes.
+    pub(crate) fn fill(&self, storage: &Storage, image: &File) -> std::io::Result<()> {
+        match &self.file {
+            Some(file) => storage.replace(file, image),
+            None => self.write_to(image),
+        }
+    }
+
+    fn write_to(&self, image: &File) -> std::io::Result<()> {
+        self.blocks.iter().try_for_each(|(offset, block)| image.write_all_at(block, *offset))
+    }
+}
+
+/// Templates by size.
+pub(crate) struct Templates {
+    /// Where they are made.
+    dir: PathBuf,
+    count: AtomicU64,
+    made: Mutex<BTreeMap<u64, Arc<Template>>>,
+}
+
+impl Templates {
+    pub(crate) fn open(dir: PathBuf) -> Result<Self, IsolationError> {
+        crate::record::private_dir(&dir).step("make the directory of disk templates")?;
+        for entry in std::fs::read_dir(&dir).step("list the disk templates")? {
+            let path = entry.step("list the disk templates")?.path();
+            std::fs::remove_dir_all(path).step("remove what an earlier process left")?;
+        }
+        Ok(Self { dir, count: AtomicU64::new(0), made: Mutex::default() })
+    }
+
+    /// The template of this size.
+    pub(crate) fn get(&self, storage: &Storage, bytes: u64) -> Result<Arc<Template>, IsolationError> {
+        let lock = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(template) = lock().get(&bytes) {
+            return Ok(Arc::clone(template));
+        }
+        // Made outside the lock: two threads may both make it, which costs time and nothing else.
+        let template = Arc::new(self.make(storage, bytes)?);
+        let mut templates = lock();
+        if templates.len() >= MAX_COUNT {
+            templates.pop_first();
+        }
+        templates.insert(bytes, Arc::clone(&template));
+        Ok(template)
+    }
+
+    fn make(&self, storage: &Storage, bytes: u64) -> Result<Template, IsolationError> {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let dir = self.dir.join(number.to_string());
+        let made = make_file_system(&dir, bytes);
+        std::fs::remove_dir_all(&dir).step("remove the template of a disk")?;
+        let mut template = Template { blocks: made?, file: None };
+        if storage.kind() != Kind::Copy {
+            let path = storage.disks().join(format!("template-{number}"));
+            let file = File::options().read(true).write(true).create_new(true).open(&path);
+            let file = file.step("make the template of a disk")?;
+            std::fs::remove_file(&path).step("make the template of a disk")?;
+            file.set_len(bytes).step("size the template of a disk")?;
+            template.write_to(&file).step("write the template of a disk")?;
+            template.file = Some(file);
+            template.blocks = Vec::new();
+        }
+        Ok(template)
+    }
+}
+
+/// A program of e2fsprogs.
+fn program(name: &str) -> Result<PathBuf, IsolationError> {
+    PROGRAM_DIRS
+        .into_iter()
+        .map(|dir| Path::new(dir).join(name))
+        .find(|path| path.try_exists().unwrap_or(false))
+        .ok_or_else(|| IsolationError::Unenforceable(format!("{name} is missing: install e2fsprogs")))
+}
+
+fn run(command: &mut Command, what: &str) -> Result<(), IsolationError> {
+    let output = command.env_clear().output().step(what)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(failed(what.to_owned(), std::io::Error::other(said)))
+}
+
+/// Grows the file system in an image that nothing uses to the size of the image.
+pub(crate) fn grow(image: &Path) -> Result<(), IsolationError> {
+    // Forced: it was copied while in use, so it is not marked as clean.
+    run(Command::new(program("resize2fs")?).arg("-f").arg(image), "grow the file system of a disk")
+}
+
+/// Tidies a file system that was copied while in use: what was unlinked but open is freed, and it is marked as
+/// sound.
+pub(crate) fn tidy(image: &Path) -> Result<(), IsolationError> {
+    let image = File::options().read(true).write(true).open(image).step("open the disk of a snapshot")?;
+    let output = e2fsck("-y", &attach(&image)?)?;
+    // 1: something was put in order.
+    if matches!(output.status.code(), Some(0 | 1)) {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(failed("tidy the disk of a snapshot".to_owned(), std::io::Error::other(said)))
+}
+
+/// On a device: the program asks the kernel what a path really is, which in the pool leads nowhere.
+fn e2fsck(mode: &str, device: &LoopDevice) -> Result<std::process::Output, IsolationError> {
+    let mut command = Command::new(program("e2fsck")?);
+    command.args(["-f", mode]).arg(device.path()).env_clear().output().step("run e2fsck")
+}
+
+/// Checks a file system that came from elsewhere before the kernel is made to read it: nothing in it may be
+/// out of order, and it must have the directories of a disk.
+pub(crate) fn check(image: &Path) -> Result<(), IsolationError> {
+    let image = File::open(image).step("open the disk of a snapshot")?;
+    let output = e2fsck("-n", &attach_read_only(&image)?)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    let said = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    tracing::info!(said, "a disk that came from elsewhere is refused");
+    Err(IsolationError::BadArtifact("its disk holds no sound ext4 file system".to_owned()))
+}
+
+fn make_file_system(dir: &Path, bytes: u64) -> Result<Vec<(u64, Vec<u8>)>, IsolationError> {
+    let content = dir.join("content");
+    for name in ["upper", "work"] {
+        std::fs::create_dir_all(content.join(name)).step("make the template of a disk")?;
+    }
+    let path = dir.join("image");
+    let image = File::create_new(&path).step("make the template of a disk")?;
+    image.set_len(bytes).step("size the template of a disk")?;
+    // No journal: a disk does not survive a crash of the host, its sandbox having died with it.
+    let mut command = Command::new(program("mke2fs")?);
+    command
+        .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0"])
+        .args(["-O", "^has_journal,^resize_inode", "-E", "root_owner=0:0,nodiscard", "-d"])
+        .arg(&content)
+        .arg(&path);
+    run(&mut command, &format!("make a file system of {bytes} bytes"))?;
+    let image = File::open(&path).step("open the template of a disk")?;
+    let mut blocks = Vec::new();
+    for_data(&image, |from, to| read_blocks(&image, from, to, &mut blocks))
+        .step("read the template of a disk")?;
+    Ok(blocks)
+}
+
+/// Reads `from..to`, leaving out blocks of zeros and joining neighbours.
+fn read_blocks(image: &File, from: u64, to: u64, blocks: &mut Vec<(u64, Vec<u8>)>) -> std::io::Result<()> {
+    let mut block = vec![0; BLOCK_BYTES];
+    let mut at = from;
+    while at < to {
+        let len = usize::try_from(to - at).map_or(BLOCK_BYTES, |left| left.min(BLOCK_BYTES));
+        let piece = &mut block[..len];
+        image.read_exact_at(piece, at)?;
+        if piece.iter().any(|byte| *byte != 0) {
+            match blocks.last_mut() {
+                Some((start, bytes)) if *start + bytes.len() as u64 == at => bytes.extend_from_slice(piece),
+                _ => blocks.push((at, piece.to_vec())),
+            }
+        }
+        at += len as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! Artifacts: what a snapshot is made of, a directory for each.
+//!
+//! The caller has written down the snapshot's id before it calls anything here, and removes what exists for
+//! that id when anything fails: the one undo is [`Storage::remove_artifact`].
+
+use std::fs::{self, DirBuilder, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use atoll_core::id::SnapshotId;
+use atoll_isolation::{ArtifactUsage, IsolationError};
+
+use crate::step::Step;
+use crate::{DISK_FILE, Storage};
+
+impl Storage {
+    /// Makes the directory of a new artifact.
+    ///
+    /// # Errors
+    /// When it is there already, or cannot be made.
+    pub fn make_artifact(&self, id: &SnapshotId) -> Result<PathBuf, IsolationError> {
+        let dir = self.artifact_dir(id);
+        DirBuilder::new().mode(0o700).create(&dir).step("make the directory of a snapshot")?;
+        Ok(dir)
+    }
+
+    /// The disk of an artifact.
+    ///
+    /// # Errors
+    /// [`IsolationError::NoArtifact`].
+    pub fn artifact_disk(&self, id: &SnapshotId) -> Result<PathBuf, IsolationError> {
+        let path = self.artifact_dir(id).join(DISK_FILE);
+        if path.try_exists().step("look for a snapshot")? {
+            Ok(path)
+        } else {
+            Err(IsolationError::NoArtifact)
+        }
+    }
+
+    /// The directory of an artifact that exists.
+    ///
+    /// # Errors
+    /// [`IsolationError::NoArtifact`].
+    pub fn artifact(&self, id: &SnapshotId) -> Result<PathBuf, IsolationError> {
+        let path = self.artifact_dir(id);
+        if path.try_exists().step("look for a snapshot")? {
+            Ok(path)
+        } else {
+            Err(IsolationError::NoArtifact)
+        }
+    }
+
+    /// Makes a new artifact with an empty disk of `bytes`, to be written by the caller.
+    ///
+    /// # Errors
+    /// As [`Self::make_artifact`].
+    pub fn make_artifact_disk(&self, id: &SnapshotId, bytes: u64) -> Result<File, IsolationError> {
+        let path = self.make_artifact(id)?.join(DISK_FILE);
+        let file = File::options().read(true).write(true).create_new(true).open(path);
+        let file = file.step("make the disk of a snapshot")?;
+        file.set_len(bytes).step("size the disk of a snapshot")?;
+        Ok(file)
+    }
+
+    /// Sizes of an artifact.
+    ///
+    /// # Errors
+    /// [`IsolationError::NoArtifact`].
+    pub fn artifact_usage(&self, id: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let meta = fs::metadata(self.artifact_disk(id)?).step("measure a snapshot")?;
+        let mut stored_bytes = 0;
+        for entry in fs::read_dir(self.artifact_dir(id)).step("measure a snapshot")? {
+            let entry = entry.step("measure a snapshot")?;
+            stored_bytes += entry.metadata().step("measure a snapshot")?.blocks() * 512;
+        }
+        Ok(ArtifactUsage { disk_bytes: meta.len(), stored_bytes })
+    }
+
+    /// Removes what exists for an id, from any half-made state. Atomic: it is moved away, then removed.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    pub fn remove_artifact(&self, id: &SnapshotId) -> Result<(), IsolationError> {
+        let away = self.trash().join(id.as_str());
+        match fs::rename(self.artifact_dir(id), &away) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            other => other.step("move a snapshot away")?,
+        }
+        match fs::remove_dir_all(&away) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            other => other.step("remove a snapshot"),
+        }
+    }
+
+    /// Every artifact there is.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    pub fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError> {
+        let mut ids = Vec::new();
+        for entry in fs::read_dir(self.root_of_artifacts()).step("list the snapshots")? {
+            let name = entry.step("list the snapshots")?.file_name();
+            ids.extend(name.to_str().and_then(|name| name.parse::<SnapshotId>().ok()));
+        }
+        Ok(ids)
+    }
+
+    /// Puts a snapshot on the host's disk for good: what was written for it survives a power cut. Gives its sizes.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    pub fn settle_artifact(&self, id: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let sync = |path: &Path| File::open(path)?.sync_all();
+        sync(&self.artifact_disk(id)?).step("write out a snapshot")?;
+        sync(&self.artifact_dir(id)).step("write out a snapshot")?;
+        sync(&self.root_of_artifacts()).step("write out a snapshot")?;
+        self.artifact_usage(id)
+    }
+
+    fn root_of_artifacts(&self) -> PathBuf {
+        self.root.join("artifacts")
+    }
+}

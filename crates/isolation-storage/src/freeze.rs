@@ -1,0 +1,75 @@
+//! Holding a file system still while its image is cloned.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use atoll_isolation::IsolationError;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::step::Step;
+use crate::sys;
+
+/// A file system in which nothing changes: everything written is in its image, and who writes waits. Goes on
+/// when this is dropped.
+///
+/// The kernel keeps a file system frozen when the process that froze it dies: who freezes writes that down
+/// first, and whoever comes after calls [`Frozen::thaw_left_over`].
+#[derive(Debug)]
+pub struct Frozen {
+    mount: Option<OwnedFd>,
+    since: Instant,
+}
+
+impl Frozen {
+    /// Freezes the file system of a mount. What is unwritten is written before, while everybody still works:
+    /// what is left for the time of standing still is what was written in between.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    pub fn freeze(mount: BorrowedFd<'_>) -> Result<Self, IsolationError> {
+        let mount = root(mount)?;
+        rustix::fs::syncfs(&mount).step("write out a disk")?;
+        let since = Instant::now();
+        sys::freeze(mount.as_fd()).step("freeze a disk")?;
+        Ok(Self { mount: Some(mount), since })
+    }
+
+    /// Lets it go on; gives how long it stood still.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    pub fn thaw(mut self) -> Result<Duration, IsolationError> {
+        if let Some(mount) = self.mount.take() {
+            sys::thaw(mount.as_fd()).step("let a disk go on")?;
+        }
+        Ok(self.since.elapsed())
+    }
+
+    /// Lets a file system go on that a process froze which is no more. No error when it is not frozen.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    pub fn thaw_left_over(mount: BorrowedFd<'_>) -> Result<(), IsolationError> {
+        match sys::thaw(root(mount)?.as_fd()) {
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(error) => Err(error).step("let a disk go on"),
+        }
+    }
+}
+
+/// The root directory of a mount. The descriptor of a mount itself is only good for paths.
+pub(crate) fn root(mount: BorrowedFd<'_>) -> Result<OwnedFd, IsolationError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(mount, c".", flags, Mode::empty()).step("open the root of a disk")
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        if let Some(mount) = &self.mount
+            && let Err(error) = sys::thaw(mount.as_fd())
+        {
+            tracing::error!(%error, "a disk stays frozen");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Images on loop devices that free themselves with their last user.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use atoll_isolation::IsolationError;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::step::failed;
+use crate::sys;
+
+/// Tries to get a loop device that another program did not take in between.
+const TRIES: usize = 64;
+
+/// A loop device with an image, bound as long as this or a mount of it lives.
+#[derive(Debug)]
+pub struct LoopDevice {
+    /// Open for reading: a device that somebody may write to cannot be mounted on every host.
+    fd: OwnedFd,
+    number: u32,
+}
+
+impl LoopDevice {
+    /// The device's file.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        path(self.number)
+    }
+
+    /// The device, for reading.
+    #[must_use]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Drops what the kernel has cached of it.
+    ///
+    /// # Errors
+    /// When anybody else uses the device.
+    pub fn forget(&self) -> std::io::Result<()> {
+        let exclusive = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+        let device = rustix::fs::open(self.path(), exclusive, Mode::empty())?;
+        Ok(sys::forget_blocks(device.as_fd())?)
+    }
+
+    /// A device that is in use already.
+    pub(crate) fn existing(number: u32) -> rustix::io::Result<Self> {
+        let read = OFlags::RDONLY | OFlags::CLOEXEC;
+        Ok(Self { fd: rustix::fs::open(path(number), read, Mode::empty())?, number })
+    }
+}
+
+fn path(number: u32) -> PathBuf {
+    PathBuf::from(format!("/dev/loop{number}"))
+}
+
+/// Binds an image to a loop device.
+///
+/// # Errors
+/// [`IsolationError::Unenforceable`] when the host has no usable loop devices.
+pub fn attach(image: &File) -> Result<LoopDevice, IsolationError> {
+    bind(image, false)
+}
+
+/// Binds an image to a loop device that cannot be written to.
+///
+/// # Errors
+/// As [`attach`].
+pub fn attach_read_only(image: &File) -> Result<LoopDevice, IsolationError> {
+    bind(image, true)
+}
+
+fn bind(image: &File, read_only: bool) -> Result<LoopDevice, IsolationError> {
+    let rdwr = OFlags::RDWR | OFlags::CLOEXEC;
+    let control = rustix::fs::open("/dev/loop-control", rdwr, Mode::empty()).map_err(unusable)?;
+    let mut direct = true;
+    for _ in 0..TRIES {
+        let number = sys::loop_free(control.as_fd()).map_err(unusable)?;
+        let device = rustix::fs::open(path(number), rdwr, Mode::empty()).map_err(unusable)?;
+        match sys::loop_configure(device.as_fd(), image.as_fd(), direct, read_only) {
+            Ok(()) => return LoopDevice::existing(number).map_err(unusable),
+            Err(Errno::BUSY) => {}
+            // Not every file system can do without its cache.
+            Err(Errno::INVAL) if direct => direct = false,
+            Err(error) => return Err(unusable(error)),
+        }
+    }
+    Err(failed("find a free loop device".to_owned(), Errno::BUSY.into()))
+}
+
+fn unusable(error: Errno) -> IsolationError {
+    let why = std::io::Error::from(error);
+    IsolationError::Unenforceable(format!(
+        "the disk limit cannot be enforced, because loop devices are unusable here: {why}"
+    ))
+}
+
+/// Every loop device in use, with the path of its image as the kernel names it: ` (deleted)` follows a path
+/// that is no more.
+///
+/// # Errors
+/// When `/sys` cannot be read.
+pub fn in_use() -> std::io::Result<Vec<(u32, String)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/sys/block")? {
+        let name = entry?.file_name();
+        let Some(number) = name.to_str().and_then(|name| name.strip_prefix("loop")?.parse().ok()) else {
+            continue;
+        };
+        let file = format!("/sys/block/loop{number}/loop/backing_file");
+        // Free devices have no such file.
+        if let Ok(text) = std::fs::read_to_string(file) {
+            found.push((number, text.trim_end().to_owned()));
+        }
+    }
+    Ok(found)
+}

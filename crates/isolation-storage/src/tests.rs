@@ -1,0 +1,70 @@
+use std::os::unix::fs::FileExt;
+
+use super::*;
+
+fn storage(dir: &Path, pool: PoolSize) -> Storage {
+    let instance = format!("{:08x}", std::process::id());
+    Storage::open(&StorageConfig { dir: dir.to_owned(), instance, pool }).unwrap()
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn a_copy_is_sparse_and_equal() {
+    let dir = tempfile::Builder::new().prefix("atoll-storage-").tempdir().unwrap();
+    let storage = storage(dir.path(), PoolSize::None);
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    let image = File::create(&from).unwrap();
+    image.set_len(1 << 30).unwrap();
+    image.write_all_at(b"content", 1 << 20).unwrap();
+    let copy = storage.duplicate(&from, &to).unwrap();
+    let mut seen = [0; 7];
+    copy.read_exact_at(&mut seen, 1 << 20).unwrap();
+    assert_eq!(&seen, b"content");
+    use std::os::unix::fs::MetadataExt;
+    let meta = copy.metadata().unwrap();
+    assert!(meta.len() == 1 << 30 && meta.blocks() * 512 < 1 << 20, "{meta:?}");
+    // What is there is not overwritten.
+    assert!(storage.duplicate(&from, &to).is_err());
+}
+
+#[test]
+fn a_pool_is_found_again_and_keeps_what_is_in_it() {
+    assert!(is_root(), "a pool is mounted, which needs root");
+    let dir = tempfile::Builder::new().prefix("atoll-storage-").tempdir().unwrap();
+    let first = storage(dir.path(), PoolSize::Bytes(0));
+    if first.kind() == Kind::Native {
+        return;
+    }
+    assert_eq!(first.kind(), Kind::Pool, "{:?}", first.check());
+    let id = SnapshotId::from_parts(1, 2);
+    let disk = first.make_artifact_disk(&id, 1 << 30).unwrap();
+    disk.write_all_at(b"content", 12_345).unwrap();
+    fs::write(first.disks().join("waits"), "x").unwrap();
+    // A second server while something still holds the first one's.
+    let second = storage(dir.path(), PoolSize::Bytes(640 << 20));
+    assert_eq!(second.artifacts().unwrap(), std::slice::from_ref(&id));
+    drop((first, disk));
+    assert!(second.room().unwrap().total_bytes > 500 << 20, "it did not grow: {:?}", second.room());
+    drop(second);
+    let third = storage(dir.path(), PoolSize::Bytes(0));
+    assert!(!third.disks().join("waits").try_exists().is_ok_and(|there| there), "what waited is thrown away");
+    let disk = third.artifact_disk(&id).unwrap();
+    let clone = third.duplicate(&disk, &third.disks().join("clone")).unwrap();
+    let mut seen = [0; 7];
+    clone.read_exact_at(&mut seen, 12_345).unwrap();
+    assert_eq!(&seen, b"content");
+    third.remove_artifact(&id).unwrap();
+    third.remove_artifact(&id).unwrap();
+    assert!(third.artifacts().unwrap().is_empty());
+    let path = dir.path().canonicalize().unwrap();
+    drop((clone, third));
+    let left: Vec<_> = loops_in_use()
+        .unwrap()
+        .into_iter()
+        .filter(|(_, image)| Path::new(image).starts_with(&path))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}

@@ -1,0 +1,309 @@
+//! Volumes: ext4 images with a journal, on loop devices, mounted nowhere.
+//!
+//! A volume is mounted once by the server, for its own looking into it, and once for every sandbox that has
+//! it: mounts of one device are one file system to the kernel, so what one sandbox writes the others see at
+//! once. A sandbox's mount maps user ids, so that user 1000 of one is user 1000 of another.
+//!
+//! Two *devices* for one image would destroy it. So whoever opens a volume first looks for the device that
+//! has its image: after `kill -9` the sandboxes still hold it. Unlike a sandbox's disk a volume is worth
+//! something after a power cut: it has a journal, and a sync inside is a sync on the host.
+
+mod files;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use atoll_core::id::VolumeId;
+use atoll_isolation::IsolationError;
+use atoll_isolation::volumes::{VolumeError, VolumeFile, VolumeUsage, VolumeWrite, Volumes};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
+    fsmount, fsopen,
+};
+use tokio::io::AsyncRead;
+
+use crate::loops::{self, LoopDevice};
+use crate::step::{Step, failed};
+use crate::{Frozen, Storage};
+
+/// Where `mke2fs` may be.
+const MKE2FS: [&str; 4] = ["/usr/sbin/mke2fs", "/sbin/mke2fs", "/usr/bin/mke2fs", "/usr/local/sbin/mke2fs"];
+/// Attempts at mounting while an earlier user of the device lets go of it, and the pause between.
+const MOUNT_TRIES: u32 = 100;
+const MOUNT_PAUSE: Duration = Duration::from_millis(20);
+
+/// A volume that this server has open.
+#[derive(Debug)]
+struct Open {
+    /// Its root directory.
+    root: OwnedFd,
+    mount: OwnedFd,
+    device: LoopDevice,
+}
+
+/// The volumes in a [`Storage`]. Clones share them.
+#[derive(Debug, Clone)]
+pub struct StoredVolumes {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    storage: Arc<Storage>,
+    open: Mutex<BTreeMap<VolumeId, Arc<Open>>>,
+}
+
+impl StoredVolumes {
+    /// The volumes that lie in `storage`. Nothing is opened yet.
+    #[must_use]
+    pub fn new(storage: Arc<Storage>) -> Self {
+        Self { inner: Arc::new(Inner { storage, open: Mutex::default() }) }
+    }
+
+    /// A new mount of a volume, attached nowhere, for one sandbox. Blocks.
+    ///
+    /// # Errors
+    /// [`IsolationError::Unavailable`] when its data is gone, or [`IsolationError::Kernel`].
+    pub fn mount(&self, id: &VolumeId) -> Result<OwnedFd, IsolationError> {
+        let open = self.inner.open(id).map_err(|error| match error {
+            VolumeError::Host(error) => error,
+            VolumeError::Gone | VolumeError::File(_) => {
+                IsolationError::Unavailable(format!("the data of the volume {id} is not there"))
+            }
+        })?;
+        mount(&open.device)
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> Result<T, VolumeError> + Send + 'static,
+    ) -> Result<T, VolumeError> {
+        let inner = Arc::clone(&self.inner);
+        let joined = tokio::task::spawn_blocking(move || work(&inner)).await;
+        joined.map_err(std::io::Error::other).step("run a task")?
+    }
+}
+
+impl Inner {
+    fn table(&self) -> MutexGuard<'_, BTreeMap<VolumeId, Arc<Open>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn image(&self, id: &VolumeId) -> PathBuf {
+        self.storage.volumes().join(format!("{id}.img"))
+    }
+
+    /// The volume, opened if it was not. The lock is held meanwhile: two devices for one image must not be.
+    fn open(&self, id: &VolumeId) -> Result<Arc<Open>, VolumeError> {
+        let mut table = self.table();
+        if let Some(open) = table.get(id) {
+            return Ok(Arc::clone(open));
+        }
+        let image = match File::options().read(true).write(true).open(self.image(id)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(VolumeError::Gone),
+            other => other.step("open the image of a volume")?,
+        };
+        let mut tries = 1;
+        let (mount, device) = loop {
+            let device = self.find(id)?.map_or_else(|| loops::attach(&image), Ok)?;
+            match mount(&device) {
+                Ok(mount) => break (mount, device),
+                // The device was let go of in between.
+                Err(error) if tries < MOUNT_TRIES => tracing::debug!(%error, "mounting a volume again"),
+                Err(error) => return Err(error.into()),
+            }
+            drop(device);
+            tries += 1;
+            std::thread::sleep(MOUNT_PAUSE);
+        };
+        // A server that was killed while it copied the volume left it standing still.
+        Frozen::thaw_left_over(mount.as_fd())?;
+        let root = crate::freeze::root(mount.as_fd())?;
+        let open = Arc::new(Open { root, mount, device });
+        table.insert(id.clone(), Arc::clone(&open));
+        Ok(open)
+    }
+
+    /// The device that has the volume's image.
+    fn find(&self, id: &VolumeId) -> Result<Option<LoopDevice>, IsolationError> {
+        let name = Path::new("volumes").join(format!("{id}.img"));
+        for (number, seen) in loops::in_use().step("list the loop devices")? {
+            if self.storage.within(&seen) == Some(&name) && !seen.ends_with(" (deleted)") {
+                return LoopDevice::existing(number).map(Some).step("open the device of a volume");
+            }
+        }
+        Ok(None)
+    }
+
+    fn create(&self, id: &VolumeId, bytes: u64) -> Result<(), VolumeError> {
+        self.storage.check_room()?;
+        let path = self.image(id);
+        let image = File::options().read(true).write(true).create_new(true).open(&path);
+        let image = image.step("make the image of a volume")?;
+        image.set_len(bytes).step("size the image of a volume")?;
+        let program =
+            MKE2FS.into_iter().find(|path| Path::new(path).try_exists().unwrap_or(false)).ok_or_else(
+                || IsolationError::Unenforceable("mke2fs is missing: install e2fsprogs".to_owned()),
+            )?;
+        let output = Command::new(program)
+            .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0"])
+            .args(["-E", "root_owner=0:0,lazy_itable_init=1,nodiscard"])
+            .arg(&path)
+            .env_clear()
+            .output()
+            .step("run mke2fs")?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            let why = std::io::Error::other(said);
+            return Err(failed(format!("make a file system of {bytes} bytes"), why).into());
+        }
+        image.sync_all().step("write the image of a volume")?;
+        drop(image);
+        let open = self.open(id)?;
+        files::prepare(open.root.as_fd()).step("prepare a volume")?;
+        Ok(())
+    }
+
+    fn copy(&self, from: &VolumeId, to: &VolumeId) -> Result<(), VolumeError> {
+        self.storage.check_room()?;
+        let source = self.open(from)?;
+        let frozen = Frozen::freeze(source.mount.as_fd())?;
+        let copied = self.storage.duplicate(&self.image(from), &self.image(to));
+        let stood_still = frozen.thaw()?;
+        copied?.sync_all().step("write the image of a volume")?;
+        tracing::info!(%from, %to, ?stood_still, "a volume was copied");
+        Ok(())
+    }
+
+    fn remove(&self, id: &VolumeId) -> Result<(), VolumeError> {
+        // The mount and the device go first: their last user frees them.
+        drop(self.table().remove(id));
+        match fs::remove_file(self.image(id)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            other => Ok(other.step("remove the image of a volume")?),
+        }
+    }
+
+    fn list(&self) -> Result<Vec<VolumeId>, VolumeError> {
+        let mut ids = Vec::new();
+        for entry in fs::read_dir(self.storage.volumes()).step("list the volumes")? {
+            let name = entry.step("list the volumes")?.file_name();
+            ids.extend(name.to_str().and_then(|name| name.strip_suffix(".img")?.parse::<VolumeId>().ok()));
+        }
+        Ok(ids)
+    }
+
+    fn usage(&self, id: &VolumeId) -> Result<VolumeUsage, VolumeError> {
+        let open = self.open(id)?;
+        let stat = rustix::fs::fstatvfs(&open.root).step("measure a volume")?;
+        let stored = fs::metadata(self.image(id)).step("measure a volume")?.blocks() * 512;
+        Ok(VolumeUsage {
+            total_bytes: stat.f_blocks * stat.f_frsize,
+            used_bytes: stat.f_blocks.saturating_sub(stat.f_bfree) * stat.f_frsize,
+            stored_bytes: stored,
+        })
+    }
+}
+
+/// A mount of the device, attached nowhere. The second one of a device is of the same file system.
+fn mount(device: &LoopDevice) -> Result<OwnedFd, IsolationError> {
+    let step = "mount a volume";
+    let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).step("open the file system type ext4")?;
+    fsconfig_set_string(&context, "source", device.path().to_string_lossy().as_ref()).step(step)?;
+    // What is freed goes back to the host.
+    fsconfig_set_flag(&context, "discard").step(step)?;
+    fsconfig_create(&context).step(step)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOATIME
+        | MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step(step)
+}
+
+fn file<T>(result: rustix::io::Result<T>) -> Result<T, VolumeError> {
+    result.map_err(|error| {
+        VolumeError::File(match error {
+            // A link that leads in circles, or one of `/proc`.
+            rustix::io::Errno::LOOP => ErrorKind::InvalidInput.into(),
+            error => error.into(),
+        })
+    })
+}
+
+#[async_trait]
+impl Volumes for StoredVolumes {
+    async fn create(&self, id: &VolumeId, bytes: u64) -> Result<(), VolumeError> {
+        let id = id.clone();
+        self.blocking(move |inner| inner.create(&id, bytes)).await
+    }
+
+    async fn copy(&self, from: &VolumeId, to: &VolumeId) -> Result<(), VolumeError> {
+        let (from, to) = (from.clone(), to.clone());
+        self.blocking(move |inner| inner.copy(&from, &to)).await
+    }
+
+    async fn remove(&self, id: &VolumeId) -> Result<(), VolumeError> {
+        let id = id.clone();
+        self.blocking(move |inner| inner.remove(&id)).await
+    }
+
+    async fn list(&self) -> Result<Vec<VolumeId>, VolumeError> {
+        self.blocking(Inner::list).await
+    }
+
+    async fn usage(&self, id: &VolumeId) -> Result<VolumeUsage, VolumeError> {
+        let id = id.clone();
+        self.blocking(move |inner| inner.usage(&id)).await
+    }
+
+    async fn stat(&self, id: &VolumeId, path: &str) -> Result<VolumeFile, VolumeError> {
+        let (id, path) = (id.clone(), path.to_owned());
+        self.blocking(move |inner| file(files::stat(inner.open(&id)?.root.as_fd(), &path))).await
+    }
+
+    async fn list_files(
+        &self,
+        id: &VolumeId,
+        path: &str,
+        max: usize,
+    ) -> Result<(Vec<VolumeFile>, bool), VolumeError> {
+        let (id, path) = (id.clone(), path.to_owned());
+        self.blocking(move |inner| file(files::list(inner.open(&id)?.root.as_fd(), &path, max))).await
+    }
+
+    async fn read(&self, id: &VolumeId, path: &str) -> Result<File, VolumeError> {
+        let (id, path) = (id.clone(), path.to_owned());
+        self.blocking(move |inner| file(files::read(inner.open(&id)?.root.as_fd(), &path))).await
+    }
+
+    async fn write(
+        &self,
+        id: &VolumeId,
+        path: &str,
+        write: VolumeWrite,
+        mut content: Box<dyn AsyncRead + Send + Unpin>,
+    ) -> Result<u64, VolumeError> {
+        let (id, path) = (id.clone(), path.to_owned());
+        let new = self
+            .blocking(move |inner| file(files::New::make(inner.open(&id)?.root.as_fd(), &path, write)))
+            .await?;
+        let copy = new.file().map_err(VolumeError::File)?;
+        let mut target = tokio::fs::File::from_std(copy);
+        let bytes = tokio::io::copy(&mut content, &mut target).await.map_err(VolumeError::File)?;
+        tokio::io::AsyncWriteExt::flush(&mut target).await.map_err(VolumeError::File)?;
+        self.blocking(move |_| file(new.finish())).await?;
+        Ok(bytes)
+    }
+
+    async fn remove_file(&self, id: &VolumeId, path: &str, recursive: bool) -> Result<(), VolumeError> {
+        let (id, path) = (id.clone(), path.to_owned());
+        self.blocking(move |inner| file(files::remove(inner.open(&id)?.root.as_fd(), &path, recursive))).await
+    }
+}

@@ -1,0 +1,172 @@
+//! Volumes as the host keeps them: made, copied, looked into, removed. Mounting one in an instance is the
+//! driver's matter ([`crate::Plan::volumes`]).
+//!
+//! Unlike the disk of an instance a volume outlives everything, the machine's power included: what was
+//! synced inside is on the host's disk.
+
+use std::fs::File;
+use std::io;
+
+use async_trait::async_trait;
+use atoll_core::id::VolumeId;
+use tokio::io::AsyncRead;
+
+use crate::IsolationError;
+
+/// A volume that an instance is to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedVolume {
+    /// The volume.
+    pub id: VolumeId,
+    /// Where, absolute, without `.` and `..`. Directories that are missing are made.
+    pub path: String,
+    /// Mounted so that nothing inside can write to it.
+    pub read_only: bool,
+}
+
+/// Space of a volume.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct VolumeUsage {
+    /// Size as a sandbox sees it, bytes.
+    pub total_bytes: u64,
+    /// Used of it, bytes.
+    pub used_bytes: u64,
+    /// What it takes on the host, bytes; shared with copies and counted in full.
+    pub stored_bytes: u64,
+}
+
+/// What a path in a volume is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VolumeFileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A socket, pipe or device.
+    Other,
+}
+
+/// One entry of a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeFile {
+    /// Its name; the path that was asked for, when one was.
+    pub path: String,
+    /// What it is.
+    pub kind: VolumeFileKind,
+    /// Size, bytes.
+    pub size: u64,
+    /// Permission bits, `0o7777`.
+    pub mode: u32,
+    /// Owner, as every sandbox sees it.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last modification, milliseconds since the epoch.
+    pub modified_ms: i64,
+    /// Where a link points.
+    pub target: Option<String>,
+}
+
+/// How to write a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VolumeWrite {
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner of the file and of directories that are made.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Make missing directories.
+    pub parents: bool,
+}
+
+/// Why something could not be done to a volume.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// Its data is not there.
+    #[error("there is no such volume")]
+    Gone,
+    /// The host refused.
+    #[error(transparent)]
+    Host(#[from] IsolationError),
+    /// A file in it could not be read or written: what its file system says.
+    #[error("{0}")]
+    File(#[source] io::Error),
+}
+
+/// The volumes of an installation. Paths are relative to the volume's root; nothing leads out of it.
+#[async_trait]
+pub trait Volumes: Send + Sync + std::fmt::Debug {
+    /// Makes an empty volume.
+    ///
+    /// # Errors
+    /// [`VolumeError::Host`]; something may be left: call [`Self::remove`].
+    async fn create(&self, id: &VolumeId, bytes: u64) -> Result<(), VolumeError>;
+
+    /// Makes a volume with the content that another has at one moment, while it is in use.
+    ///
+    /// # Errors
+    /// As [`Self::create`], and [`VolumeError::Gone`].
+    async fn copy(&self, from: &VolumeId, to: &VolumeId) -> Result<(), VolumeError>;
+
+    /// Removes whatever exists of a volume that no instance has mounted. Succeeds when there is nothing.
+    ///
+    /// # Errors
+    /// [`VolumeError::Host`].
+    async fn remove(&self, id: &VolumeId) -> Result<(), VolumeError>;
+
+    /// Every volume that has something on the host.
+    ///
+    /// # Errors
+    /// [`VolumeError::Host`].
+    async fn list(&self) -> Result<Vec<VolumeId>, VolumeError>;
+
+    /// Measures it.
+    ///
+    /// # Errors
+    /// [`VolumeError::Gone`], [`VolumeError::Host`].
+    async fn usage(&self, id: &VolumeId) -> Result<VolumeUsage, VolumeError>;
+
+    /// What a path is. The last link is not followed.
+    ///
+    /// # Errors
+    /// Any [`VolumeError`].
+    async fn stat(&self, id: &VolumeId, path: &str) -> Result<VolumeFile, VolumeError>;
+
+    /// Entries of a directory by name, at most `max`, and whether there are more.
+    ///
+    /// # Errors
+    /// Any [`VolumeError`].
+    async fn list_files(
+        &self,
+        id: &VolumeId,
+        path: &str,
+        max: usize,
+    ) -> Result<(Vec<VolumeFile>, bool), VolumeError>;
+
+    /// Opens a regular file for reading.
+    ///
+    /// # Errors
+    /// Any [`VolumeError`].
+    async fn read(&self, id: &VolumeId, path: &str) -> Result<File, VolumeError>;
+
+    /// Writes a file, whole or not at all; gives its size.
+    ///
+    /// # Errors
+    /// Any [`VolumeError`]; an error of `content` comes as [`VolumeError::File`].
+    async fn write(
+        &self,
+        id: &VolumeId,
+        path: &str,
+        write: VolumeWrite,
+        content: Box<dyn AsyncRead + Send + Unpin>,
+    ) -> Result<u64, VolumeError>;
+
+    /// Removes a file, or a directory with everything in it if `recursive`.
+    ///
+    /// # Errors
+    /// Any [`VolumeError`].
+    async fn remove_file(&self, id: &VolumeId, path: &str, recursive: bool) -> Result<(), VolumeError>;
+}

@@ -1,0 +1,94 @@
+//! The gate of a slot: the gateway's sockets inside its namespace.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::{NetworkError, PROXY_ADDRESS, RESOLVER_ADDRESS, Step, redirect, steer};
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
+const DNS_PORT: u16 = 53;
+
+/// How connections come to the gate.
+#[derive(Debug)]
+pub enum Steering {
+    /// By a BPF program; the local address of an accepted connection is where it wanted to go. Lasts as
+    /// long as this link.
+    Bpf(OwnedFd),
+    /// By rules of `nft`; where a connection wanted to go is in `SO_ORIGINAL_DST`.
+    Redirect,
+}
+
+/// The way out of a slot. Dropping it closes the way.
+#[derive(Debug)]
+pub struct Gate {
+    /// Every TCP connection to anywhere but the sandbox itself arrives here.
+    pub tcp: TcpListener,
+    /// Questions to the resolver. Absent when a program inside had taken its address while no gate was
+    /// open: then there are no names in this sandbox until it is gone.
+    pub dns: Option<UdpSocket>,
+    /// How they come here.
+    pub steering: Steering,
+}
+
+/// Opens a gate in a namespace that has none: the one it had went with the server that held it.
+/// Blocks for about half a millisecond.
+///
+/// # Errors
+/// [`NetworkError`].
+pub fn open_gate(netns: BorrowedFd<'_>) -> Result<Gate, NetworkError> {
+    let netns = netns.try_clone_to_owned().step("copy a file descriptor")?;
+    let inside = move || {
+        move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
+            .step("enter a network namespace")?;
+        open_here(netns.as_fd())
+    };
+    crate::slot::on_a_thread(inside)
+}
+
+/// Opens a gate in the namespace of this thread, which is `netns`.
+pub(crate) fn open_here(netns: BorrowedFd<'_>) -> Result<Gate, NetworkError> {
+    let bpf = listen(PROXY_ADDRESS)
+        .and_then(|tcp| steer::attach(netns, tcp.as_fd()).map(|link| (tcp, Steering::Bpf(link))));
+    let (tcp, steering) = match bpf {
+        Ok(made) => made,
+        Err(refused) => by_redirect(refused)?,
+    };
+    let resolver = SocketAddrV4::new(RESOLVER_ADDRESS, DNS_PORT);
+    let dns = match UdpSocket::bind(resolver) {
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => None,
+        other => Some(other.step("bind the resolver's socket")?),
+    };
+    if let Some(dns) = &dns {
+        dns.set_nonblocking(true).step("set up the resolver's socket")?;
+    }
+    Ok(Gate { tcp, dns, steering })
+}
+
+/// Steers by `nft`; the error says why BPF did not do, as that is what should be mended first.
+fn by_redirect(refused: std::io::Error) -> Result<(TcpListener, Steering), NetworkError> {
+    let redirected = || {
+        // Redirected packets are sent to loopback.
+        let tcp = listen(Ipv4Addr::LOCALHOST)?;
+        redirect::install(tcp.local_addr()?.port())?;
+        Ok::<_, std::io::Error>(tcp)
+    };
+    match redirected() {
+        Ok(tcp) => Ok((tcp, Steering::Redirect)),
+        Err(error) => Err(std::io::Error::new(refused.kind(), format!("BPF: {refused}; nft: {error}")))
+            .step("steer connections to the gateway"),
+    }
+}
+
+/// A listening socket on a port that the kernel chooses: which one does not matter, and a fixed one could
+/// be taken by a program inside.
+fn listen(address: Ipv4Addr) -> std::io::Result<TcpListener> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    bind(&socket, &SocketAddr::from((address, 0)))?;
+    listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from(socket))
+}

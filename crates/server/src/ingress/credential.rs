@@ -1,0 +1,280 @@
+//! Who may reach a port: the holder of an API key, of a token, or everybody when it is public.
+//!
+//! A credential is looked for in `X-Atoll-Token`, in the query (`atoll_token`), in `Authorization: Bearer`
+//! and `X-API-Key` if what is there is ours, and in a cookie. What is ours is taken out before the request
+//! goes on: the server inside must not see what opens the door. Everything else in these places belongs to it.
+//!
+//! The cookie is the only credential that a browser sends by itself, so with it alone requests that another
+//! site caused are refused.
+
+use atoll_core::access::{Target, parse_host_name};
+use atoll_core::id::SandboxId;
+use atoll_core::key::Scope;
+use atoll_core::sharing::Requester;
+use atoll_core::{Code, Error, Result};
+use atoll_engine::{Engine, VerifiedAccess};
+use http::header::{AUTHORIZATION, COOKIE, ORIGIN};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+
+use super::cookies;
+
+/// Carries a token or an API key.
+pub(crate) const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-atoll-token");
+/// Carries a token in a link.
+pub(super) const TOKEN_PARAMETER: &str = "atoll_token";
+const API_KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
+/// What all our secrets begin with.
+const OURS: [&str; 2] = ["atoll_", "atollp_"];
+/// Longest text that can be a key or token, bytes.
+const TEXT_MAX_BYTES: usize = 256;
+
+/// What a request showed, taken out of it.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    header: Option<String>,
+    query: Option<String>,
+    bearer: Option<String>,
+    api_key: Option<String>,
+    cookie: Option<String>,
+}
+
+/// Why a request may go on.
+#[derive(Debug, Clone)]
+pub(super) enum Admitted {
+    /// By an API key.
+    Key,
+    /// By a token, which came in a link.
+    Link(VerifiedAccess, String),
+    /// By a token, or because the port is public.
+    Access(VerifiedAccess),
+}
+
+impl Admitted {
+    pub(super) const fn access(&self) -> Option<&VerifiedAccess> {
+        match self {
+            Self::Key => None,
+            Self::Link(access, _) | Self::Access(access) => Some(access),
+        }
+    }
+}
+
+fn is_ours(text: &str) -> bool {
+    OURS.iter().any(|prefix| text.starts_with(prefix))
+}
+
+fn bearer(value: &HeaderValue) -> Option<&str> {
+    let (scheme, text) = value.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| text.trim()).filter(|text| is_ours(text))
+}
+
+impl Shown {
+    /// Takes every credential of ours out of a request.
+    pub(super) fn take(parts: &mut Parts) -> Self {
+        let headers = &mut parts.headers;
+        let text = |value: HeaderValue| value.to_str().ok().map(str::to_owned);
+        let mut shown = Self { header: headers.remove(TOKEN_HEADER).and_then(text), ..Self::default() };
+        if let Some(token) = headers.get(AUTHORIZATION).and_then(bearer).map(str::to_owned) {
+            headers.remove(AUTHORIZATION);
+            shown.bearer = Some(token);
+        }
+        let key =
+            headers.get(API_KEY_HEADER).and_then(|value| value.to_str().ok()).filter(|text| is_ours(text));
+        if let Some(key) = key.map(str::to_owned) {
+            headers.remove(API_KEY_HEADER);
+            shown.api_key = Some(key);
+        }
+        shown.cookie = take_cookie(headers);
+        if let Some((uri, token)) = without_token(&parts.uri) {
+            parts.uri = uri;
+            shown.query = Some(token);
+        }
+        shown
+    }
+
+    fn is_empty(&self) -> bool {
+        [&self.header, &self.query, &self.bearer, &self.api_key, &self.cookie]
+            .iter()
+            .all(|text| text.is_none())
+    }
+
+    /// The token of a cookie or link, for pages that pass it on.
+    pub(super) fn token(&self) -> Option<&str> {
+        self.query.as_deref().or(self.cookie.as_deref()).or(self.header.as_deref())
+    }
+
+    /// Whether the request may reach `port` of the sandbox; without a port, all of them. The id is of the
+    /// sandbox if there is one: whether there is, only those learn who may.
+    ///
+    /// # Errors
+    /// [`Code::Unauthorized`], [`Code::Forbidden`].
+    pub(super) fn admit(
+        &self,
+        engine: &Engine,
+        sandbox: Option<&SandboxId>,
+        port: Option<u16>,
+        foreign: impl FnOnce() -> bool,
+    ) -> Result<Admitted> {
+        let covers = |access: &VerifiedAccess| {
+            Some(access.sandbox()) == sandbox
+                && match port {
+                    Some(port) => access.target().covers_port(port),
+                    None => *access.target() == Target::Ports,
+                }
+        };
+        let token = |text: &str| {
+            let access = if text.len() > TEXT_MAX_BYTES { None } else { engine.verify_access(text).ok() };
+            access.filter(covers)
+        };
+        for text in [&self.header, &self.bearer, &self.api_key].into_iter().flatten() {
+            if let Some(access) = token(text) {
+                return Ok(Admitted::Access(access));
+            }
+            match engine.verify_key(text) {
+                Ok(key) if key.scope >= Scope::Exec => {
+                    if let Some(id) = sandbox {
+                        // Roles and leases of this sandbox, as for a command in it.
+                        let who = Requester { key: &key.id, scope: key.scope, holder: None };
+                        crate::auth::may_send(engine, &who, id.as_str())?;
+                    }
+                    return Ok(Admitted::Key);
+                }
+                Ok(_) => return Err(crate::auth::forbidden()),
+                Err(_) => {}
+            }
+        }
+        if let Some(text) = &self.query
+            && let Some(access) = token(text)
+        {
+            return Ok(Admitted::Link(access, text.clone()));
+        }
+        let public = port.zip(sandbox).and_then(|(port, id)| engine.public_access(id.as_str(), port));
+        if let Some(access) = public {
+            return Ok(Admitted::Access(access));
+        }
+        match self.cookie.as_deref().and_then(token) {
+            Some(_) if foreign() => {
+                Err(Error::new(Code::Forbidden, "the request comes from another web site"))
+            }
+            Some(access) => Ok(Admitted::Access(access)),
+            None => Err(self.refusal()),
+        }
+    }
+
+    fn refusal(&self) -> Error {
+        if self.is_empty() {
+            return Error::new(Code::Unauthorized, "this port is private").hint(
+                "open the link that 'atoll port url' makes, or send a token or API key as X-Atoll-Token",
+            );
+        }
+        Error::new(Code::Unauthorized, "the token is not valid for this port, or no longer")
+            .hint("ask for a new link; 'atoll port url' makes one")
+    }
+}
+
+/// Takes our cookies out; gives the token of the last.
+fn take_cookie(headers: &mut HeaderMap) -> Option<String> {
+    if !headers.contains_key(COOKIE) {
+        return None;
+    }
+    let (mut rest, mut token) = (Vec::new(), None);
+    for value in headers.get_all(COOKIE) {
+        for pair in
+            value.as_bytes().split(|b| *b == b';').map(<[u8]>::trim_ascii).filter(|pair| !pair.is_empty())
+        {
+            match cookies::own(pair) {
+                Some(own) => token = own.or(token),
+                None => {
+                    if !rest.is_empty() {
+                        rest.extend_from_slice(b"; ");
+                    }
+                    rest.extend_from_slice(pair);
+                }
+            }
+        }
+    }
+    headers.remove(COOKIE);
+    if !rest.is_empty()
+        && let Ok(value) = HeaderValue::from_bytes(&rest)
+    {
+        headers.insert(COOKIE, value);
+    }
+    token
+}
+
+/// The address without our parameter, and what it was.
+fn without_token(uri: &Uri) -> Option<(Uri, String)> {
+    let query = uri.query()?;
+    let of_token = |pair: &&str| pair.split_once('=').is_some_and(|(name, _)| name == TOKEN_PARAMETER);
+    let token = query.split('&').find(of_token)?.split_once('=')?.1.to_owned();
+    let rest: Vec<&str> = query.split('&').filter(|pair| !of_token(pair)).collect();
+    let path = uri.path();
+    let text = if rest.is_empty() { path.to_owned() } else { format!("{path}?{}", rest.join("&")) };
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(text.parse().ok()?);
+    Some((Uri::from_parts(parts).ok()?, token))
+}
+
+/// Whether another site caused the request, as far as the browser says.
+pub(super) fn is_foreign(headers: &HeaderMap, engine: &Engine, sandbox: &SandboxId, domain: &str) -> bool {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    if let Some(origin) = headers.get(ORIGIN) {
+        // Other ports of the same sandbox are no strangers.
+        let host = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
+        let named = host.and_then(|host| parse_host_name(host, domain));
+        let id = named.and_then(|(_, named)| engine.sandbox_id(&named).ok());
+        return id.as_ref() != Some(sandbox);
+    }
+    let site = text("sec-fetch-site").unwrap_or("none");
+    !matches!(site, "none" | "same-origin") && text("sec-fetch-mode") != Some("navigate")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    fn parts(uri: &str, pairs: &[(&str, &str)]) -> Parts {
+        let mut request = Request::builder().uri(uri);
+        for (name, value) in pairs {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn ours_is_taken_out_and_nothing_else() {
+        let mut request = parts(
+            "/a?b=1&atoll_token=atollp_x&c=2",
+            &[
+                ("authorization", "Bearer atoll_key"),
+                ("x-api-key", "sk-of-the-app"),
+                ("x-atoll-token", "atollp_y"),
+                ("cookie", "a=1; atoll_port=atollp_z;b=2"),
+                ("cookie", "__Host-atoll_port=atollp_w"),
+            ],
+        );
+        let shown = Shown::take(&mut request);
+        assert_eq!(request.uri, "/a?b=1&c=2");
+        assert_eq!(request.headers.get(COOKIE).unwrap(), "a=1; b=2");
+        assert_eq!(request.headers.get("x-api-key").unwrap(), "sk-of-the-app");
+        assert!(!request.headers.contains_key(AUTHORIZATION) && !request.headers.contains_key(TOKEN_HEADER));
+        assert_eq!(shown.query.as_deref(), Some("atollp_x"));
+        assert_eq!(shown.bearer.as_deref(), Some("atoll_key"));
+        assert_eq!((shown.cookie.as_deref(), shown.api_key), (Some("atollp_w"), None));
+    }
+
+    #[test]
+    fn what_the_app_sends_passes() {
+        let pairs = [("authorization", "Bearer sk-1"), ("cookie", "atoll_portal=1")];
+        let mut request = parts("http://h:1/?x=%20&y", &pairs);
+        let shown = Shown::take(&mut request);
+        assert!(shown.is_empty());
+        assert_eq!(request.uri, "http://h:1/?x=%20&y");
+        assert_eq!(request.headers.get(AUTHORIZATION).unwrap(), "Bearer sk-1");
+        assert_eq!(request.headers.get(COOKIE).unwrap(), "atoll_portal=1");
+        let mut request = parts("http://h:1/?atoll_token=t", &[]);
+        assert_eq!(Shown::take(&mut request).query.as_deref(), Some("t"));
+        assert_eq!(request.uri, "http://h:1/");
+    }
+}

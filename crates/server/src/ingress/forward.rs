@@ -1,0 +1,176 @@
+//! Passing one request on.
+
+use std::io;
+
+use atoll_core::id::SandboxId;
+use atoll_core::{Error, Result};
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, StatusCode, Uri, Version};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use tokio_util::sync::CancellationToken;
+
+use super::address;
+use super::answer::Streaming;
+use super::headers::{self, Origin};
+use super::upstream::{self, Answered};
+use crate::serve::{Peer, Slot};
+use crate::shared::App;
+
+/// Bytes of a switched connection that are under way in each direction.
+const RELAY_BYTES: usize = 16 << 10;
+
+/// Where a request goes, and how.
+#[derive(Debug, Clone)]
+pub struct Forward {
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// The port.
+    pub port: u16,
+    /// Beginning of the path that the server inside does not see.
+    pub prefix: Option<String>,
+    /// Let the server inside see the host that the client asked for, rather than `localhost:PORT`.
+    pub keep_host: bool,
+    /// Fires when whoever was let in is no longer welcome: the answer, or what it became, is cut.
+    pub revoked: Option<CancellationToken>,
+}
+
+/// Passes a request on and gives the answer.
+///
+/// # Errors
+/// See [`upstream::send`].
+pub(super) async fn forward(app: &App, request: Request, to: Forward) -> Result<Response> {
+    let (mut parts, body) = request.into_parts();
+    let client = parts.extensions.remove::<OnUpgrade>();
+    let slot = parts.extensions.remove::<Slot>();
+    let grpc = parts.version == Version::HTTP_2 && is_grpc(&parts.headers);
+    let switching = head(app, &mut parts, &to)?;
+    let app_in = std::sync::Arc::clone(app);
+    let body = Body::new(super::answer::counted(body, move |bytes| app_in.metrics.received(bytes)));
+    let key = (to.sandbox.clone(), to.port);
+    let answered = if grpc {
+        parts.version = Version::HTTP_2;
+        parts.uri = absolute(&parts.uri)?;
+        upstream::send_http2(&app.engine, &app.ports, &key, Request::from_parts(parts, body)).await?
+    } else {
+        parts.version = Version::HTTP_11;
+        upstream::send(&app.engine, &app.ports, &key, Request::from_parts(parts, body)).await?
+    };
+    let switched = answered.response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if switched {
+        return match client.filter(|_| switching) {
+            Some(client) => Ok(switch(app, answered, client, slot, to)),
+            None => Err(Error::new(
+                atoll_core::Code::PortBroken,
+                format!("the server on port {} switched protocols without being asked", to.port),
+            )),
+        };
+    }
+    Ok(stream(app, answered, key, to))
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// Makes the head of the request what the server inside gets; says whether it asks for another protocol.
+fn head(app: &App, parts: &mut Parts, to: &Forward) -> Result<bool> {
+    let host = address::host(&parts.uri, &parts.headers).map(str::to_owned);
+    let inside = match &host {
+        Some(host) if to.keep_host => host.clone(),
+        _ => format!("localhost:{}", to.port),
+    };
+    let origin = Origin {
+        host: host.as_deref(),
+        peer: parts.extensions.get::<Peer>().map(|peer| peer.0.ip()),
+        https: app.config.is_https(),
+        prefix: to.prefix.as_deref(),
+    };
+    let upgrade = headers::toward_inside(&mut parts.headers, &origin, &inside);
+    parts.uri = path_inside(&parts.uri, to.prefix.as_deref())?;
+    Ok(upgrade.is_some())
+}
+
+/// Path and query as the server inside gets them.
+fn path_inside(uri: &Uri, prefix: Option<&str>) -> Result<Uri> {
+    let whole = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    let rest = prefix.and_then(|prefix| whole.strip_prefix(prefix)).unwrap_or(whole);
+    let text = if rest.starts_with('/') || rest == "*" { rest.to_owned() } else { format!("/{rest}") };
+    text.parse().map_err(|_error| Error::invalid("path", "cannot be passed on"))
+}
+
+/// HTTP/2 wants scheme and host in the address.
+fn absolute(uri: &Uri) -> Result<Uri> {
+    format!("http://localhost{uri}").parse().map_err(|_error| Error::invalid("path", "cannot be passed on"))
+}
+
+/// The answer, streamed; its connection goes back to the pool when it is over.
+fn stream(app: &App, answered: Answered, key: super::pool::Key, to: Forward) -> Response {
+    let Answered { response, sender, lease } = answered;
+    let (mut parts, body) = response.into_parts();
+    headers::toward_client(&mut parts.headers, to.prefix.as_deref(), false);
+    parts.extensions.clear();
+    let streaming = Streaming::new(app, body, sender.map(|sender| (key, sender)), lease, to.revoked);
+    Response::from_parts(parts, Body::new(streaming))
+}
+
+/// Answers 101 and passes bytes on from then on, until one side ends.
+fn switch(app: &App, answered: Answered, client: OnUpgrade, slot: Option<Slot>, to: Forward) -> Response {
+    let Answered { mut response, sender, lease } = answered;
+    let server = hyper::upgrade::on(&mut response);
+    let mut parts = response.into_parts().0;
+    headers::toward_client(&mut parts.headers, to.prefix.as_deref(), true);
+    let counting = std::sync::Arc::clone(app);
+    app.tasks.spawn(async move {
+        // The connection is this one's now; the lease and the slot are held as long as it lives.
+        let _held = (slot, sender);
+        let relay = async {
+            let (client, server) = tokio::try_join!(client, server).map_err(io::Error::other)?;
+            relay(client, server).await
+        };
+        let revoked = to.revoked.unwrap_or_default();
+        let ended = tokio::select! {
+            ended = relay => ended,
+            () = lease.dead() => Ok((0, 0)),
+            () = revoked.cancelled() => Ok((0, 0)),
+            () = counting.draining.cancelled() => Ok((0, 0)),
+        };
+        match ended {
+            Ok((up, down)) => {
+                counting.metrics.received(usize::try_from(up).unwrap_or(usize::MAX));
+                counting.metrics.sent(usize::try_from(down).unwrap_or(usize::MAX));
+            }
+            Err(error) => tracing::debug!(%error, "a switched connection ended"),
+        }
+    });
+    Response::from_parts(parts, Body::empty())
+}
+
+async fn relay(client: Upgraded, server: Upgraded) -> io::Result<(u64, u64)> {
+    let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
+    tokio::io::copy_bidirectional_with_sizes(&mut client, &mut server, RELAY_BYTES, RELAY_BYTES).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prefix_is_taken_off_the_path() {
+        let prefix = Some("/v1/sandboxes/web/ports/80");
+        for (from, to) in [
+            ("/v1/sandboxes/web/ports/80", "/"),
+            ("/v1/sandboxes/web/ports/80?a=b", "/?a=b"),
+            ("/v1/sandboxes/web/ports/80/x/%2e?a", "/x/%2e?a"),
+        ] {
+            assert_eq!(path_inside(&from.parse().unwrap(), prefix).unwrap().to_string(), to);
+        }
+        assert_eq!(path_inside(&"http://h/x?y".parse().unwrap(), None).unwrap().to_string(), "/x?y");
+        assert_eq!(absolute(&"/x?y".parse().unwrap()).unwrap().to_string(), "http://localhost/x?y");
+    }
+}

@@ -1,0 +1,219 @@
+//! Ports of sandboxes, from outside.
+//!
+//! ```text
+//! request ─ address     for a port? by host name, headers or path
+//!         ─ credential  API key, token, cookie, public: taken out of the request
+//!         ─ forward     lease (wakes the sandbox) ─ pool ─ connection ─ head cleaned ─▶ server inside
+//!         ◀─ answer     head cleaned, body streamed; the lease ends with it, the connection waits in the pool
+//!                       101: bytes both ways until one side ends
+//! ```
+//!
+//! This stands before the router and everything around it: what a server inside is asked is no call of the
+//! API. The server inside is hostile: its head is bounded, its cookies are confined, and what is said about a
+//! failure is ours. In the form with a path its pages share the server's address with the API, so they are
+//! given an opaque origin; browsers are meant to use host names.
+//!
+//! Dialects have ways of their own to name a port and to let people in: they call [`Ingress::forward`].
+
+mod address;
+mod answer;
+mod cookies;
+mod credential;
+mod download;
+mod forward;
+mod headers;
+mod pages;
+mod pool;
+pub(crate) mod tunnel;
+mod upstream;
+pub(crate) mod urls;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use atoll_core::{Error, Result};
+use atoll_engine::Access;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use http::header::{ACCEPT, CACHE_CONTROL, LOCATION, REFERRER_POLICY, SET_COOKIE};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use tracing::Instrument as _;
+
+use self::address::{Address, Form};
+pub(crate) use self::credential::TOKEN_HEADER;
+use self::credential::{Admitted, Shown};
+pub use self::forward::Forward;
+pub(crate) use self::pool::Pool;
+use crate::linger::Lingering;
+use crate::middleware::request_id;
+use crate::shared::App;
+
+/// Label of these requests in the metrics: their paths belong to the servers inside.
+const ROUTE: &str = "port";
+
+/// Ports of sandboxes, for dialects. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Ingress {
+    pub(crate) app: App,
+}
+
+impl Ingress {
+    /// Passes a request on to a port. Who may is the caller's to decide, before; so is what of the request's
+    /// head is secret.
+    pub async fn forward(&self, request: Request, to: Forward) -> Response {
+        let html = wants_html(request.headers());
+        let id = request_id(request.headers());
+        match forward::forward(&self.app, request, to).await {
+            Ok(response) => response,
+            Err(error) => pages::error(error, html, &id.0),
+        }
+    }
+
+    /// Serves a tunnel over a byte stream until it ends: yamux, the client opening a stream for each
+    /// connection. See `docs/ports.md` for what travels.
+    ///
+    /// # Errors
+    /// [`atoll_core::Code::SandboxNotFound`]. A tunnel that began ends without an error.
+    pub async fn tunnel<S>(&self, stream: S, sandbox: &str) -> Result<()>
+    where
+        S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+    {
+        let sandbox = self.app.engine.sandbox_id(sandbox)?;
+        tunnel::serve(&self.app, stream, sandbox, Vec::new()).await;
+        Ok(())
+    }
+
+    /// As [`Self::tunnel`], over the binary messages of a WebSocket.
+    ///
+    /// # Errors
+    /// As [`Self::tunnel`].
+    pub async fn tunnel_websocket(&self, socket: axum::extract::ws::WebSocket, sandbox: &str) -> Result<()> {
+        let sandbox = self.app.engine.sandbox_id(sandbox)?;
+        tunnel::serve(&self.app, tunnel::bytes_of(socket, Arc::clone(&self.app)), sandbox, Vec::new()).await;
+        Ok(())
+    }
+
+    /// Answers a `GET` or `HEAD` with the file that an access is to. Takes `Range` with one range.
+    ///
+    /// # Errors
+    /// [`atoll_core::Code::Unauthorized`] when the token is not for a file, and what reading gives.
+    pub async fn download(&self, token: &str, headers: &HeaderMap) -> Result<Response> {
+        download::download(&self.app, token, headers).await
+    }
+
+    /// The address of a port for whoever reached this server under `host` (the request's `Host`).
+    ///
+    /// # Errors
+    /// [`atoll_core::Code::SandboxNotFound`].
+    pub fn port_url(&self, sandbox: &str, port: u16, host: Option<&str>) -> Result<String> {
+        Ok(urls::port(&self.app, &self.app.engine.sandbox(sandbox)?, port, host))
+    }
+
+    /// The address under which an access is used, without its token.
+    ///
+    /// # Errors
+    /// [`atoll_core::Code::SandboxNotFound`].
+    pub fn access_url(&self, access: &Access, host: Option<&str>) -> Result<String> {
+        urls::access(&self.app, access, host)
+    }
+}
+
+/// Whether a browser asks for a page.
+fn wants_html(headers: &HeaderMap) -> bool {
+    headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().windows(9).any(|part| part == b"text/html"))
+}
+
+/// Serves requests for ports; passes all others on to the router.
+pub(crate) async fn intercept(State(app): State<App>, request: Request, next: Next) -> Response {
+    let address = address::parse(request.uri(), request.headers(), &app.config.ports_domain);
+    let address = match address {
+        Ok(None) => return next.run(request).await,
+        Ok(Some(address)) => Ok(address),
+        Err(error) => Err(error),
+    };
+    let started = Instant::now();
+    let id = request_id(request.headers());
+    let html = wants_html(request.headers());
+    let method = request.method().clone();
+    let span = tracing::info_span!("port", id = %id.0, %method);
+    let serve = async {
+        let result = match address {
+            Ok(address) => serve(&app, request, address).await,
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(response) => response,
+            Err(error) => {
+                tracing::info!(code = %error.code, %error, "request refused");
+                pages::error(error, html, &id.0)
+            }
+        }
+    };
+    let response = serve.instrument(span).await;
+    app.metrics.request(&method, ROUTE, response.status().as_u16(), started.elapsed());
+    response
+}
+
+async fn serve(app: &App, request: Request, address: Address) -> Result<Response> {
+    let (mut parts, body) = request.into_parts();
+    // What nobody reads any more of a body is thrown away, so that the answer arrives.
+    let body = axum::body::Body::new(Lingering::new(body));
+    let shown = Shown::take(&mut parts);
+    let domain = &app.config.ports_domain;
+    let (sandbox, port) = match &address {
+        Address::Port { sandbox, port, form: _ } => (sandbox, Some(*port)),
+        Address::Page { sandbox } => (sandbox, None),
+    };
+    let id = app.engine.sandbox_id(sandbox).ok();
+    let foreign =
+        || id.as_ref().is_none_or(|id| credential::is_foreign(&parts.headers, &app.engine, id, domain));
+    let admitted = shown.admit(&app.engine, id.as_ref(), port, foreign)?;
+    // Only now: whoever may not come in does not learn whether the sandbox is there.
+    let id = id.ok_or_else(|| atoll_core::id::SandboxId::not_found(sandbox))?;
+    let by_name = matches!(address, Address::Port { form: Form::Host, .. } | Address::Page { .. });
+    if let Admitted::Link(access, token) = &admitted
+        && by_name
+        && parts.method == Method::GET
+        && wants_html(&parts.headers)
+    {
+        return keep_token(app, &parts, access.expires_ms(), token);
+    }
+    match address {
+        Address::Page { .. } => {
+            let host = address::host(&parts.uri, &parts.headers);
+            pages::ports(app, &id, host, shown.token()).await
+        }
+        Address::Port { port, form, .. } => {
+            let prefix = match form {
+                Form::Path { prefix } => Some(prefix),
+                Form::Host | Form::Headers => None,
+            };
+            let revoked = admitted.access().map(atoll_engine::VerifiedAccess::revoked);
+            let to = Forward { sandbox: id, port, prefix, keep_host: by_name, revoked };
+            forward::forward(app, Request::from_parts(parts, body), to).await
+        }
+    }
+}
+
+/// Puts the token of a link into a cookie and goes on to the same page without it.
+fn keep_token(app: &App, parts: &Parts, expires_ms: Option<u64>, token: &str) -> Result<Response> {
+    let max_age_s = expires_ms.map(|end| end.saturating_sub(crate::shared::now_ms()) / 1000);
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    // Two slashes would lead to another host.
+    let path = format!("/{}", path.trim_start_matches(['/', '\\']));
+    let cookie = cookies::for_token(token, max_age_s, app.config.is_https());
+    let location = HeaderValue::try_from(path).ok();
+    let (Some(cookie), Some(location)) = (cookie, location) else {
+        return Err(Error::invalid("atoll_token", "cannot be kept in a cookie"));
+    };
+    let mut response = Response::new(axum::body::Body::empty());
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    let headers = response.headers_mut();
+    headers.insert(LOCATION, location);
+    headers.insert(SET_COOKIE, cookie);
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    Ok(response)
+}

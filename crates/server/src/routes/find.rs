@@ -1,0 +1,62 @@
+//! Finding files by pattern, and lines in them.
+
+use atoll_api::{FindFiles, FoundFile, FoundFiles};
+use atoll_core::{Error, Result};
+use atoll_engine::guest_error;
+use atoll_guest_protocol::messages;
+use axum::extract::State;
+
+use super::files::path;
+use crate::auth::{Caller, Read};
+use crate::convert;
+use crate::error::ApiResult;
+use crate::extract::{Json, Path};
+use crate::shared::App;
+
+/// Most that one answer holds.
+const LIMIT_MAX: u32 = 100_000;
+/// What one answer holds when the caller does not say.
+const LIMIT_DEFAULT: u32 = 1000;
+
+/// Finds files below a directory by the pattern of their path, or lines in them.
+///
+/// Symbolic links are not followed; `/proc` and `/sys` are not entered. What is more than the limit is cut
+/// and said so.
+#[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/files/find", tag = "files", security(("key" = ["read"])),
+    params(("sandbox" = String, Path, description = "Id or name")),
+    request_body = FindFiles, responses((status = 200, body = FoundFiles)))]
+pub(crate) async fn find_files(
+    _: Caller<Read>,
+    State(app): State<App>,
+    Path(sandbox): Path<String>,
+    Json(request): Json<FindFiles>,
+) -> ApiResult<Json<FoundFiles>> {
+    let directory = path("path", request.path)?;
+    let find = messages::Find {
+        path: directory.clone(),
+        pattern: request.pattern.unwrap_or_default(),
+        text: request.text.unwrap_or_default(),
+        max_count: limit(request.limit)?,
+    };
+    let guest = app.engine.guest(&sandbox).await?;
+    let (found, truncated) = guest.find(find).await.map_err(guest_error)?;
+    let items = found.into_iter().filter_map(|one| {
+        let mut info = one.info?;
+        info.path = format!("{}/{}", directory.trim_end_matches('/'), info.path);
+        let is_line = one.line > 0;
+        Some(FoundFile {
+            file: convert::file(info),
+            line: is_line.then_some(one.line),
+            text: is_line.then_some(one.text),
+        })
+    });
+    Ok(Json(FoundFiles { items: items.collect(), truncated }))
+}
+
+fn limit(asked: Option<u32>) -> Result<u32> {
+    let limit = asked.unwrap_or(LIMIT_DEFAULT);
+    if (1..=LIMIT_MAX).contains(&limit) {
+        return Ok(limit);
+    }
+    Err(Error::invalid("limit", format_args!("must lie between 1 and {LIMIT_MAX}")))
+}

@@ -1,0 +1,303 @@
+//! What a client asks of the connection: logging in, channels, forwardings.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use atoll_core::key::Scope;
+use atoll_core::spec::TtySize;
+use atoll_engine::Engine;
+use russh::keys::HashAlg;
+use russh::server::{Auth, ChannelOpenHandle, Msg, PublicKeyOffer, Session, VerifiedPublicKey};
+use russh::{Channel, ChannelId, ChannelOpenFailure, Pty};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::forward;
+use crate::login::{self, Login};
+use crate::session::{self, Wanted, What};
+
+/// Channels of one connection at once.
+const CHANNELS_MAX_COUNT: usize = 256;
+/// Ports of the client that one connection may show inside.
+const LISTENERS_MAX_COUNT: usize = 32;
+/// Variables that a client may set for a command.
+const ENV_MAX_COUNT: usize = 64;
+/// Terminals of no or absurd size get this one.
+const TTY_DEFAULT: TtySize = TtySize { cols: 80, rows: 24 };
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(crate) struct SessionError(#[from] russh::Error);
+
+/// One connection.
+pub(crate) struct Handler {
+    engine: Engine,
+    peer: Option<SocketAddr>,
+    login: Option<Login>,
+    logged_in: CancellationToken,
+    /// Channels of sessions whose command was not named yet.
+    waiting: HashMap<ChannelId, Waiting>,
+    channels: Arc<Semaphore>,
+    listeners: HashMap<u16, CancellationToken>,
+    tasks: TaskTracker,
+    /// Fires with the connection.
+    gone: CancellationToken,
+}
+
+struct Waiting {
+    channel: Channel<Msg>,
+    env: BTreeMap<String, String>,
+    tty: Option<TtySize>,
+}
+
+impl Drop for Handler {
+    fn drop(&mut self) {
+        self.gone.cancel();
+    }
+}
+
+impl Handler {
+    pub(crate) fn new(engine: Engine, peer: Option<SocketAddr>, logged_in: CancellationToken) -> Self {
+        Self {
+            engine,
+            peer,
+            login: None,
+            logged_in,
+            waiting: HashMap::new(),
+            channels: Arc::new(Semaphore::new(CHANNELS_MAX_COUNT)),
+            listeners: HashMap::new(),
+            tasks: TaskTracker::new(),
+            gone: CancellationToken::new(),
+        }
+    }
+
+    fn let_in(&mut self, login: Option<Login>) -> Auth {
+        match login {
+            Some(login) => {
+                tracing::info!(sandbox = %login.sandbox, peer = ?self.peer, "an SSH login");
+                self.login = Some(login);
+                self.logged_in.cancel();
+                Auth::Accept
+            }
+            None => Auth::reject(),
+        }
+    }
+
+    /// Starts what a session is for.
+    fn start(&mut self, id: ChannelId, what: What, session: &mut Session) -> Result<(), SessionError> {
+        let (Some(waiting), Some(login)) = (self.waiting.remove(&id), self.login.clone()) else {
+            return Ok(session.channel_failure(id)?);
+        };
+        session.channel_success(id)?;
+        let wanted =
+            Wanted { what, env: waiting.env, tty: waiting.tty, peer: self.peer, gone: self.gone.clone() };
+        let run = session::run(self.engine.clone(), login, wanted, waiting.channel, session.handle());
+        let permit = Arc::clone(&self.channels).try_acquire_owned();
+        self.tasks.spawn(async move {
+            run.await;
+            drop(permit);
+        });
+        Ok(())
+    }
+}
+
+impl russh::server::Handler for Handler {
+    type Error = SessionError;
+
+    async fn auth_publickey_offered(
+        &mut self,
+        _: &str,
+        offer: PublicKeyOffer<'_>,
+    ) -> Result<Auth, SessionError> {
+        let fingerprint = offer.public_key.fingerprint(HashAlg::Sha256).to_string();
+        let known = self.engine.verify_ssh_key(&fingerprint).await;
+        Ok(if known.is_ok_and(|key| key.scope >= Scope::Exec) { Auth::Accept } else { Auth::reject() })
+    }
+
+    async fn auth_publickey(&mut self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Auth, SessionError> {
+        let fingerprint = key.public_key.fingerprint(HashAlg::Sha256).to_string();
+        let key = self.engine.verify_ssh_key(&fingerprint).await.ok();
+        let login = key.and_then(|key| login::admit(&self.engine, user, &key));
+        Ok(self.let_in(login))
+    }
+
+    async fn auth_password(&mut self, user: &str, password: &str) -> Result<Auth, SessionError> {
+        let key = self.engine.verify_key(password).ok();
+        let login = key.and_then(|key| login::admit(&self.engine, user, &key));
+        Ok(self.let_in(login))
+    }
+
+    async fn channel_open_session(
+        &mut self,
+        channel: Channel<Msg>,
+        reply: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), SessionError> {
+        if self.login.is_none()
+            || self.waiting.len() >= CHANNELS_MAX_COUNT
+            || self.channels.available_permits() == 0
+        {
+            reply.reject(ChannelOpenFailure::ResourceShortage).await;
+            return Ok(());
+        }
+        self.waiting.insert(channel.id(), Waiting { channel, env: BTreeMap::new(), tty: None });
+        reply.accept().await;
+        Ok(())
+    }
+
+    async fn channel_close(&mut self, channel: ChannelId, _: &mut Session) -> Result<(), SessionError> {
+        self.waiting.remove(&channel);
+        Ok(())
+    }
+
+    async fn pty_request(
+        &mut self,
+        channel: ChannelId,
+        term: &str,
+        col_width: u32,
+        row_height: u32,
+        _pix_width: u32,
+        _pix_height: u32,
+        _modes: &[(Pty, u32)],
+        session: &mut Session,
+    ) -> Result<(), SessionError> {
+        let Some(waiting) = self.waiting.get_mut(&channel) else {
+            return Ok(session.channel_failure(channel)?);
+        };
+        waiting.tty = Some(size(col_width, row_height));
+        if is_plain(term) {
+            waiting.env.insert("TERM".to_owned(), term.to_owned());
+        }
+        Ok(session.channel_success(channel)?)
+    }
+
+    async fn env_request(
+        &mut self,
+        channel: ChannelId,
+        name: &str,
+        value: &str,
+        session: &mut Session,
+    ) -> Result<(), SessionError> {
+        match self.waiting.get_mut(&channel) {
+            Some(waiting) if waiting.env.len() < ENV_MAX_COUNT && is_plain(name) && !value.contains('\0') => {
+                waiting.env.insert(name.to_owned(), value.to_owned());
+                Ok(session.channel_success(channel)?)
+            }
+            _ => Ok(session.channel_failure(channel)?),
+        }
+    }
+
+    async fn shell_request(&mut self, channel: ChannelId, session: &mut Session) -> Result<(), SessionError> {
+        self.start(channel, What::Shell, session)
+    }
+
+    async fn exec_request(
+        &mut self,
+        channel: ChannelId,
+        data: &[u8],
+        session: &mut Session,
+    ) -> Result<(), SessionError> {
+        match std::str::from_utf8(data) {
+            Ok(line) => self.start(channel, What::Line(line.to_owned()), session),
+            // An exec is recorded as text.
+            Err(_) => Ok(session.channel_failure(channel)?),
+        }
+    }
+
+    async fn subsystem_request(
+        &mut self,
+        channel: ChannelId,
+        name: &str,
+        session: &mut Session,
+    ) -> Result<(), SessionError> {
+        match name {
+            "sftp" => self.start(channel, What::Sftp, session),
+            _ => Ok(session.channel_failure(channel)?),
+        }
+    }
+
+    async fn channel_open_direct_tcpip(
+        &mut self,
+        channel: Channel<Msg>,
+        host: &str,
+        port: u32,
+        _originator: &str,
+        _originator_port: u32,
+        reply: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), SessionError> {
+        let (port, login) = (u16::try_from(port).ok().filter(|port| *port != 0), self.login.clone());
+        let permit = Arc::clone(&self.channels).try_acquire_owned();
+        match (port, login, permit) {
+            (Some(port), Some(login), Ok(permit)) if forward::is_inside(host) => {
+                let engine = self.engine.clone();
+                self.tasks.spawn(async move {
+                    forward::direct(&engine, &login, port, channel, reply).await;
+                    drop(permit);
+                });
+            }
+            (_, _, Err(_)) => reply.reject(ChannelOpenFailure::ResourceShortage).await,
+            _ => reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await,
+        }
+        Ok(())
+    }
+
+    async fn tcpip_forward(
+        &mut self,
+        address: &str,
+        port: &mut u32,
+        session: &mut Session,
+    ) -> Result<bool, SessionError> {
+        let (Ok(wanted), Some(login)) = (u16::try_from(*port), self.login.clone()) else { return Ok(false) };
+        if self.listeners.len() >= LISTENERS_MAX_COUNT {
+            return Ok(false);
+        }
+        let listener = match self.engine.guest(login.sandbox.as_str()).await {
+            Ok(lease) => lease.listen_port(wanted).await,
+            Err(error) => Err(error),
+        };
+        match listener {
+            Ok(listener) => {
+                *port = listener.port().into();
+                let stop = self.gone.child_token();
+                self.listeners.insert(listener.port(), stop.clone());
+                let serve = forward::reverse(listener, address.to_owned(), session.handle());
+                self.tasks.spawn(async move { stop.run_until_cancelled(serve).await });
+                Ok(true)
+            }
+            Err(error) => {
+                tracing::info!(%error, port = wanted, "a port is not forwarded");
+                Ok(false)
+            }
+        }
+    }
+
+    async fn cancel_tcpip_forward(
+        &mut self,
+        _address: &str,
+        port: u32,
+        _: &mut Session,
+    ) -> Result<bool, SessionError> {
+        let stop = u16::try_from(port).ok().and_then(|port| self.listeners.remove(&port));
+        Ok(stop.map(|stop| stop.cancel()).is_some())
+    }
+}
+
+/// The size of a terminal, as far as it makes sense.
+pub(crate) fn size(cols: u32, rows: u32) -> TtySize {
+    match (u16::try_from(cols), u16::try_from(rows)) {
+        (Ok(cols), Ok(rows)) => {
+            let size = TtySize { cols, rows };
+            if size.validate("size").is_ok() { size } else { TTY_DEFAULT }
+        }
+        _ => TTY_DEFAULT,
+    }
+}
+
+/// A name of a variable or terminal.
+fn is_plain(text: &str) -> bool {
+    (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.+".contains(&b))
+}

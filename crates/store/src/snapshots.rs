@@ -1,0 +1,412 @@
+//! Snapshots in the database: rows, references, checkpoint numbers, rollbacks under way.
+
+use std::collections::BTreeMap;
+
+use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::limits::PAGE_MAX_COUNT;
+use atoll_core::snapshot::{CopyMethod, Purpose, Reference, SnapshotState};
+use sqlx::AssertSqlSafe;
+
+use crate::Store;
+use crate::db::{BadColumn, Conn, Row, Value, args, json};
+use crate::error::StoreError;
+use crate::record::{Cursor, Page, SnapshotFilter, SnapshotRecord};
+use crate::sandboxes::{add, any_of, newest_first, page};
+
+/// Version of the JSON form of a manifest.
+const MANIFEST_VERSION: i64 = 1;
+const TABLE: &str = "snapshots";
+/// Who holds a checkpoint that its sandbox took by itself.
+const AUTO: &str = "auto";
+
+/// What is known of a snapshot once it is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotOutcome {
+    /// What it takes on the host, bytes.
+    pub stored_bytes: u64,
+    /// How long its sandbox could not write, microseconds.
+    pub paused_us: Option<u64>,
+    /// How its disk came about.
+    pub method: CopyMethod,
+    /// Its digest, if it is known already.
+    pub digest: Option<String>,
+    /// References that point to it from now on.
+    pub tags: Vec<Reference>,
+}
+
+impl Store {
+    /// Stores a snapshot that is going to be made. Its tags are stored with [`Self::finish_snapshot`].
+    ///
+    /// A checkpoint gets the next number of its sandbox, whatever the record says; gives the purpose as stored.
+    ///
+    /// # Errors
+    /// [`StoreError::AlreadyExists`] for the id; [`StoreError::NotFound`] for a checkpoint of no sandbox.
+    pub async fn insert_snapshot(&self, snapshot: &SnapshotRecord) -> Result<Purpose, StoreError> {
+        let snapshot = snapshot.clone();
+        self.write(move |conn| Box::pin(insert(conn, snapshot))).await
+    }
+
+    /// The snapshot is made: it is ready, and `tags` point to it, whatever they pointed to before.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when it is not being made.
+    pub async fn finish_snapshot(
+        &self,
+        id: &SnapshotId,
+        outcome: &SnapshotOutcome,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE snapshots SET state = 'ready', stored_bytes = $2, paused_us = $3, method = $4, \
+             digest = $5 WHERE id = $1 AND state = 'creating'";
+        let values = args![
+            id.as_str(),
+            outcome.stored_bytes,
+            outcome.paused_us,
+            outcome.method.as_str(),
+            outcome.digest.as_deref(),
+        ];
+        let (id, tags) = (id.clone(), outcome.tags.clone());
+        self.write(move |mut conn| {
+            Box::pin(async move {
+                if conn.execute(SQL, values).await? == 0 {
+                    return Err(StoreError::Conflict);
+                }
+                for tag in tags {
+                    set_tag(&mut conn, &tag, &id).await?;
+                }
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Keeps the digest and what the snapshot takes on the host, which are found out afterwards.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn set_snapshot_digest(
+        &self,
+        id: &SnapshotId,
+        digest: &str,
+        stored_bytes: u64,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE snapshots SET digest = $2, stored_bytes = $3 WHERE id = $1";
+        let values = args![id.as_str(), digest, stored_bytes];
+        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) }))
+            .await
+    }
+
+    /// The snapshot with this id, if there is one.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when its row cannot be read.
+    pub async fn snapshot(&self, id: &SnapshotId) -> Result<Option<SnapshotRecord>, StoreError> {
+        const SQL: &str = "SELECT * FROM snapshots WHERE id = $1";
+        self.one_snapshot(SQL, args![id.as_str()]).await
+    }
+
+    /// The snapshot that a reference points to.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when its row cannot be read.
+    pub async fn tagged_snapshot(&self, reference: &Reference) -> Result<Option<SnapshotRecord>, StoreError> {
+        const SQL: &str = "SELECT * FROM snapshots WHERE id = \
+             (SELECT snapshot_id FROM snapshot_tags WHERE name = $1 AND tag = $2)";
+        self.one_snapshot(SQL, args![reference.name.as_str(), reference.tag.as_str()]).await
+    }
+
+    async fn one_snapshot(
+        &self,
+        sql: &'static str,
+        values: Vec<Value>,
+    ) -> Result<Option<SnapshotRecord>, StoreError> {
+        self.read(move |mut conn| {
+            Box::pin(async move {
+                let Some(row) = conn.row(sql, values).await? else { return Ok(None) };
+                Ok(with_tags(&mut conn, vec![decode(&row)?]).await?.pop())
+            })
+        })
+        .await
+    }
+
+    /// Snapshots that match `filter`, the newest first, at most `limit` (1 to [`PAGE_MAX_COUNT`]).
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when a row cannot be read.
+    pub async fn list_snapshots(
+        &self,
+        filter: &SnapshotFilter,
+        after: Option<&Cursor>,
+        limit: u32,
+    ) -> Result<Page<SnapshotRecord>, StoreError> {
+        let limit = limit.clamp(1, PAGE_MAX_COUNT);
+        let (sql, values) = list_query(filter, after, limit);
+        let items = self
+            .read(move |mut conn| {
+                Box::pin(async move {
+                    let rows = conn.rows(AssertSqlSafe(sql), values).await?;
+                    let records = rows.iter().map(decode).collect::<Result<Vec<_>, _>>()?;
+                    with_tags(&mut conn, records).await
+                })
+            })
+            .await?;
+        Ok(page(items, limit, |snapshot| Cursor::new(snapshot.created_ms, snapshot.id.to_string())))
+    }
+
+    /// How many snapshots there are, in any state.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn count_snapshots(&self) -> Result<u64, StoreError> {
+        const SQL: &str = "SELECT COUNT(*) AS count FROM snapshots";
+        self.read(|mut conn| {
+            Box::pin(async move {
+                let row = conn.row(SQL, Vec::new()).await?;
+                row.map_or(Ok(0), |row| row.decode(TABLE, "count", |row| row.uint("count")))
+            })
+        })
+        .await
+    }
+
+    /// Marks a snapshot as being removed; from now on it has no tags and cannot be used. Says whether it was
+    /// there.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn mark_snapshot_deleting(&self, id: &SnapshotId) -> Result<bool, StoreError> {
+        let id = id.clone();
+        self.write(move |mut conn| {
+            Box::pin(async move {
+                let values = || args![id.as_str()];
+                let mark = "UPDATE snapshots SET state = 'deleting' WHERE id = $1";
+                let marked = conn.execute(mark, values()).await?;
+                conn.execute("DELETE FROM snapshot_tags WHERE snapshot_id = $1", values()).await?;
+                Ok(marked > 0)
+            })
+        })
+        .await
+    }
+
+    /// Removes a snapshot's row. Says whether it was there.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn delete_snapshot(&self, id: &SnapshotId) -> Result<bool, StoreError> {
+        let values = args![id.as_str()];
+        self.write_one(move |mut conn| {
+            Box::pin(
+                async move { Ok(conn.execute("DELETE FROM snapshots WHERE id = $1", values).await? > 0) },
+            )
+        })
+        .await
+    }
+
+    /// Makes a reference point to a snapshot, whatever it pointed to before.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] when there is no such snapshot or it is not ready.
+    pub async fn tag_snapshot(&self, reference: &Reference, id: &SnapshotId) -> Result<(), StoreError> {
+        let (reference, id) = (reference.clone(), id.clone());
+        self.write(move |mut conn| {
+            Box::pin(async move {
+                let ready = "SELECT id FROM snapshots WHERE id = $1 AND state = 'ready'";
+                conn.row(ready, args![id.as_str()]).await?.ok_or(StoreError::NotFound)?;
+                set_tag(&mut conn, &reference, &id).await
+            })
+        })
+        .await
+    }
+
+    /// Removes a reference. Says whether it was there.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn untag_snapshot(&self, reference: &Reference) -> Result<bool, StoreError> {
+        const SQL: &str = "DELETE FROM snapshot_tags WHERE name = $1 AND tag = $2";
+        let values = args![reference.name.as_str(), reference.tag.as_str()];
+        self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
+            .await
+    }
+
+    // === rollbacks ===
+
+    /// Writes down that a sandbox is being put back to a snapshot.
+    ///
+    /// # Errors
+    /// [`StoreError::AlreadyExists`] when it is under way already.
+    pub async fn begin_rollback(&self, sandbox: &SandboxId, snapshot: &SnapshotId) -> Result<(), StoreError> {
+        const SQL: &str = "INSERT INTO rollbacks (sandbox_id, snapshot_id) VALUES ($1, $2)";
+        let values = args![sandbox.as_str(), snapshot.as_str()];
+        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await.map(drop) }))
+            .await
+    }
+
+    /// Writes down that it is not any more.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn end_rollback(&self, sandbox: &SandboxId) -> Result<(), StoreError> {
+        let values = args![sandbox.as_str()];
+        self.write_one(move |mut conn| {
+            Box::pin(async move {
+                conn.execute("DELETE FROM rollbacks WHERE sandbox_id = $1", values).await.map(drop)
+            })
+        })
+        .await
+    }
+
+    /// The rollbacks that are under way.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`].
+    pub async fn rollbacks(&self) -> Result<BTreeMap<SandboxId, SnapshotId>, StoreError> {
+        const SQL: &str = "SELECT sandbox_id, snapshot_id FROM rollbacks";
+        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
+        rows.iter()
+            .map(|row| {
+                row.decode("rollbacks", "sandbox_id", |row| {
+                    Ok((row.parse("sandbox_id")?, row.parse("snapshot_id")?))
+                })
+            })
+            .collect()
+    }
+}
+
+async fn insert(mut conn: Conn<'_>, snapshot: SnapshotRecord) -> Result<Purpose, StoreError> {
+    const INSERT: &str = "INSERT INTO snapshots (id, state, sandbox_id, checkpoint, held_by, comment, manifest, \
+         manifest_version, digest, stored_bytes, paused_us, method, created_ms, created_by) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
+    let purpose = match (snapshot.purpose, &snapshot.sandbox) {
+        (Purpose::Checkpoint(_), Some(sandbox)) => Purpose::Checkpoint(number(&mut conn, sandbox).await?),
+        (Purpose::AutoCheckpoint(_), Some(sandbox)) => {
+            Purpose::AutoCheckpoint(number(&mut conn, sandbox).await?)
+        }
+        (Purpose::Checkpoint(_) | Purpose::AutoCheckpoint(_), None) => return Err(StoreError::NotFound),
+        (other, _) => other,
+    };
+    let held_by = match &purpose {
+        Purpose::Snapshot | Purpose::Checkpoint(_) => None,
+        Purpose::AutoCheckpoint(_) => Some(AUTO),
+        Purpose::Held(by) => Some(by.as_str()),
+    };
+    let checkpoint = purpose.checkpoint();
+    let values = args![
+        snapshot.id.as_str(),
+        snapshot.state.as_str(),
+        snapshot.sandbox.as_ref().map(|sandbox| sandbox.as_str()),
+        checkpoint,
+        held_by,
+        snapshot.comment.as_deref(),
+        json(&snapshot.manifest)?,
+        MANIFEST_VERSION,
+        snapshot.digest.as_deref(),
+        snapshot.stored_bytes,
+        snapshot.paused_us,
+        snapshot.method.map(CopyMethod::as_str),
+        snapshot.created_ms,
+        snapshot.created_by.as_ref().map(|key| key.as_str()),
+    ];
+    conn.execute(INSERT, values).await?;
+    Ok(purpose)
+}
+
+/// The next checkpoint number of a sandbox.
+async fn number(conn: &mut Conn<'_>, sandbox: &SandboxId) -> Result<u32, StoreError> {
+    const NUMBER: &str = "INSERT INTO checkpoint_numbers (sandbox_id, last_number) VALUES ($1, 1) ON CONFLICT \
+         (sandbox_id) DO UPDATE SET last_number = checkpoint_numbers.last_number + 1 \
+         RETURNING sandbox_id, last_number";
+    let there = conn.row("SELECT id FROM sandboxes WHERE id = $1", args![sandbox.as_str()]).await?;
+    there.ok_or(StoreError::NotFound)?;
+    let row = conn.row(NUMBER, args![sandbox.as_str()]).await?.ok_or(StoreError::Conflict)?;
+    row.decode("checkpoint_numbers", "sandbox_id", |row| {
+        u32::try_from(row.int("last_number")?).or(Err("last_number"))
+    })
+}
+
+async fn set_tag(conn: &mut Conn<'_>, reference: &Reference, id: &SnapshotId) -> Result<(), StoreError> {
+    const SQL: &str = "INSERT INTO snapshot_tags (name, tag, snapshot_id) VALUES ($1, $2, $3) \
+         ON CONFLICT (name, tag) DO UPDATE SET snapshot_id = excluded.snapshot_id";
+    let values = args![reference.name.as_str(), reference.tag.as_str(), id.as_str()];
+    conn.execute(SQL, values).await.map(drop)
+}
+
+async fn with_tags(
+    conn: &mut Conn<'_>,
+    mut records: Vec<SnapshotRecord>,
+) -> Result<Vec<SnapshotRecord>, StoreError> {
+    if records.is_empty() {
+        return Ok(records);
+    }
+    let mut values = Vec::new();
+    let ids = any_of("snapshot_id", records.iter().map(|record| record.id.as_str()), &mut values);
+    let sql = format!("SELECT * FROM snapshot_tags WHERE {ids} ORDER BY name, tag");
+    let mut tags: BTreeMap<String, Vec<Reference>> = BTreeMap::new();
+    for row in conn.rows(AssertSqlSafe(sql), values).await? {
+        let (id, reference) = row.decode("snapshot_tags", "snapshot_id", |row| {
+            Ok((row.text("snapshot_id")?, Reference { name: row.text("name")?, tag: row.text("tag")? }))
+        })?;
+        tags.entry(id).or_default().push(reference);
+    }
+    for record in &mut records {
+        record.tags = tags.remove(record.id.as_str()).unwrap_or_default();
+    }
+    Ok(records)
+}
+
+fn list_query(filter: &SnapshotFilter, after: Option<&Cursor>, limit: u32) -> (String, Vec<Value>) {
+    let mut values = Vec::new();
+    let mut sql = "SELECT * FROM snapshots WHERE 1 = 1".to_owned();
+    if let Some(sandbox) = &filter.sandbox {
+        values.push(sandbox.as_str().into());
+        add(&mut sql, format_args!(" AND sandbox_id = ${}", values.len()));
+    }
+    if let Some(name) = &filter.name {
+        values.push(name.as_str().into());
+        let n = values.len();
+        let tagged = "SELECT 1 FROM snapshot_tags WHERE snapshot_id = snapshots.id AND name =";
+        add(&mut sql, format_args!(" AND EXISTS ({tagged} ${n})"));
+    }
+    if !filter.held {
+        sql.push_str(" AND (held_by IS NULL OR checkpoint IS NOT NULL)");
+    }
+    match filter.checkpoints {
+        Some(true) => sql.push_str(" AND checkpoint IS NOT NULL"),
+        Some(false) => sql.push_str(" AND checkpoint IS NULL"),
+        None => {}
+    }
+    newest_first(&mut sql, &mut values, after, limit);
+    (sql, values)
+}
+
+fn decode(row: &Row) -> Result<SnapshotRecord, StoreError> {
+    row.decode(TABLE, "id", read)
+}
+
+fn read(row: &Row) -> Result<SnapshotRecord, BadColumn> {
+    if row.int("manifest_version")? != MANIFEST_VERSION {
+        return Err("manifest_version");
+    }
+    let purpose = match (row.uint_opt("checkpoint")?, row.text_opt("held_by")?) {
+        (Some(number), held) => {
+            let number = u32::try_from(number).or(Err("checkpoint"))?;
+            if held.is_some() { Purpose::AutoCheckpoint(number) } else { Purpose::Checkpoint(number) }
+        }
+        (None, Some(by)) => Purpose::Held(by),
+        (None, None) => Purpose::Snapshot,
+    };
+    let method = row.text_opt("method")?;
+    Ok(SnapshotRecord {
+        id: row.parse("id")?,
+        state: SnapshotState::parse(&row.text("state")?).ok_or("state")?,
+        sandbox: row.parse_opt("sandbox_id")?,
+        purpose,
+        comment: row.text_opt("comment")?,
+        manifest: row.json("manifest")?,
+        digest: row.text_opt("digest")?,
+        stored_bytes: row.uint("stored_bytes")?,
+        paused_us: row.uint_opt("paused_us")?,
+        method: method.map(|text| CopyMethod::parse(&text).ok_or("method")).transpose()?,
+        created_ms: row.uint("created_ms")?,
+        created_by: row.parse_opt("created_by")?,
+        tags: Vec::new(),
+    })
+}

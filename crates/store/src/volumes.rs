@@ -1,0 +1,78 @@
+//! Volumes in the database.
+
+use atoll_core::id::VolumeId;
+use atoll_core::volume::VolumeState;
+
+use crate::Store;
+use crate::db::{BadColumn, Row, args};
+use crate::error::StoreError;
+use crate::record::VolumeRecord;
+
+impl Store {
+    /// Stores a new volume.
+    ///
+    /// # Errors
+    /// [`StoreError::NameTaken`].
+    pub async fn insert_volume(&self, volume: &VolumeRecord) -> Result<(), StoreError> {
+        const SQL: &str = "INSERT INTO volumes (id, name, state, size_bytes, source, read_only, owner, \
+             created_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (name) DO NOTHING";
+        let values = args![
+            volume.id.as_str(),
+            volume.name.as_str(),
+            volume.state.as_str(),
+            volume.size_bytes,
+            volume.source.as_deref(),
+            u32::from(volume.read_only),
+            volume.owner.as_ref().map(|key| key.as_str()),
+            volume.created_ms,
+        ];
+        let there =
+            self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await })).await?;
+        if there == 0 { Err(StoreError::NameTaken) } else { Ok(()) }
+    }
+
+    /// Moves a volume to another state. Says whether it was there.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn set_volume_state(&self, id: &VolumeId, to: VolumeState) -> Result<bool, StoreError> {
+        const SQL: &str = "UPDATE volumes SET state = $2 WHERE id = $1";
+        let values = args![id.as_str(), to.as_str()];
+        self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
+            .await
+    }
+
+    /// Every volume, by name.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when a row cannot be read.
+    pub async fn list_volumes(&self) -> Result<Vec<VolumeRecord>, StoreError> {
+        const SQL: &str = "SELECT * FROM volumes ORDER BY name";
+        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
+        rows.iter().map(|row| row.decode("volumes", "id", read)).collect()
+    }
+
+    /// Forgets a volume. Says whether it was there.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn delete_volume(&self, id: &VolumeId) -> Result<bool, StoreError> {
+        const SQL: &str = "DELETE FROM volumes WHERE id = $1";
+        let values = args![id.as_str()];
+        self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
+            .await
+    }
+}
+
+fn read(row: &Row) -> Result<VolumeRecord, BadColumn> {
+    Ok(VolumeRecord {
+        id: row.parse("id")?,
+        name: row.text("name")?,
+        state: VolumeState::parse(&row.text("state")?).ok_or("state")?,
+        size_bytes: row.uint("size_bytes")?,
+        source: row.text_opt("source")?,
+        read_only: row.int("read_only")? != 0,
+        owner: row.parse_opt("owner")?,
+        created_ms: row.uint("created_ms")?,
+    })
+}

@@ -1,0 +1,170 @@
+//! Many connections over one byte stream, and what each of them begins with.
+//!
+//! The byte stream is yamux, as HashiCorp specified it: implementations exist in most languages. Whoever
+//! opens a stream sends three bytes, the version ([`VERSION`]) and the port, big-endian; the other side
+//! answers with one byte, a [`Status`]. After [`Status::Connected`] the stream is the connection, each
+//! direction with an end of its own; after anything else it is closed.
+//!
+//! Client and server use this crate alike: a tunnel into a sandbox has its streams opened by the client, a
+//! tunnel out of it by the server.
+
+mod mux;
+mod stream;
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+pub use mux::{Accepted, Closed, Mux, Opener, Side};
+pub use stream::Stream;
+
+/// Version of what a stream begins with.
+pub const VERSION: u8 = 1;
+/// Streams of one tunnel at once.
+pub const STREAMS_MAX_COUNT: usize = 1024;
+
+/// What became of the connection that a stream asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// It is there; bytes follow.
+    Connected,
+    /// This port is not for this tunnel.
+    NotAllowed,
+    /// Nothing listens there, or it cannot be reached.
+    Refused,
+    /// The beginning of the stream was of another version.
+    Version,
+}
+
+impl Status {
+    const fn to_byte(self) -> u8 {
+        match self {
+            Self::Connected => 0,
+            Self::NotAllowed => 1,
+            Self::Refused => 2,
+            Self::Version => 3,
+        }
+    }
+
+    /// What is no status counts as a refusal.
+    const fn from_byte(byte: u8) -> Self {
+        match byte {
+            0 => Self::Connected,
+            1 => Self::NotAllowed,
+            3 => Self::Version,
+            _ => Self::Refused,
+        }
+    }
+}
+
+/// Asks for a connection to `port` and waits for the answer.
+///
+/// # Errors
+/// When the stream broke.
+pub async fn ask<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, port: u16) -> io::Result<Status> {
+    let [high, low] = port.to_be_bytes();
+    stream.write_all(&[VERSION, high, low]).await?;
+    stream.flush().await?;
+    Ok(Status::from_byte(stream.read_u8().await?))
+}
+
+/// Reads which port a stream asks for. `None` when it begins with another version: it was answered.
+///
+/// # Errors
+/// When the stream broke.
+pub async fn asked<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> io::Result<Option<u16>> {
+    if stream.read_u8().await? != VERSION {
+        answer(stream, Status::Version).await?;
+        return Ok(None);
+    }
+    stream.read_u16().await.map(Some)
+}
+
+/// Answers a stream; anything but [`Status::Connected`] ends it.
+///
+/// # Errors
+/// When the stream broke.
+pub async fn answer<S: AsyncWrite + Unpin>(stream: &mut S, status: Status) -> io::Result<()> {
+    stream.write_all(&[status.to_byte()]).await?;
+    stream.flush().await?;
+    if status != Status::Connected {
+        stream.shutdown().await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    async fn pair() -> (Opener, Accepted) {
+        let (client, server) = tokio::io::duplex(64 << 10);
+        let client = Mux::new(client, Side::Client);
+        let server = Mux::new(server, Side::Server);
+        let (opener, _none, driver) = client.split();
+        tokio::spawn(driver);
+        let (_none, accepted, driver) = server.split();
+        tokio::spawn(driver);
+        (opener, accepted)
+    }
+
+    #[tokio::test]
+    async fn streams_carry_bytes_both_ways_and_end_each_way() {
+        let (opener, mut accepted) = pair().await;
+        let serve = tokio::spawn(async move {
+            let mut stream = accepted.next().await.unwrap();
+            let port = asked(&mut stream).await.unwrap();
+            answer(&mut stream, Status::Connected).await.unwrap();
+            let mut got = Vec::new();
+            stream.read_to_end(&mut got).await.unwrap();
+            stream.write_all(&got).await.unwrap();
+            stream.shutdown().await.unwrap();
+            port
+        });
+        let mut stream = opener.open().await.unwrap();
+        assert_eq!(ask(&mut stream, 3000).await.unwrap(), Status::Connected);
+        let bytes: Vec<u8> = (0..1_000_000_u32).map(|n| n.to_le_bytes()[0]).collect();
+        stream.write_all(&bytes).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut back = Vec::new();
+        stream.read_to_end(&mut back).await.unwrap();
+        assert!(back == bytes);
+        assert_eq!(serve.await.unwrap(), Some(3000));
+    }
+
+    #[tokio::test]
+    async fn another_version_is_answered() {
+        let (opener, mut accepted) = pair().await;
+        let serve = tokio::spawn(async move {
+            let mut stream = accepted.next().await.unwrap();
+            asked(&mut stream).await.unwrap()
+        });
+        let mut stream = opener.open().await.unwrap();
+        stream.write_all(&[9, 0, 80]).await.unwrap();
+        stream.flush().await.unwrap();
+        assert_eq!(Status::from_byte(stream.read_u8().await.unwrap()), Status::Version);
+        assert_eq!(serve.await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_one_side_ends_the_other() {
+        let (client, server) = tokio::io::duplex(1024);
+        let (opener, _accepted, driver) = Mux::new(client, Side::Client).split();
+        let driving = tokio::spawn(driver);
+        let mut stream = opener.open().await.unwrap();
+        drop(server);
+        tokio::time::timeout(Duration::from_secs(10), driving).await.unwrap().unwrap();
+        assert!(stream.read_u8().await.is_err());
+        assert!(opener.open().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn garbage_ends_the_connection() {
+        let (mut client, server) = tokio::io::duplex(1024);
+        let (_opener, mut accepted, driver) = Mux::new(server, Side::Server).split();
+        tokio::spawn(driver);
+        client.write_all(&[0xff; 64]).await.unwrap();
+        assert!(tokio::time::timeout(Duration::from_secs(10), accepted.next()).await.unwrap().is_none());
+    }
+}

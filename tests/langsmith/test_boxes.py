@@ -1,0 +1,203 @@
+"""Sandboxes: creating, finding, changing, deleting, and what goes wrong then."""
+
+import json
+import os
+import urllib.error
+import urllib.request
+
+import pytest
+from conftest import endpoint, since
+from langsmith.sandbox import (
+    AsyncSandboxClient,
+    QuotaExceededError,
+    ResourceCreationError,
+    ResourceNameConflictError,
+    ResourceNotFoundError,
+    SandboxAuthenticationError,
+    SandboxClient,
+    ValidationError,
+)
+
+
+def raw(method, path, body=None, key=None, header="X-Api-Key"):
+    """A request as it travels: status and JSON."""
+    request = urllib.request.Request(
+        endpoint() + path,
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={header: key or os.environ["LANGSMITH_API_KEY"], "Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            text = response.read()
+            return response.status, json.loads(text) if text else None
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def test_create_run_delete(client):
+    with client.sandbox() as box:
+        result = box.run("echo hi; echo no >&2; exit 3")
+        assert (result.stdout, result.stderr, result.exit_code) == ("hi\n", "no\n", 3)
+        assert box.name.startswith("sb-")
+        assert client.get_sandbox(box.name).id == box.id
+        assert client.get_sandbox(box.id).name == box.name
+    with pytest.raises(ResourceNotFoundError):
+        client.get_sandbox(box.name)
+
+
+async def test_async_client():
+    async with AsyncSandboxClient() as client:
+        async with await client.sandbox() as box:
+            result = await box.run("echo hi")
+            assert result.stdout == "hi\n"
+            await box.write("/tmp/a", b"bytes")
+            assert await box.read("/tmp/a") == b"bytes"
+
+
+def test_both_paths_and_both_ways_to_present_the_key(client, name):
+    key = os.environ["LANGSMITH_API_KEY"]
+    for base in ["/v2/sandboxes", "/api/v2/sandboxes", "//v2/sandboxes", "//api/v2/sandboxes"]:
+        status, answer = raw("GET", base + "/boxes")
+        assert status == 200 and answer["sandboxes"] == answer["items"]
+    assert raw("GET", "/v2/sandboxes/boxes", key=f"Bearer {key}", header="Authorization")[0] == 200
+    for base in ["/v2/sandboxes", "/api/v2/sandboxes", "/v2/sandboxes/"]:
+        with SandboxClient(api_endpoint=endpoint() + base, api_key=key) as other:
+            with other.sandbox() as box:
+                assert box.run("true").exit_code == 0
+
+
+def test_fields_come_back(client, name):
+    status, made = raw(
+        "POST",
+        "/v2/sandboxes/boxes",
+        {
+            "name": name,
+            "wait_for_ready": True,
+            "timeout": 30,
+            "vcpus": 1,
+            "mem_bytes": 512 << 20,
+            "fs_capacity_bytes": 1 << 30,
+            "idle_ttl_seconds": 7200,
+            "delete_after_stop_seconds": 86400,
+            "labels": {"thread": name},
+            "env_vars": {"A": "1"},
+            "run_config": {"user": "root", "work_dir": "/workspace", "env_vars": {"B": "2"}},
+            "tag_value_ids": ["t"],
+            "_internal_runtime": "v2",
+        },
+    )
+    assert status == 201
+    try:
+        assert made["name"] == name and made["status"] == "ready"
+        assert made["dataplane_url"].startswith(endpoint()) and not made["dataplane_url"].endswith("/")
+        assert (made["vcpus"], made["mem_bytes"], made["fs_capacity_bytes"]) == (1, 512 << 20, 1 << 30)
+        assert (made["idle_ttl_seconds"], made["delete_after_stop_seconds"]) == (7200, 86400)
+        assert made["labels"] == {"thread": name}
+        assert made["run_config"] == {"user": "root", "work_dir": "/workspace", "env_vars": {"A": "1", "B": "2"}}
+        box = client.get_sandbox(name)
+        assert box.run('echo "$A$B $PWD $(id -un)"').stdout == "12 /workspace root\n"
+        assert client.get_sandbox_status(name).status == "ready"
+        # A thread's sandbox is found by its label, here by the generated clients' parameters.
+        for query in [f"label=thread={name}", f"label=thread&name_contains={name.upper()}", f"name_contains={name[2:]}"]:
+            assert [item["name"] for item in raw("GET", f"/v2/sandboxes/boxes?{query}")[1]["items"]] == [name]
+    finally:
+        client.delete_sandbox(name)
+
+
+def test_pages(client):
+    made = [client.create_sandbox().name for _ in range(3)]
+    try:
+        listed = [box.name for box in client.list_sandboxes()]
+        assert set(made) <= set(listed)
+        seen, cursor = [], ""
+        while cursor is not None:
+            page = raw("GET", f"/v2/sandboxes/boxes?limit=2&cursor={cursor}" if cursor else "/v2/sandboxes/boxes?limit=2")[1]
+            assert len(page["items"]) <= 2
+            seen += [item["name"] for item in page["items"]]
+            cursor = page["next_cursor"]
+        assert seen == listed
+    finally:
+        for one in made:
+            client.delete_sandbox(one)
+
+
+def test_update(client, name):
+    box = client.create_sandbox()
+    try:
+        renamed = client.update_sandbox(box.name, new_name=name)
+        assert (renamed.name, renamed.id) == (name, box.id)
+        # The old object goes on working: its data plane is known by id.
+        assert box.run("echo on").stdout == "on\n"
+        with pytest.raises(ResourceNotFoundError):
+            client.get_sandbox(box.name)
+        other = client.create_sandbox()
+        try:
+            with pytest.raises(ResourceNameConflictError):
+                client.update_sandbox(other.name, new_name=name)
+        finally:
+            client.delete_sandbox(other.name)
+        status, answer = raw("PATCH", f"/v2/sandboxes/boxes/{name}", {"run_config": {"env_vars": {"A": "1", "B": "1"}}})
+        assert (status, answer["run_config"]) == (200, {"env_vars": {"A": "1", "B": "1"}})
+        assert box.run('echo "$A$B"').stdout == "11\n"
+        raw("PATCH", f"/v2/sandboxes/boxes/{name}", {"run_config": {"env_vars": {"A": "2"}}})
+        assert box.run('echo "$A$B"').stdout == "2\n"
+        assert client.update_sandbox(name, idle_ttl_seconds=120).name == name
+        assert raw("GET", f"/v2/sandboxes/boxes/{name}")[1]["idle_ttl_seconds"] == 120
+    finally:
+        client.delete_sandbox(box.id)
+
+
+def test_errors_of_the_control_plane(client, name):
+    with pytest.raises(ResourceNotFoundError):
+        client.get_sandbox("nobody")
+    with pytest.raises(ResourceNotFoundError):
+        client.delete_sandbox("nobody")
+    with pytest.raises(SandboxAuthenticationError):
+        SandboxClient(api_key="wrong").list_sandboxes()
+    with pytest.raises(ValidationError) as caught:
+        client.create_sandbox(name="Not A Name!")
+    assert caught.value.field == "name"
+    with pytest.raises(ValidationError):
+        client.create_sandbox(mem_bytes=1)
+    box = client.create_sandbox(name=name)
+    try:
+        from langsmith.sandbox import SandboxClientError
+
+        with pytest.raises(SandboxClientError, match=name):
+            client.create_sandbox(name=name)
+    finally:
+        client.delete_sandbox(name)
+    assert raw("GET", "/v2/sandboxes/nothing/of/the/kind")[0] == 404
+    assert raw("PUT", "/v2/sandboxes/boxes")[0] == 405
+    assert raw("POST", "/v2/sandboxes/boxes", [1, 2])[0] == 422
+
+
+def test_tracing_that_follows_the_variable_costs_nothing():
+    assert raw("GET", "/info")[0] == 200
+    assert raw("POST", "/runs", {"id": "x"})[0] == 202
+    assert raw("POST", "/api/v1/runs/multipart", {"id": "x"})[0] == 202
+    assert raw("PATCH", "/runs/x", {})[0] == 202
+
+
+def test_two_clients_on_one_sandbox(client):
+    with client.sandbox() as box:
+        with SandboxClient() as second:
+            same = second.get_sandbox(box.name)
+            handles = [one.run("sleep 0.3; echo done", wait=False) for one in (box, same)]
+            assert [handle.result.stdout for handle in handles] == ["done\n"] * 2
+            box.write("/tmp/shared", "from one")
+            assert same.read("/tmp/shared") == b"from one"
+
+
+def test_proxy_config_is_shown_without_its_secrets(client, name):
+    rule = {"name": "github", "match_hosts": ["github.com"], "headers": [{"name": "Authorization", "type": "opaque", "value": "Basic sesame"}]}
+    with client.sandbox(name=name):
+        status, answer = raw("PATCH", f"/v2/sandboxes/boxes/{name}", {"proxy_config": {"rules": [rule]}})
+        assert status == 200 and answer["proxy_config"]["rules"][0]["headers"][0]["is_set"] is True
+        assert "sesame" not in json.dumps(answer) and "sesame" not in json.dumps(raw("GET", f"/v2/sandboxes/boxes/{name}")[1])
+
+
+def test_start_of_one_that_runs(client):
+    with client.sandbox() as box:
+        assert client.start_sandbox(box.name).status == "ready"

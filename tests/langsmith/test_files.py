@@ -1,0 +1,72 @@
+"""Files: writing, reading whole and in parts, and what goes wrong."""
+
+import pytest
+from conftest import since
+from langsmith.sandbox import ResourceNotFoundError, SandboxOperationError
+
+
+def test_round_trip(box):
+    content = bytes(range(256)) * 5000
+    box.write("/tmp/deep/er/file", content)
+    assert box.read("/tmp/deep/er/file") == content
+    assert box.run("sha256sum < /tmp/deep/er/file").stdout.split()[0] == __import__("hashlib").sha256(content).hexdigest()
+    box.write("/tmp/text", "grüße\n")
+    assert box.read("/tmp/text") == "grüße\n".encode()
+    box.write("/tmp/empty", b"")
+    assert box.read("/tmp/empty") == b""
+
+
+def test_a_file_that_is_there_keeps_its_mode(box):
+    box.run("echo old > /tmp/script; chmod 755 /tmp/script")
+    box.write("/tmp/script", "new")
+    assert box.run("stat -c %a /tmp/script; cat /tmp/script").stdout == "755\nnew"
+
+
+def test_names(box):
+    for name in ["with space", "ünïcode", "a+b&c=d", "per%cent", "quote'\"", "new\nline"]:
+        box.write(f"/tmp/names/{name}", name)
+        assert box.read(f"/tmp/names/{name}") == name.encode()
+
+
+def test_relative_paths_begin_at_home(box):
+    box.write("notes.txt", "x")
+    assert box.run("cat /home/user/notes.txt").stdout == "x"
+
+
+def test_errors(box):
+    with pytest.raises(ResourceNotFoundError) as caught:
+        box.read("/tmp/nothing-there")
+    assert caught.value.resource_type == "file"
+    with pytest.raises(SandboxOperationError, match="is a directory"):
+        box.read("/tmp")
+    with pytest.raises(SandboxOperationError, match="is a directory"):
+        box.write("/tmp", b"x")
+    with pytest.raises(SandboxOperationError):
+        box.write("/proc/nothing/here", b"x")
+
+
+def test_a_large_file(box):
+    content = b"0123456789abcdef" * (20 << 16)
+    box.write("/tmp/large", content, timeout=120)
+    assert box.read("/tmp/large", timeout=120) == content
+
+
+@since(0, 13)
+def test_parts(box):
+    box.write("/tmp/part", "0123456789")
+    stat = box.stat("/tmp/part")
+    assert stat.size_bytes == 10 and stat.etag and stat.last_modified
+    chunk = box.read_range("/tmp/part", start=2, end=4)
+    assert (chunk.content, chunk.start, chunk.total_bytes, chunk.partial) == (b"234", 2, 10, True)
+    assert box.read_range("/tmp/part", start=7).content == b"789"
+    assert box.read_range("/tmp/part", suffix_bytes=3).content == b"789"
+    assert box.read_range("/tmp/part", start=5, end=99).content == b"56789"
+    with pytest.raises(SandboxOperationError, match=r"bytes \*/10"):
+        box.read_range("/tmp/part", start=10)
+    unchanged = box.read_range("/tmp/part", start=0, if_none_match=stat.etag)
+    assert unchanged.unchanged and unchanged.content == b""
+    box.write("/tmp/part", "another, longer")
+    whole = box.read_range("/tmp/part", start=2, if_range=stat.etag)
+    assert (whole.content, whole.partial, whole.start) == (b"another, longer", False, 0)
+    with pytest.raises(ResourceNotFoundError):
+        box.stat("/tmp/nothing-there")
