@@ -27,6 +27,7 @@
 pub mod body;
 #[cfg(feature = "client")]
 pub mod client;
+pub mod control;
 pub mod messages;
 pub mod serial;
 pub mod server;

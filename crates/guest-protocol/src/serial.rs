@@ -8,18 +8,22 @@
 //! frame = COBS( kind, payload ) 0x00          COBS leaves no zero byte in what it encodes
 //! ```
 //!
-//! The host begins a connection with a zero (which ends whatever was cut) and [`Kind::Open`]; the guest
-//! answers [`Kind::Opened`] with the same nonce, and everything the host hears before that belongs to
-//! nobody. From then on both send [`Kind::Data`], until either sends [`Kind::Close`] or the host opens
-//! the next one. There is one connection at a time.
+//! A machine has two ports. On [`AGENT_PORT`] the host begins a connection with a zero (which ends whatever
+//! was cut) and [`Kind::Open`]; the guest answers [`Kind::Opened`] with the same nonce, and everything the host
+//! hears before that belongs to nobody. From then on both send [`Kind::Data`], until either sends
+//! [`Kind::Close`] or the host opens the next one. There is one connection at a time.
 //!
-//! The first `Open` that a machine hears also gives it its identity: a machine restored from a saved one
-//! has the random numbers, the clock and the name of all its siblings until then.
+//! On [`CONTROL_PORT`] the driver asks ([`Kind::Ask`]) and the machine answers ([`Kind::Answer`]): see
+//! [`crate::control`].
 
 use prost::Message;
 
 use crate::wire::WireError;
 
+/// Name of the port that carries connections to the agent.
+pub const AGENT_PORT: &str = "atoll.agent";
+/// Name of the port over which the driver rules the machine.
+pub const CONTROL_PORT: &str = "atoll.control";
 /// Largest payload of a frame, bytes.
 pub const PAYLOAD_MAX_BYTES: usize = 32 << 10;
 /// Most bytes of a frame on the wire without its zero: one more for every 254, and the kind.
@@ -38,6 +42,10 @@ pub enum Kind {
     Data,
     /// The connection is over.
     Close,
+    /// Host: an [`Ask`](crate::control::Ask).
+    Ask,
+    /// Guest: an [`Answer`](crate::control::Answer).
+    Answer,
 }
 
 impl Kind {
@@ -47,6 +55,8 @@ impl Kind {
             Self::Opened => 2,
             Self::Data => 3,
             Self::Close => 4,
+            Self::Ask => 5,
+            Self::Answer => 6,
         }
     }
 
@@ -56,6 +66,8 @@ impl Kind {
             2 => Some(Self::Opened),
             3 => Some(Self::Data),
             4 => Some(Self::Close),
+            5 => Some(Self::Ask),
+            6 => Some(Self::Answer),
             _ => None,
         }
     }
@@ -67,15 +79,6 @@ pub struct Open {
     /// Comes back in [`Opened`].
     #[prost(uint64, tag = "1")]
     pub nonce: u64,
-    /// The sandbox that this machine is from now on.
-    #[prost(string, tag = "2")]
-    pub sandbox_id: String,
-    /// The host's clock, nanoseconds since the epoch.
-    #[prost(uint64, tag = "3")]
-    pub clock_unix_ns: u64,
-    /// Fresh random bytes for the guest's generator.
-    #[prost(bytes = "vec", tag = "4")]
-    pub seed: Vec<u8>,
 }
 
 /// The connection has begun, or why it cannot.
@@ -240,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_connection_begins_after_anything() {
-        let open = Open { nonce: 7, sandbox_id: "x".into(), clock_unix_ns: 0, seed: vec![0, 1, 0] };
+        let open = Open { nonce: 7 << 32 };
         let mut cut = Vec::new();
         encode(Kind::Data, &[9; 1000], &mut cut);
         cut.truncate(500);

@@ -80,8 +80,7 @@ pub fn run(sandbox_id: &str) -> io::Result<()> {
     sys::single_heap();
     sys::reset_signals();
     let (way, cgroup) = if machine::is_one() {
-        let (machine, port) = machine::boot()?;
-        (Source::Port(port.carry(machine)?), None)
+        (Source::Port(machine::boot()?), None)
     } else {
         let listener = sys::inherited(3).ok_or_else(|| io::Error::other("there is no socket at fd 3"))?;
         (Source::Socket(listener), sys::inherited(4).filter(is_cgroup2))

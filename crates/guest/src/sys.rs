@@ -168,17 +168,16 @@ pub(crate) fn reseed(seed: &[u8]) {
     unsafe { libc::ioctl(device.as_raw_fd(), RESEED) };
 }
 
-/// Sets `IFF_UP` of `lo`; the kernel then adds 127.0.0.1/8 and ::1/128 by itself.
-pub(crate) fn raise_loopback() -> std::io::Result<()> {
-    /// `IFF_UP`, in the width that the request has.
-    const UP: libc::c_short = 1;
-    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
-    let mut name = [0; libc::IFNAMSIZ];
-    for (slot, byte) in name.iter_mut().zip(b"lo") {
-        *slot = byte.cast_signed();
-    }
-    let request = libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: UP } };
-    // SAFETY: SIOCSIFFLAGS reads one `ifreq`, which lives through the call.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
-    if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+/// Writes out a file system and holds it still: who writes waits.
+pub(crate) fn freeze(root: &OwnedFd) -> Result<(), Errno> {
+    const FIFREEZE: libc::Ioctl = 0xc004_5877;
+    // SAFETY: the request reads no argument.
+    if unsafe { libc::ioctl(root.as_raw_fd(), FIFREEZE, 0) } == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+/// Lets a file system that is held still go on.
+pub(crate) fn thaw(root: &OwnedFd) -> Result<(), Errno> {
+    const FITHAW: libc::Ioctl = 0xc004_5878;
+    // SAFETY: as above.
+    if unsafe { libc::ioctl(root.as_raw_fd(), FITHAW, 0) } == 0 { Ok(()) } else { Err(last_errno()) }
 }

@@ -1,32 +1,45 @@
-//! The disks of machines: one read-only image for all sandboxes of an OCI image, and a writable disk for each.
+//! The read-only disks of machines: one EROFS file for all sandboxes of an OCI image.
+//!
+//! ```text
+//! <cache>/images/<digest of the layers' paths>.erofs
+//!                                             .layers   their paths, a line each: the file goes with them
+//! ```
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use atoll_isolation::IsolationError;
-use rustix::fs::SeekFrom;
-use rustix::mount::{MountAttrFlags, FsMountFlags, FsOpenFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+};
 
 use crate::step::{Step, failed};
 
-/// Bytes copied at once.
-const COPY_BYTES: usize = 1 << 20;
+/// How the files of an image end.
+const IMAGE: &str = "erofs";
+const LAYERS: &str = "layers";
 
-/// An EROFS file of all layers (lowest first) together, made once and kept in `dir` under `key`.
+/// The EROFS file of all layers (lowest first) together, made once and kept in `dir` under `key`. Blocks for as
+/// long as it takes to write the image.
 pub(crate) fn image(dir: &Path, key: &str, layers: &[PathBuf]) -> Result<PathBuf, IsolationError> {
-    let path = dir.join(format!("{key}.erofs"));
+    let path = dir.join(key).with_extension(IMAGE);
     if path.exists() {
         return Ok(path);
     }
-    let new = dir.join(format!("{key}.new"));
-    with_merged(layers, |merged| {
-        run(Command::new("mkfs.erofs").arg("--quiet").arg("-T0").arg(&new).arg(merged))
-            .or_else(|_older| run(Command::new("mkfs.erofs").arg("-T0").arg(&new).arg(merged)))
-    })?;
+    let mut list = String::new();
+    for layer in layers {
+        let layer = layer.to_str().ok_or_else(|| IsolationError::BadRoot("a layer's path is no text".to_owned()))?;
+        list = format!("{list}{layer}\n");
+    }
+    let new = dir.join(key).with_extension("new");
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).step("remove an unfinished image"),
+        _ => {}
+    }
+    with_merged(layers, |merged| run(Command::new("mkfs.erofs").arg(&new).arg(merged)))?;
+    fs::write(path.with_extension(LAYERS), list).step("write down what an image is made of")?;
     fs::rename(&new, &path).step("put an image in its place")?;
     Ok(path)
 }
@@ -52,62 +65,21 @@ fn with_merged(
     work(Path::new(&path))
 }
 
-
-/// An empty disk of `bytes`, of which one template for each size is kept in `dir`.
-pub(crate) fn disk(dir: &Path, bytes: u64, to: &Path) -> Result<(), IsolationError> {
-    let template = dir.join(format!("{bytes}.ext4"));
-    if !template.exists() {
-        let new = dir.join(unique(&bytes.to_string()));
-        make_disk(bytes, &new)?;
-        fs::rename(&new, &template).step("put the template of a disk in its place")?;
-    }
-    copy_sparse(&template, to).step("copy the template of a disk")
-}
-
-/// A name that nobody else uses: several may make the same thing, and the last one stays.
-fn unique(name: &str) -> String {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    format!("{name}.{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
-}
-
-fn make_disk(bytes: u64, to: &Path) -> Result<(), IsolationError> {
-    let content = to.with_extension("content");
-    for name in ["upper", "work"] {
-        fs::create_dir_all(content.join(name)).step("make the template of a disk")?;
-    }
-    File::create(to).and_then(|file| file.set_len(bytes)).step("size the template of a disk")?;
-    // As a container's: no journal, because a disk does not survive a crash of the host.
-    let made = run(Command::new("mke2fs")
-        .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0"])
-        .args(["-O", "^has_journal,^resize_inode", "-E", "root_owner=0:0,nodiscard", "-d"])
-        .arg(&content)
-        .arg(to));
-    fs::remove_dir_all(&content).step("remove what a disk was made of")?;
-    made
-}
-
-/// Copies what is not a hole.
-fn copy_sparse(from: &Path, to: &Path) -> io::Result<()> {
-    let from = File::open(from)?;
-    let to = File::create_new(to)?;
-    to.set_len(from.metadata()?.len())?;
-    let mut buffer = vec![0; COPY_BYTES];
-    let mut at = 0;
-    loop {
-        let data = match rustix::fs::seek(&from, SeekFrom::Data(at)) {
-            Ok(data) => data,
-            Err(rustix::io::Errno::NXIO) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        at = data;
-        let end = rustix::fs::seek(&from, SeekFrom::Hole(data))?;
-        while at < end {
-            let len = usize::try_from(end - at).map_or(COPY_BYTES, |left| left.min(COPY_BYTES));
-            from.read_exact_at(&mut buffer[..len], at)?;
-            to.write_all_at(&buffer[..len], at)?;
-            at += len as u64;
+/// Removes the files of images that are not there any more.
+pub(crate) fn sweep(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|end| end != LAYERS) {
+            continue;
+        }
+        let gone = fs::read_to_string(&path)?.lines().any(|layer| !Path::new(layer).exists());
+        if gone {
+            // A machine that runs from it has it open.
+            fs::remove_file(path.with_extension(IMAGE))?;
+            fs::remove_file(&path)?;
         }
     }
+    Ok(())
 }
 
 /// Runs a tool; its words on failure.
@@ -116,7 +88,7 @@ fn run(command: &mut Command) -> Result<(), IsolationError> {
     command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
     let output = match command.output() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(IsolationError::Unavailable(format!("the program {program} is missing")));
+            return Err(IsolationError::Unavailable(format!("the program {program} is missing: install erofs-utils")));
         }
         other => other.step(format!("run {program}"))?,
     };

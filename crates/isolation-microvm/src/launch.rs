@@ -8,14 +8,16 @@
 //! - as a user and group of its own, without any capability, with `no_new_privs` and QEMU's own seccomp filter;
 //! - in mount, PID, IPC, UTS, cgroup and network namespaces of its own (the last one is the sandbox's slot);
 //! - with a root that holds nothing but what is listed in [`Jail`]: the programs of the host (`/usr`, read-only),
-//!   the machine's own files, and the devices it needs;
+//!   kernel and saved memory, read-only, and the devices it needs. There is no place where it could write;
+//! - with the sandbox's disk, its sockets and its network card as open descriptors, not as names;
 //! - in the sandbox's cgroups.
 //!
-//! A guest that takes its VMM over finds there the disk it had already, and its own sockets.
+//! A guest that takes its VMM over finds there what it had already.
 #![expect(unsafe_code, reason = "unshare, fork and giving up capabilities have no safe wrapper")]
 
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,6 +30,9 @@ use rustix::process::{Gid, Uid, pivot_root};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use serde::{Deserialize, Serialize};
 
+/// Descriptors of the VMM are below this.
+const FD_ABOVE: RawFd = 64;
+
 /// What to start, and in what.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -38,16 +43,36 @@ pub struct Jail {
     pub uid: u32,
     /// An empty directory on which the root is put together, in a mount namespace that only it has.
     pub scratch: PathBuf,
-    /// Files and directories that are shown inside: from, to, writable.
+    /// Files and directories that are shown inside.
     pub show: Vec<Shown>,
+    /// Files that are open inside.
+    pub files: Vec<Opened>,
+    /// Directory of the sockets, and the name of each.
+    pub sockets_dir: PathBuf,
+    /// Sockets on which the VMM listens: name and descriptor.
+    pub sockets: Vec<(String, RawFd)>,
+    /// Descriptor of the network card.
+    pub tap: RawFd,
     /// `cgroup.procs` files to be written to before anything else.
     pub cgroups: Vec<PathBuf>,
-    /// The network namespace, as a path to open.
-    pub netns: Option<PathBuf>,
+    /// The network slot, as a path to open.
+    pub netns: PathBuf,
     /// Where to write the VMM's process id, as the host sees it.
     pub pid_file: PathBuf,
     /// Where the VMM's own words go.
     pub log: PathBuf,
+}
+
+/// A file that is open inside.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Opened {
+    /// On the host.
+    pub path: PathBuf,
+    /// Its descriptor.
+    pub fd: RawFd,
+    /// Whether it may be written to.
+    pub writable: bool,
 }
 
 /// Something that is shown inside.
@@ -71,12 +96,22 @@ pub fn launch(jail: &Jail) -> Result<(), String> {
         std::fs::write(procs, "0").map_err(said(format!("enter {}", procs.display())))?;
     }
     rustix::process::setsid().map_err(said("leave the session"))?;
-    let log = std::fs::File::create(&jail.log).map_err(said("make the log"))?;
-    if let Some(netns) = &jail.netns {
-        let netns = std::fs::File::open(netns).map_err(said("open the network namespace"))?;
-        move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
-            .map_err(said("enter the network namespace"))?;
+    let log = File::create(&jail.log).map_err(said("make the log"))?;
+    // Held until the VMM has them: its descriptors are copies.
+    let mut held = Vec::new();
+    for file in &jail.files {
+        let opened = File::options().read(true).write(file.writable).open(&file.path);
+        let opened = opened.map_err(said(format!("open {}", file.path.display())))?;
+        held.push((OwnedFd::from(opened), file.fd));
     }
+    for (name, fd) in &jail.sockets {
+        held.push((listen(&jail.sockets_dir, name).map_err(said("make a socket"))?, *fd));
+    }
+    let netns = File::open(&jail.netns).map_err(said("open the network slot"))?;
+    move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(said("enter the network slot"))?;
+    let tap = atoll_network::open_tap().map_err(|error| format!("{error}: {}", error.source))?;
+    held.push((tap, jail.tap));
     let own = UnshareFlags::NEWNS
         | UnshareFlags::NEWPID
         | UnshareFlags::NEWIPC
@@ -91,7 +126,7 @@ pub fn launch(jail: &Jail) -> Result<(), String> {
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
         -1 => Err(format!("failed to fork: {}", io::Error::last_os_error())),
         0 => {
-            let error = become_vmm(jail, log);
+            let error = become_vmm(jail, log, held);
             // The log is standard error now, or still to be opened; either way the exit code tells.
             drop(writeln!(io::stderr(), "{error}"));
             std::process::exit(1)
@@ -127,7 +162,7 @@ fn show(root: &Path, shown: &Shown) -> io::Result<()> {
         if let Some(parent) = inside.parent() {
             std::fs::create_dir_all(parent)?;
         }
-        drop(std::fs::File::create(&inside)?);
+        drop(File::create(&inside)?);
     }
     mount_bind(&shown.from, &inside)?;
     let device = MountFlags::NOSUID | MountFlags::NOEXEC;
@@ -140,8 +175,19 @@ fn show(root: &Path, shown: &Shown) -> io::Result<()> {
     Ok(())
 }
 
+/// A listening socket in a directory whose path may be too long for the kernel.
+fn listen(dir: &Path, name: &str) -> io::Result<OwnedFd> {
+    let dir = File::open(dir)?;
+    let path = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    std::os::unix::net::UnixListener::bind(path).map(OwnedFd::from)
+}
+
 /// In the child, which is process 1 of its namespace. Returns only what went wrong.
-fn become_vmm(jail: &Jail, log: std::fs::File) -> String {
+fn become_vmm(jail: &Jail, log: File, held: Vec<(OwnedFd, RawFd)>) -> String {
     let enter = || -> Result<(), String> {
         rustix::process::chdir(&jail.scratch).map_err(said("enter the root"))?;
         pivot_root(".", "old").map_err(said("change the root"))?;
@@ -149,6 +195,7 @@ fn become_vmm(jail: &Jail, log: std::fs::File) -> String {
         rustix::fs::unlinkat(CWD, "old", rustix::fs::AtFlags::REMOVEDIR).map_err(said("remove the old root"))?;
         mount_remount("/", MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV, "")
             .map_err(said("seal the root"))?;
+        place(held)?;
         give_up_privileges(jail.uid)
     };
     if let Err(error) = enter() {
@@ -162,6 +209,23 @@ fn become_vmm(jail: &Jail, log: std::fs::File) -> String {
     };
     let error = Command::new(program).args(arguments).env_clear().stdin(std::process::Stdio::null()).stdout(again).stderr(log).exec();
     format!("failed to start {program}: {error}")
+}
+
+/// Puts every descriptor where the VMM expects it, open across its start.
+fn place(held: Vec<(OwnedFd, RawFd)>) -> Result<(), String> {
+    // First away from the numbers that are to be taken.
+    let mut away = Vec::new();
+    for (fd, number) in held {
+        let copy = rustix::io::fcntl_dupfd_cloexec(&fd, FD_ABOVE).map_err(said("copy a descriptor"))?;
+        away.push((copy, number));
+    }
+    for (fd, number) in away {
+        // SAFETY: takes no pointers. The number is not in use: everything that is open lies elsewhere.
+        if unsafe { libc::dup2(fd.as_raw_fd(), number) } < 0 {
+            return Err(format!("failed to place a descriptor: {}", io::Error::last_os_error()));
+        }
+    }
+    Ok(())
 }
 
 fn give_up_privileges(uid: u32) -> Result<(), String> {

@@ -3,62 +3,77 @@
 //!
 //! # How a sandbox comes to be
 //!
-//! Machines are restored, not booted. For each image, memory size and kernel one machine is booted once, up to
-//! the point where its agent waits for a host (see the guest's `machine` module), and saved: its memory as a
-//! file, its devices' state beside it. A sandbox is a VMM that maps this file copy-on-write and goes on from
-//! there, with a writable disk of its own. The first connection gives it its identity, clock and randomness.
+//! Machines are restored, not booted. For each size (memory, processors) one machine is booted once, up to the
+//! point where its agent waits for a host (see the guest's `machine` module), and saved: its memory as a file, its
+//! devices' state beside it. A sandbox is a VMM that maps this file copy-on-write and goes on from there, with an
+//! image and a disk of its own behind devices that nobody has looked at yet. Then it is told who it is.
 //!
 //! # Where things are
 //!
-//! [`kernel`] prepares the guest's kernel, `initramfs` what it starts with, `files` its disks, `vmm` speaks to
-//! QEMU, [`launch`] jails it, `template` makes saved machines, `stream` connects to guests, `record` is what is
-//! written down.
+//! [`kernel`] prepares the guest's kernel, `initramfs` what it starts with, `files` the images, `vmm` speaks to
+//! QEMU over `qmp`, [`launch`] jails it, `template` makes saved machines, `create`, `hibernate` and `snapshot` are
+//! the life of a sandbox, `machine` is a live one, `control` asks it, `stream` connects to its agent, `record` is
+//! what is written down, `probe` what `atoll doctor` tries.
+//!
+//! # What holds what
+//!
+//! The VMM process holds everything: memory, network slot, disk. The server has a pidfd, and finds the rest by the
+//! sandbox's directory and cgroups.
 
+mod clock;
+mod control;
+mod create;
 mod files;
+mod hibernate;
 mod initramfs;
 pub mod kernel;
 pub mod launch;
+mod machine;
+mod probe;
 mod qmp;
 mod record;
-mod step;
+mod snapshot;
 mod stream;
 mod template;
 mod vmm;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::DirBuilder;
-use std::os::fd::{AsFd, OwnedFd};
+use std::collections::BTreeSet;
+use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use async_trait::async_trait;
-use atoll_core::id::SandboxId;
+use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::sandbox::PauseMode;
+use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{IsolationLevel, Resources};
+pub(crate) use atoll_isolation::step;
 use atoll_isolation::{
-    Check, Death, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Status, Usage,
+    ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Taken, Usage,
 };
-use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-use tokio::net::UnixStream;
+use atoll_isolation_host::Cgroups;
+use atoll_isolation_storage::Storage;
+use atoll_isolation_storage::filesystem::{self, Templates};
+use atoll_network::SlotPool;
 
 use kernel::Kernel;
-use record::{Process, Record, is_dead};
+use machine::Live;
+use probe::Choice;
+use record::Record;
 use step::Step;
-use vmm::{Place, Start};
 pub use vmm::Accelerator;
 
 /// First user id of VMMs; each sandbox has one of its own. Below what the container level uses.
 const FIRST_UID: u32 = 0x6fff_0000;
 /// User ids of one installation.
 const UIDS: u32 = 0xffff;
-/// What a machine has on top of its sandbox's memory, for its kernel and the agent, bytes.
-const KERNEL_BYTES: u64 = 96 << 20;
-const MIB: u64 = 1 << 20;
-/// How long a killed VMM may take to end.
-const END_TIMEOUT: Duration = Duration::from_secs(20);
+/// Apparent size of the disks that machines are saved with: larger than any that a sandbox gets, bytes.
+const PLACEHOLDER_BYTES: u64 = 1 << 40;
+
+/// What a machine takes on top of its sandbox's memory limit at most: its kernel, the agent, and the VMM itself.
+/// Its cgroup ends there.
+pub const OVERHEAD_MAX_BYTES: u64 = template::KERNEL_BYTES + template::STEP_BYTES + template::VMM_BYTES;
 
 /// What a driver is made of.
 #[derive(Debug, Clone)]
@@ -67,14 +82,20 @@ pub struct MicrovmConfig {
     pub dir: PathBuf,
     /// Where it keeps what can be made again: the kernel, images, saved machines. Several drivers may share it.
     pub cache: PathBuf,
+    /// Names this installation among others on the host.
+    pub instance: String,
     /// The guest agent's program, statically linked.
     pub agent: &'static [u8],
     /// A program with its first arguments that calls [`launch::launch`] with its last one.
     pub launcher: Vec<PathBuf>,
     /// QEMU.
     pub qemu: PathBuf,
-    /// How instructions are executed.
-    pub accelerator: Accelerator,
+    /// How instructions are executed; found out by trying when it says nothing.
+    pub accelerator: Option<Accelerator>,
+    /// Where disks and snapshots lie.
+    pub storage: Arc<Storage>,
+    /// Network namespaces for sandboxes.
+    pub slots: Arc<SlotPool>,
 }
 
 /// The driver. Dropping it leaves machines running.
@@ -88,10 +109,16 @@ struct Inner {
     config: MicrovmConfig,
     kernel: Kernel,
     initrd: PathBuf,
+    placeholder: PathBuf,
     qemu_version: String,
+    choice: OnceLock<Choice>,
     tsc_khz: u64,
-    live: Mutex<BTreeMap<SandboxId, Arc<OwnedFd>>>,
+    cgroups: Cgroups,
+    disks: Templates,
+    live: Live,
     uids: Mutex<BTreeSet<u32>>,
+    /// Machines that are booted to be saved: no sandboxes.
+    booting: Mutex<BTreeSet<SandboxId>>,
 }
 
 /// An error with all its causes.
@@ -106,18 +133,69 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 impl MicrovmIsolation {
-    /// Opens the driver on a directory. Machines that run are left alone: see [`Isolation::adopt`].
+    /// Opens the driver on a directory. Machines that run are left alone: see [`Isolation::adopt`]. Where the
+    /// processor can virtualize it boots a machine to see whether that works, which takes up to twenty seconds the
+    /// first time.
     ///
     /// # Errors
     /// [`IsolationError::Unavailable`] when no kernel is set up or QEMU is missing, [`IsolationError::Kernel`].
-    pub fn open(config: MicrovmConfig) -> Result<Self, IsolationError> {
+    pub async fn open(config: MicrovmConfig) -> Result<Self, IsolationError> {
+        let opened = tokio::task::spawn_blocking(move || Inner::open(config)).await;
+        let inner = Arc::new(opened.map_err(std::io::Error::other).step("run a task")??);
+        let choice = match inner.config.accelerator {
+            Some(accelerator) => Choice { accelerator, emulated: None },
+            None => inner.choose().await,
+        };
+        // Nobody else has it yet, so this is the first.
+        drop(inner.choice.set(choice));
+        Ok(Self { inner })
+    }
+
+    /// How instructions are executed.
+    #[must_use]
+    pub fn accelerator(&self) -> Accelerator {
+        self.inner.accelerator()
+    }
+
+    /// Runs something that blocks on a thread meant for it.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> Result<T, IsolationError> + Send + 'static,
+    ) -> Result<T, IsolationError> {
+        self.inner.blocking(work).await
+    }
+}
+
+/// A directory that only root may enter.
+fn private(dir: &Path) -> Result<PathBuf, IsolationError> {
+    DirBuilder::new().mode(0o700).recursive(true).create(dir).step("make the data directory")?;
+    dir.canonicalize().step("find the data directory")
+}
+
+/// The first line of what QEMU says about itself.
+fn qemu_version(qemu: &Path) -> Result<String, IsolationError> {
+    let output = std::process::Command::new(qemu).arg("--version").env_clear().output();
+    let said = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
+    let said = said.ok_or_else(|| {
+        IsolationError::Unavailable(format!("{} is missing or does not start: install qemu-system-x86", qemu.display()))
+    })?;
+    let version = String::from_utf8_lossy(&said).lines().next().unwrap_or_default().to_owned();
+    probe::check_version(&version)?;
+    Ok(version)
+}
+
+impl Inner {
+    fn open(config: MicrovmConfig) -> Result<Self, IsolationError> {
+        if !cfg!(target_arch = "x86_64") {
+            return Err(IsolationError::Unavailable("machines need an x86-64 host".to_owned()));
+        }
         if !rustix::process::geteuid().is_root() {
             return Err(IsolationError::Unavailable("machines need a server that runs as root".to_owned()));
         }
         let config = MicrovmConfig { dir: private(&config.dir)?, cache: private(&config.cache)?, ..config };
         private(&config.dir.join("sandboxes"))?;
         private(&config.dir.join("scratch"))?;
-        for name in ["images", "disks", "templates", "initrds"] {
+        for name in ["images", "templates", "initrds"] {
             private(&config.cache.join(name))?;
         }
         let kernel = Kernel::open(&config.cache.join("kernel"))
@@ -128,51 +206,54 @@ impl MicrovmIsolation {
             let new = initrd.with_extension(std::process::id().to_string());
             std::fs::write(&new, bytes).and_then(|()| std::fs::rename(&new, &initrd)).step("write the initramfs")?;
         }
-        let inner = Inner {
+        let placeholder = config.cache.join("placeholder");
+        let empty = File::options().create(true).truncate(false).write(true).open(&placeholder);
+        empty.and_then(|file| file.set_len(PLACEHOLDER_BYTES)).step("make a placeholder for disks")?;
+        files::sweep(&config.cache.join("images")).step("look for images that are not needed")?;
+        let inner = Self {
             qemu_version: qemu_version(&config.qemu)?,
-            tsc_khz: tsc_khz(),
-            live: Mutex::default(),
+            choice: OnceLock::new(),
+            tsc_khz: clock::tsc_khz(&config.cache.join("tsc_khz")).step("measure the clock")?,
+            cgroups: Cgroups::open(&format!("atoll-{}-vm", config.instance))?,
+            disks: Templates::open(config.dir.join("disks"))?,
+            live: Live::default(),
             uids: Mutex::default(),
+            booting: Mutex::default(),
+            placeholder,
             initrd,
             kernel,
             config,
         };
         let taken = inner.sandboxes()?.iter().filter_map(|id| inner.record(id).uid()).collect();
         *inner.uids() = taken;
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(inner)
     }
-}
 
-/// A directory that only root may enter.
-fn private(dir: &Path) -> Result<PathBuf, IsolationError> {
-    DirBuilder::new().mode(0o700).recursive(true).create(dir).step("make the data directory")?;
-    dir.canonicalize().step("find the data directory")
-}
-
-fn qemu_version(qemu: &Path) -> Result<String, IsolationError> {
-    let output = std::process::Command::new(qemu).arg("--version").env_clear().output();
-    let said = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
-    let said = said.ok_or_else(|| {
-        IsolationError::Unavailable(format!("{} is missing or does not start: install qemu-system-x86", qemu.display()))
-    })?;
-    Ok(String::from_utf8_lossy(&said).lines().next().unwrap_or_default().to_owned())
-}
-
-/// The frequency of the host's time stamp counter, as the kernel tells it.
-fn tsc_khz() -> u64 {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let mhz = info.lines().find_map(|line| line.strip_prefix("cpu MHz")?.split(':').nth(1)?.trim().parse::<f64>().ok());
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few millions")]
-    mhz.map_or(2_000_000, |mhz| (mhz * 1000.0) as u64)
-}
-
-impl Inner {
-    fn live(&self) -> MutexGuard<'_, BTreeMap<SandboxId, Arc<OwnedFd>>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, IsolationError> + Send + 'static,
+    ) -> Result<T, IsolationError> {
+        let inner = Arc::clone(self);
+        let joined = tokio::task::spawn_blocking(move || work(&inner)).await;
+        joined.map_err(std::io::Error::other).step("run a task")?
     }
 
     fn uids(&self) -> MutexGuard<'_, BTreeSet<u32>> {
         self.uids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How machines are run: emulated as long as nothing else is known.
+    fn accelerator(&self) -> Accelerator {
+        self.choice.get().map_or(Accelerator::Tcg, |choice| choice.accelerator)
+    }
+
+    /// Why they are emulated, when they are and nobody asked for it.
+    fn emulated(&self) -> Option<&str> {
+        self.choice.get()?.emulated.as_deref()
+    }
+
+    fn booting(&self) -> MutexGuard<'_, BTreeSet<SandboxId>> {
+        self.booting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn record(&self, id: &SandboxId) -> Record {
@@ -188,123 +269,47 @@ impl Inner {
         Ok(ids)
     }
 
-    fn claim_uid(&self) -> Result<u32, IsolationError> {
+    /// Claims a user id for a sandbox's VMM, and writes it down.
+    fn claim_uid(&self, record: &Record) -> Result<u32, IsolationError> {
         let mut taken = self.uids();
         let uid = (FIRST_UID..FIRST_UID + UIDS).find(|uid| !taken.contains(uid));
         let uid = uid.ok_or_else(|| IsolationError::Unavailable("all user ids of machines are taken".to_owned()))?;
+        record.claim_uid(uid)?;
         taken.insert(uid);
         Ok(uid)
     }
 
-    fn living(&self, id: &SandboxId) -> Result<Arc<OwnedFd>, IsolationError> {
-        self.live().get(id).filter(|pidfd| !is_dead(pidfd)).cloned().ok_or(IsolationError::Gone)
-    }
-
-    async fn create(&self, plan: &Plan) -> Result<(), IsolationError> {
-        let RootFs::Layers(layers) = &plan.root else {
-            return Err(IsolationError::BadRoot(
-                "the image 'host' is a view of the host's files, which a machine has none of: use an OCI image".to_owned(),
-            ));
-        };
-        let (model, saved) = self.template(layers, &plan.resources).await?;
-        let record = self.record(&plan.id);
-        let uid = self.claim_uid()?;
-        if let Err(error) = record.create(uid) {
-            self.uids().remove(&uid);
-            return Err(error);
-        }
-        files::disk(&self.config.cache.join("disks"), plan.resources.disk_bytes, &record.disk())?;
-        std::os::unix::fs::chown(record.disk(), Some(uid), Some(uid)).step("give a disk to a VMM")?;
-        let place = Place {
-            disk: record.disk(),
-            saved,
-            run: record.run(),
-            scratch: self.config.dir.join("scratch"),
-            pid_file: record.pid_file(),
-            log: record.log(),
-            uid,
-            cgroups: Vec::new(),
-            netns: None,
-        };
-        let pid = vmm::start(&self.config.launcher, &model, &place, Start::Restore).await?;
-        let process = Process::read(pid).step("read the start time of a VMM")?;
-        let pidfd = process.open().ok_or(IsolationError::Gone)?;
-        self.live().insert(plan.id.clone(), Arc::new(pidfd));
-        let mut qmp = vmm::monitor(&place).await?;
-        vmm::restore(&mut qmp).await?;
-        record.write_process(process)
-    }
-
-    fn adopt(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        if self.living(id).is_ok() {
-            return Ok(());
-        }
-        let process = self.record(id).read_process().ok_or(IsolationError::Gone)?;
-        let pidfd = process.open().ok_or(IsolationError::Gone)?;
-        self.live().insert(id.clone(), Arc::new(pidfd));
-        Ok(())
-    }
-
-    async fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        let record = self.record(id);
-        let known = self.live().remove(id);
-        let cut_off = || {
-            let process = record.vmm().and_then(|pid| Process::read(pid).ok())?;
-            let ours = std::fs::metadata(format!("/proc/{}", process.pid)).ok()?;
-            // A process of that number which runs as the sandbox's user is its VMM.
-            (Some(std::os::unix::fs::MetadataExt::uid(&ours)) == record.uid()).then(|| process.open()).flatten().map(Arc::new)
-        };
-        if let Some(pidfd) = known.or_else(cut_off) {
-            // Dead already is fine.
-            let _ = pidfd_send_signal(pidfd.as_fd(), Signal::KILL);
-            tokio::time::timeout(END_TIMEOUT, ended(&pidfd))
-                .await
-                .map_err(|_late| std::io::Error::from(std::io::ErrorKind::TimedOut))
-                .step("see a killed VMM end")??;
-        }
-        let uid = record.uid();
-        match std::fs::remove_dir_all(&record.dir) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).step("remove a sandbox's directory"),
-            _ => {}
-        }
-        if let Some(uid) = uid {
-            self.uids().remove(&uid);
-        }
-        Ok(())
-    }
-
-    fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
-        drop(self.living(id)?);
-        Ok(Usage { disk_bytes: self.record(id).disk_bytes(), ..Usage::default() })
-    }
-
     fn scan(&self) -> Result<Vec<Resource>, IsolationError> {
         let mut found = Vec::new();
-        for sandbox in self.sandboxes()? {
-            let record = self.record(&sandbox);
-            if let Some(pid) = record.vmm().filter(|pid| Path::new(&format!("/proc/{pid}")).exists()) {
+        let mut with_cgroups = BTreeSet::new();
+        for (sandbox, name) in self.cgroups.scan()? {
+            with_cgroups.insert(sandbox.clone());
+            found.push(Resource { sandbox, kind: "cgroup", name });
+        }
+        for sandbox in with_cgroups {
+            for pid in self.cgroups.pids(&sandbox)? {
                 found.push(Resource { sandbox: sandbox.clone(), kind: "process", name: pid.to_string() });
             }
-            found.push(Resource { sandbox, kind: "directory", name: record.dir.display().to_string() });
         }
+        for sandbox in self.sandboxes()? {
+            let name = self.record(&sandbox).dir.display().to_string();
+            found.push(Resource { sandbox, kind: "directory", name });
+        }
+        for sandbox in self.config.storage.machines()? {
+            let name = self.config.storage.machine(&sandbox).display().to_string();
+            found.push(Resource { sandbox, kind: "disk", name });
+        }
+        let booting = self.booting().clone();
+        found.retain(|resource| !booting.contains(&resource.sandbox));
         found.sort();
         Ok(found)
     }
 }
 
-/// Waits for a process's end, and takes its exit status if it was our child.
-async fn ended(pidfd: &OwnedFd) -> Result<(), IsolationError> {
-    let watched = watch(pidfd).step("watch a VMM")?;
-    watched.readable().await.map(drop).step("watch a VMM")?;
-    let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
-    Ok(())
-}
-
-#[expect(unsafe_code, reason = "registers a descriptor with the runtime")]
-fn watch(pidfd: &OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
-    let pidfd = pidfd.try_clone()?;
-    // SAFETY: an owned descriptor stays open and the same for as long as it is owned.
-    unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }.map_err(Into::into)
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.cgroups.close();
+    }
 }
 
 #[async_trait]
@@ -314,17 +319,7 @@ impl Isolation for MicrovmIsolation {
     }
 
     async fn doctor(&self) -> Vec<Check> {
-        vec![Check {
-            name: "microvm".to_owned(),
-            status: Status::Ok,
-            detail: format!(
-                "{}, kernel {}, {}",
-                self.inner.qemu_version,
-                self.inner.kernel.release,
-                self.inner.config.accelerator.as_str()
-            ),
-            hint: None,
-        }]
+        self.inner.checks().await
     }
 
     async fn create(&self, plan: &Plan) -> Result<(), IsolationError> {
@@ -336,34 +331,134 @@ impl Isolation for MicrovmIsolation {
     }
 
     async fn connect(&self, id: &SandboxId) -> Result<Box<dyn GuestStream>, IsolationError> {
-        drop(self.inner.living(id)?);
-        let socket = self.inner.record(id).run().join(vmm::GUEST_SOCKET);
-        let port = UnixStream::connect(socket).await.step("connect to a machine's port")?;
-        Ok(Box::new(stream::open(port, id).await.step("connect to the guest agent")?))
+        self.inner.connect(id).await
+    }
+
+    async fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| inner.gate(&id)).await
     }
 
     async fn died(&self, id: &SandboxId) -> Death {
-        let Some(pidfd) = self.inner.live().get(id).cloned() else { return Death::Exited };
-        if let Err(error) = ended(&pidfd).await {
-            tracing::error!(%id, error = chain(&error), "cannot watch a VMM; taking it for dead");
-        }
-        Death::Exited
+        self.inner.died(id).await
     }
 
     async fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
-        self.inner.usage(id)
+        self.inner.usage(id).await
     }
 
-    async fn update(&self, id: &SandboxId, _resources: &Resources) -> Result<(), IsolationError> {
-        drop(self.inner.living(id)?);
-        Err(IsolationError::Unenforceable("the limits of a machine cannot change while it runs".to_owned()))
+    async fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+        self.inner.oom_kills(id).await
+    }
+
+    async fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| {
+            inner.living(&id)?;
+            inner.cgroups.freeze(&id)
+        })
+        .await
+    }
+
+    async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        // One small write to a file in memory, for which nothing waits: not worth another thread.
+        self.inner.living(id)?;
+        self.inner.cgroups.thaw(id)
+    }
+
+    async fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| {
+            inner.living(&id)?;
+            inner.cgroups.reclaim(&id)
+        })
+        .await
+    }
+
+    async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError> {
+        self.inner.hibernate(id, mode).await
+    }
+
+    async fn wake(&self, plan: &Plan) -> Result<(), IsolationError> {
+        self.inner.wake(plan).await
+    }
+
+    async fn memory_available(&self) -> Option<u64> {
+        atoll_isolation_host::memory_available()
+    }
+
+    async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
+        self.inner.update(id, resources).await
+    }
+
+    async fn rename(&self, id: &SandboxId, hostname: &str) -> Result<(), IsolationError> {
+        self.inner.rename(id, hostname).await
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError> {
         self.inner.destroy(id).await
     }
 
+    async fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError> {
+        self.inner.snapshot(id, artifact).await
+    }
+
+    async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError> {
+        self.inner.replace(plan, committed).await
+    }
+
+    async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError> {
+        self.blocking(|inner| inner.config.storage.artifacts()).await
+    }
+
+    async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| inner.config.storage.seal_artifact(&artifact)).await
+    }
+
+    async fn compare(
+        &self,
+        root: &RootFs,
+        from: Option<&SnapshotId>,
+        to: &SnapshotId,
+        with_text: bool,
+    ) -> Result<Comparison, IsolationError> {
+        let (root, from, to) = (root.clone(), from.cloned(), to.clone());
+        self.blocking(move |inner| inner.compare(&root, from.as_ref(), &to, with_text)).await
+    }
+
+    async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| {
+            File::open(inner.config.storage.artifact_disk(&artifact)?).step("open the disk of a snapshot")
+        })
+        .await
+    }
+
+    async fn write_artifact(&self, artifact: &SnapshotId, bytes: u64) -> Result<File, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| {
+            inner.config.storage.check_room()?;
+            inner.config.storage.make_artifact_disk(&artifact, bytes)
+        })
+        .await
+    }
+
+    async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| {
+            filesystem::check(&inner.config.storage.artifact_disk(&artifact)?)?;
+            inner.config.storage.settle_artifact(&artifact)
+        })
+        .await
+    }
+
+    async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| inner.config.storage.remove_artifact(&artifact)).await
+    }
+
     async fn scan(&self) -> Result<Vec<Resource>, IsolationError> {
-        self.inner.scan()
+        self.blocking(Inner::scan).await
     }
 }

@@ -3,64 +3,51 @@
 //! ```text
 //! <dir>/sandboxes/<id>/
 //!   uid-<uid>      empty; its name is the claim on a user id
-//!   disk.img       the writable disk
-//!   run/           the VMM's sockets; the only directory it may write to
+//!   machine.json   how large its machine is
+//!   agent.sock, control.sock, qmp.sock   where the VMM listens; nobody but root reaches them
 //!   vmm.pid        the VMM's process id, as its launcher wrote it
-//!   process.json   the same with its start time: the sandbox was made
-//!   template       which saved machine it was restored from
+//!   vmm.log        what the VMM said
+//!   process.json   which process the VMM is: the sandbox was made
 //! ```
+//!
+//! Disk and memory lie in the storage's directory for the machine.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use atoll_core::id::SandboxId;
 use atoll_isolation::IsolationError;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use atoll_isolation_host::Process;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::step::Step;
 
-/// Largest `process.json`, bytes.
-const RECORD_MAX_BYTES: u64 = 4096;
+/// Largest file that is read here, bytes.
+const FILE_MAX_BYTES: u64 = 4096;
+/// Names of the sockets.
+pub(crate) const AGENT_SOCKET: &str = "agent.sock";
+pub(crate) const CONTROL_SOCKET: &str = "control.sock";
+pub(crate) const QMP_SOCKET: &str = "qmp.sock";
+/// What belongs to one life of a VMM.
+const LIFE: [&str; 7] =
+    ["process.json", "process.json.new", AGENT_SOCKET, CONTROL_SOCKET, QMP_SOCKET, "vmm.pid", "vmm.pid.new"];
 
-/// A VMM's process. The start time tells it from another that later got the same number.
+/// How large a machine is: what cannot change while it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Process {
-    pub(crate) pid: i32,
-    pub(crate) start_time: u64,
-}
-
-impl Process {
-    pub(crate) fn read(pid: i32) -> io::Result<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        let fields = stat.rsplit_once(") ").map(|(_, rest)| rest).unwrap_or_default();
-        let start_time = fields.split(' ').nth(19).and_then(|field| field.parse().ok());
-        let start_time = start_time.ok_or_else(|| io::Error::other("the process has no start time"))?;
-        Ok(Self { pid, start_time })
-    }
-
-    /// Opens it, if it is still the same and alive.
-    pub(crate) fn open(self) -> Option<OwnedFd> {
-        let pidfd = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
-        // The descriptor fixes the process; only now can the start time be compared without a race.
-        let same = Self::read(self.pid).is_ok_and(|now| now == self);
-        (same && !is_dead(&pidfd)).then_some(pidfd)
-    }
-}
-
-/// Whether a process has ended.
-pub(crate) fn is_dead(pidfd: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
+pub(crate) struct Size {
+    /// Memory of the whole machine, MiB.
+    pub(crate) memory_mib: u64,
+    /// Processors.
+    pub(crate) cpus: u32,
 }
 
 /// One sandbox's directory.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) dir: PathBuf,
 }
@@ -70,21 +57,44 @@ impl Record {
         Self { dir: sandboxes.join(id.as_str()) }
     }
 
-    /// Makes the directory with the claim on a user id. Fails when there is one.
-    pub(crate) fn create(&self, uid: u32) -> Result<(), IsolationError> {
-        DirBuilder::new().mode(0o700).create(&self.dir).step("make the directory of a sandbox")?;
+    /// Makes the directory. Fails when there is one.
+    pub(crate) fn create(&self) -> Result<(), IsolationError> {
+        DirBuilder::new().mode(0o700).create(&self.dir).step("make the directory of a sandbox")
+    }
+
+    pub(crate) fn exists(&self) -> bool {
+        self.dir.try_exists().is_ok_and(|there| there)
+    }
+
+    /// Claims a user id.
+    pub(crate) fn claim_uid(&self, uid: u32) -> Result<(), IsolationError> {
         File::create_new(self.dir.join(format!("uid-{uid}"))).step("write down the user of a sandbox")?;
-        let run = self.run();
-        DirBuilder::new().mode(0o700).create(&run).step("make a directory of sockets")?;
-        std::os::unix::fs::chown(run, Some(uid), Some(uid)).step("give a directory to a VMM")
+        Ok(())
     }
 
-    pub(crate) fn run(&self) -> PathBuf {
-        self.dir.join("run")
+    pub(crate) fn uid(&self) -> Option<u32> {
+        let entries = fs::read_dir(&self.dir).ok()?;
+        entries.flatten().find_map(|entry| entry.file_name().to_str()?.strip_prefix("uid-")?.parse().ok())
     }
 
-    pub(crate) fn disk(&self) -> PathBuf {
-        self.dir.join("disk.img")
+    /// Forgets what belonged to the VMM that was.
+    pub(crate) fn clear_life(&self) -> Result<(), IsolationError> {
+        let step = || "forget the VMM of a sandbox";
+        for name in LIFE {
+            match fs::remove_file(self.dir.join(name)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                other => other.step(step())?,
+            }
+        }
+        while let Some(uid) = self.uid() {
+            fs::remove_file(self.dir.join(format!("uid-{uid}"))).step(step())?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is nothing of a VMM.
+    pub(crate) fn is_cleared(&self) -> bool {
+        self.exists() && !self.dir.join("process.json").exists() && self.uid().is_none()
     }
 
     pub(crate) fn pid_file(&self) -> PathBuf {
@@ -95,34 +105,60 @@ impl Record {
         self.dir.join("vmm.log")
     }
 
-    pub(crate) fn uid(&self) -> Option<u32> {
-        let entries = fs::read_dir(&self.dir).ok()?;
-        entries.flatten().find_map(|entry| entry.file_name().to_str()?.strip_prefix("uid-")?.parse().ok())
+    /// What the VMM said, its beginning.
+    pub(crate) fn said(&self) -> String {
+        let text = fs::read(self.log()).unwrap_or_default();
+        String::from_utf8_lossy(&text[..text.len().min(300)]).trim().replace('\n', "; ")
+    }
+
+    /// The process that the launcher started.
+    pub(crate) fn launched(&self) -> Result<Process, IsolationError> {
+        let step = || "find the process of a VMM";
+        let pid = fs::read_to_string(self.pid_file()).step(step())?;
+        let pid = pid.trim().parse().map_err(io::Error::other).step(step())?;
+        Process::read(pid).step(step())
     }
 
     pub(crate) fn write_process(&self, process: Process) -> Result<(), IsolationError> {
-        let new = self.dir.join("process.json.new");
-        let write = || {
-            fs::write(&new, serde_json::to_vec(&process)?)?;
-            fs::rename(&new, self.dir.join("process.json"))
-        };
-        write().step("write down the process of a sandbox")
+        self.write("process.json", &process)
     }
 
     pub(crate) fn read_process(&self) -> Option<Process> {
-        let path = self.dir.join("process.json");
-        let small = fs::metadata(&path).is_ok_and(|meta| meta.len() <= RECORD_MAX_BYTES);
-        serde_json::from_slice(&small.then(|| fs::read(path).ok()).flatten()?).ok()
+        self.read("process.json")
     }
 
-    /// The VMM, also one whose creation was cut off.
-    pub(crate) fn vmm(&self) -> Option<i32> {
-        let pid = fs::read_to_string(self.pid_file()).ok()?;
-        pid.trim().parse().ok()
+    pub(crate) fn write_size(&self, size: Size) -> Result<(), IsolationError> {
+        self.write("machine.json", &size)
     }
 
-    pub(crate) fn disk_bytes(&self) -> u64 {
-        use std::os::unix::fs::MetadataExt;
-        fs::metadata(self.disk()).map_or(0, |meta| meta.blocks() * 512)
+    pub(crate) fn read_size(&self) -> Option<Size> {
+        self.read("machine.json")
     }
+
+    /// Whole or not at all.
+    fn write(&self, name: &str, value: &impl Serialize) -> Result<(), IsolationError> {
+        write_json(&self.dir.join(name), value).step(format!("write {name} of a sandbox"))
+    }
+
+    fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+        read_json(&self.dir.join(name))
+    }
+
+    /// Calls `with` with a path of a socket here that is short enough for the kernel, whatever the directory's is.
+    pub(crate) async fn with_socket<T>(&self, name: &str, with: impl AsyncFnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+        let dir = File::open(&self.dir)?;
+        with(&PathBuf::from(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()))).await
+    }
+}
+
+/// Writes a small file whole or not at all.
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let new = PathBuf::from(format!("{}.new", path.display()));
+    fs::write(&new, serde_json::to_vec(value)?)?;
+    fs::rename(&new, path)
+}
+
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    let small = fs::metadata(path).is_ok_and(|meta| meta.len() <= FILE_MAX_BYTES);
+    serde_json::from_slice(&small.then(|| fs::read(path).ok()).flatten()?).ok()
 }

@@ -2,31 +2,31 @@
 //! [`atoll_guest_protocol::serial`].
 
 use std::io;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use atoll_core::id::SandboxId;
 use atoll_guest_protocol::serial::{
     Deframer, Frame, Kind, Open, Opened, PAYLOAD_MAX_BYTES, encode, encode_message,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::task::AbortHandle;
 
 /// Bytes on the way between the connection's user and its port.
 const BUFFER_BYTES: usize = 256 << 10;
-/// How long a guest may take to answer that it is there. Making its root is part of it.
-pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a guest may take to answer that it is there.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Opens a connection over a port that nobody else has.
-pub(crate) async fn open(port: UnixStream, id: &SandboxId) -> io::Result<DuplexStream> {
+/// Opens a connection over a port that nobody else has; gives also what ends it.
+pub(crate) async fn open(port: UnixStream) -> io::Result<(DuplexStream, AbortHandle)> {
     let (mut reader, mut writer) = port.into_split();
     let mut deframer = Deframer::new();
-    let early = tokio::time::timeout(OPEN_TIMEOUT, handshake(&mut reader, &mut writer, &mut deframer, id))
+    let early = tokio::time::timeout(OPEN_TIMEOUT, handshake(&mut reader, &mut writer, &mut deframer))
         .await
         .map_err(|_late| io::Error::new(io::ErrorKind::TimedOut, "the guest does not answer"))??;
     let (near, far) = tokio::io::duplex(BUFFER_BYTES);
-    tokio::spawn(carry(reader, writer, deframer, early, far));
-    Ok(near)
+    let carrying = tokio::spawn(carry(reader, writer, deframer, early, far));
+    Ok((near, carrying.abort_handle()))
 }
 
 /// Begins the connection; gives the frames that came right behind the answer.
@@ -34,19 +34,9 @@ async fn handshake(
     reader: &mut OwnedReadHalf,
     writer: &mut OwnedWriteHalf,
     deframer: &mut Deframer,
-    id: &SandboxId,
 ) -> io::Result<Vec<Frame>> {
-    let mut random = [0; 40];
-    getrandom::fill(&mut random).map_err(|_none| io::Error::other("the host has no random bytes"))?;
-    let (nonce, seed) = random.split_at(8);
-    let nonce = u64::from_le_bytes(nonce.try_into().map_err(io::Error::other)?);
-    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-    let open = Open {
-        nonce,
-        sandbox_id: id.to_string(),
-        clock_unix_ns: u64::try_from(clock).unwrap_or(u64::MAX),
-        seed: seed.to_vec(),
-    };
+    let nonce = random()?;
+    let open = Open { nonce };
     // A zero first: it ends whatever an earlier connection left unfinished.
     let mut hello = vec![0];
     encode_message(Kind::Open, &open, &mut hello);
@@ -68,7 +58,7 @@ async fn handshake(
                 return Ok(frames.split_off(at + 1));
             }
             let said: String = opened.error.chars().filter(|c| !c.is_control()).take(300).collect();
-            return Err(io::Error::other(format!("the machine cannot become a sandbox: {said}")));
+            return Err(io::Error::other(format!("the machine refuses: {said}")));
         }
     }
 }
@@ -116,7 +106,7 @@ async fn from_guest(
             match frame.kind {
                 Kind::Data => user.write_all(&frame.payload).await?,
                 Kind::Close => return user.shutdown().await,
-                Kind::Open | Kind::Opened => {}
+                Kind::Open | Kind::Opened | Kind::Ask | Kind::Answer => {}
             }
         }
         let read = port.read(&mut buffer).await?;
@@ -125,4 +115,11 @@ async fn from_guest(
         }
         deframer.push(&buffer[..read], |frame| frames.push(frame));
     }
+}
+
+/// A number that tells one question from all others.
+pub(crate) fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|_none| io::Error::other("the host has no random bytes"))?;
+    Ok(u64::from_le_bytes(bytes))
 }

@@ -1,23 +1,50 @@
-//! Saved machines: booted once for each kernel, image and size, restored for each sandbox.
-//!
-//! ```text
-//! <cache>/templates/<key>/memory   the guest's memory; sandboxes map it copy-on-write
-//! <cache>/templates/<key>/state    the state of its devices
-//! ```
-//!
-//! A template is complete when it has its name: it is made under another one.
+//! Saved machines: booted once for each size, restored for every sandbox of that size.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
+use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
-use atoll_isolation::IsolationError;
-use rustix::process::{Signal, pidfd_send_signal};
+use atoll_isolation::{IsolationError, RootFs};
+use atoll_isolation_host::process;
 
-use crate::record::Process;
+use crate::create::Started;
+use crate::record::Size;
 use crate::step::Step;
-use crate::vmm::{self, MEMORY_FILE, Model, Place, STATE_FILE, Start};
-use crate::{END_TIMEOUT, Inner, KERNEL_BYTES, MIB, ended, files};
+use crate::stream::random;
+use crate::vmm::{self, MEMORY_FILE, Memory, Model, STATE_FILE};
+use crate::{Inner, files};
+
+/// What a machine has on top of its sandbox's memory, for its kernel and the agent, bytes.
+pub(crate) const KERNEL_BYTES: u64 = 96 << 20;
+/// What a VMM takes on top of its machine's memory: itself, translated code, its threads.
+pub(crate) const VMM_BYTES: u64 = 192 << 20;
+/// Machines have a multiple of this, so that there are few kinds.
+pub(crate) const STEP_BYTES: u64 = 64 << 20;
+const MIB: u64 = 1 << 20;
+/// Processes and threads of a VMM: processors, and those that read and write disks.
+const VMM_PIDS: u32 = 192;
+/// How long a VMM may take to end once it was told.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The machine that a sandbox with these limits needs.
+pub(crate) fn size(resources: &Resources) -> Size {
+    let memory_bytes = (resources.memory_bytes + KERNEL_BYTES).next_multiple_of(STEP_BYTES);
+    Size { memory_mib: memory_bytes / MIB, cpus: resources.cpu_millis.div_ceil(1000).max(1) }
+}
+
+/// Limits of the VMM of a machine of this size; CPU time is the sandbox's.
+pub(crate) fn vmm_limits(size: Size, resources: &Resources) -> Resources {
+    Resources { memory_bytes: size.memory_mib * MIB + VMM_BYTES, pids: VMM_PIDS + size.cpus, ..*resources }
+}
+
+/// Limits while a machine starts: what that costs is not its sandbox's doing.
+pub(crate) fn starting_limits(size: Size) -> Resources {
+    vmm_limits(size, &Resources { cpu_millis: size.cpus * 1000, ..Resources::default() })
+}
 
 /// Waits until nobody else, in this process or another, makes what `path` is to be.
 async fn turn(path: &Path) -> Result<fs::File, IsolationError> {
@@ -31,51 +58,73 @@ async fn turn(path: &Path) -> Result<fs::File, IsolationError> {
     waited.step("wait for another who makes the same")
 }
 
+/// A machine that is booted to be saved is no sandbox.
+struct Booting<'a>(&'a Inner, SandboxId);
+
+impl Drop for Booting<'_> {
+    fn drop(&mut self) {
+        self.0.booting().remove(&self.1);
+    }
+}
+
 impl Inner {
-    /// The saved machine for these layers and limits: its model and its directory. Boots it when there is none.
-    pub(crate) async fn template(
-        &self,
-        layers: &[PathBuf],
-        resources: &Resources,
-    ) -> Result<(Model, PathBuf), IsolationError> {
-        let image = self.image(layers).await?;
-        let model = Model {
+    /// What machines of this size have in common.
+    pub(crate) fn model(&self, size: Size) -> Model {
+        Model {
             qemu: self.config.qemu.clone(),
-            accelerator: self.config.accelerator,
+            accelerator: self.accelerator(),
             vmlinux: self.kernel.vmlinux.clone(),
             initrd: self.initrd.clone(),
-            image,
-            memory_mib: (resources.memory_bytes + KERNEL_BYTES).div_ceil(MIB),
-            cpus: resources.cpu_millis.div_ceil(1000).max(1),
+            size,
             tsc_khz: self.tsc_khz,
-        };
-        let agent = blake3::hash(self.config.agent).to_hex().to_string();
-        let key = model.key(&format!("{} {agent}", self.kernel.digest), &self.qemu_version, resources.disk_bytes);
-        let saved = self.config.cache.join("templates").join(&key);
-        if !saved.exists() {
-            let _turn = turn(&saved).await?;
-            if !saved.exists() {
-                self.save_machine(&model, &saved, resources.disk_bytes).await?;
-            }
         }
-        Ok((model, saved))
     }
 
-    async fn image(&self, layers: &[PathBuf]) -> Result<PathBuf, IsolationError> {
-        let mut text = String::new();
-        for layer in layers {
-            text.push_str(&layer.display().to_string());
-            text.push('\n');
+    /// What a machine of this model depends on.
+    pub(crate) fn key(&self, model: &Model) -> String {
+        let initrd = self.initrd.file_name().unwrap_or_default().to_string_lossy();
+        model.key(&format!("{}\n{}\n{initrd}", self.qemu_version, self.kernel.digest))
+    }
+
+    /// The directory of the saved machine of this model. Boots it when there is none.
+    pub(crate) async fn saved(self: &Arc<Self>, model: &Model) -> Result<PathBuf, IsolationError> {
+        let saved = self.config.cache.join("templates").join(self.key(model));
+        if saved.exists() {
+            return Ok(saved);
         }
+        let (inner, model, path) = (Arc::clone(self), model.clone(), saved.clone());
+        // By itself, so that who waits for it can give up.
+        let made = tokio::spawn(async move {
+            let _turn = turn(&path).await?;
+            if path.exists() { Ok(()) } else { inner.save_machine(&model, &path, None).await }
+        });
+        made.await.map_err(std::io::Error::other).step("run a task")??;
+        Ok(saved)
+    }
+
+    /// The file of an image. Makes it when there is none.
+    pub(crate) async fn image(self: &Arc<Self>, root: &RootFs) -> Result<PathBuf, IsolationError> {
+        let RootFs::Layers(layers) = root else {
+            return Err(IsolationError::BadRoot(
+                "the image 'host' is a view of the host's files, which a machine has none of: use an OCI image"
+                    .to_owned(),
+            ));
+        };
+        let text = layers.iter().map(|layer| layer.display().to_string()).collect::<Vec<_>>().join("\n");
         let key = blake3::hash(text.as_bytes()).to_hex()[..32].to_owned();
         let dir = self.config.cache.join("images");
         let _turn = turn(&dir.join(&key)).await?;
-        let layers = layers.to_vec();
-        let made = tokio::task::spawn_blocking(move || files::image(&dir, &key, &layers)).await;
-        made.map_err(std::io::Error::other).step("run a task")?
+        let layers = layers.clone();
+        self.blocking(move |_inner| files::image(&dir, &key, &layers)).await
     }
 
-    async fn save_machine(&self, model: &Model, saved: &Path, disk_bytes: u64) -> Result<(), IsolationError> {
+    /// Boots a machine of this model and saves it in `saved`.
+    pub(crate) async fn save_machine(
+        self: &Arc<Self>,
+        model: &Model,
+        saved: &Path,
+        within: Option<Duration>,
+    ) -> Result<(), IsolationError> {
         let new = saved.with_extension("new");
         match fs::remove_dir_all(&new) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -83,57 +132,64 @@ impl Inner {
             }
             _ => {}
         }
-        let (run, content) = (new.join("run"), new.join("saved"));
-        fs::create_dir_all(&run).step("make the directory of a template")?;
-        fs::create_dir_all(&content).step("make the directory of a template")?;
-        let disk = new.join("disk.img");
-        files::disk(&self.config.cache.join("disks"), disk_bytes, &disk)?;
-        let uid = self.claim_uid()?;
-        for path in [&run, &content, &disk] {
-            std::os::unix::fs::chown(path, Some(uid), Some(uid)).step("give a file to a VMM")?;
-        }
-        let place = Place {
-            disk,
-            saved: content.clone(),
-            run,
-            scratch: self.config.dir.join("scratch"),
-            pid_file: new.join("vmm.pid"),
-            log: new.join("vmm.log"),
-            uid,
-            cgroups: Vec::new(),
-            netns: None,
-        };
-        let made = self.boot_and_save(model, &place).await;
-        self.uids().remove(&uid);
-        made?;
+        fs::create_dir_all(&new).step("make the directory of a template")?;
+        // It gets an id as a sandbox does: should this process be killed, the next one finds and removes it.
+        let id = SandboxId::from_parts(0, random().step("choose an id")?);
+        self.booting().insert(id.clone());
+        let booting = Booting(self, id);
+        let made = self.boot_and_save(model, &booting.1, &new, within).await;
+        let removed = self.destroy(&booting.1).await;
+        made.and(removed)?;
         for name in [MEMORY_FILE, STATE_FILE] {
             // Sandboxes' VMMs run as other users, and read it through a read-only mount.
-            let path = content.join(name);
+            let path = new.join(name);
             std::os::unix::fs::chown(&path, Some(0), Some(0)).step("take a file back")?;
-            let readable = std::os::unix::fs::PermissionsExt::from_mode(0o444);
-            fs::set_permissions(&path, readable).step("open a template to read")?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).step("open a template to read")?;
         }
-        std::os::unix::fs::chown(&content, Some(0), Some(0)).step("take a directory back")?;
-        fs::rename(&content, saved).step("put a template in its place")?;
-        fs::remove_dir_all(&new).step("remove what a template was made with")
+        std::os::unix::fs::chown(&new, Some(0), Some(0)).step("take a directory back")?;
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).step("open a template to read")?;
+        fs::rename(&new, saved).step("put a template in its place")
     }
 
-    async fn boot_and_save(&self, model: &Model, place: &Place) -> Result<(), IsolationError> {
-        let pid = vmm::start(&self.config.launcher, model, place, Start::Boot).await?;
-        let pidfd = Process::read(pid).ok().and_then(Process::open).ok_or(IsolationError::Gone)?;
-        let saved = async {
-            let mut qmp = vmm::monitor(place).await?;
-            vmm::booted(&mut qmp).await?;
-            vmm::save(&mut qmp).await
-        }
-        .await;
-        if saved.is_err() {
-            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-        }
-        tokio::time::timeout(END_TIMEOUT, ended(&pidfd))
+    async fn boot_and_save(
+        self: &Arc<Self>,
+        model: &Model,
+        id: &SandboxId,
+        new: &Path,
+        within: Option<Duration>,
+    ) -> Result<(), IsolationError> {
+        let record = self.record(id);
+        record.create()?;
+        let uid = self.claim_uid(&record)?;
+        std::os::unix::fs::chown(new, Some(uid), Some(uid)).step("give a directory to a VMM")?;
+        let start = Started { id, model, memory: Memory::Kept(new), image: &self.placeholder, disk: &self.placeholder };
+        self.launch(start).await?;
+        let mut qmp = vmm::monitor(&record).await?;
+        vmm::booted(&mut qmp, within).await?;
+        vmm::save(&mut qmp).await?;
+        let machine = self.live.get(id).ok_or(IsolationError::Gone)?;
+        tokio::time::timeout(END_TIMEOUT, process::ended(machine.pidfd()))
             .await
             .map_err(|_late| std::io::Error::from(std::io::ErrorKind::TimedOut))
-            .step("see a VMM end")??;
-        saved
+            .step("see a VMM end")?
+            .step("see a VMM end")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_kinds_of_machines() {
+        let of = |memory_bytes, cpu_millis| {
+            let size = size(&Resources { memory_bytes, cpu_millis, ..Resources::default() });
+            (size.memory_mib, size.cpus)
+        };
+        assert_eq!(of(64 << 20, 100), (192, 1));
+        assert_eq!(of(96 << 20, 1000), (192, 1));
+        assert_eq!(of(97 << 20, 1001), (256, 2));
+        let limits = vmm_limits(size(&Resources::default()), &Resources::default());
+        assert!(limits.memory_bytes <= Resources::default().memory_bytes + crate::OVERHEAD_MAX_BYTES);
     }
 }

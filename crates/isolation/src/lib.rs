@@ -32,6 +32,7 @@ mod doctor;
 pub mod fake;
 mod gate;
 pub mod sparse;
+pub mod step;
 pub mod volumes;
 
 pub use doctor::{Check, Status};

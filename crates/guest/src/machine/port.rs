@@ -6,18 +6,18 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use atoll_guest_protocol::serial::{Deframer, Frame, Kind, Open, Opened, PAYLOAD_MAX_BYTES, encode, encode_message};
+use atoll_guest_protocol::serial::{
+    Deframer, Frame, Kind, Open, Opened, PAYLOAD_MAX_BYTES, encode, encode_message,
+};
 use rustix::event::{PollFd, PollFlags, poll};
 use tokio::sync::mpsc;
 
-use super::Machine;
-use crate::sys;
+use super::Identity;
 
-/// Name of the port, given by the host.
-const NAME: &str = "atoll";
 /// How long the port may take to appear.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Pause between two looks for the port, and for a host that has just gone: it may be back at once, and
@@ -28,7 +28,7 @@ const LOOK_SOON: Duration = Duration::from_millis(2);
 const LOOK_LATER: Duration = Duration::from_millis(100);
 const SOON: Duration = Duration::from_secs(5);
 /// Stack of a thread.
-const STACK_BYTES: usize = 128 << 10;
+pub(super) const STACK_BYTES: usize = 128 << 10;
 
 /// A connection, and which sandbox the host says this is.
 #[derive(Debug)]
@@ -37,49 +37,49 @@ pub(crate) struct Arrival {
     pub(crate) sandbox_id: String,
 }
 
-/// The port to the host.
+/// A port to the host.
 #[derive(Debug)]
-pub(crate) struct Port {
-    reader: File,
-    writer: Arc<Mutex<File>>,
+pub(super) struct Port {
+    pub(super) file: File,
 }
 
 impl Port {
-    /// Finds the port by its name.
-    pub(super) fn find() -> io::Result<Self> {
+    /// Finds a port by its name.
+    pub(super) fn find(name: &str) -> io::Result<Self> {
         let deadline = Instant::now() + DEADLINE;
         loop {
             for entry in std::fs::read_dir("/sys/class/virtio-ports").into_iter().flatten().flatten() {
-                let name = std::fs::read_to_string(entry.path().join("name")).unwrap_or_default();
-                if name.trim_end() == NAME {
-                    let path = std::path::Path::new("/dev").join(entry.file_name());
-                    let reader = File::options().read(true).write(true).open(path)?;
-                    let writer = Arc::new(Mutex::new(reader.try_clone()?));
-                    return Ok(Self { reader, writer });
+                let said = std::fs::read_to_string(entry.path().join("name")).unwrap_or_default();
+                if said.trim_end() == name {
+                    let path = Path::new("/dev").join(entry.file_name());
+                    return Ok(Self { file: File::options().read(true).write(true).open(path)? });
                 }
             }
             if Instant::now() > deadline {
-                return Err(io::Error::other("the machine has no port to its host"));
+                return Err(io::Error::other(format!("the machine has no port {name}")));
             }
             std::thread::sleep(LOOK_SOON);
         }
     }
 
-    /// Starts carrying; connections come out of the channel. The machine gets its sandbox with the first.
-    pub(crate) fn carry(self, machine: Machine) -> io::Result<mpsc::UnboundedReceiver<Arrival>> {
+    /// Starts carrying; connections come out of the channel.
+    pub(super) fn carry(self, identity: Identity) -> io::Result<mpsc::UnboundedReceiver<Arrival>> {
         let (arrivals, received) = mpsc::unbounded_channel();
-        let carrier = Carrier { writer: self.writer, machine: Some(machine), broken: String::new(), host: None, arrivals };
-        std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || carrier.run(self.reader))?;
+        let writer = Arc::new(Mutex::new(self.file.try_clone()?));
+        let carrier = Carrier { writer, identity, host: None, arrivals };
+        std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || carrier.run(self.file))?;
         Ok(received)
     }
 }
 
+/// Waits a little for a host that has been away since `gone_at`.
+pub(super) fn pause_without_host(gone_at: Instant) {
+    std::thread::sleep(if gone_at.elapsed() < SOON { LOOK_SOON } else { LOOK_LATER });
+}
+
 struct Carrier {
     writer: Arc<Mutex<File>>,
-    /// Until it has become a sandbox.
-    machine: Option<Machine>,
-    /// Why it could not become one.
-    broken: String,
+    identity: Identity,
     /// The near end of the connection that is open.
     host: Option<UnixStream>,
     arrivals: mpsc::UnboundedSender<Arrival>,
@@ -95,8 +95,7 @@ impl Carrier {
                 // Nobody is at the other end.
                 Ok(0) => {
                     self.close();
-                    let gone_at = *gone_at.get_or_insert_with(Instant::now);
-                    std::thread::sleep(if gone_at.elapsed() < SOON { LOOK_SOON } else { LOOK_LATER });
+                    pause_without_host(*gone_at.get_or_insert_with(Instant::now));
                 }
                 Ok(read) => {
                     gone_at = None;
@@ -121,35 +120,31 @@ impl Carrier {
                     self.close();
                 }
             }
-            Kind::Close | Kind::Opened => self.close(),
+            Kind::Close | Kind::Opened | Kind::Ask | Kind::Answer => self.close(),
         }
     }
 
     fn open(&mut self, open: &Open) {
         self.close();
-        sys::reseed(&open.seed);
-        // A clock that cannot be set stays wrong; that is no reason to be unreachable.
-        sys::set_clock(open.clock_unix_ns).unwrap_or_default();
-        if let Some(machine) = self.machine.take()
-            && let Err(error) = machine.become_sandbox()
-        {
-            self.broken = error.to_string();
-        }
-        let connected = if self.broken.is_empty() { self.connect(open) } else { Err(io::Error::other(self.broken.clone())) };
+        let opened = Opened { nonce: open.nonce, error: String::new() };
+        let connected = match self.identity.get() {
+            Some(id) => self.connect(id.clone(), &opened),
+            None => Err(io::Error::other("the machine is no sandbox yet")),
+        };
         if let Err(error) = connected {
-            send_message(&self.writer, &Opened { nonce: open.nonce, error: error.to_string() });
+            send_opened(&self.writer, &Opened { error: error.to_string(), ..opened });
         }
     }
 
-    fn connect(&mut self, open: &Open) -> io::Result<()> {
+    fn connect(&mut self, sandbox_id: String, opened: &Opened) -> io::Result<()> {
         let (near, far) = UnixStream::pair()?;
         far.set_nonblocking(true)?;
         let reading = near.try_clone()?;
         let writer = Arc::clone(&self.writer);
-        send_message(&writer, &Opened { nonce: open.nonce, error: String::new() });
+        send_opened(&writer, opened);
         std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || send_all(reading, &writer))?;
         self.host = Some(near);
-        let arrival = Arrival { stream: far, sandbox_id: open.sandbox_id.clone() };
+        let arrival = Arrival { stream: far, sandbox_id };
         self.arrivals.send(arrival).or(Err(io::Error::other("the agent is gone")))
     }
 
@@ -168,34 +163,39 @@ fn send_all(mut agent: UnixStream, port: &Mutex<File>) {
     while let Ok(read @ 1..) = agent.read(&mut buffer) {
         frame.clear();
         encode(Kind::Data, &buffer[..read], &mut frame);
-        send(port, &frame);
+        send(&lock(port), &frame);
     }
     frame.clear();
     encode(Kind::Close, &[], &mut frame);
-    send(port, &frame);
+    send(&lock(port), &frame);
 }
 
-fn send_message(port: &Mutex<File>, opened: &Opened) {
+fn send_opened(port: &Mutex<File>, opened: &Opened) {
     // A zero first: it ends whatever an earlier connection left unfinished.
     let mut frame = vec![0];
     encode_message(Kind::Opened, opened, &mut frame);
-    send(port, &frame);
+    send(&lock(port), &frame);
 }
 
-/// Writes a frame whole, or not at all once nobody is at the other end.
-fn send(port: &Mutex<File>, mut frame: &[u8]) {
-    let port = port.lock().unwrap_or_else(PoisonError::into_inner);
+fn lock(port: &Mutex<File>) -> std::sync::MutexGuard<'_, File> {
+    port.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes a frame whole, or gives up once nobody is at the other end.
+pub(super) fn send(mut port: &File, mut frame: &[u8]) {
     while !frame.is_empty() {
-        match (&*port).write(frame) {
+        // A port without a host takes nothing, and says so only here.
+        let mut ready = [PollFd::new(&port, PollFlags::OUT)];
+        match poll(&mut ready, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            Ok(_) if !ready[0].revents().contains(PollFlags::HUP) => {}
+            Ok(_) | Err(_) => return,
+        }
+        match port.write(frame) {
             Ok(0) => return,
             Ok(written) => frame = &frame[written..],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return,
-        }
-        // A port without a host takes nothing, and says so only here.
-        let mut ready = [PollFd::new(&*port, PollFlags::OUT)];
-        if poll(&mut ready, None).is_err() || ready[0].revents().contains(PollFlags::HUP) {
-            return;
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A driver on a directory of its own, with a kernel and a Debian root file system.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
@@ -8,7 +9,9 @@ use async_trait::async_trait;
 use atoll_isolation::conformance::Harness;
 use atoll_isolation::{Isolation, RootFs};
 use atoll_isolation_microvm::kernel::Kernel;
-use atoll_isolation_microvm::{Accelerator, MicrovmConfig, MicrovmIsolation};
+use atoll_isolation_microvm::{Accelerator, MicrovmConfig, MicrovmIsolation, OVERHEAD_MAX_BYTES};
+use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
+use atoll_network::SlotPool;
 
 /// Programs that the suite uses, on top of Debian's smallest set.
 const PACKAGES: &str = "perl-base,bsdutils,util-linux,procps,hostname";
@@ -19,6 +22,8 @@ pub(crate) struct Machines {
     dir: tempfile::TempDir,
     cache: PathBuf,
     layer: PathBuf,
+    instance: String,
+    storage: OnceLock<Arc<Storage>>,
 }
 
 /// What all tests share: made once, kept for the next run.
@@ -61,25 +66,38 @@ pub(crate) fn machines() -> Machines {
         cache
     });
     let dir = tempfile::Builder::new().prefix("atoll-microvm-").tempdir().unwrap();
-    Machines { dir, cache: cache.path().to_owned(), layer: layer().to_owned() }
+    let instance = format!("{:08x}", RandomState::new().hash_one("instance") & 0xffff_ffff);
+    Machines { dir, cache: cache.path().to_owned(), layer: layer().to_owned(), instance, storage: OnceLock::new() }
 }
 
 #[async_trait]
 impl Harness for Machines {
     async fn open(&self) -> Arc<dyn Isolation> {
+        let storage = self.storage.get_or_init(|| {
+            let dir = self.dir.path().join("storage");
+            let config = StorageConfig { dir, instance: self.instance.clone(), pool: PoolSize::Host };
+            Arc::new(Storage::open(&config).unwrap())
+        });
         let launcher = PathBuf::from(env!("CARGO_BIN_EXE_atoll-vmm-launcher"));
         let config = MicrovmConfig {
-            dir: self.dir.path().to_owned(),
+            dir: self.dir.path().join("microvm"),
             cache: self.cache.clone(),
+            instance: self.instance.clone(),
             agent: atoll_guest_binary::GUEST,
             launcher: vec![launcher],
             qemu: PathBuf::from("/usr/bin/qemu-system-x86_64"),
-            accelerator: Accelerator::Tcg,
+            accelerator: Some(Accelerator::Tcg),
+            storage: Arc::clone(storage),
+            slots: Arc::new(SlotPool::start(0).unwrap()),
         };
-        Arc::new(MicrovmIsolation::open(config).unwrap())
+        Arc::new(MicrovmIsolation::open(config).await.unwrap())
     }
 
     fn root(&self) -> RootFs {
         RootFs::Layers(vec![self.layer.clone()])
+    }
+
+    fn overhead_bytes(&self) -> u64 {
+        OVERHEAD_MAX_BYTES
     }
 }

@@ -36,6 +36,11 @@ pub trait Harness: Send + Sync {
     /// Opens a driver, each time on the same data.
     async fn open(&self) -> Arc<dyn Isolation>;
 
+    /// What this level takes on the host for itself, on top of a sandbox's memory limit, bytes.
+    fn overhead_bytes(&self) -> u64 {
+        0
+    }
+
     /// A root file system with coreutils, a shell, util-linux and perl, and the user `user` with id 1000.
     fn root(&self) -> RootFs;
 }

@@ -2,10 +2,10 @@
 
 use std::io;
 
-use atoll_isolation::IsolationError;
+use crate::IsolationError;
 
 /// Names what was being done when something failed.
-pub(crate) trait Step<T> {
+pub trait Step<T> {
     /// `what` completes "failed to …".
     fn step(self, what: impl Into<String>) -> Result<T, IsolationError>;
 }
@@ -17,7 +17,7 @@ impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
 }
 
 /// The error of a failed step: exhaustion of the host is told apart from refusal.
-pub(crate) fn failed(step: String, source: io::Error) -> IsolationError {
+pub fn failed(step: String, source: io::Error) -> IsolationError {
     let exhausted = match source.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => Some("the host's disk is full"),
         Some(libc::EMFILE | libc::ENFILE) => Some("the host has no file descriptors left"),
