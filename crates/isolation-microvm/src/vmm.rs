@@ -118,6 +118,8 @@ impl Model {
         add("-smp", &cpus.to_string());
         add("-m", &memory_mib.to_string());
         add("-M", "microvm,pic=off,pit=off,memory-backend=memory");
+        // SeaBIOS, the default, lets kernel and ACPI tables overlap with some sets of devices.
+        add("-bios", "qboot.rom");
         add("-kernel", VMLINUX);
         add("-initrd", INITRD);
         add("-append", &format!("console=ttyS0 quiet panic=-1 reboot=t{clock}"));
@@ -131,11 +133,11 @@ impl Model {
             add("-device", &format!("virtserialport,chardev={id},name={name}"));
         }
         for (id, fd, options) in
-            [("image", IMAGE_FD, "readonly=on"), ("disk", DISK_FD, "cache=unsafe,discard=unmap")]
+            [("image", IMAGE_FD, "read-only=on"), ("disk", DISK_FD, "cache.no-flush=on,discard=unmap")]
         {
             add("-add-fd", &format!("fd={fd},set={fd}"));
-            let file = format!("file=/dev/fdset/{fd},format=raw,file.locking=off");
-            add("-drive", &format!("if=none,id={id},{file},{options}"));
+            let file = format!("file.driver=file,file.filename=/dev/fdset/{fd},file.locking=off");
+            add("-blockdev", &format!("driver=raw,node-name={id},{options},{file}"));
             add("-device", &format!("virtio-blk-device,drive={id},serial={id}"));
         }
         add("-netdev", &format!("tap,id=net,fd={TAP_FD}"));
@@ -296,7 +298,7 @@ pub(crate) async fn restore(qmp: &mut Qmp) -> Result<(), IsolationError> {
 
 /// Tells a machine how large its disk is: the one that it was saved with had another size.
 pub(crate) async fn resize_disk(qmp: &mut Qmp, bytes: u64) -> Result<(), IsolationError> {
-    qmp.run("block_resize", json!({ "device": "disk", "size": bytes })).await.map(drop).map_err(vmm)
+    qmp.run("block_resize", json!({ "node-name": "disk", "size": bytes })).await.map(drop).map_err(vmm)
 }
 
 /// Stops a machine and writes it, memory and all, to a file.

@@ -58,16 +58,19 @@ fn layer() -> &'static Path {
 
 /// A driver for one test.
 pub(crate) fn machines() -> Machines {
-    static CACHE: OnceLock<tempfile::TempDir> = OnceLock::new();
+    static CACHE: OnceLock<PathBuf> = OnceLock::new();
     let cache = CACHE.get_or_init(|| {
-        let cache = tempfile::Builder::new().prefix("atoll-microvm-").tempdir().unwrap();
         let package = std::env::var_os("ATOLL_TEST_KERNEL_PACKAGE").map(PathBuf::from).unwrap();
-        Kernel::set_up_from_package(&cache.path().join("kernel"), &package).unwrap();
+        let cache = cache().join("microvm").join(package.file_stem().unwrap());
+        if !cache.join("kernel").exists() {
+            std::fs::create_dir_all(&cache).unwrap();
+            Kernel::set_up_from_package(&cache.join("kernel"), &package).unwrap();
+        }
         cache
     });
     let dir = tempfile::Builder::new().prefix("atoll-microvm-").tempdir().unwrap();
     let instance = format!("{:08x}", RandomState::new().hash_one("instance") & 0xffff_ffff);
-    Machines { dir, cache: cache.path().to_owned(), layer: layer().to_owned(), instance, storage: OnceLock::new() }
+    Machines { dir, cache: cache.clone(), layer: layer().to_owned(), instance, storage: OnceLock::new() }
 }
 
 #[async_trait]
