@@ -6,6 +6,7 @@ use atoll_api::Scope;
 use atoll_core::idle::OnIdle;
 use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::spec::IsolationLevel;
 use atoll_core::volume::VolumeMountDraft;
 use clap::{Args, Parser, Subcommand};
 
@@ -29,7 +30,7 @@ pub(crate) use ingress::{
 };
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
-pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
+pub(crate) use server::{DoctorArgs, LogFormat, MicrovmArgs, ServeArgs, SetupCommand, SetupMicrovmArgs};
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
 };
@@ -173,6 +174,15 @@ pub(crate) enum Command {
     Link(LinkArgs),
     /// Log in to a sandbox with ssh
     Ssh(SshArgs),
+    /// Prepare this host for what needs more than the program
+    #[command(subcommand)]
+    Setup(SetupCommand),
+    /// Turn into the VMM of a machine
+    #[command(hide = true)]
+    Vmm {
+        /// What to start and in what, as JSON
+        jail: String,
+    },
     /// The bytes of an SSH connection on standard input and output
     #[command(hide = true)]
     SshProxy,
@@ -188,6 +198,11 @@ pub(crate) enum Command {
         /// For this shell
         shell: clap_complete::Shell,
     },
+}
+
+fn parse_isolation(text: &str) -> Result<IsolationLevel, String> {
+    let levels = [IsolationLevel::Container, IsolationLevel::Microvm];
+    levels.into_iter().find(|level| level.as_str() == text).ok_or_else(|| "write container or microvm".to_owned())
 }
 
 /// Limits.
@@ -216,6 +231,9 @@ pub(crate) struct SandboxArgs {
     /// Snapshot to begin with: id, NAME or NAME:TAG
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
     pub(crate) snapshot: Option<String>,
+    /// How strongly it is cut off: container (the default) or microvm
+    #[arg(long, value_name = "LEVEL", value_parser = parse_isolation)]
+    pub(crate) isolation: Option<IsolationLevel>,
     /// Take checkpoints by itself, when it is made and after every command, and keep this many
     #[arg(long, value_name = "COUNT")]
     pub(crate) auto_checkpoints: Option<u32>,
@@ -580,6 +598,9 @@ pub(crate) struct TemplateArgs {
     /// Image
     #[arg(long, value_name = "IMAGE", required_unless_present = "snapshot")]
     pub(crate) image: Option<String>,
+    /// How strongly it is cut off: container (the default) or microvm
+    #[arg(long, value_name = "LEVEL", value_parser = parse_isolation)]
+    pub(crate) isolation: Option<IsolationLevel>,
     /// Snapshot that its sandboxes begin with, instead of an image: id, NAME or NAME:TAG
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
     pub(crate) snapshot: Option<String>,

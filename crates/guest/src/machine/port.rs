@@ -27,6 +27,8 @@ const LOOK_SOON: Duration = Duration::from_millis(2);
 /// at cannot be waited for.
 const LOOK_LATER: Duration = Duration::from_millis(100);
 const SOON: Duration = Duration::from_secs(5);
+/// How long a host may be unheard of before what was to be said to it is dropped.
+const GRACE: Duration = Duration::from_secs(10);
 /// Stack of a thread.
 pub(super) const STACK_BYTES: usize = 128 << 10;
 
@@ -181,15 +183,25 @@ fn lock(port: &Mutex<File>) -> std::sync::MutexGuard<'_, File> {
     port.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes a frame whole, or gives up once nobody is at the other end.
+/// Writes a frame whole, or gives up when nobody has been at the other end for a while.
 pub(super) fn send(mut port: &File, mut frame: &[u8]) {
+    let mut gone_at = None;
     while !frame.is_empty() {
         // A port without a host takes nothing, and says so only here.
         let mut ready = [PollFd::new(&port, PollFlags::OUT)];
         match poll(&mut ready, None) {
             Err(rustix::io::Errno::INTR) => continue,
-            Ok(_) if !ready[0].revents().contains(PollFlags::HUP) => {}
-            Ok(_) | Err(_) => return,
+            Err(_) => return,
+            Ok(_) => {}
+        }
+        if ready[0].revents().contains(PollFlags::HUP) {
+            // What a host has said may be here before the news that there is one.
+            let gone_at = *gone_at.get_or_insert_with(Instant::now);
+            if gone_at.elapsed() > GRACE {
+                return;
+            }
+            std::thread::sleep(LOOK_SOON);
+            continue;
         }
         match port.write(frame) {
             Ok(0) => return,

@@ -45,7 +45,8 @@ pub trait Harness: Send + Sync {
     fn root(&self) -> RootFs;
 }
 
-/// Makes a test of each case: `conformance_tests!(harness)`, where `harness()` gives a fresh [`Harness`].
+/// Makes a test of each case: `conformance_tests!(harness)`, where `harness()` gives a fresh [`Harness`]; none where
+/// this host cannot have this level, after it has said so.
 #[macro_export]
 macro_rules! conformance_tests {
     ($harness:path) => {
@@ -83,7 +84,9 @@ macro_rules! conformance_tests {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                $crate::conformance::$module::$case(&$harness()).await;
+                if let Some(harness) = $harness() {
+                    $crate::conformance::$module::$case(&harness).await;
+                }
             }
         )+
     };
