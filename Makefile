@@ -28,7 +28,7 @@ lint:
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 
 openapi:
-	cargo run --locked -q -p atoll-server --example openapi > openapi/atoll.json
+	cargo run --locked -q -p atoll-server --example openapi
 
 clean:
 	cargo clean

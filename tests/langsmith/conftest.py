@@ -1,7 +1,10 @@
 """What the Python tests share: clients of the server in LANGSMITH_ENDPOINT, and sandboxes that go away."""
 
 import importlib.metadata
+import json
 import os
+import urllib.error
+import urllib.request
 import uuid
 
 import pytest
@@ -16,6 +19,29 @@ def since(*version):
 
 def endpoint():
     return os.environ["LANGSMITH_ENDPOINT"]
+
+
+def raw(method, path, body=None, key=None, header="X-Api-Key", root=None):
+    """A request as it travels: status and JSON."""
+    request = urllib.request.Request(
+        (root or endpoint()) + path,
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={header: key or os.environ["LANGSMITH_API_KEY"], "Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            text = response.read()
+            return response.status, json.loads(text) if text else None
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def native(method, path, body=None):
+    """The same of Atoll's own API, which must agree."""
+    status, answer = raw(method, path, body, root=os.environ["ATOLL_URL"])
+    assert status < 300, answer
+    return answer
 
 
 @pytest.fixture(scope="session")

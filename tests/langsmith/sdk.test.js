@@ -1,22 +1,10 @@
-// The JavaScript SDK, in the version that is installed in the working directory: node --test.
+// Commands and files with the JavaScript SDK: node --test.
 
 import assert from "node:assert/strict";
-import { createRequire } from "node:module";
-import { readFileSync } from "node:fs";
-import path from "node:path";
-import { pathToFileURL } from "node:url";
+import { spawnSync } from "node:child_process";
 import test, { after, before } from "node:test";
 
-const installed = process.cwd();
-const require = createRequire(path.join(installed, "package.json"));
-const version = JSON.parse(readFileSync(path.join(installed, "node_modules/langsmith/package.json"))).version
-  .split(".").map(Number);
-const since = (major, minor) => version[0] > major || (version[0] === major && version[1] >= minor);
-let hasWs = true;
-try { require.resolve("ws"); } catch { hasWs = false; }
-let module;
-try { module = require.resolve("langsmith/sandbox"); } catch { module = require.resolve("langsmith/experimental/sandbox"); }
-const { SandboxClient } = await import(pathToFileURL(module));
+import { SandboxClient, hasWs, named, since, text, until } from "./sdk.js";
 
 let client;
 let box;
@@ -33,15 +21,38 @@ test("runs a command", async () => {
   assert.deepEqual([result.stdout, result.stderr, result.exit_code ?? result.exitCode], ["out\n", "err\n", 3]);
 });
 
+test("variables, a directory, a shell", async () => {
+  const result = await box.run('echo "$A $PWD"', { env: { A: "1" }, cwd: "/usr" });
+  assert.equal(result.stdout, "1 /usr\n");
+  assert.equal((await box.run("echo $0", { shell: "/bin/sh" })).stdout, "/bin/sh\n");
+  if (since(0, 12)) {
+    const run = await box.run('echo "$A $PWD $(id -un)"', { runConfig: { user: "nobody", work_dir: "/tmp", env_vars: { A: "2" } } });
+    assert.equal(run.stdout, "2 /tmp nobody\n");
+  }
+});
+
 test("streams output to callbacks", { skip: !hasWs }, async () => {
-  let text = "";
-  await box.run("for i in 1 2 3; do echo $i; sleep 0.1; done", { onStdout: (piece) => { text += piece; } });
-  assert.equal(text, "1\n2\n3\n");
+  let out = "";
+  let err = "";
+  await box.run("for i in 1 2 3; do echo $i; echo e$i >&2; sleep 0.1; done", {
+    onStdout: (piece) => { out += piece; },
+    onStderr: (piece) => { err += piece; },
+  });
+  assert.deepEqual([out, err], ["1\n2\n3\n", "e1\ne2\ne3\n"]);
 });
 
 test("much output is complete", async () => {
   const result = await box.run("seq 1 300000", { timeout: 120 });
   assert.equal(result.stdout.length, 1988895);
+});
+
+test("characters stay whole and what is no text is replaced", async () => {
+  const result = await box.run("for i in $(seq 20000); do printf 'ä€😀'; done; printf '\\377'");
+  assert.equal(result.stdout, "ä€😀".repeat(20000) + "�");
+});
+
+test("a background child holds nothing up", async () => {
+  assert.equal((await box.run("sleep 1000 & echo done", { timeout: 30 })).stdout, "done\n");
 });
 
 test("input, kill and reconnecting", { skip: !hasWs }, async () => {
@@ -58,42 +69,76 @@ test("input, kill and reconnecting", { skip: !hasWs }, async () => {
   assert.equal(again.stdout, "got text\n");
 });
 
+test("reconnecting in the middle, at an offset", { skip: !hasWs }, async () => {
+  const handle = await box.run("echo first; until [ -e /tmp/go ]; do sleep 0.05; done; echo second", { wait: false });
+  for await (const chunk of handle) {
+    assert.deepEqual([chunk.data, chunk.offset], ["first\n", 0]);
+    break;
+  }
+  const other = await box.reconnect(handle.commandId, { stdoutOffset: "first\n".length });
+  await box.write("/tmp/go", "");
+  assert.equal((await other.result).stdout, "second\n");
+  // From the beginning, after the end.
+  assert.equal((await (await box.reconnect(handle.commandId)).result).stdout, "first\nsecond\n");
+});
+
+test("input that is closed ends what reads it", { skip: !hasWs || !since(0, 12) }, async () => {
+  assert.equal((await box.run("cat; echo end", { timeout: 30 })).stdout, "end\n");
+});
+
+test("a command ends with its last client, or its idle timeout after that", { skip: !hasWs || !since(0, 9) }, async () => {
+  const sdk = JSON.stringify(new URL("./sdk.js", import.meta.url));
+  for (const options of [{ killOnDisconnect: true }, { idleTimeout: 1 }]) {
+    // A client that starts a command and goes.
+    const program = `import { SandboxClient } from ${sdk};
+      const box = await new SandboxClient().getSandbox(${JSON.stringify(box.name)});
+      const handle = await box.run("echo $$; exec sleep 1000", { wait: false, ...${JSON.stringify(options)} });
+      for await (const chunk of handle) { console.log(chunk.data); process.exit(); }`;
+    const { stdout: pid } = spawnSync(process.execPath, ["--input-type=module", "-e", program], { encoding: "utf8" });
+    assert.match(pid, /^\d+\s*$/);
+    await until("it ends", async () => (await box.run(`kill -0 ${Number(pid)} 2>/dev/null || echo gone`)).stdout === "gone\n");
+  }
+});
+
 test("a terminal", { skip: !hasWs }, async () => {
-  const result = await box.run("stty size", { pty: true });
+  const result = await box.run("stty size; echo $TERM", { pty: true });
   assert.match(result.stdout, /24 80/);
 });
 
 test("a timeout", async () => {
-  await assert.rejects(box.run("sleep 30", { timeout: 1 }));
+  await assert.rejects(box.run("sleep 30", { timeout: 1 }), hasWs && since(0, 9) ? named("Timeout") : undefined);
 });
 
 test("files", async () => {
   await box.write("/tmp/deep/file", "grüße");
-  assert.equal(new TextDecoder().decode(await box.read("/tmp/deep/file")), "grüße");
-  await assert.rejects(box.read("/tmp/nothing"), (error) => error.name === "LangSmithResourceNotFoundError");
+  assert.equal(text(await box.read("/tmp/deep/file")), "grüße");
+  const large = new Uint8Array(10 << 20).map((_, index) => index * 31);
+  await box.write("/tmp/large", large);
+  assert.deepEqual(Buffer.from(await box.read("/tmp/large")).compare(Buffer.from(large)), 0);
+  await assert.rejects(box.read("/tmp/nothing"), named("LangSmithResourceNotFoundError"));
+  await assert.rejects(box.read("/tmp"), /directory/);
+  await assert.rejects(box.write("/tmp", "x"), named("LangSmithSandboxOperationError"));
+  await box.write("relative", "home");
+  assert.equal((await box.run("cat /home/user/relative")).stdout, "home");
 });
 
 test("parts of files, and searching", { skip: !since(0, 12) }, async () => {
   await box.write("/tmp/s/part.txt", "0123456789");
   const chunk = await box.readRange("/tmp/s/part.txt", { start: 2, end: 4 });
-  assert.equal(new TextDecoder().decode(chunk.content), "234");
-  assert.equal((await box.glob("*.txt", "/tmp/s")).matches.length, 1);
-  assert.equal((await box.grep("345", "/tmp/s")).matches[0].line, 1);
+  assert.deepEqual([text(chunk.content), chunk.start, chunk.total_bytes, chunk.partial], ["234", 2, 10, true]);
+  const unchanged = await box.readRange("/tmp/s/part.txt", { start: 0, ifNoneMatch: chunk.etag });
+  assert.equal(unchanged.unchanged, true);
+  assert.equal(text((await box.readRange("/tmp/s/part.txt", { suffixBytes: 2 })).content), "89");
+  await assert.rejects(box.readRange("/tmp/s/part.txt", { start: 99 }));
+  const stat = await box.stat("/tmp/s/part.txt");
+  assert.deepEqual([stat.size_bytes, stat.etag], [10, chunk.etag]);
+  assert.equal((await box.glob("*.txt", "/tmp/s")).matches[0].path, "/tmp/s/part.txt");
+  assert.equal((await box.ls("/tmp/s")).matches.length, 1);
+  const [match] = (await box.grep("345", "/tmp/s", { glob: "*.txt" })).matches;
+  assert.deepEqual([match.path, match.line, match.text], ["/tmp/s/part.txt", 1, "0123456789"]);
+  await assert.rejects(box.glob("*", "/tmp/no/such"), named("LangSmithResourceNotFoundError"));
 });
 
-test("lists, finds, renames", async () => {
-  assert.ok((await client.listSandboxes()).some((one) => one.name === box.name));
-  assert.equal((await client.getSandbox(box.name)).id, box.id);
-  const other = await client.createSandbox();
-  const name = `js-${Math.random().toString(36).slice(2, 10)}`;
-  await client.updateSandbox(other.name, since(0, 9) ? { newName: name } : name);
-  assert.equal((await client.getSandboxStatus(name)).status, "ready");
-  await client.deleteSandbox(name);
-  await assert.rejects(client.getSandbox(name), (error) => error.name === "LangSmithResourceNotFoundError");
-});
-
-test("errors have their types", async () => {
-  const wrong = new SandboxClient({ apiKey: "wrong" });
-  await assert.rejects(wrong.listSandboxes(), (error) => error.name === "LangSmithSandboxAuthenticationError");
-  await assert.rejects(client.createSandbox(undefined, { name: "Not A Name" }), (error) => /name/.test(error.message));
+test("without ws there is no streaming, and the client says so", { skip: hasWs }, async () => {
+  await assert.rejects(box.run("echo", { wait: false }));
 });

@@ -2,11 +2,9 @@
 
 import json
 import os
-import urllib.error
-import urllib.request
 
 import pytest
-from conftest import endpoint, since
+from conftest import endpoint, raw, since
 from langsmith.sandbox import (
     AsyncSandboxClient,
     QuotaExceededError,
@@ -17,22 +15,6 @@ from langsmith.sandbox import (
     SandboxClient,
     ValidationError,
 )
-
-
-def raw(method, path, body=None, key=None, header="X-Api-Key"):
-    """A request as it travels: status and JSON."""
-    request = urllib.request.Request(
-        endpoint() + path,
-        method=method,
-        data=None if body is None else json.dumps(body).encode(),
-        headers={header: key or os.environ["LANGSMITH_API_KEY"], "Content-Type": "application/json"},
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=30) as response:
-            text = response.read()
-            return response.status, json.loads(text) if text else None
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
 
 
 def test_create_run_delete(client):

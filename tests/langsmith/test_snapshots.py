@@ -1,7 +1,7 @@
 """Snapshots: of sandboxes and of images, by id, name and tag."""
 
 import pytest
-from conftest import VERSION, since
+from conftest import VERSION, raw, since
 from langsmith.sandbox import ResourceCreationError, ResourceNotFoundError, SandboxClientError, ValidationError
 from registry import Registry
 
@@ -94,6 +94,8 @@ def test_what_cannot_be(client, name):
         client.create_snapshot(name, "127.0.0.1:1/no/where:1", 1 << 30)
     with pytest.raises(ValidationError):
         client.create_snapshot("Not A Name", "host", 1 << 30)
+    with pytest.raises(ResourceNotFoundError):
+        client.capture_snapshot("nobody", name)
     with client.sandbox() as box:
         with pytest.raises(ValidationError, match="Docker"):
             client.capture_snapshot(box.name, name, docker_image="app:latest")
@@ -104,3 +106,21 @@ def test_a_dockerfile_is_refused_with_the_reason(client, name, tmp_path):
     (tmp_path / "Dockerfile").write_text("FROM scratch\n")
     with pytest.raises(ResourceCreationError, match="needs Docker and BuildKit"):
         client.create_snapshot_from_dockerfile(name, "Dockerfile", 1 << 30, context=tmp_path)
+
+
+def test_what_sandboxes_of_a_capture_begin_with(client, name):
+    box = client.create_sandbox()
+    try:
+        run = {"user": "nobody", "work_dir": "/srv", "env_vars": {"A": "1"}}
+        status, made = raw("POST", f"/v2/sandboxes/boxes/{box.name}/snapshot", {"name": name, "run_config": run})
+        assert status == 201 and (made["run_config"]["user"], made["run_config"]["work_dir"]) == ("nobody", "/srv")
+        with client.sandbox(snapshot_id=made["id"]) as copy:
+            assert copy.run('echo "$(id -un) $PWD $A"').stdout == "nobody /srv 1\n"
+        assert box.run("id -un").stdout == "root\n"
+        bad = {"name": name, "run_config": {"work_dir": "not/absolute"}}
+        assert raw("POST", f"/v2/sandboxes/boxes/{box.name}/snapshot", bad)[0] == 422
+        assert raw("POST", f"/v2/sandboxes/boxes/{box.name}/snapshot", {"name": name, "include_memory": True})[0] == 422
+        assert raw("POST", "/v2/sandboxes/boxes", {"snapshot_id": made["id"], "restore_memory": True})[0] == 422
+    finally:
+        client.delete_sandbox(box.name)
+        delete_all(client, name)

@@ -80,6 +80,9 @@ pub struct CreateSandbox {
     /// Pause it as `filesystem` when it has been paused as `frozen` for this long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hibernate_after_ms: Option<u64>,
+    /// Delete it when it has been paused, in whatever mode, for this long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delete_paused_after_ms: Option<u64>,
     /// Hard limits on what it may use in its whole life.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
@@ -109,6 +112,7 @@ impl From<CreateSandbox> for SandboxDraft {
                 on_idle: request.on_idle.unwrap_or_default(),
                 freeze_ms: request.idle_freeze_ms,
                 hibernate_after_ms: request.hibernate_after_ms,
+                delete_paused_after_ms: request.delete_paused_after_ms,
             },
             budget: request.budget.unwrap_or_default(),
             ..Self::default()
@@ -182,6 +186,9 @@ pub struct Sandbox {
     /// See [`CreateSandbox::hibernate_after_ms`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hibernate_after_ms: Option<u64>,
+    /// See [`CreateSandbox::delete_paused_after_ms`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delete_paused_after_ms: Option<u64>,
     /// See [`CreateSandbox::budget`].
     #[serde(default)]
     pub budget: Budget,
@@ -265,6 +272,10 @@ pub struct UpdateSandbox {
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
     pub hibernate_after_ms: Option<Option<u64>>,
+    /// Delete it when it has been paused for this long. `null` removes it.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub delete_paused_after_ms: Option<Option<u64>>,
     /// Replaces the budget. What was used stays used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
@@ -289,6 +300,7 @@ impl From<UpdateSandbox> for SandboxUpdate {
                 on_idle: request.on_idle,
                 freeze_ms: request.idle_freeze_ms,
                 hibernate_after_ms: request.hibernate_after_ms,
+                delete_paused_after_ms: request.delete_paused_after_ms,
             },
             budget: request.budget,
         }

@@ -18,6 +18,15 @@ pub struct CreateSnapshot {
     /// A line of text, to remember what it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
+    /// Variables of sandboxes that are made from it, on top of those of its sandbox.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Their default user, in place of its sandbox's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Their default working directory, in place of its sandbox's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
 }
 
 /// A snapshot: the writable disk of a sandbox at one moment. It never changes.

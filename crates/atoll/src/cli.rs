@@ -481,6 +481,9 @@ pub(crate) struct UpdateArgs {
     /// Hibernate it after it has been paused in memory for this long, or 'none'
     #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
     pub(crate) hibernate_after: Option<Lifetime>,
+    /// Delete it after it has been paused for this long, or 'none'
+    #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
+    pub(crate) delete_paused_after: Option<Lifetime>,
     #[command(flatten)]
     pub(crate) budget: BudgetArgs,
     #[command(flatten)]

@@ -20,7 +20,7 @@ use atoll_client::ListSandboxes;
 use atoll_core::Code;
 use atoll_core::build::{BuildEvent, BuildState, CommandText, Ready, StartFrom, Step, StepState};
 use atoll_core::limits::BUILD_INSTRUCTIONS_MAX_COUNT;
-use atoll_testing::Entry;
+use atoll_testing::{Entry, Flavour, Layout, Registry};
 use bytes::Bytes;
 use common::code;
 use serde_json::Value;
@@ -191,6 +191,67 @@ async fn stages_give_files_to_each_other_and_unneeded_ones_do_not_run() {
     let (build, _) =
         built(&server, &CreateBuild { target: Some("more".into()), ..dockerfile("target", text) }).await;
     assert_eq!(build.template.as_deref(), Some("target:1"));
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_pulls_its_images_from_a_registry() {
+    let server = Server::start();
+    let registry = Registry::start(Flavour::Open);
+    let tool = vec![Entry::file("opt/app/tool", b"from the second image\n").owner(1234, 1234)];
+    let base = Layout::new(&[common::base_layer()]).config(&[
+        "--config.user=app",
+        "--config.env=GREETING=from the image",
+        "--config.workingdir=/opt/app",
+        "--config.cmd=cat",
+    ]);
+    let base = registry.push(&base.source(), "base:1", &[]);
+    let tools = registry.push(&Layout::new(&[common::base_layer(), tool]).source(), "tools:1", &[]);
+    let text = format!(
+        "ARG BASE={base}\nFROM {tools} AS tools\n\
+         FROM $BASE\nUSER root\nRUN echo $GREETING > /made && id -u >> /made && pwd >> /made\n\
+         COPY --from=tools /opt/app/tool /opt/tool\nUSER app\n"
+    );
+    let (build, entries) = built(&server, &dockerfile("pulled", &text)).await;
+    assert_eq!(build.template.as_deref(), Some("pulled:1"), "{build:?} {entries:?}");
+    let id = from_template(&server, "pulled").await;
+    let seen = server.sh(&id, "cat /made /opt/tool; id -u; echo $GREETING; pwd").await;
+    let wanted = "from the image\n0\n/opt/app\nfrom the second image\n1234\nfrom the image\n/opt/app\n";
+    assert_eq!(seen.stdout, wanted, "{seen:?}");
+    // Its image is known by its digest and stays as long as the template does.
+    let image = server.client.get_template("pulled", None).await.unwrap().image;
+    assert_eq!(image, base);
+    // A snapshot of it goes only where exactly that image is.
+    let digest = server.client.get_sandbox(&id).await.unwrap().image_digest.unwrap();
+    server.cli(&["snapshot", "create", "-t", "travels", &id]).ok();
+    let dir = context(&[]);
+    let file = dir.path().join("travels.atoll");
+    server.cli(&["snapshot", "export", "travels", self::text(&file)]).ok();
+    server.cli(&["snapshot", "rm", "travels"]).ok();
+    let there = Server::start();
+    let refused = there.cli(&["snapshot", "import", self::text(&file)]);
+    assert!(refused.code != Some(0) && refused.stderr.contains(&digest), "{refused:?}");
+    assert!(
+        there.client.list_snapshots(&atoll_client::ListSnapshots::default()).await.unwrap().items.is_empty()
+    );
+    there.finish().await;
+    // The second time nothing is pulled and nothing runs: the registry need not be there.
+    drop(registry);
+    let (build, entries) = built(&server, &dockerfile("pulled", &text)).await;
+    assert_eq!(build.state, BuildState::Succeeded, "{build:?}");
+    assert!(states(&entries).iter().all(|state| *state == Cached), "{entries:?}");
+    let unknown = format!("FROM {}\nRUN true\n", base.replace("base:1", "other:1"));
+    let (build, _) = built(&server, &dockerfile("bad", &unknown)).await;
+    let failure = build.failure.unwrap();
+    assert!(failure.message.starts_with("line 1, column 1: "), "{failure:?}");
+    let metrics = server.send(server.request("GET", "/metrics")).await.text();
+    for line in [
+        "atoll_builds_ended_total{state=\"succeeded\"} 2",
+        "atoll_builds_ended_total{state=\"failed\"} 1",
+        "atoll_builds{state=\"running\"} 0",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
     server.finish().await;
 }
 

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use atoll_api::{CreateCheckpoint, CreateSandbox, CreateSnapshot, ForkSandbox};
 use atoll_blackbox::Server;
-use atoll_client::{ListExecs, ListSnapshots};
+use atoll_client::{ListExecs, ListSandboxes, ListSnapshots};
 use atoll_core::Code;
 use atoll_core::exec::ExitReason;
 use atoll_core::snapshot::ChangeKind;
@@ -93,6 +93,18 @@ async fn each_child_has_its_own_outcome() {
         (output.code == Some(0), output.json()["results"][0]["error"]["code"].as_str()),
         (false, Some("limit_exceeded"))
     );
+    // A child whose guest does not confirm who it is is not handed out, and nothing is left of it.
+    server.finish().await;
+    let server = Server::start();
+    let create = CreateSandbox { workdir: Some("/srv/work".into()), ..CreateSandbox::default() };
+    let parent = server.client.create_sandbox(&create).await.unwrap().id;
+    server.sh(&parent, "cd /; rmdir /srv/work; echo in the way > /srv/work").await;
+    let results = server.client.fork_sandbox(&parent, &fork(2)).await.unwrap().results;
+    for child in &results {
+        assert!(child.sandbox.is_none(), "{child:?}");
+        assert!(child.error.as_ref().unwrap().message.contains("/srv/work"), "{child:?}");
+    }
+    assert_eq!(server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap().items.len(), 1);
     for bad in [0, 257] {
         assert_eq!(code(server.client.fork_sandbox(&parent, &fork(bad)).await), Code::InvalidArgument);
     }
@@ -145,7 +157,11 @@ async fn snapshots_travel_as_files() {
     here.shell(&sandbox, "exec 3> /home/user/gone; rm /home/user/gone; head -c 1M /dev/zero >&3; sleep 1000")
         .await;
     let sum = here.sh(&sandbox, "sha256sum /home/user/d/data").await.stdout;
-    let order = CreateSnapshot { tags: vec!["app".into()], comment: Some("travels".into()) };
+    let order = CreateSnapshot {
+        tags: vec!["app".into()],
+        comment: Some("travels".into()),
+        ..CreateSnapshot::default()
+    };
     let snapshot = here.client.create_snapshot(&sandbox, &order).await.unwrap();
     let dir = tempfile::Builder::new().prefix("atoll-export-").tempdir_in("/var/tmp").unwrap();
     let file = dir.path().join("app.atoll");
@@ -280,7 +296,7 @@ async fn a_sandbox_goes_back_under_its_own_id() {
     let small = ResourcesDraft { disk_bytes: Some(64 << 20), ..ResourcesDraft::default() };
     let other = CreateSandbox { resources: small, ..CreateSandbox::default() };
     let other = server.client.create_sandbox(&other).await.unwrap().id;
-    let order = CreateSnapshot { tags: vec!["large".into()], comment: None };
+    let order = CreateSnapshot { tags: vec!["large".into()], ..CreateSnapshot::default() };
     let large = server.client.create_snapshot("box", &order).await.unwrap();
     assert_eq!(code(server.client.rollback_sandbox(&other, Some("large")).await), Code::SnapshotIncompatible);
     assert_eq!(code(server.client.rollback_sandbox("box", Some("9")).await), Code::SnapshotNotFound);

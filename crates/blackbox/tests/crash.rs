@@ -218,7 +218,7 @@ async fn killed_at_every_step_of_a_snapshot() {
     server.sh(&sandbox, "echo kept > /home/user/f").await;
     // Somebody writes all the time: who is killed while the disk stands still must not leave it so.
     let writer = server.shell(&sandbox, "while :; do echo x >> /home/user/log; done").await;
-    let order = CreateSnapshot { tags: vec!["half-made".into()], comment: None };
+    let order = CreateSnapshot { tags: vec!["half-made".into()], ..CreateSnapshot::default() };
     for point in SNAPSHOT {
         server.kill();
         server.restart_with(&format!("{point}=kill"));

@@ -23,41 +23,9 @@ use atoll_testing::{Entry, Flavour, Layout, PASSWORD, Registry, USERNAME, run};
 use common::{code, shell};
 use futures::StreamExt as _;
 
-/// A program that needs nothing: a static shell made of one of the host's own programs and its libraries.
-fn base_layer() -> Vec<Entry> {
-    let mut entries = vec![
-        Entry::dir("bin"),
-        Entry::dir("etc"),
-        Entry::dir("home"),
-        Entry::dir("tmp").mode(0o1777),
-        Entry::dir("opt"),
-        Entry::dir("opt/app").owner(1234, 1234),
-        Entry::file("etc/passwd", b"root:x:0:0::/root:/bin/sh\napp:x:1234:1234::/opt/app:/bin/sh\n"),
-        Entry::file("etc/group", b"root:x:0:\napp:x:1234:\n"),
-    ];
-    let mut dirs = std::collections::BTreeSet::new();
-    let mut files = std::collections::BTreeMap::new();
-    for name in ["sh", "cat", "id", "ls", "stat"] {
-        let program = Path::new("/bin").join(name).canonicalize().unwrap();
-        files.insert(format!("bin/{name}"), program.clone());
-        let list = String::from_utf8(run(Command::new("ldd").arg(&program))).unwrap();
-        for word in list.split_whitespace().filter(|word| word.starts_with('/')) {
-            files.insert(word.trim_start_matches('/').to_owned(), Path::new(word).canonicalize().unwrap());
-        }
-    }
-    for name in files.keys() {
-        for dir in Path::new(name).ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()) {
-            dirs.insert(dir.display().to_string());
-        }
-    }
-    entries.extend(dirs.iter().filter(|dir| *dir != "bin").map(|dir| Entry::dir(dir)));
-    entries.extend(files.iter().map(|(name, from)| Entry::file(name, &fs::read(from).unwrap()).mode(0o755)));
-    entries
-}
-
 fn layout() -> Layout {
     let second = vec![Entry::file("opt/app/hello", b"from the second layer\n").owner(1234, 1234)];
-    Layout::new(&[base_layer(), second]).config(&[
+    Layout::new(&[common::base_layer(), second]).config(&[
         "--config.user=app",
         "--config.env=GREETING=from the image",
         "--config.workingdir=/opt/app",

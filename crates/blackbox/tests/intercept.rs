@@ -48,15 +48,11 @@ fn holds_secret(path: &Path) -> bool {
     bytes.windows(SECRET.len()).any(|window| window == SECRET.as_bytes())
 }
 
-fn files_below(dir: &Path, found: &mut Vec<std::path::PathBuf>) {
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        let path = entry.path();
-        match entry.file_type() {
-            Ok(kind) if kind.is_dir() => files_below(&path, found),
-            Ok(kind) if kind.is_file() => found.push(path),
-            _ => {}
-        }
-    }
+/// Files below a directory that hold a text. `grep`, because disks are large files that are mostly holes.
+fn files_with(text: &str, dir: &Path) -> Vec<String> {
+    let grep = std::process::Command::new("grep").args(["-rlasF", "--", text]).arg(dir).output().unwrap();
+    assert!(matches!(grep.status.code(), Some(0 | 1)), "{grep:?}");
+    String::from_utf8_lossy(&grep.stdout).lines().map(str::to_owned).collect()
 }
 
 /// Memory of a process, as far as it can be read.
@@ -68,9 +64,14 @@ fn memory_holds_secret(pid: i32) -> bool {
         let range = line.split(' ').next().unwrap();
         let (from, to) = range.split_once('-').unwrap();
         let (from, to) = (u64::from_str_radix(from, 16).unwrap(), u64::from_str_radix(to, 16).unwrap());
-        let mut bytes = vec![0; usize::try_from(to - from).unwrap()];
-        memory.read_exact_at(&mut bytes, from).is_ok()
-            && bytes.windows(SECRET.len()).any(|window| window == SECRET.as_bytes())
+        // In pieces that overlap, and only where there is something.
+        let mut bytes = vec![0; 1 << 20];
+        (from..to).step_by(bytes.len() - SECRET.len()).any(|at| {
+            let most = usize::try_from(to - at).unwrap().min(bytes.len());
+            let Ok(count) = memory.read_at(&mut bytes[..most], at) else { return false };
+            let read = &bytes[..count];
+            read.contains(&b'+') && read.windows(SECRET.len()).any(|window| window == SECRET.as_bytes())
+        })
     })
 }
 
@@ -171,10 +172,13 @@ async fn real_clients_use_a_secret_that_is_nowhere_inside() {
     let pattern = format!("[{}]{}", &SECRET[..1], &SECRET[1..]);
     let inside = format!("! grep -rqs '{pattern}' /etc /home /opt /root /run /srv /tmp /var /dev/shm");
     ok(&server, id, &inside).await;
-    let mut files = Vec::new();
-    files_below(server.data(), &mut files);
-    assert!(files.iter().any(|path| path.ends_with("atoll.db")), "{files:?}");
-    let found: Vec<_> = files.iter().filter(|path| holds_secret(path)).collect();
+    // On the host: database, logs, the disk, and a snapshot of it. What is on the disk can be found so.
+    ok(&server, id, "echo mark-$((40+2))-on-the-disk > /root/mark && sync").await;
+    let snapshot = server.cli(&["snapshot", "create", id]).ok();
+    assert!(!snapshot.stdout.is_empty());
+    let mark = files_with("mark-42-on-the-disk", server.data());
+    assert!(!mark.is_empty(), "the disk is in the data directory");
+    let found = files_with(SECRET, server.data());
     assert!(found.is_empty(), "{found:?}");
     assert!(!server.log().contains(SECRET));
     server.finish().await;
@@ -278,5 +282,53 @@ async fn rules_change_while_a_sandbox_runs_and_outlive_the_server() {
     // A rule that names no secret of anybody.
     let wrong = rule(json!({"name": "r", "hosts": ["api.example.com"], "bearer": "{secret:NONE}"}));
     assert_eq!(code(server.client.update_sandbox(&id, &change(vec![wrong])).await), Code::SecretNotFound);
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_say_what_is_wrong_and_no_secret() {
+    let world = World::new().await;
+    let server = Server::with(&world.args());
+    put(&server, "KEY", &["*"]).await;
+    let newline = PutSecret {
+        value: Some(Secret::new(format!("{SECRET}\n{SECRET}"))),
+        scope: Some(serde_json::from_value(json!({ "hosts": ["*"] })).unwrap()),
+        note: None,
+    };
+    server.client.put_secret("LINES", &newline).await.unwrap();
+    let everywhere = |name: &str, host: &str, secret: &str| {
+        rule(json!({"name": name, "hosts": [host], "bearer": format!("{{secret:{secret}}}"),
+            "headers": {"x-key": format!("{{secret:{secret}}}")},
+            "query": {"key": format!("{{secret:{secret}}}")}, "mask_responses": true}))
+    };
+    let rules = vec![
+        everywhere("api", "api.example.com", "KEY"),
+        everywhere("lines", "lines.example.com", "LINES"),
+        // The certificate of the servers outside is not for this name.
+        everywhere("wrong", "wrong.example.net", "KEY"),
+    ];
+    let id = sandbox(&server, rules).await;
+    // Cannot be sent; cannot be verified; breaks off in the middle; is compressed though it must not be.
+    for (url, status, why) in [
+        ("https://lines.example.com/echo", "503", "cannot be sent"),
+        ("https://wrong.example.net/echo", "502", "certificate"),
+        ("https://api.example.com/gzip", "502", "compressed"),
+    ] {
+        let answer = ok(&server, &id, &format!("curl -sSi --max-time 30 '{url}?a=b'")).await.stdout;
+        assert!(answer.contains(status) && answer.contains(why), "{url}: {answer}");
+        assert!(!answer.contains(SECRET), "{url}: {answer}");
+    }
+    let aborted = server.sh(&id, "curl -sSi --max-time 30 https://api.example.com/abort 2>&1").await;
+    assert!(!aborted.stdout.contains(SECRET), "{aborted:?}");
+    // Every form that masking knows.
+    let shown = ok(&server, &id, "curl -sS -u me:x https://api.example.com/forms").await.stdout;
+    assert!(shown.contains("forms:") && shown.contains("****"), "{shown}");
+    for form in [SECRET.to_owned(), SECRET.replace('/', "%2F"), SECRET.replace('/', "\\/")] {
+        assert!(!shown.contains(&form), "{form}: {shown}");
+    }
+    // The record of uses has paths without queries; neither it nor the log has values.
+    let uses = server.send(server.request("GET", "/v1/secret-uses")).await.text();
+    assert!(uses.contains("/gzip") && !uses.contains("a=b") && !uses.contains(SECRET), "{uses}");
+    assert!(!server.log().contains(SECRET));
     server.finish().await;
 }

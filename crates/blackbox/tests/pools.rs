@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 
 use atoll_api::{CreateSandbox, CreateTemplate, Pool, PutPool};
 use atoll_blackbox::{Server, host, wait_until};
+use atoll_client::ListExecs;
 use atoll_core::Code;
 use atoll_core::pool::PoolSpec;
 use atoll_core::spec::ResourcesDraft;
@@ -146,5 +147,61 @@ async fn a_burst_deeper_than_the_pool_succeeds() {
     for (done, id) in futures::future::join_all(runs).await.iter().zip(&ids) {
         assert!(done.stdout.contains(id.as_str()), "{done:?}");
     }
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_hands_over_what_runs_and_is_ready() {
+    let mut server = Server::with(&["--pool-memory", "1GiB"]);
+    // Ready after a while, and it says since when.
+    let serve = "import http.server, os, time\n\
+                 print('up', os.environ['V'], flush=True)\n\
+                 time.sleep(0.5)\n\
+                 http.server.test(http.server.SimpleHTTPRequestHandler, port=8000, bind='127.0.0.1')";
+    let template = |version: &str| -> CreateTemplate {
+        serde_json::from_value(serde_json::json!({
+            "name": "web",
+            "image": "host",
+            "env": { "V": version },
+            "start": ["python3", "-c", serve],
+            "ready": { "port": 8000 },
+            "pool": PoolSpec::fixed(1),
+        }))
+        .unwrap()
+    };
+    server.client.create_template(&template("one")).await.unwrap();
+    until_ready(&server, 1).await;
+    let waiting = on_host(&server);
+    let create =
+        CreateSandbox { template: Some("web".into()), name: Some("mine".into()), ..CreateSandbox::default() };
+    let sandbox = server.client.create_sandbox(&create).await.unwrap();
+    assert!(waiting.contains(&sandbox.id), "it was waiting");
+    let ask = "python3 -c 'import urllib.request as r; print(r.urlopen(\"http://127.0.0.1:8000/\").status)'";
+    assert_eq!(server.sh("mine", ask).await.stdout, "200\n");
+    let execs = server.client.list_execs("mine", &ListExecs::default()).await.unwrap().items;
+    let start = execs.iter().find(|exec| exec.argv[0] == "python3").unwrap().id.clone();
+    assert!(common::follow(&server, "mine", &start, 7).await.0.starts_with(b"up one\n"));
+    // It belongs to the sandbox from now on, and outlives the server.
+    server.kill();
+    server.restart();
+    assert_eq!(server.sh("mine", ask).await.stdout, "200\n");
+    let again = server.client.list_execs("mine", &ListExecs::default()).await.unwrap().items;
+    assert_eq!(again.iter().filter(|exec| exec.argv[0] == "python3").count(), 1, "{again:?}");
+    server.client.kill_exec("mine", &start).await.unwrap();
+
+    // Another version: the members of the one before go.
+    until_ready(&server, 1).await;
+    let old = on_host(&server);
+    server.client.create_template(&template("two")).await.unwrap();
+    wait_until("another member", async || {
+        let pool = server.client.list_pools().await.unwrap().items.remove(0);
+        (pool.ready == 1 && pool.version == Some(2)).then_some(())
+    })
+    .await;
+    let create = CreateSandbox { template: Some("web".into()), ..CreateSandbox::default() };
+    let second = server.client.create_sandbox(&create).await.unwrap();
+    assert!(!old.contains(&second.id));
+    assert_eq!(server.sh(&second.id, "echo $V").await.stdout, "two\n");
+    server.client.delete_template("web", None).await.unwrap();
     server.finish().await;
 }

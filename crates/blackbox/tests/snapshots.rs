@@ -10,16 +10,17 @@
 
 mod common;
 
-use atoll_api::{CreateSandbox, CreateSnapshot, PullSnapshot, Snapshot};
+use atoll_api::{CreateCheckpoint, CreateSandbox, CreateSnapshot, ForkSandbox, PullSnapshot, Snapshot};
 use atoll_blackbox::{Server, wait_until};
 use atoll_client::ListSnapshots;
 use atoll_core::Code;
 use atoll_core::snapshot::{CopyMethod, SnapshotState};
 use atoll_core::spec::ResourcesDraft;
+use atoll_testing::run;
 use common::code;
 
 fn tagged(tags: &[&str]) -> CreateSnapshot {
-    CreateSnapshot { tags: tags.iter().map(|&tag| tag.to_owned()).collect(), comment: None }
+    CreateSnapshot { tags: tags.iter().map(|&tag| tag.to_owned()).collect(), ..CreateSnapshot::default() }
 }
 
 fn from(snapshot: &str) -> CreateSandbox {
@@ -261,10 +262,20 @@ async fn a_full_pool_refuses_and_leaves_nothing() {
     let server = Server::with(&["--storage-size", "320MiB"]);
     let sandbox = server.sandbox().await.id;
     let before = server.client.create_snapshot(&sandbox, &tagged(&["before"])).await.unwrap();
-    server.sh(&sandbox, "head -c 600M /dev/urandom > /home/user/x; sync").await;
+    server.client.create_checkpoint(&sandbox, &CreateCheckpoint::default()).await.unwrap();
+    server.sh(&sandbox, "echo kept > /home/user/kept; head -c 600M /dev/urandom > /home/user/x; sync").await;
     let full = server.client.create_snapshot(&sandbox, &tagged(&["full"])).await;
     assert_eq!(code(full), Code::HostDiskFull);
     assert_eq!(code(server.client.create_sandbox(&from("before")).await), Code::HostDiskFull);
+    let fork = ForkSandbox { count: 2, ..ForkSandbox::default() };
+    assert_eq!(code(server.client.fork_sandbox(&sandbox, &fork).await), Code::HostDiskFull);
+    // From a checkpoint nothing has to be taken; the children's disks have no room either.
+    let fork = ForkSandbox { at: Some("1".into()), ..fork };
+    let children = server.client.fork_sandbox(&sandbox, &fork).await.unwrap().results;
+    let refused: Vec<Code> = children.iter().filter_map(|child| Some(child.error.as_ref()?.code)).collect();
+    assert_eq!(refused, [Code::HostDiskFull; 2]);
+    assert_eq!(code(server.client.rollback_sandbox(&sandbox, Some("1")).await), Code::HostDiskFull);
+    assert_eq!(server.sh(&sandbox, "cat /home/user/kept").await.stdout, "kept\n", "it goes on as it was");
     let there = server.client.list_snapshots(&ListSnapshots::default()).await.unwrap().items;
     assert_eq!(there.iter().map(|snapshot| &snapshot.id).collect::<Vec<_>>(), [&before.id]);
     assert!(server.client.list_leaks().await.unwrap().items.is_empty());
@@ -285,6 +296,8 @@ impl Bucket {
     async fn start() -> Self {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let moto = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/objects/moto");
+        // Installs it the first time, which takes as long as it takes.
+        run(std::process::Command::new(moto).arg("--help"));
         let child = std::process::Command::new(moto)
             .args(["-H", "127.0.0.1", "-p", &port.to_string()])
             .stdout(std::process::Stdio::null())
@@ -342,6 +355,24 @@ async fn snapshots_travel_through_a_bucket() {
     // Somebody has put something else there.
     let digest = pushed["digest"].as_str().unwrap().trim_start_matches("blake3:");
     let object = format!("{}/atoll-test/snaps/snapshots/{digest}", bucket.endpoint);
+    // Whole in itself, but not what its name says.
+    let small = here.sandbox().await.id;
+    here.client.create_snapshot(&small, &tagged(&["other"])).await.unwrap();
+    let other = here.cli(&["snapshot", "push", "other", "--json"]).ok().json();
+    let other = other["digest"].as_str().unwrap().trim_start_matches("blake3:");
+    let http = reqwest::Client::new();
+    let stored = |name: &str| format!("{}/atoll-test/snaps/snapshots/{name}", bucket.endpoint);
+    let bytes = http.get(stored(other)).send().await.unwrap().bytes().await.unwrap();
+    let kept = http.get(stored(digest)).send().await.unwrap().bytes().await.unwrap();
+    assert!(http.put(&object).body(bytes).send().await.unwrap().status().is_success());
+    let before = there.client.list_snapshots(&ListSnapshots::default()).await.unwrap().items.len();
+    assert_eq!(code(there.client.pull_snapshot(&pull("app:v1")).await), Code::DigestMismatch);
+    // Half of it.
+    let half = kept.slice(..kept.len() / 2);
+    assert!(http.put(&object).body(half).send().await.unwrap().status().is_success());
+    assert_eq!(code(there.client.pull_snapshot(&pull("app:v1")).await), Code::SnapshotInvalid);
+    let after = there.client.list_snapshots(&ListSnapshots::default()).await.unwrap().items.len();
+    assert_eq!((before, after), (2, 2), "something half-made is left");
     assert!(
         reqwest::Client::new().put(object).body("not a snapshot").send().await.unwrap().status().is_success()
     );

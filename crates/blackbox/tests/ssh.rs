@@ -192,12 +192,8 @@ mod tests {
         }
         assert_eq!(ok(setup.ssh(&["stat -c '%a %s' /tmp/s/moved; ls /tmp/s"])), "600 6000000\nmoved\n");
         // As a user who may not.
-        let denied = setup
-            .command("scp")
-            .arg(setup.path("data"))
-            .arg("web+user@127.0.0.1:/root/x")
-            .output()
-            .unwrap();
+        let denied =
+            setup.command("scp").arg(setup.path("data")).arg("web+user@127.0.0.1:/root/x").output().unwrap();
         assert!(!denied.status.success() && text(&denied.stderr).contains("ermission denied"), "{denied:?}");
         let allowed =
             setup.command("scp").arg(setup.path("data")).arg("web+user@127.0.0.1:/tmp/x").output().unwrap();

@@ -103,7 +103,7 @@ impl From<Error> for BuildFailure {
 }
 
 /// What happens to a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum StepState {
@@ -115,6 +115,19 @@ pub enum StepState {
     Done,
     /// It failed.
     Failed,
+}
+
+impl StepState {
+    /// The stable text form.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Started => "started",
+            Self::Cached => "cached",
+            Self::Done => "done",
+            Self::Failed => "failed",
+        }
+    }
 }
 
 /// One entry of a build's log.

@@ -1,8 +1,9 @@
 //! What a sandbox does while nobody uses it: it costs memory for a while, then nothing.
 //!
-//! Three steps, each optional and each cheaper to keep and slower to come back from: frozen between execs
+//! Four steps, each optional and each cheaper to keep and slower to come back from: frozen between execs
 //! ([`IdlePolicy::freeze_ms`], invisible), paused or deleted after its idle timeout ([`OnIdle`]), put to disk when
-//! it has been frozen for long ([`IdlePolicy::hibernate_after_ms`]).
+//! it has been frozen for long ([`IdlePolicy::hibernate_after_ms`]), deleted when nobody came back for it
+//! ([`IdlePolicy::delete_paused_after_ms`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -66,6 +67,8 @@ pub struct IdlePolicy {
     pub freeze_ms: Option<u64>,
     /// Pause it as `filesystem` after it has been paused as `frozen` for so many milliseconds.
     pub hibernate_after_ms: Option<u64>,
+    /// Delete it after it has been paused, in whatever mode, for so many milliseconds.
+    pub delete_paused_after_ms: Option<u64>,
 }
 
 impl IdlePolicy {
@@ -75,7 +78,8 @@ impl IdlePolicy {
     /// [`crate::Code::InvalidArgument`] naming the field.
     pub fn validate(&self) -> Result<()> {
         in_range("idle_freeze_ms", self.freeze_ms, IDLE_FREEZE_MIN_MS)?;
-        in_range("hibernate_after_ms", self.hibernate_after_ms, 1)
+        in_range("hibernate_after_ms", self.hibernate_after_ms, 1)?;
+        in_range("delete_paused_after_ms", self.delete_paused_after_ms, 1)
     }
 }
 
@@ -97,6 +101,8 @@ pub struct IdleUpdate {
     pub freeze_ms: Option<Option<u64>>,
     /// See [`IdlePolicy::hibernate_after_ms`].
     pub hibernate_after_ms: Option<Option<u64>>,
+    /// See [`IdlePolicy::delete_paused_after_ms`].
+    pub delete_paused_after_ms: Option<Option<u64>>,
 }
 
 impl IdleUpdate {
@@ -109,6 +115,7 @@ impl IdleUpdate {
             on_idle: self.on_idle.unwrap_or(current.on_idle),
             freeze_ms: self.freeze_ms.unwrap_or(current.freeze_ms),
             hibernate_after_ms: self.hibernate_after_ms.unwrap_or(current.hibernate_after_ms),
+            delete_paused_after_ms: self.delete_paused_after_ms.unwrap_or(current.delete_paused_after_ms),
         };
         next.validate().map(|()| next)
     }
@@ -126,12 +133,18 @@ mod tests {
         assert!(freeze(DURATION_MAX_MS + 1).is_err());
         let hibernate = IdlePolicy { hibernate_after_ms: Some(0), ..IdlePolicy::default() };
         assert!(hibernate.validate().unwrap_err().message.contains("hibernate_after_ms"));
+        let delete = IdlePolicy { delete_paused_after_ms: Some(0), ..IdlePolicy::default() };
+        assert!(delete.validate().unwrap_err().message.contains("delete_paused_after_ms"));
     }
 
     #[test]
     fn an_update_changes_only_what_it_names() {
-        let current =
-            IdlePolicy { on_idle: OnIdle::Freeze, freeze_ms: Some(500), hibernate_after_ms: Some(9) };
+        let current = IdlePolicy {
+            on_idle: OnIdle::Freeze,
+            freeze_ms: Some(500),
+            hibernate_after_ms: Some(9),
+            delete_paused_after_ms: Some(10),
+        };
         let update = IdleUpdate { freeze_ms: Some(None), ..IdleUpdate::default() };
         assert_eq!(update.over(current).unwrap(), IdlePolicy { freeze_ms: None, ..current });
         assert_eq!(IdleUpdate::default().over(current).unwrap(), current);

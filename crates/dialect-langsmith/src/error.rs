@@ -61,6 +61,12 @@ impl Failure {
         if is_argument(error.code) {
             return invalid(error);
         }
+        // What the path names is there: a 404 would say that it is not.
+        match error.code {
+            Code::SecretNotFound => return Self::field("proxy_config", sentence(error)),
+            Code::VolumeNotFound => return Self::field("volumes", sentence(error)),
+            _ => {}
+        }
         let (status, kind) = match error.code {
             Code::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
             Code::Forbidden => (StatusCode::FORBIDDEN, "Forbidden"),
@@ -75,7 +81,12 @@ impl Failure {
             code if is_missing(code) => (StatusCode::NOT_FOUND, "NotFound"),
             _ => (StatusCode::CONFLICT, "InvalidState"),
         };
-        Self::new(status, kind, sentence(error))
+        let message = match error.code {
+            // The clients look for the word to tell which limit it is.
+            Code::LimitExceeded => format!("limit reached: {}", sentence(error)),
+            _ => sentence(error),
+        };
+        Self::new(status, kind, message)
     }
 
     /// Making a sandbox.
@@ -157,7 +168,12 @@ fn is_missing(code: Code) -> bool {
 
 /// The engine's messages begin with the field.
 fn invalid(error: &Error) -> Failure {
-    let field = error.message.split_once(": ").map_or("body", |(field, _)| field);
+    let field = match error.message.split_once(": ") {
+        // The one field of ours that is more than one of the engine's.
+        Some((field, _)) if field.starts_with("egress") || field.starts_with("secrets") => "proxy_config",
+        Some((field, _)) => field,
+        None => "body",
+    };
     let mut failure = Failure::new(StatusCode::UNPROCESSABLE_ENTITY, "ValidationError", sentence(error));
     failure.field = Some(field.to_owned());
     failure

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::policy::Internet;
 use atoll_store::SandboxRecord;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -29,31 +30,33 @@ impl RunConfig {
     }
 }
 
+/// What `proxy_config` made of the policy's word about the internet, to take it back with the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Opened {
+    pub(crate) before: Internet,
+    pub(crate) after: Internet,
+}
+
 /// The annotation. Everything is optional: the sandbox may come from another API.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Extras {
     #[serde(skip_serializing_if = "RunConfig::is_empty")]
     pub(crate) run_config: RunConfig,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) snapshot_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) idle_ttl_seconds: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) delete_after_stop_seconds: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) persistent: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) preserve_memory_on_stop: Option<bool>,
     /// Without the values of secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) proxy_config: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) opened: Option<Opened>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) access_delegation: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tag_value_ids: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) updated_ms: Option<u64>,
+    /// The creation that made it: a random number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) creation: Option<u64>,
 }
 
 impl Extras {

@@ -1,8 +1,301 @@
 //! `proxy_config`: what a sandbox may reach and which credentials are put into its requests on the way out.
 //!
-//! What is kept to be shown again has no value of a secret in it.
+//! Its rules become injection rules of the engine's egress policy, its access lists rules of the policy that come
+//! before all others. Values of secrets go to the vault, as secrets of this sandbox alone; what is kept to be
+//! shown again ([`redacted`]) has none.
+//!
+//! | configuration | policy |
+//! |---|---|
+//! | header `opaque` | secret of the sandbox, `{secret:…}` in the rule |
+//! | header `workspace_secret`, `{KEY}` | the server's secret of that name |
+//! | `allow_list` | these, then nothing |
+//! | `deny_list` | not these, then everything public |
+//! | neither, and the sandbox reaches nothing | the hosts of the rules |
 
-use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+use atoll_core::policy::{Action, EgressPolicy, InjectRule, Internet, Rule};
+use atoll_core::secret::Secret;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::error::{Failure, Result};
+use crate::extras::Opened;
+
+/// What the names of our rules begin with, to find them again.
+const PREFIX: &str = "langsmith-";
+/// Ports of a host that is named without one.
+const PORTS: [u16; 2] = [80, 443];
+
+/// The configuration, as far as it is understood. The rest of it is refused, not ignored: it would be about
+/// secrets or access.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Config {
+    rules: Vec<ConfigRule>,
+    callbacks: Vec<Value>,
+    access_control: Access,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Access {
+    allow_list: Vec<String>,
+    deny_list: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ConfigRule {
+    name: Option<String>,
+    #[serde(default = "yes")]
+    enabled: bool,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    #[serde(default)]
+    match_hosts: Vec<String>,
+    #[serde(default)]
+    match_paths: Vec<String>,
+    #[serde(default)]
+    match_headers: Map<String, Value>,
+    #[serde(default)]
+    headers: Vec<Header>,
+    #[serde(default)]
+    env_vars: BTreeMap<String, String>,
+    rewrite: Option<Value>,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+#[derive(Debug, Deserialize)]
+struct Header {
+    name: String,
+    #[serde(rename = "type", default)]
+    kind: HeaderKind,
+    value: Option<Secret>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum HeaderKind {
+    /// A value that is never shown again.
+    Opaque,
+    /// A text in which `{KEY}` stands for a secret of the vault.
+    WorkspaceSecret,
+    /// A text that may be shown.
+    #[default]
+    Plaintext,
+}
+
+/// What follows for the engine.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) policy: EgressPolicy,
+    pub(crate) secrets: BTreeMap<String, Secret>,
+    pub(crate) opened: Option<Opened>,
+}
+
+fn wrong(why: impl std::fmt::Display) -> Failure {
+    Failure::field("proxy_config", why)
+}
+
+/// What a configuration means for a sandbox that may reach what `now` says. What an earlier configuration put
+/// there goes, and so does what it changed (`opened`), unless somebody has changed that since.
+///
+/// # Errors
+/// What is malformed or not supported.
+pub(crate) fn plan(config: &Value, now: &EgressPolicy, opened: Option<Opened>) -> Result<Plan> {
+    let config: Config = match config {
+        Value::Null => Config::default(),
+        config => serde_json::from_value(config.clone()).map_err(wrong)?,
+    };
+    if !config.callbacks.is_empty() {
+        return Err(wrong("callbacks are not supported by this server"));
+    }
+    let mut policy = now.clone();
+    if let Some(opened) = opened.filter(|opened| opened.after == policy.internet) {
+        policy.internet = opened.before;
+    }
+    policy.rules.retain(|rule| !rule.name.as_deref().is_some_and(|name| name.starts_with(PREFIX)));
+    policy.inject.retain(|rule| !rule.name.starts_with(PREFIX));
+    let before = policy.internet;
+    let mut plan = Plan { policy, secrets: BTreeMap::new(), opened: None };
+    let mut access = plan.access(&config.access_control)?;
+    let limited = !access.is_empty();
+    for (index, rule) in config.rules.into_iter().enumerate().filter(|(_, rule)| rule.enabled) {
+        let hosts = plan.rule(index, rule)?;
+        if !limited {
+            access.extend(plan.open(&hosts)?);
+        }
+    }
+    plan.policy.rules.splice(..0, access);
+    let after = plan.policy.internet;
+    plan.opened = (before != after).then_some(Opened { before, after });
+    Ok(plan)
+}
+
+impl Plan {
+    /// The rules of the lists, and what they mean for everything else.
+    fn access(&mut self, access: &Access) -> Result<Vec<Rule>> {
+        let (action, list) = match (access.allow_list.as_slice(), access.deny_list.as_slice()) {
+            ([], []) => return Ok(Vec::new()),
+            ([], deny) => ("deny", deny),
+            (allow, []) => ("allow", allow),
+            _ => return Err(wrong("give an allow_list or a deny_list, not both")),
+        };
+        let mut rules =
+            list.iter().map(|pattern| access_rule(action, pattern)).collect::<Result<Vec<_>>>()?;
+        if action == "deny" {
+            self.policy.internet = Internet::On;
+            return Ok(rules);
+        }
+        self.policy.internet = Internet::Rules;
+        rules.push(Rule { name: Some(format!("{PREFIX}deny")), ..Rule::any(Action::Deny) });
+        Ok(rules)
+    }
+
+    /// A sandbox that reaches nothing by itself could use no credential: what its rules are for is opened.
+    fn open(&mut self, hosts: &[String]) -> Result<Vec<Rule>> {
+        if self.policy.internet == Internet::On {
+            return Ok(Vec::new());
+        }
+        self.policy.internet = Internet::Rules;
+        hosts.iter().map(|host| access_rule("allow", host)).collect()
+    }
+
+    /// Adds the injection rules for one rule, one for each port. Gives its hosts.
+    fn rule(&mut self, index: usize, rule: ConfigRule) -> Result<Vec<String>> {
+        let refuse = |what: &str| Err(wrong(format_args!("{what} is not supported by this server")));
+        if let Some(kind) = rule.kind.filter(|kind| kind != "header") {
+            return refuse(&format!("a rule of type '{kind}'"));
+        }
+        if !rule.match_headers.is_empty() {
+            return refuse("match_headers");
+        }
+        if rule.rewrite.is_some_and(|rewrite| !rewrite.is_null()) {
+            return refuse("rewrite");
+        }
+        let name = clean(&rule.name.unwrap_or_else(|| format!("rule-{index}")));
+        let mut headers = Map::new();
+        for header in rule.headers {
+            let value = self.header(&name, &header)?;
+            headers.insert(header.name, Value::String(value));
+        }
+        let paths: Vec<&str> = rule.match_paths.iter().map(|path| below(path)).collect();
+        let mut by_port: BTreeMap<Option<u16>, Vec<&str>> = BTreeMap::new();
+        for pattern in &rule.match_hosts {
+            let (host, port) = split_port(pattern);
+            by_port.entry(port).or_default().push(host);
+        }
+        let mut env = Some(rule.env_vars);
+        for (port, hosts) in by_port {
+            let suffix = port.map(|port| format!(".{port}")).unwrap_or_default();
+            let inject = json!({
+                "name": format!("{PREFIX}{name}{suffix}"),
+                "hosts": hosts,
+                "ports": port.into_iter().collect::<Vec<_>>(),
+                "paths": paths,
+                "headers": headers,
+                "env": env.take().unwrap_or_default(),
+            });
+            let inject: InjectRule = serde_json::from_value(inject).map_err(wrong)?;
+            self.policy.inject.push(inject);
+        }
+        Ok(rule.match_hosts)
+    }
+
+    /// The text of a header, with a reference where a secret stands.
+    fn header(&mut self, rule: &str, header: &Header) -> Result<String> {
+        let text = header.value.as_ref().map(Secret::reveal);
+        match (header.kind, text) {
+            (HeaderKind::Opaque, text) => {
+                let name = format!("{PREFIX}{rule}.{}", clean(&header.name.to_ascii_lowercase()));
+                // One that is left out keeps the value that it has.
+                if let Some(text) = text {
+                    self.secrets.insert(name.clone(), Secret::new(text));
+                }
+                Ok(format!("{{secret:{name}}}"))
+            }
+            (HeaderKind::WorkspaceSecret, Some(text)) => Ok(references(text)),
+            (HeaderKind::Plaintext, Some(text)) if !text.contains("{secret:") => Ok(text.to_owned()),
+            (HeaderKind::Plaintext, Some(_)) => Err(wrong("a plain header cannot name a secret")),
+            (HeaderKind::WorkspaceSecret | HeaderKind::Plaintext, None) => {
+                Err(wrong(format_args!("the header '{}' has no value", header.name)))
+            }
+        }
+    }
+}
+
+/// `{KEY}` becomes `{secret:KEY}`.
+fn references(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(begin) = rest.find('{') {
+        let (before, from) = rest.split_at(begin);
+        out.push_str(before);
+        let key = from[1..].split('}').next().unwrap_or_default();
+        let is_key = !key.is_empty()
+            && from.len() > key.len() + 1
+            && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        if is_key {
+            out.push_str("{secret:");
+            out.push_str(key);
+            out.push('}');
+            rest = &from[key.len() + 2..];
+        } else {
+            out.push('{');
+            rest = &from[1..];
+        }
+    }
+    out + rest
+}
+
+/// A name as names of rules and secrets may be.
+fn clean(name: &str) -> String {
+    name.chars()
+        .map(|c| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '-' })
+        .take(60)
+        .collect()
+}
+
+/// `/v1/*` is everything below `/v1`.
+fn below(path: &str) -> &str {
+    match path.strip_suffix("/*") {
+        Some("") => "/",
+        Some(above) => above,
+        None => path,
+    }
+}
+
+fn is_address(text: &str) -> bool {
+    text.split('/').next().unwrap_or_default().parse::<std::net::IpAddr>().is_ok()
+}
+
+/// `host:PORT` and `[address]:PORT` in two parts.
+fn split_port(pattern: &str) -> (&str, Option<u16>) {
+    let (target, port) = match pattern.rsplit_once(':') {
+        _ if is_address(pattern) => (pattern, None),
+        Some((target, digits)) => match digits.parse() {
+            Ok(port) => (target, Some(port)),
+            Err(_) => (pattern, None),
+        },
+        None => (pattern, None),
+    };
+    (target.trim_start_matches('[').trim_end_matches(']'), port)
+}
+
+/// A rule for `host`, `host:PORT`, `*.host`, an address or a network.
+fn access_rule(action: &str, pattern: &str) -> Result<Rule> {
+    if pattern.starts_with('~') {
+        return Err(wrong(format_args!("'{pattern}': regular expressions are not supported by this server")));
+    }
+    let (target, port) = split_port(pattern);
+    let key = if is_address(target) { "cidr" } else { "domain" };
+    let ports: Vec<u16> = port.map_or_else(|| PORTS.to_vec(), |port| vec![port]);
+    let rule = json!({"action": action, "name": format!("{PREFIX}{action}"), key: target, "ports": ports});
+    serde_json::from_value(rule).map_err(|error| wrong(format_args!("'{pattern}': {error}")))
+}
 
 /// The configuration without the values of secrets.
 pub(crate) fn redacted(config: &Value) -> Value {
@@ -26,17 +319,132 @@ pub(crate) fn redacted(config: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use atoll_core::policy::{Destination, Http};
 
     use super::*;
 
+    /// What Open SWE sends.
+    fn github() -> Value {
+        json!({"rules": [
+            {"name": "github-api", "match_hosts": ["api.github.com"],
+             "headers": [{"name": "Authorization", "type": "opaque", "value": "Bearer sesame"}],
+             "env_vars": {"GH_TOKEN": "proxy-injected"}},
+            {"name": "github", "match_hosts": ["github.com", "*.github.com"],
+             "headers": [{"name": "Authorization", "type": "opaque", "value": "Basic sesame"}]},
+        ]})
+    }
+
     #[test]
-    fn secrets_are_not_shown() {
-        let config = json!({"rules": [{"name": "github", "match_hosts": ["github.com"],
-            "headers": [{"name": "Authorization", "type": "opaque", "value": "Basic sesame"},
-                        {"name": "X-Plain", "type": "plaintext", "value": "shown"}]}]});
-        let shown = redacted(&config).to_string();
-        assert!(!shown.contains("sesame"), "{shown}");
-        assert!(shown.contains("\"is_set\":true") && shown.contains("shown"), "{shown}");
+    fn secrets_go_to_the_vault_and_nowhere_else() {
+        let plan = plan(&github(), &EgressPolicy::open(), None).unwrap();
+        let values: Vec<&str> = plan.secrets.values().map(Secret::reveal).collect();
+        assert_eq!(values, ["Bearer sesame", "Basic sesame"]);
+        assert!(!serde_json::to_string(&plan.policy).unwrap().contains("sesame"));
+        assert_eq!(plan.policy.inject.len(), 2);
+        assert_eq!(plan.policy.inject[0].env["GH_TOKEN"], "proxy-injected");
+        assert!(
+            plan.policy.rules.is_empty() && plan.policy.internet == Internet::On && plan.opened.is_none()
+        );
+        plan.policy.validate("egress").unwrap();
+        let shown = redacted(&github()).to_string();
+        assert!(!shown.contains("sesame") && shown.contains("\"is_set\":true"), "{shown}");
+    }
+
+    #[test]
+    fn a_second_configuration_replaces_the_first_and_keeps_what_is_left_out() {
+        let first = plan(&github(), &EgressPolicy::open(), None).unwrap();
+        let mut config = github();
+        config["rules"][1]["headers"][0].as_object_mut().unwrap().remove("value");
+        let second = plan(&config, &first.policy, first.opened).unwrap();
+        assert_eq!(second.policy, first.policy);
+        assert_eq!(second.secrets.len(), 1);
+        let none = plan(&json!({}), &second.policy, second.opened).unwrap();
+        assert_eq!(none.policy, EgressPolicy::open());
+    }
+
+    #[test]
+    fn what_a_configuration_opened_is_closed_with_it_unless_somebody_changed_it() {
+        let mirror = EgressPolicy::only(vec![Rule::parse_domain(Action::Allow, "mirror.example").unwrap()]);
+        for base in [EgressPolicy::default(), mirror] {
+            for config in [github(), json!({"access_control": {"deny_list": ["a.example"]}})] {
+                let opened = plan(&config, &base, None).unwrap();
+                let closed = plan(&Value::Null, &opened.policy, opened.opened).unwrap();
+                assert_eq!(closed.policy, base);
+                let changed = EgressPolicy { internet: Internet::Off, ..opened.policy };
+                let kept = plan(&Value::Null, &changed, opened.opened).unwrap();
+                assert_eq!(kept.policy.internet, Internet::Off);
+            }
+        }
+    }
+
+    fn allows(policy: &EgressPolicy, host: &str, port: u16) -> bool {
+        let host = host.parse().unwrap();
+        let to =
+            Destination { name: Some(&host), address: "93.184.216.34".parse().unwrap(), port, own: false };
+        policy.decide(&to, Http::Unknown).allowed
+    }
+
+    #[test]
+    fn lists_of_hosts() {
+        let hosts =
+            ["api.example.org", "*.example.com", "db.example.org:5432", "192.0.2.0/24", "[2001:db8::1]:8443"];
+        let mut config = github();
+        config["access_control"] = json!({ "allow_list": hosts });
+        let mirror = Rule::parse_domain(Action::Allow, "mirror.example").unwrap();
+        for base in [EgressPolicy::open(), EgressPolicy::default(), EgressPolicy::only(vec![mirror])] {
+            let policy = plan(&config, &base, None).unwrap().policy;
+            policy.validate("egress").unwrap();
+            assert!(allows(&policy, "api.example.org", 443) && allows(&policy, "a.example.com", 80));
+            assert!(allows(&policy, "db.example.org", 5432) && !allows(&policy, "db.example.org", 443));
+            for other in ["example.com", "mirror.example", "github.com"] {
+                assert!(!allows(&policy, other, 443), "{other}");
+            }
+        }
+        let config = json!({"access_control": {"deny_list": ["*.example.com"]}});
+        let policy = plan(&config, &EgressPolicy::default(), None).unwrap().policy;
+        assert!(allows(&policy, "example.org", 443) && !allows(&policy, "a.example.com", 443));
+    }
+
+    #[test]
+    fn what_is_not_supported_is_refused() {
+        for bad in [
+            json!({"access_control": {"allow_list": ["a"], "deny_list": ["b"]}}),
+            json!({"access_control": {"allow_list": ["~a.*"]}}),
+            json!({"callbacks": [{"url": "https://x"}]}),
+            json!({"rules": [{"type": "aws", "match_hosts": ["a.example"]}]}),
+            json!({"rules": [{"match_hosts": ["a.example"], "match_headers": {"a": "b"}}]}),
+            json!({"rules": [{"match_hosts": ["a.example"], "rewrite": {"host": "b"}}]}),
+            json!({"rules": [{"match_hosts": ["a.example"], "headers": [{"name": "A", "value": "{secret:X}"}]}]}),
+            json!({"rules": [{"match_hosts": ["a.example"], "headers": [{"name": "A", "type": "other", "value": "x"}]}]}),
+        ] {
+            assert!(plan(&bad, &EgressPolicy::open(), None).is_err(), "{bad}");
+        }
+        let disabled = json!({"rules": [{"type": "aws", "enabled": false}]});
+        assert!(plan(&disabled, &EgressPolicy::open(), None).unwrap().policy.inject.is_empty());
+    }
+
+    #[test]
+    fn a_closed_sandbox_is_opened_for_its_rules_only() {
+        let policy = plan(&github(), &EgressPolicy::default(), None).unwrap().policy;
+        assert_eq!(policy.internet, Internet::Rules);
+        assert!(allows(&policy, "api.github.com", 443) && !allows(&policy, "example.com", 443));
+    }
+
+    #[test]
+    fn ports_and_paths() {
+        let config = json!({"rules": [{"name": "a", "match_hosts": ["a.example", "b.example:8443"],
+            "match_paths": ["/v1/*", "/x"], "env_vars": {"A": "1"},
+            "headers": [{"name": "X-Team", "type": "plaintext", "value": "blue"}]}]});
+        let policy = plan(&config, &EgressPolicy::open(), None).unwrap().policy;
+        policy.validate("egress").unwrap();
+        let [any, one] = &policy.inject[..] else { panic!("{policy:?}") };
+        assert_eq!((any.paths.join(" ").as_str(), any.ports.len(), one.ports[0]), ("/v1 /x", 0, 8443));
+        assert_eq!((any.env.len(), one.env.len()), (1, 0));
+    }
+
+    #[test]
+    fn references_to_secrets() {
+        assert_eq!(references("Bearer {TOKEN}"), "Bearer {secret:TOKEN}");
+        assert_eq!(references("{A}{B} {not a key} {"), "{secret:A}{secret:B} {not a key} {");
     }
 }

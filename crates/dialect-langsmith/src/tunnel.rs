@@ -9,6 +9,7 @@ use axum::response::Response;
 use http::StatusCode;
 
 use crate::App;
+use crate::boxes;
 use crate::error::{Failure, Result};
 use crate::ids;
 use crate::request::{Caller, Exec, Name};
@@ -30,7 +31,7 @@ pub(crate) async fn attach(
     let engine = app.host.engine();
     let record = engine.sandbox(&ids::sandbox(&id)).map_err(|error| Failure::handshake(&error))?;
     let sandbox = record.id.to_string();
-    drop(engine.guest(&sandbox).await.map_err(|error| Failure::handshake(&error))?);
+    drop(boxes::awake(engine, &sandbox).await.map_err(|error| Failure::handshake(&error))?);
     let held = app.host.hold(&request);
     Ok(upgrade
         .max_message_size(MESSAGE_MAX_BYTES)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::idle::OnIdle;
 use atoll_core::sandbox::SandboxState;
 use atoll_store::SandboxRecord;
 use serde::Serialize;
@@ -23,6 +24,7 @@ pub(crate) struct Sandbox {
     dataplane_url: String,
     created_at: String,
     updated_at: String,
+    stopped_at: Option<String>,
     idle_ttl_seconds: u64,
     delete_after_stop_seconds: u64,
     snapshot_id: Option<String>,
@@ -31,6 +33,8 @@ pub(crate) struct Sandbox {
     mem_bytes: u64,
     fs_capacity_bytes: u64,
     labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    volumes: Vec<Volume>,
     run_config: RunConfig,
     #[serde(skip_serializing_if = "Option::is_none")]
     proxy_config: Option<Value>,
@@ -43,14 +47,21 @@ pub(crate) struct Sandbox {
     created_by: Option<String>,
 }
 
-/// The word for a state, and why, if it says something.
+/// A volume that is mounted.
+#[derive(Debug, Serialize)]
+struct Volume {
+    volume: String,
+    mount_path: String,
+    read_only: bool,
+}
+
+/// The word for a state, and why, if it says something. The clients know no words for being about to stop or
+/// to start: the first is as good as stopped, for the next use has to wake it; the second is not ready yet.
 pub(crate) fn status(record: &SandboxRecord) -> (&'static str, Option<String>) {
     let word = match record.state {
-        SandboxState::Creating => "provisioning",
+        SandboxState::Creating | SandboxState::Resuming => "provisioning",
         SandboxState::Running => "ready",
-        SandboxState::Pausing => "stopping",
-        SandboxState::Paused => "stopped",
-        SandboxState::Resuming => "starting",
+        SandboxState::Pausing | SandboxState::Paused => "stopped",
         SandboxState::Deleting => "deleting",
         SandboxState::Failed => "failed",
     };
@@ -68,7 +79,12 @@ impl Sandbox {
         let (status, status_message) = status(&record);
         let name = name(&record);
         let id = ids::of_sandbox(&record.id);
-        let resources = record.spec.resources;
+        let (resources, idle) = (record.spec.resources, record.spec.idle);
+        let volumes = record.spec.volumes.into_iter().map(|mount| Volume {
+            volume: mount.name,
+            mount_path: mount.path,
+            read_only: mount.read_only,
+        });
         Self {
             status,
             status_message,
@@ -77,20 +93,23 @@ impl Sandbox {
             name,
             created_at: iso(record.created_ms),
             updated_at: iso(extras.updated_ms.unwrap_or(record.created_ms)),
-            idle_ttl_seconds: extras.idle_ttl_seconds.unwrap_or_default(),
-            delete_after_stop_seconds: extras.delete_after_stop_seconds.unwrap_or_default(),
-            snapshot_id: extras.snapshot_id,
+            stopped_at: record.paused_ms.filter(|_| status == "stopped").map(iso),
+            idle_ttl_seconds: record.spec.idle_timeout_ms.unwrap_or_default() / 1000,
+            delete_after_stop_seconds: idle.delete_paused_after_ms.unwrap_or_default() / 1000,
+            snapshot_id: record.spec.snapshot.as_ref().map(ids::of_snapshot),
             vcpus: resources.cpu_millis.div_ceil(1000),
             cpu_millicores: resources.cpu_millis,
             mem_bytes: resources.memory_bytes,
             fs_capacity_bytes: resources.disk_bytes,
             labels: record.labels,
+            volumes: volumes.collect(),
             run_config: extras.run_config,
             proxy_config: extras.proxy_config,
             access_delegation: extras.access_delegation,
             tag_value_ids: extras.tag_value_ids,
-            persistent: extras.persistent.unwrap_or(true),
-            preserve_memory_on_stop: extras.preserve_memory_on_stop.unwrap_or(false),
+            // Files survive a stop, whatever was asked for.
+            persistent: true,
+            preserve_memory_on_stop: idle.on_idle == OnIdle::Freeze,
             created_by: record.owner.map(Into::into),
         }
     }

@@ -25,6 +25,7 @@ const HTTP_PORT: u16 = 80;
 const ROUNDS: usize = 2000;
 const BULK_BYTES: usize = 2 << 30;
 const MANY: usize = 1000;
+const CYCLES: usize = 10_000;
 
 fn median(mut times: Vec<Duration>) -> (u128, u128) {
     times.sort_unstable();
@@ -126,13 +127,36 @@ fn report(place: &str) {
     println!("{place}: {MANY} connections, opened and used, in {} ms", many().as_millis());
 }
 
-fn slots() -> Slot {
-    let begin = Instant::now();
+/// What leaks would show in: descriptors of this process, and network namespaces of the kernel (where its
+/// counters can be read).
+fn held() -> (usize, Option<u64>) {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let slabs = std::fs::read_to_string("/proc/slabinfo").unwrap_or_default();
+    let namespaces = slabs.lines().find_map(|line| line.strip_prefix("net_namespace "));
+    (descriptors, namespaces.and_then(|counts| counts.split_whitespace().next()?.parse().ok()))
+}
+
+/// Makes and drops slots, and says what is left of them.
+fn cycles() {
     let pool = SlotPool::start(0).unwrap();
-    for _ in 0..100 {
+    let (descriptors, namespaces) = held();
+    let begin = Instant::now();
+    for _ in 0..CYCLES {
         drop(pool.claim().unwrap());
     }
-    println!("slot: {} µs to make one with its gate", begin.elapsed().as_micros() / 100);
+    let each = begin.elapsed().as_micros() / CYCLES as u128;
+    println!("slot: {each} µs to make one with its gate and to drop it, {CYCLES} times");
+    // The kernel takes namespaces apart in the background.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while held().1 > namespaces && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (after, left) = held();
+    println!("slot: descriptors {descriptors} → {after}, network namespaces {namespaces:?} → {left:?}");
+}
+
+fn slots() -> Slot {
+    cycles();
     let pool = SlotPool::start(32).unwrap();
     while pool.ready() < 32 {
         std::thread::sleep(Duration::from_millis(5));

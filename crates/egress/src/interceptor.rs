@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use async_trait::async_trait;
 use atoll_core::id::SandboxId;
 use atoll_core::policy::{EgressPolicy, HostName};
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Incoming;
 
 use crate::client::ClientStream;
 use crate::connection::Dialer;
@@ -32,6 +34,12 @@ pub struct Ask<'a> {
     /// What it speaks.
     pub protocol: Protocol,
 }
+
+/// Whatever a body fails with.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// An answer to one request.
+pub type Answer = http::Response<UnsyncBoxBody<bytes::Bytes, BoxError>>;
 
 /// A connection to be served.
 #[derive(Debug)]
@@ -62,4 +70,8 @@ pub trait Interceptor: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// What broke the connection; it is only logged.
     async fn serve(&self, flow: Flow, dialer: Dialer) -> std::io::Result<()>;
+
+    /// Answers one request in clear that the explicit proxy was given. `name` is its host, and the dialer leads
+    /// to an address of that.
+    async fn answer(&self, request: http::Request<Incoming>, name: HostName, dialer: Dialer) -> Answer;
 }

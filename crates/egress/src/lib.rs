@@ -57,5 +57,5 @@ pub use config::{GatewayConfig, UpstreamProxy};
 pub use connection::{Admitted, Dialer};
 pub use dial::{DialError, UpstreamStream};
 pub use gateway::{Gateway, Stats};
-pub use interceptor::{Ask, Flow, Interceptor, Protocol};
+pub use interceptor::{Answer, Ask, BoxError, Flow, Interceptor, Protocol};
 pub use refusal::Refusal;

@@ -1,6 +1,6 @@
 //! Making a sandbox: from what was asked to a record, then to the actor that runs the saga.
 
-use atoll_core::id::SandboxId;
+use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::policy::EgressPolicy;
 use atoll_core::pool::Mold;
 use atoll_core::sandbox::SandboxState;
@@ -14,6 +14,7 @@ use atoll_store::SandboxRecord;
 use crate::clock::{now_ms, random};
 use crate::engine::{Caller, Engine, Inner};
 use crate::sandbox::{self, Origin, SandboxShared};
+use crate::start::starts_ahead;
 
 /// A sandbox on paper.
 #[derive(Debug)]
@@ -126,7 +127,7 @@ impl Engine {
             image: image_digest.clone(),
             isolation: spec.isolation,
             disk_bytes: spec.resources.disk_bytes,
-            origin: snapshot.as_ref().map(|snapshot| snapshot.id.to_string()),
+            origin: origin(snapshot.as_ref().map(|snapshot| &snapshot.id), &spec)?,
             volumes: spec.volumes.len(),
         };
         let plan = Plan {
@@ -189,6 +190,21 @@ impl Engine {
         })?;
         Ok(RootFs::Layers(image.layers.clone()))
     }
+}
+
+/// What a sandbox of a pool was made from, for [`Mold::origin`]. Where something is started in it ahead, that
+/// has seen its surroundings from the beginning, so they belong to it.
+fn origin(snapshot: Option<&SnapshotId>, spec: &SandboxSpec) -> Result<Option<String>> {
+    if !starts_ahead(spec) {
+        return Ok(snapshot.map(ToString::to_string));
+    }
+    let SandboxSpec { start, ready, env, user, workdir, egress, .. } = spec;
+    let text =
+        serde_json::to_vec(&(snapshot, start, ready, env, user, workdir, egress)).map_err(|error| {
+            tracing::error!(%error, "a spec cannot be written as JSON");
+            Error::new(Code::Internal, "the request cannot be planned")
+        })?;
+    Ok(Some(format!("started {}", blake3::hash(&text).to_hex())))
 }
 
 impl Inner {

@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::build::Builds;
+use crate::build::{BuildStats, Builds};
 use crate::clock;
 use crate::egress::EgressConfig;
 use crate::errors::{isolation_error, store_error};
@@ -88,6 +88,8 @@ pub struct Stats {
     pub execs_running: u64,
     /// What was used and recorded since the start of the server.
     pub used: Usage,
+    /// Builds of templates.
+    pub builds: BuildStats,
 }
 
 /// The engine. Clones share it.
@@ -214,7 +216,8 @@ impl Engine {
     /// Counts of what there is.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let mut stats = Stats { used: *self.inner.used(), ..Stats::default() };
+        let builds = self.inner.builds.stats();
+        let mut stats = Stats { used: *self.inner.used(), builds, ..Stats::default() };
         for sandbox in self.inner.all_sandboxes() {
             *stats.sandboxes.entry(sandbox.record().state).or_default() += 1;
             stats.execs_running += sandbox.live_execs().len() as u64;

@@ -17,6 +17,7 @@ pub const ALL: &[&str] = &[
     "engine.volume.marked",
     "engine.volume.removed",
     "engine.pool.isolated",
+    "engine.pool.started",
     "engine.pool.removed",
     "engine.claim.taken",
     "engine.claim.identified",

@@ -108,7 +108,7 @@ impl Engine {
         let lives = matches!(origin, Origin::Adopt);
         sandbox::spawn(&self.inner, &shared, origin);
         if lives {
-            self.start_after_crash(&shared);
+            self.start_in_boot(&shared);
         }
         Ok(())
     }

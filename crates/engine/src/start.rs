@@ -1,27 +1,123 @@
 //! What a template starts in its sandboxes: the start command as a durable exec, then the wait until it is ready.
 //!
-//! The exec has an idempotency key of its own. So it runs once in the life of a sandbox, whoever begins it: the
-//! creation, or the next start of the server when a crash came between.
+//! The exec has an idempotency key of its own for each boot of the sandbox. So it runs once in each, whoever begins
+//! it: the creation, the fork, the pool that had it waiting, the wake or rollback that made a new boot, or the next
+//! start of the server when a crash came between. It is part of the sandbox, not a use of it: a sandbox in which
+//! nothing else runs is idle.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::build::{CommandText, Ready};
-use atoll_core::exec::Exit;
+use atoll_core::id::SandboxId;
 use atoll_core::spec::{ExecDraft, SandboxSpec};
 use atoll_core::{Code, Error, Result};
+use atoll_guest_protocol::client::GuestClient;
+use atoll_guest_protocol::messages::Exited;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::engine::{Caller, Engine};
+use crate::engine::{Caller, Engine, Inner};
 use crate::errors::guest_error;
+use crate::exec::{self, Ahead};
 use crate::sandbox::SandboxShared;
 
-/// The start command of a sandbox has this idempotency key.
-const START_KEY: &str = "atoll-start";
+/// The start command's idempotency key begins with this; the boot follows.
+const START_KEY: &str = "atoll-start-";
 /// Longest that one attempt of a ready command may take.
 const ATTEMPT_MAX_MS: u64 = 30_000;
 /// A start command that ends with success within this, where nothing says when it is ready, has done its work.
 const START_LOOK: Duration = Duration::ZERO;
+
+/// The idempotency key of the start command in a boot.
+pub(crate) fn start_key(boot: &str) -> String {
+    format!("{START_KEY}{boot}")
+}
+
+/// Whether an exec is the start command.
+pub(crate) fn is_start_key(key: &str) -> bool {
+    key.starts_with(START_KEY)
+}
+
+/// The draft of one attempt of a ready command.
+fn attempt_draft(command: &CommandText) -> ExecDraft {
+    ExecDraft { timeout_ms: Some(ATTEMPT_MAX_MS), ..ExecDraft::new(command.to_command()) }
+}
+
+/// A sandbox whose start is waited for.
+trait Starting: Sync {
+    /// Looks once.
+    fn is_ready(&self, ready: &Ready) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Code with which the start command ended, if it has; `None` inside when there is none.
+    fn ended(&self) -> impl Future<Output = Result<Option<Option<i32>>>> + Send;
+}
+
+/// Looks until it is ready.
+async fn wait_ready(starting: &impl Starting, ready: &Ready) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_millis(ready.timeout_ms());
+    let interval = Duration::from_millis(ready.interval_ms());
+    loop {
+        match tokio::time::timeout_at(deadline, starting.is_ready(ready)).await {
+            Ok(Ok(true)) => return Ok(()),
+            Ok(Ok(false)) | Err(_) => {}
+            Ok(Err(error)) => return Err(error),
+        }
+        check_ended(starting).await?;
+        if Instant::now() + interval >= deadline {
+            let seconds = ready.timeout_ms().div_ceil(1000);
+            return Err(Error::new(
+                Code::StartFailed,
+                format!("the sandbox was not ready within {seconds} seconds"),
+            )
+            .hint("look at what the start command writes, or give it more time (ready.timeout_ms)"));
+        }
+        tokio::time::sleep(interval).await;
+    }
+}
+
+/// A start command that ended in failure will not become ready.
+async fn check_ended(starting: &impl Starting) -> Result<()> {
+    match starting.ended().await? {
+        None | Some(Some(0)) => Ok(()),
+        Some(code) => {
+            let code = code.map_or_else(|| "without a code".to_owned(), |code| format!("with code {code}"));
+            Err(Error::new(Code::StartFailed, format!("the start command ended {code}"))
+                .hint("run it by hand in a sandbox made without the template's start command"))
+        }
+    }
+}
+
+// === a sandbox that somebody asked for ===
+
+/// A sandbox with an owner.
+struct Owned<'a> {
+    engine: &'a Engine,
+    sandbox: &'a str,
+    caller: &'a Caller,
+    exec: Option<String>,
+}
+
+impl Starting for Owned<'_> {
+    async fn is_ready(&self, ready: &Ready) -> Result<bool> {
+        let (engine, sandbox) = (self.engine, self.sandbox);
+        if let Some(port) = ready.port {
+            let lease = engine.guest(sandbox).await?;
+            return Ok(lease.ports().await.map_err(guest_error)?.contains(&port));
+        }
+        let Some(command) = &ready.command else { return Ok(true) };
+        let view = engine.create_exec(sandbox, attempt_draft(command), self.caller).await?;
+        let wait = Duration::from_millis(ATTEMPT_MAX_MS);
+        let ended = engine.wait_exec(sandbox, view.record.id.as_str(), wait).await?;
+        Ok(ended.record.exit.is_some_and(|exit| exit.code == Some(0)))
+    }
+
+    async fn ended(&self) -> Result<Option<Option<i32>>> {
+        let Some(exec) = &self.exec else { return Ok(None) };
+        let view = self.engine.wait_exec(self.sandbox, exec, START_LOOK).await?;
+        Ok(view.record.exit.map(|exit| exit.code))
+    }
+}
 
 impl Engine {
     /// Starts what a new sandbox is to start and waits until it is ready; deletes it when that fails. Goes on to
@@ -31,7 +127,7 @@ impl Engine {
     /// [`Code::StartFailed`]. Nothing is left of the sandbox.
     pub(crate) async fn started(&self, sandbox: &Arc<SandboxShared>, caller: &Caller) -> Result<()> {
         let spec = sandbox.record().spec;
-        if spec.start.is_none() && spec.ready.is_none() {
+        if spec.start.is_none() && spec.ready.is_none() || sandbox.was_started_ahead() {
             return Ok(());
         }
         let (engine, sandbox, caller) = (self.clone(), Arc::clone(sandbox), caller.clone());
@@ -63,93 +159,101 @@ impl Engine {
     async fn start_sandbox(&self, sandbox: &Arc<SandboxShared>, caller: &Caller) -> Result<()> {
         let SandboxSpec { start, ready, .. } = sandbox.record().spec;
         let id = sandbox.id.as_str();
-        let exec = match start {
-            Some(command) => Some(self.begin(id, &command, caller).await?),
-            None => None,
-        };
+        let mut owned = Owned { engine: self, sandbox: id, caller, exec: None };
+        if let Some(command) = start {
+            owned.exec = Some(self.begin(id, &command, caller).await?);
+            check_ended(&owned).await?;
+        }
         fail::fail_point!("engine.start.begun");
         match ready {
-            Some(ready) => self.wait_ready(id, exec.as_deref(), &ready, caller).await,
+            Some(ready) => wait_ready(&owned, &ready).await,
             None => Ok(()),
         }
     }
 
-    /// Begins again what a crash may have kept from beginning.
-    pub(crate) fn start_after_crash(&self, sandbox: &Arc<SandboxShared>) {
+    /// Begins in a boot what is not waited for: after a wake, a rollback, or a crash that may have kept it from
+    /// beginning.
+    pub(crate) fn start_in_boot(&self, sandbox: &Arc<SandboxShared>) {
         let Some(command) = sandbox.record().spec.start else { return };
         let (engine, id) = (self.clone(), sandbox.id.clone());
         self.inner.tracker.spawn(async move {
-            if let Err(error) = engine.begin(id.as_str(), &command, &Caller::default()).await {
+            if let Err(error) = engine.begin(id.as_str(), &command, &Caller::default()).await
+                && error.code != Code::SandboxNotFound
+            {
                 tracing::warn!(sandbox = %id, %error, "the start command could not be begun");
             }
         });
     }
 
     async fn begin(&self, sandbox: &str, command: &CommandText, caller: &Caller) -> Result<String> {
+        let boot = self.sandbox(sandbox)?.boot_id;
         let draft =
-            ExecDraft { idempotency_key: Some(START_KEY.to_owned()), ..ExecDraft::new(command.to_command()) };
-        let view = self
-            .create_exec(sandbox, draft, caller)
-            .await
-            .map_err(|error| Error { message: format!("the start command: {}", error.message), ..error })?;
-        let exec = view.record.id.to_string();
-        match self.wait_exec(sandbox, &exec, START_LOOK).await?.record.exit {
-            Some(exit) if exit.code != Some(0) => Err(ended(sandbox, &exec, &exit)),
-            _ => Ok(exec),
-        }
-    }
-
-    async fn wait_ready(
-        &self,
-        sandbox: &str,
-        exec: Option<&str>,
-        ready: &Ready,
-        caller: &Caller,
-    ) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_millis(ready.timeout_ms());
-        let interval = Duration::from_millis(ready.interval_ms());
-        loop {
-            let attempt = self.is_ready(sandbox, ready, caller);
-            match tokio::time::timeout_at(deadline, attempt).await {
-                Ok(Ok(true)) => return Ok(()),
-                Ok(Ok(false)) | Err(_) => {}
-                Ok(Err(error)) => return Err(error),
-            }
-            if let Some(exec) = exec
-                && let Some(exit) = self.exec(sandbox, exec).await?.record.exit
-                && exit.code != Some(0)
-            {
-                return Err(ended(sandbox, exec, &exit));
-            }
-            if Instant::now() + interval >= deadline {
-                let seconds = ready.timeout_ms().div_ceil(1000);
-                return Err(Error::new(
-                    Code::StartFailed,
-                    format!("the sandbox was not ready within {seconds} seconds"),
-                )
-                .hint("look at what the start command writes, or give it more time (ready.timeout_ms)"));
-            }
-            tokio::time::sleep(interval).await;
-        }
-    }
-
-    async fn is_ready(&self, sandbox: &str, ready: &Ready, caller: &Caller) -> Result<bool> {
-        if let Some(port) = ready.port {
-            let lease = self.guest(sandbox).await?;
-            return Ok(lease.ports().await.map_err(guest_error)?.contains(&port));
-        }
-        let Some(command) = &ready.command else { return Ok(true) };
-        let draft = ExecDraft { timeout_ms: Some(ATTEMPT_MAX_MS), ..ExecDraft::new(command.to_command()) };
-        let view = self.create_exec(sandbox, draft, caller).await?;
-        let wait = Duration::from_millis(ATTEMPT_MAX_MS);
-        let ended = self.wait_exec(sandbox, view.record.id.as_str(), wait).await?;
-        Ok(ended.record.exit.is_some_and(|exit| exit.code == Some(0)))
+            ExecDraft { idempotency_key: Some(start_key(&boot)), ..ExecDraft::new(command.to_command()) };
+        let view = self.create_exec(sandbox, draft, caller).await.map_err(of_start)?;
+        Ok(view.record.id.to_string())
     }
 }
 
-fn ended(sandbox: &str, exec: &str, exit: &Exit) -> Error {
-    let code = exit.code.map_or_else(|| "without a code".to_owned(), |code| format!("with code {code}"));
-    tracing::info!(sandbox, exec, %code, "a start command ended");
-    Error::new(Code::StartFailed, format!("the start command ended {code}"))
-        .hint("run it by hand in a sandbox made without the template's start command")
+fn of_start(error: Error) -> Error {
+    Error { message: format!("the start command: {}", error.message), ..error }
+}
+
+// === a sandbox that waits in a pool ===
+
+/// Whether a pool can start what belongs to a sandbox before anybody asks for it. Not where secrets are put into
+/// its requests: whose they are is known with its owner.
+pub(crate) fn starts_ahead(spec: &SandboxSpec) -> bool {
+    (spec.start.is_some() || spec.ready.is_some()) && spec.egress.inject.is_empty()
+}
+
+/// A member of a pool.
+struct Waiting<'a> {
+    client: &'a GuestClient,
+    id: &'a SandboxId,
+    spec: &'a SandboxSpec,
+    exited: Option<watch::Receiver<Option<Exited>>>,
+}
+
+impl Starting for Waiting<'_> {
+    async fn is_ready(&self, ready: &Ready) -> Result<bool> {
+        if let Some(port) = ready.port {
+            return Ok(self.client.ports().await.map_err(guest_error)?.contains(&port));
+        }
+        let Some(command) = &ready.command else { return Ok(true) };
+        let at_most = Duration::from_millis(ATTEMPT_MAX_MS);
+        let draft = attempt_draft(command);
+        Ok(exec::run_to_end(self.client, self.id, self.spec, draft, at_most).await? == Some(0))
+    }
+
+    async fn ended(&self) -> Result<Option<Option<i32>>> {
+        Ok(self.exited.as_ref().and_then(|exited| exited.borrow().as_ref().map(|exited| exited.code)))
+    }
+}
+
+impl Inner {
+    /// Starts in a member of a pool what its template starts, and waits until it is ready.
+    ///
+    /// # Errors
+    /// [`Code::StartFailed`]; the member is to be removed then.
+    pub(crate) async fn start_ahead(
+        &self,
+        client: &GuestClient,
+        id: &SandboxId,
+        spec: &SandboxSpec,
+    ) -> Result<Option<Ahead>> {
+        let ahead = match &spec.start {
+            Some(command) => {
+                let begun =
+                    exec::begin_ahead(self, client, id, spec, ExecDraft::new(command.to_command())).await;
+                Some(begun.map_err(of_start)?)
+            }
+            None => None,
+        };
+        let waiting = Waiting { client, id, spec, exited: ahead.as_ref().map(Ahead::exited) };
+        if let Some(ready) = &spec.ready {
+            wait_ready(&waiting, ready).await?;
+        }
+        check_ended(&waiting).await?;
+        Ok(ahead)
+    }
 }

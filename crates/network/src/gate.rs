@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use fail::fail_point;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::{NetworkError, PROXY_ADDRESS, RESOLVER_ADDRESS, Step, redirect, steer};
@@ -50,9 +51,7 @@ pub fn open_gate(netns: BorrowedFd<'_>) -> Result<Gate, NetworkError> {
 
 /// Opens a gate in the namespace of this thread, which is `netns`.
 pub(crate) fn open_here(netns: BorrowedFd<'_>) -> Result<Gate, NetworkError> {
-    let bpf = listen(PROXY_ADDRESS)
-        .and_then(|tcp| steer::attach(netns, tcp.as_fd()).map(|link| (tcp, Steering::Bpf(link))));
-    let (tcp, steering) = match bpf {
+    let (tcp, steering) = match by_bpf(netns) {
         Ok(made) => made,
         Err(refused) => by_redirect(refused)?,
     };
@@ -65,6 +64,14 @@ pub(crate) fn open_here(netns: BorrowedFd<'_>) -> Result<Gate, NetworkError> {
         dns.set_nonblocking(true).step("set up the resolver's socket")?;
     }
     Ok(Gate { tcp, dns, steering })
+}
+
+fn by_bpf(netns: BorrowedFd<'_>) -> std::io::Result<(TcpListener, Steering)> {
+    // Kernels that refuse BPF are not where tests run.
+    fail_point!("network::bpf", |_action| Err(std::io::ErrorKind::PermissionDenied.into()));
+    let tcp = listen(PROXY_ADDRESS)?;
+    let link = steer::attach(netns, tcp.as_fd())?;
+    Ok((tcp, Steering::Bpf(link)))
 }
 
 /// Steers by `nft`; the error says why BPF did not do, as that is what should be mended first.

@@ -19,7 +19,7 @@
 //! held by the server alone. When the server is gone so is the gate, and with it every way out:
 //! connections are refused, none leaves. A new server opens a new gate ([`open_gate`]).
 //!
-//! Steering is a BPF program of 30 instructions for each slot (see `steer`), or, where the kernel refuses
+//! Steering is a small BPF program for each slot (see `steer`), or, where the kernel refuses
 //! BPF, `nft` rules in the slot's own namespace (see `redirect`). Every port may be bound inside
 //! without privilege, because no capability of a sandbox reaches its network namespace (that belongs
 //! to the host's user namespace).

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use crate::{OWN_ADDRESS, RESOLVER_ADDRESS};
 
-/// Installs the rules in this thread's network namespace: TCP to anywhere but the sandbox itself goes to
-/// `port`, what is neither that nor the resolver is refused.
+/// Installs the rules in this thread's network namespace, in place of those that an earlier gate left there:
+/// TCP to anywhere but the sandbox itself goes to `port`, what is neither that nor the resolver is refused.
 ///
 /// # Errors
 /// When there is no `nft`, or it refuses.
@@ -31,20 +31,22 @@ pub(crate) fn install(port: u16) -> io::Result<()> {
 }
 
 fn rules(port: u16) -> String {
+    // Added first, so that it can be deleted whether it was there or not; all of it happens at once. What is
+    // refused is refused where it comes in, so that whoever sent it hears of it.
     format!(
-        "table ip atoll {{
+        "table ip atoll
+delete table ip atoll
+table ip atoll {{
   chain out {{
     type nat hook output priority -100;
     ip daddr {{ 127.0.0.0/8, {OWN_ADDRESS} }} return
     meta l4proto tcp redirect to :{port}
   }}
   chain refuse {{
-    type filter hook output priority 0;
+    type filter hook input priority 0;
     ip daddr {{ 127.0.0.0/8, {OWN_ADDRESS} }} accept
-    meta l4proto tcp accept
+    meta l4proto {{ tcp, icmp }} accept
     ip daddr {RESOLVER_ADDRESS} udp dport 53 accept
-    ip saddr {RESOLVER_ADDRESS} udp sport 53 accept
-    meta l4proto icmp accept
     reject
   }}
 }}

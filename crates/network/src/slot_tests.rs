@@ -128,19 +128,23 @@ fn the_way_without_bpf_leads_to_the_same_place() {
     // A namespace whose BPF link is cut, with rules instead.
     let Slot { netns, gate } = make().unwrap();
     drop(gate);
-    let gate = inside(&netns, || {
-        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-        crate::redirect::install(tcp.local_addr().unwrap().port()).map(|()| Gate {
-            tcp,
-            dns: None,
-            steering: Steering::Redirect,
+    // Twice, as after a restart: the rules of the first gate are still there.
+    for _ in 0..2 {
+        let gate = inside(&netns, || {
+            let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+            crate::redirect::install(tcp.local_addr().unwrap().port()).map(|()| Gate {
+                tcp,
+                dns: None,
+                steering: Steering::Redirect,
+            })
         })
-    })
-    .expect("the package nftables is needed");
-    for to in ["192.0.2.1:80", "10.0.2.2:3128"] {
-        let (_arrived, wanted) = through(&netns, &gate, to);
-        assert_eq!(wanted, to.parse().unwrap());
+        .expect("the package nftables is needed");
+        for to in ["192.0.2.1:80", "10.0.2.2:3128"] {
+            let (_arrived, wanted) = through(&netns, &gate, to);
+            assert_eq!(wanted, to.parse().unwrap());
+        }
     }
+    assert!(refused(&inside(&netns, || TcpStream::connect("192.0.2.1:80").unwrap_err())));
     inside(&netns, || {
         let listener = TcpListener::bind("0.0.0.0:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -9,7 +9,7 @@
 //! anything else                      → nobody: the kernel refuses at once
 //! ```
 //!
-//! There is no compiler for BPF at the user's build, and thirty instructions need none. Each slot has a
+//! There is no compiler for BPF at the user's build, and a few dozen instructions need none. Each slot has a
 //! program and a map (with the listening socket) of its own, kept alive by the link alone; closing the
 //! link detaches it.
 #![expect(unsafe_code, reason = "bpf(2) has no safe wrapper")]

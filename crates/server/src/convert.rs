@@ -51,6 +51,7 @@ pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
         on_idle: spec.idle.on_idle,
         idle_freeze_ms: spec.idle.freeze_ms,
         hibernate_after_ms: spec.idle.hibernate_after_ms,
+        delete_paused_after_ms: spec.idle.delete_paused_after_ms,
         budget: spec.budget,
         last_active_at_ms: record.last_active_ms,
         volumes: spec.volumes,

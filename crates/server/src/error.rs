@@ -170,7 +170,8 @@ mod tests {
     fn what_may_succeed_later_is_never_the_callers_fault() {
         for code in Code::ALL.iter().filter(|code| code.retryable()) {
             let status = status(*code).as_u16();
-            assert!(status == 429 || status >= 500, "{code}");
+            // 423: another's lease is in the way, and ends.
+            assert!(matches!(status, 423 | 429) || status >= 500, "{code}");
         }
     }
 }

@@ -3,9 +3,10 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use atoll_core::build::{BuildState, StepState};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::usage::Usage;
-use atoll_engine::{EgressStats, PoolsView, Stats};
+use atoll_engine::{BuildStats, EgressStats, PoolsView, Stats};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -96,6 +97,49 @@ impl PoolMetrics {
     }
 }
 
+/// Builds of templates.
+#[derive(Debug, Default)]
+struct BuildMetrics {
+    open: Family<StateLabels, Gauge>,
+    ended: Family<StateLabels, Counter>,
+    steps: Family<OutcomeLabels, Counter>,
+}
+
+impl BuildMetrics {
+    fn register(registry: &mut Registry) -> Self {
+        let builds = Self::default();
+        registry.register("builds", "Builds that have not ended, by state", builds.open.clone());
+        registry.register("builds_ended", "Builds that have ended, by state", builds.ended.clone());
+        registry.register("build_steps", "Steps of builds, by what became of them", builds.steps.clone());
+        builds
+    }
+
+    /// Counts of what has ended only grow; so what is new is added.
+    fn set(&self, stats: &BuildStats) {
+        for state in BuildState::ALL {
+            let labels = StateLabels { state: state.as_str() };
+            if state.is_final() {
+                let now = stats.ended.get(&state).copied().unwrap_or_default();
+                let counter = self.ended.get_or_create(&labels);
+                counter.inc_by(now.saturating_sub(counter.get()));
+            } else {
+                let now = stats.open.get(&state).copied().unwrap_or_default();
+                self.open.get_or_create(&labels).set(i64::try_from(now).unwrap_or(i64::MAX));
+            }
+        }
+        for state in [StepState::Cached, StepState::Done, StepState::Failed] {
+            let now = stats.steps.get(&state).copied().unwrap_or_default();
+            let counter = self.steps.get_or_create(&OutcomeLabels { outcome: state.as_str() });
+            counter.inc_by(now.saturating_sub(counter.get()));
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    outcome: &'static str,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabels {
     state: &'static str,
@@ -114,6 +158,7 @@ pub(crate) struct Metrics {
     execs_running: Gauge<i64>,
     used: UsedGauges,
     pools: PoolMetrics,
+    builds: BuildMetrics,
     connections: Gauge<i64>,
     egress: EgressMetrics,
 }
@@ -151,6 +196,7 @@ impl Metrics {
         let egress = EgressMetrics::new(&mut registry);
         let used = UsedGauges::register(&mut registry);
         let pools = PoolMetrics::register(&mut registry);
+        let builds = BuildMetrics::register(&mut registry);
         Self {
             registry,
             requests,
@@ -160,6 +206,7 @@ impl Metrics {
             sandboxes,
             execs_running,
             pools,
+            builds,
             connections,
             egress,
             used,
@@ -197,6 +244,7 @@ impl Metrics {
         }
         self.execs_running.set(i64::try_from(stats.execs_running).unwrap_or(i64::MAX));
         self.used.set(&stats.used);
+        self.builds.set(&stats.builds);
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &self.registry) {
             // Writing to a string does not fail.

@@ -184,7 +184,7 @@ const fn end_state(exit: &Exit) -> ExecState {
     if matches!(exit.reason, ExitReason::SandboxDied) { ExecState::Lost } else { ExecState::Exited }
 }
 
-async fn insert_or_get(mut conn: Conn<'_>, exec: ExecRecord) -> Result<Insertion, StoreError> {
+pub(crate) async fn insert_or_get(mut conn: Conn<'_>, exec: ExecRecord) -> Result<Insertion, StoreError> {
     const INSERT: &str = "INSERT INTO execs (id, sandbox_id, idempotency_key, request_digest, spec, \
          spec_version, state, pid, exit, output_bytes, started_by, created_ms, ended_ms, cpu_us, pauses_before_ms) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) \

@@ -11,7 +11,8 @@ use sqlx::AssertSqlSafe;
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, Value, args, json};
 use crate::error::StoreError;
-use crate::record::{Cursor, Page, SandboxFilter, SandboxRecord, VisibleTo};
+use crate::execs::insert_or_get;
+use crate::record::{Cursor, ExecRecord, Insertion, Page, SandboxFilter, SandboxRecord, VisibleTo};
 
 /// Version of the JSON form of a sandbox's spec.
 const SPEC_VERSION: i64 = 1;
@@ -29,6 +30,28 @@ impl Store {
         } else {
             self.write(move |conn| Box::pin(insert(conn, sandbox))).await
         }
+    }
+
+    /// Stores a new sandbox and an exec that runs in it already, in one commit.
+    ///
+    /// # Errors
+    /// As [`Self::insert_sandbox`].
+    pub async fn insert_sandbox_with(
+        &self,
+        sandbox: &SandboxRecord,
+        exec: &ExecRecord,
+    ) -> Result<(), StoreError> {
+        let (sandbox, exec) = (sandbox.clone(), exec.clone());
+        self.write(move |mut conn| {
+            Box::pin(async move {
+                insert(conn.again(), sandbox).await?;
+                match insert_or_get(conn, exec).await? {
+                    Insertion::Inserted => Ok(()),
+                    Insertion::Existing(_) => Err(StoreError::AlreadyExists),
+                }
+            })
+        })
+        .await
     }
 
     /// The sandbox with this id, if there is one.

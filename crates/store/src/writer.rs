@@ -240,7 +240,7 @@ mod tests {
         let parent = conformance::sandbox(1, 1);
         store.insert_sandbox(&parent).await.unwrap();
         // SQLite says SQLITE_FULL exactly as for a full file system.
-        sql(&store, "PRAGMA max_page_count = 64").await;
+        sql(&store, "PRAGMA max_page_count = 256").await;
         let mut stored = Vec::new();
         for round in 0.. {
             let records: Vec<_> = (0..16).map(|n| conformance::exec(&parent, round, n)).collect();

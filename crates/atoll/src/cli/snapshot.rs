@@ -16,6 +16,15 @@ pub(crate) enum SnapshotCommand {
         /// A line of text, to remember what it is
         #[arg(short, long, value_name = "TEXT")]
         comment: Option<String>,
+        /// Variable of sandboxes that are made from it (repeatable)
+        #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+        env: Vec<(String, String)>,
+        /// Default user of sandboxes that are made from it
+        #[arg(short, long)]
+        user: Option<String>,
+        /// Default working directory of sandboxes that are made from it
+        #[arg(short, long, value_name = "DIRECTORY")]
+        workdir: Option<String>,
         /// Sandbox, by id or name
         sandbox: String,
     },

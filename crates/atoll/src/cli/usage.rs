@@ -21,6 +21,9 @@ pub(crate) struct IdleArgs {
     /// Hibernate it after it has been paused in memory for this long
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) hibernate_after: Option<u64>,
+    /// Delete it after it has been paused for this long
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) delete_paused_after: Option<u64>,
     #[command(flatten)]
     pub(crate) budget: BudgetArgs,
 }

@@ -44,6 +44,7 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         on_idle: args.idle.on_idle,
         idle_freeze_ms: args.idle.idle_freeze,
         hibernate_after_ms: args.idle.hibernate_after,
+        delete_paused_after_ms: args.idle.delete_paused_after,
         budget: args.idle.budget.budget(),
         ..CreateSandbox::default()
     })
@@ -162,6 +163,7 @@ pub(super) async fn update(client: &Client, printer: Printer, args: UpdateArgs) 
         on_idle: args.on_idle,
         idle_freeze_ms: args.idle_freeze.map(|lifetime| lifetime.0),
         hibernate_after_ms: args.hibernate_after.map(|lifetime| lifetime.0),
+        delete_paused_after_ms: args.delete_paused_after.map(|lifetime| lifetime.0),
         budget: args.budget.budget(),
         ..UpdateSandbox::default()
     };

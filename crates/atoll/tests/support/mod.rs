@@ -90,6 +90,7 @@ fn sandbox(id: &str, state: SandboxState) -> Sandbox {
         on_idle: OnIdle::Delete,
         idle_freeze_ms: None,
         hibernate_after_ms: None,
+        delete_paused_after_ms: None,
         budget: Budget::default(),
         last_active_at_ms: LATER_MS,
         volumes: Vec::new(),

@@ -1,9 +1,11 @@
-//! What a sandbox costs that does nothing.
+//! What a sandbox costs that does nothing, running and put to disk.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use futures::future::try_join_all;
+use hyper::Method;
+use serde_json::{Value, json};
 
 use super::Bench;
 use crate::report::Report;
@@ -39,6 +41,22 @@ pub(super) async fn idle(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     report.line(&format!("- **{each} KiB** of the machine's memory each (`MemAvailable`), all included"));
     report.line(&format!("- server: {} MiB resident, {server_each} KiB for each sandbox", rss / 1024));
     let start = Instant::now();
+    let asleep = made.into_iter().map(|(mut connection, made)| async move {
+        for sandbox in &made {
+            let path = format!("/v1/sandboxes/{sandbox}/pause");
+            connection.json(Method::POST, &path, &json!({ "mode": "filesystem" })).await?;
+        }
+        anyhow::Ok((connection, made))
+    });
+    let made = try_join_all(asleep).await?;
+    let took = start.elapsed();
+    settle().await?;
+    let each = free_before.saturating_sub(available_kib()?) / u64::try_from(count.max(1))?;
+    let disk = disk_kib(bench, &made[0].1[0]).await?;
+    report
+        .line(&format!("- all paused as `filesystem` in {:.1} s with {CLIENTS} clients", took.as_secs_f64()));
+    report.line(&format!("- paused: **{each} KiB** of the machine's memory each, and a disk of {disk} KiB"));
+    let start = Instant::now();
     let gone = made.into_iter().map(|(mut connection, made)| async move {
         for sandbox in made {
             connection.delete(&sandbox).await?;
@@ -48,6 +66,13 @@ pub(super) async fn idle(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     try_join_all(gone).await?;
     report.line(&format!("- deleted in {:.1} s", start.elapsed().as_secs_f64()));
     Ok(())
+}
+
+/// What the disk of a sandbox takes on the host.
+async fn disk_kib(bench: &Bench<'_>, sandbox: &str) -> Result<u64> {
+    let path = format!("/v1/sandboxes/{sandbox}/metrics");
+    let metrics = bench.server.address.connect().await?.json(Method::GET, &path, &Value::Null).await?;
+    Ok(metrics["disk_host_bytes"].as_u64().context("the disk is not measured")? / 1024)
 }
 
 /// Writes back what is dirty, so that caches do not count.

@@ -4,8 +4,10 @@
 
 pub(crate) mod outside;
 pub(crate) mod pty;
+pub(crate) mod real;
 pub(crate) mod world;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -15,7 +17,7 @@ use atoll_blackbox::Server;
 use atoll_client::{ClientError, OutputQuery};
 use atoll_core::Code;
 use atoll_core::exec::OutputStream;
-use atoll_testing::run;
+use atoll_testing::{Entry, run};
 use tempfile::TempDir;
 
 /// An exec of a shell line.
@@ -74,10 +76,10 @@ impl SmallDisk {
     pub(crate) fn new(bytes: u64) -> Self {
         let dir = tempfile::Builder::new().prefix("atoll-small-").tempdir_in("/var/tmp").unwrap();
         let image = dir.path().join("image");
-        std::fs::File::create(&image).unwrap().set_len(bytes).unwrap();
+        fs::File::create(&image).unwrap().set_len(bytes).unwrap();
         run(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image));
         let at = dir.path().join("mnt");
-        std::fs::create_dir(&at).unwrap();
+        fs::create_dir(&at).unwrap();
         run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&at));
         Self { dir }
     }
@@ -91,7 +93,7 @@ impl SmallDisk {
     pub(crate) fn fill(&self, room: u64) -> PathBuf {
         let free = rustix::fs::statvfs(self.path()).unwrap();
         let path = self.path().join("filler");
-        let file = std::fs::File::create(&path).unwrap();
+        let file = fs::File::create(&path).unwrap();
         let size = (free.f_bavail * free.f_frsize).saturating_sub(room);
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size).unwrap();
         path
@@ -106,5 +108,37 @@ impl Drop for SmallDisk {
 
 /// Whether a path is there.
 pub(crate) fn is_there(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_ok()
+    fs::symlink_metadata(path).is_ok()
+}
+
+/// A layer with a shell and a few programs: the host's own, with their libraries.
+pub(crate) fn base_layer() -> Vec<Entry> {
+    let mut entries = vec![
+        Entry::dir("bin"),
+        Entry::dir("etc"),
+        Entry::dir("home"),
+        Entry::dir("tmp").mode(0o1777),
+        Entry::dir("opt"),
+        Entry::dir("opt/app").owner(1234, 1234),
+        Entry::file("etc/passwd", b"root:x:0:0::/root:/bin/sh\napp:x:1234:1234::/opt/app:/bin/sh\n"),
+        Entry::file("etc/group", b"root:x:0:\napp:x:1234:\n"),
+    ];
+    let mut dirs = std::collections::BTreeSet::new();
+    let mut files = std::collections::BTreeMap::new();
+    for name in ["sh", "cat", "id", "ls", "stat"] {
+        let program = Path::new("/bin").join(name).canonicalize().unwrap();
+        files.insert(format!("bin/{name}"), program.clone());
+        let list = String::from_utf8(run(Command::new("ldd").arg(&program))).unwrap();
+        for word in list.split_whitespace().filter(|word| word.starts_with('/')) {
+            files.insert(word.trim_start_matches('/').to_owned(), Path::new(word).canonicalize().unwrap());
+        }
+    }
+    for name in files.keys() {
+        for dir in Path::new(name).ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()) {
+            dirs.insert(dir.display().to_string());
+        }
+    }
+    entries.extend(dirs.iter().filter(|dir| *dir != "bin").map(|dir| Entry::dir(dir)));
+    entries.extend(files.iter().map(|(name, from)| Entry::file(name, &fs::read(from).unwrap()).mode(0o755)));
+    entries
 }

@@ -4,7 +4,7 @@ Everything but /open wants the secret, which it never repeats: where a request h
 usage: origin.py CERTIFICATE KEY DIRECTORY, with SECRET in the environment. Prints its port.
 """
 
-import base64, gzip, hashlib, io, json, os, re, ssl, subprocess, sys, tarfile, threading, time, zipfile
+import base64, gzip, hashlib, io, json, os, ssl, subprocess, sys, tarfile, threading, time, urllib.parse, zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 SECRET = os.environ["SECRET"]
@@ -80,6 +80,14 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(200, text.encode(), "application/json")
         if path == "/leak":
             return self.send(200, ("it is " + SECRET + "!").encode(), X_Leak=SECRET)
+        if path == "/abort":
+            self.connection.close()
+            self.close_connection = True
+            return
+        if path == "/forms":
+            forms = [SECRET, urllib.parse.quote(SECRET, safe=""), json.dumps(SECRET), SECRET.replace("/", "\\/"),
+                     base64.b64encode(SECRET.encode()).decode(), self.path, str(self.headers)]
+            return self.send(200, ("forms: " + " ".join(forms)).encode())
         if path == "/redirect":
             return self.send(302, Location="https://other.example.com/echo")
         if not self.authorized():

@@ -1,4 +1,5 @@
-//! An outside for sandboxes, on loopback: a zone of names, and a SOCKS proxy that stands for the internet.
+//! An outside for sandboxes, on loopback: a zone of names, and a proxy (SOCKS5 and HTTP) that stands for the
+//! internet.
 //!
 //! The server under test is told to ask the zone and to dial through the proxy, so every public address can
 //! be played by a server on loopback, nothing leaves the machine, and what the proxy was asked to dial and
@@ -6,7 +7,8 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,7 +22,10 @@ pub(crate) const WEB: &str = "93.184.215.14";
 pub(crate) const SHARED: &str = "151.101.1.69";
 pub(crate) const OTHER: &str = "9.9.9.9";
 
-type Names = Arc<Mutex<BTreeMap<String, Ipv4Addr>>>;
+/// What a client of the proxy must say when it wants a login, as `user:password`.
+pub(crate) const LOGIN: &str = "some-user:some-p@ssword";
+
+type Names = Arc<Mutex<BTreeMap<String, IpAddr>>>;
 type Map = Arc<Mutex<BTreeMap<SocketAddr, SocketAddr>>>;
 type Lines = Arc<Mutex<Vec<String>>>;
 
@@ -30,6 +35,8 @@ pub(crate) struct Outside {
     pub(crate) proxy: SocketAddr,
     names: Names,
     map: Map,
+    /// Whether the proxy wants [`LOGIN`].
+    login: Arc<AtomicBool>,
     /// Names that the zone was asked for.
     pub(crate) asked: Lines,
     /// Addresses that the proxy was asked to dial.
@@ -50,21 +57,29 @@ impl Outside {
         ] {
             names.lock().unwrap().insert(name.to_owned(), address.parse().unwrap());
         }
+        let login = Arc::<AtomicBool>::default();
         let (map, asked, dialled) = (Map::default(), Lines::default(), Lines::default());
         let dns = UdpSocket::bind("127.0.0.1:0").unwrap();
         let zone = dns.local_addr().unwrap();
-        let socks = TcpListener::bind("127.0.0.1:0").unwrap();
-        let proxy = socks.local_addr().unwrap();
+        let internet = TcpListener::bind("127.0.0.1:0").unwrap();
+        let proxy = internet.local_addr().unwrap();
         let (zone_names, zone_asked) = (Arc::clone(&names), Arc::clone(&asked));
         std::thread::spawn(move || serve_zone(&dns, &zone_names, &zone_asked));
         let (proxy_map, proxy_dialled) = (Arc::clone(&map), Arc::clone(&dialled));
+        let wants_login = Arc::clone(&login);
         std::thread::spawn(move || {
-            for stream in socks.incoming().flatten() {
+            for stream in internet.incoming().flatten() {
                 let (map, dialled) = (Arc::clone(&proxy_map), Arc::clone(&proxy_dialled));
-                std::thread::spawn(move || serve_socks(stream, &map, &dialled));
+                let login = wants_login.load(Ordering::Relaxed);
+                std::thread::spawn(move || serve_proxy(stream, &map, &dialled, login));
             }
         });
-        Self { zone, proxy, names, map, asked, dialled }
+        Self { zone, proxy, names, map, login, asked, dialled }
+    }
+
+    /// From now on the proxy wants [`LOGIN`].
+    pub(crate) fn want_login(&self) {
+        self.login.store(true, Ordering::Relaxed);
     }
 
     /// A server whose only outside this is.
@@ -169,24 +184,19 @@ fn serve_zone(socket: &UdpSocket, names: &Names, asked: &Lines) {
         let kind = u16::from_be_bytes([query[end], query[end + 1]]);
         asked.lock().unwrap().push(format!("{name} {kind}"));
         let address = names.lock().unwrap().get(&name).copied();
+        let found = match (address, kind) {
+            (Some(IpAddr::V4(ip)), 1) => Some(ip.octets().to_vec()),
+            (Some(IpAddr::V6(ip)), 28) => Some(ip.octets().to_vec()),
+            _ => None,
+        };
+        let status = if address.is_none() { 0x83 } else { 0x80 };
         let mut answer = query[..2].to_vec();
-        let found = address.filter(|_| kind == 1);
-        answer.extend([
-            0x81,
-            if address.is_none() { 0x83 } else { 0x80 },
-            0,
-            1,
-            0,
-            u8::from(found.is_some()),
-            0,
-            0,
-            0,
-            0,
-        ]);
+        answer.extend([0x81, status, 0, 1, 0, u8::from(found.is_some()), 0, 0, 0, 0]);
         answer.extend(&query[12..end + 4]);
-        if let Some(address) = found {
-            answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4]);
-            answer.extend(address.octets());
+        if let Some(octets) = found {
+            answer.extend([0xc0, 12, 0, query[end + 1], 0, 1, 0, 0, 0, 1, 0]);
+            answer.push(u8::try_from(octets.len()).unwrap());
+            answer.extend(octets);
         }
         drop(socket.send_to(&answer, from));
     }
@@ -208,25 +218,22 @@ fn question(query: &[u8]) -> Option<(String, usize)> {
 
 // === the internet ===
 
-fn serve_socks(mut client: TcpStream, map: &Map, dialled: &Lines) {
-    let mut greeting = [0; 3];
-    if client.read_exact(&mut greeting).is_err() || client.write_all(&[5, 0]).is_err() {
-        return;
-    }
-    let mut head = [0; 10];
-    if client.read_exact(&mut head).is_err() || head[..4] != [5, 1, 0, 1] {
-        return;
-    }
-    let ip = Ipv4Addr::new(head[4], head[5], head[6], head[7]);
-    let address = SocketAddrV4::new(ip, u16::from_be_bytes([head[8], head[9]]));
+fn serve_proxy(mut client: TcpStream, map: &Map, dialled: &Lines, login: bool) {
+    let mut first = [0];
+    let asked = match client.peek(&mut first) {
+        Ok(1..) if first == [5] => asked_by_socks(&mut client, login),
+        Ok(1..) => asked_by_connect(&mut client, login),
+        Ok(_) | Err(_) => None,
+    };
+    let Some((address, good, bad)) = asked else { return };
     dialled.lock().unwrap().push(address.to_string());
-    let origin = map.lock().unwrap().get(&SocketAddr::V4(address)).copied();
-    let origin = origin.or_else(|| ip.is_loopback().then_some(SocketAddr::V4(address)));
+    let origin = map.lock().unwrap().get(&address).copied();
+    let origin = origin.or_else(|| address.ip().is_loopback().then_some(address));
     let Some(server) = origin.and_then(|origin| TcpStream::connect(origin).ok()) else {
-        drop(client.write_all(&[5, 5, 0, 1, 0, 0, 0, 0, 0, 0]));
+        drop(client.write_all(bad));
         return;
     };
-    if client.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).is_err() {
+    if client.write_all(good).is_err() {
         return;
     }
     let (mut from_client, mut to_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
@@ -239,6 +246,75 @@ fn serve_socks(mut client: TcpStream, map: &Map, dialled: &Lines) {
     drop(to_client.shutdown(Shutdown::Both));
     drop(from_server.shutdown(Shutdown::Both));
     drop(outwards.join());
+}
+
+/// Where to, and what to say when it is there and when it is not.
+type Asked = (SocketAddr, &'static [u8], &'static [u8]);
+
+fn asked_by_socks(client: &mut TcpStream, login: bool) -> Option<Asked> {
+    let mut greeting = [0; 3];
+    client.read_exact(&mut greeting).ok()?;
+    let method = if login { 2 } else { 0 };
+    if greeting != [5, 1, method] {
+        drop(client.write_all(&[5, 0xff]));
+        return None;
+    }
+    client.write_all(&[5, method]).ok()?;
+    if login {
+        let mut version = [0];
+        client.read_exact(&mut version).ok()?;
+        let said = format!("{}:{}", counted(client)?, counted(client)?);
+        client.write_all(&[1, u8::from(version != [1] || said != LOGIN)]).ok()?;
+        if said != LOGIN {
+            return None;
+        }
+    }
+    let mut head = [0; 4];
+    client.read_exact(&mut head).ok()?;
+    let ip: IpAddr = match head {
+        [5, 1, 0, 1] => {
+            let mut octets = [0; 4];
+            client.read_exact(&mut octets).ok()?;
+            Ipv4Addr::from(octets).into()
+        }
+        [5, 1, 0, 4] => {
+            let mut octets = [0; 16];
+            client.read_exact(&mut octets).ok()?;
+            Ipv6Addr::from(octets).into()
+        }
+        _ => return None,
+    };
+    let mut port = [0; 2];
+    client.read_exact(&mut port).ok()?;
+    let address = SocketAddr::new(ip, u16::from_be_bytes(port));
+    Some((address, &[5, 0, 0, 1, 0, 0, 0, 0, 0, 0], &[5, 5, 0, 1, 0, 0, 0, 0, 0, 0]))
+}
+
+/// A text after its length.
+fn counted(client: &mut TcpStream) -> Option<String> {
+    let mut length = [0];
+    client.read_exact(&mut length).ok()?;
+    let mut text = vec![0; usize::from(length[0])];
+    client.read_exact(&mut text).ok()?;
+    String::from_utf8(text).ok()
+}
+
+fn asked_by_connect(client: &mut TcpStream, login: bool) -> Option<Asked> {
+    use base64::Engine as _;
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        client.read_exact(&mut byte).ok()?;
+        head.extend(byte);
+    }
+    let head = String::from_utf8(head).ok()?;
+    let wanted = base64::engine::general_purpose::STANDARD.encode(LOGIN);
+    if login && !head.contains(&format!("\r\nProxy-Authorization: Basic {wanted}\r\n")) {
+        drop(client.write_all(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n"));
+        return None;
+    }
+    let address = head.strip_prefix("CONNECT ")?.split(' ').next()?.parse().ok()?;
+    Some((address, b"HTTP/1.1 200 Connected\r\nX: y\r\n\r\n", b"HTTP/1.1 502 Bad Gateway\r\n\r\n"))
 }
 
 // === a web server ===
@@ -258,8 +334,7 @@ fn serve_web(mut stream: TcpStream, seen: &Lines, address: &str) {
             while pending.len() < length.unwrap_or(0) {
                 match stream.read(&mut buffer) {
                     Ok(count @ 1..) => pending.extend(&buffer[..count]),
-                    Ok(0) | Err(_) => return,
-                    Ok(_) => {}
+                    Ok(_) | Err(_) => return,
                 }
             }
             pending.drain(..length.unwrap_or(0));

@@ -74,7 +74,8 @@ impl Drop for World {
     }
 }
 
-fn certificates(dir: &Path) {
+/// An authority (`ca.pem`) and a certificate of it for `*.example.com` (`leaf.pem`, `leaf.key`).
+pub(crate) fn certificates(dir: &Path) {
     let openssl = |args: &[&str]| run(Command::new("openssl").args(args).current_dir(dir));
     let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
     let mut ca =

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::feed::{Counting, Event, Feed, Offsets};
 use super::{Outcome, Request, get_or_create, outcome};
 use crate::App;
+use crate::boxes;
 use crate::error::{Failure, Result};
 use crate::ids;
 use crate::request::{Caller, Exec, Json, Name};
@@ -42,9 +43,10 @@ pub(crate) async fn execute(
     request.kill_on_disconnect = true;
     request.timeout_seconds.get_or_insert(TIMEOUT_S);
     let engine = app.host.engine();
-    let view = get_or_create(engine, &ids::sandbox(&id), request, &caller.engine())
-        .await
-        .map_err(|error| failure(&error))?;
+    let sandbox = ids::sandbox(&id);
+    drop(boxes::awake(engine, &sandbox).await.map_err(|error| failure(&error))?);
+    let view =
+        get_or_create(engine, &sandbox, request, &caller.engine()).await.map_err(|error| failure(&error))?;
     let mut feed = Feed::open(engine, &view, &app.marks, Counting::Text, Offsets::default())
         .await
         .map_err(|error| failure(&error))?;

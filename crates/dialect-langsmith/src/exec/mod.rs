@@ -175,6 +175,9 @@ pub(crate) fn outcome(exit: &Exit) -> Outcome {
         (ExitReason::TimedOut, _) => {
             Outcome::Error("CommandTimeout", "the command did not end within its timeout".to_owned())
         }
+        (ExitReason::SandboxPaused, None) => {
+            Outcome::Error("CommandError", "the sandbox was stopped under the command".to_owned())
+        }
         (_, Some(code)) => Outcome::Exit(code),
         (_, None) => Outcome::Error("CommandError", "the sandbox died under the command".to_owned()),
     }

@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use super::feed::{Counting, Event, Feed, Offsets};
 use super::{Outcome, Request, by_id, get_or_create, outcome};
 use crate::App;
+use crate::boxes;
 use crate::error::{Failure, Result, sentence};
 use crate::ids;
 use crate::request::{Caller, Exec, Json, Name};
@@ -47,9 +48,10 @@ pub(crate) async fn start(
     request.close_stdin = true;
     let command_id = request.command_id.clone();
     let engine = app.host.engine();
-    let view = get_or_create(engine, &ids::sandbox(&id), request, &caller.engine())
-        .await
-        .map_err(|error| failure(&error))?;
+    let sandbox = ids::sandbox(&id);
+    drop(boxes::awake(engine, &sandbox).await.map_err(|error| failure(&error))?);
+    let view =
+        get_or_create(engine, &sandbox, request, &caller.engine()).await.map_err(|error| failure(&error))?;
     let command_id = command_id.unwrap_or_else(|| view.record.id.to_string());
     stream(&app, &view, command_id, Offsets::default()).await
 }

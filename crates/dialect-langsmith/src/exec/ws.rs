@@ -32,6 +32,7 @@ use super::feed::{Counting, Event, Feed};
 use super::frames::{self, First, Later};
 use super::{Outcome, by_id, get_or_create, outcome};
 use crate::App;
+use crate::boxes;
 use crate::error::{Failure, Result, sentence};
 use crate::ids;
 use crate::request::{Caller, Exec, Name};
@@ -62,7 +63,7 @@ pub(crate) async fn attach(
     let engine = app.host.engine().clone();
     let sandbox = ids::sandbox(&id);
     let record = engine.sandbox(&sandbox).map_err(|error| Failure::handshake(&error))?;
-    drop(engine.guest(&sandbox).await.map_err(|error| Failure::handshake(&error))?);
+    drop(boxes::awake(&engine, &sandbox).await.map_err(|error| Failure::handshake(&error))?);
     let held = app.host.hold(&request);
     let session =
         Session { app, engine, caller: caller.engine(), sandbox: record.id.to_string(), _held: held };

@@ -15,6 +15,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
 use super::OfFile;
 use crate::App;
+use crate::boxes;
 use crate::error::{Failure, Result};
 use crate::ids;
 use crate::request::{Caller, Name, Query, Read};
@@ -95,7 +96,7 @@ pub(crate) async fn download(
     headers: HeaderMap,
 ) -> Result<Response> {
     let path = file.absolute(KIND)?;
-    let lease = app.host.engine().guest(&ids::sandbox(&id)).await.map_err(|error| fail(&error))?;
+    let lease = boxes::awake(app.host.engine(), &ids::sandbox(&id)).await.map_err(|error| fail(&error))?;
     let stat = Stat { path: path.clone(), no_follow: false };
     let info = lease.stat(stat).await.map_err(|error| fail(&guest_error(error)))?;
     if info.kind() == FileKind::Directory {

@@ -7,6 +7,7 @@ use atoll_server::dialect::Host;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 
+use crate::boxes;
 use crate::error::{Failure, Result};
 use crate::ids;
 use crate::request::{Caller, Json, Name, Read};
@@ -70,7 +71,7 @@ fn whole(directory: &str, info: &FileInfo) -> String {
 
 async fn find(host: &Host, id: &str, request: Find) -> Result<Matches<(FileInfo, Found)>> {
     spec::path("path", &request.path).map_err(|error| fail(&error))?;
-    let guest = host.engine().guest(&ids::sandbox(id)).await.map_err(|error| fail(&error))?;
+    let guest = boxes::awake(host.engine(), &ids::sandbox(id)).await.map_err(|error| fail(&error))?;
     let (found, truncated) = guest.find(request).await.map_err(|error| fail(&guest_error(error)))?;
     let matches = found.into_iter().filter_map(|mut one| Some((one.info.take()?, one))).collect();
     Ok(Matches { matches, truncated })

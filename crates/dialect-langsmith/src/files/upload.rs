@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::OfFile;
 use super::multipart::Part;
 use crate::App;
+use crate::boxes;
 use crate::error::{Failure, Result};
 use crate::ids;
 use crate::request::{Caller, Exec, Json, Name, Query};
@@ -39,7 +40,7 @@ pub(crate) async fn upload(
     let engine = app.host.engine();
     let sandbox = ids::sandbox(&id);
     let user = engine.sandbox(&sandbox).map_err(|error| fail(&error))?.spec.user;
-    let lease = engine.guest(&sandbox).await.map_err(|error| fail(&error))?;
+    let lease = boxes::awake(engine, &sandbox).await.map_err(|error| fail(&error))?;
     let request = Write { path: path.clone(), mode: 0, user, parents: true };
     let told = |error| fail(&guest_error(error));
     let mut writer = lease.write(request).await.map_err(told)?;

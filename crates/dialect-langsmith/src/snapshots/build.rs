@@ -1,9 +1,9 @@
-//! Snapshots of Docker images.
+//! Snapshots that take their time: of Docker images, and of sandboxes with large disks.
 //!
 //! ```text
 //! POST /snapshots ─ task: pull (unless the image is here) ─ sandbox ─ snapshot ─ sandbox deleted
 //!        │                                                     │
-//!        └─ answers when done, or after a few seconds with `building` and an id that leads there later
+//!        └─ answers when done, or after a few seconds with `building` and the id that it will have
 //! ```
 //!
 //! What is under way is in memory only: a server that ends meanwhile forgets it, keeps the layers that came,
@@ -14,11 +14,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_core::id::SnapshotId;
-use atoll_core::snapshot::{Purpose, Reference};
+use atoll_core::snapshot::Reference;
 use atoll_core::spec::{self, ResourcesDraft, SandboxDraft};
 use atoll_core::{Code, Error};
-use atoll_engine::{Caller as EngineCaller, Engine, SnapshotOrder};
+use atoll_engine::{Begin, Caller as EngineCaller, Engine};
 use atoll_image::{NoProgress, PullOptions};
+use atoll_store::SnapshotRecord;
 use axum::extract::State;
 use http::StatusCode;
 use serde::Deserialize;
@@ -26,18 +27,15 @@ use tokio::runtime::Handle;
 
 use super::{Snapshot, reference};
 use crate::App;
+use crate::boxes::ANSWER_WITHIN;
 use crate::error::{Failure, Result, sentence};
 use crate::extras::RunConfig;
-use crate::ids;
 use crate::registries;
 use crate::request::{Caller, Json, Manage};
-use crate::time::{iso, now_ms};
 
-/// Within which time a client is answered.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Time to live of the sandbox that a snapshot is taken of.
 const SANDBOX_TTL: Duration = Duration::from_secs(600);
-/// Builds that are remembered after their end.
+/// Builds that are remembered after they failed.
 const REMEMBERED_MAX_COUNT: usize = 1000;
 /// Builds at once.
 const UNDER_WAY_MAX_COUNT: usize = 32;
@@ -54,21 +52,11 @@ pub(crate) struct Request {
     run_config: Option<RunConfig>,
 }
 
-/// Where a build is.
+/// A build that has not ended, or has failed. One that is made is the engine's.
 #[derive(Debug, Clone)]
-enum Build {
-    UnderWay(Snapshot),
-    Failed(Snapshot),
-    Made(SnapshotId),
-}
-
-/// What an id of a build leads to.
-#[expect(clippy::large_enum_variant, reason = "few of them exist at a time, and none is kept")]
-#[derive(Debug)]
-pub(crate) enum Found {
-    /// Under way, or failed.
-    UnderWay(Snapshot),
-    Made(SnapshotId),
+struct Build {
+    snapshot: Snapshot,
+    failed: bool,
 }
 
 /// Builds of this process, by the UUID that their client was told.
@@ -80,7 +68,8 @@ pub(crate) struct Builds {
 #[derive(Debug, Default)]
 struct Inner {
     by_id: BTreeMap<String, Build>,
-    ended: VecDeque<String>,
+    /// Failed ones, the oldest first.
+    failed: VecDeque<String>,
 }
 
 impl Builds {
@@ -90,51 +79,79 @@ impl Builds {
 
     fn begin(&self, snapshot: Snapshot) -> Result<()> {
         let mut inner = self.inner();
-        let count = inner.by_id.values().filter(|build| matches!(build, Build::UnderWay(_))).count();
+        let count = inner.by_id.values().filter(|build| !build.failed).count();
         if count >= UNDER_WAY_MAX_COUNT {
             let error = Error::new(Code::LimitExceeded, format!("{count} snapshots are being made already"));
             return Err(Failure::control(&error));
         }
-        inner.by_id.insert(snapshot.id.clone(), Build::UnderWay(snapshot));
+        inner.by_id.insert(snapshot.id.clone(), Build { snapshot, failed: false });
         Ok(())
     }
 
-    fn end(&self, id: &str, outcome: &Result<SnapshotId, Error>) {
+    fn end(&self, id: &str, outcome: &Result<SnapshotRecord, Error>) {
         let mut inner = self.inner();
-        let Some(Build::UnderWay(snapshot)) = inner.by_id.get(id).cloned() else { return };
-        let ended = match outcome {
-            Ok(made) => Build::Made(made.clone()),
-            Err(error) => Build::Failed(Snapshot {
-                status: "failed",
-                status_message: Some(sentence(error)),
-                ..snapshot
-            }),
+        let Err(error) = outcome else {
+            inner.by_id.remove(id);
+            return;
         };
-        inner.by_id.insert(id.to_owned(), ended);
-        inner.ended.push_back(id.to_owned());
-        if inner.ended.len() > REMEMBERED_MAX_COUNT
-            && let Some(oldest) = inner.ended.pop_front()
+        let Some(build) = inner.by_id.get_mut(id) else { return };
+        build.failed = true;
+        build.snapshot.status = "failed";
+        build.snapshot.status_message = Some(sentence(error));
+        inner.failed.push_back(id.to_owned());
+        if inner.failed.len() > REMEMBERED_MAX_COUNT
+            && let Some(oldest) = inner.failed.pop_front()
         {
             inner.by_id.remove(&oldest);
         }
     }
 
-    /// What a client means by this id, if it was a build's.
-    pub(crate) fn find(&self, id: &str) -> Option<Found> {
-        Some(match self.inner().by_id.get(id)?.clone() {
-            Build::UnderWay(snapshot) | Build::Failed(snapshot) => Found::UnderWay(snapshot),
-            Build::Made(id) => Found::Made(id),
-        })
+    /// The build with this id, under way or failed.
+    pub(crate) fn find(&self, id: &str) -> Option<Snapshot> {
+        self.inner().by_id.get(id).map(|build| build.snapshot.clone())
+    }
+
+    /// Forgets a build that failed. Says whether it did; `None` when there is no such build.
+    pub(crate) fn forget(&self, id: &str) -> Option<bool> {
+        let mut inner = self.inner();
+        let failed = inner.by_id.get(id)?.failed;
+        if failed {
+            inner.by_id.remove(id);
+            inner.failed.retain(|other| other != id);
+        }
+        Some(failed)
     }
 
     /// Those that have not ended.
     pub(crate) fn under_way(&self) -> Vec<Snapshot> {
         let inner = self.inner();
-        let under_way = inner.by_id.values().filter_map(|build| match build {
-            Build::UnderWay(snapshot) => Some(snapshot.clone()),
-            Build::Failed(_) | Build::Made(_) => None,
+        let under_way = inner.by_id.values().filter(|build| !build.failed);
+        under_way.map(|build| build.snapshot.clone()).collect()
+    }
+
+    /// Lets a snapshot be made. Gives what became of it within the time that a client waits; else the making
+    /// goes on, and the client polls.
+    ///
+    /// # Errors
+    /// When too many are being made.
+    pub(crate) async fn run(
+        &self,
+        snapshot: Snapshot,
+        making: impl Future<Output = Result<SnapshotRecord, Error>> + Send + 'static,
+    ) -> Result<Option<Result<SnapshotRecord, Error>>> {
+        let (builds, id) = (self.clone(), snapshot.id.clone());
+        builds.begin(snapshot)?;
+        let making = tokio::spawn(async move {
+            let outcome = tokio::spawn(making).await;
+            let outcome = outcome
+                .unwrap_or_else(|_panic| Err(Error::new(Code::Internal, "making the snapshot broke off")));
+            if let Err(error) = &outcome {
+                tracing::info!(%error, "a snapshot could not be made");
+            }
+            builds.end(&id, &outcome);
+            outcome
         });
-        under_way.collect()
+        Ok(tokio::time::timeout(ANSWER_WITHIN, making).await.ok().and_then(std::result::Result::ok))
     }
 }
 
@@ -150,27 +167,20 @@ pub(crate) async fn create(
         registries::find(&app.host, registry).await?;
     }
     let tag = reference(&request.name, request.tag.as_deref().or_else(|| tag_of(&request.docker_image)))?;
-    let snapshot = new(&request, &tag)?;
-    let id = snapshot.id.clone();
-    app.builds.begin(snapshot.clone())?;
-    let (engine, builds) = (app.host.engine().clone(), app.builds.clone());
+    let engine = app.host.engine().clone();
+    let id = engine.new_snapshot_id().map_err(|error| Failure::control(&error))?;
+    let building = Snapshot {
+        fs_capacity_bytes: request.fs_capacity_bytes.unwrap_or_default(),
+        docker_image: Some(request.docker_image.clone()),
+        run_config: request.run_config.clone().unwrap_or_default(),
+        ..Snapshot::building(&id, &tag)
+    };
     let caller = caller.engine();
-    let building = tokio::spawn(async move {
-        let outcome = make(&engine, request, tag, &caller).await;
-        if let Err(error) = &outcome {
-            tracing::info!(%error, "a snapshot of an image could not be made");
-        }
-        builds.end(&id, &outcome);
-        outcome
-    });
-    match tokio::time::timeout(ANSWER_WITHIN, building).await {
-        Ok(Ok(Ok(made))) => {
-            let record = app.host.engine().snapshot(made.as_str()).await;
-            let record = record.map_err(|error| Failure::control(&error))?;
-            Ok((StatusCode::CREATED, Json(Snapshot::new(record))))
-        }
+    let making = async move { make(&engine, request, id, tag, &caller).await };
+    match app.builds.run(building.clone(), making).await? {
+        Some(Ok(record)) => Ok((StatusCode::CREATED, Json(Snapshot::new(record)))),
         // The client polls, and is told there what failed.
-        _ => Ok((StatusCode::ACCEPTED, Json(snapshot))),
+        Some(Err(_)) | None => Ok((StatusCode::ACCEPTED, Json(building))),
     }
 }
 
@@ -181,36 +191,13 @@ fn tag_of(image: &str) -> Option<&str> {
     name.split_once(':').map(|(_, tag)| tag)
 }
 
-fn new(request: &Request, tag: &Reference) -> Result<Snapshot> {
-    let now = now_ms();
-    let random = getrandom::u64().map_err(|error| {
-        tracing::error!(%error, "no randomness for an id");
-        Failure::control(&Error::new(Code::Internal, "the host's random generator failed"))
-    })?;
-    Ok(Snapshot {
-        id: ids::of_snapshot(&SnapshotId::from_parts(now, random)),
-        name: tag.name.clone(),
-        status: "building",
-        status_message: None,
-        fs_capacity_bytes: request.fs_capacity_bytes.unwrap_or_default(),
-        fs_used_bytes: 0,
-        docker_image: Some(request.docker_image.clone()),
-        image_digest: None,
-        source_sandbox_id: None,
-        tags: vec![tag.tag.clone()],
-        run_config: request.run_config.clone().unwrap_or_default(),
-        created_by: None,
-        created_at: iso(now),
-        updated_at: iso(now),
-    })
-}
-
 async fn make(
     engine: &Engine,
     request: Request,
+    id: SnapshotId,
     tag: Reference,
     caller: &EngineCaller,
-) -> Result<SnapshotId, Error> {
+) -> Result<SnapshotRecord, Error> {
     pull(engine, &request.docker_image).await?;
     let run = request.run_config.unwrap_or_default();
     let ttl_ms = u64::try_from(SANDBOX_TTL.as_millis()).ok();
@@ -224,13 +211,12 @@ async fn make(
         ..SandboxDraft::default()
     };
     let sandbox = engine.create_sandbox(draft, caller).await?.id;
-    let order =
-        SnapshotOrder { purpose: Purpose::Snapshot, comment: Some(tag.name.clone()), tags: vec![tag] };
+    let order = super::order(id, tag, Begin::default());
     let taken = engine.create_snapshot(sandbox.as_str(), order, caller).await;
     if let Err(error) = engine.delete_sandbox(sandbox.as_str()).await {
         tracing::warn!(%sandbox, %error, "the sandbox of a snapshot stays until its time ends");
     }
-    taken.map(|record| record.id)
+    taken
 }
 
 /// Pulls an image unless it is here.

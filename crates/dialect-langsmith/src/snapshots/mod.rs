@@ -7,10 +7,11 @@ pub(crate) mod build;
 
 use std::collections::BTreeSet;
 
+use atoll_core::id::SnapshotId;
 use atoll_core::limits::PAGE_MAX_COUNT;
-use atoll_core::snapshot::{DEFAULT_TAG, Purpose, Reference, SnapshotState};
+use atoll_core::snapshot::{DEFAULT_TAG, Reference, SnapshotState};
 use atoll_core::{Code, Error};
-use atoll_engine::{Engine, SnapshotOrder, SnapshotQuery};
+use atoll_engine::{Begin, Engine, SnapshotOrder, SnapshotQuery};
 use atoll_store::SnapshotRecord;
 use axum::extract::State;
 use http::StatusCode;
@@ -22,7 +23,7 @@ use crate::error::{Failure, Result};
 use crate::extras::RunConfig;
 use crate::ids;
 use crate::request::{Caller, Json, Manage, Name, Query, Read};
-use crate::time::iso;
+use crate::time::{iso, now_ms};
 
 /// Snapshots of one page when the client does not say.
 const PAGE_DEFAULT: usize = 500;
@@ -47,6 +48,27 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
+    /// One that is going to be made.
+    fn building(id: &SnapshotId, tag: &Reference) -> Self {
+        let now = iso(now_ms());
+        Self {
+            id: ids::of_snapshot(id),
+            name: tag.name.clone(),
+            status: "building",
+            status_message: None,
+            fs_capacity_bytes: 0,
+            fs_used_bytes: 0,
+            docker_image: None,
+            image_digest: None,
+            source_sandbox_id: None,
+            tags: vec![tag.tag.clone()],
+            run_config: RunConfig::default(),
+            created_by: None,
+            created_at: now.clone(),
+            updated_at: now,
+        }
+    }
+
     pub(crate) fn new(record: SnapshotRecord) -> Self {
         let time = iso(record.created_ms);
         // One whose tags have all moved on is still known by the name it was made under.
@@ -130,7 +152,13 @@ pub(crate) fn reference(name: &str, tag: Option<&str>) -> Result<Reference> {
     text.parse().map_err(|error: Error| Failure::field("name", crate::error::sentence(&error)))
 }
 
-/// Takes a snapshot of a sandbox.
+/// A snapshot for people. The comment keeps the name that it was made under.
+fn order(id: SnapshotId, tag: Reference, begin: Begin) -> SnapshotOrder {
+    let comment = Some(tag.name.clone());
+    SnapshotOrder { id: Some(id), comment, tags: vec![tag], begin, ..SnapshotOrder::unnamed() }
+}
+
+/// Takes a snapshot of a sandbox. Answers when it is there, at the latest after a few seconds.
 pub(crate) async fn capture(
     caller: Caller<Manage>,
     State(app): State<App>,
@@ -142,17 +170,29 @@ pub(crate) async fn capture(
                    cannot host; leave it out to capture the disk, or make the snapshot from the image";
         return Err(Failure::field("docker_image", why));
     }
-    if request.run_config.as_ref().is_some_and(|config| !config.is_empty()) {
-        return Err(Failure::field("run_config", "a capture keeps the sandbox's own; leave it out"));
-    }
     if request.include_memory {
-        return Err(Failure::field("include_memory", "is not supported by this server"));
+        return Err(Failure::field("include_memory", "snapshots have no memory in them on this server"));
     }
     let tag = reference(&request.name, request.tag.as_deref())?;
-    let order =
-        SnapshotOrder { purpose: Purpose::Snapshot, comment: Some(tag.name.clone()), tags: vec![tag] };
-    let taken = app.host.engine().create_snapshot(&ids::sandbox(&name), order, &caller.engine()).await;
-    Ok((StatusCode::CREATED, Json(Snapshot::new(taken.map_err(|error| fail(&error))?))))
+    let engine = app.host.engine().clone();
+    let source = engine.sandbox(&ids::sandbox(&name)).map_err(|error| fail(&error))?;
+    let id = engine.new_snapshot_id().map_err(|error| fail(&error))?;
+    let run = request.run_config.unwrap_or_default();
+    let building = Snapshot {
+        fs_capacity_bytes: source.spec.resources.disk_bytes,
+        source_sandbox_id: Some(ids::of_sandbox(&source.id)),
+        run_config: run.clone(),
+        ..Snapshot::building(&id, &tag)
+    };
+    let begin = Begin { env: run.env_vars.unwrap_or_default(), user: run.user, workdir: run.work_dir };
+    let caller = caller.engine();
+    let making =
+        async move { engine.create_snapshot(source.id.as_str(), order(id, tag, begin), &caller).await };
+    match app.builds.run(building.clone(), making).await? {
+        Some(Ok(record)) => Ok((StatusCode::CREATED, Json(Snapshot::new(record)))),
+        Some(Err(error)) => Err(fail(&error)),
+        None => Ok((StatusCode::ACCEPTED, Json(building))),
+    }
 }
 
 /// Which snapshots.
@@ -195,11 +235,9 @@ pub(crate) async fn read(
     State(app): State<App>,
     Name(name): Name,
 ) -> Result<Json<Snapshot>> {
-    let name = match app.builds.find(&name) {
-        Some(build::Found::UnderWay(snapshot)) => return Ok(Json(snapshot)),
-        Some(build::Found::Made(id)) => id.to_string(),
-        None => name,
-    };
+    if let Some(building) = app.builds.find(&name) {
+        return Ok(Json(building));
+    }
     let found = find(app.host.engine(), &name).await;
     found.map(|record| Json(Snapshot::new(record))).map_err(|error| fail(&error))
 }
@@ -211,14 +249,14 @@ pub(crate) async fn remove(
     Name(name): Name,
 ) -> Result<StatusCode> {
     let engine = app.host.engine();
-    let name = match app.builds.find(&name) {
-        Some(build::Found::Made(id)) => id.to_string(),
-        Some(build::Found::UnderWay(_)) => {
-            let error = Error::new(Code::InvalidState, "the snapshot is still being made");
-            return Err(fail(&error));
+    match app.builds.forget(&name) {
+        Some(true) => return Ok(StatusCode::NO_CONTENT),
+        Some(false) => {
+            let why = "the snapshot is still being made";
+            return Err(fail(&Error::new(Code::InvalidState, why).hint("delete it when it is ready")));
         }
-        None => name,
-    };
+        None => {}
+    }
     let text = match (ids::snapshot(&name), name.contains(':')) {
         (Some(id), _) => id,
         (None, true) => name,

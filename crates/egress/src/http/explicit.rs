@@ -15,6 +15,7 @@ use super::{Request, Response};
 use crate::client::ClientStream;
 use crate::connection::{Context, Target};
 use crate::dns::Resolution;
+use crate::interceptor::{Ask, Protocol};
 use crate::route::route;
 use atoll_core::network::Stage;
 
@@ -45,6 +46,13 @@ pub(super) async fn answer(request: Request, context: Context, upstream: &Arc<Mu
     // The first that is allowed; when none is, the first says why.
     let chosen = targets.iter().find(|t| t.decide(&policy, http).allowed).or(targets.first()).cloned();
     let Some(target) = chosen else { return unreachable(&named, "the name has no address") };
+    if let (Some(interceptor), [name]) = (&context.shared.config.interceptor, target.names.as_slice()) {
+        let (sandbox, address, protocol) = (&context.net.id, target.address, Protocol::Http);
+        if interceptor.wants(&Ask { sandbox, policy: &policy, name, address, protocol }) {
+            context.connection.show("http", &target);
+            return interceptor.answer(request, name.clone(), context.dialer(target.clone())).await;
+        }
+    }
     forward(request, &context.dialer(target), upstream).await
 }
 

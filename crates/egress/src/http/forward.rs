@@ -18,6 +18,7 @@ use super::request::{boxed, origin_form, strip, unreachable, upgrade};
 use super::{Request, Response};
 use crate::connection::{Admitted, Dialer};
 use crate::dial::DialError;
+use crate::interceptor::BoxError;
 use crate::limits::HTTP_BUFFER_MAX_BYTES;
 
 /// The connection to the outside that requests of one client go over, one after the other.
@@ -147,13 +148,13 @@ struct Guarded {
 
 impl http_body::Body for Guarded {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         task: &mut Task<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.body).poll_frame(task)
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.body).poll_frame(task).map_err(BoxError::from)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -26,13 +26,13 @@ use tokio::sync::Mutex;
 
 use crate::client::ClientStream;
 use crate::connection::{Context, Dialer, Target};
-use crate::interceptor::{Ask, Flow, Protocol};
+use crate::interceptor::{Ask, BoxError, Flow, Protocol};
 use crate::limits::{HTTP_BUFFER_MAX_BYTES, HTTP_HEAD_TIMEOUT, HTTP_HEADERS_MAX_COUNT};
 
 use forward::Upstream;
 
 /// Body of any answer.
-type Body = UnsyncBoxBody<Bytes, hyper::Error>;
+type Body = UnsyncBoxBody<Bytes, BoxError>;
 type Request = http::Request<Incoming>;
 type Response = http::Response<Body>;
 

@@ -216,7 +216,10 @@ impl Work<'_> {
 
     /// Every form in which a server may show a secret.
     fn mask(&mut self, value: &str) {
-        let forms = [value.to_owned(), percent_encoded(value), json_escaped(value), BASE64.encode(value)];
+        let json = json_escaped(value);
+        // Some writers of JSON escape slashes as well.
+        let slashes = json.replace('/', "\\/");
+        let forms = [value.to_owned(), percent_encoded(value), json, slashes, BASE64.encode(value)];
         for form in forms {
             let form = form.into_bytes();
             if !self.applied.masks.contains(&form) {

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use atoll_core::id::SandboxId;
 use atoll_core::policy::{EgressPolicy, HostName};
-use http_body_util::BodyExt as _;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
 
 use super::upstream::Io;
 use super::{Admitted, OutBody, TlsInterceptor, Way, session};
 use crate::connection::Dialer;
-use crate::interceptor::{Ask, Flow, Interceptor, Protocol};
+use crate::interceptor::{Answer, Ask, Flow, Interceptor, Protocol};
 
 /// A connection of the gateway, meant by the host that it is intercepted for.
 #[derive(Debug)]
@@ -83,5 +84,19 @@ impl Interceptor for TlsInterceptor {
         } else {
             session::serve_plain(shared, way, flow.client).await
         }
+    }
+
+    async fn answer(&self, request: http::Request<Incoming>, name: HostName, dialer: Dialer) -> Answer {
+        let cancel = dialer.cancelled();
+        let way = Arc::new(ByDialer { dialer, host: name, encrypted: false });
+        let (response, tasks) = session::answer_one(Arc::clone(&self.shared), way, request).await;
+        // The connection outside ends when the answer has been passed on, or when it is no longer allowed.
+        tokio::spawn(async move {
+            tokio::select! {
+                () = tasks.join() => {}
+                () = cancel.cancelled() => {}
+            }
+        });
+        response.map(BodyExt::boxed_unsync)
     }
 }

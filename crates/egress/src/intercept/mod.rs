@@ -40,6 +40,8 @@ use rustls::{ClientConfig, RootCertStore};
 pub use authority::{Authority, AuthorityError, NewAuthority};
 use upstream::{Io, UpstreamTls};
 
+use crate::interceptor::BoxError;
+
 /// How long the head of a request may take to arrive.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Headers of one request.
@@ -57,7 +59,6 @@ const BODY_WHOLE_MAX_BYTES: usize = 1 << 20;
 
 /// A request that may pass, for as long as it is kept.
 type Admitted = Arc<dyn std::any::Any + Send + Sync>;
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// A body on its way, in either direction.
 type OutBody = BoxBody<Bytes, BoxError>;
 

@@ -115,6 +115,19 @@ where
     Session::new(shared, way, vec![Protocol::Http1]).serve(client, Protocol::Http1).await
 }
 
+/// Answers one request in clear that somebody else has read. What carries the answer are the tasks.
+pub(super) async fn answer_one(
+    shared: Arc<Shared>,
+    way: Arc<dyn Way>,
+    request: Request<Incoming>,
+) -> (Response<OutBody>, EndTasks) {
+    let session = Session::new(shared, way, vec![Protocol::Http1]);
+    let tasks = EndTasks(session.tasks.clone());
+    let answered = session.handle(request).await;
+    let response = answered.unwrap_or_else(|aborted| Refusal::upstream(aborted.to_string()).into_response());
+    (response, tasks)
+}
+
 /// The protocols that a client offers and that are spoken here; never empty.
 fn offered<'a>(alpn: Option<impl Iterator<Item = &'a [u8]>>) -> Vec<Protocol> {
     let known = alpn.into_iter().flatten().filter_map(|name| {

@@ -42,6 +42,13 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Tasks {
 #[derive(Debug)]
 pub(super) struct EndTasks(pub(super) Tasks);
 
+impl EndTasks {
+    /// Waits until all have ended.
+    pub(super) async fn join(&self) {
+        self.0.join().await;
+    }
+}
+
 impl Drop for EndTasks {
     fn drop(&mut self) {
         self.0.set().abort_all();

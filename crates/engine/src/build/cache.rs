@@ -123,8 +123,7 @@ impl Engine {
         let engine = self.clone();
         let work = async move {
             let _gate = engine.inner.builds.pins.gate.read().await;
-            let order =
-                SnapshotOrder { purpose: Purpose::Held(HOLDER.to_owned()), tags: Vec::new(), comment: None };
+            let order = SnapshotOrder::without_name(Purpose::Held(HOLDER.to_owned()), None);
             let snapshot = engine.create_snapshot(&sandbox, order, &caller).await?;
             fail::fail_point!("engine.build.snapshot");
             let now = now_ms();

@@ -112,7 +112,10 @@ async fn finish(engine: &Engine, live: &Live, outcome: Outcome, caller: &Caller)
     let mut outcome = outcome;
     loop {
         match record_end(engine, live, &outcome, caller).await {
-            Ok(record) => return live.publish(record),
+            Ok(record) => {
+                *engine.inner.builds.counts().ended.entry(record.state).or_default() += 1;
+                return live.publish(record);
+            }
             Err(error) if error.code == Code::Internal => outcome = Outcome::Failed(error.into()),
             Err(error) => {
                 tracing::error!(build = %live.id, %error, "the end of a build could not be recorded, trying again");

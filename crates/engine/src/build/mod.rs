@@ -30,6 +30,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use atoll_core::build::{BuildState, StepState};
 use atoll_core::id::BuildId;
 use atoll_core::limits::BUILDS_RUNNING_MAX_COUNT;
 use tokio::sync::Semaphore;
@@ -42,6 +43,17 @@ use crate::engine::Inner;
 use cache::Pins;
 use live::Live;
 
+/// Counts of builds, for metrics.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BuildStats {
+    /// Builds that have not ended, by state.
+    pub open: BTreeMap<BuildState, u64>,
+    /// Builds that have ended since the start of the server, by state.
+    pub ended: BTreeMap<BuildState, u64>,
+    /// Steps since the start of the server, by what became of them.
+    pub steps: BTreeMap<StepState, u64>,
+}
+
 /// What the engine keeps for builds.
 #[derive(Debug)]
 pub(crate) struct Builds {
@@ -49,11 +61,18 @@ pub(crate) struct Builds {
     /// Room for builds that run.
     room: Semaphore,
     pins: Pins,
+    /// What has ended.
+    counts: Mutex<BuildStats>,
 }
 
 impl Default for Builds {
     fn default() -> Self {
-        Self { live: Mutex::default(), room: Semaphore::new(BUILDS_RUNNING_MAX_COUNT), pins: Pins::default() }
+        Self {
+            live: Mutex::default(),
+            room: Semaphore::new(BUILDS_RUNNING_MAX_COUNT),
+            pins: Pins::default(),
+            counts: Mutex::default(),
+        }
     }
 }
 
@@ -61,6 +80,22 @@ impl Builds {
     fn live(&self) -> MutexGuard<'_, BTreeMap<BuildId, Arc<Live>>> {
         // A panic while holding it leaves a plain map.
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn counts(&self) -> MutexGuard<'_, BuildStats> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts of what there is and was.
+    pub(crate) fn stats(&self) -> BuildStats {
+        let mut stats = self.counts().clone();
+        for build in self.live().values() {
+            let state = build.record().state;
+            if !state.is_final() {
+                *stats.open.entry(state).or_default() += 1;
+            }
+        }
+        stats
     }
 }
 

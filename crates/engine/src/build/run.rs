@@ -395,6 +395,9 @@ impl<'a> Run<'a> {
     }
 
     async fn step(&self, numbered: &Numbered<'_>, state: StepState, since: Option<Instant>) -> Result<()> {
+        if state != StepState::Started {
+            *self.engine.inner.builds.counts().steps.entry(state).or_default() += 1;
+        }
         let event = BuildEvent::Step {
             at_ms: now_ms(),
             step: numbered.number,

@@ -9,6 +9,7 @@ use atoll_core::network::{NetworkView, Transferred};
 use atoll_core::policy::EgressPolicy;
 use atoll_core::{Code, Error, Result};
 use atoll_egress::{GatewayConfig, Stats};
+use atoll_isolation::Isolation;
 
 use crate::engine::{Engine, Inner};
 use crate::errors::isolation_error;
@@ -36,6 +37,18 @@ impl Engine {
         })
     }
 
+    /// What a sandbox may reach whose caller does not say: what its template says, or else the server's default.
+    ///
+    /// # Errors
+    /// [`Code::TemplateNotFound`].
+    pub async fn egress_unless_told(&self, template: Option<&str>) -> Result<EgressPolicy> {
+        let told = match template {
+            Some(name) => self.find_template(name).await?.spec.egress,
+            None => None,
+        };
+        Ok(told.unwrap_or_else(|| self.inner.config.egress.default_policy.clone()))
+    }
+
     /// Bytes that a sandbox has moved since this server took up its network.
     #[must_use]
     pub fn transferred(&self, id: &SandboxId) -> Transferred {
@@ -52,10 +65,20 @@ impl Engine {
 impl Inner {
     /// Takes up the network of a sandbox that lives.
     pub(crate) async fn open_network(&self, sandbox: &SandboxShared) -> Result<()> {
-        let gate = sandbox.driver().gate(&sandbox.id).await.map_err(|error| isolation_error(&error))?;
         let policy = sandbox.record().spec.egress;
-        self.gateway.attach(&sandbox.id, policy, gate).map_err(|error| {
-            tracing::error!(sandbox = %sandbox.id, %error, "a sandbox's network cannot be served");
+        self.attach_network(sandbox.driver().as_ref(), &sandbox.id, &policy).await
+    }
+
+    /// Lets what lives under an id reach what a policy says.
+    pub(crate) async fn attach_network(
+        &self,
+        driver: &dyn Isolation,
+        id: &SandboxId,
+        policy: &EgressPolicy,
+    ) -> Result<()> {
+        let gate = driver.gate(id).await.map_err(|error| isolation_error(&error))?;
+        self.gateway.attach(id, policy.clone(), gate).map_err(|error| {
+            tracing::error!(sandbox = %id, %error, "a sandbox's network cannot be served");
             Error::new(Code::Internal, format!("failed to serve the sandbox's network: {error}"))
         })
     }

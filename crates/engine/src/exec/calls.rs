@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::exec::{ExecState, ExitReason};
-use atoll_core::id::ExecId;
+use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::limits::{EXECS_RUNNING_MAX_COUNT, STDIN_CHUNK_MAX_BYTES};
-use atoll_core::spec::{ExecDraft, ExecSpec, TtySize};
+use atoll_core::spec::{ExecDraft, ExecSpec, SandboxSpec, TtySize};
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestError;
 use atoll_guest_protocol::messages;
@@ -42,7 +42,7 @@ impl Engine {
     pub async fn create_exec(&self, sandbox: &str, draft: ExecDraft, caller: &Caller) -> Result<ExecView> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let _using = sandbox.usable().await?;
-        let mut record = new_record(&sandbox, draft, caller)?;
+        let mut record = new_record(&sandbox.id, &sandbox.record().spec, draft, caller)?;
         for _ in 0..CREATE_TRIES_MAX_COUNT {
             record.pauses_before_ms = sandbox.record().pauses_ms;
             if let Some(view) = self.try_exec(&sandbox, record.clone()).await? {
@@ -306,11 +306,15 @@ fn exec_error(error: GuestError) -> Error {
     }
 }
 
-fn new_record(sandbox: &SandboxShared, draft: ExecDraft, caller: &Caller) -> Result<ExecRecord> {
-    let record = sandbox.record();
+pub(super) fn new_record(
+    sandbox: &SandboxId,
+    spec: &SandboxSpec,
+    draft: ExecDraft,
+    caller: &Caller,
+) -> Result<ExecRecord> {
     let idempotency_key = draft.idempotency_key.clone();
     // The spec, not the draft, is digested: a retry may spell out a default.
-    let spec = ExecSpec::resolve(draft, &record.spec)?;
+    let spec = ExecSpec::resolve(draft, spec)?;
     let text = serde_json::to_vec(&spec).map_err(|error| {
         tracing::error!(%error, "a spec cannot be written as JSON");
         Error::new(Code::Internal, "the request cannot be recorded")
@@ -318,7 +322,7 @@ fn new_record(sandbox: &SandboxShared, draft: ExecDraft, caller: &Caller) -> Res
     let created_ms = now_ms();
     Ok(ExecRecord {
         id: Inner::new_exec_id(created_ms)?,
-        sandbox: record.id,
+        sandbox: sandbox.clone(),
         idempotency_key,
         request_digest: blake3::hash(&text).to_hex().to_string(),
         spec,

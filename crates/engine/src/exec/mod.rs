@@ -5,6 +5,7 @@
 //! log. A session outlives broken guest connections: it waits for the next one and attaches at the
 //! offset where its log ends.
 
+mod ahead;
 mod calls;
 mod disk;
 mod output;
@@ -13,8 +14,9 @@ mod shared;
 mod signal;
 mod take_up;
 
+pub(crate) use ahead::{Ahead, begin as begin_ahead, run_to_end};
 pub use output::{OutputEvent, OutputReader};
 pub(crate) use session::wait_ended;
 pub(crate) use shared::ExecShared;
 pub use shared::ExecView;
-pub(crate) use take_up::{enter_open, tidy_up};
+pub(crate) use take_up::{enter_open, enter_started, tidy_up};

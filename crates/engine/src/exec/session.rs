@@ -1,6 +1,6 @@
 //! The session: one task that owns a running exec.
 
-mod start;
+pub(super) mod start;
 
 use std::io;
 use std::sync::Arc;

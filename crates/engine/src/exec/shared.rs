@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::log::Extent;
+use crate::start::is_start_key;
 
 /// Where an exec is, as its session last published it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,6 +113,11 @@ impl ExecShared {
 
     pub(crate) fn id(&self) -> &ExecId {
         &self.record.id
+    }
+
+    /// Whether it is what the template starts.
+    pub(crate) fn is_start(&self) -> bool {
+        self.record.idempotency_key.as_deref().is_some_and(is_start_key)
     }
 
     /// The record as it was inserted.

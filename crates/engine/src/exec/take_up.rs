@@ -25,15 +25,25 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Starts the session of every exec that has not ended. Each waits for a connection; one that the guest never
 /// heard of vanishes then.
 pub(crate) async fn enter_open(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>) -> Result<()> {
-    for mut record in inner.store.open_execs(&sandbox.id).await.map_err(store_error)? {
-        record.state = ExecState::Running;
-        // Readers that come back before its session has begun find the output where it was.
-        let dir = inner.log_dir(&sandbox.id, &record.id);
-        let extent = blocking(move || log::extent(&dir)).await.map_err(|error| host_error(&error))?;
-        let exec = ExecShared::new(record, extent, Some(Started::Yes));
-        sandbox.enter_exec(&exec, usize::MAX)?;
-        spawn_taken_up(inner, sandbox, &exec);
+    for record in inner.store.open_execs(&sandbox.id).await.map_err(store_error)? {
+        enter_started(inner, sandbox, record).await?;
     }
+    Ok(())
+}
+
+/// Starts the session of an exec that is recorded and was started by somebody else.
+pub(crate) async fn enter_started(
+    inner: &Arc<Inner>,
+    sandbox: &Arc<SandboxShared>,
+    mut record: ExecRecord,
+) -> Result<()> {
+    record.state = ExecState::Running;
+    // Readers that come back before its session has begun find the output where it was.
+    let dir = inner.log_dir(&sandbox.id, &record.id);
+    let extent = blocking(move || log::extent(&dir)).await.map_err(|error| host_error(&error))?;
+    let exec = ExecShared::new(record, extent, Some(Started::Yes));
+    sandbox.enter_exec(&exec, usize::MAX)?;
+    spawn_taken_up(inner, sandbox, &exec);
     Ok(())
 }
 

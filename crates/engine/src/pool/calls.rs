@@ -71,7 +71,7 @@ impl Pool {
     fn view(&self, name: &PoolName, now_ms: u64) -> PoolView {
         PoolView {
             name: name.clone(),
-            template: self.recipe.as_ref().and_then(|recipe| recipe.template.clone()),
+            template: self.recipe.as_ref().and_then(|recipe| recipe.spec.template.clone()),
             spec: self.spec,
             origin: self.origin,
             ready: u32::try_from(self.ready.len()).unwrap_or(u32::MAX),

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use atoll_core::Result;
 use atoll_core::id::SandboxId;
-use tokio::sync::OwnedSemaphorePermit;
+use atoll_guest_protocol::messages::Exited;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -14,6 +15,7 @@ use super::member::{make, unmake};
 use super::{Member, PoolName, Recipe};
 use crate::clock::now_ms;
 use crate::engine::Inner;
+use crate::exec::Ahead;
 
 /// Longest that a filler stands back for others. Beyond it pools of a busy server would run dry for good.
 const STAND_BACK_MAX: Duration = Duration::from_secs(1);
@@ -64,7 +66,7 @@ async fn fill_one(inner: &Arc<Inner>, name: &PoolName, recipe: &Arc<Recipe>) -> 
         }
     };
     let took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let usage = inner.driver(recipe.isolation)?.usage(&id).await;
+    let usage = inner.driver(recipe.spec.isolation)?.usage(&id).await;
     let bytes = usage.map(|usage| usage.memory_bytes).unwrap_or_default();
     let watched = watch_over(inner, name, &member, watch);
     if let Some(member) = put(inner, name, member, took_ms, bytes) {
@@ -97,7 +99,7 @@ fn put(inner: &Inner, name: &PoolName, member: Member, took_ms: u64, bytes: u64)
     None
 }
 
-/// Takes a member out as soon as its guest is gone.
+/// Takes a member out as soon as its guest is gone, or what was started in it has failed.
 fn watch_over(
     inner: &Arc<Inner>,
     name: &PoolName,
@@ -106,9 +108,11 @@ fn watch_over(
 ) -> impl Future<Output = ()> + Send + 'static {
     let (inner, name, id) = (Arc::clone(inner), name.clone(), member.id.clone());
     let closed = member.client.closed();
+    let exited = member.ahead.as_ref().map(Ahead::exited);
     async move {
         tokio::select! {
             () = closed => {}
+            () = failed(exited) => {}
             () = watch.cancelled() => return,
             () = inner.shutdown.cancelled() => return,
         }
@@ -121,6 +125,19 @@ fn watch_over(
     }
 }
 
+/// Waits until a start command has ended in failure: for ever when there is none.
+async fn failed(exited: Option<watch::Receiver<Option<Exited>>>) {
+    if let Some(mut exited) = exited
+        && exited
+            .wait_for(|exited| exited.as_ref().is_some_and(|exited| exited.code != Some(0)))
+            .await
+            .is_ok()
+    {
+        return;
+    }
+    std::future::pending::<()>().await;
+}
+
 fn take(inner: &Inner, name: &PoolName, id: &SandboxId) -> Option<Member> {
     let mut state = inner.pools.lock();
     let pool = state.pools.get_mut(name)?;
@@ -131,7 +148,10 @@ fn take(inner: &Inner, name: &PoolName, id: &SandboxId) -> Option<Member> {
 /// Destroys a member that is in no pool any more.
 pub(super) async fn remove(inner: &Inner, member: Member) {
     member.client.close();
-    unmake(inner, member.recipe.isolation, &member.id).await;
+    if let Some(ahead) = member.ahead {
+        drop(ahead.hand_over().await);
+    }
+    unmake(inner, member.recipe.spec.isolation, &member.id).await;
     fail::fail_point!("engine.pool.removed");
     inner.pools.forget(&member.id);
 }

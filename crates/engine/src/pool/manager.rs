@@ -216,7 +216,10 @@ impl Engine {
         let mut plan = planned.plan;
         // Not the recipe's: two plannings of the same thing are equal.
         (plan.id, plan.hostname) = (atoll_core::id::SandboxId::from_parts(0, 0), String::new());
-        let spec = planned.record.spec;
-        Ok(Recipe { mold: planned.mold, plan, isolation: spec.isolation, template: spec.template })
+        let mut spec = planned.record.spec;
+        for placeholder in spec.egress.inject.iter_mut().flat_map(|rule| &mut rule.placeholders) {
+            placeholder.value = None;
+        }
+        Ok(Recipe { mold: planned.mold, plan, spec })
     }
 }

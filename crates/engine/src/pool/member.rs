@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use atoll_core::id::SandboxId;
 use atoll_core::pool::Mold;
-use atoll_core::spec::IsolationLevel;
+use atoll_core::spec::{IsolationLevel, SandboxSpec};
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestClient;
 use atoll_isolation::Plan;
@@ -13,7 +13,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::clock::now_ms;
 use crate::engine::Inner;
 use crate::errors::isolation_error;
-use crate::sandbox::{connect, destroy};
+use crate::exec::Ahead;
+use crate::sandbox::{connect, destroy, remove_logs};
+use crate::start::starts_ahead;
 
 /// How the members of a pool are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,9 +23,8 @@ pub(crate) struct Recipe {
     pub(crate) mold: Mold,
     /// The id and the host name are each member's own.
     pub(crate) plan: Plan,
-    pub(crate) isolation: IsolationLevel,
-    /// `name:version`, for a pool of a template.
-    pub(crate) template: Option<String>,
+    /// What a sandbox is that asks for nothing else. Placeholders of secrets are not in it.
+    pub(crate) spec: SandboxSpec,
 }
 
 /// A running, ready sandbox without an owner.
@@ -32,6 +33,10 @@ pub(crate) struct Member {
     pub(crate) id: SandboxId,
     pub(crate) client: GuestClient,
     pub(crate) recipe: Arc<Recipe>,
+    /// Its network is open, and what its template starts runs and is ready.
+    pub(crate) started: bool,
+    /// The start command, if that is a process.
+    pub(crate) ahead: Option<Ahead>,
     pub(super) born_ms: u64,
     /// Ends the task that watches it, when it is claimed or dropped.
     pub(super) _watch: DropGuard,
@@ -47,10 +52,10 @@ pub(super) async fn make(
         made = try_make(inner, recipe, id) => made,
         () = inner.shutdown.cancelled() => Err(Error::new(Code::ShuttingDown, "the server is shutting down")),
     };
-    let client = match made {
-        Ok(client) => client,
+    let (client, ahead) = match made {
+        Ok(made) => made,
         Err(error) => {
-            unmake(inner, recipe.isolation, id).await;
+            unmake(inner, recipe.spec.isolation, id).await;
             return Err(error);
         }
     };
@@ -59,24 +64,56 @@ pub(super) async fn make(
         id: id.clone(),
         client,
         recipe: Arc::clone(recipe),
+        started: starts_ahead(&recipe.spec),
+        ahead,
         born_ms: now_ms(),
         _watch: watch.clone().drop_guard(),
     };
     Ok((member, watch))
 }
 
-async fn try_make(inner: &Inner, recipe: &Recipe, id: &SandboxId) -> Result<GuestClient> {
-    let driver = inner.driver(recipe.isolation)?;
+async fn try_make(inner: &Inner, recipe: &Recipe, id: &SandboxId) -> Result<(GuestClient, Option<Ahead>)> {
+    let spec = &recipe.spec;
+    let driver = inner.driver(spec.isolation)?;
     let plan = Plan { id: id.clone(), hostname: id.to_string(), ..recipe.plan.clone() };
     driver.create(&plan).await.map_err(|error| isolation_error(&error))?;
     fail::fail_point!("engine.pool.isolated");
-    connect(driver.as_ref(), id).await
+    let client = connect(driver.as_ref(), id).await?;
+    if needs_configuring(spec) {
+        inner.configure(&client, &plan.hostname, spec).await?;
+    }
+    if !starts_ahead(spec) {
+        return Ok((client, None));
+    }
+    inner.attach_network(driver.as_ref(), id, &spec.egress).await?;
+    let ahead = inner.start_ahead(&client, id, spec).await?;
+    fail::fail_point!("engine.pool.started");
+    Ok((client, ahead))
+}
+
+/// Whether the guest has to be told more than it knows from its making.
+fn needs_configuring(spec: &SandboxSpec) -> bool {
+    spec.workdir.is_some() || spec.egress.looks_inside()
+}
+
+impl Recipe {
+    /// Whether the guest of a member has to be told something before it is what `spec` says.
+    pub(crate) fn differs_inside(&self, spec: &SandboxSpec) -> bool {
+        let ours = &self.spec;
+        (&spec.workdir, &spec.user) != (&ours.workdir, &ours.user) && spec.workdir.is_some()
+            || spec.egress.looks_inside() && !ours.egress.looks_inside()
+    }
 }
 
 /// Removes whatever there is of one.
 pub(super) async fn unmake(inner: &Inner, isolation: IsolationLevel, id: &SandboxId) {
+    inner.gateway.detach(id);
     let Ok(driver) = inner.driver(isolation) else { return };
-    if let Err(error) = destroy(driver.as_ref(), id).await {
+    let removed = async {
+        destroy(driver.as_ref(), id).await?;
+        remove_logs(inner, id).await
+    };
+    if let Err(error) = removed.await {
         // The next start, and `doctor --leaks`, find it: it has no row.
         tracing::error!(sandbox = %id, %error, "a member of a pool could not be removed");
     }

@@ -14,15 +14,15 @@ use atoll_core::sandbox::{PauseMode, SandboxState, Wish, admit, may_follow};
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestClient;
-use atoll_guest_protocol::messages::Configure;
 use atoll_isolation::Plan;
-use atoll_store::SandboxRecord;
+use atoll_store::{ExecRecord, SandboxRecord};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::now_ms;
-use crate::engine::{Caller, Inner};
-use crate::errors::{guest_error, isolation_error, store_error};
+use crate::engine::{Caller, Engine, Inner};
+use crate::errors::{isolation_error, store_error};
 use crate::pool::Member;
+use crate::start::start_key;
 use crate::{exec, usage};
 
 use pause::Due;
@@ -163,32 +163,58 @@ impl Actor {
         let spec = &self.record.spec;
         let driver = Arc::clone(self.shared.driver());
         let named = plan.hostname != member.id.as_str();
+        let recipe = Arc::clone(&member.recipe);
+        let exec = match member.ahead {
+            Some(ahead) => {
+                let exec = ahead.hand_over().await;
+                let idempotency_key = Some(start_key(&self.record.boot_id));
+                Some(ExecRecord { started_by: self.record.owner.clone(), idempotency_key, ..exec })
+            }
+            None => None,
+        };
         let identify = async {
             if named {
                 driver.rename(&member.id, &plan.hostname).await.map_err(|error| isolation_error(&error))?;
             }
-            if spec.resources != member.recipe.plan.resources {
+            if spec.resources != recipe.plan.resources {
                 driver.update(&member.id, &spec.resources).await.map_err(|error| isolation_error(&error))?;
             }
             Ok(())
         };
         let configure = async {
-            if named || spec.workdir.is_some() || spec.egress.looks_inside() {
+            if named || recipe.differs_inside(spec) {
                 self.configure(&member.client, plan).await
             } else {
                 Ok(())
             }
         };
-        tokio::try_join!(identify, configure, self.inner.open_network(&self.shared))?;
+        let network = async {
+            // Where something was started it is open, with the same policy.
+            if member.started { Ok(()) } else { self.inner.open_network(&self.shared).await }
+        };
+        tokio::try_join!(identify, configure, network)?;
         fail::fail_point!("engine.claim.identified");
         let record = SandboxRecord { state: SandboxState::Running, ..self.record.clone() };
-        self.inner.store.insert_sandbox(&record).await.map_err(store_error)?;
+        match &exec {
+            Some(exec) => self.inner.store.insert_sandbox_with(&record, exec).await,
+            None => self.inner.store.insert_sandbox(&record).await,
+        }
+        .map_err(store_error)?;
         self.inner.store_held_secrets(&record).await?;
         fail::fail_point!("engine.claim.committed");
         self.record = record;
+        if member.started {
+            usage::begin_claimed(&self.inner, &self.shared).await;
+            self.shared.set_started_ahead();
+        } else {
+            usage::begin(&self.shared);
+        }
         self.shared.publish(self.record.clone());
-        usage::begin(&self.shared);
         self.start_link(member.client);
+        if let Some(exec) = exec {
+            self.shared.meter.count_exec(exec.started_by.as_ref());
+            exec::enter_started(&self.inner, &self.shared, exec).await?;
+        }
         Ok(())
     }
 
@@ -233,15 +259,7 @@ impl Actor {
     }
 
     async fn configure(&self, client: &GuestClient, plan: &Plan) -> Result<()> {
-        let spec = &self.record.spec;
-        let request = Configure {
-            hostname: plan.hostname.clone(),
-            clock_unix_ns: 0,
-            workdir: spec.workdir.clone().unwrap_or_default(),
-            workdir_user: spec.user.clone(),
-        };
-        client.configure(request).await.map_err(guest_error)?;
-        self.inner.install_trust(client, &spec.egress).await
+        self.inner.configure(client, &plan.hostname, &self.record.spec).await
     }
 
     /// Makes the sandbox trust the gateway's certificates when its rules are the first that need it.
@@ -314,6 +332,11 @@ impl Actor {
                 self.fail("its disk is gone").await;
             }
         }
+    }
+
+    /// A new boot begins with what the template starts; nobody waits for it here.
+    fn start_in_boot(&self) {
+        Engine { inner: Arc::clone(&self.inner) }.start_in_boot(&self.shared);
     }
 
     async fn take_up_network(&self) {

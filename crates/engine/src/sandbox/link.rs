@@ -5,13 +5,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use atoll_core::id::SandboxId;
+use atoll_core::spec::SandboxSpec;
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::{GuestClient, GuestError};
+use atoll_guest_protocol::messages::Configure;
 use atoll_isolation::{Isolation, IsolationError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::errors::{chain, isolation_error};
+use crate::engine::Inner;
+use crate::errors::{chain, guest_error, isolation_error};
 
 use super::shared::{GuestLink, Message, SandboxShared};
 
@@ -22,6 +25,28 @@ const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_LAST: Duration = Duration::from_millis(500);
 /// A connection that lived less than this counts as a failed attempt.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
+
+impl Inner {
+    /// Tells a guest what its sandbox is.
+    ///
+    /// # Errors
+    /// What the guest says, above all that the working directory cannot be made.
+    pub(crate) async fn configure(
+        &self,
+        client: &GuestClient,
+        hostname: &str,
+        spec: &SandboxSpec,
+    ) -> Result<()> {
+        let request = Configure {
+            hostname: hostname.to_owned(),
+            clock_unix_ns: 0,
+            workdir: spec.workdir.clone().unwrap_or_default(),
+            workdir_user: spec.user.clone(),
+        };
+        client.configure(request).await.map_err(guest_error)?;
+        self.install_trust(client, &spec.egress).await
+    }
+}
 
 /// Connects to the guest, retrying while it starts.
 pub(crate) async fn connect(driver: &dyn Isolation, id: &SandboxId) -> Result<GuestClient> {

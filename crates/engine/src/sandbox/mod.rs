@@ -23,4 +23,4 @@ pub(crate) use lease::wait_for_guest;
 pub use lease::{GuestLease, SandboxMetrics};
 pub(crate) use link::connect;
 pub(crate) use shared::{Message, SandboxShared};
-pub(crate) use teardown::destroy;
+pub(crate) use teardown::{destroy, remove_logs};

@@ -80,6 +80,8 @@ pub(crate) struct SandboxShared {
     pub(super) nudge: Notify,
     /// Whether idleness means anything to it.
     pub(super) watches_idle: AtomicBool,
+    /// What its template starts ran before it was claimed.
+    started_ahead: AtomicBool,
     last_active_ms: AtomicU64,
     /// Calls under way that keep it from being idle.
     users: AtomicUsize,
@@ -113,6 +115,7 @@ impl SandboxShared {
             links: AtomicU64::new(0),
             nudge: Notify::new(),
             watches_idle: AtomicBool::new(false),
+            started_ahead: AtomicBool::new(false),
             made: watch::Sender::new(None),
             live: Mutex::default(),
             users: AtomicUsize::new(0),
@@ -232,6 +235,15 @@ impl SandboxShared {
         }
     }
 
+    /// Whether what its template starts ran before it was claimed.
+    pub(crate) fn was_started_ahead(&self) -> bool {
+        self.started_ahead.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_started_ahead(&self) {
+        self.started_ahead.store(true, Ordering::Relaxed);
+    }
+
     pub(crate) fn touch(&self) {
         self.last_active_ms.store(now_ms(), Ordering::Relaxed);
     }
@@ -240,9 +252,9 @@ impl SandboxShared {
         self.last_active_ms.load(Ordering::Relaxed)
     }
 
-    /// Whether something goes on in it.
+    /// Whether something goes on in it. What its template starts is part of it, not a use.
     pub(super) fn is_busy(&self) -> bool {
-        self.users.load(Ordering::SeqCst) > 0 || !self.live_map().is_empty()
+        self.users.load(Ordering::SeqCst) > 0 || self.live_map().values().any(|exec| !exec.is_start())
     }
 
     pub(super) fn enter_use(&self) {

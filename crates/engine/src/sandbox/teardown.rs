@@ -42,7 +42,8 @@ pub(crate) async fn remove(inner: &Inner, driver: &dyn Isolation, id: &SandboxId
     Ok(())
 }
 
-async fn remove_logs(inner: &Inner, id: &SandboxId) -> Result<()> {
+/// Removes the output of its execs.
+pub(crate) async fn remove_logs(inner: &Inner, id: &SandboxId) -> Result<()> {
     match tokio::fs::remove_dir_all(inner.logs_dir(id)).await {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),

@@ -28,7 +28,7 @@ impl Engine {
             return Ok(());
         }
         let purpose = Purpose::AutoCheckpoint(0);
-        let order = SnapshotOrder { purpose, tags: Vec::new(), comment: Some(why.to_owned()) };
+        let order = SnapshotOrder::without_name(purpose, Some(why.to_owned()));
         self.take_snapshot(sandbox, order, &Caller::default()).await?;
         let all = self.inner.checkpoints_of(&sandbox.id).await?.into_iter();
         self.keep(all.filter(|found| matches!(found.purpose, Purpose::AutoCheckpoint(_))), auto.keep).await

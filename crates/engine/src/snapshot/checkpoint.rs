@@ -23,7 +23,7 @@ impl Engine {
         comment: Option<String>,
         caller: &Caller,
     ) -> Result<SnapshotRecord> {
-        let order = SnapshotOrder { purpose: Purpose::Checkpoint(0), tags: Vec::new(), comment };
+        let order = SnapshotOrder::without_name(Purpose::Checkpoint(0), comment);
         let made = self.create_snapshot(sandbox, order, caller).await?;
         let all = self.checkpoints(sandbox).await?;
         self.keep(all.into_iter(), CHECKPOINTS_MAX_COUNT).await?;

@@ -52,7 +52,7 @@ impl Engine {
 
     async fn hold_now(&self, sandbox: &str, caller: &Caller) -> Result<SnapshotRecord> {
         let purpose = Purpose::Held(HOLDER.to_owned());
-        let order = SnapshotOrder { purpose, tags: Vec::new(), comment: None };
+        let order = SnapshotOrder::without_name(purpose, None);
         self.create_snapshot(sandbox, order, caller).await
     }
 

@@ -1,7 +1,7 @@
 //! Forks: several sandboxes that go on from where another is.
 //!
 //! One snapshot of the parent, which goes on, and one sandbox from it for each child, made as every sandbox is
-//! made: a child is handed out once its guest has confirmed who it is. What is the parent's goes along (limits,
+//! made: a child is handed out once its guest has confirmed who it is and what the template starts is ready. What is the parent's goes along (limits,
 //! environment, policy, labels), what makes it itself does not: id, name, host name, machine id. Processes and
 //! memory stay with the parent at a level that snapshots only the disk.
 
@@ -73,11 +73,7 @@ impl Engine {
         let taken = match &order.at {
             Some(at) => self.point(&parent.record(), at).await?,
             None => {
-                let held = SnapshotOrder {
-                    purpose: Purpose::Held(HOLDER.to_owned()),
-                    tags: Vec::new(),
-                    comment: None,
-                };
+                let held = SnapshotOrder::without_name(Purpose::Held(HOLDER.to_owned()), None);
                 self.create_snapshot(parent.id.as_str(), held, caller).await?
             }
         };
@@ -144,7 +140,9 @@ impl Engine {
         self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))?;
         self.inner.secrets.hold(&shared.id, secrets);
         sandbox::spawn(&self.inner, &shared, Origin::Create(plan));
-        shared.made().await
+        shared.made().await?;
+        self.started(&shared, caller).await?;
+        Ok(shared.record())
     }
 
     /// How a sandbox with this record is made, on this disk.

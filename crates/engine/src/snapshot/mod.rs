@@ -22,7 +22,7 @@ pub(crate) use auto::after_exec;
 pub use fork::ForkOrder;
 pub use manage::{RemovedSnapshot, SnapshotQuery};
 pub use remote::Pushed;
-pub use take::SnapshotOrder;
+pub use take::{Begin, SnapshotOrder};
 pub use transfer::Export;
 
 use tokio::sync::Semaphore;

@@ -1,11 +1,12 @@
 //! Taking a snapshot.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use atoll_core::id::SnapshotId;
 use atoll_core::limits::{SNAPSHOT_TAGS_MAX_COUNT, SNAPSHOTS_MAX_COUNT};
 use atoll_core::snapshot::{FORMAT, Manifest, Purpose, Reference, SnapshotKind, SnapshotState, comment};
-use atoll_core::{Code, Error, Result};
+use atoll_core::{Code, Error, Result, spec};
 use atoll_store::{SandboxRecord, SnapshotOutcome, SnapshotRecord};
 
 use crate::clock::{now_ms, random};
@@ -22,24 +23,69 @@ pub struct SnapshotOrder {
     pub tags: Vec<Reference>,
     /// What somebody notes.
     pub comment: Option<String>,
+    /// Its id, from [`Engine::new_snapshot_id`], for a caller that has to tell it before the snapshot is there.
+    pub id: Option<SnapshotId>,
+    /// What sandboxes that are made from it begin with in place of what its sandbox has.
+    pub begin: Begin,
+}
+
+/// Changes of what a sandbox begins with.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Begin {
+    /// Variables on top.
+    pub env: BTreeMap<String, String>,
+    /// Another default user.
+    pub user: Option<String>,
+    /// Another default working directory.
+    pub workdir: Option<String>,
+}
+
+impl Begin {
+    fn validate(&self) -> Result<()> {
+        spec::env("env", &self.env)?;
+        self.user.as_deref().map_or(Ok(()), |user| spec::user("user", user))?;
+        self.workdir.as_deref().map_or(Ok(()), |dir| spec::path("workdir", dir))
+    }
+
+    fn over(self, mut manifest: Manifest) -> Manifest {
+        manifest.env.extend(self.env);
+        manifest.user = self.user.unwrap_or(manifest.user);
+        manifest.workdir = self.workdir.or(manifest.workdir);
+        manifest
+    }
 }
 
 impl SnapshotOrder {
     /// One for people, without a name.
     #[must_use]
     pub const fn unnamed() -> Self {
-        Self { purpose: Purpose::Snapshot, tags: Vec::new(), comment: None }
+        Self::without_name(Purpose::Snapshot, None)
+    }
+
+    /// One for this purpose, without a name.
+    pub(crate) const fn without_name(purpose: Purpose, comment: Option<String>) -> Self {
+        let begin = Begin { env: BTreeMap::new(), user: None, workdir: None };
+        Self { purpose, tags: Vec::new(), comment, id: None, begin }
     }
 
     fn validate(&self) -> Result<()> {
         if self.tags.len() > SNAPSHOT_TAGS_MAX_COUNT {
             return Err(Error::invalid("tags", format_args!("more than {SNAPSHOT_TAGS_MAX_COUNT}")));
         }
+        self.begin.validate()?;
         self.comment.as_deref().map_or(Ok(()), comment)
     }
 }
 
 impl Engine {
+    /// An id for a snapshot that is going to be made.
+    ///
+    /// # Errors
+    /// [`Code::Internal`] when the host has no randomness.
+    pub fn new_snapshot_id(&self) -> Result<SnapshotId> {
+        Inner::new_snapshot_id(now_ms())
+    }
+
     /// Takes a snapshot of a sandbox, which goes on. When the caller stops waiting, it is taken all the same.
     ///
     /// # Errors
@@ -76,6 +122,8 @@ impl Engine {
         let inner = &self.inner;
         let _use = sandbox.in_use();
         let mut record = new_record(&sandbox.record(), order.purpose, order.comment, caller)?;
+        record.id = order.id.unwrap_or(record.id);
+        record.manifest = order.begin.over(record.manifest);
         self.begin_snapshot(&mut record).await?;
         fail::fail_point!("engine.snapshot.journalled");
         let driver = sandbox.driver();

@@ -428,6 +428,19 @@ mod tests {
     }
 
     #[test]
+    fn another_format_is_refused_before_anything_else() {
+        let text =
+            serde_json::json!({ "manifest": { "format": FORMAT + 1, "of": "the future" } }).to_string();
+        let mut out = zstd::Encoder::new(Vec::new(), 1).unwrap();
+        out.write_all(MAGIC).unwrap();
+        out.write_all(&u32::try_from(text.len()).unwrap().to_le_bytes()).unwrap();
+        out.write_all(text.as_bytes()).unwrap();
+        let refused = import(out.finish().unwrap()).unwrap_err();
+        assert_eq!(refused.code, Code::SnapshotIncompatible);
+        assert!(refused.message.contains(&format!("has format {}", FORMAT + 1)), "{refused:?}");
+    }
+
+    #[test]
     fn what_is_damaged_is_refused() {
         let good = exported(&[(0, BLOCK), (8192, BLOCK), (END, &[])], None);
         import(good.clone()).unwrap();

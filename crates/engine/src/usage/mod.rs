@@ -14,7 +14,7 @@ use crate::engine::Inner;
 
 pub(crate) use meter::Meter;
 pub use record::{UsageGroup, UsageItem, UsageQuery};
-pub(crate) use record::{begin, load, measure, settle};
+pub(crate) use record::{begin, begin_claimed, load, measure, settle};
 
 /// How often every sandbox is measured. CPU time is exact however seldom; memory × time is as exact as this.
 pub(crate) const MEASURE_EVERY: Duration = Duration::from_secs(30);

@@ -117,6 +117,14 @@ pub(crate) fn begin(sandbox: &SandboxShared) {
     sandbox.meter.begin(UsageMark { cpu_us: 0, at_ms: now_ms() }, &Usage::default());
 }
 
+/// Begins measuring one that worked before it had an owner: that is on nobody's account.
+pub(crate) async fn begin_claimed(inner: &Inner, sandbox: &SandboxShared) {
+    let used = sandbox.driver().usage(&sandbox.id).await.map_or(0, |usage| usage.cpu_us);
+    let carried = inner.gateway.transferred(&sandbox.id).unwrap_or_default();
+    sandbox.meter.begin(UsageMark { cpu_us: used, at_ms: now_ms() }, &Usage::default());
+    sandbox.meter.skip_egress(carried.sent_bytes);
+}
+
 /// Takes up measuring where an earlier process ended.
 pub(crate) async fn load(inner: &Inner, sandbox: &SandboxShared, record: &SandboxRecord) -> Result<()> {
     let mark = inner.store.usage_mark(&record.id).await.map_err(store_error)?;

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use atoll_core::Code;
+use atoll_core::build::CommandText;
 use atoll_core::exec::{ExecState, ExitReason};
 use atoll_core::id::SandboxId;
-use atoll_core::idle::{IdlePolicy, OnIdle};
+use atoll_core::idle::{IdlePolicy, IdleUpdate, OnIdle};
 use atoll_core::sandbox::{PauseMode, SandboxState};
-use atoll_core::spec::{ExecDraft, SandboxDraft, SandboxUpdate};
+use atoll_core::spec::{ExecDraft, SandboxDraft, SandboxUpdate, TemplateSpec};
 use atoll_core::usage::{Budget, OnExhausted};
-use atoll_engine::{UsageGroup, UsageQuery};
+use atoll_engine::{Caller, ExecQuery, ForkOrder, UsageGroup, UsageQuery};
 use atoll_isolation::{Death, Isolation as _, Usage};
 use atoll_store::SandboxRecord;
 
@@ -52,6 +53,48 @@ fn what_is_frozen_goes_on_where_it_was() {
     pause(&server, id, PauseMode::Frozen);
     pause(&server, id, PauseMode::Frozen);
     server.delete(id);
+    world.assert_empty(&server);
+}
+
+fn starts(server: &Server, id: &SandboxId, state: ExecState) -> usize {
+    let (execs, _) = server.run(server.engine.execs(id.as_str(), &ExecQuery::default())).unwrap();
+    execs.iter().filter(|exec| exec.record.state == state && exec.record.spec.argv[0] == "sleep").count()
+}
+
+/// Once in each boot, and it is no use of the sandbox.
+#[test]
+fn what_a_template_starts_begins_again_with_each_boot() {
+    let world = World::new();
+    let server = world.start();
+    let recipe = TemplateSpec {
+        start: Some(CommandText::Argv(vec!["sleep".to_owned(), "1000".to_owned()])),
+        ..TemplateSpec::new("host")
+    };
+    server.run(server.engine.create_template("web", recipe, &Caller::default())).unwrap();
+    let draft = SandboxDraft { template: Some("web".to_owned()), ..SandboxDraft::default() };
+    let id = server.create(draft.clone()).unwrap().id;
+    pause(&server, &id, PauseMode::Frozen);
+    resume(&server, &id);
+    assert_eq!(starts(&server, &id, ExecState::Running), 1);
+    pause(&server, &id, PauseMode::Filesystem);
+    resume(&server, &id);
+    until("it is started again", || starts(&server, &id, ExecState::Running) == 1);
+    assert_eq!(starts(&server, &id, ExecState::Exited), 1);
+    let order = ForkOrder { count: 1, ..ForkOrder::default() };
+    let children = server.run(server.engine.fork_sandbox(id.as_str(), &order, &Caller::default())).unwrap();
+    let child = children.into_iter().next().unwrap().unwrap().id;
+    assert_eq!(starts(&server, &child, ExecState::Running), 1);
+    // Another server finds what runs and starts nothing.
+    server.kill();
+    let server = world.start();
+    for sandbox in [&id, &child] {
+        until("it is taken up", || starts(&server, sandbox, ExecState::Running) == 1);
+    }
+    assert_eq!(starts(&server, &id, ExecState::Exited), 1);
+    let idle = IdlePolicy { on_idle: OnIdle::Freeze, ..IdlePolicy::default() };
+    let sleepy = server.create(SandboxDraft { idle, idle_timeout_ms: Some(50), ..draft }).unwrap().id;
+    server.until_state(&sleepy, Some(SandboxState::Paused));
+    [&id, &child, &sleepy].into_iter().for_each(|sandbox| server.delete(sandbox));
     world.assert_empty(&server);
 }
 
@@ -287,7 +330,12 @@ fn idle_timeouts_pause_or_delete() {
     let freezes = server.create(on(OnIdle::Freeze)).unwrap().id;
     let hibernates = server.create(on(OnIdle::Hibernate)).unwrap().id;
     let deletes = server.create(on(OnIdle::Delete)).unwrap().id;
-    let both = IdlePolicy { on_idle: OnIdle::Freeze, hibernate_after_ms: Some(50), freeze_ms: Some(10) };
+    let both = IdlePolicy {
+        on_idle: OnIdle::Freeze,
+        hibernate_after_ms: Some(50),
+        freeze_ms: Some(10),
+        ..IdlePolicy::default()
+    };
     let deeper = server.create(policy(both, Some(50))).unwrap().id;
     server.until_state(&freezes, Some(SandboxState::Paused));
     server.until_state(&hibernates, Some(SandboxState::Paused));
@@ -301,6 +349,32 @@ fn idle_timeouts_pause_or_delete() {
     for id in [freezes, hibernates, deeper] {
         server.delete(&id);
     }
+    world.assert_empty(&server);
+}
+
+#[test]
+fn a_paused_sandbox_that_nobody_comes_back_for_is_deleted() {
+    let world = World::new();
+    let server = world.start();
+    let draft = |ms| policy(IdlePolicy { delete_paused_after_ms: Some(ms), ..IdlePolicy::default() }, None);
+    let frozen = server.create(draft(50)).unwrap().id;
+    let hibernated = server.create(draft(50)).unwrap().id;
+    let later = server.create(draft(3_600_000)).unwrap().id;
+    server.pass(Duration::from_millis(100));
+    assert_eq!(server.state(&frozen), Some(SandboxState::Running), "it counts from the pause");
+    pause(&server, &frozen, PauseMode::Frozen);
+    pause(&server, &hibernated, PauseMode::Filesystem);
+    server.until_state(&frozen, None);
+    server.until_state(&hibernated, None);
+    // The time goes on while no server runs.
+    pause(&server, &later, PauseMode::Filesystem);
+    server.stop();
+    let server = world.start();
+    assert_eq!(server.state(&later), Some(SandboxState::Paused));
+    let idle = IdleUpdate { delete_paused_after_ms: Some(Some(1)), ..IdleUpdate::default() };
+    let update = SandboxUpdate { idle, ..SandboxUpdate::default() };
+    server.run(server.engine.update_sandbox(later.as_str(), update)).unwrap();
+    server.until_state(&later, None);
     world.assert_empty(&server);
 }
 

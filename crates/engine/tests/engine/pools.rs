@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use atoll_core::Code;
+use atoll_core::build::{CommandText, Ready};
+use atoll_core::exec::{ExecState, ExitReason};
 use atoll_core::id::SandboxId;
 use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{ResourcesDraft, SandboxDraft, TemplateSpec};
-use atoll_engine::{Caller, PoolConfig, PoolName, PoolOrigin, PoolView};
+use atoll_engine::{Caller, ExecQuery, ExecView, PoolConfig, PoolName, PoolOrigin, PoolView};
 use atoll_isolation::Death;
 use futures::future::join_all;
 
@@ -308,5 +310,113 @@ fn after_a_kill_members_are_gone_and_sandboxes_are_not() {
     let after = world.on_host();
     let both: Vec<_> = before.intersection(&after).collect();
     assert_eq!(both, [&record.id]);
+    empty(&mut world, server);
+}
+
+/// A template whose sandboxes start something, with a pool of `count`.
+fn starting(command: &[&str], ready: Option<&[&str]>, count: u32) -> TemplateSpec {
+    let list = |words: &[&str]| CommandText::Argv(words.iter().map(|word| (*word).to_owned()).collect());
+    TemplateSpec {
+        start: Some(list(command)),
+        ready: ready.map(|words| Ready {
+            command: Some(list(words)),
+            port: None,
+            timeout_ms: Some(2000),
+            interval_ms: Some(10),
+        }),
+        pool: Some(PoolSpec::fixed(count)),
+        ..TemplateSpec::new("host")
+    }
+}
+
+fn execs_of(server: &Server, sandbox: &SandboxId) -> Vec<ExecView> {
+    server.run(server.engine.execs(sandbox.as_str(), &ExecQuery::default())).unwrap().0
+}
+
+#[test]
+fn members_run_what_their_template_starts() {
+    let mut world = world(0);
+    world.pools.images.clear();
+    let server = world.start();
+    let (engine, caller) = (&server.engine, Caller::default());
+    server
+        .run(engine.create_template("web", starting(&["sleep", "1000"], Some(&["true"]), 1), &caller))
+        .unwrap();
+    until_ready(&server, 1);
+    let waiting = world.on_host();
+    let record = server.create(template("web")).unwrap();
+    assert!(waiting.contains(&record.id), "it waited");
+    let execs = execs_of(&server, &record.id);
+    assert_eq!(execs.len(), 1, "{execs:?}");
+    let start = &execs[0];
+    assert_eq!(
+        (start.record.state, start.record.spec.argv.join(" ")),
+        (ExecState::Running, "sleep 1000".into())
+    );
+    assert!(start.record.created_ms <= record.created_ms && start.record.pid.is_some());
+    let killed = server.kill_exec(start);
+    assert_eq!(killed.record.exit.unwrap().reason, ExitReason::Killed);
+
+    // What it wrote while nobody owned it is there, more than the guest keeps for a slow reader.
+    server.run(engine.create_template("web", starting(&["seq", "300000"], None, 1), &caller)).unwrap();
+    until("the new version waits", || {
+        pool(&server).is_some_and(|pool| pool.template.as_deref() == Some("web:2") && pool.ready == 1)
+    });
+    until("it has written", || !world.with_logs().is_subset(&BTreeSet::from([record.id.clone()])));
+    let second = server.create(template("web")).unwrap();
+    let start = execs_of(&server, &second.id).remove(0);
+    assert_eq!(server.wait(&start).record.exit.unwrap().code, Some(0));
+    let wanted: String = (1..=300_000).map(|number| format!("{number}\n")).collect();
+    assert!(server.output(&start).stdout == wanted.as_bytes());
+
+    // What has other surroundings is started for the purpose.
+    until_ready(&server, 1);
+    let waiting = world.on_host();
+    let env = BTreeMap::from([("E".to_owned(), "1".to_owned())]);
+    let other = server.create(SandboxDraft { env, ..template("web") }).unwrap();
+    assert!(!waiting.contains(&other.id));
+    let labelled = SandboxDraft { labels: BTreeMap::from([("a".into(), "b".into())]), ..named("mine") };
+    let third = server.create(SandboxDraft { template: Some("web".into()), ..labelled }).unwrap();
+    assert!(waiting.contains(&third.id));
+    server.run(engine.delete_template("web", None)).unwrap();
+    until("there is no pool", || pool(&server).is_none() && world.on_host().len() == 4);
+    empty(&mut world, server);
+}
+
+#[test]
+fn a_member_that_does_not_become_ready_is_none() {
+    let mut world = world(0);
+    world.pools.images.clear();
+    let server = world.start();
+    let (engine, caller) = (&server.engine, Caller::default());
+    let broken = starting(&["exit", "3"], Some(&["false"]), 1);
+    server.run(engine.create_template("web", broken, &caller)).unwrap();
+    until("the pool says why", || {
+        pool(&server).and_then(|pool| pool.problem).is_some_and(|problem| problem.contains("with code 3"))
+    });
+    assert_eq!(server.create(template("web")).unwrap_err().code, Code::StartFailed, "as without a pool");
+    until("nothing is left", || world.on_host().is_empty() && world.with_logs().is_empty());
+    server.run(engine.delete_template("web", None)).unwrap();
+    empty(&mut world, server);
+}
+
+#[test]
+fn after_a_kill_a_claimed_start_goes_on() {
+    let mut world = world(0);
+    world.pools.images.clear();
+    let server = world.start();
+    let recipe = starting(&["sleep", "1000"], None, 2);
+    server.run(server.engine.create_template("web", recipe, &Caller::default())).unwrap();
+    until_ready(&server, 2);
+    let record = server.create(template("web")).unwrap();
+    let before = execs_of(&server, &record.id);
+    server.kill();
+    let server = world.start();
+    until_ready(&server, 2);
+    let after = execs_of(&server, &record.id);
+    assert_eq!(after.len(), 1, "it was not started again");
+    assert_eq!((&after[0].record.id, after[0].record.state), (&before[0].record.id, ExecState::Running));
+    server.run(server.engine.delete_template("web", None)).unwrap();
+    until("only the claimed one is left", || world.on_host() == BTreeSet::from([record.id.clone()]));
     empty(&mut world, server);
 }

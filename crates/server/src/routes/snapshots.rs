@@ -2,8 +2,8 @@
 
 use atoll_api::{CreateSnapshot, RemovedSnapshot, Snapshot, SnapshotList, TagSnapshot};
 use atoll_core::Result;
-use atoll_core::snapshot::{Purpose, Reference};
-use atoll_engine::{SnapshotOrder, SnapshotQuery};
+use atoll_core::snapshot::Reference;
+use atoll_engine::{Begin, SnapshotOrder, SnapshotQuery};
 use axum::extract::State;
 use http::StatusCode;
 use serde::Deserialize;
@@ -33,9 +33,10 @@ pub(crate) async fn create_snapshot(
     Json(request): Json<CreateSnapshot>,
 ) -> ApiResult<(StatusCode, Json<Snapshot>)> {
     let order = SnapshotOrder {
-        purpose: Purpose::Snapshot,
         tags: references(&request.tags)?,
         comment: request.comment,
+        begin: Begin { env: request.env, user: request.user, workdir: request.workdir },
+        ..SnapshotOrder::unnamed()
     };
     let record = app.engine.create_snapshot(&sandbox, order, &caller.engine()).await?;
     Ok((StatusCode::CREATED, Json(convert::snapshot(record))))

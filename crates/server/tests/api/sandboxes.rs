@@ -27,7 +27,7 @@ async fn a_life() {
 
     let metrics = harness.get("/v1/sandboxes/box/metrics").await;
     assert_eq!((metrics.status, &metrics.body["pids"]), (200, &json!(1)));
-    assert_eq!(harness.get("/v1/sandboxes/box/ports").await.body, json!({ "ports": [] }));
+    assert_eq!(harness.get("/v1/sandboxes/box/ports").await.body, json!({ "items": [] }));
     let info: ServerInfo = read(harness.get("/v1/info").await.body);
     assert_eq!((info.sandboxes, info.sandboxes_max, info.installation.as_str()), (1, 12, "test"));
 

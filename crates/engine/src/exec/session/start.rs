@@ -98,7 +98,8 @@ impl Session {
     }
 }
 
-fn start_message(record: &ExecRecord) -> StartExec {
+/// What the guest is told.
+pub(in crate::exec) fn start_message(record: &ExecRecord) -> StartExec {
     let spec = &record.spec;
     StartExec {
         exec_id: record.id.to_string(),

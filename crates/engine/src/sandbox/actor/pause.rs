@@ -50,8 +50,9 @@ impl Actor {
             None => Due::Delete,
             Some(mode) => Due::Pause(mode),
         };
-        let frozen =
-            self.record.state == SandboxState::Paused && self.record.paused == Some(PauseMode::Frozen);
+        let paused = self.record.state == SandboxState::Paused;
+        let frozen = paused && self.record.paused == Some(PauseMode::Frozen);
+        let since_pause = |ms: u64| self.record.paused_ms.unwrap_or_default().saturating_add(ms);
         let hibernate = spec.idle.hibernate_after_ms.filter(|_| frozen);
         let doze = spec.idle.freeze_ms.filter(|_| !self.shared.freezer.is_frozen());
         let over = running && spec.budget.exhausted(&self.shared.meter.lifetime()).is_some();
@@ -59,10 +60,8 @@ impl Actor {
             self.record.expires_ms.map(|at| (at, Due::Delete)),
             after_idle(spec.idle_timeout_ms).map(|at| (at, idle_end)),
             after_idle(doze).map(|at| (at, Due::Doze)),
-            hibernate.map(|ms| {
-                let since = self.record.paused_ms.unwrap_or_default();
-                (since.saturating_add(ms), Due::Pause(PauseMode::Filesystem))
-            }),
+            hibernate.map(|ms| (since_pause(ms), Due::Pause(PauseMode::Filesystem))),
+            spec.idle.delete_paused_after_ms.filter(|_| paused).map(|ms| (since_pause(ms), Due::Delete)),
             (running && spec.budget.limits()).then_some((if over { 0 } else { self.budget_ms }, Due::Budget)),
         ]
         .into_iter()
@@ -351,6 +350,7 @@ impl Actor {
         self.start_link(client);
         self.publish_pause(next);
         self.shared.touch();
+        self.start_in_boot();
         Ok(())
     }
 

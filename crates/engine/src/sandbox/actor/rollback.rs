@@ -15,7 +15,6 @@ use atoll_core::id::SnapshotId;
 use atoll_isolation::{DiskSource, IsolationError};
 
 use super::*;
-use crate::engine::Engine;
 use crate::usage;
 
 impl Actor {
@@ -127,6 +126,7 @@ impl Actor {
                 usage::measure(&inner, &self.shared).await;
                 self.start_link(client);
                 self.shared.touch();
+                self.start_in_boot();
                 Ok(())
             }
             // The next process finishes it.

@@ -1,0 +1,105 @@
+//! Listing sandboxes.
+
+use atoll_core::limits::PAGE_MAX_COUNT;
+use atoll_core::sandbox::SandboxState;
+use atoll_engine::SandboxQuery;
+use atoll_server::dialect::Host;
+use atoll_store::SandboxRecord;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::{Failure, Result};
+use crate::ids;
+use crate::request::{Caller, Json, Query, Read, Root};
+use crate::view::{self, Sandbox};
+
+/// Which sandboxes to list, by any of the clients' ways to say so.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct List {
+    cursor: Option<String>,
+    limit: Option<u32>,
+    page_size: Option<u32>,
+    offset: Option<usize>,
+    name_contains: Option<String>,
+    label: Vec<String>,
+    status: Option<String>,
+}
+
+/// A listing, in both shapes: hand-written clients read `sandboxes`, generated ones `items`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Page {
+    sandboxes: Vec<Value>,
+    items: Vec<Value>,
+    next_cursor: Option<String>,
+    offset: usize,
+}
+
+impl List {
+    fn states(&self) -> Result<Vec<SandboxState>> {
+        Ok(match self.status.as_deref() {
+            None => Vec::new(),
+            Some("provisioning") => vec![SandboxState::Creating, SandboxState::Resuming],
+            Some("ready") => vec![SandboxState::Running],
+            Some("stopped") => vec![SandboxState::Pausing, SandboxState::Paused],
+            Some("failed") => vec![SandboxState::Failed],
+            Some("deleting") => vec![SandboxState::Deleting],
+            Some(other) => return Err(Failure::field("status", format_args!("no status '{other}'"))),
+        })
+    }
+
+    fn matches(&self, record: &SandboxRecord) -> bool {
+        let named = self
+            .name_contains
+            .as_ref()
+            .is_none_or(|part| view::name(record).to_lowercase().contains(&part.to_lowercase()));
+        named
+            && self.label.iter().all(|wanted| match wanted.split_once('=') {
+                Some((key, value)) => record.labels.get(key).is_some_and(|found| found == value),
+                None => record.labels.contains_key(wanted),
+            })
+    }
+}
+
+/// Lists sandboxes. Everything, unless a page is asked for: that is all the hand-written clients see.
+pub(crate) async fn list(
+    caller: Caller<Read>,
+    root: Root,
+    State(host): State<Host>,
+    Query(query): Query<List>,
+) -> Result<Json<Page>> {
+    let mut wanted = SandboxQuery {
+        states: query.states()?,
+        limit: Some(PAGE_MAX_COUNT),
+        visible_to: caller.sees(),
+        ..SandboxQuery::default()
+    };
+    let limit = query.limit.or(query.page_size).map_or(usize::MAX, |limit| limit.max(1) as usize);
+    // Ids sort by age, as the listing does: the cursor is the last id of the page before.
+    let after = query.cursor.as_deref().map(ids::sandbox);
+    let mut left_to_skip = query.offset.unwrap_or_default();
+    let mut found = Vec::new();
+    let mut more = false;
+    while !more {
+        let page = host.engine().sandboxes(&wanted).await.map_err(|error| Failure::control(&error))?;
+        let of_page = page.items.into_iter().filter(|record| {
+            query.matches(record) && after.as_ref().is_none_or(|after| record.id.as_str() < after.as_str())
+        });
+        for record in of_page {
+            match left_to_skip.checked_sub(1) {
+                Some(left) => left_to_skip = left,
+                None if found.len() < limit => found.push(record),
+                None => more = true,
+            }
+        }
+        wanted.cursor = page.next.map(|next| next.to_string());
+        if wanted.cursor.is_none() {
+            break;
+        }
+    }
+    let next_cursor = found.last().filter(|_| more).map(|last| ids::of_sandbox(&last.id));
+    let objects = found.into_iter().map(|record| serde_json::to_value(Sandbox::new(record, &root)));
+    let items: Vec<Value> = objects.filter_map(std::result::Result::ok).collect();
+    Ok(Json(Page { sandboxes: items.clone(), items, next_cursor, offset: query.offset.unwrap_or_default() }))
+}
