@@ -100,7 +100,7 @@ impl Inner {
 }
 
 /// Why processes cannot be written to disk.
-fn no_memory() -> String {
+pub(crate) fn no_memory() -> String {
     "memory pause unavailable: containers are not written to disk with their processes, because their detached mounts \
      have no place by which they could be recorded"
         .to_owned()

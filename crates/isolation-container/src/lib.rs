@@ -398,6 +398,10 @@ impl Isolation for ContainerIsolation {
         .await
     }
 
+    fn memory_pause(&self) -> Result<(), IsolationError> {
+        Err(IsolationError::CannotPause(hibernate::no_memory()))
+    }
+
     async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError> {
         let id = id.clone();
         self.blocking(move |inner| inner.hibernate(&id, mode)).await

@@ -121,7 +121,10 @@ impl Inner {
         let path = self.state(id, STATE_FILE);
         let file = File::create(&path).step("make the file of a machine's memory")?;
         let mut qmp = vmm::monitor(&record).await?;
-        vmm::write_out(&mut qmp, &file).await?;
+        vmm::write_out(&mut qmp, &file).await.map_err(|error| {
+            tracing::warn!(%id, error = chain(&error), said = record.said(), "a machine could not be written out");
+            error
+        })?;
         let synced = tokio::task::spawn_blocking(move || file.sync_all()).await;
         synced.map_err(io::Error::other).step("run a task")?.step("write a machine's memory out")?;
         let key = self.key(&self.model(size));

@@ -22,7 +22,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::fs::CWD;
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_remount, unmount,
 };
@@ -120,6 +120,10 @@ pub fn launch(jail: &Jail) -> Result<(), String> {
     // SAFETY: none of the flags touches the file descriptor table, the one hazard of unshare.
     unsafe { unshare_unsafe(own) }.map_err(said("make the namespaces"))?;
     build_root(jail)?;
+    // Opened now: the child changes the root of the mount namespace, which this process is in, too.
+    let pid_dir = jail.pid_file.parent().ok_or("the process id has no place")?;
+    let pid_dir = File::open(pid_dir).map_err(said("open the directory of the process id"))?;
+    let pid_name = jail.pid_file.file_name().ok_or("the process id has no name")?;
     // The VMM is to be the server's child, so that the server takes its exit status.
     let flags = libc::CLONE_PARENT | libc::SIGCHLD;
     // SAFETY: a fork; this program has one thread, so the child may do anything.
@@ -131,7 +135,7 @@ pub fn launch(jail: &Jail) -> Result<(), String> {
             drop(writeln!(io::stderr(), "{error}"));
             std::process::exit(1)
         }
-        pid => write_whole(&jail.pid_file, &pid.to_string()),
+        pid => write_whole(&pid_dir, Path::new(pid_name), &pid.to_string()).map_err(said("write the process id")),
     }
 }
 
@@ -245,9 +249,12 @@ fn give_up_privileges(uid: u32) -> Result<(), String> {
 }
 
 /// Writes a file whole or not at all.
-fn write_whole(path: &Path, text: &str) -> Result<(), String> {
-    let new = path.with_extension("new");
-    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(said("write the process id"))
+fn write_whole(dir: &File, name: &Path, text: &str) -> io::Result<()> {
+    let new = name.with_extension("pid.new");
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(dir, &new, flags, Mode::from_raw_mode(0o600))?;
+    File::from(file).write_all(text.as_bytes())?;
+    Ok(rustix::fs::renameat(dir, &new, dir, name)?)
 }
 
 fn said<E: std::fmt::Display>(step: impl Into<String>) -> impl FnOnce(E) -> String {

@@ -375,6 +375,10 @@ impl Isolation for MicrovmIsolation {
         .await
     }
 
+    fn memory_pause(&self) -> Result<(), IsolationError> {
+        Ok(())
+    }
+
     async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError> {
         self.inner.hibernate(id, mode).await
     }

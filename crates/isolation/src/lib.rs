@@ -261,6 +261,12 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// [`IsolationError::Gone`] or [`IsolationError::Kernel`].
     async fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError>;
 
+    /// Whether an instance can be put to disk with its memory ([`PauseMode::Memory`]).
+    ///
+    /// # Errors
+    /// [`IsolationError::CannotPause`]: what is in the way.
+    fn memory_pause(&self) -> Result<(), IsolationError>;
+
     /// Ends an instance and keeps what [`Self::wake`] needs to start it again: with [`PauseMode::Memory`] its
     /// processes too, with [`PauseMode::Filesystem`] its disk only. Everything else of it is gone when this returns.
     /// Idempotent, from any half-made state of itself or of [`Self::wake`], of which it is the undo.

@@ -62,6 +62,7 @@ macro_rules! conformance_tests {
             pause::what_is_frozen_can_be_destroyed,
             pause::a_hibernated_one_is_its_disk,
             pause::memory_comes_back,
+            pause::what_sleeps_goes_on,
             lifecycle::another_name_while_it_lives,
             limits::memory_kills_only_inside,
             limits::processes_are_counted,
