@@ -202,7 +202,10 @@ pub(crate) enum Command {
 
 fn parse_isolation(text: &str) -> Result<IsolationLevel, String> {
     let levels = [IsolationLevel::Container, IsolationLevel::Microvm];
-    levels.into_iter().find(|level| level.as_str() == text).ok_or_else(|| "write container or microvm".to_owned())
+    levels
+        .into_iter()
+        .find(|level| level.as_str() == text)
+        .ok_or_else(|| "write container or microvm".to_owned())
 }
 
 /// Limits.

@@ -27,8 +27,12 @@ use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};
 
 /// Small machines of one kind: booted once for all tests.
-const SMALL: ResourcesDraft =
-    ResourcesDraft { cpu_millis: Some(1000), memory_bytes: Some(128 << 20), pids: None, disk_bytes: Some(1 << 30) };
+const SMALL: ResourcesDraft = ResourcesDraft {
+    cpu_millis: Some(1000),
+    memory_bytes: Some(128 << 20),
+    pids: None,
+    disk_bytes: Some(1 << 30),
+};
 
 /// What the tests share: the directory that `atoll setup` made, and the image as an archive.
 struct Shared {
@@ -103,8 +107,19 @@ async fn a_sandbox_with_a_kernel_of_its_own() {
     let info = server.cli(&["info"]).ok();
     assert!(info.stdout.contains("container microvm"), "{info:?}");
     let made = server.cli(&[
-        "create", "--image", "debian", "--isolation", "microvm", "--name", "box", "--memory", "128MiB", "--cpu", "1",
-        "--disk", "1GiB",
+        "create",
+        "--image",
+        "debian",
+        "--isolation",
+        "microvm",
+        "--name",
+        "box",
+        "--memory",
+        "128MiB",
+        "--cpu",
+        "1",
+        "--disk",
+        "1GiB",
     ]);
     made.ok();
     let sandbox = server.client.get_sandbox("box").await.unwrap();
@@ -138,10 +153,14 @@ fn confined(sandbox: &str) {
     let pid = vmm(sandbox);
     let read = |what: &str| std::fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap();
     let status = read("status");
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    let field =
+        |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
     let uids = field("Uid:");
     assert!(uids.split_whitespace().all(|uid| uid.parse::<u32>().unwrap() >= 0x6fff_0000), "{uids}");
-    assert_eq!((field("CapEff:"), field("CapBnd:")), ("0000000000000000".to_owned(), "0000000000000000".to_owned()));
+    assert_eq!(
+        (field("CapEff:"), field("CapBnd:")),
+        ("0000000000000000".to_owned(), "0000000000000000".to_owned())
+    );
     assert_eq!((field("NoNewPrivs:"), field("Seccomp:")), ("1".to_owned(), "2".to_owned()));
     for name in ["mnt", "pid", "net", "ipc", "uts"] {
         let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/{name}")).unwrap();

@@ -366,7 +366,9 @@ impl Inner {
         self.drivers.get(&level).ok_or_else(|| {
             Error::new(Code::IsolationUnavailable, format!("this server has no isolation level '{level}'"))
                 .hint(match level {
-                    IsolationLevel::Microvm => "set it up with 'atoll setup microvm' and start the server again",
+                    IsolationLevel::Microvm => {
+                        "set it up with 'atoll setup microvm' and start the server again"
+                    }
                     IsolationLevel::Container => "'atoll doctor' says what this host can do",
                 })
         })

@@ -41,11 +41,11 @@ use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{IsolationLevel, Resources};
+pub(crate) use atoll_isolation::step;
 use atoll_isolation::{
     ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Taken,
     Usage,
 };
-pub(crate) use atoll_isolation::step;
 use atoll_isolation_host::Cgroups;
 use atoll_isolation_storage::filesystem;
 use atoll_isolation_storage::{Storage, StoredVolumes};

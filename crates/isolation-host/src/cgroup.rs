@@ -176,11 +176,7 @@ impl Cgroups {
     /// # Errors
     /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
     /// [`IsolationError::Kernel`].
-    pub fn read_limit(
-        &self,
-        id: &SandboxId,
-        controller: Controller,
-    ) -> Result<String, IsolationError> {
+    pub fn read_limit(&self, id: &SandboxId, controller: Controller) -> Result<String, IsolationError> {
         let hierarchy = self.with(controller)?;
         let file = match (controller, hierarchy.unified) {
             (Controller::Cpu, true) => "cpu.max",

@@ -31,7 +31,11 @@ impl Control {
     }
 
     /// Asks, and waits for the answer. After an error the connection is to be dropped.
-    pub(crate) async fn ask(&mut self, question: Question, within: Duration) -> Result<Answer, IsolationError> {
+    pub(crate) async fn ask(
+        &mut self,
+        question: Question,
+        within: Duration,
+    ) -> Result<Answer, IsolationError> {
         let answer = tokio::time::timeout(within, self.ask_here(question)).await;
         let answer = answer.unwrap_or_else(|_late| {
             Err(io::Error::new(io::ErrorKind::TimedOut, "the machine does not answer"))

@@ -15,7 +15,9 @@ use atoll_isolation::{DiskSource, IsolationError, Plan};
 use atoll_isolation_host::process;
 use atoll_isolation_storage::{DISK_FILE, filesystem};
 use atoll_network::{RESOLVER_ADDRESS, Slot, Steering};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
 
 use crate::Inner;
 use crate::control::moment;
@@ -71,13 +73,22 @@ impl Inner {
         let dir = self.config.storage.machine(&plan.id);
         DirBuilder::new().mode(0o700).create(&dir).step("make the directory of a machine")?;
         let disk = disk.move_to(dir.join(DISK_FILE))?;
-        let start =
-            Started { id: &plan.id, model: &model, memory: Memory::Copied(&saved), image: &image, disk: &disk };
+        let start = Started {
+            id: &plan.id,
+            model: &model,
+            memory: Memory::Copied(&saved),
+            image: &image,
+            disk: &disk,
+        };
         self.start_sandbox(plan, start).await
     }
 
     /// Restores a machine and makes it a sandbox. A restoration that stalls is tried once more.
-    pub(crate) async fn start_sandbox(self: &Arc<Self>, plan: &Plan, start: Started<'_>) -> Result<(), IsolationError> {
+    pub(crate) async fn start_sandbox(
+        self: &Arc<Self>,
+        plan: &Plan,
+        start: Started<'_>,
+    ) -> Result<(), IsolationError> {
         let mut machine = self.restore(plan, start).await;
         if machine.as_ref().is_err_and(is_stall) {
             tracing::warn!(id = %plan.id, "a machine stalled while it was restored; trying once more");
@@ -93,7 +104,11 @@ impl Inner {
         self.record(&plan.id).write_process(machine.process())
     }
 
-    async fn restore(self: &Arc<Self>, plan: &Plan, start: Started<'_>) -> Result<Arc<Machine>, IsolationError> {
+    async fn restore(
+        self: &Arc<Self>,
+        plan: &Plan,
+        start: Started<'_>,
+    ) -> Result<Arc<Machine>, IsolationError> {
         let machine = self.launch(start).await?;
         let mut qmp = vmm::monitor(&self.record(start.id)).await?;
         vmm::restore(&mut qmp).await?;
@@ -221,7 +236,9 @@ impl Inner {
             let pids = self.cgroups.pids(id)?;
             let pidfds: Vec<_> = pids
                 .iter()
-                .filter_map(|pid| pidfd_open(Pid::from_raw(*pid)?, PidfdFlags::empty()).ok().map(|fd| (*pid, fd)))
+                .filter_map(|pid| {
+                    pidfd_open(Pid::from_raw(*pid)?, PidfdFlags::empty()).ok().map(|fd| (*pid, fd))
+                })
                 .filter(|(pid, _)| self.cgroups.contains(id, *pid))
                 .collect();
             if self.cgroups.kill(id)?.is_empty() {
@@ -269,9 +286,7 @@ fn ended_at_once(said: &str) -> IsolationError {
 
 async fn see_end(pidfd: &std::os::fd::OwnedFd) -> Result<(), IsolationError> {
     let ended = tokio::time::timeout(END_TIMEOUT, process::ended(pidfd)).await;
-    ended
-        .unwrap_or_else(|_late| Err(io::ErrorKind::TimedOut.into()))
-        .step("see a killed VMM end")
+    ended.unwrap_or_else(|_late| Err(io::ErrorKind::TimedOut.into())).step("see a killed VMM end")
 }
 
 fn remove_dir(dir: &Path) -> Result<(), IsolationError> {

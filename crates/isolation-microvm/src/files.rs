@@ -30,12 +30,15 @@ pub(crate) fn image(dir: &Path, key: &str, layers: &[PathBuf]) -> Result<PathBuf
     }
     let mut list = String::new();
     for layer in layers {
-        let layer = layer.to_str().ok_or_else(|| IsolationError::BadRoot("a layer's path is no text".to_owned()))?;
+        let layer =
+            layer.to_str().ok_or_else(|| IsolationError::BadRoot("a layer's path is no text".to_owned()))?;
         list = format!("{list}{layer}\n");
     }
     let new = dir.join(key).with_extension("new");
     match fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).step("remove an unfinished image"),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(error).step("remove an unfinished image");
+        }
         _ => {}
     }
     with_merged(layers, |merged| run(Command::new("mkfs.erofs").arg(&new).arg(merged)))?;
@@ -54,7 +57,8 @@ fn with_merged(
     }
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).step("open the file system type overlay")?;
     for layer in layers.iter().rev() {
-        let layer = layer.to_str().ok_or_else(|| IsolationError::BadRoot("a layer's path is no text".to_owned()))?;
+        let layer =
+            layer.to_str().ok_or_else(|| IsolationError::BadRoot("a layer's path is no text".to_owned()))?;
         fsconfig_set_string(&context, "lowerdir+", layer).step("name a layer")?;
     }
     fsconfig_create(&context).step("merge the layers of an image")?;
@@ -88,7 +92,9 @@ fn run(command: &mut Command) -> Result<(), IsolationError> {
     command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
     let output = match command.output() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(IsolationError::Unavailable(format!("the program {program} is missing: install erofs-utils")));
+            return Err(IsolationError::Unavailable(format!(
+                "the program {program} is missing: install erofs-utils"
+            )));
         }
         other => other.step(format!("run {program}"))?,
     };

@@ -60,7 +60,11 @@ impl Inner {
         self.take_up(id, process).ok()
     }
 
-    pub(crate) async fn hibernate(self: &Arc<Self>, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError> {
+    pub(crate) async fn hibernate(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        mode: PauseMode,
+    ) -> Result<(), IsolationError> {
         if mode == PauseMode::Frozen {
             return Err(IsolationError::CannotPause("what is frozen is not hibernated".to_owned()));
         }
@@ -99,7 +103,12 @@ impl Inner {
     }
 
     /// Holds the disk still and, where its memory is wanted, writes the machine out. On error it goes on.
-    async fn put_down(&self, id: &SandboxId, machine: &Machine, mode: PauseMode) -> Result<(), IsolationError> {
+    async fn put_down(
+        &self,
+        id: &SandboxId,
+        machine: &Machine,
+        mode: PauseMode,
+    ) -> Result<(), IsolationError> {
         machine.ask(Question::Still(true), STILL_TIMEOUT).await?;
         if mode == PauseMode::Filesystem {
             return Ok(());
@@ -163,8 +172,13 @@ impl Inner {
         let saved = self.saved(&model).await?;
         record.write_size(model.size)?;
         self.claim_uid(&record)?;
-        let start =
-            Started { id: &plan.id, model: &model, memory: Memory::Copied(&saved), image: &image, disk: &disk };
+        let start = Started {
+            id: &plan.id,
+            model: &model,
+            memory: Memory::Copied(&saved),
+            image: &image,
+            disk: &disk,
+        };
         self.start_sandbox(plan, start).await
     }
 
@@ -179,7 +193,11 @@ impl Inner {
         None
     }
 
-    async fn read_state(self: &Arc<Self>, plan: &Plan, start: Started<'_>) -> Result<Arc<Machine>, IsolationError> {
+    async fn read_state(
+        self: &Arc<Self>,
+        plan: &Plan,
+        start: Started<'_>,
+    ) -> Result<Arc<Machine>, IsolationError> {
         let state = File::open(self.state(&plan.id, STATE_FILE)).step("open a machine's memory")?;
         let machine = self.launch(start).await?;
         // It was asked before it was written out, and must not find that nobody is there.

@@ -98,8 +98,9 @@ impl Kernel {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(KernelError::NotSetUp),
             other => other.map_err(io("read the description of the guest kernel"))?,
         };
-        let description: Description = serde_json::from_slice(&text)
-            .map_err(|error| KernelError::Unusable(format!("the description of the guest kernel: {error}")))?;
+        let description: Description = serde_json::from_slice(&text).map_err(|error| {
+            KernelError::Unusable(format!("the description of the guest kernel: {error}"))
+        })?;
         let mut modules = Vec::new();
         for (name, digest) in &description.files {
             let bytes = read_file(&dir.join(name))?;
@@ -212,7 +213,8 @@ fn extract(image: &[u8]) -> Result<Vec<u8>, KernelError> {
     // Four bytes with the length follow the compressed data.
     let compressed = &payload[..payload.len() - 4];
     let mut vmlinux = Vec::new();
-    let mut decoder = zstd::stream::read::Decoder::new(compressed).map_err(io("decompress the kernel"))?.single_frame();
+    let mut decoder =
+        zstd::stream::read::Decoder::new(compressed).map_err(io("decompress the kernel"))?.single_frame();
     decoder.by_ref().take(FILE_MAX_BYTES).read_to_end(&mut vmlinux).map_err(io("decompress the kernel"))?;
     if vmlinux.starts_with(&ELF_MAGIC) { Ok(vmlinux) } else { Err(unusable("what it holds is no ELF file")) }
 }

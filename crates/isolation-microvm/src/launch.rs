@@ -135,7 +135,9 @@ pub fn launch(jail: &Jail) -> Result<(), String> {
             drop(writeln!(io::stderr(), "{error}"));
             std::process::exit(1)
         }
-        pid => write_whole(&pid_dir, Path::new(pid_name), &pid.to_string()).map_err(said("write the process id")),
+        pid => {
+            write_whole(&pid_dir, Path::new(pid_name), &pid.to_string()).map_err(said("write the process id"))
+        }
     }
 }
 
@@ -196,9 +198,14 @@ fn become_vmm(jail: &Jail, log: File, held: Vec<(OwnedFd, RawFd)>) -> String {
         rustix::process::chdir(&jail.scratch).map_err(said("enter the root"))?;
         pivot_root(".", "old").map_err(said("change the root"))?;
         unmount("old", UnmountFlags::DETACH).map_err(said("leave the old root"))?;
-        rustix::fs::unlinkat(CWD, "old", rustix::fs::AtFlags::REMOVEDIR).map_err(said("remove the old root"))?;
-        mount_remount("/", MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV, "")
-            .map_err(said("seal the root"))?;
+        rustix::fs::unlinkat(CWD, "old", rustix::fs::AtFlags::REMOVEDIR)
+            .map_err(said("remove the old root"))?;
+        mount_remount(
+            "/",
+            MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV,
+            "",
+        )
+        .map_err(said("seal the root"))?;
         place(held)?;
         give_up_privileges(jail.uid)
     };
@@ -211,7 +218,13 @@ fn become_vmm(jail: &Jail, log: File, held: Vec<(OwnedFd, RawFd)>) -> String {
         Ok(again) => again,
         Err(error) => return error.to_string(),
     };
-    let error = Command::new(program).args(arguments).env_clear().stdin(std::process::Stdio::null()).stdout(again).stderr(log).exec();
+    let error = Command::new(program)
+        .args(arguments)
+        .env_clear()
+        .stdin(std::process::Stdio::null())
+        .stdout(again)
+        .stderr(log)
+        .exec();
     format!("failed to start {program}: {error}")
 }
 

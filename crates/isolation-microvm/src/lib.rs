@@ -50,7 +50,8 @@ use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{IsolationLevel, Resources};
 pub(crate) use atoll_isolation::step;
 use atoll_isolation::{
-    ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Taken, Usage,
+    ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Taken,
+    Usage,
 };
 use atoll_isolation_host::Cgroups;
 use atoll_isolation_storage::Storage;
@@ -177,7 +178,10 @@ fn qemu_version(qemu: &Path) -> Result<String, IsolationError> {
     let output = std::process::Command::new(qemu).arg("--version").env_clear().output();
     let said = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
     let said = said.ok_or_else(|| {
-        IsolationError::Unavailable(format!("{} is missing or does not start: install qemu-system-x86", qemu.display()))
+        IsolationError::Unavailable(format!(
+            "{} is missing or does not start: install qemu-system-x86",
+            qemu.display()
+        ))
     })?;
     let version = String::from_utf8_lossy(&said).lines().next().unwrap_or_default().to_owned();
     probe::check_version(&version)?;
@@ -204,7 +208,9 @@ impl Inner {
         let initrd = config.cache.join("initrds").join(&blake3::hash(&bytes).to_hex()[..32]);
         if !initrd.exists() {
             let new = initrd.with_extension(std::process::id().to_string());
-            std::fs::write(&new, bytes).and_then(|()| std::fs::rename(&new, &initrd)).step("write the initramfs")?;
+            std::fs::write(&new, bytes)
+                .and_then(|()| std::fs::rename(&new, &initrd))
+                .step("write the initramfs")?;
         }
         let placeholder = config.cache.join("placeholder");
         let empty = File::options().create(true).truncate(false).write(true).open(&placeholder);
@@ -273,7 +279,8 @@ impl Inner {
     fn claim_uid(&self, record: &Record) -> Result<u32, IsolationError> {
         let mut taken = self.uids();
         let uid = (FIRST_UID..FIRST_UID + UIDS).find(|uid| !taken.contains(uid));
-        let uid = uid.ok_or_else(|| IsolationError::Unavailable("all user ids of machines are taken".to_owned()))?;
+        let uid =
+            uid.ok_or_else(|| IsolationError::Unavailable("all user ids of machines are taken".to_owned()))?;
         record.claim_uid(uid)?;
         taken.insert(uid);
         Ok(uid)

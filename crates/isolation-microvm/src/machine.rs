@@ -54,7 +54,12 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Machine {
-    pub(crate) fn new(process: Process, pidfd: OwnedFd, record: Record, gate: Option<atoll_network::Gate>) -> Self {
+    pub(crate) fn new(
+        process: Process,
+        pidfd: OwnedFd,
+        record: Record,
+        gate: Option<atoll_network::Gate>,
+    ) -> Self {
         Self {
             process,
             pidfd,
@@ -180,7 +185,8 @@ impl Inner {
         if let Some(before) = lock(&machine.carrying).take() {
             before.abort();
         }
-        let port = machine.record.with_socket(AGENT_SOCKET, async |path| UnixStream::connect(path).await).await;
+        let port =
+            machine.record.with_socket(AGENT_SOCKET, async |path| UnixStream::connect(path).await).await;
         let port = port.step("connect to a machine's port")?;
         let (stream, carrying) = stream::open(port).await.step("connect to the guest agent")?;
         *lock(&machine.carrying) = Some(carrying);

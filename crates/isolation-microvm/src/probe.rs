@@ -88,9 +88,11 @@ impl Inner {
         let check = match (booted, self.accelerator()) {
             (Err(error), _) => Check::new("microvm", Status::Missing, format!("{what}: {}", chain(&error)))
                 .hint("machines do not boot here; sandboxes of the level 'microvm' are refused"),
-            (Ok(()), Accelerator::Kvm) => {
-                Check::new("microvm", Status::Ok, format!("{what}: booted one {accelerator} in {:.1?}", since.elapsed()))
-            }
+            (Ok(()), Accelerator::Kvm) => Check::new(
+                "microvm",
+                Status::Ok,
+                format!("{what}: booted one {accelerator} in {:.1?}", since.elapsed()),
+            ),
             (Ok(()), Accelerator::Tcg) => {
                 let seen = format!("{what}: booted one, {accelerator}, in {:.1?}", since.elapsed());
                 Check::new("microvm", Status::Limited, seen).hint(
@@ -122,7 +124,11 @@ mod tests {
     fn versions_are_read() {
         check_version("QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2+deb13u1~bpo12+1)").unwrap();
         check_version("QEMU emulator version 9.1.0").unwrap();
-        for old in ["QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", "QEMU emulator version 9.0.4", "?"] {
+        for old in [
+            "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)",
+            "QEMU emulator version 9.0.4",
+            "?",
+        ] {
             assert!(check_version(old).is_err(), "{old}");
         }
     }

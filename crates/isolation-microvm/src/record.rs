@@ -145,7 +145,11 @@ impl Record {
     }
 
     /// Calls `with` with a path of a socket here that is short enough for the kernel, whatever the directory's is.
-    pub(crate) async fn with_socket<T>(&self, name: &str, with: impl AsyncFnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    pub(crate) async fn with_socket<T>(
+        &self,
+        name: &str,
+        with: impl AsyncFnOnce(&Path) -> io::Result<T>,
+    ) -> io::Result<T> {
         let dir = File::open(&self.dir)?;
         with(&PathBuf::from(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()))).await
     }

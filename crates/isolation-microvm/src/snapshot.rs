@@ -15,7 +15,11 @@ use crate::machine::{ANSWER_TIMEOUT, Machine};
 impl Inner {
     /// Takes a snapshot. The machine writes its disk out and holds it still while it is cloned; should this process
     /// end in between, the machine notices and goes on.
-    pub(crate) async fn snapshot(self: &Arc<Self>, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError> {
+    pub(crate) async fn snapshot(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        artifact: &SnapshotId,
+    ) -> Result<Taken, IsolationError> {
         let machine = self.living(id)?;
         let to = {
             let artifact = artifact.clone();

@@ -53,7 +53,9 @@ async fn handshake(
             let opened = frame.message::<Opened>().ok().filter(|_| frame.kind == Kind::Opened)?;
             (opened.nonce == nonce).then_some(opened)
         };
-        if let Some((at, opened)) = frames.iter().enumerate().find_map(|(at, frame)| Some((at, answer(frame)?))) {
+        if let Some((at, opened)) =
+            frames.iter().enumerate().find_map(|(at, frame)| Some((at, answer(frame)?)))
+        {
             if opened.error.is_empty() {
                 return Ok(frames.split_off(at + 1));
             }

@@ -162,7 +162,13 @@ impl Inner {
         record.create()?;
         let uid = self.claim_uid(&record)?;
         std::os::unix::fs::chown(new, Some(uid), Some(uid)).step("give a directory to a VMM")?;
-        let start = Started { id, model, memory: Memory::Kept(new), image: &self.placeholder, disk: &self.placeholder };
+        let start = Started {
+            id,
+            model,
+            memory: Memory::Kept(new),
+            image: &self.placeholder,
+            disk: &self.placeholder,
+        };
         self.launch(start).await?;
         let mut qmp = vmm::monitor(&record).await?;
         vmm::booted(&mut qmp, within).await?;

@@ -166,7 +166,8 @@ impl Model {
     }
 
     fn jail(&self, place: &Place<'_>, memory: Memory<'_>) -> Jail {
-        let shown = |from: &Path, to: &str, writable| Shown { from: from.to_owned(), to: to.into(), writable };
+        let shown =
+            |from: &Path, to: &str, writable| Shown { from: from.to_owned(), to: to.into(), writable };
         let mut show = vec![
             shown(Path::new("/usr"), "/usr", false),
             shown(Path::new("/dev/null"), "/dev/null", true),
@@ -218,8 +219,9 @@ pub(crate) async fn start(
 ) -> Result<(), IsolationError> {
     let jail = serde_json::to_string(&model.jail(place, memory)).map_err(std::io::Error::other);
     let jail = jail.step("describe a jail")?;
-    let (program, arguments) =
-        launcher.split_first().ok_or_else(|| IsolationError::Unavailable("no launcher of VMMs".to_owned()))?;
+    let (program, arguments) = launcher
+        .split_first()
+        .ok_or_else(|| IsolationError::Unavailable("no launcher of VMMs".to_owned()))?;
     let output = Command::new(program)
         .args(arguments)
         .arg(jail)
@@ -244,7 +246,10 @@ pub(crate) async fn monitor(record: &Record) -> Result<Qmp, IsolationError> {
         let greeted = tokio::time::timeout_at(deadline, Qmp::connect(record)).await;
         match greeted.unwrap_or_else(|_late| Err(QmpError::Silent(std::io::ErrorKind::TimedOut.into()))) {
             Ok(qmp) => return Ok(qmp),
-            Err(error) if Instant::now() >= deadline || matches!(&error, QmpError::Silent(cause) if is_end(cause)) => {
+            Err(error)
+                if Instant::now() >= deadline
+                    || matches!(&error, QmpError::Silent(cause) if is_end(cause)) =>
+            {
                 return Err(refused(&format!("{}; it said: {}", crate::chain(&error), record.said())));
             }
             Err(_) => tokio::time::sleep(LOOK).await,

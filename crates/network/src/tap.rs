@@ -31,7 +31,8 @@ const UP: libc::c_short = 1;
 pub fn open_tap() -> Result<OwnedFd, NetworkError> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let tap = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).step("open /dev/net/tun")?;
-    request(&tap, libc::TUNSETIFF, libc::__c_anonymous_ifr_ifru { ifru_flags: TAP }).step("make a tap device")?;
+    request(&tap, libc::TUNSETIFF, libc::__c_anonymous_ifr_ifru { ifru_flags: TAP })
+        .step("make a tap device")?;
     let socket = UdpSocket::bind("0.0.0.0:0").step("open a socket")?;
     let mut address = libc::sockaddr { sa_family: ETHERNET, sa_data: [0; 14] };
     for (slot, byte) in address.sa_data.iter_mut().zip(HARDWARE_ADDRESS) {

@@ -44,7 +44,8 @@ pub(super) async fn setup(printer: Printer, command: SetupCommand) -> Result<()>
 
 /// Prepares the kernel; what was saved with another is thrown away.
 async fn microvm(machines: &Machines, args: &SetupMicrovmArgs) -> Result<Kernel> {
-    let made = |error: std::io::Error| Failure::io(format!("cannot make {}", machines.cache.display()), error);
+    let made =
+        |error: std::io::Error| Failure::io(format!("cannot make {}", machines.cache.display()), error);
     std::fs::create_dir_all(&machines.cache).map_err(made)?;
     let scratch = machines.cache.join("download");
     let package = match (&args.package, &args.tree) {
@@ -94,8 +95,11 @@ async fn download(scratch: &Path) -> Result<PathBuf> {
         .filter(|(version, _)| version >= &vec![KERNEL_MIN.0, KERNEL_MIN.1]);
     let Some((_, name)) = newest else {
         return Err(Failure::Plain(
-            Error::new(Code::InvalidArgument, "the package sources of this host have no cloud kernel of 6.12 or newer")
-                .hint("on Debian 12 add bookworm-backports to the sources; elsewhere give --package or --tree"),
+            Error::new(
+                Code::InvalidArgument,
+                "the package sources of this host have no cloud kernel of 6.12 or newer",
+            )
+            .hint("on Debian 12 add bookworm-backports to the sources; elsewhere give --package or --tree"),
         ));
     };
     run(Command::new("apt-get").args(["download", "-q", name]).current_dir(scratch)).await?;
@@ -106,7 +110,8 @@ async fn download(scratch: &Path) -> Result<PathBuf> {
 /// The numbers in the name of a kernel's package, to compare.
 fn version(name: &str) -> Option<Vec<u32>> {
     let numbers = name.strip_prefix("linux-image-")?;
-    let numbers = numbers.split(['.', '-', '+']).map_while(|part| part.parse::<u32>().ok()).collect::<Vec<_>>();
+    let numbers =
+        numbers.split(['.', '-', '+']).map_while(|part| part.parse::<u32>().ok()).collect::<Vec<_>>();
     (numbers.len() >= 2).then_some(numbers)
 }
 

@@ -59,7 +59,10 @@ impl Machines {
             Failure::Plain(
                 Error::new(
                     Code::IsolationUnavailable,
-                    format!("virtual machines were set up in {}, and cannot be run: {why}", self.cache.display()),
+                    format!(
+                        "virtual machines were set up in {}, and cannot be run: {why}",
+                        self.cache.display()
+                    ),
                 )
                 .hint("mend it, or remove that directory when no sandbox needs it any more"),
             )

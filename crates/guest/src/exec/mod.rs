@@ -115,7 +115,8 @@ pub(crate) struct Execs {
 
 impl Execs {
     pub(crate) fn new(cgroup: Option<OwnedFd>) -> Self {
-        let execs = Self { cgroup: OnceCell::new(), by_id: RefCell::default(), lingering: RefCell::default() };
+        let execs =
+            Self { cgroup: OnceCell::new(), by_id: RefCell::default(), lingering: RefCell::default() };
         execs.set_cgroup(cgroup);
         execs
     }

@@ -74,7 +74,8 @@ fn mount_in_root(memory_bytes: u64) -> io::Result<()> {
     put("tmpfs", "tmpfs", "/dev/shm", scratch, &shared)?;
     put("cgroup2", "cgroup2", CGROUP, scratch | MountFlags::NOEXEC, c"")?;
     let controllers = format!("{CGROUP}/cgroup.subtree_control");
-    std::fs::write(&controllers, "+memory +pids").map_err(|error| at(&format!("write {controllers}"), error))?;
+    std::fs::write(&controllers, "+memory +pids")
+        .map_err(|error| at(&format!("write {controllers}"), error))?;
     make_directory(SANDBOX_CGROUP)?;
     for (target, link) in [
         ("/proc/self/fd", "/dev/fd"),
@@ -111,7 +112,9 @@ pub(super) fn write_files(who: &Become) -> io::Result<()> {
 
 fn put_file(path: &str, content: &str) -> io::Result<()> {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(&format!("replace {path}"), error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(at(&format!("replace {path}"), error));
+        }
         _ => {}
     }
     std::fs::write(path, content).map_err(|error| at(&format!("write {path}"), error))
@@ -119,7 +122,8 @@ fn put_file(path: &str, content: &str) -> io::Result<()> {
 
 fn put(source: &str, kind: &str, target: &str, flags: MountFlags, data: &CStr) -> io::Result<()> {
     make_directory(target)?;
-    mount(source, target, kind, flags, Some(data)).map_err(|error| at(&format!("mount {target}"), error.into()))
+    mount(source, target, kind, flags, Some(data))
+        .map_err(|error| at(&format!("mount {target}"), error.into()))
 }
 
 /// A link in the image's place of a directory would lead anywhere in it; nothing is mounted through one.

@@ -151,7 +151,10 @@ pub async fn what_sleeps_goes_on(harness: &dyn Harness) {
     guest.close();
     assert_gone(driver.connect(&id).await);
     let left: Vec<_> = driver.scan().await.unwrap().into_iter().filter(|r| r.sandbox == id).collect();
-    assert!(left.iter().all(|resource| ["directory", "disk"].contains(&resource.kind)), "left behind: {left:?}");
+    assert!(
+        left.iter().all(|resource| ["directory", "disk"].contains(&resource.kind)),
+        "left behind: {left:?}"
+    );
     drop((driver, guest));
     let driver = harness.open().await;
     for round in 0..2 {
@@ -164,7 +167,9 @@ pub async fn what_sleeps_goes_on(harness: &dyn Harness) {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         let inside: u64 = again.see("date +%s").await.parse().unwrap();
         assert!(now.abs_diff(inside) < 60, "it is {inside} inside and {now} outside");
-        again.see(&format!("echo {round} >> /root/rounds; test $(wc -l < /root/rounds) = {}", round + 1)).await;
+        again
+            .see(&format!("echo {round} >> /root/rounds; test $(wc -l < /root/rounds) = {}", round + 1))
+            .await;
         again.guest.close();
         if round == 0 {
             driver.hibernate(&id, PauseMode::Memory).await.unwrap();
