@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from conftest import endpoint, raw, since
+from conftest import endpoint, native, raw, since
 from langsmith.sandbox import (
     AsyncSandboxClient,
     QuotaExceededError,
@@ -183,3 +183,38 @@ def test_proxy_config_is_shown_without_its_secrets(client, name):
 def test_start_of_one_that_runs(client):
     with client.sandbox() as box:
         assert client.start_sandbox(box.name).status == "ready"
+
+
+def test_volumes(client, name):
+    native("POST", "/v1/volumes", {"name": name, "size_bytes": 64 << 20})
+    try:
+        mount = {"volume": name, "mount_path": "/srv/data"}
+        made = [raw("POST", "/v2/sandboxes/boxes", {"volumes": [mount]})[1], raw("POST", "/v2/sandboxes/boxes", {"volumes": [{**mount, "read_only": True}]})[1]]
+        try:
+            assert made[1]["volumes"] == [{**mount, "read_only": True}]
+            one, two = (client.get_sandbox(box["name"]) for box in made)
+            one.write("/srv/data/note", b"shared")
+            assert two.read("/srv/data/note") == b"shared"
+            assert two.run("echo x > /srv/data/other").exit_code != 0
+        finally:
+            for box in made:
+                client.delete_sandbox(box["name"])
+    finally:
+        native("DELETE", f"/v1/volumes/{name}")
+    status, answer = raw("POST", "/v2/sandboxes/boxes", {"mount_config": {"mounts": [{"id": "a", "type": "s3", "mount_path": "/mnt"}]}})
+    assert (status, answer["detail"][0]["loc"][-1]) == (422, "mount_config")
+
+
+def test_what_one_sandbox_for_each_thread_needs(client, name):
+    """Get or create by a label, from two clients at once: both find the one that there is."""
+    assert raw("GET", f"/v2/sandboxes/boxes?label=thread={name}")[1]["items"] == []
+    made = raw("POST", "/v2/sandboxes/boxes", {"labels": {"thread": name}})[1]
+    try:
+        for key in [f"thread={name}", "thread"]:
+            found = raw("GET", f"/v2/sandboxes/boxes?label={key}")[1]["items"]
+            assert made["id"] in [box["id"] for box in found]
+        # Its labels stay over a stop.
+        client.stop_sandbox(made["name"])
+        assert [box["status"] for box in raw("GET", f"/v2/sandboxes/boxes?label=thread={name}")[1]["items"]] == ["stopped"]
+    finally:
+        client.delete_sandbox(made["name"])

@@ -258,3 +258,33 @@ def test_a_sandbox_that_is_gone(client):
         box.run("true")
     assert not isinstance(caught.value, ResourceNotFoundError) or True
     assert box.name or caught
+
+
+def test_a_terminal_in_a_browser(box):
+    """What Open SWE's terminal asks for: a login shell for as long as somebody looks."""
+    handle = box.run("exec ${SHELL:-/bin/bash} -l", wait=False, pty=True, timeout=0, idle_timeout=-1, kill_on_disconnect=True)
+    handle.send_input("echo $((20 + 22)); exit 5\n")
+    assert handle.result.exit_code == 5 and "42" in handle.result.stdout
+
+
+@since(0, 12)
+def test_a_console_that_changes_its_size(box):
+    """The command-line client's way: no command, and frames that the SDKs do not send."""
+    from websockets.sync.client import connect
+
+    url = box.dataplane_url.replace("http://", "ws://", 1) + "/execute/ws"
+    with connect(url, additional_headers={"X-Api-Key": os.environ["LANGSMITH_API_KEY"]}) as socket:
+        first = {"type": "execute", "pty": True, "timeout_seconds": 0, "idle_timeout_seconds": -1}
+        socket.send(json.dumps(first))
+        started = json.loads(socket.recv(timeout=30))
+        assert started["type"] == "started" and started["command_id"] and started["pid"]
+        socket.send(json.dumps({"type": "resize", "cols": 120, "rows": 40}))
+        socket.send(json.dumps({"type": "input", "data": "stty size; exit 3\n"}))
+        frames = [json.loads(frame) for frame in socket]
+    assert "40 120" in "".join(frame.get("data", "") for frame in frames)
+    assert frames[-1] == {"type": "exit", "exit_code": 3} and {frame["type"] for frame in frames} == {"stdout", "exit"}
+    assert socket.close_code == 1000
+    with connect(url, additional_headers={"X-Api-Key": os.environ["LANGSMITH_API_KEY"]}) as socket:
+        socket.send(json.dumps({"type": "execute", "command": "true", "ssh_agent_forward": True}))
+        answer = json.loads(socket.recv(timeout=30))
+        assert answer["type"] == "error" and "ssh_agent_forward" in answer["error"]

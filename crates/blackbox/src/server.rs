@@ -2,8 +2,10 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use atoll_api::{CreateExec, CreateSandbox, ExecWithOutput, Sandbox};
@@ -111,6 +113,20 @@ pub struct Server {
     finished: bool,
 }
 
+/// An address that can be had again after a restart: its port is below those that the kernel gives to connections.
+fn free_address() -> String {
+    const FIRST: u32 = 20_000;
+    const COUNT: u32 = 12_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id().wrapping_mul(61).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let address = format!("127.0.0.1:{}", FIRST + number % COUNT);
+        if TcpListener::bind(&address).is_ok() {
+            return address;
+        }
+    }
+}
+
 impl Server {
     /// Starts one.
     #[must_use]
@@ -179,7 +195,7 @@ impl Server {
             panics_are_wanted: false,
             finished: false,
         };
-        let (url, key) = server.launch("127.0.0.1:0", "");
+        let (url, key) = server.launch(&free_address(), "");
         server.key = key.expect("the first start makes a key");
         server.client = Client::new(&url, &Secret::new(server.key.clone())).expect("a client");
         server.url = url;

@@ -9,9 +9,11 @@
 
 mod common;
 
-use atoll_api::{CreateKey, CreateSandbox, TakeLease};
+use std::collections::BTreeMap;
+
+use atoll_api::{CreateKey, CreateSandbox, CreateSnapshot, ForkSandbox, TakeLease};
 use atoll_blackbox::Server;
-use atoll_client::{Client, ListSandboxes, WriteFile};
+use atoll_client::{Client, GetUsage, ListSandboxes, ListSnapshots, WriteFile};
 use atoll_core::Code;
 use atoll_core::key::Scope;
 use atoll_core::sharing::{Role, Visibility};
@@ -102,6 +104,74 @@ async fn by_default_keys_share_what_there_is() {
     assert!(two.create_exec(&sandbox, &argv(&["true"])).await.is_ok());
     one.set_visibility(&sandbox, Some(Visibility::Private)).await.unwrap();
     assert_eq!(code(two.create_exec(&sandbox, &argv(&["true"])).await), Code::SandboxNotFound);
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forks_of_what_is_private_are_private() {
+    let mut server = Server::with(&[]);
+    let (_, one) = key(&server, "one", Scope::Manage).await;
+    let (_, two) = key(&server, "two", Scope::Manage).await;
+    let sandbox = one.create_sandbox(&CreateSandbox::default()).await.unwrap().id;
+    one.set_visibility(&sandbox, Some(Visibility::Private)).await.unwrap();
+    let fork = ForkSandbox {
+        count: 2,
+        at: None,
+        name: None,
+        labels: BTreeMap::new(),
+        env: BTreeMap::new(),
+        ttl_ms: None,
+    };
+    let children = one.fork_sandbox(&sandbox, &fork).await.unwrap().results;
+    assert_eq!(children.iter().filter(|child| child.sandbox.is_some()).count(), 2, "{children:?}");
+    assert!(ids(&two).await.is_empty());
+    server.kill();
+    server.restart();
+    let (_, three) = key(&server, "three", Scope::Manage).await;
+    assert_eq!((ids(&server.client).await.len(), ids(&three).await.len()), (3, 0));
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn listings_across_sandboxes_show_what_one_may_see() {
+    let server = Server::with(&[]);
+    let (owner_id, owner) = key(&server, "owner", Scope::Manage).await;
+    let (friend_id, friend) = key(&server, "friend", Scope::Manage).await;
+    let (_, other) = key(&server, "other", Scope::Manage).await;
+    let sandbox = owner.create_sandbox(&CreateSandbox::default()).await.unwrap().id;
+    owner.create_exec(&sandbox, &argv(&["true"])).await.unwrap();
+    let named = |tag: &str| CreateSnapshot { tags: vec![tag.into()], ..CreateSnapshot::default() };
+    let early = owner.create_snapshot(&sandbox, &named("early")).await.unwrap().id;
+    let snapshots = async |client: &Client| -> Vec<String> {
+        let page = client.list_snapshots(&ListSnapshots::default()).await.unwrap();
+        page.items.into_iter().map(|snapshot| snapshot.id).collect()
+    };
+    let used = async |client: &Client| -> Vec<String> {
+        let list = client.usage(&GetUsage::default()).await.unwrap();
+        list.items.into_iter().filter_map(|item| item.sandbox).collect()
+    };
+    assert_eq!((snapshots(&other).await, used(&other).await), (vec![early.clone()], vec![sandbox.clone()]));
+
+    // What is private takes its snapshots along, those from before too.
+    owner.set_visibility(&sandbox, Some(Visibility::Private)).await.unwrap();
+    let late = owner.create_snapshot(&sandbox, &named("late")).await.unwrap().id;
+    assert_eq!((snapshots(&other).await, used(&other).await), (vec![], vec![]));
+    assert_eq!(snapshots(&server.client).await, [late.clone(), early.clone()]);
+    for text in [early.as_str(), "early", "late:latest"] {
+        assert_eq!(code(other.get_snapshot(text).await), Code::SnapshotNotFound, "{text}");
+        assert_eq!(code(other.delete_snapshot(text).await), Code::SnapshotNotFound, "{text}");
+        let create = CreateSandbox { snapshot: Some(text.into()), ..CreateSandbox::default() };
+        assert_eq!(code(other.create_sandbox(&create).await), Code::SnapshotNotFound, "{text}");
+    }
+    owner.grant(&sandbox, &friend_id, Role::Read).await.unwrap();
+    assert_eq!((snapshots(&friend).await.len(), used(&friend).await.len()), (2, 1));
+
+    // And they stay so when it is gone.
+    owner.delete_sandbox(&sandbox).await.unwrap();
+    assert_eq!((snapshots(&other).await, snapshots(&owner).await.len()), (vec![], 2));
+    assert_eq!((used(&other).await, used(&owner).await), (vec![], vec![sandbox]));
+    let list = owner.usage(&GetUsage { key: Some(owner_id), ..GetUsage::default() }).await.unwrap();
+    assert_eq!(list.items.len(), 1);
     server.finish().await;
 }
 

@@ -347,6 +347,26 @@ async fn limits_of_a_policy_hold_and_much_is_carried() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn clients_that_go_take_their_connections_along() {
+    let outside = Outside::new();
+    let seen = outside.web(&format!("{WEB}:80"));
+    let server = outside.server();
+    let limited = json!({"internet": "on", "limits": {"connections": 1}});
+    let id = sandbox(&server, policy(limited)).await.id;
+    // A server that has nothing to say would not make the gateway notice.
+    for number in 1..=3 {
+        let left = "curl -sS --max-time 1 -o /dev/null http://web.test/silent";
+        assert_eq!(server.sh(&id, left).await.code, Some(28), "curl gives up");
+        assert_eq!(seen.lock().unwrap().len(), number, "it had reached the server");
+        wait_until("the connection is gone", async || {
+            network(&server, &id).await.connections.is_empty().then_some(())
+        })
+        .await;
+    }
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_servers_default_counts_where_nobody_says() {
     let outside = Outside::new();
     outside.web(&format!("{WEB}:80"));

@@ -114,7 +114,7 @@ async fn a_request_hidden_in_another() {
         {"action": "allow", "domain": "web.test", "ports": [80], "path": "/open*"}]});
     let id = sandbox(&server, policy(rules)).await.id;
     let hidden = "GET /hidden HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n";
-    for request in [
+    let requests = [
         // A length and chunks.
         format!(
             "POST /open HTTP/1.1\\r\\nHost: web.test\\r\\nContent-Length: 4\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n0\\r\\n\\r\\n{hidden}"
@@ -141,13 +141,22 @@ async fn a_request_hidden_in_another() {
         ),
         "GET /open/../hidden HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n".to_owned(),
         "GET /open%2f..%2fhidden HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n".to_owned(),
-    ] {
-        let code = format!(
-            "import socket\ns = socket.create_connection(('web.test', 80), 20); s.settimeout(2)\n\
-             s.sendall(b'{request}')\ntry:\n  while s.recv(65536): pass\nexcept OSError: pass"
-        );
-        python(&server, &id, &code).await;
-    }
+    ];
+    // At once: each waits whether something comes after its answer.
+    let listed = requests.map(|request| format!("b'{request}'")).join(", ");
+    let code = format!(
+        "import socket, threading\n\
+         def send(request):\n  \
+           s = socket.create_connection(('web.test', 80), 20); s.settimeout(2)\n  \
+           s.sendall(request)\n  \
+           try:\n    \
+             while s.recv(65536): pass\n  \
+           except OSError: pass\n\
+         t = [threading.Thread(target=send, args=(r,)) for r in [{listed}]]\n\
+         [x.start() for x in t]; [x.join() for x in t]"
+    );
+    let said = python(&server, &id, &code).await;
+    assert_eq!(said, "", "every request was sent");
     let lines: Vec<String> =
         seen.lock().unwrap().iter().map(|head| head.lines().next().unwrap_or_default().to_owned()).collect();
     assert!(lines.iter().any(|line| line.contains(" /open ")), "some requests are passed on: {lines:?}");
@@ -247,6 +256,13 @@ async fn other_resolvers_even_where_the_internet_is_on() {
         .sh(&id, "dig +tries=1 +time=2 @8.8.8.8 web.test; dig +tries=1 +time=2 +tcp @8.8.8.8 web.test")
         .await;
     server.sh(&id, "openssl s_client -connect 8.8.8.8:853 </dev/null").await;
+    assert_eq!(outside.dials(), Vec::<String>::new());
+    // DNS over HTTPS is a website, and needs a rule like one where the internet is not on.
+    let rules = sandbox(&server, allow(&["web.test"])).await.id;
+    for to in ["https://8.8.8.8/dns-query", "https://dns.test/dns-query", "http://8.8.8.8/dns-query"] {
+        let asked = server.sh(&rules, &format!("curl -sSk --max-time 20 '{to}?dns=AAABAAABAAA'")).await;
+        assert!(asked.code != Some(0) || asked.stdout.contains("Atoll refused"), "{to}: {asked:?}");
+    }
     assert_eq!(outside.dials(), Vec::<String>::new());
     // An address that was found elsewhere does not get around a name that is denied.
     let denied = json!({"internet": "on", "rules": [{"action": "deny", "domain": "web.test"}]});

@@ -155,7 +155,7 @@ async fn real_clients_use_a_secret_that_is_nowhere_inside() {
     );
     assert!(uses.iter().any(|one| one.host == "git.example.com" && one.path.ends_with("git-receive-pack")));
     let audit = server.cli(&["secret", "audit", "API_KEY", "--limit", "1000"]).ok();
-    assert!(audit.stdout.contains("https://pypi.example.com/simple/atollpkg/"), "{}", audit.stdout);
+    assert!(audit.stdout.contains("GET pypi.example.com/simple/atollpkg/"), "{}", audit.stdout);
 
     // Nowhere: memory of the sandbox's processes, their environment, disks, database, logs.
     let exec = server
@@ -222,7 +222,7 @@ async fn what_does_not_agree_gets_no_secret() {
     assert!(smuggled.starts_with("HTTP/1.1 400"), "{smuggled}");
     // The authority's key is not inside, by any path.
     let keys = "! grep -rls 'PRIVATE KEY' /etc/atoll /proc/self/root/etc/atoll /proc/1/root/etc/atoll && ls /etc/atoll";
-    assert_eq!(ok(&server, &id, keys).await.stdout, "ca-bundle.pem\nca.pem\n");
+    assert_eq!(ok(&server, &id, keys).await.stdout, "ca-bundle.jks\nca-bundle.pem\nca.pem\n");
     let data = server.data().display().to_string();
     let outside = format!("! ls /proc/self/root{data} /proc/1/root{data} /proc/1/cwd{data} 2>/dev/null");
     ok(&server, &id, &outside).await;

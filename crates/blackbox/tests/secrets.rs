@@ -47,6 +47,13 @@ async fn values_go_in_and_never_come_out() {
     let one = client.get_secret("A").await.unwrap();
     assert_eq!((one.versions.len(), one.scope.templates.len()), (2, 1));
 
+    // What is not said stays.
+    let fewer = server.cli(&["secret", "set", "A", "--keep-value", "--host", "api.example.com"]).ok().stdout;
+    assert_eq!(fewer, "A has version 2, for api.example.com; only template t\n");
+    server.cli(&["secret", "set", "A", "--keep-value", "--any-sandbox"]).ok();
+    let one = client.get_secret("A").await.unwrap();
+    assert_eq!((one.scope.hosts.len(), one.scope.templates.len()), (1, 0));
+
     // Nothing that was ever answered or written holds a value.
     for path in ["/v1/secrets", "/v1/secrets/A", "/v1/secret-uses"] {
         let answer = server.send(server.request("GET", path)).await;

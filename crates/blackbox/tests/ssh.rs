@@ -7,6 +7,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
     use std::path::{Path, PathBuf};
     use std::process::{Command, Output, Stdio};
+    use std::time::Duration;
 
     use atoll_api::{CreateSandbox, Sandbox};
     use atoll_blackbox::{Server, wait_until};
@@ -80,7 +81,7 @@ mod tests {
         text(&output.stdout).to_owned()
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn commands_run_and_are_recorded() {
         let setup = Setup::start().await;
         let output = setup.ssh(&["echo out; echo err >&2; exit 7"]);
@@ -122,7 +123,7 @@ mod tests {
         setup.server.finish().await;
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn a_terminal_has_a_size_and_a_login_shell() {
         let setup = Setup::start().await;
         let output = ok(setup
@@ -149,7 +150,7 @@ mod tests {
         setup.server.finish().await;
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn files_go_both_ways_without_a_server_inside() {
         let setup = Setup::start().await;
         let data: Vec<u8> =
@@ -202,7 +203,7 @@ mod tests {
         setup.server.finish().await;
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn rsync_works() {
         let setup = Setup::start().await;
         std::fs::create_dir(setup.path("from")).unwrap();
@@ -227,7 +228,7 @@ mod tests {
         setup.server.finish().await;
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn ports_are_forwarded_both_ways() {
         let setup = Setup::start().await;
         let serve = "python3 -c \"import socketserver as s\nclass H(s.StreamRequestHandler):\n    def handle(self): self.wfile.write(self.rfile.readline().upper())\ns.ThreadingTCPServer(('127.0.0.1',7000),H).serve_forever()\"";
@@ -266,7 +267,8 @@ mod tests {
         forwarding.kill().unwrap();
         forwarding.wait().unwrap();
         // What lies beyond the sandbox is not reached through it.
-        let beyond = setup.command("ssh").args(["-W", "10.0.0.1:80", "web@127.0.0.1"]).output().unwrap();
+        let beyond =
+            setup.command("ssh").args(["-v", "-W", "10.0.0.1:80", "web@127.0.0.1"]).output().unwrap();
         assert!(
             !beyond.status.success() && text(&beyond.stderr).contains("administratively prohibited"),
             "{beyond:?}"
@@ -274,7 +276,88 @@ mod tests {
         setup.server.finish().await;
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
+    async fn much_goes_both_ways_at_once() {
+        const BYTES: usize = 32_000_000;
+        let setup = Setup::start().await;
+        let serve = "python3 -c \"import socketserver as s\nclass H(s.BaseRequestHandler):\n    def handle(self):\n        while d := self.request.recv(65536): self.request.sendall(d)\ns.ThreadingTCPServer(('127.0.0.1',7000),H).serve_forever()\"";
+        setup.server.shell(&setup.sandbox.id, serve).await;
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let forward = format!("{free}:localhost:7000");
+        let mut forwarding =
+            setup.command("ssh").args(["-N", "-L", &forward, "web@127.0.0.1"]).spawn().unwrap();
+        let stream = wait_until("an echo through a forwarded port", async || {
+            let mut stream = TcpStream::connect(("127.0.0.1", free)).ok()?;
+            stream.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
+            stream.write_all(b"x").ok()?;
+            stream.read_exact(&mut [0]).ok()?;
+            Some(stream)
+        })
+        .await;
+        let mut writer = stream.try_clone().unwrap();
+        let sending = std::thread::spawn(move || {
+            for _ in 0..BYTES / 32_000 {
+                writer.write_all(&[b'x'; 32_000]).unwrap();
+            }
+            writer.shutdown(std::net::Shutdown::Write).unwrap();
+        });
+        let mut back = Vec::new();
+        (&stream).read_to_end(&mut back).unwrap();
+        sending.join().unwrap();
+        assert!(back.len() == BYTES && back.iter().all(|byte| *byte == b'x'), "{} bytes", back.len());
+        forwarding.kill().unwrap();
+        forwarding.wait().unwrap();
+        setup.server.finish().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn roles_and_leases_hold_here_too() {
+        let setup = Setup::start().await;
+        let cli = |args: &[&str]| setup.server.cli(args).ok();
+        let made = cli(&["key", "create", "--scope", "exec", "other", "--json"]).json();
+        let (id, secret) = (made["key"]["id"].as_str().unwrap(), made["secret"].as_str().unwrap());
+        setup.make_key("other");
+        let mut add = setup.server.cli_command();
+        add.env("ATOLL_API_KEY", secret).args(["ssh-key", "add"]).arg(setup.path("other.pub"));
+        ok(add.output().unwrap());
+        // As with a second identity: the first that works is used.
+        let other = |args: &[&str]| {
+            let mut command = Command::new("ssh");
+            for option in
+                ["BatchMode=yes", "IdentitiesOnly=yes", "StrictHostKeyChecking=no", "LogLevel=ERROR"]
+            {
+                command.args(["-o", option]);
+            }
+            command.args(["-o", "UserKnownHostsFile=/dev/null", "-F", "none", "-p", setup.port(), "-i"]);
+            command.arg(setup.path("other")).arg("web@127.0.0.1").args(args).stdin(Stdio::null());
+            command
+        };
+        let denied = |output: Output| {
+            assert!(text(&output.stderr).contains("Permission denied"), "{output:?}");
+        };
+        assert_eq!(ok(other(&["echo shared"]).output().unwrap()), "shared\n");
+        cli(&["access", "set", "web", "private"]);
+        denied(other(&["true"]).output().unwrap());
+        cli(&["access", "grant", "web", id, "read"]);
+        denied(other(&["true"]).output().unwrap());
+        cli(&["access", "grant", "web", id, "exec"]);
+        // While somebody else has the sandbox, a login works and commands do not.
+        cli(&["lease", "take", "--holder", "surgery", "web"]);
+        let leased = other(&["true"]).output().unwrap();
+        assert!(leased.status.code() == Some(255) && text(&leased.stderr).contains("surgery"), "{leased:?}");
+        cli(&["lease", "release", "web"]);
+        let mut session = other(&["cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        session.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        session.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        // What is open ends with the role.
+        cli(&["access", "revoke", "web", id]);
+        let ended = tokio::task::spawn_blocking(move || session.wait_with_output()).await.unwrap().unwrap();
+        assert_eq!(ended.status.code(), Some(255), "{ended:?}");
+        denied(other(&["true"]).output().unwrap());
+        setup.server.finish().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
     async fn only_who_may_gets_in() {
         let mut setup = Setup::start().await;
         let refused = |output: Output| {
@@ -353,7 +436,7 @@ mod tests {
         setup.server.finish().await;
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn atoll_ssh_needs_no_set_up() {
         let setup = Setup::start().await;
         let run = |args: &[&str]| {

@@ -96,7 +96,10 @@ impl Engine {
         let recipe: Option<(String, &TemplateSpec)> =
             template.as_ref().map(|record| (format!("{}:{}", record.name, record.version), &record.spec));
         let snapshot = match (&draft.snapshot, recipe.as_ref().and_then(|(_, spec)| spec.snapshot.as_ref())) {
-            (Some(text), _) => Some(self.ready_snapshot(text).await?),
+            (Some(text), _) => {
+                self.check_sees_snapshot(caller.key.as_ref(), text).await?;
+                Some(self.ready_snapshot(text).await?)
+            }
             (None, Some(id)) if draft.image.is_none() => Some(self.ready_snapshot(id.as_str()).await?),
             (None, _) => None,
         };

@@ -54,6 +54,11 @@ impl KeyCache {
         }
     }
 
+    /// When a key runs out, if it is there and does.
+    pub(crate) fn expires_ms(&self, id: &KeyId) -> Option<u64> {
+        self.find_id(id)?.expires_ms
+    }
+
     /// Whether there is a key with this id.
     pub(crate) fn knows(&self, id: &KeyId) -> bool {
         self.by_hash.read().unwrap_or_else(PoisonError::into_inner).values().any(|record| record.id == *id)
@@ -173,8 +178,8 @@ impl Engine {
     pub async fn delete_key(&self, id: &str) -> Result<()> {
         let parsed: KeyId = id.parse()?;
         self.inner.keys.remove(&parsed);
-        let there = self.inner.store.delete_key(&parsed).await.map_err(store_error)?;
         self.inner.access.forget_key(&parsed);
+        let there = self.inner.store.delete_key(&parsed).await.map_err(store_error)?;
         if there { Ok(()) } else { Err(KeyId::not_found(id)) }
     }
 }

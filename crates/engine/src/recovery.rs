@@ -33,7 +33,9 @@ impl Engine {
     pub(crate) async fn recover(&self) -> Result<()> {
         let records = self.all_records().await?;
         let known: BTreeSet<SandboxId> = records.iter().map(|record| record.id.clone()).collect();
-        self.recover_snapshots(&known).await?;
+        // The checkpoints of one that is being deleted go with it.
+        let kept = records.iter().filter(|record| record.state != SandboxState::Deleting);
+        self.recover_snapshots(&kept.map(|record| record.id.clone()).collect()).await?;
         let rollbacks = self.inner.store.rollbacks().await.map_err(store_error)?;
         for record in records {
             let id = record.id.clone();

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use atoll_core::error::shorten;
 use atoll_core::id::{KeyId, SandboxId};
@@ -10,12 +11,15 @@ use atoll_core::key::Scope;
 use atoll_core::sharing::{Access, Lease, Requester, Role, Visibility};
 use atoll_core::{Code, Error, Result};
 use atoll_store::{Store, StoreError};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 
 use crate::clock::now_ms;
-use crate::engine::Engine;
+use crate::engine::{Engine, Inner};
 use crate::errors::store_error;
 use crate::sandbox::SandboxShared;
+
+/// Long enough; a timer cannot take much more.
+const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What was said about sandboxes.
 #[derive(Debug)]
@@ -24,20 +28,28 @@ pub(crate) struct AccessTable {
     said: RwLock<BTreeMap<SandboxId, Arc<Access>>>,
     /// Changes come one after the other: what is in memory follows what is stored.
     changing: Mutex<()>,
+    /// Told of everything that may take rights away: see [`Engine::until_unwelcome`].
+    changed: watch::Sender<()>,
 }
 
 impl AccessTable {
     pub(crate) async fn load(store: &Store, default: Visibility) -> Result<Self> {
         let said = store.list_access().await.map_err(store_error)?;
         let said = said.into_iter().map(|(id, access)| (id, Arc::new(access))).collect();
-        Ok(Self { default, said: RwLock::new(said), changing: Mutex::default() })
+        Ok(Self {
+            default,
+            said: RwLock::new(said),
+            changing: Mutex::default(),
+            changed: watch::Sender::default(),
+        })
     }
 
     pub(crate) const fn default(&self) -> Visibility {
         self.default
     }
 
-    fn get(&self, id: &SandboxId) -> Arc<Access> {
+    /// What was said of a sandbox.
+    pub(crate) fn get(&self, id: &SandboxId) -> Arc<Access> {
         self.said.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned().unwrap_or_default()
     }
 
@@ -45,7 +57,17 @@ impl AccessTable {
         let mut said = self.said.write().unwrap_or_else(PoisonError::into_inner);
         let entry = said.entry(id.clone()).or_default();
         change(Arc::make_mut(entry));
-        Arc::clone(entry)
+        let access = Arc::clone(entry);
+        drop(said);
+        self.changed.send_replace(());
+        access
+    }
+
+    /// Says who sees a sandbox that has no row yet; [`Inner::store_held_visibility`] writes it down.
+    pub(crate) fn hold(&self, id: &SandboxId, visibility: Option<Visibility>) {
+        if visibility.is_some() {
+            self.change(id, |access| access.visibility = visibility);
+        }
     }
 
     /// A sandbox is gone.
@@ -58,6 +80,18 @@ impl AccessTable {
         let mut said = self.said.write().unwrap_or_else(PoisonError::into_inner);
         for access in said.values_mut().filter(|access| access.grants.contains_key(key)) {
             Arc::make_mut(access).grants.remove(key);
+        }
+        drop(said);
+        self.changed.send_replace(());
+    }
+}
+
+impl Inner {
+    /// Writes down what was said of a sandbox before it had a row.
+    pub(crate) async fn store_held_visibility(&self, id: &SandboxId) -> Result<()> {
+        match self.access.get(id).visibility {
+            None => Ok(()),
+            said => self.store.set_visibility(id, said).await.map_err(store_error),
         }
     }
 }
@@ -84,7 +118,79 @@ pub struct Standing {
     pub leased: Option<Error>,
 }
 
+impl Standing {
+    /// The most that may be done, if that is enough for `needed`.
+    ///
+    /// # Errors
+    /// [`Code::Forbidden`]; [`Code::SandboxLeased`] unless it may be done `despite_lease`.
+    pub fn allow(self, needed: Scope, despite_lease: bool) -> Result<Scope> {
+        if self.scope < needed {
+            let role = self.scope.as_str();
+            return Err(Error::new(
+                Code::Forbidden,
+                format!("the API key has the role '{role}' on this sandbox"),
+            )
+            .hint("who manages the sandbox can grant a higher one: 'atoll access grant'"));
+        }
+        match self.leased {
+            Some(error) if !despite_lease => Err(error),
+            Some(_) | None => Ok(self.scope),
+        }
+    }
+}
+
 impl Engine {
+    /// Whether the holder of a key may run commands in a sandbox at this moment. Whatever stays open after it was
+    /// let in asks this again with each thing that it begins.
+    ///
+    /// # Errors
+    /// [`Code::Unauthorized`] when the key is not good any more; as [`Self::standing`] and [`Standing::allow`].
+    pub fn may_exec(&self, key: &KeyId, sandbox: &str) -> Result<()> {
+        let key = self
+            .verified_by_id(key)
+            .ok_or_else(|| Error::new(Code::Unauthorized, "the API key does not work any more"))?;
+        let who = Requester { key: &key.id, scope: key.scope, holder: None };
+        self.standing(&who, sandbox)?.allow(Scope::Exec, false).map(drop)
+    }
+
+    /// Makes the snapshots of a sandbox as private as it is.
+    pub(crate) async fn keep_private(&self, sandbox: &SandboxId) -> Result<()> {
+        let said = self.inner.access.get(sandbox).visibility.unwrap_or(self.inner.access.default);
+        let private = said == Visibility::Private;
+        self.inner.store.set_snapshots_private(sandbox, private).await.map_err(store_error)
+    }
+
+    /// Whether a key may know of a sandbox.
+    pub(crate) fn sees(&self, key: &KeyId, sandbox: &SandboxId) -> bool {
+        self.verified_by_id(key).is_some_and(|key| {
+            let who = Requester { key: &key.id, scope: key.scope, holder: None };
+            self.standing(&who, sandbox.as_str()).is_ok()
+        })
+    }
+
+    /// Resolves when a key may use a sandbox no longer: it was deleted or has run out, or it has no role there
+    /// that is at least `needed`. Leases do not count: what began before one goes on.
+    pub async fn until_unwelcome(&self, key: &KeyId, needed: Scope, sandbox: &SandboxId) {
+        let mut changes = self.inner.access.changed.subscribe();
+        loop {
+            let Some(end) = self.welcome(key, needed, sandbox) else { return };
+            tokio::select! {
+                // The sender lives as long as the engine.
+                _ = changes.changed() => {}
+                () = tokio::time::sleep(end) => {}
+            }
+        }
+    }
+
+    /// For how long a key is welcome if nothing changes.
+    fn welcome(&self, key: &KeyId, needed: Scope, sandbox: &SandboxId) -> Option<Duration> {
+        let good = self.verified_by_id(key)?;
+        let who = Requester { key: &good.id, scope: good.scope, holder: None };
+        let standing = self.standing(&who, sandbox.as_str()).ok()?;
+        let left_ms = self.inner.keys.expires_ms(key).map(|end| end.saturating_sub(now_ms()));
+        (standing.scope >= needed).then(|| left_ms.map_or(FOREVER, Duration::from_millis).min(FOREVER))
+    }
+
     /// What somebody may do with a sandbox. Adapters of other APIs call this before anything else.
     ///
     /// # Errors
@@ -129,6 +235,7 @@ impl Engine {
             .await
             .map_err(|error| missing(error, sandbox))?;
         let access = self.inner.access.change(&found.id, |access| access.visibility = visibility);
+        self.keep_private(&found.id).await?;
         Ok(self.view(&found, &access))
     }
 

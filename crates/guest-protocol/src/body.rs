@@ -1,7 +1,8 @@
 //! Records over the bodies of an HTTP/2 stream: what both sides share.
 //!
 //! Reading hands flow-control credit back as soon as a chunk is taken, and a chunk is taken only
-//! when all records before it were: what a slow reader holds is one chunk and the stream's window.
+//! when all records before it were: what a slow reader holds is one chunk and the stream's window. A reader that
+//! must go on reading while what it read waits elsewhere says how much that is ([`RecordReader::hold`]).
 //! Writing waits for credit, so nothing piles up in the connection.
 
 use std::future::poll_fn;
@@ -33,13 +34,15 @@ pub enum BodyError {
 pub struct RecordReader {
     stream: RecvStream,
     decoder: Decoder,
+    /// Bytes whose credit was not handed back; `None` when it always is at once.
+    held: Option<usize>,
 }
 
 impl RecordReader {
     /// Reads this body.
     #[must_use]
     pub fn new(stream: RecvStream) -> Self {
-        Self { stream, decoder: Decoder::new() }
+        Self { stream, decoder: Decoder::new(), held: None }
     }
 
     /// The next record, or `None` at the proper end of the body. Records of raw bytes may come in
@@ -59,8 +62,10 @@ impl RecordReader {
             }
             match ready!(self.stream.poll_data(cx)) {
                 Some(Ok(chunk)) => {
-                    // Fails only when the stream is gone; the next poll says so.
-                    self.stream.flow_control().release_capacity(chunk.len()).unwrap_or_default();
+                    match &mut self.held {
+                        Some(held) => *held += chunk.len(),
+                        None => self.release(chunk.len()),
+                    }
                     self.decoder.push(chunk);
                 }
                 Some(Err(_)) => return Poll::Ready(Err(BodyError::Closed)),
@@ -70,6 +75,20 @@ impl RecordReader {
                 }
             }
         }
+    }
+
+    /// Keeps the credit of so many bytes, from now on: they were read and wait elsewhere. What was kept before and
+    /// is more is handed back.
+    pub fn hold(&mut self, bytes: usize) {
+        let held = self.held.unwrap_or_default();
+        let free = held.saturating_sub(bytes);
+        self.held = Some(held - free);
+        self.release(free);
+    }
+
+    fn release(&mut self, bytes: usize) {
+        // Fails only when the stream is gone; the next poll says so.
+        self.stream.flow_control().release_capacity(bytes).unwrap_or_default();
     }
 
     /// Reads the message that has to come next.

@@ -1,7 +1,7 @@
 //! Ports inside the sandbox.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::Read;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use atoll_guest_protocol::messages::{
 };
 use atoll_guest_protocol::server::failure;
 use atoll_guest_protocol::wire::{self, Kind, Record};
-use bytes::BytesMut;
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -69,7 +69,41 @@ impl Credit {
     }
 }
 
-/// Passes bytes on both ways until the direction from the port (or session) ends.
+/// Bytes that were read from the host and wait for the port: at most the stream's window, because their credit is
+/// kept.
+#[derive(Default)]
+struct Unwritten {
+    parts: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Unwritten {
+    fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    fn push(&mut self, part: Bytes) {
+        if !part.is_empty() {
+            self.bytes += part.len();
+            self.parts.push_back(part);
+        }
+    }
+
+    /// Writes some of it. Waits when there is nothing.
+    async fn write_to(&mut self, port: &mut (impl AsyncWrite + Unpin)) -> std::io::Result<()> {
+        let Some(first) = self.parts.front_mut() else { return std::future::pending().await };
+        let len = port.write(first).await?;
+        first.advance(len);
+        self.bytes -= len;
+        if first.is_empty() {
+            self.parts.pop_front();
+        }
+        if len == 0 { Err(std::io::ErrorKind::WriteZero.into()) } else { Ok(()) }
+    }
+}
+
+/// Passes bytes on both ways until both directions ended. The end of the one from the port (or session) is told
+/// with a closing message: the host may still have something to say to a program that only listens now.
 pub(crate) async fn relay(
     mut from_port: impl AsyncRead + Unpin,
     mut to_port: impl AsyncWrite + Unpin,
@@ -81,25 +115,33 @@ pub(crate) async fn relay(
     let window = if window_bytes == 0 { u64::MAX } else { window_bytes.into() };
     let credit = Credit { window, sent: Cell::new(0), acked: Cell::new(0), more: Notify::new() };
     let upward = async {
-        loop {
-            match request.next().await? {
-                Some(Record { kind: Kind::Data, payload }) => {
-                    to_port.write_all(&payload).await.map_err(|error| io_error("port", &error))?;
-                }
-                Some(Record { kind: Kind::Message, payload }) => {
-                    let ack: Ack = wire::decode_message(payload).map_err(BodyError::from)?;
-                    credit.acknowledge(ack.offset);
-                }
-                Some(_) => return Err(Stop::Failure(invalid("only data may follow"))),
-                None => {
-                    // No acknowledgement will come any more.
-                    credit.acknowledge(u64::MAX);
-                    // The other side may have closed already.
-                    drop(to_port.shutdown().await);
-                    return Ok(());
+        let (mut waiting, mut ended) = (Unwritten::default(), false);
+        while !ended || !waiting.is_empty() {
+            // Reading never waits for the port: acknowledgements come after the data, and without them a program
+            // that waits for its own output to be taken would never read again.
+            tokio::select! {
+                record = request.next(), if !ended => match record? {
+                    Some(Record { kind: Kind::Data, payload }) => waiting.push(payload),
+                    Some(Record { kind: Kind::Message, payload }) => {
+                        let ack: Ack = wire::decode_message(payload).map_err(BodyError::from)?;
+                        credit.acknowledge(ack.offset);
+                    }
+                    Some(_) => return Err(Stop::Failure(invalid("only data may follow"))),
+                    None => {
+                        ended = true;
+                        // No acknowledgement will come any more.
+                        credit.acknowledge(u64::MAX);
+                    }
+                },
+                written = waiting.write_to(&mut to_port) => {
+                    written.map_err(|error| io_error("port", &error))?;
                 }
             }
+            request.hold(waiting.bytes);
         }
+        // The other side may have closed already.
+        drop(to_port.shutdown().await);
+        Ok(())
     };
     let downward = async {
         let mut buffer = BytesMut::new();
@@ -109,28 +151,15 @@ pub(crate) async fn relay(
             let mut limited = (&mut from_port).take(room as u64);
             let len = limited.read_buf(&mut buffer).await.map_err(|error| io_error("port", &error))?;
             if len == 0 {
+                response.encoded(wire::encode_message(Kind::Last, &Done { bytes: 0 })).await?;
                 return Ok::<(), Stop>(());
             }
             credit.sent.set(credit.sent.get() + len as u64);
             response.data(Kind::Data, buffer.split().freeze()).await?;
         }
     };
-    let mut upward = std::pin::pin!(upward);
-    let mut downward = std::pin::pin!(downward);
-    let mut upward_done = false;
-    loop {
-        tokio::select! {
-            up = &mut upward, if !upward_done => {
-                up?;
-                upward_done = true;
-            }
-            // What the port sent last is all there will be; the host's direction ends with it.
-            down = &mut downward => {
-                down?;
-                return Ok(Answer::End);
-            }
-        }
-    }
+    tokio::try_join!(upward, downward)?;
+    Ok(Answer::End)
 }
 
 /// Connections that wait to be taken by the host.

@@ -1,8 +1,10 @@
 //! Trust: makes programs in the sandbox accept certificates of the host's gateway.
 //!
 //! Where an image has lists of certificate authorities, this one is added to them; where it has none, one is
-//! made. Two files of our own serve the environment variables that programs look at. What the image has
+//! made. Files of our own serve the environment variables that programs look at. What the image has
 //! read-only stays as it is: those files are then the only way.
+
+mod java;
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -19,6 +21,7 @@ use crate::operations::Answer;
 const DIRECTORY: &str = "/etc/atoll";
 const CA: &str = "/etc/atoll/ca.pem";
 const BUNDLE: &str = "/etc/atoll/ca-bundle.pem";
+const JAVA_BUNDLE: &str = "/etc/atoll/ca-bundle.jks";
 /// Lists that programs read, by distribution. The first that is there is the base of our own.
 const LISTS: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -44,23 +47,25 @@ pub(crate) fn install(request: &InstallTrust) -> Result<Answer, Stop> {
     let base = lists.first().map_or(request.roots_pem.as_str(), |(_, text)| text);
     let failed = |error: io::Error| invalid(format!("cannot write below {DIRECTORY}: {error}"));
     fs::create_dir_all(DIRECTORY).map_err(failed)?;
-    replace(Path::new(CA), &format!("{ca}\n")).map_err(failed)?;
-    replace(Path::new(BUNDLE), &with(base, ca)).map_err(failed)?;
+    let bundle = with(base, ca);
+    replace(Path::new(CA), format!("{ca}\n").as_bytes()).map_err(failed)?;
+    replace(Path::new(BUNDLE), bundle.as_bytes()).map_err(failed)?;
+    replace(Path::new(JAVA_BUNDLE), &java::store(&bundle)).map_err(failed)?;
     if lists.is_empty() {
         let path = Path::new(LISTS[0]);
         // Best effort, as all that follows: the image may be read-only there.
         drop(path.parent().map(fs::create_dir_all));
-        drop(replace(path, &with(base, ca)));
+        drop(replace(path, bundle.as_bytes()));
     }
     for (path, text) in lists {
         if !text.contains(ca) {
-            drop(replace(&path, &with(&text, ca)));
+            drop(replace(&path, with(&text, ca).as_bytes()));
         }
     }
     for source in SOURCES {
         let source = Path::new(source);
         if source.parent().is_some_and(Path::is_dir) {
-            drop(replace(source, &format!("{ca}\n")));
+            drop(replace(source, format!("{ca}\n").as_bytes()));
         }
     }
     Ok(Answer::done(0))
@@ -85,12 +90,12 @@ fn read_list(path: &Path) -> Option<(PathBuf, String)> {
 }
 
 /// Writes a file anew: whoever reads meanwhile has the old one or the new one, whole.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let draft = path.with_added_extension("atoll-new");
     // A draft of a process that died.
     drop(fs::remove_file(&draft));
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&draft)?;
-    file.write_all(text.as_bytes())?;
+    file.write_all(bytes)?;
     fs::rename(&draft, path)
 }
 
@@ -116,7 +121,7 @@ mod tests {
         std::os::unix::fs::symlink(&real, &link).unwrap();
         let (path, text) = read_list(&link).unwrap();
         assert_eq!(path, fs::canonicalize(&real).unwrap());
-        replace(&path, &with(&text, "X")).unwrap();
+        replace(&path, with(&text, "X").as_bytes()).unwrap();
         assert!(fs::read_to_string(&link).unwrap().ends_with("A\nX\n"));
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "no draft stays");

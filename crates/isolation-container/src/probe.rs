@@ -40,6 +40,7 @@ pub(crate) fn checks(inner: &Inner) -> Vec<Check> {
         whole(inner),
         "Linux 5.19 or newer with overlayfs on idmapped mounts is needed",
     ));
+    checks.push(memory_pause());
     checks.push(kvm());
     checks
 }
@@ -162,6 +163,12 @@ fn probe_id() -> SandboxId {
     use std::hash::{BuildHasher, RandomState};
     let random = RandomState::new().hash_one("doctor");
     SandboxId::from_parts(0, random)
+}
+
+/// Whether processes can be written to disk: never at this level, and why is said here as it is when asked for it.
+fn memory_pause() -> Check {
+    Check::new("memory_pause", Status::Missing, crate::hibernate::no_memory())
+        .hint("pausing as 'frozen' keeps memory in the host's, as 'filesystem' keeps the disk")
 }
 
 /// Whether microVMs would run on hardware. A device alone says nothing: it can belong to a hypervisor in

@@ -27,9 +27,11 @@ use crate::shared::App;
 const KEY_MAX_BYTES: usize = 256;
 
 /// Names who works with a key that several share: see [`Requester::holder`].
-const HOLDER: HeaderName = HeaderName::from_static("x-atoll-holder");
+pub(crate) const HOLDER: HeaderName = HeaderName::from_static("x-atoll-holder");
 /// The part of a path that names a sandbox.
 const SANDBOX: &str = "sandbox";
+/// The part of a path that names a snapshot.
+const SNAPSHOT: &str = "snapshot";
 
 /// The scope that a route needs.
 pub(crate) trait Needs {
@@ -115,34 +117,26 @@ impl<S: Needs> FromRequestParts<App> for Caller<S> {
         let holder = parts.headers.get(HOLDER).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let allowed = key.scope;
         let mut caller = Self { key, holder, allowed, request_id, scope: PhantomData };
-        if let Some(sandbox) = sandbox_of(parts, app).await {
+        if let Some(sandbox) = named(parts, app, SANDBOX).await {
             caller.allowed = may::<S>(&app.engine, &caller.requester(), &sandbox)?;
+        }
+        if let Some(snapshot) = named(parts, app, SNAPSHOT).await {
+            app.engine.check_sees_snapshot(caller.sees().as_ref(), &snapshot).await?;
         }
         Ok(caller)
     }
 }
 
-/// The sandbox that the path names.
-async fn sandbox_of(parts: &mut Parts, app: &App) -> Option<String> {
+/// The sandbox or snapshot that the path names.
+async fn named(parts: &mut Parts, app: &App, what: &str) -> Option<String> {
     // A path that cannot be read is refused by the handler, which names what is wrong.
     let params = RawPathParams::from_request_parts(parts, app).await.ok()?;
-    params.iter().find(|(name, _)| *name == SANDBOX).map(|(_, value)| value.to_owned())
+    params.iter().find(|(name, _)| *name == what).map(|(_, value)| value.to_owned())
 }
 
 /// The most that somebody may do with a sandbox, if that is enough for `S`.
 fn may<S: Needs>(engine: &Engine, who: &Requester<'_>, sandbox: &str) -> Result<Scope, Error> {
-    let standing = engine.standing(who, sandbox)?;
-    if standing.scope < S::SCOPE {
-        return Err(Error::new(
-            Code::Forbidden,
-            format!("the API key has the role '{}' on this sandbox", standing.scope.as_str()),
-        )
-        .hint("who manages the sandbox can grant a higher one: 'atoll access grant'"));
-    }
-    match standing.leased {
-        Some(error) if !S::DESPITE_LEASE => Err(error),
-        Some(_) | None => Ok(standing.scope),
-    }
+    engine.standing(who, sandbox)?.allow(S::SCOPE, S::DESPITE_LEASE)
 }
 
 /// Whether somebody may send input to what runs in a sandbox, now.

@@ -5,9 +5,11 @@ use std::io;
 use atoll_core::Code;
 use atoll_engine::{Engine, PortConnection, PortListener};
 use russh::server::{ChannelOpenHandle, Handle, Msg};
-use russh::{Channel, ChannelOpenFailure};
+use russh::{Channel, ChannelOpenFailure, ChannelWriteHalf};
+use tokio::io::{AsyncWriteExt as _, BufReader};
 use tokio::task::JoinSet;
 
+use crate::inbox::{Event, Inbox, Inboxes};
 use crate::login::Login;
 
 /// Bytes of a connection that are under way in each direction.
@@ -24,13 +26,7 @@ pub(crate) fn is_inside(host: &str) -> bool {
 }
 
 /// A connection of the client to a port inside.
-pub(crate) async fn direct(
-    engine: &Engine,
-    login: &Login,
-    port: u16,
-    channel: Channel<Msg>,
-    reply: ChannelOpenHandle,
-) {
+pub(crate) async fn direct(engine: &Engine, login: &Login, port: u16, ends: Ends, reply: ChannelOpenHandle) {
     let (lease, connection) = match engine.connect_port(login.sandbox.as_str(), port).await {
         Ok(connected) => connected,
         Err(error) => {
@@ -45,33 +41,85 @@ pub(crate) async fn direct(
     reply.accept().await;
     let dead = lease.dead();
     tokio::select! {
-        ended = relay(channel, connection) => log_end(ended),
+        ended = relay(ends, connection) => log_end(ended),
         () = dead => {}
     }
 }
 
 /// Connections that somebody inside makes to a port that the client shows there.
-pub(crate) async fn reverse(mut listener: PortListener, address: String, handle: Handle) {
+pub(crate) async fn reverse(mut listener: PortListener, address: String, handle: Handle, inboxes: Inboxes) {
     let port = listener.port();
     let mut connections = JoinSet::new();
     while let Some(accepted) = listener.accept().await {
         while connections.try_join_next().is_some() {}
         let Ok(connection) = accepted else { continue };
-        let (handle, address) = (handle.clone(), address.clone());
+        let (handle, address, inboxes) = (handle.clone(), address.clone(), inboxes.clone());
         connections.spawn(async move {
             match handle.channel_open_forwarded_tcpip(address, port.into(), "127.0.0.1", 0).await {
-                Ok(channel) => log_end(relay(channel, connection).await),
+                Ok(channel) => log_end(relay(Ends::new(channel, &inboxes), connection).await),
                 Err(error) => tracing::debug!(%error, port, "the client did not take a connection"),
             }
         });
     }
 }
 
-async fn relay(channel: Channel<Msg>, mut connection: PortConnection) -> io::Result<()> {
-    let mut channel = channel.into_stream();
-    tokio::io::copy_bidirectional_with_sizes(&mut channel, &mut connection, RELAY_BYTES, RELAY_BYTES)
-        .await
-        .map(drop)
+/// Both ends of a channel.
+pub(crate) struct Ends {
+    pub(crate) inbox: Inbox,
+    pub(crate) writer: ChannelWriteHalf<Msg>,
+}
+
+impl Ends {
+    /// Those of a new channel. What comes in goes by its inbox alone: the library's own queue is done away with.
+    pub(crate) fn new(channel: Channel<Msg>, inboxes: &Inboxes) -> Self {
+        let inbox = inboxes.open(channel.id());
+        let (_unused, writer) = channel.split();
+        Self { inbox, writer }
+    }
+}
+
+/// Passes bytes on both ways until both directions ended, or the client closed the channel.
+async fn relay(ends: Ends, connection: PortConnection) -> io::Result<()> {
+    let Ends { mut inbox, writer } = ends;
+    let closed = inbox.closed();
+    let (from_port, mut to_port) = tokio::io::split(connection);
+    let up = async {
+        while let Some(event) = inbox.next().await {
+            match event {
+                Event::Data(bytes) => to_port.write_all(&bytes).await?,
+                Event::Eof => {
+                    to_port.shutdown().await?;
+                    return Ok(());
+                }
+                Event::Resize { .. } | Event::Signal(_) => {}
+            }
+        }
+        Err(io::ErrorKind::ConnectionAborted.into())
+    };
+    let down = async {
+        let mut out = writer.make_writer();
+        let mut from_port = BufReader::with_capacity(RELAY_BYTES, from_port);
+        tokio::io::copy_buf(&mut from_port, &mut out).await?;
+        writer.eof().await.map_err(io::Error::other)
+    };
+    let mut down = std::pin::pin!(down);
+    let mut up = std::pin::pin!(up);
+    let done = tokio::select! {
+        sent = &mut up => match sent {
+            Ok(()) => tokio::select! {
+                done = down => done,
+                () = closed => Ok(()),
+            },
+            Err(error) => Err(error),
+        },
+        got = &mut down => match got {
+            Ok(()) => up.await,
+            Err(error) => Err(error),
+        },
+    };
+    // The client may have gone.
+    drop(writer.close().await);
+    done
 }
 
 fn log_end(ended: io::Result<()>) {

@@ -7,19 +7,19 @@ use std::sync::Arc;
 use atoll_core::key::Scope;
 use atoll_core::spec::TtySize;
 use atoll_engine::Engine;
+use bytes::Bytes;
 use russh::keys::HashAlg;
 use russh::server::{Auth, ChannelOpenHandle, Msg, PublicKeyOffer, Session, VerifiedPublicKey};
-use russh::{Channel, ChannelId, ChannelOpenFailure, Pty};
-use tokio::sync::Semaphore;
+use russh::{Channel, ChannelId, ChannelOpenFailure, Pty, Sig};
+use tokio::sync::{Semaphore, SetOnce};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::forward;
+use crate::forward::{self, Ends};
+use crate::inbox::{CHANNELS_MAX_COUNT, Event, Flood, Inboxes};
 use crate::login::{self, Login};
 use crate::session::{self, Wanted, What};
 
-/// Channels of one connection at once.
-const CHANNELS_MAX_COUNT: usize = 256;
 /// Ports of the client that one connection may show inside.
 const LISTENERS_MAX_COUNT: usize = 32;
 /// Variables that a client may set for a command.
@@ -29,18 +29,24 @@ const TTY_DEFAULT: TtySize = TtySize { cols: 80, rows: 24 };
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub(crate) struct SessionError(#[from] russh::Error);
+pub(crate) enum SessionError {
+    /// By what the library found.
+    #[error(transparent)]
+    Ssh(#[from] russh::Error),
+    /// The client does not keep to its windows.
+    #[error(transparent)]
+    Flood(#[from] Flood),
+}
 
 /// One connection.
 pub(crate) struct Handler {
     engine: Engine,
     peer: Option<SocketAddr>,
-    login: Option<Login>,
-    logged_in: CancellationToken,
+    login: Arc<SetOnce<Login>>,
     /// Channels of sessions whose command was not named yet.
     waiting: HashMap<ChannelId, Waiting>,
     channels: Arc<Semaphore>,
+    inboxes: Inboxes,
     listeners: HashMap<u16, CancellationToken>,
     tasks: TaskTracker,
     /// Fires with the connection.
@@ -56,18 +62,19 @@ struct Waiting {
 impl Drop for Handler {
     fn drop(&mut self) {
         self.gone.cancel();
+        self.inboxes.close_all();
     }
 }
 
 impl Handler {
-    pub(crate) fn new(engine: Engine, peer: Option<SocketAddr>, logged_in: CancellationToken) -> Self {
+    pub(crate) fn new(engine: Engine, peer: Option<SocketAddr>, login: Arc<SetOnce<Login>>) -> Self {
         Self {
             engine,
             peer,
-            login: None,
-            logged_in,
+            login,
             waiting: HashMap::new(),
             channels: Arc::new(Semaphore::new(CHANNELS_MAX_COUNT)),
+            inboxes: Inboxes::default(),
             listeners: HashMap::new(),
             tasks: TaskTracker::new(),
             gone: CancellationToken::new(),
@@ -78,8 +85,8 @@ impl Handler {
         match login {
             Some(login) => {
                 tracing::info!(sandbox = %login.sandbox, peer = ?self.peer, "an SSH login");
-                self.login = Some(login);
-                self.logged_in.cancel();
+                // A second one on the same connection changes nothing.
+                drop(self.login.set(login));
                 Auth::Accept
             }
             None => Auth::reject(),
@@ -88,13 +95,13 @@ impl Handler {
 
     /// Starts what a session is for.
     fn start(&mut self, id: ChannelId, what: What, session: &mut Session) -> Result<(), SessionError> {
-        let (Some(waiting), Some(login)) = (self.waiting.remove(&id), self.login.clone()) else {
+        let (Some(waiting), Some(login)) = (self.waiting.remove(&id), self.login.get().cloned()) else {
             return Ok(session.channel_failure(id)?);
         };
         session.channel_success(id)?;
-        let wanted =
-            Wanted { what, env: waiting.env, tty: waiting.tty, peer: self.peer, gone: self.gone.clone() };
-        let run = session::run(self.engine.clone(), login, wanted, waiting.channel, session.handle());
+        let wanted = Wanted { what, env: waiting.env, tty: waiting.tty, peer: self.peer };
+        let ends = Ends::new(waiting.channel, &self.inboxes);
+        let run = session::run(self.engine.clone(), login, wanted, ends, session.handle());
         let permit = Arc::clone(&self.channels).try_acquire_owned();
         self.tasks.spawn(async move {
             run.await;
@@ -136,7 +143,7 @@ impl russh::server::Handler for Handler {
         reply: ChannelOpenHandle,
         _: &mut Session,
     ) -> Result<(), SessionError> {
-        if self.login.is_none()
+        if self.login.get().is_none()
             || self.waiting.len() >= CHANNELS_MAX_COUNT
             || self.channels.available_permits() == 0
         {
@@ -150,7 +157,40 @@ impl russh::server::Handler for Handler {
 
     async fn channel_close(&mut self, channel: ChannelId, _: &mut Session) -> Result<(), SessionError> {
         self.waiting.remove(&channel);
+        self.inboxes.close(channel);
         Ok(())
+    }
+
+    async fn data(&mut self, channel: ChannelId, data: &[u8], _: &mut Session) -> Result<(), SessionError> {
+        if !data.is_empty() {
+            self.inboxes.put(channel, Event::Data(Bytes::copy_from_slice(data)))?;
+        }
+        self.inboxes.pace(data.len()).await;
+        Ok(())
+    }
+
+    async fn channel_eof(&mut self, channel: ChannelId, _: &mut Session) -> Result<(), SessionError> {
+        Ok(self.inboxes.put(channel, Event::Eof)?)
+    }
+
+    async fn window_change_request(
+        &mut self,
+        channel: ChannelId,
+        cols: u32,
+        rows: u32,
+        _pix_width: u32,
+        _pix_height: u32,
+        _: &mut Session,
+    ) -> Result<(), SessionError> {
+        Ok(self.inboxes.put(channel, Event::Resize { cols, rows })?)
+    }
+
+    async fn signal(&mut self, channel: ChannelId, signal: Sig, _: &mut Session) -> Result<(), SessionError> {
+        Ok(self.inboxes.put(channel, Event::Signal(signal))?)
+    }
+
+    fn adjust_window(&mut self, _: ChannelId, _: u32) -> u32 {
+        self.inboxes.window()
     }
 
     async fn pty_request(
@@ -229,13 +269,16 @@ impl russh::server::Handler for Handler {
         reply: ChannelOpenHandle,
         _: &mut Session,
     ) -> Result<(), SessionError> {
-        let (port, login) = (u16::try_from(port).ok().filter(|port| *port != 0), self.login.clone());
+        let port = u16::try_from(port).ok().filter(|port| *port != 0);
+        let login = self.login.get().filter(|login| login.check(&self.engine).is_ok()).cloned();
         let permit = Arc::clone(&self.channels).try_acquire_owned();
         match (port, login, permit) {
             (Some(port), Some(login), Ok(permit)) if forward::is_inside(host) => {
-                let engine = self.engine.clone();
+                let (engine, gone) = (self.engine.clone(), self.gone.clone());
+                let ends = Ends::new(channel, &self.inboxes);
                 self.tasks.spawn(async move {
-                    forward::direct(&engine, &login, port, channel, reply).await;
+                    let forward = forward::direct(&engine, &login, port, ends, reply);
+                    gone.run_until_cancelled(forward).await;
                     drop(permit);
                 });
             }
@@ -251,8 +294,8 @@ impl russh::server::Handler for Handler {
         port: &mut u32,
         session: &mut Session,
     ) -> Result<bool, SessionError> {
-        let (Ok(wanted), Some(login)) = (u16::try_from(*port), self.login.clone()) else { return Ok(false) };
-        if self.listeners.len() >= LISTENERS_MAX_COUNT {
+        let (Ok(wanted), Some(login)) = (u16::try_from(*port), self.login.get()) else { return Ok(false) };
+        if self.listeners.len() >= LISTENERS_MAX_COUNT || login.check(&self.engine).is_err() {
             return Ok(false);
         }
         let listener = match self.engine.guest(login.sandbox.as_str()).await {
@@ -264,7 +307,8 @@ impl russh::server::Handler for Handler {
                 *port = listener.port().into();
                 let stop = self.gone.child_token();
                 self.listeners.insert(listener.port(), stop.clone());
-                let serve = forward::reverse(listener, address.to_owned(), session.handle());
+                let serve =
+                    forward::reverse(listener, address.to_owned(), session.handle(), self.inboxes.clone());
                 self.tasks.spawn(async move { stop.run_until_cancelled(serve).await });
                 Ok(true)
             }

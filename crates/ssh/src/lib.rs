@@ -17,6 +17,7 @@
 mod forward;
 mod handler;
 mod host_key;
+mod inbox;
 mod login;
 mod session;
 
@@ -26,16 +27,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_core::key::Scope;
 use atoll_engine::Engine;
 use russh::keys::PrivateKey;
 use russh::server::Config;
 use russh::{Disconnect, MethodKind, MethodSet, SshId};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 
 pub use host_key::HostKeyError;
 
 use crate::handler::Handler;
+use crate::login::Login;
 
 /// How long a client may take to log in.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -45,8 +49,8 @@ const ATTEMPTS_MAX_COUNT: usize = 20;
 const REFUSAL_TIME: Duration = Duration::from_millis(300);
 /// A silent client is asked this often whether it is there, and given up after three silent answers.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// Bytes of one channel that may be under way to the server.
-const WINDOW_BYTES: u32 = 2 << 20;
+/// How long a client may take to end a connection that it is told to end.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The SSH server over an engine.
 #[derive(Clone)]
@@ -84,8 +88,8 @@ impl SshServer {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let logged_in = CancellationToken::new();
-        let handler = Handler::new(self.engine.clone(), peer, logged_in.clone());
+        let login = Arc::new(SetOnce::new());
+        let handler = Handler::new(self.engine.clone(), peer, Arc::clone(&login));
         let starting = russh::server::run_stream(Arc::clone(&self.config), stream, handler);
         let session = match tokio::time::timeout(LOGIN_TIMEOUT, starting).await {
             Ok(Ok(session)) => session,
@@ -96,21 +100,28 @@ impl SshServer {
         let mut session = std::pin::pin!(session);
         let reason = tokio::select! {
             ended = &mut session => return log_end(ended),
-            () = late(&logged_in) => "the login took too long",
+            reason = self.unwelcome(&login) => reason,
             () = stop.cancelled() => "the server is shutting down",
         };
-        // It may have gone by itself.
-        drop(handle.disconnect(Disconnect::ByApplication, reason.to_owned(), String::new()).await);
-        if let Ok(ended) = tokio::time::timeout(Duration::from_secs(5), session).await {
+        let told = handle.disconnect(Disconnect::ByApplication, reason.to_owned(), String::new());
+        let ending = async {
+            // It may have gone by itself.
+            drop(told.await);
+            session.await
+        };
+        if let Ok(ended) = tokio::time::timeout(END_TIMEOUT, ending).await {
             log_end(ended);
         }
     }
-}
 
-/// Resolves when the time for a login is over without one.
-async fn late(logged_in: &CancellationToken) {
-    if tokio::time::timeout(LOGIN_TIMEOUT, logged_in.cancelled()).await.is_ok() {
-        std::future::pending::<()>().await;
+    /// Resolves when a client is to go, with the reason: the time for a login is over without one, or who logged
+    /// in may use the sandbox no longer.
+    async fn unwelcome(&self, login: &SetOnce<Login>) -> &'static str {
+        let Ok(login) = tokio::time::timeout(LOGIN_TIMEOUT, login.wait()).await else {
+            return "the login took too long";
+        };
+        self.engine.until_unwelcome(&login.key, Scope::Exec, &login.sandbox).await;
+        "the API key may use this sandbox no longer"
     }
 }
 
@@ -128,7 +139,7 @@ fn config(key: PrivateKey) -> Config {
         auth_rejection_time_initial: Some(Duration::ZERO),
         max_auth_attempts: ATTEMPTS_MAX_COUNT,
         keys: vec![key],
-        window_size: WINDOW_BYTES,
+        window_size: inbox::WINDOW_BYTES,
         inactivity_timeout: None,
         keepalive_interval: Some(KEEPALIVE),
         keepalive_max: 3,

@@ -1,7 +1,8 @@
 //! Who logs in, to where.
 
-use atoll_core::id::SandboxId;
+use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::key::Scope;
+use atoll_core::sharing::Requester;
 use atoll_core::{Result, spec};
 use atoll_engine::{Caller, Engine, VerifiedKey};
 
@@ -11,7 +12,21 @@ pub(crate) struct Login {
     pub(crate) sandbox: SandboxId,
     /// The user inside, if one was named.
     pub(crate) user: Option<String>,
-    pub(crate) caller: Caller,
+    /// The API key that the login stands for.
+    pub(crate) key: KeyId,
+}
+
+impl Login {
+    /// Whether it may run commands now. Asked for everything that begins: a role may be taken away, and a lease
+    /// be taken, while the connection is open.
+    pub(crate) fn check(&self, engine: &Engine) -> Result<()> {
+        engine.may_exec(&self.key, self.sandbox.as_str())
+    }
+
+    /// For the engine's records.
+    pub(crate) fn caller(&self) -> Caller {
+        Caller { key: Some(self.key.clone()) }
+    }
 }
 
 /// Splits a login name: `SANDBOX` or `SANDBOX+USER`.
@@ -25,19 +40,14 @@ pub(crate) fn split(name: &str) -> Result<(&str, Option<&str>)> {
     }
 }
 
-/// Lets the holder of a key in. What is wrong is logged, not told: it is not known yet who asks.
+/// Lets the holder of a key in, if it has the role for it on that sandbox. A lease does not keep it out: it may
+/// end while the connection is open. What is wrong is logged, not told: it is not known yet who asks.
 pub(crate) fn admit(engine: &Engine, name: &str, key: &VerifiedKey) -> Option<Login> {
-    if key.scope < Scope::Exec {
-        tracing::info!(key = %key.id, "an SSH login was refused: the API key lacks the scope 'exec'");
-        return None;
-    }
     let (sandbox, user) = split(name).ok()?;
-    match engine.sandbox_id(sandbox) {
-        Ok(sandbox) => Some(Login {
-            sandbox,
-            user: user.map(str::to_owned),
-            caller: Caller { key: Some(key.id.clone()) },
-        }),
+    let who = Requester { key: &key.id, scope: key.scope, holder: None };
+    let standing = engine.standing(&who, sandbox).and_then(|standing| standing.allow(Scope::Exec, true));
+    match standing.and_then(|_| engine.sandbox_id(sandbox)) {
+        Ok(sandbox) => Some(Login { sandbox, user: user.map(str::to_owned), key: key.id.clone() }),
         Err(error) => {
             tracing::info!(key = %key.id, %error, "an SSH login was refused");
             None

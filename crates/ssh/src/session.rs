@@ -5,6 +5,7 @@
 //! is told by SIGHUP that its client went away, and may go on if it does not mind.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -14,16 +15,20 @@ use atoll_core::spec::{Command, ExecDraft, TtySize};
 use atoll_core::{Code, Error, Result};
 use atoll_engine::{Engine, OutputEvent, OutputReader, Piece, READ_MAX_BYTES};
 use russh::server::{Handle, Msg};
-use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Sig};
-use tokio_util::sync::CancellationToken;
+use russh::{ChannelWriteHalf, Sig};
+use tokio::io::{AsyncWriteExt as _, BufReader};
 
+use crate::forward::Ends;
 use crate::handler::size;
+use crate::inbox::{Event, Inbox};
 use crate::login::Login;
 
 /// How long the end of standard input may take to reach a command whose client went away.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Exit status of a session that did not come to run anything, as clients have it for their own failures.
 const FAILED: u32 = 255;
+/// Bytes of answers of an SFTP session that are passed on at once.
+const SFTP_PIECE_BYTES: usize = 32 << 10;
 /// The channel's second stream to the client.
 const STDERR: u32 = 1;
 
@@ -47,28 +52,26 @@ pub(crate) struct Wanted {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) tty: Option<TtySize>,
     pub(crate) peer: Option<SocketAddr>,
-    /// Fires with the connection.
-    pub(crate) gone: CancellationToken,
 }
 
 type Writer = ChannelWriteHalf<Msg>;
 
 /// Serves a session until its end.
-pub(crate) async fn run(engine: Engine, login: Login, wanted: Wanted, channel: Channel<Msg>, handle: Handle) {
+pub(crate) async fn run(engine: Engine, login: Login, wanted: Wanted, ends: Ends, handle: Handle) {
     if matches!(wanted.what, What::Sftp) {
-        return sftp(&engine, &login, channel).await;
+        return sftp(&engine, &login, ends).await;
     }
-    let id = channel.id();
-    let (mut reader, writer) = channel.split();
-    let wanted_gone = wanted.gone.clone();
+    let Ends { mut inbox, writer } = ends;
+    let id = writer.id();
+    let closed = inbox.closed();
     match start(&engine, &login, wanted).await {
         Ok((exec, output)) => {
-            let session = Running { engine: &engine, sandbox: login.sandbox.as_str(), exec: &exec };
+            let session = Running { engine: &engine, login: &login, exec: &exec };
             let exit = tokio::select! {
                 exit = session.outgoing(&writer, output) => exit,
-                () = session.incoming(&mut reader) => return session.hang_up().await,
+                () = session.incoming(&mut inbox) => return session.hang_up().await,
                 // What the client sent last may still wait for a program that does not read.
-                () = wanted_gone.cancelled() => return session.hang_up().await,
+                () = closed => return session.hang_up().await,
             };
             match exit {
                 Ok(exit) => tell_exit(&writer, &handle, id, &exit).await,
@@ -84,6 +87,7 @@ pub(crate) async fn run(engine: Engine, login: Login, wanted: Wanted, channel: C
 
 /// Starts the command; gives its id and its output.
 async fn start(engine: &Engine, login: &Login, wanted: Wanted) -> Result<(String, OutputReader)> {
+    login.check(engine)?;
     let mut argv: Vec<String> = ["/bin/sh", "-c", SHELL, "sh"].map(str::to_owned).to_vec();
     if let What::Line(line) = wanted.what {
         argv.push(line);
@@ -102,7 +106,7 @@ async fn start(engine: &Engine, login: &Login, wanted: Wanted) -> Result<(String
         keep_output_bytes: wanted.tty.is_none().then_some(OUTPUT_KEEP_MAX_BYTES),
         ..ExecDraft::new(Command::Argv(argv))
     };
-    let view = engine.create_exec(login.sandbox.as_str(), draft, &login.caller).await?;
+    let view = engine.create_exec(login.sandbox.as_str(), draft, &login.caller()).await?;
     let exec = view.record.id.to_string();
     let output = engine.output(login.sandbox.as_str(), &exec, 0, true).await?;
     Ok((exec, output))
@@ -110,7 +114,7 @@ async fn start(engine: &Engine, login: &Login, wanted: Wanted) -> Result<(String
 
 struct Running<'a> {
     engine: &'a Engine,
-    sandbox: &'a str,
+    login: &'a Login,
     exec: &'a str,
 }
 
@@ -138,41 +142,40 @@ impl Running<'_> {
     }
 
     /// Does what the client sends, one after the other; returns when it went away.
-    async fn incoming(&self, reader: &mut ChannelReadHalf) {
-        let (engine, sandbox, exec) = (self.engine, self.sandbox, self.exec);
-        while let Some(message) = reader.wait().await {
-            let done = match message {
-                ChannelMsg::Data { mut data } => {
-                    let mut done = Ok(());
-                    while !data.is_empty() && done.is_ok() {
-                        let part = data.split_to(data.len().min(STDIN_CHUNK_MAX_BYTES));
-                        done = engine.write_stdin(sandbox, exec, part, false).await.map(drop);
-                    }
-                    done
-                }
-                ChannelMsg::Eof => {
-                    engine.write_stdin(sandbox, exec, Default::default(), true).await.map(drop)
-                }
-                ChannelMsg::WindowChange { col_width, row_height, .. } => {
-                    engine.resize_exec(sandbox, exec, size(col_width, row_height)).await
-                }
-                ChannelMsg::Signal { signal } => {
-                    engine.signal_exec(sandbox, exec, signal_name(&signal), false).await
-                }
-                ChannelMsg::Close => return,
-                _ => Ok(()),
-            };
+    async fn incoming(&self, inbox: &mut Inbox) {
+        while let Some(event) = inbox.next().await {
             // A program that does not read its input, or has ended, is nothing out of the ordinary.
-            if let Err(error) = done {
-                tracing::debug!(%error, exec, "what an SSH client sent was not taken");
+            if let Err(error) = self.take(event).await {
+                tracing::debug!(%error, self.exec, "what an SSH client sent was not taken");
+            }
+        }
+    }
+
+    async fn take(&self, event: Event) -> Result<()> {
+        let (engine, sandbox, exec) = (self.engine, self.login.sandbox.as_str(), self.exec);
+        match event {
+            Event::Data(mut data) => {
+                self.login.check(engine)?;
+                while !data.is_empty() {
+                    let part = data.split_to(data.len().min(STDIN_CHUNK_MAX_BYTES));
+                    engine.write_stdin(sandbox, exec, part, false).await?;
+                }
+                Ok(())
+            }
+            Event::Eof => engine.write_stdin(sandbox, exec, Default::default(), true).await.map(drop),
+            Event::Resize { cols, rows } => engine.resize_exec(sandbox, exec, size(cols, rows)).await,
+            Event::Signal(signal) => {
+                self.login.check(engine)?;
+                engine.signal_exec(sandbox, exec, signal_name(&signal), false).await
             }
         }
     }
 
     /// The client went away: the command is told, and nothing more comes.
     async fn hang_up(&self) {
-        let told = self.engine.signal_exec(self.sandbox, self.exec, "HUP", false).await;
-        let close = self.engine.write_stdin(self.sandbox, self.exec, Default::default(), true);
+        let sandbox = self.login.sandbox.as_str();
+        let told = self.engine.signal_exec(sandbox, self.exec, "HUP", false).await;
+        let close = self.engine.write_stdin(sandbox, self.exec, Default::default(), true);
         // A program that does not read may keep this waiting.
         let closed = tokio::time::timeout(CLOSE_TIMEOUT, close).await;
         if told.is_err() || !matches!(closed, Ok(Ok(_))) {
@@ -242,25 +245,53 @@ async fn fail(writer: &Writer, error: &Error) {
 }
 
 /// Passes the packets of an SFTP session on to the guest.
-async fn sftp(engine: &Engine, login: &Login, channel: Channel<Msg>) {
-    let begun = engine.sftp(login.sandbox.as_str(), login.user.as_deref()).await;
-    match begun {
-        Ok((lease, mut session)) => {
-            let dead = lease.dead();
-            let mut stream = channel.into_stream();
-            tokio::select! {
-                ended = tokio::io::copy_bidirectional(&mut stream, &mut session) => {
-                    if let Err(error) = ended {
-                        tracing::debug!(%error, "an SFTP session ended");
-                    }
+async fn sftp(engine: &Engine, login: &Login, ends: Ends) {
+    let Ends { mut inbox, writer } = ends;
+    match sftp_session(engine, login, &mut inbox, &writer).await {
+        // 'scp' fails without one.
+        Ok(()) => drop(writer.exit_status(0).await),
+        Err(error) => fail(&writer, &error).await,
+    }
+    // The client may have gone.
+    drop(writer.eof().await);
+    drop(writer.close().await);
+}
+
+async fn sftp_session(engine: &Engine, login: &Login, inbox: &mut Inbox, writer: &Writer) -> Result<()> {
+    login.check(engine)?;
+    let (lease, session) = engine.sftp(login.sandbox.as_str(), login.user.as_deref()).await?;
+    let (answers, mut requests) = tokio::io::split(session);
+    let closed = inbox.closed();
+    let up = async {
+        while let Some(event) = inbox.next().await {
+            match event {
+                Event::Data(data) => {
+                    login.check(engine)?;
+                    requests.write_all(&data).await.map_err(broken)?;
                 }
-                () = dead => {}
+                Event::Eof => break,
+                Event::Resize { .. } | Event::Signal(_) => {}
             }
         }
-        Err(error) => {
-            let (_reader, writer) = channel.split();
-            fail(&writer, &error).await;
-            drop(writer.close().await);
-        }
+        requests.shutdown().await.map_err(broken)
+    };
+    let mut out = writer.make_writer();
+    let mut answers = BufReader::with_capacity(SFTP_PIECE_BYTES, answers);
+    let mut down =
+        std::pin::pin!(async { tokio::io::copy_buf(&mut answers, &mut out).await.map_err(broken) });
+    tokio::select! {
+        // Answers still come after the client's last request.
+        ended = up => match ended {
+            Ok(()) => down.await.map(drop),
+            Err(error) => Err(error),
+        },
+        ended = &mut down => ended.map(drop),
+        () = closed => Ok(()),
+        () = lease.dead() => Err(Error::new(Code::SandboxFailed, "the sandbox died, or sleeps")),
     }
+}
+
+fn broken(error: io::Error) -> Error {
+    tracing::debug!(%error, "an SFTP session broke");
+    Error::new(Code::GuestUnavailable, "the SFTP session broke")
 }

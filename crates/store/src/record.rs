@@ -145,6 +145,8 @@ pub struct SnapshotFilter {
     pub checkpoints: Option<bool>,
     /// Also those that something else holds.
     pub held: bool,
+    /// Visible to this key; all when absent.
+    pub visible_to: Option<KeyId>,
 }
 
 /// An API key, as a hash.

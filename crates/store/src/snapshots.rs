@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::id::{KeyId, SandboxId, SnapshotId};
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::snapshot::{CopyMethod, Purpose, Reference, SnapshotState};
 use sqlx::AssertSqlSafe;
@@ -150,6 +150,33 @@ impl Store {
             })
             .await?;
         Ok(page(items, limit, |snapshot| Cursor::new(snapshot.created_ms, snapshot.id.to_string())))
+    }
+
+    /// Whether a key may know of a snapshot.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn snapshot_is_visible(&self, id: &SnapshotId, key: &KeyId) -> Result<bool, StoreError> {
+        let sql = format!("SELECT id FROM snapshots WHERE id = $1 AND {}", visible(2));
+        let values = args![id.as_str(), key.as_str()];
+        self.read(move |mut conn| {
+            Box::pin(async move { Ok(conn.row(AssertSqlSafe(sql), values).await?.is_some()) })
+        })
+        .await
+    }
+
+    /// Makes every snapshot of a sandbox private, or none.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn set_snapshots_private(&self, sandbox: &SandboxId, private: bool) -> Result<(), StoreError> {
+        const PUT: &str = "INSERT INTO private_snapshots (snapshot_id) SELECT id FROM snapshots \
+             WHERE sandbox_id = $1 ON CONFLICT (snapshot_id) DO NOTHING";
+        const FORGET: &str = "DELETE FROM private_snapshots WHERE snapshot_id IN \
+             (SELECT id FROM snapshots WHERE sandbox_id = $1)";
+        let (sql, values) = (if private { PUT } else { FORGET }, args![sandbox.as_str()]);
+        self.write_one(move |mut conn| Box::pin(async move { conn.execute(sql, values).await.map(drop) }))
+            .await
     }
 
     /// How many snapshots there are, in any state.
@@ -352,6 +379,16 @@ async fn with_tags(
     Ok(records)
 }
 
+/// What holds for snapshots that the key with this number among the values may see: its own, those of its
+/// sandboxes and of those that it has a role on, and all that are not private.
+fn visible(key: usize) -> String {
+    format!(
+        "(created_by = ${key} OR NOT EXISTS (SELECT 1 FROM private_snapshots WHERE snapshot_id = snapshots.id) \
+         OR EXISTS (SELECT 1 FROM sandboxes WHERE id = snapshots.sandbox_id AND owner = ${key}) \
+         OR EXISTS (SELECT 1 FROM sandbox_grants WHERE sandbox_id = snapshots.sandbox_id AND key_id = ${key}))"
+    )
+}
+
 fn list_query(filter: &SnapshotFilter, after: Option<&Cursor>, limit: u32) -> (String, Vec<Value>) {
     let mut values = Vec::new();
     let mut sql = "SELECT * FROM snapshots WHERE 1 = 1".to_owned();
@@ -364,6 +401,10 @@ fn list_query(filter: &SnapshotFilter, after: Option<&Cursor>, limit: u32) -> (S
         let n = values.len();
         let tagged = "SELECT 1 FROM snapshot_tags WHERE snapshot_id = snapshots.id AND name =";
         add(&mut sql, format_args!(" AND EXISTS ({tagged} ${n})"));
+    }
+    if let Some(key) = &filter.visible_to {
+        values.push(key.as_str().into());
+        add(&mut sql, format_args!(" AND {}", visible(values.len())));
     }
     if !filter.held {
         sql.push_str(" AND (held_by IS NULL OR checkpoint IS NOT NULL)");

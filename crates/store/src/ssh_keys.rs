@@ -30,6 +30,22 @@ impl Store {
         if inserted == 0 { Err(StoreError::NotFound) } else { Ok(()) }
     }
 
+    /// Gives an SSH key another name and end. Says whether it was there.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn renew_ssh_key(
+        &self,
+        id: &SshKeyId,
+        name: &str,
+        expires_ms: Option<u64>,
+    ) -> Result<bool, StoreError> {
+        const SQL: &str = "UPDATE ssh_keys SET name = $2, expires_ms = $3 WHERE id = $1";
+        let values = args![id.as_str(), name, expires_ms];
+        self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
+            .await
+    }
+
     /// Every SSH key, the oldest first.
     ///
     /// # Errors

@@ -49,6 +49,9 @@ pub(crate) struct SetSecretArgs {
     /// Only for sandboxes that this API key made, by id (repeatable)
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Vec<atoll_core::id::KeyId>,
+    /// For every sandbox again, in place of what --template, --sandbox and --key once said
+    #[arg(long, conflicts_with_all = ["template", "sandbox", "key"])]
+    pub(crate) any_sandbox: bool,
     /// What people should know about it
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,

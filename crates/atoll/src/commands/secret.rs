@@ -3,6 +3,7 @@
 
 use atoll_api::{PutSecret, Secret, SecretUse};
 use atoll_client::{Client, ListSecretUses};
+use atoll_core::Code;
 use atoll_core::policy::{DomainPattern, SecretScope};
 
 use crate::cli::{SecretCommand, SetSecretArgs};
@@ -40,24 +41,44 @@ pub(super) async fn secret(client: &Client, printer: Printer, command: SecretCom
 }
 
 async fn set(client: &Client, printer: Printer, args: SetSecretArgs) -> Result<()> {
-    let restricts = !args.template.is_empty() || !args.sandbox.is_empty() || !args.key.is_empty();
-    let hosts = if args.any_host { vec![DomainPattern::Any] } else { args.host };
-    if hosts.is_empty() && restricts {
-        return Err(Failure::Usage("--template, --sandbox and --key need --host or --any-host".to_owned()));
-    }
-    let scope = (!hosts.is_empty()).then_some(SecretScope {
-        hosts,
-        templates: args.template,
-        sandboxes: args.sandbox,
-        keys: args.key,
-    });
+    let scope = scope(client, &args).await?;
     let value = if args.keep_value { None } else { Some(terminal::read_value("Value: ")?) };
     let put = PutSecret { value, scope, note: args.note };
     let secret = client.put_secret(&args.name, &put).await?;
     printer.result(&secret, || {
         let version = secret.versions.last().map_or(0, |version| version.version);
-        format!("{} has version {version}, for {}", secret.name, hosts_of(&secret))
+        let users = users_of(&secret);
+        let users = if users.is_empty() { String::new() } else { format!("; only {}", users.join(", ")) };
+        format!("{} has version {version}, for {}{users}", secret.name, hosts_of(&secret))
     })
+}
+
+/// Where it may go, if anything is said about that: what is not said stays as it is.
+async fn scope(client: &Client, args: &SetSecretArgs) -> Result<Option<SecretScope>> {
+    let hosts = if args.any_host { vec![DomainPattern::Any] } else { args.host.clone() };
+    let restricts = !args.template.is_empty() || !args.sandbox.is_empty() || !args.key.is_empty();
+    if hosts.is_empty() && !restricts && !args.any_sandbox {
+        return Ok(None);
+    }
+    let mut scope = match client.get_secret(&args.name).await {
+        Ok(known) => known.scope,
+        Err(error) if error.code() == Some(Code::SecretNotFound) => {
+            SecretScope { hosts: Vec::new(), templates: Vec::new(), sandboxes: Vec::new(), keys: Vec::new() }
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if !hosts.is_empty() {
+        scope.hosts = hosts;
+    }
+    if restricts || args.any_sandbox {
+        scope.templates.clone_from(&args.template);
+        scope.sandboxes.clone_from(&args.sandbox);
+        scope.keys.clone_from(&args.key);
+    }
+    if scope.hosts.is_empty() {
+        return Err(Failure::Usage("--template, --sandbox and --key need --host or --any-host".to_owned()));
+    }
+    Ok(Some(scope))
 }
 
 fn hosts_of(secret: &Secret) -> String {
@@ -65,13 +86,19 @@ fn hosts_of(secret: &Secret) -> String {
     if hosts == ["*"] { "any host".to_owned() } else { hosts.join(", ") }
 }
 
-fn row(secret: &Secret) -> [String; 6] {
-    let newest = secret.versions.last();
+/// Whose sandboxes may use it; empty when all may.
+fn users_of(secret: &Secret) -> Vec<String> {
     let scope = &secret.scope;
     let mut users = Vec::new();
     users.extend(scope.templates.iter().map(|name| format!("template {name}")));
     users.extend(scope.sandboxes.iter().map(|name| format!("sandbox {name}")));
     users.extend(scope.keys.iter().map(|id| format!("key {id}")));
+    users
+}
+
+fn row(secret: &Secret) -> [String; 6] {
+    let newest = secret.versions.last();
+    let users = users_of(secret);
     [
         secret.name.clone(),
         newest.map_or_else(String::new, |version| version.version.to_string()),
@@ -88,7 +115,7 @@ fn use_row(one: &SecretUse) -> [String; 6] {
         one.secret.clone(),
         one.version.to_string(),
         one.sandbox.clone(),
-        format!("{} https://{}{}", one.method, one.host, one.path),
+        format!("{} {}{}", one.method, one.host, one.path),
         one.rule.clone(),
     ]
 }

@@ -69,6 +69,8 @@ pub(super) async fn ssh(client: &Client, printer: Printer, args: SshArgs) -> Res
 
 /// `atoll ssh-proxy`: the bytes of an SSH connection on standard input and output, for `ProxyCommand`.
 pub(super) async fn proxy(client: &Client) -> Result<()> {
+    // A configuration written once outlives the server's key, and the registration of ours.
+    prepare(client).await?;
     let (mut from_server, mut to_server) = tokio::io::split(client.ssh_connect().await?);
     let (typed, mut input) = mpsc::channel::<Vec<u8>>(PIECES_QUEUED);
     let (output, mut shown) = mpsc::channel::<Vec<u8>>(PIECES_QUEUED);
@@ -154,8 +156,15 @@ async fn prepare(client: &Client) -> Result<Identity> {
     let public_key = read(&key.with_extension("pub"))?;
     client.add_ssh_key(&CreateSshKey { name: KEY_NAME.to_owned(), public_key, ttl_ms: None }).await?;
     let known_hosts = dir.join(format!("known_hosts-{}", info.host_key_alias));
-    std::fs::write(&known_hosts, format!("{} {}\n", info.host_key_alias, info.host_key))
-        .map_err(|error| Failure::io(format!("cannot write {}", known_hosts.display()), error))?;
+    let line = format!("{} {}\n", info.host_key_alias, info.host_key);
+    // Others may be reading it: it is replaced whole, and only by something else.
+    if std::fs::read_to_string(&known_hosts).ok().as_ref() != Some(&line) {
+        let written = tempfile::NamedTempFile::new_in(&dir).and_then(|mut file| {
+            file.write_all(line.as_bytes())?;
+            file.persist(&known_hosts).map_err(|error| error.error)
+        });
+        written.map_err(|error| Failure::io(format!("cannot write {}", known_hosts.display()), error))?;
+    }
     Ok(Identity { key, known_hosts, info })
 }
 

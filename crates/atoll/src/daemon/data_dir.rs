@@ -4,6 +4,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use atoll_core::{Code, Error};
 use rustix::fs::{FlockOperation, flock};
@@ -12,6 +13,9 @@ use crate::failure::{Failure, Result};
 
 /// Hexadecimal digits in the name of an installation.
 const INSTALLATION_LEN: usize = 8;
+/// How long the lock of a server that was killed may last.
+const LEFT_BEHIND: Duration = Duration::from_secs(2);
+const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A data directory that this process holds the lock of.
 #[derive(Debug)]
@@ -22,8 +26,18 @@ pub(crate) struct DataDir {
 }
 
 impl DataDir {
-    /// Makes the directory if it is absent, and locks it.
+    /// Makes the directory if it is absent, and locks it. A server that was killed a moment ago may have left
+    /// children that hold its lock for as long as they take to become programs of their own.
     pub(crate) fn open(path: &Path) -> Result<Self> {
+        Self::open_within(path, LEFT_BEHIND)
+    }
+
+    /// As [`Self::open`], without waiting for a lock.
+    pub(crate) fn open_now(path: &Path) -> Result<Self> {
+        Self::open_within(path, Duration::ZERO)
+    }
+
+    fn open_within(path: &Path, wait: Duration) -> Result<Self> {
         let what = |what: &str| format!("{what} {}", path.display());
         DirBuilder::new()
             .recursive(true)
@@ -32,7 +46,7 @@ impl DataDir {
             .map_err(|error| Failure::io(what("cannot make the data directory"), error))?;
         let path = path.canonicalize().map_err(|error| Failure::io(what("cannot open"), error))?;
         let lock = private(&path.join("lock")).map_err(|error| Failure::io(what("cannot lock"), error))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_in_use| {
+        lock_within(&lock, wait).map_err(|_in_use| {
             Failure::Plain(
                 Error::new(Code::InvalidState, format!("another server uses {}", path.display()))
                     .hint("stop it, talk to it with --url, or choose another --data-dir"),
@@ -49,6 +63,18 @@ impl DataDir {
 
     pub(crate) fn installation(&self) -> &str {
         &self.installation
+    }
+}
+
+fn lock_within(file: &File, wait: Duration) -> rustix::io::Result<()> {
+    let deadline = Instant::now() + wait;
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                std::thread::sleep(LOCK_INTERVAL);
+            }
+            outcome => return outcome,
+        }
     }
 }
 

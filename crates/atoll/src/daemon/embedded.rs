@@ -93,7 +93,7 @@ async fn sweep(base: &Path) {
     let Ok(entries) = std::fs::read_dir(base) else { return };
     for entry in entries.flatten() {
         let dir = entry.path();
-        let Ok(lock) = DataDir::open(&dir) else { continue };
+        let Ok(lock) = DataDir::open_now(&dir) else { continue };
         let limits = Limits { ready: 0, storage: PoolSize::None, ..Limits::default() };
         if let Ok(daemon) = Daemon::start(lock, None, &limits).await {
             drop(empty(daemon, &dir).await);

@@ -359,6 +359,11 @@ fn respond(stream: &mut TcpStream, first: &str, address: &str) -> std::io::Resul
             std::thread::sleep(Duration::from_millis(50));
         }
     }
+    if first.contains(" /silent") {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+        // Until the other side goes.
+        return stream.read(&mut [0]).map(drop);
+    }
     let body = if first.contains(" /big") { "x".repeat(8 << 20) } else { format!("hello from {address}\n") };
     write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len())?;
     stream.write_all(body.as_bytes())

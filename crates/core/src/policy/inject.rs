@@ -398,6 +398,8 @@ pub fn fill_placeholders<E>(
 pub const CA_FILE: &str = "/etc/atoll/ca.pem";
 /// Where it finds them together with the public ones.
 pub const CA_BUNDLE_FILE: &str = "/etc/atoll/ca-bundle.pem";
+/// Where it finds those as Java reads them.
+pub const JAVA_BUNDLE_FILE: &str = "/etc/atoll/ca-bundle.jks";
 /// Variables by which programs are told what to trust in place of their own list.
 const BUNDLE_VARIABLES: [&str; 8] = [
     "SSL_CERT_FILE",
@@ -411,6 +413,8 @@ const BUNDLE_VARIABLES: [&str; 8] = [
 ];
 /// Variables by which programs are told what to trust besides their own list.
 const EXTRA_VARIABLES: [&str; 2] = ["NODE_EXTRA_CA_CERTS", "DENO_CERT"];
+/// The variable out of which every Java takes further arguments.
+const JAVA_VARIABLE: &str = "JAVA_TOOL_OPTIONS";
 
 /// The variables that rules put into every command, and those that make programs trust the gateway, where it
 /// looks inside. An earlier rule wins.
@@ -436,6 +440,8 @@ pub fn env(policy: &EgressPolicy) -> BTreeMap<String, String> {
             env.entry((*name).to_owned()).or_insert_with(|| file.to_owned());
         }
     }
+    env.entry(JAVA_VARIABLE.to_owned())
+        .or_insert_with(|| format!("-Djavax.net.ssl.trustStore={JAVA_BUNDLE_FILE}"));
     env
 }
 

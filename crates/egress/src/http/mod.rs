@@ -97,7 +97,6 @@ where
         .max_headers(HTTP_HEADERS_MAX_COUNT)
         .max_buf_size(HTTP_BUFFER_MAX_BYTES)
         .preserve_header_case(true)
-        .half_close(true)
         .serve_connection(TokioIo::new(client), service)
         .with_upgrades();
     let cancel = context.connection.cancel.clone();

@@ -16,6 +16,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use super::authority::Protocol;
 use super::*;
 
+mod figures;
+
 const SECRET: &str = "s3cret-value-of-the-test";
 const TOKEN: &str = "atoll_secret_0123456789abcdef";
 
@@ -220,17 +222,7 @@ impl House {
         };
         let shared = Arc::clone(&self.interceptor.shared);
         tokio::spawn(session::serve_tls(shared, Arc::new(way), gateway));
-        let mut roots = RootCertStore::empty();
-        let pem = self.interceptor.certificate_pem().as_bytes();
-        roots.add(CertificateDer::from_pem_slice(pem).unwrap()).unwrap();
-        let mut config = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        config.alpn_protocols = offer.iter().map(|protocol| protocol.alpn().to_vec()).collect();
-        let name = ServerName::try_from("api.example.com").unwrap();
-        TlsConnector::from(Arc::new(config)).connect(name, client).await.unwrap()
+        handshake(client, self.interceptor.certificate_pem(), offer).await
     }
 
     /// Sends one request over HTTP/1 and reads its answer whole.
@@ -254,6 +246,24 @@ impl House {
         drop(tokio::time::timeout(Duration::from_secs(5), reading).await);
         String::from_utf8_lossy(&answer).into_owned()
     }
+}
+
+/// A client's side of TLS, trusting one authority.
+async fn handshake(
+    stream: DuplexStream,
+    trusted: &str,
+    offer: &[Protocol],
+) -> tokio_rustls::client::TlsStream<DuplexStream> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(trusted.as_bytes()).unwrap()).unwrap();
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = offer.iter().map(|protocol| protocol.alpn().to_vec()).collect();
+    let name = ServerName::try_from("api.example.com").unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
 }
 
 fn new_authority(name: &str) -> Authority {
@@ -514,47 +524,4 @@ async fn large_answers_pass_whole_and_a_100_is_sent_when_the_body_is_wanted() {
     stream.write_all(b"body").await.unwrap();
     let count = stream.read(&mut buffer).await.unwrap();
     assert!(buffer[..count].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&buffer[..count]));
-}
-
-/// Prints what interception costs. Run by `bench/intercept`.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "it measures"]
-async fn figures() {
-    use std::time::Instant;
-    let authority = new_authority("bench");
-    let begin = Instant::now();
-    for n in 0..1000 {
-        authority.server_config(&format!("h{n}.example.com").parse().unwrap(), Protocol::Http1).unwrap();
-    }
-    eprintln!("certificate minted: {:?}", begin.elapsed() / 1000);
-
-    let house = House::new(bearer(), &[Protocol::Http1]);
-    let stream = TokioIo::new(house.connect(&[Protocol::Http1]).await);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
-    tokio::spawn(connection);
-    let mut took = Vec::new();
-    for _ in 0..2000 {
-        let begin = Instant::now();
-        let response = sender.send_request(get("/").body(empty()).unwrap()).await.unwrap();
-        response.into_body().collect().await.unwrap();
-        took.push(begin.elapsed());
-    }
-    took.sort();
-    eprintln!(
-        "request on a kept connection, client, gateway and server together: p50 {:?}, p99 {:?}",
-        took[1000], took[1980]
-    );
-
-    let begin = Instant::now();
-    let mut bytes = 0;
-    for _ in 0..200 {
-        let response = sender.send_request(get("/large").body(empty()).unwrap()).await.unwrap();
-        let mut body = response.into_body();
-        while let Some(frame) = body.frame().await {
-            bytes += frame.unwrap().into_data().map_or(0, |data| data.len());
-        }
-    }
-    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-    let rate = bytes as f64 * 8e-9 / begin.elapsed().as_secs_f64();
-    eprintln!("large answers, client, gateway and server together: {rate:.2} Gbit/s");
 }

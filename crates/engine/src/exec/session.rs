@@ -419,6 +419,8 @@ impl Session {
                 Err(GuestError::Closed | GuestError::Protocol(_)) => {}
                 // It may still be good.
                 Err(GuestError::Timeout) => last = number - 1,
+                // It was never told of it.
+                Err(GuestError::Failure { .. }) if self.end_offset() == 0 => return Ok(None),
                 Err(error @ GuestError::Failure { .. }) => {
                     tracing::error!(exec = %self.exec.id(), error = chain(&error), "the guest lost an exec");
                     return Ok(None);

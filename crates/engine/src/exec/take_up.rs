@@ -26,6 +26,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// heard of vanishes then.
 pub(crate) async fn enter_open(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>) -> Result<()> {
     for record in inner.store.open_execs(&sandbox.id).await.map_err(store_error)? {
+        // Its start was counted in a process that could not record it any more.
+        if sandbox.meter.is_after_mark(record.created_ms) {
+            sandbox.meter.count_exec(record.started_by.as_ref());
+        }
         enter_started(inner, sandbox, record).await?;
     }
     Ok(())

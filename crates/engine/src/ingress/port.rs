@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use atoll_core::limits::PORT_CONNECTIONS_MAX_COUNT;
-use atoll_core::sandbox::SandboxState;
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::{GuestPortListener, GuestPortStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -16,9 +15,9 @@ use tokio::time::Instant;
 
 use crate::engine::Engine;
 use crate::errors::guest_error;
-use crate::sandbox::{GuestLease, SandboxShared};
+use crate::sandbox::GuestLease;
 
-/// How long a request waits for a server inside a sandbox that had to be woken for it.
+/// How long after a sandbox was woken its servers may take to come up.
 const WAKE_WAIT: Duration = Duration::from_secs(30);
 /// Pause between attempts: doubles from the first to the second.
 const RETRY_FIRST: Duration = Duration::from_millis(5);
@@ -43,12 +42,30 @@ pub struct PortListener {
 }
 
 impl GuestLease {
-    /// Connects to a port on the sandbox's loopback.
+    /// Connects to a port on the sandbox's loopback. After a sandbox was woken its servers have some time to come
+    /// up before a port counts as closed.
     ///
     /// # Errors
     /// [`Code::PortClosed`], which lists the ports on which something does listen;
     /// [`Code::LimitExceeded`]; [`Code::GuestUnavailable`].
     pub async fn connect_port(&self, port: u16) -> Result<PortConnection> {
+        let deadline = self.shared().woken().map(|woken| woken + WAKE_WAIT);
+        let mut pause = RETRY_FIRST;
+        loop {
+            match self.try_port(port).await {
+                Err(error)
+                    if error.code == Code::PortClosed
+                        && deadline.is_some_and(|deadline| Instant::now() + pause < deadline) =>
+                {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(RETRY_LAST);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn try_port(&self, port: u16) -> Result<PortConnection> {
         let counted = self.count_port()?;
         match self.dial(port).await.map_err(guest_error) {
             Ok(stream) => Ok(PortConnection { stream, _counted: counted }),
@@ -118,15 +135,13 @@ impl PortListener {
 }
 
 impl Engine {
-    /// A connection to a port, and the lease to hold while it is used. A sandbox that sleeps is woken; then
-    /// its servers have some time to come up before the port counts as closed.
+    /// A connection to a port, and the lease to hold while it is used. A sandbox that sleeps is woken.
     ///
     /// # Errors
     /// As [`Self::guest`] and [`GuestLease::connect_port`].
     pub async fn connect_port(&self, sandbox: &str, port: u16) -> Result<(GuestLease, PortConnection)> {
-        let deadline = self.port_deadline(&*self.inner.sandbox(sandbox)?);
         let lease = self.guest(sandbox).await?;
-        let connection = lease.connect_port_by(port, deadline).await?;
+        let connection = lease.connect_port(port).await?;
         Ok((lease, connection))
     }
 
@@ -143,28 +158,6 @@ impl Engine {
         let stream =
             lease.sftp(user, spec.workdir.as_deref().unwrap_or_default()).await.map_err(guest_error)?;
         Ok((lease, PortConnection { stream, _counted: counted }))
-    }
-
-    /// Until when a port may still open: in a sandbox that runs, not at all.
-    fn port_deadline(&self, sandbox: &SandboxShared) -> Instant {
-        let awake = sandbox.record().state == SandboxState::Running;
-        Instant::now() + if awake { Duration::ZERO } else { WAKE_WAIT }
-    }
-}
-
-impl GuestLease {
-    /// As [`Self::connect_port`], trying until `deadline` while nothing listens.
-    async fn connect_port_by(&self, port: u16, deadline: Instant) -> Result<PortConnection> {
-        let mut pause = RETRY_FIRST;
-        loop {
-            match self.connect_port(port).await {
-                Err(error) if error.code == Code::PortClosed && Instant::now() + pause < deadline => {
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(RETRY_LAST);
-                }
-                outcome => return outcome,
-            }
-        }
     }
 }
 

@@ -86,7 +86,11 @@ impl Engine {
                 return Err(Error::new(Code::NameTaken, "this SSH key is registered for another API key")
                     .hint("remove it there, or use another SSH key"));
             }
-            store.delete_ssh_key(&known.id).await.map_err(store_error)?;
+            // In place: a login meanwhile finds it.
+            let expires_ms = ttl_ms.map(|ttl| created_ms.saturating_add(ttl));
+            if store.renew_ssh_key(&known.id, name, expires_ms).await.map_err(store_error)? {
+                return Ok(SshKeyRecord { name: name.to_owned(), expires_ms, ..known.clone() });
+            }
         } else if all.iter().filter(|record| record.owner == owner.id).count() >= SSH_KEYS_MAX_COUNT {
             return Err(Error::new(
                 Code::LimitExceeded,

@@ -236,6 +236,7 @@ impl Actor {
             .await
             .or(Err(Error::new(Code::ShuttingDown, "the server is shutting down")))?;
         inner.store.insert_sandbox(&self.record).await.map_err(store_error)?;
+        inner.store_held_visibility(&self.record.id).await?;
         inner.store_held_secrets(&self.record).await?;
         fail::fail_point!("engine.create.journalled");
         self.shared.driver().create(plan).await.map_err(|error| isolation_error(&error))?;

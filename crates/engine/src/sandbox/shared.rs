@@ -14,6 +14,7 @@ use atoll_guest_protocol::client::GuestClient;
 use atoll_isolation::Isolation;
 use atoll_store::SandboxRecord;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::now_ms;
@@ -85,6 +86,8 @@ pub(crate) struct SandboxShared {
     pub(super) watches_idle: AtomicBool,
     /// What its template starts ran before it was claimed.
     started_ahead: AtomicBool,
+    /// When this server last woke it from disk or put it back.
+    woken: Mutex<Option<Instant>>,
     last_active_ms: AtomicU64,
     /// Calls under way that keep it from being idle.
     users: AtomicUsize,
@@ -120,6 +123,7 @@ impl SandboxShared {
             nudge: Notify::new(),
             watches_idle: AtomicBool::new(false),
             started_ahead: AtomicBool::new(false),
+            woken: Mutex::default(),
             made: watch::Sender::new(None),
             live: Mutex::default(),
             users: AtomicUsize::new(0),
@@ -246,6 +250,16 @@ impl SandboxShared {
 
     pub(super) fn set_started_ahead(&self) {
         self.started_ahead.store(true, Ordering::Relaxed);
+    }
+
+    /// It begins anew: set before anybody can use it.
+    pub(super) fn set_woken(&self) {
+        *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// When this server last woke it from disk or put it back.
+    pub(crate) fn woken(&self) -> Option<Instant> {
+        *self.woken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn touch(&self) {

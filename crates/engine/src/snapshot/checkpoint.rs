@@ -121,6 +121,14 @@ impl Engine {
             })
     }
 
+    /// Refuses a caller that may not know of what it names; numbers are those of a sandbox that it uses.
+    pub(super) async fn check_sees_point(&self, caller: &Caller, text: &str) -> Result<()> {
+        if text.parse::<u32>().is_ok() {
+            return Ok(());
+        }
+        self.check_sees_snapshot(caller.key.as_ref(), text).await
+    }
+
     /// What a caller names: the number of a checkpoint of the sandbox, or a snapshot that fits it.
     ///
     /// # Errors

@@ -34,6 +34,7 @@ impl Engine {
         let needs_now = to.is_none_or(is_now) || from.is_some_and(is_now);
         let mut points = Vec::new();
         for point in [from, to].into_iter().flatten().filter(|point| !is_now(point)) {
+            self.check_sees_point(caller, point).await?;
             points.push(self.point(&record, point).await?);
         }
         let now = if needs_now { Some(self.hold_now(sandbox, caller).await?) } else { None };

@@ -8,9 +8,9 @@ use std::fs::File;
 use std::io;
 
 use atoll_core::id::SnapshotId;
-use atoll_core::snapshot::Manifest;
+use atoll_core::snapshot::{Manifest, SnapshotState};
 use atoll_core::{Code, Error, Result};
-use atoll_isolation::sparse;
+use atoll_isolation::{IsolationError, sparse};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::Engine;
@@ -74,8 +74,20 @@ impl Engine {
             return Ok(digest);
         }
         let driver = self.inner.driver(record.manifest.isolation)?;
-        let usage = driver.seal_artifact(id).await.map_err(|error| isolation_error(&error))?;
-        let disk = driver.read_artifact(id).await.map_err(|error| isolation_error(&error))?;
+        let sealed = async {
+            let usage = driver.seal_artifact(id).await?;
+            Ok::<_, IsolationError>((usage, driver.read_artifact(id).await?))
+        };
+        let (usage, disk) = match sealed.await {
+            Ok(sealed) => sealed,
+            Err(error) => {
+                // It may have been removed meanwhile, which is no failure.
+                if self.snapshot_by_id(id).await?.state != SnapshotState::Ready {
+                    return Err(SnapshotId::not_found(id.as_str()));
+                }
+                return Err(isolation_error(&error));
+            }
+        };
         let stop = self.inner.shutdown.clone();
         let hashed = tokio::task::spawn_blocking(move || hash(&disk, &record.manifest, &stop)).await;
         let digest = hashed.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|error| {

@@ -1,9 +1,10 @@
 //! Forks: several sandboxes that go on from where another is.
 //!
 //! One snapshot of the parent, which goes on, and one sandbox from it for each child, made as every sandbox is
-//! made: a child is handed out once its guest has confirmed who it is and what the template starts is ready. What is the parent's goes along (limits,
-//! environment, policy, labels), what makes it itself does not: id, name, host name, machine id. Processes and
-//! memory stay with the parent at a level that snapshots only the disk.
+//! made: a child is handed out once its guest has confirmed who it is and what the template starts is ready.
+//! What is the parent's goes along (limits, environment, policy, labels, visibility), what makes it itself does
+//! not: id, name, host name, machine id, grants. Processes and memory stay with the parent at a level that
+//! snapshots only the disk.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +72,10 @@ impl Engine {
         order.validate()?;
         let parent = self.inner.sandbox(parent)?;
         let taken = match &order.at {
-            Some(at) => self.point(&parent.record(), at).await?,
+            Some(at) => {
+                self.check_sees_point(caller, at).await?;
+                self.point(&parent.record(), at).await?
+            }
             None => {
                 let held = SnapshotOrder::without_name(Purpose::Held(HOLDER.to_owned()), None);
                 self.create_snapshot(parent.id.as_str(), held, caller).await?
@@ -136,7 +140,9 @@ impl Engine {
         let mounts = record.spec.volumes.clone();
         let plan = self.plan_for(&record, DiskSource::Artifact(from.id.clone()))?;
         let shared = SandboxShared::new(record, &self.inner)?;
-        self.inner.enter(&shared, true)?;
+        // Who must not see the parent must not see its children.
+        self.inner.access.hold(&shared.id, self.inner.access.get(&parent.id).visibility);
+        self.inner.enter(&shared, true).inspect_err(|_taken| self.inner.access.forget(&shared.id))?;
         self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))?;
         self.inner.secrets.hold(&shared.id, secrets);
         sandbox::spawn(&self.inner, &shared, Origin::Create(plan));

@@ -1,7 +1,8 @@
 //! Looking at snapshots, naming and removing them.
 
 use atoll_core::error::shorten;
-use atoll_core::id::SnapshotId;
+use atoll_core::id::{KeyId, SnapshotId};
+use atoll_core::key::Scope;
 use atoll_core::snapshot::{Purpose, Reference, SnapshotState};
 use atoll_core::{Code, Error, Result};
 use atoll_store::{Page, SnapshotFilter, SnapshotRecord, StoreError};
@@ -19,6 +20,8 @@ pub struct SnapshotQuery {
     pub name: Option<String>,
     /// Only checkpoints, or (absent) none.
     pub checkpoints: bool,
+    /// Visible to this key; all when absent.
+    pub visible_to: Option<KeyId>,
     /// Where the last page ended.
     pub cursor: Option<String>,
     /// Most items.
@@ -53,6 +56,7 @@ impl Engine {
             name: query.name.clone(),
             checkpoints: Some(query.checkpoints),
             held: false,
+            visible_to: query.visible_to.clone(),
         };
         let after = query::cursor(query.cursor.as_deref())?;
         let limit = query::limit(query.limit)?;
@@ -69,9 +73,23 @@ impl Engine {
         }
         let reference: Reference = text.parse()?;
         let found = self.inner.store.tagged_snapshot(&reference).await.map_err(store_error)?;
-        found.ok_or_else(|| {
-            Error::new(Code::SnapshotNotFound, format!("no snapshot '{}'", shorten(text)))
-                .hint("'atoll snapshot ls' shows what there is")
+        found.ok_or_else(|| no_snapshot(text))
+    }
+
+    /// Refuses a key that may not know of a snapshot; one that is not there passes. `None` sees all.
+    ///
+    /// # Errors
+    /// [`Code::SnapshotNotFound`], as for one that is not there.
+    pub async fn check_sees_snapshot(&self, key: Option<&KeyId>, text: &str) -> Result<()> {
+        let Some(key) = key else { return Ok(()) };
+        let admin = self.verified_by_id(key).is_some_and(|key| key.scope == Scope::Admin);
+        let Ok(found) = self.snapshot(text).await else { return Ok(()) };
+        if admin || self.inner.store.snapshot_is_visible(&found.id, key).await.map_err(store_error)? {
+            return Ok(());
+        }
+        Err(match text.parse::<SnapshotId>() {
+            Ok(id) => SnapshotId::not_found(id.as_str()),
+            Err(_) => no_snapshot(text),
         })
     }
 
@@ -179,4 +197,9 @@ impl Engine {
         );
         Ok(users)
     }
+}
+
+fn no_snapshot(text: &str) -> Error {
+    Error::new(Code::SnapshotNotFound, format!("no snapshot '{}'", shorten(text)))
+        .hint("'atoll snapshot ls' shows what there is")
 }

@@ -125,6 +125,10 @@ impl Engine {
         record.id = order.id.unwrap_or(record.id);
         record.manifest = order.begin.over(record.manifest);
         self.begin_snapshot(&mut record).await?;
+        if let Err(error) = self.keep_private(&sandbox.id).await {
+            self.undo_snapshot(&record).await;
+            return Err(error);
+        }
         fail::fail_point!("engine.snapshot.journalled");
         let driver = sandbox.driver();
         let taken = match driver.snapshot(&sandbox.id, &record.id).await {

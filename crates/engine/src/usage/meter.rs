@@ -68,6 +68,11 @@ impl Meter {
         state.lifetime.add(lifetime);
     }
 
+    /// Whether something that began then is not in what was recorded.
+    pub(crate) fn is_after_mark(&self, began_ms: u64) -> bool {
+        self.lock().mark.is_some_and(|mark| began_ms > mark.at_ms)
+    }
+
     /// Leaves out what the gateway has counted up to now.
     pub(super) fn skip_egress(&self, sent: u64) {
         self.lock().egress_seen = sent;

@@ -47,6 +47,9 @@ pub struct UsageQuery {
     pub to_ms: Option<u64>,
     /// Added up by.
     pub group: UsageGroup,
+    /// Only what this key may see: what is on its own account, and of sandboxes that are there and visible to it.
+    /// Everything when absent.
+    pub visible_to: Option<KeyId>,
 }
 
 /// One line of an answer. What it is not grouped by is absent.
@@ -88,7 +91,14 @@ impl Engine {
         }
         let filter =
             UsageFilter { sandbox, key: query.key.clone(), from_ms: query.from_ms, to_ms: query.to_ms };
-        let rows = self.inner.store.usage(&filter).await.map_err(store_error)?;
+        let mut rows = self.inner.store.usage(&filter).await.map_err(store_error)?;
+        if let Some(key) = &query.visible_to {
+            let mut seen = BTreeMap::new();
+            rows.retain(|row| {
+                row.key.as_ref() == Some(key)
+                    || *seen.entry(row.sandbox.clone()).or_insert_with_key(|id| self.sees(key, id))
+            });
+        }
         Ok(group(rows, query.group))
     }
 }

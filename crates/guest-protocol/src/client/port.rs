@@ -17,6 +17,10 @@ use crate::wire::{self, HEADER_BYTES, Kind, Record};
 /// Bytes taken from a writer at once.
 const WRITE_BYTES: usize = 64 << 10;
 
+/// Credit of the stream that data leaves to acknowledgements: they must get through while the guest cannot pass
+/// data on, or neither direction would ever move again.
+const ACK_CREDIT_BYTES: usize = 1 << 10;
+
 /// Bytes of a session that may be under way: there are few sessions, and files are large.
 const SFTP_WINDOW_BYTES: u32 = 1 << 20;
 
@@ -29,6 +33,9 @@ pub struct GuestPortStream {
     /// Bytes that were passed on, and how many of them the guest knows about.
     passed: u64,
     acked: u64,
+    /// The guest said that no more bytes come. It goes on passing ours to the port.
+    last_read: bool,
+    /// The guest is done with both directions.
     read_ended: bool,
     write_ended: bool,
 }
@@ -137,6 +144,7 @@ impl GuestClient {
                 unread: Bytes::new(),
                 passed: 0,
                 acked: 0,
+                last_read: false,
                 read_ended: false,
                 write_ended: false,
             })
@@ -146,6 +154,12 @@ impl GuestClient {
 }
 
 impl GuestPortStream {
+    /// Whether the end can be told. When our direction has ended too, whoever hears of it may drop this, and with
+    /// it what the guest did not yet pass to the port: it is waited for.
+    const fn is_read(&self) -> bool {
+        self.read_ended || (self.last_read && !self.write_ended)
+    }
+
     /// Tells the guest what was passed on, now and then. Without our direction of the stream there is no way
     /// to; the guest then goes by the stream's own window.
     fn ack(&mut self) {
@@ -165,10 +179,15 @@ impl AsyncRead for GuestPortStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        while self.unread.is_empty() && !self.read_ended {
+        while self.unread.is_empty() && !self.is_read() {
             match ready!(self.reader.records.poll_next(cx)) {
-                Ok(Some(Record { kind: Kind::Data, payload })) => self.unread = payload,
+                Ok(Some(Record { kind: Kind::Data, payload })) if !self.last_read => self.unread = payload,
+                Ok(Some(Record { kind: Kind::Last, .. })) => self.last_read = true,
                 Ok(None) => self.read_ended = true,
+                // The port took our last bytes no more. All of its own were read.
+                Ok(Some(Record { kind: Kind::Failure, .. })) | Err(_) if self.last_read => {
+                    self.read_ended = true;
+                }
                 // A connection that broke inside the sandbox.
                 Ok(Some(Record { kind: Kind::Failure, payload })) => {
                     let failure = self.reader.link.failure(payload);
@@ -202,16 +221,16 @@ impl AsyncWrite for GuestPortStream {
             return Poll::Ready(Ok(0));
         }
         let want = buf.len().min(WRITE_BYTES);
-        self.stream.reserve_capacity(want + HEADER_BYTES);
+        self.stream.reserve_capacity(want + HEADER_BYTES + ACK_CREDIT_BYTES);
         let mut credit = self.stream.capacity();
-        while credit == 0 {
+        while credit <= ACK_CREDIT_BYTES {
             credit = match ready!(self.stream.poll_capacity(cx)) {
                 Some(Ok(credit)) => credit,
                 Some(Err(_)) | None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             };
         }
         // The header may go beyond the credit by its few bytes; they wait in the connection then.
-        let len = want.min(credit);
+        let len = want.min(credit - ACK_CREDIT_BYTES);
         let mut record = BytesMut::with_capacity(HEADER_BYTES + len);
         record.put_slice(&wire::header(Kind::Data, len));
         record.put_slice(&buf[..len]);
@@ -225,11 +244,18 @@ impl AsyncWrite for GuestPortStream {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.write_ended {
             self.write_ended = true;
             if self.stream.send_data(Bytes::new(), true).is_err() {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+            }
+        }
+        // Nobody reads any more who could wait for the guest: see `is_read`.
+        while self.last_read && !self.read_ended {
+            match ready!(self.reader.records.poll_next(cx)) {
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => self.read_ended = true,
             }
         }
         Poll::Ready(Ok(()))

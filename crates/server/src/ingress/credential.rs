@@ -18,6 +18,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use super::cookies;
+use crate::auth::HOLDER;
 
 /// Carries a token or an API key.
 pub(crate) const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-atoll-token");
@@ -37,6 +38,8 @@ pub(super) struct Shown {
     bearer: Option<String>,
     api_key: Option<String>,
     cookie: Option<String>,
+    /// The name under which somebody works with a key that several share.
+    holder: Option<String>,
 }
 
 /// Why a request may go on.
@@ -73,7 +76,11 @@ impl Shown {
     pub(super) fn take(parts: &mut Parts) -> Self {
         let headers = &mut parts.headers;
         let text = |value: HeaderValue| value.to_str().ok().map(str::to_owned);
-        let mut shown = Self { header: headers.remove(TOKEN_HEADER).and_then(text), ..Self::default() };
+        let mut shown = Self {
+            header: headers.remove(TOKEN_HEADER).and_then(text),
+            holder: headers.remove(HOLDER).and_then(text),
+            ..Self::default()
+        };
         if let Some(token) = headers.get(AUTHORIZATION).and_then(bearer).map(str::to_owned) {
             headers.remove(AUTHORIZATION);
             shown.bearer = Some(token);
@@ -134,7 +141,8 @@ impl Shown {
                 Ok(key) if key.scope >= Scope::Exec => {
                     if let Some(id) = sandbox {
                         // Roles and leases of this sandbox, as for a command in it.
-                        let who = Requester { key: &key.id, scope: key.scope, holder: None };
+                        let holder = self.holder.as_deref();
+                        let who = Requester { key: &key.id, scope: key.scope, holder };
                         crate::auth::may_send(engine, &who, id.as_str())?;
                     }
                     return Ok(Admitted::Key);

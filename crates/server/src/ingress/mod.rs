@@ -81,7 +81,7 @@ impl Ingress {
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
     {
         let sandbox = self.app.engine.sandbox_id(sandbox)?;
-        tunnel::serve(&self.app, stream, sandbox, Vec::new()).await;
+        tunnel::serve(&self.app, stream, tunnel::Ends { sandbox, who: None, listeners: Vec::new() }).await;
         Ok(())
     }
 
@@ -90,9 +90,7 @@ impl Ingress {
     /// # Errors
     /// As [`Self::tunnel`].
     pub async fn tunnel_websocket(&self, socket: axum::extract::ws::WebSocket, sandbox: &str) -> Result<()> {
-        let sandbox = self.app.engine.sandbox_id(sandbox)?;
-        tunnel::serve(&self.app, tunnel::bytes_of(socket, Arc::clone(&self.app)), sandbox, Vec::new()).await;
-        Ok(())
+        self.tunnel(tunnel::bytes_of(socket, Arc::clone(&self.app)), sandbox).await
     }
 
     /// Answers a `GET` or `HEAD` with the file that an access is to. Takes `Range` with one range.

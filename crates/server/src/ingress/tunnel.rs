@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use atoll_core::id::SandboxId;
+use atoll_core::Code;
+use atoll_core::id::{KeyId, SandboxId};
+use atoll_core::key::Scope;
 use atoll_engine::{PortConnection, PortListener};
 use atoll_tunnel::{Mux, Opener, Side, Status, Stream};
 use axum::extract::ws::{Message, WebSocket};
@@ -31,11 +33,22 @@ const RELAY_BYTES: usize = 32 << 10;
 const LISTEN_TRIES_MAX_COUNT: u32 = 20;
 const LISTEN_PAUSE: Duration = Duration::from_millis(250);
 
+/// What a tunnel is between.
+pub(crate) struct Ends {
+    pub(crate) sandbox: SandboxId,
+    /// The key that it was opened with: what it may do is asked again for each connection, and the tunnel ends
+    /// with its rights. Absent when somebody else sees to that.
+    pub(crate) who: Option<KeyId>,
+    /// Ports that the client shows inside.
+    pub(crate) listeners: Vec<PortListener>,
+}
+
 /// Serves a tunnel until its byte stream, the sandbox or the server ends.
-pub(crate) async fn serve<S>(app: &App, stream: S, sandbox: SandboxId, listeners: Vec<PortListener>)
+pub(crate) async fn serve<S>(app: &App, stream: S, ends: Ends)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
+    let Ends { sandbox, who, listeners } = ends;
     let (opener, mut accepted, driver) = Mux::new(stream, Side::Server).split();
     let mut driver = std::pin::pin!(driver);
     // Dropped with the tunnel, and all connections with it.
@@ -45,13 +58,20 @@ where
         serving.spawn(serve_listener(Arc::clone(app), sandbox.clone(), listener, opener.clone()));
     }
     let listens = !serving.is_empty();
+    let mut unwelcome = std::pin::pin!(async {
+        match &who {
+            Some(key) => app.engine.until_unwelcome(key, Scope::Exec, &sandbox).await,
+            None => std::future::pending().await,
+        }
+    });
     loop {
         tokio::select! {
             () = &mut driver => return,
             () = app.draining.cancelled() => return,
+            () = &mut unwelcome => return,
             stream = accepted.next() => match stream {
                 Some(stream) => {
-                    connections.spawn(connect(Arc::clone(app), sandbox.clone(), stream));
+                    connections.spawn(connect(Arc::clone(app), sandbox.clone(), who.clone(), stream));
                 }
                 None => return,
             },
@@ -63,10 +83,15 @@ where
 }
 
 /// A connection that the client makes to a port inside.
-async fn connect(app: App, sandbox: SandboxId, mut stream: Stream) {
+async fn connect(app: App, sandbox: SandboxId, who: Option<KeyId>, mut stream: Stream) {
     let asked = tokio::time::timeout(ASK_TIMEOUT, atoll_tunnel::asked(&mut stream)).await;
     let Ok(Ok(Some(port))) = asked else { return };
-    let done = match app.engine.connect_port(sandbox.as_str(), port).await {
+    let may = who.as_ref().map_or(Ok(()), |key| app.engine.may_exec(key, sandbox.as_str()));
+    let connected = match may {
+        Ok(()) => app.engine.connect_port(sandbox.as_str(), port).await,
+        Err(error) => Err(error),
+    };
+    let done = match connected {
         Ok((lease, connection)) => {
             let answered = atoll_tunnel::answer(&mut stream, Status::Connected).await;
             let dead = lease.dead();
@@ -77,7 +102,11 @@ async fn connect(app: App, sandbox: SandboxId, mut stream: Stream) {
         }
         Err(error) => {
             tracing::debug!(%error, port, "a connection through a tunnel was refused");
-            let status = if port == 0 { Status::NotAllowed } else { Status::Refused };
+            let status = match error.code {
+                _ if port == 0 => Status::NotAllowed,
+                Code::Forbidden | Code::SandboxLeased | Code::Unauthorized => Status::NotAllowed,
+                _ => Status::Refused,
+            };
             atoll_tunnel::answer(&mut stream, status).await
         }
     };

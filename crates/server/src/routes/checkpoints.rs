@@ -67,11 +67,14 @@ pub(crate) async fn delete_checkpoint(
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = RollbackSandbox, responses((status = 200, body = RolledBack)))]
 pub(crate) async fn rollback_sandbox(
-    _: Caller<Manage>,
+    caller: Caller<Manage>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
     Json(request): Json<RollbackSandbox>,
 ) -> ApiResult<Json<RolledBack>> {
+    if let Some(to) = request.to.as_deref().filter(|to| to.parse::<u32>().is_err()) {
+        app.engine.check_sees_snapshot(caller.sees().as_ref(), to).await?;
+    }
     let (sandbox, to) = app.engine.rollback(&sandbox, request.to.as_deref()).await?;
     Ok(Json(RolledBack { sandbox: convert::sandbox(sandbox), to: convert::snapshot(to) }))
 }

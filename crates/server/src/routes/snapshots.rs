@@ -61,7 +61,7 @@ pub(crate) struct ListSnapshots {
 #[utoipa::path(get, path = "/v1/snapshots", tag = "snapshots", security(("key" = ["read"])),
     params(ListSnapshots), responses((status = 200, body = SnapshotList)))]
 pub(crate) async fn list_snapshots(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Query(query): Query<ListSnapshots>,
 ) -> ApiResult<Json<SnapshotList>> {
@@ -69,6 +69,7 @@ pub(crate) async fn list_snapshots(
         sandbox: query.sandbox,
         name: query.name,
         checkpoints: false,
+        visible_to: caller.sees(),
         cursor: query.cursor,
         limit: query.limit,
     };

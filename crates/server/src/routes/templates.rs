@@ -21,7 +21,10 @@ pub(crate) async fn create_template(
     Json(request): Json<CreateTemplate>,
 ) -> ApiResult<(StatusCode, Json<Template>)> {
     let snapshot = match &request.snapshot {
-        Some(text) => Some(app.engine.ready_snapshot(text).await?.id),
+        Some(text) => {
+            app.engine.check_sees_snapshot(caller.sees().as_ref(), text).await?;
+            Some(app.engine.ready_snapshot(text).await?.id)
+        }
         None => None,
     };
     let (name, recipe) = request.into_parts(snapshot);

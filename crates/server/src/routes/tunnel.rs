@@ -42,7 +42,7 @@ pub(crate) struct OpenTunnel {
     params(("sandbox" = String, Path, description = "Id or name"), OpenTunnel),
     responses((status = 101, description = "A WebSocket")))]
 pub(crate) async fn open_tunnel(
-    _: Caller<Exec>,
+    caller: Caller<Exec>,
     State(app): State<App>,
     Path(sandbox): Path<String>,
     Query(query): Query<OpenTunnel>,
@@ -71,7 +71,8 @@ pub(crate) async fn open_tunnel(
         move |socket| async move {
             let _held = (slot, app.tasks.token());
             let bytes = tunnel::bytes_of(socket, Arc::clone(&app));
-            tunnel::serve(&app, bytes, id, listeners).await;
+            let who = Some(caller.key().id.clone());
+            tunnel::serve(&app, bytes, tunnel::Ends { sandbox: id, who, listeners }).await;
         },
     ))
 }

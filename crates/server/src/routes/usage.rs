@@ -46,18 +46,21 @@ impl TryFrom<GetUsage> for UsageQuery {
                 UsageGroup::Key => atoll_engine::UsageGroup::Key,
                 UsageGroup::Hour => atoll_engine::UsageGroup::Hour,
             },
+            visible_to: None,
         })
     }
 }
 
-/// What sandboxes used, also those that are gone, up to now.
+/// What sandboxes used, also those that are gone, up to now. A key that is not `admin` gets what is on its own
+/// account, and what concerns sandboxes that it may see.
 #[utoipa::path(get, path = "/v1/usage", tag = "usage", security(("key" = ["manage"])),
     params(GetUsage), responses((status = 200, body = UsageList)))]
 pub(crate) async fn get_usage(
-    _: Caller<Manage>,
+    caller: Caller<Manage>,
     State(app): State<App>,
     Query(query): Query<GetUsage>,
 ) -> ApiResult<Json<UsageList>> {
-    let items = app.engine.usage(&query.try_into()?).await?;
+    let query = UsageQuery { visible_to: caller.sees(), ..query.try_into()? };
+    let items = app.engine.usage(&query).await?;
     Ok(Json(UsageList { items: items.into_iter().map(convert::usage).collect() }))
 }

@@ -109,6 +109,7 @@ fn placeholders_are_made_once_and_kept() {
     fill_placeholders(&mut rules, &[], &mut random).unwrap();
     let env = env(&EgressPolicy { inject: rules.clone(), ..EgressPolicy::default() });
     assert_eq!(env["NODE_EXTRA_CA_CERTS"], CA_FILE);
+    assert!(env["JAVA_TOOL_OPTIONS"].ends_with(JAVA_BUNDLE_FILE));
     assert!(super::env(&EgressPolicy::open()).is_empty());
     assert_eq!(env["K_VAR"], "sk-random1");
     assert_eq!(env["FIXED"], "1");

@@ -380,6 +380,7 @@ impl Actor {
         self.store_pause(&next, &[SandboxState::Paused]).await?;
         fail::fail_point!("engine.wake.recorded");
         usage::measure(&self.inner, &self.shared).await;
+        self.shared.set_woken();
         self.start_link(client);
         self.unlinked = false;
         self.shared.set_frozen(false);

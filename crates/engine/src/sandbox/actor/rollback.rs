@@ -122,6 +122,7 @@ impl Actor {
                 self.record.generation =
                     inner.store.set_pause(&next, &[SandboxState::Running]).await.map_err(store_error)?;
                 self.record = SandboxRecord { generation: self.record.generation, ..next };
+                self.shared.set_woken();
                 self.shared.publish(self.record.clone());
                 usage::measure(&inner, &self.shared).await;
                 self.start_link(client);

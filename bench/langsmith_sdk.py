@@ -1,9 +1,5 @@
 #!/usr/bin/env python3
-"""Measures Atoll through the LangSmith SDK for Python: bench/langsmith.py [--creates N] [--megabytes N].
-
-Needs a server and the SDK: tests/langsmith/with-server bench/langsmith.py, with the `python3` of a set of
-tests/langsmith/clients, and ATOLL_BIN=target/release/atoll. Prints a table in Markdown.
-"""
+"""Measures Atoll through the LangSmith SDK for Python. Started by bench/langsmith, with the server in LANGSMITH_ENDPOINT."""
 
 import argparse
 import asyncio

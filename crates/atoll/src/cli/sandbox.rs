@@ -1,0 +1,203 @@
+//! Arguments that concern sandboxes.
+
+use atoll_core::idle::OnIdle;
+use atoll_core::sandbox::SandboxState;
+use atoll_core::spec::IsolationLevel;
+use atoll_core::volume::VolumeMountDraft;
+use clap::Args;
+
+use super::usage::parse_on_idle;
+use super::{BudgetArgs, EgressArgs, IdleArgs, parse_mount};
+use crate::units::{parse_bytes, parse_cpu_millis, parse_duration_ms, parse_pair};
+
+/// Limits.
+#[derive(Debug, Args)]
+pub(crate) struct LimitArgs {
+    /// Cores, such as 2, 0.5 or 500m
+    #[arg(long, value_name = "CORES", value_parser = parse_cpu_millis)]
+    pub(crate) cpu: Option<u32>,
+    /// Memory, such as 512MiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) memory: Option<u64>,
+    /// Processes and threads
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) pids: Option<u32>,
+}
+
+/// Reads the name of an isolation level.
+pub(super) fn parse_isolation(text: &str) -> Result<IsolationLevel, String> {
+    let levels = [IsolationLevel::Container, IsolationLevel::Microvm];
+    levels
+        .into_iter()
+        .find(|level| level.as_str() == text)
+        .ok_or_else(|| "write container or microvm".to_owned())
+}
+
+/// What a sandbox is made of.
+#[derive(Debug, Args)]
+pub(crate) struct SandboxArgs {
+    /// Image: 'host', or one that was pulled, loaded or imported
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) image: Option<String>,
+    /// Template, as NAME or NAME:VERSION
+    #[arg(long, value_name = "TEMPLATE")]
+    pub(crate) template: Option<String>,
+    /// Snapshot to begin with: id, NAME or NAME:TAG
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
+    pub(crate) snapshot: Option<String>,
+    /// How strongly it is cut off: container (the default) or microvm
+    #[arg(long, value_name = "LEVEL", value_parser = parse_isolation)]
+    pub(crate) isolation: Option<IsolationLevel>,
+    /// Take checkpoints by itself, when it is made and after every command, and keep this many
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) auto_checkpoints: Option<u32>,
+    /// Name of the sandbox
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Variable for every command in it
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) env: Vec<(String, String)>,
+    /// Label
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) label: Vec<(String, String)>,
+    /// Working directory; made if it is absent
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// User name or id, optionally with :GROUP
+    #[arg(short, long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+    /// Writable disk, such as 10GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) disk: Option<u64>,
+    /// Delete it this long after creation, such as 2h
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) ttl: Option<u64>,
+    /// Delete it after this long without use, such as 30m; see --on-idle
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) idle_timeout: Option<u64>,
+    #[command(flatten)]
+    pub(crate) idle: IdleArgs,
+    #[command(flatten)]
+    pub(crate) egress: EgressArgs,
+    /// Mount a volume, as VOLUME:/PATH or VOLUME:/PATH:ro (repeatable)
+    #[arg(short, long, value_name = "VOLUME:/PATH", value_parser = parse_mount)]
+    pub(crate) volume: Vec<VolumeMountDraft>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CopyArgs {
+    /// Owner of what is written in the sandbox
+    #[arg(short, long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// SANDBOX:/PATH, a local path, or - for a tar on standard input
+    pub(crate) source: String,
+    /// SANDBOX:/PATH, a local path, or - for a tar on standard output
+    pub(crate) destination: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    /// Also those that failed or are being deleted
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    /// Only with this label
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) label: Vec<(String, String)>,
+    /// Only in this state
+    #[arg(long, value_name = "STATE", value_parser = parse_state)]
+    pub(crate) state: Option<SandboxState>,
+}
+
+fn parse_state(text: &str) -> Result<SandboxState, String> {
+    SandboxState::parse(text).ok_or_else(|| {
+        format!("'{text}' is not a state: creating, running, pausing, paused, resuming, deleting or failed")
+    })
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SandboxArg {
+    /// Sandbox, by id or name
+    pub(crate) sandbox: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RmArgs {
+    /// Do not ask, and do not mind if one does not exist
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// All sandboxes, or all with the given labels
+    #[arg(long, conflicts_with = "sandboxes")]
+    pub(crate) all: bool,
+    /// With --all: only with this label
+    #[arg(short, long, requires = "all", value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) label: Vec<(String, String)>,
+    /// Sandboxes, by id or name
+    #[arg(required_unless_present = "all", value_name = "SANDBOX")]
+    pub(crate) sandboxes: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// Sandbox, by id or name
+    pub(crate) sandbox: String,
+    /// Id of a command
+    pub(crate) exec: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UpdateArgs {
+    /// New name; the host name inside stays
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Variable of later execs; the others stay
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) env: Vec<(String, String)>,
+    /// Label; those given replace all that were there
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) label: Vec<(String, String)>,
+    /// Delete it this long from now, or 'none'
+    #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
+    pub(crate) ttl: Option<Lifetime>,
+    /// Delete it after this long without use, or 'none'
+    #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
+    pub(crate) idle_timeout: Option<Lifetime>,
+    /// What happens when the idle timeout ends
+    #[arg(long, value_name = "delete|freeze|hibernate", value_parser = parse_on_idle)]
+    pub(crate) on_idle: Option<OnIdle>,
+    /// Freeze it between commands after this long without use, or 'none'
+    #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
+    pub(crate) idle_freeze: Option<Lifetime>,
+    /// Hibernate it after it has been paused in memory for this long, or 'none'
+    #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
+    pub(crate) hibernate_after: Option<Lifetime>,
+    /// Delete it after it has been paused for this long, or 'none'
+    #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
+    pub(crate) delete_paused_after: Option<Lifetime>,
+    #[command(flatten)]
+    pub(crate) budget: BudgetArgs,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+    #[command(flatten)]
+    pub(crate) egress: EgressArgs,
+    /// Sandbox, by id or name
+    pub(crate) sandbox: String,
+}
+
+/// A duration in milliseconds, or no end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lifetime(pub(crate) Option<u64>);
+
+fn parse_lifetime(text: &str) -> Result<Lifetime, String> {
+    if text == "none" { Ok(Lifetime(None)) } else { parse_duration_ms(text).map(|ms| Lifetime(Some(ms))) }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExtendArgs {
+    /// Sandbox, by id or name
+    pub(crate) sandbox: String,
+    /// From now, such as 2h
+    #[arg(value_parser = parse_duration_ms)]
+    pub(crate) duration: u64,
+}

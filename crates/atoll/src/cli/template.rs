@@ -1,0 +1,85 @@
+//! Arguments that concern templates.
+
+use atoll_core::pool::PoolSpec;
+use atoll_core::spec::IsolationLevel;
+use clap::{Args, Subcommand};
+
+use super::sandbox::parse_isolation;
+use super::{BuildArgs, EgressArgs, LimitArgs, parse_pool};
+use crate::units::{parse_bytes, parse_duration_ms, parse_pair};
+
+#[expect(clippy::large_enum_variant, reason = "there is one of it")]
+#[derive(Debug, Subcommand)]
+pub(crate) enum TemplateCommand {
+    /// Build a template from a Dockerfile
+    Build(Box<BuildArgs>),
+    /// Make a template, or the next version of one
+    Create(TemplateArgs),
+    /// List templates
+    Ls,
+    /// Show a template
+    Show {
+        /// NAME or NAME:VERSION
+        template: String,
+    },
+    /// Remove a template, or one version of it
+    Rm {
+        /// NAME or NAME:VERSION
+        template: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TemplateArgs {
+    /// Name
+    pub(crate) name: String,
+    /// Image
+    #[arg(long, value_name = "IMAGE", required_unless_present = "snapshot")]
+    pub(crate) image: Option<String>,
+    /// How strongly it is cut off: container (the default) or microvm
+    #[arg(long, value_name = "LEVEL", value_parser = parse_isolation)]
+    pub(crate) isolation: Option<IsolationLevel>,
+    /// Snapshot that its sandboxes begin with, instead of an image: id, NAME or NAME:TAG
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
+    pub(crate) snapshot: Option<String>,
+    /// Variable for every command
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) env: Vec<(String, String)>,
+    /// Label for every sandbox
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    pub(crate) label: Vec<(String, String)>,
+    /// Working directory
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<String>,
+    /// User name or id, optionally with :GROUP
+    #[arg(short, long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+    #[command(flatten)]
+    pub(crate) egress: EgressArgs,
+    /// Writable disk, such as 10GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) disk: Option<u64>,
+    /// Command to run in every sandbox from its creation on, for /bin/sh
+    #[arg(long, value_name = "CMD")]
+    pub(crate) start_cmd: Option<String>,
+    /// A sandbox is ready when this command succeeds
+    #[arg(long, value_name = "CMD")]
+    pub(crate) ready_cmd: Option<String>,
+    /// A sandbox is ready when something listens on this port
+    #[arg(long, value_name = "PORT", conflicts_with = "ready_cmd")]
+    pub(crate) ready_port: Option<u16>,
+    /// Give up on a sandbox that is not ready after this long [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) ready_timeout: Option<u64>,
+    /// Delete sandboxes this long after creation
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) ttl: Option<u64>,
+    /// Delete sandboxes after this long without use
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) idle_timeout: Option<u64>,
+    /// Keep this many warm: COUNT, or MIN..MAX to follow demand
+    #[arg(long, value_name = "COUNT", value_parser = parse_pool)]
+    pub(crate) pool: Option<PoolSpec>,
+}

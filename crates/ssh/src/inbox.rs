@@ -1,0 +1,265 @@
+//! What a client sends on its channels, until somebody takes it.
+//!
+//! The SSH library offers a client new window when data arrives, not when it was taken, and its own queue
+//! between connection and channel makes the connection wait when one channel's is full. What the client says
+//! about the other direction is not read then, and both sides wait for each other for ever: it happens to every
+//! forwarded connection that moves much both ways. So its queue is not used: the connection puts what comes in
+//! here and never waits. What bounds these queues is the window that the client is offered: when they hold much,
+//! next to nothing, until half of it was taken.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use russh::{ChannelId, Sig};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// Window of a channel, bytes: what a client may send at once.
+pub(crate) const WINDOW_BYTES: u32 = 1 << 20;
+/// Channels of one connection at once.
+pub(crate) const CHANNELS_MAX_COUNT: usize = 128;
+/// What a client is offered while the queues are full, bytes: each arrival is the occasion to offer more again.
+const TRICKLE_BYTES: u32 = 2;
+/// Pause after each of these, at most: few enough of them to cost nothing.
+const TRICKLE_PAUSE: Duration = Duration::from_millis(10);
+/// The queues of one connection are full when they hold so much, bytes.
+const FULL_BYTES: usize = 16 << 20;
+/// More than a client can have sent that keeps to its windows, bytes.
+const FLOOD_BYTES: usize = FULL_BYTES + CHANNELS_MAX_COUNT * (WINDOW_BYTES as usize);
+/// What an event counts beside its data, bytes.
+const EVENT_BYTES: usize = 64;
+
+/// Something that a client sent on a channel.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Data(Bytes),
+    Eof,
+    Resize { cols: u32, rows: u32 },
+    Signal(Sig),
+}
+
+impl Event {
+    fn size(&self) -> usize {
+        match self {
+            Self::Data(bytes) => EVENT_BYTES + bytes.len(),
+            Self::Eof | Self::Resize { .. } | Self::Signal(_) => EVENT_BYTES,
+        }
+    }
+}
+
+/// The client sends more than it was offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the client sent more than its windows allow")]
+pub(crate) struct Flood;
+
+/// The queues of one connection. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Inboxes {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    by_channel: Mutex<HashMap<ChannelId, Arc<Queue>>>,
+    held: AtomicUsize,
+    full: AtomicBool,
+    /// Told when they are not full any more.
+    relieved: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    state: Mutex<State>,
+    more: Notify,
+    closed: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    events: VecDeque<Event>,
+    /// Nobody reads any more: what comes is dropped.
+    abandoned: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Plain collections: a panic leaves them usable as they are.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inboxes {
+    /// The queue of a channel, made when first asked for: data may come before whoever reads it.
+    fn queue(&self, channel: ChannelId) -> Arc<Queue> {
+        Arc::clone(lock(&self.shared.by_channel).entry(channel).or_default())
+    }
+
+    /// Reads what comes on a channel. To be called once for each.
+    pub(crate) fn open(&self, channel: ChannelId) -> Inbox {
+        Inbox { shared: Arc::clone(&self.shared), queue: self.queue(channel) }
+    }
+
+    /// Puts an event into its channel's queue.
+    ///
+    /// # Errors
+    /// [`Flood`]: the client is to be let go.
+    pub(crate) fn put(&self, channel: ChannelId, event: Event) -> Result<(), Flood> {
+        let queue = self.queue(channel);
+        let mut state = lock(&queue.state);
+        if state.abandoned {
+            return Ok(());
+        }
+        let size = event.size();
+        let held = self.shared.held.fetch_add(size, Ordering::Relaxed) + size;
+        state.events.push_back(event);
+        drop(state);
+        queue.more.notify_one();
+        if held > FULL_BYTES {
+            self.shared.full.store(true, Ordering::Relaxed);
+        }
+        if held > FLOOD_BYTES { Err(Flood) } else { Ok(()) }
+    }
+
+    /// The channel is closed; what is in its queue can still be read.
+    pub(crate) fn close(&self, channel: ChannelId) {
+        if let Some(queue) = lock(&self.shared.by_channel).remove(&channel) {
+            queue.closed.cancel();
+        }
+    }
+
+    /// The connection is gone.
+    pub(crate) fn close_all(&self) {
+        for (_, queue) in lock(&self.shared.by_channel).drain() {
+            queue.closed.cancel();
+        }
+    }
+
+    /// The window that a client is to be offered now.
+    pub(crate) fn window(&self) -> u32 {
+        if self.shared.full.load(Ordering::Relaxed) { TRICKLE_BYTES } else { WINDOW_BYTES }
+    }
+
+    /// Slows down a client that sends `len` bytes at a time because it was offered no more.
+    pub(crate) async fn pace(&self, len: usize) {
+        let relieved = self.shared.relieved.notified();
+        if len <= TRICKLE_BYTES as usize && self.shared.full.load(Ordering::Relaxed) {
+            // Either will do.
+            tokio::time::timeout(TRICKLE_PAUSE, relieved).await.unwrap_or_default();
+        }
+    }
+}
+
+/// Reads the queue of one channel. What comes after this is dropped goes nowhere.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    shared: Arc<Shared>,
+    queue: Arc<Queue>,
+}
+
+impl Inbox {
+    /// The next event; `None` when the channel is closed and everything was read.
+    pub(crate) async fn next(&mut self) -> Option<Event> {
+        loop {
+            let event = lock(&self.queue.state).events.pop_front();
+            if let Some(event) = event {
+                self.shared.taken(event.size());
+                return Some(event);
+            }
+            tokio::select! {
+                () = self.queue.more.notified() => {}
+                () = self.queue.closed.cancelled() => {
+                    if lock(&self.queue.state).events.is_empty() {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Resolves when the client closed the channel, or is gone, whatever is in the queue.
+    pub(crate) fn closed(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.queue.closed.clone().cancelled_owned()
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        let mut state = lock(&self.queue.state);
+        state.abandoned = true;
+        let rest = std::mem::take(&mut state.events);
+        drop(state);
+        self.shared.taken(rest.iter().map(Event::size).sum());
+    }
+}
+
+impl Shared {
+    fn taken(&self, size: usize) {
+        let before = self.held.fetch_sub(size, Ordering::Relaxed);
+        if before.saturating_sub(size) < FULL_BYTES / 2 && self.full.swap(false, Ordering::Relaxed) {
+            self.relieved.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn channel(number: u32) -> ChannelId {
+        use russh::keys::ssh_encoding::Decode as _;
+        ChannelId::decode(&mut &number.to_be_bytes()[..]).unwrap()
+    }
+
+    fn data(len: usize) -> Event {
+        Event::Data(Bytes::from(vec![7; len]))
+    }
+
+    #[tokio::test]
+    async fn what_came_is_read_in_order_also_after_the_end() {
+        let inboxes = Inboxes::default();
+        inboxes.put(channel(1), data(3)).unwrap();
+        let mut inbox = inboxes.open(channel(1));
+        inboxes.put(channel(1), Event::Eof).unwrap();
+        inboxes.close(channel(1));
+        inbox.closed().await;
+        assert!(matches!(inbox.next().await, Some(Event::Data(bytes)) if bytes.len() == 3));
+        assert!(matches!(inbox.next().await, Some(Event::Eof)));
+        assert!(inbox.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_closes_the_window_until_half_is_taken() {
+        let inboxes = Inboxes::default();
+        let mut inbox = inboxes.open(channel(1));
+        assert_eq!(inboxes.window(), WINDOW_BYTES);
+        let mut count = 0;
+        while inboxes.window() == WINDOW_BYTES {
+            inboxes.put(channel(1), data(1 << 20)).unwrap();
+            count += 1;
+        }
+        assert_eq!(count, FULL_BYTES >> 20);
+        // The other side is not held up for long, whatever happens.
+        inboxes.pace(1).await;
+        inboxes.pace(1 << 20).await;
+        let mut taken = 0;
+        while inboxes.window() == TRICKLE_BYTES {
+            inbox.next().await.unwrap();
+            taken += 1;
+        }
+        assert!(taken > count / 2 - 2 && taken <= count, "{taken} of {count}");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_ignores_its_windows_is_noticed() {
+        let inboxes = Inboxes::default();
+        let _inbox = inboxes.open(channel(1));
+        let flood = (0..=FLOOD_BYTES >> 20).any(|_| inboxes.put(channel(1), data(1 << 20)).is_err());
+        assert!(flood);
+        // What nobody reads is not kept.
+        drop(_inbox);
+        assert_eq!(inboxes.shared.held.load(Ordering::Relaxed), 0);
+        inboxes.put(channel(1), data(1 << 20)).unwrap();
+        assert_eq!((inboxes.shared.held.load(Ordering::Relaxed), inboxes.window()), (0, WINDOW_BYTES));
+    }
+}
