@@ -285,7 +285,7 @@ pub(crate) async fn booted(qmp: &mut Qmp, within: Option<Duration>) -> Result<()
 
 /// Saves a machine that waits for its host, and ends it. Its memory is in its file already.
 pub(crate) async fn save(qmp: &mut Qmp) -> Result<(), IsolationError> {
-    can(qmp, "x-ignore-shared").await?;
+    how(qmp, Saving::Devices).await?;
     qmp.run("migrate", json!({ "uri": format!("file:{SAVED}/{STATE_FILE}") })).await.map_err(vmm)?;
     qmp.migrated().await.map_err(vmm)?;
     // It may be gone before it has answered.
@@ -295,7 +295,7 @@ pub(crate) async fn save(qmp: &mut Qmp) -> Result<(), IsolationError> {
 
 /// Restores a saved machine into a VMM that waits for one. It runs at once.
 pub(crate) async fn restore(qmp: &mut Qmp) -> Result<(), IsolationError> {
-    can(qmp, "x-ignore-shared").await?;
+    how(qmp, Saving::Devices).await?;
     let state = json!({ "uri": format!("file:{SAVED}/{STATE_FILE}") });
     qmp.run("migrate-incoming", state).await.map_err(vmm)?;
     qmp.migrated().await.map_err(vmm)
@@ -308,7 +308,7 @@ pub(crate) async fn resize_disk(qmp: &mut Qmp, bytes: u64) -> Result<(), Isolati
 
 /// Stops a machine and writes it, memory and all, to a file.
 pub(crate) async fn write_out(qmp: &mut Qmp, to: &std::fs::File) -> Result<(), IsolationError> {
-    can(qmp, "mapped-ram").await?;
+    how(qmp, Saving::Whole).await?;
     let path = qmp.hand_over(to).await.map_err(vmm)?;
     qmp.run("stop", json!({})).await.map_err(vmm)?;
     qmp.run("migrate", json!({ "uri": format!("file:{path}") })).await.map_err(vmm)?;
@@ -322,15 +322,26 @@ pub(crate) async fn go_on(qmp: &mut Qmp) -> Result<(), IsolationError> {
 
 /// Reads a machine back that was written out. It stands still.
 pub(crate) async fn read_back(qmp: &mut Qmp, from: &std::fs::File) -> Result<(), IsolationError> {
-    can(qmp, "mapped-ram").await?;
+    how(qmp, Saving::Whole).await?;
     let path = qmp.hand_over(from).await.map_err(vmm)?;
     qmp.run("migrate-incoming", json!({ "uri": format!("file:{path}") })).await.map_err(vmm)?;
     qmp.migrated().await.map_err(vmm)
 }
 
-async fn can(qmp: &mut Qmp, capability: &str) -> Result<(), IsolationError> {
-    let capability = json!({ "capabilities": [{ "capability": capability, "state": true }] });
-    qmp.run("migrate-set-capabilities", capability).await.map(drop).map_err(vmm)
+/// What goes into the file when a machine is saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Saving {
+    /// Everything but the memory, which is in a file of its own already.
+    Devices,
+    /// The memory, too.
+    Whole,
+}
+
+/// Says so to the VMM. Both capabilities each time: it remembers what it was told when it was restored.
+async fn how(qmp: &mut Qmp, saving: Saving) -> Result<(), IsolationError> {
+    let capability = |name: &str, of: Saving| json!({ "capability": name, "state": saving == of });
+    let both = [capability("x-ignore-shared", Saving::Devices), capability("mapped-ram", Saving::Whole)];
+    qmp.run("migrate-set-capabilities", json!({ "capabilities": both })).await.map(drop).map_err(vmm)
 }
 
 fn vmm(error: QmpError) -> IsolationError {
