@@ -1,6 +1,6 @@
 //! The cgroups of sandboxes: limits, measurements, the kill switch.
 //!
-//! In every hierarchy a sandbox has `atoll-<instance>/<sandbox id>`. The child process puts itself into all
+//! In every hierarchy a sandbox has `<parent>/<sandbox id>`; a driver has a parent of its own. The child process puts itself into all
 //! of them before it does anything else, so that whatever is half made can be found and killed by id.
 //!
 //! The v2 cgroup is delegated: root inside owns the directory and its `cgroup.procs`, and may make
@@ -38,33 +38,38 @@ const FREEZE_DEADLINE: Duration = Duration::from_secs(5);
 /// How long the kernel may take to let go of a cgroup whose processes are dead.
 const REMOVE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The cgroups of one installation.
+/// The cgroups of one driver of one installation.
 #[derive(Debug)]
-pub(crate) struct Cgroups {
+pub struct Cgroups {
     layout: Layout,
     parent: String,
 }
 
 /// What a new process needs to be in a sandbox's cgroups.
 #[derive(Debug)]
-pub(crate) struct Membership {
+pub struct Membership {
     /// The file of each hierarchy through which a single-threaded process joins it by writing `0`.
-    pub(crate) procs: Vec<OwnedFd>,
+    pub procs: Vec<OwnedFd>,
     /// The sandbox's v2 cgroup, detached.
-    pub(crate) delegated: OwnedFd,
+    pub delegated: OwnedFd,
 }
 
 impl Cgroups {
-    /// Finds the layout and makes the installation's cgroup in each hierarchy.
-    pub(crate) fn open(instance: &str) -> Result<Self, IsolationError> {
-        let cgroups = Self { layout: Layout::find()?, parent: format!("atoll-{instance}") };
+    /// Finds the layout and makes the cgroup `parent` in each hierarchy.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`], [`IsolationError::Unavailable`].
+    pub fn open(parent: &str) -> Result<Self, IsolationError> {
+        let cgroups = Self { layout: Layout::find()?, parent: parent.to_owned() };
         for hierarchy in &cgroups.layout.hierarchies {
             cgroups.open_parent(hierarchy)?;
         }
         Ok(cgroups)
     }
 
-    pub(crate) fn layout(&self) -> &Layout {
+    /// What this host has.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
@@ -105,7 +110,11 @@ impl Cgroups {
     }
 
     /// Makes a sandbox's cgroups with limits; root inside is `first_id` outside.
-    pub(crate) fn create(
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn create(
         &self,
         id: &SandboxId,
         resources: &Resources,
@@ -141,7 +150,11 @@ impl Cgroups {
     }
 
     /// Sets the limits of a sandbox; the disk's is not here.
-    pub(crate) fn limit(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn limit(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
         let cpu = self.with(Controller::Cpu)?;
         let quota = u64::from(resources.cpu_millis) * CPU_PERIOD_US / 1000;
         let dir = self.open_in(cpu, id)?;
@@ -159,11 +172,11 @@ impl Cgroups {
     }
 
     /// The limit that is in force, as the kernel writes it.
-    pub(crate) fn read_limit(
-        &self,
-        id: &SandboxId,
-        controller: Controller,
-    ) -> Result<String, IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn read_limit(&self, id: &SandboxId, controller: Controller) -> Result<String, IsolationError> {
         let hierarchy = self.with(controller)?;
         let file = match (controller, hierarchy.unified) {
             (Controller::Cpu, true) => "cpu.max",
@@ -177,7 +190,11 @@ impl Cgroups {
     }
 
     /// Measures a sandbox, but for its disk.
-    pub(crate) fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
         let read = |controller, v1: &str, v2: &str| {
             let hierarchy = self.with(controller)?;
             let dir = self.open_in(hierarchy, id)?;
@@ -202,7 +219,11 @@ impl Cgroups {
     }
 
     /// Times the kernel killed something in a sandbox because memory ran out.
-    pub(crate) fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
         let memory = self.with(Controller::Memory)?;
         let file = if memory.unified { "memory.events" } else { "memory.oom_control" };
         field(self.open_in(memory, id)?.as_fd(), file, "oom_kill").step("count the kills for want of memory")
@@ -210,7 +231,11 @@ impl Cgroups {
 
     /// Stops everything in a sandbox; returns when it stands still. The v2 freezer is part of the core of v2, which
     /// every kernel has that can map the ids of a mount: the one of v1 is not needed.
-    pub(crate) fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let dir = self.open_in(self.layout.unified(), id)?;
         let step = || "freeze a sandbox";
         write(dir.as_fd(), "cgroup.freeze", "1").step(step())?;
@@ -230,13 +255,28 @@ impl Cgroups {
     }
 
     /// Lets everything in a sandbox go on.
-    pub(crate) fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let dir = self.open_in(self.layout.unified(), id)?;
         write(dir.as_fd(), "cgroup.freeze", "0").step("thaw a sandbox")
     }
 
+    /// Whether everything in a sandbox stands still.
+    #[must_use]
+    pub fn is_frozen(&self, id: &SandboxId) -> bool {
+        let dir = self.open_in(self.layout.unified(), id);
+        dir.is_ok_and(|dir| field(dir.as_fd(), "cgroup.events", "frozen").is_ok_and(|frozen| frozen != 0))
+    }
+
     /// Takes from a sandbox the memory that it can do without: caches, and, where the host has swap, the rest.
-    pub(crate) fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError> {
         let memory = self.with(Controller::Memory)?;
         let dir = self.open_in(memory, id)?;
         let used = if memory.unified { "memory.current" } else { "memory.usage_in_bytes" };
@@ -262,7 +302,11 @@ impl Cgroups {
     }
 
     /// Sends SIGKILL to everything in a sandbox. Returns the processes that were there.
-    pub(crate) fn kill(&self, id: &SandboxId) -> Result<BTreeSet<i32>, IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn kill(&self, id: &SandboxId) -> Result<BTreeSet<i32>, IsolationError> {
         let pids = self.pids(id)?;
         if pids.is_empty() {
             return Ok(pids);
@@ -284,7 +328,11 @@ impl Cgroups {
     }
 
     /// The processes in a sandbox's cgroups, of whatever depth. Zombies are not among them.
-    pub(crate) fn pids(&self, id: &SandboxId) -> Result<BTreeSet<i32>, IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn pids(&self, id: &SandboxId) -> Result<BTreeSet<i32>, IsolationError> {
         let mut pids = BTreeSet::new();
         for hierarchy in &self.layout.hierarchies {
             match open_dir(hierarchy.root.as_fd(), &self.path(id)) {
@@ -299,7 +347,11 @@ impl Cgroups {
     }
 
     /// Removes a sandbox's cgroups; its processes are dead or about to be.
-    pub(crate) fn remove(&self, id: &SandboxId) -> Result<(), IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn remove(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let deadline = Instant::now() + REMOVE_DEADLINE;
         for hierarchy in &self.layout.hierarchies {
             let mut wait = Duration::from_micros(100);
@@ -319,7 +371,11 @@ impl Cgroups {
     }
 
     /// The sandboxes that have cgroups, with the path of each cgroup.
-    pub(crate) fn scan(&self) -> Result<Vec<(SandboxId, String)>, IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn scan(&self) -> Result<Vec<(SandboxId, String)>, IsolationError> {
         let mut found = Vec::new();
         for hierarchy in &self.layout.hierarchies {
             let parent = match open_dir(hierarchy.root.as_fd(), &self.parent) {
@@ -337,7 +393,7 @@ impl Cgroups {
     }
 
     /// Removes the installation's own cgroups, if no sandbox has one.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         for hierarchy in &self.layout.hierarchies {
             // Busy means that sandboxes live on, which is right.
             let _ = rustix::fs::unlinkat(&hierarchy.root, &self.parent, AtFlags::REMOVEDIR);
@@ -345,7 +401,8 @@ impl Cgroups {
     }
 
     /// Whether the process is in the sandbox's cgroup, by the process's own account.
-    pub(crate) fn contains(&self, id: &SandboxId, pid: i32) -> bool {
+    #[must_use]
+    pub fn contains(&self, id: &SandboxId, pid: i32) -> bool {
         let ours = format!("/{}", self.path(id));
         let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         text.lines().any(|line| line.ends_with(&ours) || line.contains(&format!("{ours}/")))
