@@ -24,7 +24,7 @@ def serve(sock):
         for event in conn.receive_data(data):
             if isinstance(event, h2.events.RequestReceived):
                 head = dict(event.headers); paths[event.stream_id] = head[":path"]
-                answer = [(":status", "200"), ("content-type", "application/grpc"), ("x-te", head.get("te", ""))]
+                answer = [(":status", "200"), ("content-type", "application/grpc"), ("x-te", head.get("te", "")), ("x-authority", head[":authority"])]
                 if head[":path"] == "/pkg.Echo/Refuse":
                     conn.send_headers(event.stream_id, answer + [("grpc-status", "7"), ("grpc-message", "no")], end_stream=True)
                 else:
@@ -62,8 +62,8 @@ def until(what):
         sock.sendall(conn.data_to_send())
 def begin(path):
     stream = conn.get_next_available_stream_id()
-    conn.send_headers(stream, [(":method", "POST"), (":scheme", "http"), (":path", path), ("te", "trailers"),
-        (":authority", f"3000-web.localhost:{port}"), ("content-type", "application/grpc+proto"), ("x-atoll-token", key)])
+    conn.send_headers(stream, [(":method", "POST"), (":scheme", "http"), (":path", path),
+        (":authority", f"3000-web.localhost:{port}"), ("te", "trailers"), ("content-type", "application/grpc+proto"), ("x-atoll-token", key)])
     sock.sendall(conn.data_to_send()); return stream
 def of(stream, kind): return lambda event: isinstance(event, kind) and event.stream_id == stream
 # Both directions at the same time: each message is answered before the next is sent.
@@ -77,6 +77,7 @@ for turn in range(3):
 for stream in streams:
     head = dict(until(of(stream, h2.events.ResponseReceived)).headers)
     assert head[":status"] == "200" and head["content-type"] == "application/grpc" and head["x-te"] == "trailers", head
+    assert head["x-authority"] == f"3000-web.localhost:{port}", head
     conn.end_stream(stream); sock.sendall(conn.data_to_send())
     trailers = dict(until(of(stream, h2.events.TrailersReceived)).headers)
     assert trailers == {"grpc-status": "0", "x-sum": "7"}, trailers

@@ -8,10 +8,10 @@ use atoll_engine::Pass;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, HOST};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, StatusCode, Uri, Version};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri, Version};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 
@@ -57,7 +57,7 @@ pub(super) async fn forward(app: &App, request: Request, to: Forward) -> Result<
     let sent = async {
         if grpc {
             parts.version = Version::HTTP_2;
-            parts.uri = absolute(&parts.uri)?;
+            parts.uri = absolute(&parts.uri, parts.headers.remove(HOST).as_ref())?;
             upstream::send_http2(&app.engine, &app.ports, &key, Request::from_parts(parts, body)).await
         } else {
             parts.version = Version::HTTP_11;
@@ -112,9 +112,11 @@ fn path_inside(uri: &Uri, prefix: Option<&str>) -> Result<Uri> {
     text.parse().map_err(|_error| Error::invalid("path", "cannot be passed on"))
 }
 
-/// HTTP/2 wants scheme and host in the address.
-fn absolute(uri: &Uri) -> Result<Uri> {
-    format!("http://localhost{uri}").parse().map_err(|_error| Error::invalid("path", "cannot be passed on"))
+/// HTTP/2 has scheme and host in the address. Servers refuse a request whose `Host` says something else, so there is
+/// none beside it.
+fn absolute(uri: &Uri, host: Option<&HeaderValue>) -> Result<Uri> {
+    let host = host.and_then(|host| host.to_str().ok()).unwrap_or("localhost");
+    format!("http://{host}{uri}").parse().map_err(|_error| Error::invalid("path", "cannot be passed on"))
 }
 
 /// The answer, streamed; its connection goes back to the pool when it is over.
@@ -179,6 +181,9 @@ mod tests {
             assert_eq!(path_inside(&from.parse().unwrap(), prefix).unwrap().to_string(), to);
         }
         assert_eq!(path_inside(&"http://h/x?y".parse().unwrap(), None).unwrap().to_string(), "/x?y");
-        assert_eq!(absolute(&"/x?y".parse().unwrap()).unwrap().to_string(), "http://localhost/x?y");
+        let host = HeaderValue::from_static("3000-web.localhost:4600");
+        let whole = absolute(&"/x?y".parse().unwrap(), Some(&host)).unwrap();
+        assert_eq!(whole.to_string(), "http://3000-web.localhost:4600/x?y");
+        assert_eq!(absolute(&"/x?y".parse().unwrap(), None).unwrap().to_string(), "http://localhost/x?y");
     }
 }
