@@ -1,7 +1,8 @@
 //! The cgroups of sandboxes: limits, measurements, the kill switch.
 //!
-//! In every hierarchy a sandbox has `atoll-<instance>/<sandbox id>`. The child process puts itself into all
-//! of them before it does anything else, so that whatever is half made can be found and killed by id.
+//! In every hierarchy a sandbox has `atoll-<instance>/<sandbox id>`. The child process starts in
+//! that of version 2 and puts itself into the others before it does anything else, so that whatever is half
+//! made can be found and killed by id.
 //!
 //! The v2 cgroup is delegated: root inside owns the directory and its `cgroup.procs`, and may make
 //! cgroups below for its execs, but not the files that hold limits. It is handed in as a *detached clone*
@@ -48,9 +49,10 @@ pub(crate) struct Cgroups {
 /// What a new process needs to be in a sandbox's cgroups.
 #[derive(Debug)]
 pub(crate) struct Membership {
-    /// The file of each hierarchy through which a single-threaded process joins it by writing `0`.
-    pub(crate) procs: Vec<OwnedFd>,
-    /// The sandbox's v2 cgroup, detached.
+    /// The file of each hierarchy of version 1 through which a thread joins it by writing `0`. `tasks`, as
+    /// writing to `cgroup.procs` stops forks on the whole host, and waits for a grace period before.
+    pub(crate) v1_tasks: Vec<OwnedFd>,
+    /// The sandbox's v2 cgroup, detached: to be started in, not to be joined later, for the same reason.
     pub(crate) delegated: OwnedFd,
 }
 
@@ -125,19 +127,15 @@ impl Cgroups {
         self.limit(id, resources)?;
         let unified = self.layout.unified();
         delegate(unified, &path, first_id).step("delegate a cgroup")?;
-        let procs = self
-            .layout
-            .hierarchies
-            .iter()
-            .map(|h| {
-                open_file(self.open_in(h, id)?.as_fd(), "cgroup.procs", OFlags::WRONLY).step("open a cgroup")
-            })
+        let v1 = self.layout.hierarchies.iter().filter(|h| !h.unified);
+        let v1_tasks = v1
+            .map(|h| open_file(self.open_in(h, id)?.as_fd(), "tasks", OFlags::WRONLY).step("open a cgroup"))
             .collect::<Result<_, _>>()?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         // Handed over as it is, a path: opening it anew and closing this would make the kernel take the
         // detached mount apart now, which waits for a grace period.
         let delegated = open_tree(&unified.root, &path, flags).step("clone the mount of a cgroup")?;
-        Ok(Membership { procs, delegated })
+        Ok(Membership { v1_tasks, delegated })
     }
 
     /// Sets the limits of a sandbox; the disk's is not here.
