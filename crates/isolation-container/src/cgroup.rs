@@ -227,6 +227,13 @@ impl Cgroups {
         Ok(())
     }
 
+    /// Whether it is to stand still.
+    pub(crate) fn is_frozen(&self, id: &SandboxId) -> Result<bool, IsolationError> {
+        let dir = self.open_in(self.layout.unified(), id)?;
+        let text = read(dir.as_fd(), "cgroup.freeze").step("see whether a sandbox stands still")?;
+        Ok(text.trim() == "1")
+    }
+
     /// Lets everything in a sandbox go on.
     pub(crate) fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let dir = self.open_in(self.layout.unified(), id)?;

@@ -203,7 +203,8 @@ impl Stack {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a fresh anonymous mapping.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes + Self::GUARD_BYTES, rights, flags, -1, 0) };
+        let base =
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes + Self::GUARD_BYTES, rights, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }

@@ -42,7 +42,7 @@ use std::path::{Path, PathBuf};
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_isolation::{Check, IsolationError, Status};
 
-pub use freeze::Frozen;
+pub use freeze::{Frozen, MountedDisk};
 pub use loops::{LoopDevice, attach, attach_read_only, in_use as loops_in_use};
 pub use volumes::StoredVolumes;
 

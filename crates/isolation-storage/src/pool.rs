@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 
 use atoll_isolation::IsolationError;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string,
-    fsmount, fsopen,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
 };
 
 use crate::loops::{self, LoopDevice};
