@@ -35,7 +35,7 @@ pub(crate) use sandbox::{
     CopyArgs, ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs,
 };
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
-pub(crate) use server::{DoctorArgs, LogFormat, ServeArgs};
+pub(crate) use server::{DoctorArgs, LogFormat, MicrovmArgs, ServeArgs, SetupCommand, SetupMicrovmArgs};
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
 };
@@ -177,6 +177,15 @@ pub(crate) enum Command {
     Link(LinkArgs),
     /// Log in to a sandbox with ssh
     Ssh(SshArgs),
+    /// Prepare this host for what needs more than the program
+    #[command(subcommand)]
+    Setup(SetupCommand),
+    /// Turn into the VMM of a machine
+    #[command(hide = true)]
+    Vmm {
+        /// What to start and in what, as JSON
+        jail: String,
+    },
     /// The bytes of an SSH connection on standard input and output
     #[command(hide = true)]
     SshProxy,

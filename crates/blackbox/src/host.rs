@@ -24,13 +24,15 @@ pub fn remains(installation: &str, data_dir: &Path) -> Vec<String> {
         }
     }
     for tree in cgroup_roots() {
-        let dir = Path::new(&tree).join(&cgroup);
-        found.extend(
-            names(&dir)
-                .into_iter()
-                .filter(|name| dir.join(name).is_dir())
-                .map(|name| format!("cgroup {}", dir.join(name).display())),
-        );
+        for parent in [cgroup.clone(), format!("{cgroup}-vm")] {
+            let dir = Path::new(&tree).join(parent);
+            found.extend(
+                names(&dir)
+                    .into_iter()
+                    .filter(|name| dir.join(name).is_dir())
+                    .map(|name| format!("cgroup {}", dir.join(name).display())),
+            );
+        }
     }
     for device in names(Path::new("/sys/block")) {
         let image = fs::read_to_string(format!("/sys/block/{device}/loop/backing_file")).unwrap_or_default();
@@ -39,7 +41,7 @@ pub fn remains(installation: &str, data_dir: &Path) -> Vec<String> {
             found.push(format!("loop device {device}: {image}"));
         }
     }
-    for dir in ["containers/sandboxes", "logs"] {
+    for dir in ["containers/sandboxes", "machines/sandboxes", "logs"] {
         found.extend(names(&data_dir.join(dir)).into_iter().map(|name| format!("directory {dir}/{name}")));
     }
     found

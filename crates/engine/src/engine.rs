@@ -365,7 +365,12 @@ impl Inner {
     pub(crate) fn driver(&self, level: IsolationLevel) -> Result<&Arc<dyn Isolation>> {
         self.drivers.get(&level).ok_or_else(|| {
             Error::new(Code::IsolationUnavailable, format!("this server has no isolation level '{level}'"))
-                .hint("'atoll doctor' says what this host can do")
+                .hint(match level {
+                    IsolationLevel::Microvm => {
+                        "set it up with 'atoll setup microvm' and start the server again"
+                    }
+                    IsolationLevel::Container => "'atoll doctor' says what this host can do",
+                })
         })
     }
 

@@ -27,7 +27,9 @@
 pub mod body;
 #[cfg(feature = "client")]
 pub mod client;
+pub mod control;
 pub mod messages;
+pub mod serial;
 pub mod server;
 pub mod window;
 pub mod wire;

@@ -13,12 +13,13 @@ use atoll_guest_protocol::messages::{Hello, Reason, Welcome};
 use atoll_guest_protocol::server::{self, Operation, failure};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, LocalSet};
 
 use crate::blocking::Threads;
 use crate::exec::Execs;
 use crate::failing::Stop;
+use crate::machine::{self, Arrival};
 use crate::net::Waiting;
 use crate::sftp::Sessions;
 use crate::{operations, sys};
@@ -34,8 +35,7 @@ const TRIM_AFTER: Duration = Duration::from_secs(1);
 
 /// Everything that outlives a connection.
 pub(crate) struct Agent {
-    sandbox_id: String,
-    boot_id: String,
+    identity: RefCell<Identity>,
     pub(crate) started: Instant,
     pub(crate) threads: Threads,
     pub(crate) execs: Execs,
@@ -48,6 +48,30 @@ pub(crate) struct Agent {
     busy: tokio::sync::Notify,
 }
 
+/// Who this agent is to its host.
+struct Identity {
+    sandbox_id: String,
+    /// Random for each life of a sandbox: a restored machine's differs from the one it was saved of.
+    boot_id: String,
+}
+
+impl Identity {
+    fn new(sandbox_id: &str) -> Self {
+        let boot_id = sys::random().iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { sandbox_id: sandbox_id.to_owned(), boot_id }
+    }
+}
+
+impl Agent {
+    /// A machine is told by its host which sandbox it is.
+    fn become_sandbox(&self, sandbox_id: &str) {
+        if self.identity.borrow().sandbox_id != sandbox_id {
+            self.identity.replace(Identity::new(sandbox_id));
+            self.execs.set_cgroup(machine::cgroup());
+        }
+    }
+}
+
 /// Runs the agent on what it was handed over; see the crate. Returns only when it cannot begin.
 ///
 /// # Errors
@@ -55,15 +79,58 @@ pub(crate) struct Agent {
 pub fn run(sandbox_id: &str) -> io::Result<()> {
     sys::single_heap();
     sys::reset_signals();
-    let listener = sys::inherited(3).ok_or_else(|| io::Error::other("there is no socket at fd 3"))?;
-    let cgroup = sys::inherited(4).filter(is_cgroup2);
+    let (way, cgroup) = if machine::is_one() {
+        (Source::Port(machine::boot()?), None)
+    } else {
+        let listener = sys::inherited(3).ok_or_else(|| io::Error::other("there is no socket at fd 3"))?;
+        (Source::Socket(listener), sys::inherited(4).filter(is_cgroup2))
+    };
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     // Fails where there is nothing to refuse; either way no sandbox is worse off.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .unwrap_or_default();
     rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    LocalSet::new().block_on(&runtime, serve(listener, cgroup, sandbox_id))
+    LocalSet::new().block_on(&runtime, serve(way, cgroup, sandbox_id))
+}
+
+/// Where connections come from, before there is a runtime to wait in.
+enum Source {
+    Socket(OwnedFd),
+    Port(mpsc::UnboundedReceiver<Arrival>),
+}
+
+impl Source {
+    fn open(self) -> io::Result<Way> {
+        match self {
+            Self::Socket(listener) => {
+                let listener = StdListener::from(listener);
+                listener.set_nonblocking(true)?;
+                UnixListener::from_std(listener).map(Way::Socket)
+            }
+            Self::Port(arrivals) => Ok(Way::Port(arrivals)),
+        }
+    }
+}
+
+/// How connections come in.
+enum Way {
+    /// Over a socket that the driver listens on.
+    Socket(UnixListener),
+    /// Over the serial port of a machine, which gets its sandbox with them.
+    Port(mpsc::UnboundedReceiver<Arrival>),
+}
+
+impl Way {
+    async fn next(&mut self) -> io::Result<(UnixStream, Option<String>)> {
+        match self {
+            Self::Socket(listener) => listener.accept().await.map(|(stream, _)| (stream, None)),
+            Self::Port(arrivals) => match arrivals.recv().await {
+                Some(Arrival { stream, sandbox_id }) => Ok((UnixStream::from_std(stream)?, Some(sandbox_id))),
+                None => std::future::pending().await,
+            },
+        }
+    }
 }
 
 fn is_cgroup2(fd: &OwnedFd) -> bool {
@@ -71,13 +138,10 @@ fn is_cgroup2(fd: &OwnedFd) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|stat| stat.f_type == CGROUP2_SUPER_MAGIC)
 }
 
-async fn serve(listener: OwnedFd, cgroup: Option<OwnedFd>, sandbox_id: &str) -> io::Result<()> {
-    let listener = StdListener::from(listener);
-    listener.set_nonblocking(true)?;
-    let listener = UnixListener::from_std(listener)?;
+async fn serve(source: Source, cgroup: Option<OwnedFd>, sandbox_id: &str) -> io::Result<()> {
+    let mut way = source.open()?;
     let agent = Rc::new(Agent {
-        sandbox_id: sandbox_id.to_owned(),
-        boot_id: sys::random().iter().map(|byte| format!("{byte:02x}")).collect(),
+        identity: RefCell::new(Identity::new(sandbox_id)),
         started: Instant::now(),
         threads: Threads::new(),
         execs: Execs::new(cgroup),
@@ -93,8 +157,11 @@ async fn serve(listener: OwnedFd, cgroup: Option<OwnedFd>, sandbox_id: &str) -> 
     loop {
         tokio::select! {
             _ = children.recv() => agent.execs.reap(),
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) if agent.strangers.get() < STRANGERS_MAX => {
+            accepted = way.next() => match accepted {
+                Ok((stream, sandbox_id)) if agent.strangers.get() < STRANGERS_MAX => {
+                    if let Some(sandbox_id) = sandbox_id {
+                        agent.become_sandbox(&sandbox_id);
+                    }
                     tokio::task::spawn_local(connection(Rc::clone(&agent), stream));
                 }
                 Ok(_) => {}
@@ -200,7 +267,7 @@ async fn hello(agent: &Agent, door: &Door, request: &mut RecordReader) -> Result
         let message = format!("this guest speaks version {VERSION}, the host version {}", hello.version);
         return Err(failure(Reason::Invalid, message).into());
     }
-    if hello.sandbox_id != agent.sandbox_id {
+    if hello.sandbox_id != agent.identity.borrow().sandbox_id {
         return Err(failure(Reason::Invalid, "this guest belongs to another sandbox").into());
     }
     if let Some((stranger, sender)) = door.stranger.take() {
@@ -208,5 +275,5 @@ async fn hello(agent: &Agent, door: &Door, request: &mut RecordReader) -> Result
         // Drops the sender of the connection before, which ends it.
         drop(agent.serving.replace(Some(sender)));
     }
-    Ok(Welcome { version: VERSION, boot_id: agent.boot_id.clone() })
+    Ok(Welcome { version: VERSION, boot_id: agent.identity.borrow().boot_id.clone() })
 }

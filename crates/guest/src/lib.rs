@@ -15,6 +15,8 @@
 //! `SIGKILL` from outside; so it handles `SIGCHLD` and leaves the rest alone. As a plain process (in
 //! tests) it is a subreaper, so orphans come to it just the same.
 //!
+//! As the first process of a virtual machine's kernel it has no such things and makes them: see [`machine`].
+//!
 //! # Shape
 //!
 //! One thread runs everything that waits; all state lives there, without locks. Work that blocks on a
@@ -31,6 +33,7 @@ mod blocking;
 mod exec;
 mod failing;
 mod files;
+mod machine;
 mod net;
 mod operations;
 mod sftp;

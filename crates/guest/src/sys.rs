@@ -1,7 +1,7 @@
 //! The calls to the kernel that need `unsafe` and that no wrapper offers.
 #![expect(unsafe_code, reason = "wait4, mallopt and others have no safe wrapper")]
 
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
@@ -144,4 +144,40 @@ pub(crate) fn set_clock(unix_ns: u64) -> Result<(), Errno> {
     } else {
         Err(last_errno())
     }
+}
+
+/// Mixes fresh bytes into the kernel's random generator and makes it use them at once. Best effort: a
+/// container's agent may not, and need not.
+pub(crate) fn reseed(seed: &[u8]) {
+    /// `RNDADDENTROPY` and `RNDRESEEDCRNG` of `linux/random.h`.
+    const ADD_ENTROPY: libc::Ioctl = 0x4008_5203;
+    const RESEED: libc::Ioctl = 0x5207;
+    /// `struct rand_pool_info` with room for one seed.
+    #[repr(C)]
+    struct Pool {
+        entropy_bits: i32,
+        bytes: i32,
+        seed: [u8; 32],
+    }
+    let Ok(seed) = <[u8; 32]>::try_from(seed) else { return };
+    let Ok(device) = std::fs::File::open("/dev/urandom") else { return };
+    let pool = Pool { entropy_bits: 256, bytes: 32, seed };
+    // SAFETY: the request reads a `rand_pool_info` of `bytes` bytes, which lives through the call.
+    unsafe { libc::ioctl(device.as_raw_fd(), ADD_ENTROPY, &raw const pool) };
+    // SAFETY: takes no argument.
+    unsafe { libc::ioctl(device.as_raw_fd(), RESEED) };
+}
+
+/// Writes out a file system and holds it still: who writes waits.
+pub(crate) fn freeze(root: &OwnedFd) -> Result<(), Errno> {
+    const FIFREEZE: libc::Ioctl = 0xc004_5877;
+    // SAFETY: the request reads no argument.
+    if unsafe { libc::ioctl(root.as_raw_fd(), FIFREEZE, 0) } == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+/// Lets a file system that is held still go on.
+pub(crate) fn thaw(root: &OwnedFd) -> Result<(), Errno> {
+    const FITHAW: libc::Ioctl = 0xc004_5878;
+    // SAFETY: as above.
+    if unsafe { libc::ioctl(root.as_raw_fd(), FITHAW, 0) } == 0 { Ok(()) } else { Err(last_errno()) }
 }

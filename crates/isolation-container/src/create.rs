@@ -9,17 +9,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use atoll_isolation::{IsolationError, Plan, PlannedVolume, RootFs};
+use atoll_isolation_host::{Membership, Process};
 use atoll_network::{RESOLVER_ADDRESS, Slot};
 use fail::fail_point;
 use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use crate::Inner;
-use crate::cgroup::Membership;
 use crate::child::{Launch, Report};
 use crate::disk::Disk;
 use crate::live::Instance;
-use crate::record::Process;
 use crate::spawn;
 use crate::step::Step;
 use crate::sys;

@@ -1,6 +1,6 @@
 //! Writable disks with a limit: sparse ext4 images on loop devices.
 //!
-//! A disk is a template of its size ([`crate::template`]), or a snapshot's disk, cloned to a sparse file, bound to
+//! A disk is a template of its size ([`filesystem`]), or a snapshot's disk, cloned to a sparse file, bound to
 //! a loop device that frees itself, and mounted without a place: about a millisecond. A program inside sees the
 //! right size and gets `ENOSPC` at the limit.
 //!
@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::id::SnapshotId;
 use atoll_isolation::IsolationError;
+use atoll_isolation_storage::filesystem::{self, Template, Templates};
 use atoll_isolation_storage::{LoopDevice, Storage, attach};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
@@ -24,7 +25,6 @@ use rustix::mount::{
 };
 
 use crate::step::{Step, failed};
-use crate::template::{self, Template, Templates};
 
 /// Images that wait to be used again, and the largest, in bytes that it takes on the host.
 const SPARES_MAX_COUNT: usize = 32;
@@ -143,7 +143,7 @@ impl Disks {
             }
             if has < bytes {
                 image.set_len(bytes).step("size a disk image")?;
-                template::grow(&path)?;
+                filesystem::grow(&path)?;
             }
             attach(&image)
         })();

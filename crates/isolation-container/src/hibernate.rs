@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::PauseMode;
 use atoll_isolation::{IsolationError, Plan};
+use atoll_isolation_host::Process;
 use atoll_isolation_storage::loops_in_use;
 use fail::fail_point;
 
-use crate::record::Process;
 use crate::step::{Step, failed};
 use crate::{Inner, create};
 
@@ -104,12 +104,4 @@ pub(crate) fn no_memory() -> String {
     "memory pause unavailable: containers are not written to disk with their processes, because their detached mounts \
      have no place by which they could be recorded"
         .to_owned()
-}
-
-/// What the host can still give, by the kernel's estimate.
-pub(crate) fn memory_available() -> Option<u64> {
-    let table = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = table.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
 }

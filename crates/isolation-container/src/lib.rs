@@ -13,15 +13,12 @@
 //! server holds only a pidfd and what is in [`record`](crate). Things that wait in pools are anonymous kernel
 //! objects and vanish with the server; unused disk images are removed at the next start.
 
-mod cgroup;
 mod child;
-mod compare;
 mod create;
 mod destroy;
 mod disk;
 mod gate;
 mod hibernate;
-mod layout;
 mod live;
 mod probe;
 mod record;
@@ -30,7 +27,6 @@ mod skeleton;
 mod snapshot;
 mod spawn;
 mod sys;
-mod template;
 mod trash;
 mod userns;
 
@@ -45,11 +41,13 @@ use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{IsolationLevel, Resources};
+pub(crate) use atoll_isolation::step;
 use atoll_isolation::{
     ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Taken,
     Usage,
 };
-pub(crate) use atoll_isolation_storage::step;
+use atoll_isolation_host::Cgroups;
+use atoll_isolation_storage::filesystem;
 use atoll_isolation_storage::{Storage, StoredVolumes};
 use atoll_network::SlotPool;
 use atoll_ready::Pool;
@@ -57,7 +55,6 @@ use rustix::io::Errno;
 use rustix::thread::ThreadNameSpaceType;
 use tokio::net::UnixStream;
 
-use cgroup::Cgroups;
 use disk::{Disk, Disks};
 use live::{Instance, Live};
 use record::Records;
@@ -197,7 +194,7 @@ impl ContainerIsolation {
             records,
             skeleton,
             scratch: create::scratch_path(&scratch)?,
-            cgroups: Cgroups::open(&config.instance)?,
+            cgroups: Cgroups::open(&format!("atoll-{}", config.instance))?,
             userns: start_pool("atoll-userns", config.pools.user_namespaces, {
                 let ranges = Arc::clone(&ranges);
                 move || userns::make(&ranges)
@@ -410,6 +407,10 @@ impl Isolation for ContainerIsolation {
         .await
     }
 
+    fn memory_pause(&self) -> Result<(), IsolationError> {
+        Err(IsolationError::CannotPause(hibernate::no_memory()))
+    }
+
     async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError> {
         let id = id.clone();
         self.blocking(move |inner| inner.hibernate(&id, mode)).await
@@ -421,7 +422,7 @@ impl Isolation for ContainerIsolation {
     }
 
     async fn memory_available(&self) -> Option<u64> {
-        hibernate::memory_available()
+        atoll_isolation_host::memory_available()
     }
 
     async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
@@ -459,7 +460,7 @@ impl Isolation for ContainerIsolation {
 
     async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
         let artifact = artifact.clone();
-        self.blocking(move |inner| inner.seal(&artifact)).await
+        self.blocking(move |inner| inner.storage.seal_artifact(&artifact)).await
     }
 
     async fn compare(
@@ -470,7 +471,14 @@ impl Isolation for ContainerIsolation {
         with_text: bool,
     ) -> Result<Comparison, IsolationError> {
         let (root, from, to) = (root.clone(), from.cloned(), to.clone());
-        self.blocking(move |inner| inner.compare(&root, from.as_ref(), &to, with_text)).await
+        self.blocking(move |inner| {
+            let layers = match root {
+                RootFs::Host => vec![inner.skeleton.dir().to_owned()],
+                RootFs::Layers(layers) => layers,
+            };
+            inner.storage.compare(&layers, from.as_ref(), &to, with_text)
+        })
+        .await
     }
 
     async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {
@@ -493,7 +501,7 @@ impl Isolation for ContainerIsolation {
     async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
         let artifact = artifact.clone();
         self.blocking(move |inner| {
-            template::check(&inner.storage.artifact_disk(&artifact)?)?;
+            filesystem::check(&inner.storage.artifact_disk(&artifact)?)?;
             inner.storage.settle_artifact(&artifact)
         })
         .await

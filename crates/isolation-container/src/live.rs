@@ -1,5 +1,4 @@
 //! The instances this driver knows to be alive.
-#![expect(unsafe_code, reason = "registers a descriptor with the runtime")]
 
 use std::collections::HashMap;
 use std::io;
@@ -8,16 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use atoll_core::id::SandboxId;
 use atoll_isolation::IsolationError;
+use atoll_isolation_host::{Process, process};
 use atoll_network::Gate;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 use crate::disk::Disk;
-use crate::record::Process;
 use crate::spawn::{self, Exit};
-use crate::step::Step;
 
 /// A live instance's first process.
 #[derive(Debug)]
@@ -72,29 +66,17 @@ impl Instance {
 
     /// Takes up a process that was written down; `None` when it is no more.
     pub(crate) fn find(process: Process) -> Result<Option<Self>, IsolationError> {
-        let Some(pid) = Pid::from_raw(process.pid) else { return Ok(None) };
-        let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
-            Err(rustix::io::Errno::SRCH) => return Ok(None),
-            other => other.step("open the process of a sandbox")?,
-        };
-        // The descriptor fixes the process; only now can the start time be compared without a race.
-        let same = Process::read(process.pid).is_ok_and(|now| now == process);
-        let instance = Self::new(pidfd, None, None);
-        Ok((same && !instance.is_dead()).then_some(instance))
+        Ok(process.open()?.map(|pidfd| Self::new(pidfd, None, None)))
     }
 
     /// Whether it has ended.
     pub(crate) fn is_dead(&self) -> bool {
-        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
+        process::is_dead(&self.pidfd)
     }
 
     /// Waits for its end.
     pub(crate) async fn ended(&self) -> io::Result<()> {
-        let pidfd = self.pidfd.try_clone()?;
-        // SAFETY: an owned descriptor stays open and the same for as long as it is owned.
-        let watched = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }?;
-        watched.readable().await.map(drop)
+        process::ended(&self.pidfd).await
     }
 
     /// Takes its exit status if it was our child, and remembers it.

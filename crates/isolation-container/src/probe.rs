@@ -7,12 +7,12 @@ use std::os::fd::AsFd;
 use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
 use atoll_isolation::{Check, DiskSource, IsolationError, Plan, RootFs, Status};
+use atoll_isolation_host::Controller;
 use atoll_network::Steering;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::Inner;
-use crate::layout::Controller;
 use crate::{seccomp, sys, userns};
 
 /// Disk of the probing sandbox, bytes.

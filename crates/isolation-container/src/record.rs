@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 
 use atoll_core::id::SandboxId;
 use atoll_isolation::IsolationError;
+use atoll_isolation_host::Process;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use serde::{Deserialize, Serialize};
 
 use crate::step::Step;
 
@@ -29,28 +29,6 @@ use crate::step::Step;
 const RECORD_MAX_BYTES: u64 = 4096;
 /// Connections that wait for the guest: the host has one, and one more while it replaces that.
 const BACKLOG: i32 = 8;
-
-/// The guest agent's process. The start time tells it from another that later got the same number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Process {
-    /// Process id on the host.
-    pub(crate) pid: i32,
-    /// Clock ticks from boot to its start.
-    pub(crate) start_time: u64,
-}
-
-impl Process {
-    /// Describes a live process.
-    pub(crate) fn read(pid: i32) -> io::Result<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        // The command in parentheses may hold anything; the start time is the 20th field after it.
-        let fields = stat.rsplit_once(") ").map(|(_, rest)| rest).unwrap_or_default();
-        let start_time = fields.split(' ').nth(19).and_then(|field| field.parse().ok());
-        let start_time = start_time.ok_or_else(|| io::Error::other("the process has no start time"))?;
-        Ok(Self { pid, start_time })
-    }
-}
 
 /// The directories of all sandboxes.
 #[derive(Debug, Clone)]
@@ -213,17 +191,4 @@ fn open_dir(path: &Path) -> rustix::io::Result<OwnedFd> {
 /// Makes a directory, with its parents, that only root may enter.
 pub(crate) fn private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).recursive(true).create(path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_process_is_told_by_its_start() {
-        let pid = i32::try_from(std::process::id()).unwrap();
-        let own = Process::read(pid).unwrap();
-        assert_eq!(own, Process::read(pid).unwrap());
-        assert!(own.start_time > Process::read(1).unwrap().start_time);
-    }
 }

@@ -1,19 +1,17 @@
 //! Snapshots of live instances, and replacing a disk by one.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::snapshot::CopyMethod;
-use atoll_isolation::{ArtifactUsage, DiskSource, IsolationError, Plan, Taken};
+use atoll_isolation::{DiskSource, IsolationError, Plan, Taken};
 use atoll_isolation_storage::{DISK_FILE, Kind, MountedDisk, loops_in_use};
 use fail::fail_point;
 
 use crate::Inner;
 use crate::disk::{self, Disk};
 use crate::step::Step;
-use crate::template;
 
 impl Inner {
     /// Takes a snapshot of a live instance's disk. Its processes stand still while the image is cloned; what can be
@@ -86,28 +84,6 @@ impl Inner {
             Ok(()) | Err(IsolationError::Gone) => record.unmark_frozen(),
             Err(error) => Err(error),
         }
-    }
-
-    /// Makes a fresh artifact final. Its disk is tidied on a clone that then takes its place: who makes an instance
-    /// from it meanwhile has the one or the other.
-    pub(crate) fn seal(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
-        /// Whoever exports an artifact seals it without waiting for the one who does so in the background.
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let disk = self.storage.artifact_disk(artifact)?;
-        let new = disk.with_extension("new");
-        match std::fs::remove_file(&new) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            other => other.step("remove what an earlier process left")?,
-        }
-        self.storage.duplicate(&disk, &new)?;
-        let tidied = template::tidy(&new)
-            .and_then(|()| std::fs::rename(&new, &disk).step("put the disk of a snapshot in place"));
-        if tidied.is_err() {
-            drop(std::fs::remove_file(&new));
-        }
-        tidied?;
-        self.storage.settle_artifact(artifact)
     }
 
     /// A disk with what the plan says.

@@ -5,4 +5,9 @@ mod common;
 
 use common::containers;
 
-atoll_isolation::conformance_tests!(containers);
+/// Containers there are on every host that tests run on.
+fn harness() -> Option<common::Containers> {
+    Some(containers())
+}
+
+atoll_isolation::conformance_tests!(harness);

@@ -7,12 +7,13 @@ use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use atoll_core::id::SnapshotId;
 use atoll_isolation::{ArtifactUsage, IsolationError};
 
 use crate::step::Step;
-use crate::{DISK_FILE, Storage};
+use crate::{DISK_FILE, Storage, filesystem};
 
 impl Storage {
     /// Makes the directory of a new artifact.
@@ -116,6 +117,31 @@ impl Storage {
         sync(&self.artifact_dir(id)).step("write out a snapshot")?;
         sync(&self.root_of_artifacts()).step("write out a snapshot")?;
         self.artifact_usage(id)
+    }
+
+    /// Makes a fresh artifact final. Its disk is tidied on a clone that then takes its place: who makes an instance
+    /// from it meanwhile has the one or the other.
+    ///
+    /// # Errors
+    /// [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
+    pub fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        /// Whoever exports an artifact seals it without waiting for the one who does so in the background.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let disk = self.artifact_disk(artifact)?;
+        let new = disk.with_extension("new");
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            other => other.step("remove what an earlier process left")?,
+        }
+        self.duplicate(&disk, &new)?;
+        let tidied = filesystem::tidy(&new)
+            .and_then(|()| fs::rename(&new, &disk).step("put the disk of a snapshot in place"));
+        if tidied.is_err() {
+            drop(fs::remove_file(&new));
+        }
+        tidied?;
+        self.settle_artifact(artifact)
     }
 
     fn root_of_artifacts(&self) -> PathBuf {

@@ -14,6 +14,7 @@
 //! <root>/
 //!   disks/              images that wait for a sandbox; emptied at start
 //!   sandboxes/<id>.img  the writable disk of a sandbox
+//!   machines/<id>/      what a virtual machine keeps: disk.img, and its memory while it is on disk
 //!   artifacts/<id>/     what a snapshot is made of: disk.img, and what a driver adds
 //!   volumes/<id>.img    the image of a volume
 //!   trash/              emptied in the background, and at start
@@ -25,10 +26,11 @@
 
 mod artifacts;
 mod clone;
+mod compare;
+pub mod filesystem;
 mod freeze;
 mod loops;
 mod pool;
-pub mod step;
 mod sys;
 mod trim;
 mod volumes;
@@ -45,6 +47,8 @@ use atoll_isolation::{Check, IsolationError, Status};
 pub use freeze::{Frozen, MountedDisk};
 pub use loops::{LoopDevice, attach, attach_read_only, in_use as loops_in_use};
 pub use volumes::StoredVolumes;
+
+pub(crate) use atoll_isolation::step;
 
 use step::{Step, failed};
 use trim::Trimmer;
@@ -147,7 +151,7 @@ impl Storage {
         };
         let trimmer = pooled.as_ref().map(|mount| Trimmer::start(mount.as_fd())).transpose()?;
         let storage = Self { kind, root, seen, dir, refused, _trimmer: trimmer, mount: pooled };
-        for part in ["", "disks", "sandboxes", "artifacts", "volumes", "trash"] {
+        for part in ["", "disks", "sandboxes", "machines", "artifacts", "volumes", "trash"] {
             private_dir(&storage.root.join(part)).step("make a directory of the storage")?;
         }
         for part in [storage.disks(), storage.trash()] {
@@ -196,6 +200,25 @@ impl Storage {
             let name = entry.step("list the disks of sandboxes")?.file_name();
             let id = name.to_str().and_then(|name| name.strip_suffix(".img")?.parse().ok());
             ids.extend(id);
+        }
+        Ok(ids)
+    }
+
+    /// The directory of a virtual machine's disk and memory.
+    #[must_use]
+    pub fn machine(&self, id: &SandboxId) -> PathBuf {
+        self.root.join("machines").join(id.as_str())
+    }
+
+    /// Every sandbox that has such a directory.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn machines(&self) -> Result<Vec<SandboxId>, IsolationError> {
+        let mut ids = Vec::new();
+        for entry in fs::read_dir(self.root.join("machines")).step("list the disks of machines")? {
+            let name = entry.step("list the disks of machines")?.file_name();
+            ids.extend(name.to_str().and_then(|name| name.parse::<SandboxId>().ok()));
         }
         Ok(ids)
     }

@@ -32,6 +32,7 @@ mod doctor;
 pub mod fake;
 mod gate;
 pub mod sparse;
+pub mod step;
 pub mod volumes;
 
 pub use doctor::{Check, Status};
@@ -259,6 +260,12 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`IsolationError::Gone`] or [`IsolationError::Kernel`].
     async fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError>;
+
+    /// Whether an instance can be put to disk with its memory ([`PauseMode::Memory`]).
+    ///
+    /// # Errors
+    /// [`IsolationError::CannotPause`]: what is in the way.
+    fn memory_pause(&self) -> Result<(), IsolationError>;
 
     /// Ends an instance and keeps what [`Self::wake`] needs to start it again: with [`PauseMode::Memory`] its
     /// processes too, with [`PauseMode::Filesystem`] its disk only. Everything else of it is gone when this returns.

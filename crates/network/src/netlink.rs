@@ -1,4 +1,4 @@
-//! The three messages to the kernel's routing table that a slot needs.
+//! The messages to the kernel's routing table that a slot needs.
 //!
 //! A message is a header, a fixed part and attributes, all in the host's byte order and padded to four
 //! bytes. The kernel acknowledges each with an error number.
@@ -15,6 +15,7 @@ const AF_INET: u8 = 2;
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
 const RTM_NEWROUTE: u16 = 24;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
@@ -24,11 +25,14 @@ const IFF_UP: u32 = 1;
 
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
+const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_PREFSRC: u16 = 7;
 const RT_TABLE_LOCAL: u8 = 255;
 const RTPROT_STATIC: u8 = 4;
 const RT_SCOPE_HOST: u8 = 254;
+const RT_SCOPE_LINK: u8 = 253;
+const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;
 
 /// Bytes of `struct nlmsghdr`.
@@ -57,21 +61,42 @@ impl Routes {
 
     /// Gives `lo` one more address.
     pub(crate) fn add_address(&self, address: Ipv4Addr) -> io::Result<()> {
+        self.change_address(RTM_NEWADDR, NLM_F_CREATE, address)
+    }
+
+    /// Takes an address from `lo`, and with it the routes that name it as their source.
+    pub(crate) fn remove_address(&self, address: Ipv4Addr) -> io::Result<()> {
+        self.change_address(RTM_DELADDR, 0, address)
+    }
+
+    fn change_address(&self, kind: u16, flags: u16, address: Ipv4Addr) -> io::Result<()> {
         // struct ifaddrmsg: family, prefix length, flags, scope, index.
         let mut body = vec![AF_INET, 32, 0, 0];
         body.extend(LO.to_ne_bytes());
         attribute(&mut body, IFA_LOCAL, &address.octets());
         attribute(&mut body, IFA_ADDRESS, &address.octets());
-        self.ask(RTM_NEWADDR, NLM_F_CREATE, &body)
+        self.ask(kind, flags, &body)
     }
 
-    /// Makes every IPv4 address one of this namespace's own: `local 0.0.0.0/0 dev lo src SOURCE`.
-    pub(crate) fn own_everything(&self, source: Ipv4Addr) -> io::Result<()> {
+    /// Makes every IPv4 address one of this namespace's own: `local 0.0.0.0/0 dev lo`, with `src SOURCE` if there
+    /// is one.
+    pub(crate) fn own_everything(&self, source: Option<Ipv4Addr>) -> io::Result<()> {
         // struct rtmsg: family, dst_len, src_len, tos, table, protocol, scope, type, flags.
         let mut body =
             vec![AF_INET, 0, 0, 0, RT_TABLE_LOCAL, RTPROT_STATIC, RT_SCOPE_HOST, RTN_LOCAL, 0, 0, 0, 0];
         attribute(&mut body, RTA_OIF, &LO.to_ne_bytes());
-        attribute(&mut body, RTA_PREFSRC, &source.octets());
+        if let Some(source) = source {
+            attribute(&mut body, RTA_PREFSRC, &source.octets());
+        }
+        self.ask(RTM_NEWROUTE, NLM_F_CREATE, &body)
+    }
+
+    /// Leads one address to an interface, although all others are this namespace's own: the longest prefix wins.
+    pub(crate) fn lead_to(&self, address: Ipv4Addr, interface: u32) -> io::Result<()> {
+        let mut body =
+            vec![AF_INET, 32, 0, 0, RT_TABLE_LOCAL, RTPROT_STATIC, RT_SCOPE_LINK, RTN_UNICAST, 0, 0, 0, 0];
+        attribute(&mut body, RTA_DST, &address.octets());
+        attribute(&mut body, RTA_OIF, &interface.to_ne_bytes());
         self.ask(RTM_NEWROUTE, NLM_F_CREATE, &body)
     }
 

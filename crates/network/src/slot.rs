@@ -37,7 +37,7 @@ fn make_here() -> Result<Slot, NetworkError> {
     let routes = Routes::open().step("talk to the routing table")?;
     routes.raise_loopback().step("bring up the loopback interface")?;
     routes.add_address(OWN_ADDRESS).step("give a slot its address")?;
-    routes.own_everything(OWN_ADDRESS).step("route everything to the gateway")?;
+    routes.own_everything(Some(OWN_ADDRESS)).step("route everything to the gateway")?;
     // The names below /proc/sys/net mean the calling thread's network namespace.
     std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")
         .step("open all ports to unprivileged programs")?;

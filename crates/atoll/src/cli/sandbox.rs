@@ -2,6 +2,7 @@
 
 use atoll_core::idle::OnIdle;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::spec::IsolationLevel;
 use atoll_core::volume::VolumeMountDraft;
 use clap::Args;
 
@@ -23,6 +24,15 @@ pub(crate) struct LimitArgs {
     pub(crate) pids: Option<u32>,
 }
 
+/// Reads the name of an isolation level.
+pub(super) fn parse_isolation(text: &str) -> Result<IsolationLevel, String> {
+    let levels = [IsolationLevel::Container, IsolationLevel::Microvm];
+    levels
+        .into_iter()
+        .find(|level| level.as_str() == text)
+        .ok_or_else(|| "write container or microvm".to_owned())
+}
+
 /// What a sandbox is made of.
 #[derive(Debug, Args)]
 pub(crate) struct SandboxArgs {
@@ -35,6 +45,9 @@ pub(crate) struct SandboxArgs {
     /// Snapshot to begin with: id, NAME or NAME:TAG
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
     pub(crate) snapshot: Option<String>,
+    /// How strongly it is cut off: container (the default) or microvm
+    #[arg(long, value_name = "LEVEL", value_parser = parse_isolation)]
+    pub(crate) isolation: Option<IsolationLevel>,
     /// Take checkpoints by itself, when it is made and after every command, and keep this many
     #[arg(long, value_name = "COUNT")]
     pub(crate) auto_checkpoints: Option<u32>,

@@ -87,6 +87,8 @@ pub(crate) struct ServeArgs {
     /// files [default: what is free on it]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) storage_size: Option<u64>,
+    #[command(flatten)]
+    pub(crate) microvm: MicrovmArgs,
     /// Answer /metrics without a key
     #[arg(long)]
     pub(crate) metrics_public: bool,
@@ -111,6 +113,41 @@ pub(crate) struct ServeArgs {
     /// Send traces to this collector, OTLP over HTTP [env: OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, value_name = "URL")]
     pub(crate) otlp_endpoint: Option<String>,
+}
+
+/// Virtual machines.
+#[derive(Debug, Args)]
+pub(crate) struct MicrovmArgs {
+    /// Where the kernel of virtual machines, images for them and saved machines are kept; several servers may
+    /// share it [default: DIR/microvm in the data directory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) microvm_dir: Option<PathBuf>,
+    /// QEMU for virtual machines
+    #[arg(long, value_name = "FILE", default_value = "/usr/bin/qemu-system-x86_64")]
+    pub(crate) qemu: PathBuf,
+}
+
+/// What can be set up.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum SetupCommand {
+    /// The kernel for virtual machines (isolation level microvm); then one is booted to see that it works
+    Microvm(SetupMicrovmArgs),
+}
+
+/// The kernel of virtual machines.
+#[derive(Debug, Args)]
+pub(crate) struct SetupMicrovmArgs {
+    /// Debian package of a cloud kernel, 6.12 or newer [default: the newest that apt-get can download]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) package: Option<PathBuf>,
+    /// The same, unpacked: with boot/vmlinuz-VERSION and lib/modules/VERSION
+    #[arg(long, value_name = "DIR", conflicts_with = "package")]
+    pub(crate) tree: Option<PathBuf>,
+    /// Data directory of the server
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/atoll")]
+    pub(crate) data_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) microvm: MicrovmArgs,
 }
 
 /// Scheme, host and port, as they are in a URL.
@@ -156,6 +193,8 @@ pub(crate) struct DoctorArgs {
     /// Look at this data directory, whose server does not run, instead of asking a server
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) microvm: MicrovmArgs,
     /// Its database, if it is not in the data directory
     #[arg(long, value_name = "URL", requires = "data_dir")]
     pub(crate) database: Option<String>,

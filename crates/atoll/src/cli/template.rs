@@ -1,8 +1,10 @@
 //! Arguments that concern templates.
 
 use atoll_core::pool::PoolSpec;
+use atoll_core::spec::IsolationLevel;
 use clap::{Args, Subcommand};
 
+use super::sandbox::parse_isolation;
 use super::{BuildArgs, EgressArgs, LimitArgs, parse_pool};
 use crate::units::{parse_bytes, parse_duration_ms, parse_pair};
 
@@ -34,6 +36,9 @@ pub(crate) struct TemplateArgs {
     /// Image
     #[arg(long, value_name = "IMAGE", required_unless_present = "snapshot")]
     pub(crate) image: Option<String>,
+    /// How strongly it is cut off: container (the default) or microvm
+    #[arg(long, value_name = "LEVEL", value_parser = parse_isolation)]
+    pub(crate) isolation: Option<IsolationLevel>,
     /// Snapshot that its sandboxes begin with, instead of an image: id, NAME or NAME:TAG
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
     pub(crate) snapshot: Option<String>,

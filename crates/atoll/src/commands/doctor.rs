@@ -1,6 +1,8 @@
 //! `atoll doctor`: what this host enforces, and what is left over on it.
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
 
 use atoll_api::{Doctor, Leak, LeakList};
 use atoll_client::Client;
@@ -13,10 +15,14 @@ use atoll_store::{SnapshotFilter, Store, StoreError};
 
 use crate::cli::{DoctorArgs, GlobalArgs};
 use crate::config;
-use crate::daemon::{DataDir, open_containers, open_storage, open_store};
+use crate::daemon::{
+    DataDir, Levels, Machines, open_containers, open_levels, open_slots, open_storage, open_store,
+};
 use crate::failure::{Failure, Result};
 use crate::output::{Printer, table};
 
+/// Where a server keeps everything unless it is told otherwise.
+const DATA_DIR: &str = "/var/lib/atoll";
 /// Exit code when leaks are there and were not removed.
 const EXIT_LEAKS: u8 = 1;
 
@@ -36,7 +42,7 @@ pub(super) async fn doctor(global: &GlobalArgs, printer: Printer, args: &DoctorA
     }
     let report = match client {
         Some(client) => client.doctor().await?,
-        None => Doctor { checks: local_checks().await? },
+        None => Doctor { checks: local_checks(args).await? },
     };
     printer.result(&report, || checks_table(&report.checks))?;
     Ok(0)
@@ -71,13 +77,24 @@ fn show_leaks(printer: Printer, leaks: &LeakList) -> Result<u8> {
 }
 
 /// Probes this host without a server, in a directory that is gone afterwards.
-async fn local_checks() -> Result<Vec<Check>> {
+async fn local_checks(args: &DoctorArgs) -> Result<Vec<Check>> {
     let scratch = std::env::temp_dir().join(format!("atoll-doctor-{}", std::process::id()));
     let checks = async {
         let dir = DataDir::open(&scratch)?;
         let storage = open_storage(&dir, PoolSize::Host)?;
-        let driver = open_containers(&dir, 0, storage)?;
-        Ok(driver.doctor().await)
+        let slots = open_slots(0)?;
+        let driver = open_containers(&dir, 0, Arc::clone(&storage), Arc::clone(&slots))?;
+        let mut checks = driver.doctor().await;
+        let machines = Machines::new(Path::new(DATA_DIR), &args.microvm);
+        match machines.open(&dir, storage, slots).await {
+            Ok(Some(driver)) => checks.extend(driver.doctor().await),
+            Ok(None) => checks.push(
+                Check::new("microvm", Status::Missing, "no kernel for virtual machines is set up")
+                    .hint("'atoll setup microvm' gets one from the distribution's packages"),
+            ),
+            Err(error) => checks.push(Check::new("microvm", Status::Missing, error.to_string())),
+        }
+        Ok(checks)
     }
     .await;
     if let Err(error) = std::fs::remove_dir_all(&scratch)
@@ -98,27 +115,28 @@ async fn local_leaks(args: &DoctorArgs) -> Result<LeakList> {
     };
     let dir = DataDir::open(path)?;
     let store = open_store(&dir, args.database.as_deref()).await?;
-    let driver = open_containers(&dir, 0, open_storage(&dir, PoolSize::Host)?)?;
+    let machines = Machines::new(path, &args.microvm);
+    let Levels { drivers, .. } = open_levels(&dir, 0, PoolSize::Host, Some(&machines)).await?;
     let failed = |error: &dyn std::error::Error| Failure::plain(Code::Internal, crate::failure::chain(error));
-    let known: BTreeSet<_> = store
-        .sandbox_states()
-        .await
-        .map_err(|error| failed(&error))?
-        .into_iter()
-        .map(|(id, _state)| id)
-        .collect();
-    let found = driver.scan().await.map_err(|error| failed(&error))?;
-    let leaks: Vec<Resource> = found.into_iter().filter(|found| !known.contains(&found.sandbox)).collect();
+    let known = store.sandbox_states().await.map_err(|error| failed(&error))?;
+    let known: BTreeSet<_> = known.into_iter().map(|(id, _state)| id).collect();
     let snapshots = known_snapshots(&store).await.map_err(|error| failed(&error))?;
-    let mut artifacts = driver.artifacts().await.map_err(|error| failed(&error))?;
+    let (mut leaks, mut artifacts) = (Vec::<Resource>::new(), BTreeSet::new());
+    for driver in &drivers {
+        let found = driver.scan().await.map_err(|error| failed(&error))?;
+        leaks.extend(found.into_iter().filter(|found| !known.contains(&found.sandbox)));
+        artifacts.extend(driver.artifacts().await.map_err(|error| failed(&error))?);
+    }
     artifacts.retain(|artifact| !snapshots.contains(artifact));
     if args.remove {
-        for artifact in &artifacts {
-            driver.remove_artifact(artifact).await.map_err(|error| failed(&error))?;
-        }
         let ids: BTreeSet<_> = leaks.iter().map(|leak| &leak.sandbox).collect();
-        for id in ids {
-            driver.destroy(id).await.map_err(|error| failed(&error))?;
+        for driver in &drivers {
+            for artifact in &artifacts {
+                driver.remove_artifact(artifact).await.map_err(|error| failed(&error))?;
+            }
+            for id in &ids {
+                driver.destroy(id).await.map_err(|error| failed(&error))?;
+            }
         }
     }
     store.close().await;

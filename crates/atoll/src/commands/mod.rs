@@ -16,6 +16,7 @@ mod run;
 mod sandbox;
 mod secret;
 mod serve;
+mod setup;
 mod snapshot;
 mod ssh;
 mod system;
@@ -37,6 +38,10 @@ use crate::output::Printer;
 
 /// Runs the command that was asked for.
 pub(crate) fn main(cli: Cli) -> ExitCode {
+    // Before any thread is started: it is going to leave this process's namespaces.
+    if let Command::Vmm { jail } = &cli.command {
+        return setup::vmm(jail);
+    }
     let printer = Printer::new(cli.global.json, !cli.global.no_color && !config::no_color());
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(2).build() {
         Ok(runtime) => runtime,
@@ -78,6 +83,7 @@ async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {
         Command::Completions { shell } => completions(shell).map(|()| 0),
         Command::Serve(args) => Box::pin(serve::serve(printer, args)).await.map(|()| 0),
         Command::Doctor(args) => Box::pin(doctor::doctor(&cli.global, printer, &args)).await,
+        Command::Setup(command) => Box::pin(setup::setup(printer, command)).await.map(|()| 0),
         command => {
             let connection = if matches!(command, Command::Run(_)) {
                 Box::pin(connection::connect_or_embed(&cli.global)).await?
@@ -144,7 +150,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Info => system::info(client, printer).await,
         // Need no server to talk to and were dealt with.
         Command::Completions { shell } => completions(shell),
-        Command::Serve(_) | Command::Doctor(_) => Ok(()),
+        Command::Serve(_) | Command::Doctor(_) | Command::Setup(_) | Command::Vmm { .. } => Ok(()),
     };
     done.map(|()| 0)
 }

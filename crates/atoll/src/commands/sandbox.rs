@@ -30,7 +30,7 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         template: args.template,
         snapshot: args.snapshot,
         auto_checkpoints: args.auto_checkpoints.map(|keep| AutoCheckpoints { keep }),
-        isolation: None,
+        isolation: args.isolation,
         resources: limits(&args.limits, args.disk),
         env: args.env.into_iter().collect(),
         labels: args.label.into_iter().collect(),

@@ -42,7 +42,7 @@ fn request(args: TemplateArgs) -> Result<CreateTemplate> {
         name: args.name,
         image: args.image.unwrap_or_default(),
         snapshot: args.snapshot,
-        isolation: None,
+        isolation: args.isolation,
         resources: limits(&args.limits, args.disk),
         env: args.env.into_iter().collect(),
         labels: args.label.into_iter().collect(),

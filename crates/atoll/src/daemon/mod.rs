@@ -7,18 +7,21 @@
 //!   atoll.db       SQLite, unless --database names another
 //!   vault.key      seals registry passwords
 //!   images/        layers       containers/   sandboxes' records      logs/   execs' output
+//!   machines/      sandboxes' records, of virtual machines
+//!   microvm/       their kernel, images and saved machines, unless --microvm-dir names another place
 //!   storage/       sandboxes' disks and snapshots
 //! ```
 
 mod data_dir;
 mod embedded;
+mod machines;
 mod telemetry;
 
 use std::sync::Arc;
 
 use atoll_core::pool::PoolSpec;
 use atoll_core::sharing::Visibility;
-use atoll_core::spec::{Caps, IsolationLevel};
+use atoll_core::spec::Caps;
 use atoll_core::{Code, Error};
 use atoll_egress::intercept::TlsInterceptor;
 use atoll_engine::{EgressConfig, Engine, KeyScope, NewKey, PoolConfig, SecretDoor, Trust};
@@ -37,6 +40,7 @@ use crate::failure::{Failure, Result};
 
 pub(crate) use data_dir::DataDir;
 pub(crate) use embedded::embedded;
+pub(crate) use machines::Machines;
 pub(crate) use telemetry::Telemetry;
 
 /// Network namespaces, disks and user namespaces that are kept ready.
@@ -64,6 +68,8 @@ pub(crate) struct Limits {
     /// Authorities for servers outside, besides the host's, PEM.
     pub(crate) upstream_ca: String,
     pub(crate) visibility: Visibility,
+    /// Virtual machines, if they are to be had once they are set up.
+    pub(crate) machines: Option<Machines>,
 }
 
 impl Default for Limits {
@@ -80,6 +86,7 @@ impl Default for Limits {
             vault_key: None,
             upstream_ca: String::new(),
             visibility: Visibility::default(),
+            machines: None,
         }
     }
 }
@@ -104,20 +111,25 @@ pub(crate) fn open_storage(dir: &DataDir, pool: PoolSize) -> Result<Arc<Storage>
     })
 }
 
+/// Starts keeping network namespaces ready.
+pub(crate) fn open_slots(ready: usize) -> Result<Arc<SlotPool>> {
+    let slots = SlotPool::start(ready);
+    slots.map(Arc::new).map_err(|error| Failure::io("cannot prepare network namespaces", error.source))
+}
+
 /// Opens the container driver of a data directory.
 pub(crate) fn open_containers(
     dir: &DataDir,
     ready: usize,
     storage: Arc<Storage>,
+    slots: Arc<SlotPool>,
 ) -> Result<ContainerIsolation> {
-    let slots = SlotPool::start(ready)
-        .map_err(|error| Failure::io("cannot prepare network namespaces", error.source))?;
     ContainerIsolation::open(ContainerConfig {
         dir: dir.path().join("containers"),
         instance: dir.installation().to_owned(),
         agent: atoll_guest_binary::GUEST,
         storage,
-        slots: Arc::new(slots),
+        slots,
         pools: PoolSizes { disks: ready, user_namespaces: ready },
     })
     .map_err(|error| {
@@ -129,6 +141,32 @@ pub(crate) fn open_containers(
             .hint("run as root; 'atoll doctor' says what is missing"),
         )
     })
+}
+
+/// The isolation levels of a data directory.
+pub(crate) struct Levels {
+    pub(crate) volumes: Arc<dyn Volumes>,
+    pub(crate) drivers: Vec<Arc<dyn Isolation>>,
+}
+
+/// Opens all of them that this host was set up for.
+pub(crate) async fn open_levels(
+    dir: &DataDir,
+    ready: usize,
+    pool: PoolSize,
+    machines: Option<&Machines>,
+) -> Result<Levels> {
+    let (storage, slots) = (open_storage(dir, pool)?, open_slots(ready)?);
+    let containers = open_containers(dir, ready, Arc::clone(&storage), Arc::clone(&slots))?;
+    let volumes = Arc::new(containers.volumes());
+    let mut drivers: Vec<Arc<dyn Isolation>> = vec![Arc::new(containers)];
+    if let Some(machines) = machines
+        && let Some(driver) = machines.open(dir, storage, slots).await?
+    {
+        tracing::info!(accelerator = driver.accelerator().as_str(), "virtual machines are available");
+        drivers.push(Arc::new(driver));
+    }
+    Ok(Levels { volumes, drivers })
 }
 
 /// Opens the database of a data directory.
@@ -166,10 +204,8 @@ impl Daemon {
         let vault = open_vault(&dir, limits.vault_key.as_ref())?;
         let images =
             Images::open(&dir.path().join("images")).map_err(|error| Failure::Plain(error.to_core()))?;
-        let driver = open_containers(&dir, limits.ready, open_storage(&dir, limits.storage)?)?;
-        let volumes: Arc<dyn Volumes> = Arc::new(driver.volumes());
-        let drivers: Vec<Arc<dyn Isolation>> = vec![Arc::new(driver)];
-        debug_assert_eq!(drivers[0].level(), IsolationLevel::Container);
+        let Levels { volumes, drivers } =
+            open_levels(&dir, limits.ready, limits.storage, limits.machines.as_ref()).await?;
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let door = SecretDoor::default();
         let authority =

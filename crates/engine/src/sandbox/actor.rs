@@ -316,18 +316,26 @@ impl Actor {
         }
     }
 
-    /// Makes sure that nothing but the disk is there: an earlier process may have been about to put it there, or
+    /// Makes sure that nothing but the disk, and the memory if that was kept, is there: an earlier process may have been about to put it there, or
     /// to wake it.
     async fn take_up_hibernated(&mut self) {
         if let Err(error) = usage::load(&self.inner, &self.shared, &self.record).await {
             tracing::error!(sandbox = %self.record.id, %error, "what it used before is not known");
         }
-        let ended = self.inner.store.end_execs(&self.record.id, &Exit::sandbox_paused(), now_ms()).await;
-        if let Err(error) = ended {
-            tracing::error!(sandbox = %self.record.id, %error, "ended execs could not be recorded");
-        }
         let mode = self.record.paused.unwrap_or(PauseMode::Filesystem);
-        if let Err(error) = self.put_to_disk(mode).await {
+        let put = if mode == PauseMode::Memory {
+            if let Err(error) = exec::enter_open(&self.inner, &self.shared).await {
+                tracing::error!(sandbox = %self.record.id, %error, "its execs could not be taken up");
+            }
+            self.put_to_sleep().await
+        } else {
+            let ended = self.inner.store.end_execs(&self.record.id, &Exit::sandbox_paused(), now_ms()).await;
+            if let Err(error) = ended {
+                tracing::error!(sandbox = %self.record.id, %error, "ended execs could not be recorded");
+            }
+            self.put_to_disk(mode).await
+        };
+        if let Err(error) = put {
             tracing::error!(sandbox = %self.record.id, %error, "a sandbox could not be put to disk");
             if error.code == Code::SandboxFailed {
                 self.fail("its disk is gone").await;

@@ -85,7 +85,7 @@ async fn attempt(driver: &dyn Isolation, id: &SandboxId) -> Result<GuestClient, 
 
 /// Publishes a connection and replaces it whenever it breaks, until the sandbox is dead.
 pub(super) async fn keep(sandbox: Arc<SandboxShared>, mut client: GuestClient, shutdown: CancellationToken) {
-    let boot = sandbox.boot();
+    let (boot, link) = (sandbox.boot(), sandbox.new_link());
     let mut pause = RETRY_FIRST;
     loop {
         let number = sandbox.links.fetch_add(1, Ordering::Relaxed) + 1;
@@ -94,7 +94,7 @@ pub(super) async fn keep(sandbox: Arc<SandboxShared>, mut client: GuestClient, s
         sandbox.guest.send_replace(Some(GuestLink { number, client }));
         tokio::select! {
             () = closed => {}
-            () = boot.cancelled() => break,
+            () = link.cancelled() => break,
             () = shutdown.cancelled() => break,
         }
         sandbox.guest.send_replace(None);
@@ -105,7 +105,7 @@ pub(super) async fn keep(sandbox: Arc<SandboxShared>, mut client: GuestClient, s
                 tokio::time::sleep(pause).await;
                 connect_awake(&sandbox).await
             } => again,
-            () = boot.cancelled() => break,
+            () = link.cancelled() => break,
             () = shutdown.cancelled() => break,
         };
         match again {

@@ -75,6 +75,9 @@ pub(crate) struct SandboxShared {
     /// Fires when everything that runs now has ended: with the sandbox, or because it was paused without its
     /// memory. Replaced then. Changed only while `live` is locked.
     boot: Mutex<CancellationToken>,
+    /// Fires when the connection to the guest is to end: with the boot, or because the guest is put to disk with its
+    /// memory. Replaced with each new one.
+    link: Mutex<CancellationToken>,
     /// Guest links so far, over all boots.
     pub(super) links: AtomicU64,
     /// Wakes the actor when the sandbox may have become idle.
@@ -114,6 +117,7 @@ impl SandboxShared {
             freezer: Freezer::default(),
             meter: Meter::new(record_owner),
             boot: Mutex::new(dead.child_token()),
+            link: Mutex::new(dead.child_token()),
             dead,
             links: AtomicU64::new(0),
             nudge: Notify::new(),
@@ -301,6 +305,18 @@ impl SandboxShared {
         boot.cancel();
         *boot = self.dead.child_token();
         live.values().cloned().collect()
+    }
+
+    /// What ends the connection that is about to be kept.
+    pub(super) fn new_link(&self) -> CancellationToken {
+        let token = self.boot().child_token();
+        *self.link.lock().unwrap_or_else(PoisonError::into_inner) = token.clone();
+        token
+    }
+
+    /// Ends the connection to the guest, and nothing else: sessions wait for the next.
+    pub(super) fn end_link(&self) {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner).cancel();
     }
 
     /// Keeps it from being idle as long as the guard lives.

@@ -2,7 +2,7 @@
 //!
 //! An exec is remembered until the host says that its exit is safe, across any number of connections.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -107,7 +107,7 @@ impl Exec {
 
 /// All execs, and the cgroup their own ones are made in.
 pub(crate) struct Execs {
-    cgroup: Option<OwnedFd>,
+    cgroup: OnceCell<OwnedFd>,
     by_id: RefCell<HashMap<String, Rc<Exec>>>,
     /// Cgroups of forgotten execs that still hold processes.
     lingering: RefCell<Vec<ExecCgroup>>,
@@ -115,7 +115,17 @@ pub(crate) struct Execs {
 
 impl Execs {
     pub(crate) fn new(cgroup: Option<OwnedFd>) -> Self {
-        Self { cgroup, by_id: RefCell::default(), lingering: RefCell::default() }
+        let execs =
+            Self { cgroup: OnceCell::new(), by_id: RefCell::default(), lingering: RefCell::default() };
+        execs.set_cgroup(cgroup);
+        execs
+    }
+
+    /// The first one stays.
+    pub(crate) fn set_cgroup(&self, cgroup: Option<OwnedFd>) {
+        if let Some(cgroup) = cgroup {
+            drop(self.cgroup.set(cgroup));
+        }
     }
 
     fn find(&self, exec_id: &str) -> Result<Rc<Exec>, Failure> {
@@ -159,7 +169,7 @@ impl Execs {
             .map_err(|cause| errno("cannot open standard streams", cause))?;
         // Without one the exec still runs; its tree is searched for then.
         let cgroup =
-            self.cgroup.as_ref().and_then(|parent| ExecCgroup::make(parent.as_fd(), &request.exec_id).ok());
+            self.cgroup.get().and_then(|parent| ExecCgroup::make(parent.as_fd(), &request.exec_id).ok());
         let (pid, cgroup) = start_process(&program, &streams, cgroup)
             .map_err(|(step, cause)| prepare::start_failure(&request, step, cause))?;
         let exec = Rc::new(Exec {
@@ -186,7 +196,7 @@ impl Execs {
         let ended = || Stop::Failure(failure(Reason::ExecEnded, "the exec has ended"));
         if request.tree {
             let cgroup = exec.cgroup.borrow();
-            let reached = if cgroup.is_none() && exec.reaped() && self.cgroup.is_some() {
+            let reached = if cgroup.is_none() && exec.reaped() && self.cgroup.get().is_some() {
                 // Its cgroup was removed because nothing is left of it.
                 0
             } else {

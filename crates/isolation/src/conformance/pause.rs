@@ -135,3 +135,46 @@ pub async fn memory_comes_back(harness: &dyn Harness) {
     assert_eq!(sandbox.see("cksum < /root/big").await, sum);
     sandbox.destroy().await;
 }
+
+/// Where a level keeps memory: what ran goes on, under another driver, as if no time had passed, but that it has.
+pub async fn what_sleeps_goes_on(harness: &dyn Harness) {
+    let sandbox = Sandbox::create(harness, Resources::default()).await;
+    if sandbox.driver.memory_pause().is_err() {
+        return sandbox.destroy().await;
+    }
+    let made = crate::Plan { id: sandbox.id.clone(), ..plan(harness.root(), Resources::default()) };
+    sandbox.see("echo kept > /dev/shm/mark; echo kept > /root/mark").await;
+    drop(sandbox.start("ex-endless", "root", "sleep 100000").await);
+    let Sandbox { driver, id, guest, welcome } = sandbox;
+    driver.hibernate(&id, PauseMode::Memory).await.unwrap_or_else(|error| panic!("{}", super::chain(&error)));
+    driver.hibernate(&id, PauseMode::Memory).await.unwrap();
+    guest.close();
+    assert_gone(driver.connect(&id).await);
+    let left: Vec<_> = driver.scan().await.unwrap().into_iter().filter(|r| r.sandbox == id).collect();
+    assert!(
+        left.iter().all(|resource| ["directory", "disk"].contains(&resource.kind)),
+        "left behind: {left:?}"
+    );
+    drop((driver, guest));
+    let driver = harness.open().await;
+    for round in 0..2 {
+        driver.wake(&made).await.unwrap_or_else(|error| panic!("{}", super::chain(&error)));
+        let again = Sandbox::connect(driver.clone(), id.clone()).await;
+        assert_eq!(again.welcome.boot_id, welcome.boot_id, "another boot");
+        assert_eq!(again.see("cat /dev/shm/mark /root/mark").await, "kept\nkept");
+        let execs = again.guest.list_execs().await.unwrap();
+        assert!(execs.iter().any(|exec| exec.exec_id == "ex-endless" && !exec.exited), "{execs:?}");
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        let inside: u64 = again.see("date +%s").await.parse().unwrap();
+        assert!(now.abs_diff(inside) < 60, "it is {inside} inside and {now} outside");
+        again
+            .see(&format!("echo {round} >> /root/rounds; test $(wc -l < /root/rounds) = {}", round + 1))
+            .await;
+        again.guest.close();
+        if round == 0 {
+            driver.hibernate(&id, PauseMode::Memory).await.unwrap();
+        }
+    }
+    driver.destroy(&id).await.unwrap();
+    assert_clean(&*driver, &id).await;
+}

@@ -386,9 +386,13 @@ impl Isolation for FakeIsolation {
         Ok(bytes)
     }
 
+    fn memory_pause(&self) -> Result<(), IsolationError> {
+        Err(IsolationError::CannotPause("memory pause unavailable: this is a fake".to_owned()))
+    }
+
     async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError> {
         if mode != PauseMode::Filesystem {
-            return Err(IsolationError::CannotPause("memory pause unavailable: this is a fake".to_owned()));
+            return self.memory_pause();
         }
         let mut state = self.host.count("hibernate");
         let instance = state.instances.get_mut(id).ok_or(IsolationError::Gone)?;

@@ -139,8 +139,7 @@ impl Actor {
     async fn hibernate(&mut self, mode: PauseMode, why: Option<&str>) -> Result<()> {
         if mode == PauseMode::Memory {
             // Nothing may change before it is known to be possible.
-            let refused = self.shared.driver().hibernate(&self.record.id, mode).await;
-            refused.map_err(|error| isolation_error(&error))?;
+            self.shared.driver().memory_pause().map_err(|error| isolation_error(&error))?;
         }
         let was_paused = self.record.state == SandboxState::Paused;
         usage::settle(&self.inner, &self.shared).await;
@@ -154,6 +153,13 @@ impl Actor {
         let from = [SandboxState::Running, SandboxState::Pausing, SandboxState::Paused];
         self.record_pause(next, &from).await?;
         fail::fail_point!("engine.hibernate.marked");
+        if mode == PauseMode::Memory {
+            return match self.put_to_sleep().await {
+                Ok(()) => Ok(()),
+                // It is as it was, but for the connection.
+                Err(error) => self.go_on_with_new_link().await.and(Err(error)),
+            };
+        }
         if !was_paused {
             self.shared.thaw().await?;
             self.end_execs_gently().await;
@@ -176,6 +182,21 @@ impl Actor {
         self.record_pause(next, &[SandboxState::Pausing, SandboxState::Paused]).await?;
         fail::fail_point!("engine.hibernate.recorded");
         Ok(())
+    }
+
+    /// The second half, with its memory: what runs inside does not notice, and sessions wait for the connection that
+    /// the wake makes.
+    pub(super) async fn put_to_sleep(&mut self) -> Result<()> {
+        let id = self.record.id.clone();
+        self.shared.end_link();
+        self.shared.set_frozen(true);
+        self.unlinked = true;
+        let asleep = self.shared.driver().hibernate(&id, PauseMode::Memory).await;
+        asleep.map_err(|error| isolation_error(&error))?;
+        self.inner.gateway.detach(&id);
+        fail::fail_point!("engine.hibernate.done");
+        let next = SandboxRecord { state: SandboxState::Paused, ..self.record.clone() };
+        self.record_pause(next, &[SandboxState::Pausing, SandboxState::Paused]).await
     }
 
     /// SIGTERM to everything that runs, and after a while SIGKILL.
@@ -231,8 +252,10 @@ impl Actor {
                 if mode == PauseMode::Frozen {
                     self.go_on().await?;
                 } else {
-                    if self.record.state == SandboxState::Pausing {
-                        self.put_to_disk(mode).await?;
+                    match (self.record.state, mode) {
+                        (SandboxState::Pausing, PauseMode::Memory) => self.put_to_sleep().await?,
+                        (SandboxState::Pausing, _) => self.put_to_disk(mode).await?,
+                        _ => {}
                     }
                     self.wake().await?;
                 }
@@ -281,7 +304,7 @@ impl Actor {
     async fn go_on_with_new_link(&mut self) -> Result<()> {
         self.show(SandboxState::Resuming);
         let next = self.awake();
-        if let Err(error) = self.store_pause(&next, &[SandboxState::Paused]).await {
+        if let Err(error) = self.store_pause(&next, &[SandboxState::Paused, SandboxState::Pausing]).await {
             self.show(SandboxState::Paused);
             return Err(error);
         }
@@ -314,6 +337,11 @@ impl Actor {
         tracing::warn!(sandbox = %self.record.id, %error, "a sandbox could not be woken");
         self.inner.gateway.detach(&self.record.id);
         let mode = self.record.paused.unwrap_or(PauseMode::Filesystem);
+        if mode == PauseMode::Memory {
+            self.shared.end_link();
+            self.shared.set_frozen(true);
+            self.unlinked = true;
+        }
         match self.shared.driver().hibernate(&self.record.id, mode).await {
             Ok(()) => self.show(SandboxState::Paused),
             Err(atoll_isolation::IsolationError::Gone) => {
@@ -342,16 +370,28 @@ impl Actor {
             client = link::connect(self.shared.driver().as_ref(), &self.record.id) => client?,
             () = inner.shutdown.cancelled() => return Err(stopping()),
         };
-        self.configure(&client, &plan).await?;
-        let next = SandboxRecord { boot_id: Inner::new_boot_id()?, ..self.awake() };
+        let with_memory = self.record.paused == Some(PauseMode::Memory);
+        let next = if with_memory {
+            self.awake()
+        } else {
+            self.configure(&client, &plan).await?;
+            SandboxRecord { boot_id: Inner::new_boot_id()?, ..self.awake() }
+        };
         self.store_pause(&next, &[SandboxState::Paused]).await?;
         fail::fail_point!("engine.wake.recorded");
         usage::measure(&self.inner, &self.shared).await;
         self.shared.set_woken();
         self.start_link(client);
+        self.unlinked = false;
+        self.shared.set_frozen(false);
+        if with_memory {
+            exec::tidy_up(&self.inner, &self.shared).await?;
+        }
         self.publish_pause(next);
         self.shared.touch();
-        self.start_in_boot();
+        if !with_memory {
+            self.start_in_boot();
+        }
         Ok(())
     }
 

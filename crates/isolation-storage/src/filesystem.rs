@@ -1,5 +1,7 @@
-//! Empty file systems: made once by `mke2fs` for each size, and kept in memory as the few blocks that are not
-//! zero (160 KiB for 10 GiB).
+//! The ext4 file systems of disks.
+//!
+//! Empty ones are made once by `mke2fs` for each size, and kept in memory as the few blocks that are not zero
+//! (160 KiB for 10 GiB).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,9 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_isolation::IsolationError;
 use atoll_isolation::sparse::for_data;
-use atoll_isolation_storage::{Kind, LoopDevice, Storage, attach, attach_read_only};
 
 use crate::step::{Step, failed};
+use crate::{Kind, LoopDevice, Storage, attach, attach_read_only, private_dir};
 
 /// Sizes whose template is kept; the smallest, quickest to make again, goes first.
 const MAX_COUNT: usize = 16;
@@ -25,7 +27,7 @@ const SCRUB_BYTES: usize = 256 << 10;
 const PROGRAM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"];
 
 /// An empty file system with the directories `upper` and `work`.
-pub(crate) struct Template {
+pub struct Template {
     /// Its blocks that are not zero.
     blocks: Vec<(u64, Vec<u8>)>,
     /// The same as a file without a name, where files can be cloned.
@@ -34,9 +36,18 @@ pub(crate) struct Template {
     extents: Vec<(u64, u64)>,
 }
 
+impl std::fmt::Debug for Template {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Template").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
 impl Template {
     /// Makes an image of the same size this file system and nothing else, whatever was in it.
-    pub(crate) fn reset(&self, storage: &Storage, image: &File) -> std::io::Result<()> {
+    ///
+    /// # Errors
+    /// What the host's file system says.
+    pub fn reset(&self, storage: &Storage, image: &File) -> std::io::Result<()> {
         if let Some(file) = &self.file {
             return storage.replace(file, image);
         }
@@ -54,7 +65,10 @@ impl Template {
     }
 
     /// Fills an image that is all holes.
-    pub(crate) fn fill(&self, storage: &Storage, image: &File) -> std::io::Result<()> {
+    ///
+    /// # Errors
+    /// What the host's file system says.
+    pub fn fill(&self, storage: &Storage, image: &File) -> std::io::Result<()> {
         match &self.file {
             Some(file) => storage.replace(file, image),
             None => self.write_to(image),
@@ -72,7 +86,8 @@ impl Template {
 }
 
 /// Templates by size.
-pub(crate) struct Templates {
+#[derive(Debug)]
+pub struct Templates {
     /// Where they are made.
     dir: PathBuf,
     count: AtomicU64,
@@ -80,8 +95,12 @@ pub(crate) struct Templates {
 }
 
 impl Templates {
-    pub(crate) fn open(dir: PathBuf) -> Result<Self, IsolationError> {
-        crate::record::private_dir(&dir).step("make the directory of disk templates")?;
+    /// They are made in `dir`, which is emptied.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    pub fn open(dir: PathBuf) -> Result<Self, IsolationError> {
+        private_dir(&dir).step("make the directory of disk templates")?;
         for entry in std::fs::read_dir(&dir).step("list the disk templates")? {
             let path = entry.step("list the disk templates")?.path();
             std::fs::remove_dir_all(path).step("remove what an earlier process left")?;
@@ -90,7 +109,10 @@ impl Templates {
     }
 
     /// The template of this size.
-    pub(crate) fn get(&self, storage: &Storage, bytes: u64) -> Result<Arc<Template>, IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Unenforceable`] when e2fsprogs are missing, [`IsolationError::Kernel`].
+    pub fn get(&self, storage: &Storage, bytes: u64) -> Result<Arc<Template>, IsolationError> {
         let lock = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(template) = lock().get(&bytes) {
             return Ok(Arc::clone(template));
@@ -146,14 +168,20 @@ fn run(command: &mut Command, what: &str) -> Result<(), IsolationError> {
 }
 
 /// Grows the file system in an image that nothing uses to the size of the image.
-pub(crate) fn grow(image: &Path) -> Result<(), IsolationError> {
+///
+/// # Errors
+/// [`IsolationError::Kernel`].
+pub fn grow(image: &Path) -> Result<(), IsolationError> {
     // Forced: it was copied while in use, so it is not marked as clean.
     run(Command::new(program("resize2fs")?).arg("-f").arg(image), "grow the file system of a disk")
 }
 
 /// Tidies a file system that was copied while in use: what was unlinked but open is freed, and it is marked as
 /// sound.
-pub(crate) fn tidy(image: &Path) -> Result<(), IsolationError> {
+///
+/// # Errors
+/// [`IsolationError::Kernel`].
+pub fn tidy(image: &Path) -> Result<(), IsolationError> {
     let image = File::options().read(true).write(true).open(image).step("open the disk of a snapshot")?;
     let output = e2fsck("-y", &attach(&image)?)?;
     // 1: something was put in order.
@@ -172,7 +200,10 @@ fn e2fsck(mode: &str, device: &LoopDevice) -> Result<std::process::Output, Isola
 
 /// Checks a file system that came from elsewhere before the kernel is made to read it: nothing in it may be
 /// out of order, and it must have the directories of a disk.
-pub(crate) fn check(image: &Path) -> Result<(), IsolationError> {
+///
+/// # Errors
+/// [`IsolationError::BadArtifact`], [`IsolationError::Kernel`].
+pub fn check(image: &Path) -> Result<(), IsolationError> {
     let image = File::open(image).step("open the disk of a snapshot")?;
     let output = e2fsck("-n", &attach_read_only(&image)?)?;
     if output.status.success() {

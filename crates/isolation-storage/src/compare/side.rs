@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use atoll_core::id::SnapshotId;
 use atoll_isolation::IsolationError;
-use atoll_isolation_storage::{LoopDevice, Storage, attach_read_only};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
@@ -14,6 +13,7 @@ use rustix::mount::{
 };
 
 use crate::step::Step;
+use crate::{LoopDevice, Storage, attach_read_only};
 
 /// Nothing may be written, run, be a device or give rights.
 const HARMLESS: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY
@@ -47,8 +47,8 @@ impl Side {
             let image = File::open(storage.artifact_disk(artifact)?).step("open the disk of a snapshot")?;
             let attached = attach_read_only(&image)?;
             let disk = mount_disk(&attached)?;
-            lower.insert(0, crate::disk::place(&disk, "upper"));
-            layer = Some(open_dir(&crate::disk::place(&disk, "upper"))?);
+            lower.insert(0, place(&disk, "upper"));
+            layer = Some(open_dir(&place(&disk, "upper"))?);
             mounts.push(disk);
             device = Some(attached);
         }
@@ -56,13 +56,18 @@ impl Side {
             [only] => open_dir(only)?,
             several => {
                 let overlay = mount_overlay(several)?;
-                let root = open_dir(&crate::disk::place(&overlay, "."))?;
+                let root = open_dir(&place(&overlay, "."))?;
                 mounts.insert(0, overlay);
                 root
             }
         };
         Ok(Self { merged, layer, _mounts: mounts, _device: device })
     }
+}
+
+/// A path of a mount that has no place.
+fn place(mount: &OwnedFd, path: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}/{path}", mount.as_raw_fd()))
 }
 
 fn open_dir(path: &Path) -> Result<OwnedFd, IsolationError> {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use atoll_isolation::IsolationError;
+use crate::IsolationError;
 
 /// Names what was being done when something failed.
 pub trait Step<T> {

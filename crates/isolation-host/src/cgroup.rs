@@ -1,8 +1,8 @@
 //! The cgroups of sandboxes: limits, measurements, the kill switch.
 //!
-//! In every hierarchy a sandbox has `atoll-<instance>/<sandbox id>`. The child process starts in
-//! that of version 2 and puts itself into the others before it does anything else, so that whatever is half
-//! made can be found and killed by id.
+//! In every hierarchy a sandbox has `<parent>/<sandbox id>`; a driver has a parent of its own. The first process
+//! of a sandbox starts in that of version 2 and puts itself into the others before it does anything else, so that
+//! whatever is half made can be found and killed by id.
 //!
 //! The v2 cgroup is delegated: root inside owns the directory and its `cgroup.procs`, and may make
 //! cgroups below for its execs, but not the files that hold limits. It is handed in as a *detached clone*
@@ -39,34 +39,48 @@ const FREEZE_DEADLINE: Duration = Duration::from_secs(5);
 /// How long the kernel may take to let go of a cgroup whose processes are dead.
 const REMOVE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The cgroups of one installation.
+/// The cgroups of one driver of one installation.
 #[derive(Debug)]
-pub(crate) struct Cgroups {
+pub struct Cgroups {
     layout: Layout,
     parent: String,
 }
 
 /// What a new process needs to be in a sandbox's cgroups.
 #[derive(Debug)]
-pub(crate) struct Membership {
+pub struct Membership {
     /// The file of each hierarchy of version 1 through which a thread joins it by writing `0`. `tasks`, as
     /// writing to `cgroup.procs` stops forks on the whole host, and waits for a grace period before.
-    pub(crate) v1_tasks: Vec<OwnedFd>,
-    /// The sandbox's v2 cgroup, detached: to be started in, not to be joined later, for the same reason.
-    pub(crate) delegated: OwnedFd,
+    pub v1_tasks: Vec<OwnedFd>,
+    /// The same file of the v2 cgroup, for a process that cannot be started in it. It does wait.
+    pub procs: OwnedFd,
+    /// The sandbox's v2 cgroup, detached: to be started in (`CLONE_INTO_CGROUP`).
+    pub delegated: OwnedFd,
+}
+
+impl Membership {
+    /// Every file to write `0` to, for a process that is not started in any of them.
+    pub fn files(&self) -> impl Iterator<Item = &OwnedFd> {
+        self.v1_tasks.iter().chain([&self.procs])
+    }
 }
 
 impl Cgroups {
-    /// Finds the layout and makes the installation's cgroup in each hierarchy.
-    pub(crate) fn open(instance: &str) -> Result<Self, IsolationError> {
-        let cgroups = Self { layout: Layout::find()?, parent: format!("atoll-{instance}") };
+    /// Finds the layout and makes the cgroup `parent` in each hierarchy.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`], [`IsolationError::Unavailable`].
+    pub fn open(parent: &str) -> Result<Self, IsolationError> {
+        let cgroups = Self { layout: Layout::find()?, parent: parent.to_owned() };
         for hierarchy in &cgroups.layout.hierarchies {
             cgroups.open_parent(hierarchy)?;
         }
         Ok(cgroups)
     }
 
-    pub(crate) fn layout(&self) -> &Layout {
+    /// What this host has.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
@@ -107,7 +121,11 @@ impl Cgroups {
     }
 
     /// Makes a sandbox's cgroups with limits; root inside is `first_id` outside.
-    pub(crate) fn create(
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn create(
         &self,
         id: &SandboxId,
         resources: &Resources,
@@ -135,11 +153,16 @@ impl Cgroups {
         // Handed over as it is, a path: opening it anew and closing this would make the kernel take the
         // detached mount apart now, which waits for a grace period.
         let delegated = open_tree(&unified.root, &path, flags).step("clone the mount of a cgroup")?;
-        Ok(Membership { v1_tasks, delegated })
+        let procs = open_file(self.open_in(unified, id)?.as_fd(), "cgroup.procs", OFlags::WRONLY);
+        Ok(Membership { v1_tasks, procs: procs.step("open a cgroup")?, delegated })
     }
 
     /// Sets the limits of a sandbox; the disk's is not here.
-    pub(crate) fn limit(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn limit(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
         let cpu = self.with(Controller::Cpu)?;
         let quota = u64::from(resources.cpu_millis) * CPU_PERIOD_US / 1000;
         let dir = self.open_in(cpu, id)?;
@@ -157,11 +180,11 @@ impl Cgroups {
     }
 
     /// The limit that is in force, as the kernel writes it.
-    pub(crate) fn read_limit(
-        &self,
-        id: &SandboxId,
-        controller: Controller,
-    ) -> Result<String, IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn read_limit(&self, id: &SandboxId, controller: Controller) -> Result<String, IsolationError> {
         let hierarchy = self.with(controller)?;
         let file = match (controller, hierarchy.unified) {
             (Controller::Cpu, true) => "cpu.max",
@@ -175,7 +198,11 @@ impl Cgroups {
     }
 
     /// Measures a sandbox, but for its disk.
-    pub(crate) fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
         let read = |controller, v1: &str, v2: &str| {
             let hierarchy = self.with(controller)?;
             let dir = self.open_in(hierarchy, id)?;
@@ -200,7 +227,11 @@ impl Cgroups {
     }
 
     /// Times the kernel killed something in a sandbox because memory ran out.
-    pub(crate) fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
         let memory = self.with(Controller::Memory)?;
         let file = if memory.unified { "memory.events" } else { "memory.oom_control" };
         field(self.open_in(memory, id)?.as_fd(), file, "oom_kill").step("count the kills for want of memory")
@@ -208,7 +239,11 @@ impl Cgroups {
 
     /// Stops everything in a sandbox; returns when it stands still. The v2 freezer is part of the core of v2, which
     /// every kernel has that can map the ids of a mount: the one of v1 is not needed.
-    pub(crate) fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let dir = self.open_in(self.layout.unified(), id)?;
         let step = || "freeze a sandbox";
         write(dir.as_fd(), "cgroup.freeze", "1").step(step())?;
@@ -228,20 +263,38 @@ impl Cgroups {
     }
 
     /// Whether it is to stand still.
-    pub(crate) fn is_frozen(&self, id: &SandboxId) -> Result<bool, IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Kernel`].
+    pub fn is_frozen(&self, id: &SandboxId) -> Result<bool, IsolationError> {
         let dir = self.open_in(self.layout.unified(), id)?;
         let text = read(dir.as_fd(), "cgroup.freeze").step("see whether a sandbox stands still")?;
         Ok(text.trim() == "1")
     }
 
     /// Lets everything in a sandbox go on.
-    pub(crate) fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let dir = self.open_in(self.layout.unified(), id)?;
         write(dir.as_fd(), "cgroup.freeze", "0").step("thaw a sandbox")
     }
 
+    /// Whether everything in a sandbox stands still.
+    #[must_use]
+    pub fn is_frozen(&self, id: &SandboxId) -> bool {
+        let dir = self.open_in(self.layout.unified(), id);
+        dir.is_ok_and(|dir| field(dir.as_fd(), "cgroup.events", "frozen").is_ok_and(|frozen| frozen != 0))
+    }
+
     /// Takes from a sandbox the memory that it can do without: caches, and, where the host has swap, the rest.
-    pub(crate) fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError> {
         let memory = self.with(Controller::Memory)?;
         let dir = self.open_in(memory, id)?;
         let used = if memory.unified { "memory.current" } else { "memory.usage_in_bytes" };
@@ -267,7 +320,11 @@ impl Cgroups {
     }
 
     /// Sends SIGKILL to everything in a sandbox. Returns the processes that were there.
-    pub(crate) fn kill(&self, id: &SandboxId) -> Result<BTreeSet<i32>, IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn kill(&self, id: &SandboxId) -> Result<BTreeSet<i32>, IsolationError> {
         let pids = self.pids(id)?;
         if pids.is_empty() {
             return Ok(pids);
@@ -289,7 +346,11 @@ impl Cgroups {
     }
 
     /// The processes in a sandbox's cgroups, of whatever depth. Zombies are not among them.
-    pub(crate) fn pids(&self, id: &SandboxId) -> Result<BTreeSet<i32>, IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn pids(&self, id: &SandboxId) -> Result<BTreeSet<i32>, IsolationError> {
         let mut pids = BTreeSet::new();
         for hierarchy in &self.layout.hierarchies {
             match open_dir(hierarchy.root.as_fd(), &self.path(id)) {
@@ -304,7 +365,11 @@ impl Cgroups {
     }
 
     /// Removes a sandbox's cgroups; its processes are dead or about to be.
-    pub(crate) fn remove(&self, id: &SandboxId) -> Result<(), IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn remove(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let deadline = Instant::now() + REMOVE_DEADLINE;
         for hierarchy in &self.layout.hierarchies {
             let mut wait = Duration::from_micros(100);
@@ -324,7 +389,11 @@ impl Cgroups {
     }
 
     /// The sandboxes that have cgroups, with the path of each cgroup.
-    pub(crate) fn scan(&self) -> Result<Vec<(SandboxId, String)>, IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Unenforceable`],
+    /// [`IsolationError::Kernel`].
+    pub fn scan(&self) -> Result<Vec<(SandboxId, String)>, IsolationError> {
         let mut found = Vec::new();
         for hierarchy in &self.layout.hierarchies {
             let parent = match open_dir(hierarchy.root.as_fd(), &self.parent) {
@@ -342,7 +411,7 @@ impl Cgroups {
     }
 
     /// Removes the installation's own cgroups, if no sandbox has one.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         for hierarchy in &self.layout.hierarchies {
             // Busy means that sandboxes live on, which is right.
             let _ = rustix::fs::unlinkat(&hierarchy.root, &self.parent, AtFlags::REMOVEDIR);
@@ -350,7 +419,8 @@ impl Cgroups {
     }
 
     /// Whether the process is in the sandbox's cgroup, by the process's own account.
-    pub(crate) fn contains(&self, id: &SandboxId, pid: i32) -> bool {
+    #[must_use]
+    pub fn contains(&self, id: &SandboxId, pid: i32) -> bool {
         let ours = format!("/{}", self.path(id));
         let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         text.lines().any(|line| line.ends_with(&ours) || line.contains(&format!("{ours}/")))

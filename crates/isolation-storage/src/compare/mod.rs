@@ -11,29 +11,32 @@ mod side;
 mod text;
 mod walk;
 
+use std::path::PathBuf;
+
 use atoll_core::id::SnapshotId;
 use atoll_core::snapshot::Comparison;
-use atoll_isolation::{IsolationError, RootFs};
+use atoll_isolation::IsolationError;
 
-use crate::Inner;
+use crate::Storage;
 use side::Side;
 use walk::Walk;
 
-impl Inner {
-    /// Compares two artifacts, or the bare image with one. Blocks for as long as there is to read.
-    pub(crate) fn compare(
+impl Storage {
+    /// Compares two artifacts that stand on these layers (lowest first), or the bare layers with one. Blocks for
+    /// as long as there is to read.
+    ///
+    /// # Errors
+    /// [`IsolationError::NoArtifact`], [`IsolationError::Unavailable`] when the kernel is too old,
+    /// [`IsolationError::Kernel`].
+    pub fn compare(
         &self,
-        root: &RootFs,
+        layers: &[PathBuf],
         from: Option<&SnapshotId>,
         to: &SnapshotId,
         with_text: bool,
     ) -> Result<Comparison, IsolationError> {
-        let layers = match root {
-            RootFs::Host => vec![self.skeleton.dir().to_owned()],
-            RootFs::Layers(layers) => layers.clone(),
-        };
-        let from = Side::open(&self.storage, &layers, from)?;
-        let to = Side::open(&self.storage, &layers, Some(to))?;
+        let from = Side::open(self, layers, from)?;
+        let to = Side::open(self, layers, Some(to))?;
         Walk::new(with_text).run(&from, &to)
     }
 }

@@ -15,7 +15,7 @@ use crate::step::Step;
 
 /// A controller that a limit or a measurement needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Controller {
+pub enum Controller {
     /// CPU bandwidth.
     Cpu,
     /// Memory.
@@ -28,7 +28,8 @@ impl Controller {
     const ALL: [Self; 3] = [Self::Cpu, Self::Memory, Self::Pids];
 
     /// The kernel's name.
-    pub(crate) const fn name(self) -> &'static str {
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
             Self::Memory => "memory",
@@ -39,20 +40,20 @@ impl Controller {
 
 /// One hierarchy: a tree of cgroups.
 #[derive(Debug)]
-pub(crate) struct Hierarchy {
+pub struct Hierarchy {
     /// Its root, opened as a path.
-    pub(crate) root: OwnedFd,
+    pub root: OwnedFd,
     /// The root's place, for messages.
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
     /// Which of our controllers it has.
-    pub(crate) controllers: Vec<Controller>,
+    pub controllers: Vec<Controller>,
     /// Whether it is of version 2.
-    pub(crate) unified: bool,
+    pub unified: bool,
 }
 
 /// All hierarchies that matter here: at most one of version 2, which comes first.
 #[derive(Debug)]
-pub(crate) struct Layout {
+pub struct Layout {
     pub(crate) hierarchies: Vec<Hierarchy>,
 }
 
@@ -66,7 +67,10 @@ struct Mounted {
 
 impl Layout {
     /// Reads it off this process's mount table.
-    pub(crate) fn find() -> Result<Self, IsolationError> {
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    pub fn find() -> Result<Self, IsolationError> {
         let table = std::fs::read_to_string("/proc/self/mountinfo").step("read the mount table")?;
         let mut hierarchies: Vec<Hierarchy> = Vec::new();
         for mounted in parse(&table) {
@@ -98,17 +102,20 @@ impl Layout {
     }
 
     /// The hierarchy of version 2: always there.
-    pub(crate) fn unified(&self) -> &Hierarchy {
+    #[must_use]
+    pub fn unified(&self) -> &Hierarchy {
         &self.hierarchies[0]
     }
 
     /// The hierarchy with a controller.
-    pub(crate) fn with(&self, controller: Controller) -> Option<&Hierarchy> {
+    #[must_use]
+    pub fn with(&self, controller: Controller) -> Option<&Hierarchy> {
         self.hierarchies.iter().find(|h| h.controllers.contains(&controller))
     }
 
     /// `v1`, `v2` or `hybrid`, for people.
-    pub(crate) fn name(&self) -> &'static str {
+    #[must_use]
+    pub fn name(&self) -> &'static str {
         let v2 = !self.unified().controllers.is_empty();
         let v1 = self.hierarchies.iter().any(|h| !h.unified);
         match (v1, v2) {

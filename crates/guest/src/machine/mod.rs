@@ -1,0 +1,79 @@
+//! The agent as the first process of a virtual machine's kernel.
+//!
+//! A container's agent is started in a sandbox that is ready. In a machine there is only a kernel and the
+//! archive that it was started with, so the agent makes the rest itself, in two steps:
+//!
+//! 1. [`boot`], once for many machines: the kernel's modules and the two ports to the host. A machine that waits
+//!    here for its host may be saved, and restored as often as one likes, for any image and any disk.
+//! 2. *becoming* a sandbox ([`control`]), when the host says so: identity, clock, fresh randomness, the image, the
+//!    writable disk, the root, the network, limits.
+//!
+//! The host's disks are told apart by their serial numbers: `image` and `disk`. Nothing else is asked of
+//! the machine's devices, and nothing is taken from the image but its files.
+
+mod control;
+mod net;
+mod port;
+mod root;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use atoll_guest_protocol::serial::{AGENT_PORT, CONTROL_PORT};
+pub(crate) use port::Arrival;
+use port::Port;
+use tokio::sync::mpsc;
+
+/// Where the archive keeps the kernel's modules, in the order in which they are loaded.
+const MODULES: &str = "/modules";
+/// The sandbox that the machine has become.
+type Identity = Arc<OnceLock<String>>;
+
+/// Whether this process is the first of a machine: then nobody handed it a socket.
+pub(crate) fn is_one() -> bool {
+    rustix::process::getpid().is_init() && Path::new(MODULES).is_dir()
+}
+
+/// Makes everything that all sandboxes share, and waits for the host at both ports. Connections come out of the
+/// channel once the machine is a sandbox.
+///
+/// # Errors
+/// What the kernel says, and where.
+pub(crate) fn boot() -> io::Result<mpsc::UnboundedReceiver<Arrival>> {
+    root::mount_kernel_file_systems()?;
+    load_modules()?;
+    let (agent, control) = (Port::find(AGENT_PORT)?, Port::find(CONTROL_PORT)?);
+    let identity = Identity::default();
+    // The control port last: a host that finds it open may save the machine.
+    let arrivals = agent.carry(Arc::clone(&identity))?;
+    control::listen(control, identity)?;
+    Ok(arrivals)
+}
+
+/// The sandbox's cgroup, once the machine is one.
+pub(crate) fn cgroup() -> Option<OwnedFd> {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+    rustix::fs::open(root::SANDBOX_CGROUP, flags, rustix::fs::Mode::empty()).ok()
+}
+
+fn load_modules() -> io::Result<()> {
+    let mut modules: Vec<_> =
+        std::fs::read_dir(MODULES)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+    modules.sort();
+    for module in modules {
+        let file = std::fs::File::open(&module)?;
+        match rustix::system::finit_module(&file, c"", 0) {
+            // Built into this kernel.
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(at(&format!("load {}", module.display()), error.into())),
+        }
+    }
+    Ok(())
+}
+
+/// An error that says where it happened.
+fn at(step: &str, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("failed to {step}: {error}"))
+}

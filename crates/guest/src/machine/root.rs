@@ -1,0 +1,154 @@
+//! What is mounted in a machine, and how its root is made.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use atoll_guest_protocol::control::Become;
+use rustix::mount::{MountFlags, mount, mount_move};
+
+use super::at;
+
+/// Where the control groups of the machine are.
+const CGROUP: &str = "/sys/fs/cgroup";
+/// The one that holds everything but the agent.
+pub(super) const SANDBOX_CGROUP: &str = "/sys/fs/cgroup/sandbox";
+/// Where the image's read-only file system is, until the machine has its root.
+const IMAGE: &str = "/image";
+/// Where the writable disk is, until the machine has its root.
+const DISK: &str = "/disk";
+/// Where the root is put together.
+const ROOT: &str = "/root";
+/// How long a disk may take to appear after its driver was loaded.
+const DISK_DEADLINE: Duration = Duration::from_secs(10);
+/// Pause between two looks for it.
+const DISK_LOOK: Duration = Duration::from_millis(1);
+
+/// Mounts `/dev`, `/proc` and `/sys`.
+pub(super) fn mount_kernel_file_systems() -> io::Result<()> {
+    let no_exec = MountFlags::NOSUID | MountFlags::NOEXEC;
+    for (kind, target, flags) in [
+        ("devtmpfs", "/dev", MountFlags::NOSUID),
+        ("proc", "/proc", no_exec | MountFlags::NODEV),
+        ("sysfs", "/sys", no_exec | MountFlags::NODEV),
+    ] {
+        put(kind, kind, target, flags, c"")?;
+    }
+    Ok(())
+}
+
+/// Puts the root together from the image and the writable disk, and moves into it, with all threads. Gives the
+/// root of the writable disk, which has no place any more.
+pub(super) fn enter(memory_bytes: u64) -> io::Result<OwnedFd> {
+    put(&device("image")?, "erofs", IMAGE, MountFlags::RDONLY, c"")?;
+    put(&device("disk")?, "ext4", DISK, MountFlags::NOATIME, c"noinit_itable")?;
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+    let disk = rustix::fs::open(DISK, flags, rustix::fs::Mode::empty())?;
+    // An overlay that does not sync refuses to find its own traces, and nothing that an earlier machine had under
+    // way goes on.
+    std::fs::remove_dir_all("/disk/work").map_err(|error| at("empty the disk's work directory", error))?;
+    make_directory("/disk/work")?;
+    // The disk is scratch, like a container's: nobody waits for it to be written.
+    let layers = c"lowerdir=/image,upperdir=/disk/upper,workdir=/disk/work,volatile";
+    put("overlay", "overlay", ROOT, MountFlags::NOATIME, layers)?;
+    for name in ["/dev", "/proc", "/sys"] {
+        let target = format!("{ROOT}{name}");
+        make_directory(&target)?;
+        mount_move(name, target.as_str()).map_err(|error| at(&format!("move {name}"), error.into()))?;
+    }
+    std::env::set_current_dir(ROOT)?;
+    mount_move(".", "/").map_err(|error| at("move the root", error.into()))?;
+    rustix::process::chroot(".").map_err(|error| at("enter the root", error.into()))?;
+    std::env::set_current_dir("/")?;
+    mount_in_root(memory_bytes)?;
+    Ok(disk)
+}
+
+fn mount_in_root(memory_bytes: u64) -> io::Result<()> {
+    let scratch = MountFlags::NOSUID | MountFlags::NODEV;
+    let terminals = c"gid=5,mode=620,ptmxmode=666";
+    put("devpts", "devpts", "/dev/pts", MountFlags::NOSUID | MountFlags::NOEXEC, terminals)?;
+    let shared = CString::new(format!("mode=1777,size={}", memory_bytes / 2)).map_err(io::Error::other)?;
+    put("tmpfs", "tmpfs", "/dev/shm", scratch, &shared)?;
+    put("cgroup2", "cgroup2", CGROUP, scratch | MountFlags::NOEXEC, c"")?;
+    let controllers = format!("{CGROUP}/cgroup.subtree_control");
+    std::fs::write(&controllers, "+memory +pids")
+        .map_err(|error| at(&format!("write {controllers}"), error))?;
+    make_directory(SANDBOX_CGROUP)?;
+    for (target, link) in [
+        ("/proc/self/fd", "/dev/fd"),
+        ("/proc/self/fd/0", "/dev/stdin"),
+        ("/proc/self/fd/1", "/dev/stdout"),
+        ("/proc/self/fd/2", "/dev/stderr"),
+    ] {
+        match std::os::unix::fs::symlink(target, link) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(at(&format!("make {link}"), error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Writes the files that depend on the sandbox, in place of whatever is there but a directory.
+pub(super) fn write_files(who: &Become) -> io::Result<()> {
+    let hosts = format!(
+        "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t{}\n",
+        who.hostname
+    );
+    make_directory("/etc")?;
+    put_file("/etc/hostname", &format!("{}\n", who.hostname))?;
+    put_file("/etc/hosts", &hosts)?;
+    put_file("/etc/resolv.conf", &format!("nameserver {}\n", who.resolver))?;
+    // Only where the image has one.
+    if std::fs::symlink_metadata("/etc/machine-id").is_ok_and(|meta| meta.is_file()) {
+        put_file("/etc/machine-id", &who.machine_id)?;
+    }
+    Ok(())
+}
+
+fn put_file(path: &str, content: &str) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(at(&format!("replace {path}"), error));
+        }
+        _ => {}
+    }
+    std::fs::write(path, content).map_err(|error| at(&format!("write {path}"), error))
+}
+
+fn put(source: &str, kind: &str, target: &str, flags: MountFlags, data: &CStr) -> io::Result<()> {
+    make_directory(target)?;
+    mount(source, target, kind, flags, Some(data))
+        .map_err(|error| at(&format!("mount {target}"), error.into()))
+}
+
+/// A link in the image's place of a directory would lead anywhere in it; nothing is mounted through one.
+fn make_directory(path: &str) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(io::Error::other(format!("{path} is no directory in the image"))),
+        Err(_) => std::fs::create_dir(path).map_err(|error| at(&format!("make {path}"), error)),
+    }
+}
+
+/// The disk with this serial number, as soon as it is there.
+fn device(serial: &str) -> io::Result<String> {
+    let deadline = Instant::now() + DISK_DEADLINE;
+    loop {
+        for entry in std::fs::read_dir("/sys/block")?.flatten() {
+            let said = std::fs::read_to_string(entry.path().join("serial")).unwrap_or_default();
+            let node: PathBuf = Path::new("/dev").join(entry.file_name());
+            if said.trim_end_matches(['\0', '\n']) == serial && node.try_exists().is_ok_and(|there| there) {
+                return Ok(node.to_string_lossy().into_owned());
+            }
+        }
+        if Instant::now() > deadline {
+            return Err(io::Error::other(format!("the machine has no disk '{serial}'")));
+        }
+        std::thread::sleep(DISK_LOOK);
+    }
+}

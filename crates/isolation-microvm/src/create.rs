@@ -1,0 +1,302 @@
+//! Makes a machine for a sandbox, and removes one. Every step leaves something that carries the sandbox's id, and
+//! [`Inner::destroy`] removes whatever of it is there.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::id::SandboxId;
+use atoll_guest_protocol::control::{Become, Question};
+use atoll_isolation::{DiskSource, IsolationError, Plan};
+use atoll_isolation_host::process;
+use atoll_isolation_storage::{DISK_FILE, filesystem};
+use atoll_network::{RESOLVER_ADDRESS, Slot, Steering};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
+
+use crate::Inner;
+use crate::control::moment;
+use crate::machine::{Machine, check_hostname, limits};
+use crate::step::{Step, failed};
+use crate::stream::random;
+use crate::template::{self, starting_limits, vmm_limits};
+use crate::vmm::{self, Memory, Model, Place};
+
+/// How long a restored machine may take to become a sandbox: longer means that the restoration stalled.
+const BECOME_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a killed VMM may take to end.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What to start.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Started<'a> {
+    pub(crate) id: &'a SandboxId,
+    pub(crate) model: &'a Model,
+    pub(crate) memory: Memory<'a>,
+    pub(crate) image: &'a Path,
+    pub(crate) disk: &'a Path,
+}
+
+pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
+    check_hostname(&plan.hostname)?;
+    if plan.volumes.is_empty() {
+        return Ok(());
+    }
+    Err(IsolationError::Unenforceable(
+        "volumes cannot be mounted at the isolation level 'microvm': a disk that several kernels write to would be lost"
+            .to_owned(),
+    ))
+}
+
+impl Inner {
+    pub(crate) async fn create(self: &Arc<Self>, plan: &Plan) -> Result<(), IsolationError> {
+        check(plan)?;
+        let disk = self.claim_disk(plan).await?;
+        self.create_on(plan, disk).await
+    }
+
+    /// The same, on a disk that is there already.
+    pub(crate) async fn create_on(self: &Arc<Self>, plan: &Plan, disk: Spare) -> Result<(), IsolationError> {
+        check(plan)?;
+        let image = self.image(&plan.root).await?;
+        let model = self.model(template::size(&plan.resources));
+        let saved = self.saved(&model).await?;
+        let record = self.record(&plan.id);
+        record.create()?;
+        record.write_size(model.size)?;
+        self.claim_uid(&record)?;
+        let dir = self.config.storage.machine(&plan.id);
+        DirBuilder::new().mode(0o700).create(&dir).step("make the directory of a machine")?;
+        let disk = disk.move_to(dir.join(DISK_FILE))?;
+        let start = Started {
+            id: &plan.id,
+            model: &model,
+            memory: Memory::Copied(&saved),
+            image: &image,
+            disk: &disk,
+        };
+        self.start_sandbox(plan, start).await
+    }
+
+    /// Restores a machine and makes it a sandbox. A restoration that stalls is tried once more.
+    pub(crate) async fn start_sandbox(
+        self: &Arc<Self>,
+        plan: &Plan,
+        start: Started<'_>,
+    ) -> Result<(), IsolationError> {
+        let mut machine = self.restore(plan, start).await;
+        if machine.as_ref().is_err_and(is_stall) {
+            tracing::warn!(id = %plan.id, "a machine stalled while it was restored; trying once more");
+            self.end_vmm(&plan.id).await?;
+            machine = self.restore(plan, start).await;
+        }
+        self.settle(plan, start.model, &*machine?)
+    }
+
+    /// The last step: limits that are the sandbox's own, and the process is written down.
+    pub(crate) fn settle(&self, plan: &Plan, model: &Model, machine: &Machine) -> Result<(), IsolationError> {
+        self.cgroups.limit(&plan.id, &vmm_limits(model.size, &plan.resources))?;
+        self.record(&plan.id).write_process(machine.process())
+    }
+
+    async fn restore(
+        self: &Arc<Self>,
+        plan: &Plan,
+        start: Started<'_>,
+    ) -> Result<Arc<Machine>, IsolationError> {
+        let machine = self.launch(start).await?;
+        let mut qmp = vmm::monitor(&self.record(start.id)).await?;
+        vmm::restore(&mut qmp).await?;
+        vmm::resize_disk(&mut qmp, plan.resources.disk_bytes).await?;
+        drop(qmp);
+        let who = Become {
+            sandbox_id: plan.id.to_string(),
+            hostname: plan.hostname.clone(),
+            machine_id: machine_id(&plan.id),
+            resolver: RESOLVER_ADDRESS.to_string(),
+            limits: Some(limits(&plan.resources)),
+            moment: Some(moment().step("choose random bytes")?),
+        };
+        machine.ask(Question::Become(who), BECOME_TIMEOUT).await?;
+        Ok(machine)
+    }
+
+    /// Starts a VMM in a slot and cgroups of its own, and enters it among the living.
+    pub(crate) async fn launch(self: &Arc<Self>, start: Started<'_>) -> Result<Arc<Machine>, IsolationError> {
+        let record = self.record(start.id);
+        let uid = record.uid().ok_or(IsolationError::Gone)?;
+        let (id, size) = (start.id.clone(), start.model.size);
+        let prepared = self.blocking(move |inner| {
+            Ok((inner.claim_slot()?, inner.cgroups.create(&id, &starting_limits(size), uid)?))
+        });
+        let (slot, membership) = prepared.await?;
+        let ours = |fd: i32| PathBuf::from(format!("/proc/{}/fd/{fd}", std::process::id()));
+        let place = Place {
+            record: &record,
+            uid,
+            image: start.image.to_owned(),
+            disk: start.disk.to_owned(),
+            scratch: self.config.dir.join("scratch"),
+            cgroups: membership.files().map(|file| ours(file.as_raw_fd())).collect(),
+            netns: ours(slot.netns.as_raw_fd()),
+        };
+        vmm::start(&self.config.launcher, start.model, &place, start.memory).await?;
+        let process = record.launched()?;
+        let pidfd = process.open()?.ok_or_else(|| ended_at_once(&record.said()))?;
+        let machine = Arc::new(Machine::new(process, pidfd, record, Some(slot.gate)));
+        self.live.insert(start.id, Arc::clone(&machine));
+        Ok(machine)
+    }
+
+    fn claim_slot(&self) -> Result<Slot, IsolationError> {
+        let slot = self.config.slots.claim().map_err(|error| IsolationError::Kernel {
+            step: format!("make a network slot: {error}"),
+            source: error.source,
+        })?;
+        match slot.gate.steering {
+            Steering::Bpf(_) => Ok(slot),
+            Steering::Redirect => Err(IsolationError::Unavailable(
+                "the network of machines needs the right to load BPF programs (sk_lookup)".to_owned(),
+            )),
+        }
+    }
+
+    /// A disk with what the plan says.
+    pub(crate) async fn claim_disk(self: &Arc<Self>, plan: &Plan) -> Result<Spare, IsolationError> {
+        let (source, bytes) = (plan.disk.clone(), plan.resources.disk_bytes);
+        self.blocking(move |inner| inner.make_disk(&source, bytes)).await
+    }
+
+    fn make_disk(&self, source: &DiskSource, bytes: u64) -> Result<Spare, IsolationError> {
+        let storage = &self.config.storage;
+        storage.check_room()?;
+        let name = format!("machine-{:016x}.img", random().step("choose a name")?);
+        let path = storage.disks().join(name);
+        let DiskSource::Artifact(artifact) = source else {
+            let image = File::options().read(true).write(true).create_new(true).open(&path);
+            let image = image.step("make a disk image")?;
+            let spare = Spare(Some(path));
+            image.set_len(bytes).step("size a disk image")?;
+            self.disks.get(storage, bytes)?.fill(storage, &image).step("write a disk image")?;
+            return Ok(spare);
+        };
+        let image = storage.duplicate(&storage.artifact_disk(artifact)?, &path)?;
+        let spare = Spare(Some(path.clone()));
+        let has = image.metadata().step("measure a disk image")?.len();
+        if has > bytes {
+            let why = format!("the snapshot's disk has {has} bytes and cannot become {bytes}");
+            return Err(IsolationError::Unenforceable(why));
+        }
+        if has < bytes {
+            image.set_len(bytes).step("size a disk image")?;
+            filesystem::grow(&path)?;
+        }
+        Ok(spare)
+    }
+
+    /// Bytes that a sandbox's disk, and its memory while that is on disk, take on the host.
+    pub(crate) fn disk_bytes(&self, id: &SandboxId) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        let entries = fs::read_dir(self.config.storage.machine(id)).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.metadata().ok()).map(|meta| meta.blocks() * 512).sum()
+    }
+
+    pub(crate) async fn destroy(self: &Arc<Self>, id: &SandboxId) -> Result<(), IsolationError> {
+        self.end_vmm(id).await?;
+        let id = id.clone();
+        self.blocking(move |inner| {
+            inner.cgroups.remove(&id)?;
+            remove_dir(&inner.config.storage.machine(&id))?;
+            let record = inner.record(&id);
+            let uid = record.uid();
+            remove_dir(&record.dir)?;
+            if let Some(uid) = uid {
+                inner.uids().remove(&uid);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Kills whatever runs for a sandbox, and sees it end.
+    pub(crate) async fn end_vmm(self: &Arc<Self>, id: &SandboxId) -> Result<(), IsolationError> {
+        if let Some(machine) = self.live.remove(id) {
+            // Dead already is fine.
+            let _ = pidfd_send_signal(machine.pidfd().as_fd(), Signal::KILL);
+            see_end(machine.pidfd()).await?;
+            machine.reap();
+        }
+        loop {
+            // Opened before they are killed: a number whose process has ended says nothing.
+            let pids = self.cgroups.pids(id)?;
+            let pidfds: Vec<_> = pids
+                .iter()
+                .filter_map(|pid| {
+                    pidfd_open(Pid::from_raw(*pid)?, PidfdFlags::empty()).ok().map(|fd| (*pid, fd))
+                })
+                .filter(|(pid, _)| self.cgroups.contains(id, *pid))
+                .collect();
+            if self.cgroups.kill(id)?.is_empty() {
+                return Ok(());
+            }
+            for (_, pidfd) in pidfds {
+                see_end(&pidfd).await?;
+                let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+            }
+        }
+    }
+}
+
+/// A disk that no sandbox has yet. Removed when nobody takes it.
+#[derive(Debug)]
+pub(crate) struct Spare(Option<PathBuf>);
+
+impl Spare {
+    fn move_to(mut self, place: PathBuf) -> Result<PathBuf, IsolationError> {
+        if let Some(path) = &self.0 {
+            fs::rename(path, &place).step("move a disk image to its sandbox")?;
+            self.0 = None;
+        }
+        Ok(place)
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0
+            && let Err(error) = fs::remove_file(path)
+        {
+            tracing::warn!(image = %path.display(), %error, "cannot remove an unused disk image");
+        }
+    }
+}
+
+fn is_stall(error: &IsolationError) -> bool {
+    matches!(error, IsolationError::Kernel { source, .. } if source.kind() == io::ErrorKind::TimedOut)
+}
+
+fn ended_at_once(said: &str) -> IsolationError {
+    failed("keep a VMM running".to_owned(), io::Error::other(format!("it said: {said}")))
+}
+
+async fn see_end(pidfd: &std::os::fd::OwnedFd) -> Result<(), IsolationError> {
+    let ended = tokio::time::timeout(END_TIMEOUT, process::ended(pidfd)).await;
+    ended.unwrap_or_else(|_late| Err(io::ErrorKind::TimedOut.into())).step("see a killed VMM end")
+}
+
+fn remove_dir(dir: &Path) -> Result<(), IsolationError> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).step("remove what a sandbox had"),
+        _ => Ok(()),
+    }
+}
+
+/// Thirty-two hexadecimal digits that are this sandbox's, whatever image or snapshot it is made from.
+fn machine_id(id: &SandboxId) -> String {
+    format!("{}\n", &blake3::hash(id.as_str().as_bytes()).to_hex()[..32])
+}

@@ -1,0 +1,221 @@
+//! Ends a machine but for its disk, with its memory or without, and starts it again.
+//!
+//! ```text
+//! <storage>/machines/<id>/
+//!   disk.img    the writable disk
+//!   state       the whole machine, memory and all
+//!   state.json  what it can be read back by: there as long as `state` and the disk are of one moment
+//! ```
+//!
+//! A disk is held still inside before its machine is stopped, and goes on only when the machine runs again and
+//! `state.json` is gone. So whatever is cut off, the two fit together or the state is not used.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::id::SandboxId;
+use atoll_core::sandbox::PauseMode;
+use atoll_guest_protocol::control::Question;
+use atoll_isolation::{IsolationError, Plan};
+use atoll_isolation_storage::DISK_FILE;
+
+use crate::control::moment;
+use crate::create::{self, Started};
+use crate::machine::{ANSWER_TIMEOUT, Machine, limits};
+use crate::record::{Size, read_json, write_json};
+use crate::step::Step;
+use crate::template;
+use crate::vmm::{self, Memory, Model};
+use crate::{Inner, chain, is_there};
+
+/// How long a machine may take to write its disk out.
+const STILL_TIMEOUT: Duration = Duration::from_secs(60);
+const STATE_FILE: &str = "state";
+const STATE_DESCRIPTION: &str = "state.json";
+
+impl Inner {
+    /// Whether its disk, and perhaps its memory, is all there is of it.
+    pub(crate) fn is_hibernated(&self, id: &SandboxId) -> bool {
+        self.record(id).is_cleared() && is_there(&self.disk(id)) && self.live.get(id).is_none()
+    }
+
+    fn disk(&self, id: &SandboxId) -> PathBuf {
+        self.config.storage.machine(id).join(DISK_FILE)
+    }
+
+    fn state(&self, id: &SandboxId, name: &str) -> PathBuf {
+        self.config.storage.machine(id).join(name)
+    }
+
+    /// The machine, also one whose making or waking was cut off.
+    fn running(&self, id: &SandboxId) -> Option<Arc<Machine>> {
+        if let Ok(machine) = self.living(id) {
+            return Some(machine);
+        }
+        let record = self.record(id);
+        let process = record.read_process().or_else(|| record.launched().ok())?;
+        self.take_up(id, process).ok()
+    }
+
+    pub(crate) async fn hibernate(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        mode: PauseMode,
+    ) -> Result<(), IsolationError> {
+        if mode == PauseMode::Frozen {
+            return Err(IsolationError::CannotPause("what is frozen is not hibernated".to_owned()));
+        }
+        let record = self.record(id);
+        if !record.exists() || !is_there(&self.disk(id)) {
+            return Err(IsolationError::Gone);
+        }
+        // As long as it is there no machine has gone on from it.
+        let kept = self.state(id, STATE_DESCRIPTION).try_exists().step("look for a machine's memory")?;
+        if let Some(machine) = self.running(id).filter(|_| !kept) {
+            let whole = record.read_process().is_some();
+            self.cgroups.thaw(id)?;
+            match (self.put_down(id, &machine, mode).await, whole) {
+                // What nobody was given yet has written nothing that anybody was told of.
+                (Ok(()), _) | (Err(_), false) => {}
+                (Err(error), true) => return Err(IsolationError::CannotPause(chain(&error))),
+            }
+        }
+        self.end_vmm(id).await?;
+        let id = id.clone();
+        self.blocking(move |inner| {
+            inner.cgroups.remove(&id)?;
+            if mode == PauseMode::Filesystem {
+                inner.forget_state(&id)?;
+            }
+            let image = File::open(inner.disk(&id));
+            image.and_then(|image| image.sync_all()).step("write the disk of a sandbox out")?;
+            let uid = record.uid();
+            record.clear_life()?;
+            if let Some(uid) = uid {
+                inner.uids().remove(&uid);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Holds the disk still and, where its memory is wanted, writes the machine out. On error it goes on.
+    async fn put_down(
+        &self,
+        id: &SandboxId,
+        machine: &Machine,
+        mode: PauseMode,
+    ) -> Result<(), IsolationError> {
+        machine.ask(Question::Still(true), STILL_TIMEOUT).await?;
+        if mode == PauseMode::Filesystem {
+            return Ok(());
+        }
+        let written = self.write_state(id).await;
+        if written.is_err() {
+            if let Ok(mut qmp) = vmm::monitor(&self.record(id)).await {
+                drop(vmm::go_on(&mut qmp).await);
+            }
+            drop(machine.ask(Question::Still(false), ANSWER_TIMEOUT).await);
+        }
+        written
+    }
+
+    async fn write_state(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        self.config.storage.check_room()?;
+        let record = self.record(id);
+        let size = record.read_size().ok_or(IsolationError::Gone)?;
+        let path = self.state(id, STATE_FILE);
+        let file = File::create(&path).step("make the file of a machine's memory")?;
+        let mut qmp = vmm::monitor(&record).await?;
+        vmm::write_out(&mut qmp, &file).await.inspect_err(|error| {
+            tracing::warn!(%id, error = chain(error), said = record.said(), "a machine could not be written out");
+        })?;
+        let synced = tokio::task::spawn_blocking(move || file.sync_all()).await;
+        synced.map_err(io::Error::other).step("run a task")?.step("write a machine's memory out")?;
+        let key = self.key(&self.model(size));
+        write_json(&self.state(id, STATE_DESCRIPTION), &key).step("describe a machine's memory")
+    }
+
+    /// The description first: without it the rest is not used.
+    fn forget_state(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        for name in [STATE_DESCRIPTION, STATE_FILE] {
+            match fs::remove_file(self.state(id, name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(error).step("remove a machine's memory");
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn wake(self: &Arc<Self>, plan: &Plan) -> Result<(), IsolationError> {
+        create::check(plan)?;
+        let (record, disk) = (self.record(&plan.id), self.disk(&plan.id));
+        if !record.exists() || !is_there(&disk) {
+            return Err(IsolationError::Gone);
+        }
+        let image = self.image(&plan.root).await?;
+        if let Some(model) = self.readable(&plan.id) {
+            self.claim_uid(&record)?;
+            let start =
+                Started { id: &plan.id, model: &model, memory: Memory::Filled, image: &image, disk: &disk };
+            let machine = self.read_state(plan, start).await?;
+            return self.settle(plan, &model, &machine);
+        }
+        self.forget_state(&plan.id)?;
+        let model = self.model(template::size(&plan.resources));
+        let saved = self.saved(&model).await?;
+        record.write_size(model.size)?;
+        self.claim_uid(&record)?;
+        let start = Started {
+            id: &plan.id,
+            model: &model,
+            memory: Memory::Copied(&saved),
+            image: &image,
+            disk: &disk,
+        };
+        self.start_sandbox(plan, start).await
+    }
+
+    /// The model of a machine whose memory is on disk and can be read back.
+    fn readable(&self, id: &SandboxId) -> Option<Model> {
+        let written: String = read_json(&self.state(id, STATE_DESCRIPTION))?;
+        let model = self.model(self.record(id).read_size()?);
+        if written == self.key(&model) {
+            return Some(model);
+        }
+        tracing::warn!(%id, "a machine's memory was written by another QEMU, kernel or agent: it wakes with its disk only");
+        None
+    }
+
+    async fn read_state(
+        self: &Arc<Self>,
+        plan: &Plan,
+        start: Started<'_>,
+    ) -> Result<Arc<Machine>, IsolationError> {
+        let state = File::open(self.state(&plan.id, STATE_FILE)).step("open a machine's memory")?;
+        let machine = self.launch(start).await?;
+        // It was asked before it was written out, and must not find that nobody is there.
+        machine.attend().await?;
+        let mut qmp = vmm::monitor(&self.record(&plan.id)).await?;
+        vmm::read_back(&mut qmp, &state).await?;
+        // From here on the machine has its memory, and the file is a past that must not come again.
+        self.forget_state(&plan.id)?;
+        vmm::go_on(&mut qmp).await?;
+        let now = moment().step("choose random bytes")?;
+        machine.ask(Question::Wake(now), ANSWER_TIMEOUT).await?;
+        if fits(&plan.resources, start.model.size) {
+            machine.ask(Question::Limit(limits(&plan.resources)), ANSWER_TIMEOUT).await?;
+        }
+        Ok(machine)
+    }
+}
+
+/// Limits may have changed while it was away; a machine that was written out cannot grow.
+fn fits(resources: &atoll_core::spec::Resources, size: Size) -> bool {
+    template::size(resources).memory_mib <= size.memory_mib
+}

@@ -1,0 +1,272 @@
+//! Starts a VMM in a jail: what the program's hidden command `vmm` does.
+//!
+//! The server never forks itself, and a VMM needs steps between fork and exec that only a process of its
+//! own can take; so the server starts this small program, which builds the jail and turns into the VMM.
+//!
+//! The VMM then runs
+//!
+//! - as a user and group of its own, without any capability, with `no_new_privs` and QEMU's own seccomp filter;
+//! - in mount, PID, IPC, UTS, cgroup and network namespaces of its own (the last one is the sandbox's slot);
+//! - with a root that holds nothing but what is listed in [`Jail`]: the programs of the host (`/usr`, read-only),
+//!   kernel and saved memory, read-only, and the devices it needs. There is no place where it could write;
+//! - with the sandbox's disk, its sockets and its network card as open descriptors, not as names;
+//! - in the sandbox's cgroups.
+//!
+//! A guest that takes its VMM over finds there what it had already.
+#![expect(unsafe_code, reason = "unshare, fork and giving up capabilities have no safe wrapper")]
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_remount, unmount,
+};
+use rustix::process::{Gid, Uid, pivot_root};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use serde::{Deserialize, Serialize};
+
+/// Descriptors of the VMM are below this.
+const FD_ABOVE: RawFd = 64;
+
+/// What to start, and in what.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Jail {
+    /// The VMM with its arguments. Paths are those inside.
+    pub argv: Vec<String>,
+    /// User and group to run as.
+    pub uid: u32,
+    /// An empty directory on which the root is put together, in a mount namespace that only it has.
+    pub scratch: PathBuf,
+    /// Files and directories that are shown inside.
+    pub show: Vec<Shown>,
+    /// Files that are open inside.
+    pub files: Vec<Opened>,
+    /// Directory of the sockets, and the name of each.
+    pub sockets_dir: PathBuf,
+    /// Sockets on which the VMM listens: name and descriptor.
+    pub sockets: Vec<(String, RawFd)>,
+    /// Descriptor of the network card.
+    pub tap: RawFd,
+    /// Files of cgroups to be written to before anything else.
+    pub cgroups: Vec<PathBuf>,
+    /// The network slot, as a path to open.
+    pub netns: PathBuf,
+    /// Where to write the VMM's process id, as the host sees it.
+    pub pid_file: PathBuf,
+    /// Where the VMM's own words go.
+    pub log: PathBuf,
+}
+
+/// A file that is open inside.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Opened {
+    /// On the host.
+    pub path: PathBuf,
+    /// Its descriptor.
+    pub fd: RawFd,
+    /// Whether it may be written to.
+    pub writable: bool,
+}
+
+/// Something that is shown inside.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shown {
+    /// On the host.
+    pub from: PathBuf,
+    /// Inside, absolute.
+    pub to: PathBuf,
+    /// Whether it may be written to.
+    pub writable: bool,
+}
+
+/// Builds the jail and starts the VMM in it; ends when the VMM has been started.
+///
+/// # Errors
+/// What could not be done; nothing runs then.
+pub fn launch(jail: &Jail) -> Result<(), String> {
+    for procs in &jail.cgroups {
+        std::fs::write(procs, "0").map_err(said(format!("enter {}", procs.display())))?;
+    }
+    rustix::process::setsid().map_err(said("leave the session"))?;
+    let log = File::create(&jail.log).map_err(said("make the log"))?;
+    // Held until the VMM has them: its descriptors are copies.
+    let mut held = Vec::new();
+    for file in &jail.files {
+        let opened = File::options().read(true).write(file.writable).open(&file.path);
+        let opened = opened.map_err(said(format!("open {}", file.path.display())))?;
+        held.push((OwnedFd::from(opened), file.fd));
+    }
+    for (name, fd) in &jail.sockets {
+        held.push((listen(&jail.sockets_dir, name).map_err(said("make a socket"))?, *fd));
+    }
+    let netns = File::open(&jail.netns).map_err(said("open the network slot"))?;
+    move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(said("enter the network slot"))?;
+    let tap = atoll_network::open_tap().map_err(|error| format!("{error}: {}", error.source))?;
+    held.push((tap, jail.tap));
+    let own = UnshareFlags::NEWNS
+        | UnshareFlags::NEWPID
+        | UnshareFlags::NEWIPC
+        | UnshareFlags::NEWUTS
+        | UnshareFlags::NEWCGROUP;
+    // SAFETY: none of the flags touches the file descriptor table, the one hazard of unshare.
+    unsafe { unshare_unsafe(own) }.map_err(said("make the namespaces"))?;
+    build_root(jail)?;
+    // Opened now: the child changes the root of the mount namespace, which this process is in, too.
+    let pid_dir = jail.pid_file.parent().ok_or("the process id has no place")?;
+    let pid_dir = File::open(pid_dir).map_err(said("open the directory of the process id"))?;
+    let pid_name = jail.pid_file.file_name().ok_or("the process id has no name")?;
+    // The VMM is to be the server's child, so that the server takes its exit status.
+    let flags = libc::CLONE_PARENT | libc::SIGCHLD;
+    // SAFETY: a fork; this program has one thread, so the child may do anything.
+    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
+        -1 => Err(format!("failed to fork: {}", io::Error::last_os_error())),
+        // The launcher has said that all is well; this process ends, which says more.
+        0 => Err(become_vmm(jail, log, held)),
+        pid => {
+            write_whole(&pid_dir, Path::new(pid_name), &pid.to_string()).map_err(said("write the process id"))
+        }
+    }
+}
+
+fn build_root(jail: &Jail) -> Result<(), String> {
+    let root = &jail.scratch;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).map_err(said("make mounts private"))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount("tmpfs", root, "tmpfs", flags, c"size=1m,mode=755").map_err(said("mount the root"))?;
+    for name in ["bin", "lib", "lib64", "sbin"] {
+        if let Ok(target) = std::fs::read_link(Path::new("/").join(name)) {
+            std::os::unix::fs::symlink(target, root.join(name)).map_err(said("make a link"))?;
+        }
+    }
+    for shown in &jail.show {
+        show(root, shown).map_err(said(format!("show {} in the jail", shown.from.display())))?;
+    }
+    let old = root.join("old");
+    std::fs::create_dir(&old).map_err(said("make a directory"))?;
+    Ok(())
+}
+
+fn show(root: &Path, shown: &Shown) -> io::Result<()> {
+    let inside = root.join(shown.to.strip_prefix("/").unwrap_or(&shown.to));
+    if shown.from.is_dir() {
+        std::fs::create_dir_all(&inside)?;
+    } else {
+        if let Some(parent) = inside.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        drop(File::create(&inside)?);
+    }
+    mount_bind(&shown.from, &inside)?;
+    let device = MountFlags::NOSUID | MountFlags::NOEXEC;
+    let flags = match (shown.from.starts_with("/dev"), shown.writable) {
+        (true, _) => device,
+        (false, true) => device | MountFlags::NODEV,
+        (false, false) => MountFlags::NOSUID | MountFlags::NODEV | MountFlags::RDONLY,
+    };
+    mount_remount(&inside, MountFlags::BIND | flags, "")?;
+    Ok(())
+}
+
+/// A listening socket in a directory whose path may be too long for the kernel.
+fn listen(dir: &Path, name: &str) -> io::Result<OwnedFd> {
+    let dir = File::open(dir)?;
+    let path = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    std::os::unix::net::UnixListener::bind(path).map(OwnedFd::from)
+}
+
+/// In the child, which is process 1 of its namespace. Returns only what went wrong.
+fn become_vmm(jail: &Jail, log: File, held: Vec<(OwnedFd, RawFd)>) -> String {
+    let enter = || -> Result<(), String> {
+        rustix::process::chdir(&jail.scratch).map_err(said("enter the root"))?;
+        pivot_root(".", "old").map_err(said("change the root"))?;
+        unmount("old", UnmountFlags::DETACH).map_err(said("leave the old root"))?;
+        rustix::fs::unlinkat(CWD, "old", rustix::fs::AtFlags::REMOVEDIR)
+            .map_err(said("remove the old root"))?;
+        mount_remount(
+            "/",
+            MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV,
+            "",
+        )
+        .map_err(said("seal the root"))?;
+        place(held)?;
+        give_up_privileges(jail.uid)
+    };
+    if let Err(error) = enter() {
+        drop((&log).write_all(error.as_bytes()));
+        return error;
+    }
+    let Some((program, arguments)) = jail.argv.split_first() else { return "no program".to_owned() };
+    let again = match log.try_clone() {
+        Ok(again) => again,
+        Err(error) => return error.to_string(),
+    };
+    let error = Command::new(program)
+        .args(arguments)
+        .env_clear()
+        .stdin(std::process::Stdio::null())
+        .stdout(again)
+        .stderr(log)
+        .exec();
+    format!("failed to start {program}: {error}")
+}
+
+/// Puts every descriptor where the VMM expects it, open across its start.
+fn place(held: Vec<(OwnedFd, RawFd)>) -> Result<(), String> {
+    // First away from the numbers that are to be taken.
+    let mut away = Vec::new();
+    for (fd, number) in held {
+        let copy = rustix::io::fcntl_dupfd_cloexec(&fd, FD_ABOVE).map_err(said("copy a descriptor"))?;
+        away.push((copy, number));
+    }
+    for (fd, number) in away {
+        // SAFETY: takes no pointers. The number is not in use: everything that is open lies elsewhere.
+        if unsafe { libc::dup2(fd.as_raw_fd(), number) } < 0 {
+            return Err(format!("failed to place a descriptor: {}", io::Error::last_os_error()));
+        }
+    }
+    Ok(())
+}
+
+fn give_up_privileges(uid: u32) -> Result<(), String> {
+    for capability in 0..64 {
+        // SAFETY: takes no pointers; a number that the kernel does not know is refused.
+        if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } != 0 {
+            break;
+        }
+    }
+    rustix::thread::set_no_new_privs(true).map_err(said("refuse new privileges"))?;
+    rustix::thread::set_thread_groups(&[]).map_err(said("leave all groups"))?;
+    let gid = Gid::from_raw(uid);
+    rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(said("change the group"))?;
+    let uid = Uid::from_raw(uid);
+    // Leaving user 0 clears every capability set; there is one thread.
+    rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(said("change the user"))
+}
+
+/// Writes a file whole or not at all.
+fn write_whole(dir: &File, name: &Path, text: &str) -> io::Result<()> {
+    let new = name.with_extension("pid.new");
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(dir, &new, flags, Mode::from_raw_mode(0o600))?;
+    File::from(file).write_all(text.as_bytes())?;
+    Ok(rustix::fs::renameat(dir, &new, dir, name)?)
+}
+
+fn said<E: std::fmt::Display>(step: impl Into<String>) -> impl FnOnce(E) -> String {
+    let step = step.into();
+    move |error| format!("failed to {step}: {error}")
+}

@@ -1,0 +1,480 @@
+//! The isolation level `microvm`: every sandbox has a kernel of its own, in a virtual machine of QEMU's type
+//! `microvm`, run by the processor (KVM) or by software (TCG) on the same code path.
+//!
+//! # How a sandbox comes to be
+//!
+//! Machines are restored, not booted. For each size (memory, processors) one machine is booted once, up to the
+//! point where its agent waits for a host (see the guest's `machine` module), and saved: its memory as a file, its
+//! devices' state beside it. A sandbox is a VMM that maps this file copy-on-write and goes on from there, with an
+//! image and a disk of its own behind devices that nobody has looked at yet. Then it is told who it is.
+//!
+//! # Where things are
+//!
+//! [`kernel`] prepares the guest's kernel, `initramfs` what it starts with, `files` the images, `vmm` speaks to
+//! QEMU over `qmp`, [`launch`] jails it, `template` makes saved machines, `create`, `hibernate` and `snapshot` are
+//! the life of a sandbox, `machine` is a live one, `control` asks it, `stream` connects to its agent, `record` is
+//! what is written down, `probe` what `atoll doctor` tries.
+//!
+//! # What holds what
+//!
+//! The VMM process holds everything: memory, network slot, disk. The server has a pidfd, and finds the rest by the
+//! sandbox's directory and cgroups.
+
+mod clock;
+mod control;
+mod create;
+mod files;
+mod hibernate;
+mod initramfs;
+pub mod kernel;
+pub mod launch;
+mod machine;
+mod probe;
+mod qmp;
+mod record;
+mod snapshot;
+mod stream;
+mod template;
+mod vmm;
+
+use std::collections::BTreeSet;
+use std::fs::{DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use async_trait::async_trait;
+use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::sandbox::PauseMode;
+use atoll_core::snapshot::Comparison;
+use atoll_core::spec::{IsolationLevel, Resources};
+pub(crate) use atoll_isolation::step;
+use atoll_isolation::{
+    ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Taken,
+    Usage,
+};
+use atoll_isolation_host::Cgroups;
+use atoll_isolation_storage::Storage;
+use atoll_isolation_storage::filesystem::{self, Templates};
+use atoll_network::SlotPool;
+
+use kernel::Kernel;
+use machine::Live;
+use probe::Choice;
+use record::Record;
+use step::Step;
+pub use vmm::Accelerator;
+
+/// First user id of VMMs; each sandbox has one of its own. Below what the container level uses.
+const FIRST_UID: u32 = 0x6fff_0000;
+/// User ids of one installation.
+const UIDS: u32 = 0xffff;
+/// Apparent size of the disks that machines are saved with: larger than any that a sandbox gets, bytes.
+const PLACEHOLDER_BYTES: u64 = 1 << 40;
+
+/// What a machine takes on top of its sandbox's memory limit at most: its kernel, the agent, and the VMM itself.
+/// Its cgroup ends there.
+pub const OVERHEAD_MAX_BYTES: u64 = template::KERNEL_BYTES + template::STEP_BYTES + template::VMM_BYTES;
+
+/// What a driver is made of.
+#[derive(Debug, Clone)]
+pub struct MicrovmConfig {
+    /// Where it keeps its sandboxes. Only root may enter it; one driver at a time.
+    pub dir: PathBuf,
+    /// Where it keeps what can be made again: the kernel, images, saved machines. Several drivers may share it.
+    pub cache: PathBuf,
+    /// Names this installation among others on the host.
+    pub instance: String,
+    /// The guest agent's program, statically linked.
+    pub agent: &'static [u8],
+    /// A program with its first arguments that calls [`launch::launch`] with its last one.
+    pub launcher: Vec<PathBuf>,
+    /// QEMU.
+    pub qemu: PathBuf,
+    /// How instructions are executed; found out by trying when it says nothing.
+    pub accelerator: Option<Accelerator>,
+    /// Where disks and snapshots lie.
+    pub storage: Arc<Storage>,
+    /// Network namespaces for sandboxes.
+    pub slots: Arc<SlotPool>,
+}
+
+/// The driver. Dropping it leaves machines running.
+#[derive(Debug, Clone)]
+pub struct MicrovmIsolation {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    config: MicrovmConfig,
+    kernel: Kernel,
+    initrd: PathBuf,
+    placeholder: PathBuf,
+    qemu_version: String,
+    choice: OnceLock<Choice>,
+    tsc_khz: u64,
+    cgroups: Cgroups,
+    disks: Templates,
+    live: Live,
+    uids: Mutex<BTreeSet<u32>>,
+    /// Machines that are booted to be saved: no sandboxes.
+    booting: Mutex<BTreeSet<SandboxId>>,
+}
+
+/// An error with all its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}
+
+impl MicrovmIsolation {
+    /// Opens the driver on a directory. Machines that run are left alone: see [`Isolation::adopt`]. Where the
+    /// processor can virtualize it boots a machine to see whether that works, which takes up to twenty seconds the
+    /// first time.
+    ///
+    /// # Errors
+    /// [`IsolationError::Unavailable`] when no kernel is set up or QEMU is missing, [`IsolationError::Kernel`].
+    pub async fn open(config: MicrovmConfig) -> Result<Self, IsolationError> {
+        let opened = tokio::task::spawn_blocking(move || Inner::open(config)).await;
+        let inner = Arc::new(opened.map_err(std::io::Error::other).step("run a task")??);
+        let choice = match inner.config.accelerator {
+            Some(accelerator) => Choice { accelerator, emulated: None },
+            None => inner.choose().await,
+        };
+        // Nobody else has it yet, so this is the first.
+        drop(inner.choice.set(choice));
+        Ok(Self { inner })
+    }
+
+    /// How instructions are executed.
+    #[must_use]
+    pub fn accelerator(&self) -> Accelerator {
+        self.inner.accelerator()
+    }
+
+    /// Runs something that blocks on a thread meant for it.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> Result<T, IsolationError> + Send + 'static,
+    ) -> Result<T, IsolationError> {
+        self.inner.blocking(work).await
+    }
+}
+
+/// Whether a file is there and can be reached.
+pub(crate) fn is_there(path: &Path) -> bool {
+    path.try_exists().is_ok_and(|there| there)
+}
+
+/// A directory that only root may enter.
+fn private(dir: &Path) -> Result<PathBuf, IsolationError> {
+    DirBuilder::new().mode(0o700).recursive(true).create(dir).step("make the data directory")?;
+    dir.canonicalize().step("find the data directory")
+}
+
+/// The first line of what QEMU says about itself.
+fn qemu_version(qemu: &Path) -> Result<String, IsolationError> {
+    let output = std::process::Command::new(qemu).arg("--version").env_clear().output();
+    let said = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
+    let said = said.ok_or_else(|| {
+        IsolationError::Unavailable(format!(
+            "{} is missing or does not start: install qemu-system-x86",
+            qemu.display()
+        ))
+    })?;
+    let version = String::from_utf8_lossy(&said).lines().next().unwrap_or_default().to_owned();
+    probe::check_version(&version)?;
+    Ok(version)
+}
+
+impl Inner {
+    fn open(config: MicrovmConfig) -> Result<Self, IsolationError> {
+        if !cfg!(target_arch = "x86_64") {
+            return Err(IsolationError::Unavailable("machines need an x86-64 host".to_owned()));
+        }
+        if !rustix::process::geteuid().is_root() {
+            return Err(IsolationError::Unavailable("machines need a server that runs as root".to_owned()));
+        }
+        let config = MicrovmConfig { dir: private(&config.dir)?, cache: private(&config.cache)?, ..config };
+        private(&config.dir.join("sandboxes"))?;
+        private(&config.dir.join("scratch"))?;
+        for name in ["images", "templates", "initrds"] {
+            private(&config.cache.join(name))?;
+        }
+        let kernel = Kernel::open(&config.cache.join("kernel"))
+            .map_err(|error| IsolationError::Unavailable(chain(&error)))?;
+        let bytes = initramfs::build(config.agent, &kernel.modules);
+        let initrd = config.cache.join("initrds").join(&blake3::hash(&bytes).to_hex()[..32]);
+        if !initrd.try_exists().step("look for the initramfs")? {
+            let new = initrd.with_extension(std::process::id().to_string());
+            std::fs::write(&new, bytes)
+                .and_then(|()| std::fs::rename(&new, &initrd))
+                .step("write the initramfs")?;
+        }
+        let placeholder = config.cache.join("placeholder");
+        let empty = File::options().create(true).truncate(false).write(true).open(&placeholder);
+        empty.and_then(|file| file.set_len(PLACEHOLDER_BYTES)).step("make a placeholder for disks")?;
+        files::sweep(&config.cache.join("images")).step("look for images that are not needed")?;
+        let inner = Self {
+            qemu_version: qemu_version(&config.qemu)?,
+            choice: OnceLock::new(),
+            tsc_khz: clock::tsc_khz(&config.cache.join("tsc_khz")).step("measure the clock")?,
+            cgroups: Cgroups::open(&format!("atoll-{}-vm", config.instance))?,
+            disks: Templates::open(config.dir.join("disks"))?,
+            live: Live::default(),
+            uids: Mutex::default(),
+            booting: Mutex::default(),
+            placeholder,
+            initrd,
+            kernel,
+            config,
+        };
+        let taken = inner.sandboxes()?.iter().filter_map(|id| inner.record(id).uid()).collect();
+        *inner.uids() = taken;
+        Ok(inner)
+    }
+
+    async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, IsolationError> + Send + 'static,
+    ) -> Result<T, IsolationError> {
+        let inner = Arc::clone(self);
+        let joined = tokio::task::spawn_blocking(move || work(&inner)).await;
+        joined.map_err(std::io::Error::other).step("run a task")?
+    }
+
+    fn uids(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.uids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How machines are run: emulated as long as nothing else is known.
+    fn accelerator(&self) -> Accelerator {
+        self.choice.get().map_or(Accelerator::Tcg, |choice| choice.accelerator)
+    }
+
+    /// Why they are emulated, when they are and nobody asked for it.
+    fn emulated(&self) -> Option<&str> {
+        self.choice.get()?.emulated.as_deref()
+    }
+
+    fn booting(&self) -> MutexGuard<'_, BTreeSet<SandboxId>> {
+        self.booting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record(&self, id: &SandboxId) -> Record {
+        Record::of(&self.config.dir.join("sandboxes"), id)
+    }
+
+    fn sandboxes(&self) -> Result<Vec<SandboxId>, IsolationError> {
+        let mut ids = Vec::new();
+        for entry in std::fs::read_dir(self.config.dir.join("sandboxes")).step("list the sandboxes")? {
+            let name = entry.step("list the sandboxes")?.file_name();
+            ids.extend(name.to_str().and_then(|name| name.parse::<SandboxId>().ok()));
+        }
+        Ok(ids)
+    }
+
+    /// Claims a user id for a sandbox's VMM, and writes it down.
+    fn claim_uid(&self, record: &Record) -> Result<u32, IsolationError> {
+        let mut taken = self.uids();
+        let uid = (FIRST_UID..FIRST_UID + UIDS).find(|uid| !taken.contains(uid));
+        let uid =
+            uid.ok_or_else(|| IsolationError::Unavailable("all user ids of machines are taken".to_owned()))?;
+        record.claim_uid(uid)?;
+        taken.insert(uid);
+        Ok(uid)
+    }
+
+    fn scan(&self) -> Result<Vec<Resource>, IsolationError> {
+        let mut found = Vec::new();
+        let mut with_cgroups = BTreeSet::new();
+        for (sandbox, name) in self.cgroups.scan()? {
+            with_cgroups.insert(sandbox.clone());
+            found.push(Resource { sandbox, kind: "cgroup", name });
+        }
+        for sandbox in with_cgroups {
+            for pid in self.cgroups.pids(&sandbox)? {
+                found.push(Resource { sandbox: sandbox.clone(), kind: "process", name: pid.to_string() });
+            }
+        }
+        for sandbox in self.sandboxes()? {
+            let name = self.record(&sandbox).dir.display().to_string();
+            found.push(Resource { sandbox, kind: "directory", name });
+        }
+        for sandbox in self.config.storage.machines()? {
+            let name = self.config.storage.machine(&sandbox).display().to_string();
+            found.push(Resource { sandbox, kind: "disk", name });
+        }
+        let booting = self.booting().clone();
+        found.retain(|resource| !booting.contains(&resource.sandbox));
+        found.sort();
+        Ok(found)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.cgroups.close();
+    }
+}
+
+#[async_trait]
+impl Isolation for MicrovmIsolation {
+    fn level(&self) -> IsolationLevel {
+        IsolationLevel::Microvm
+    }
+
+    async fn doctor(&self) -> Vec<Check> {
+        self.inner.checks().await
+    }
+
+    async fn create(&self, plan: &Plan) -> Result<(), IsolationError> {
+        self.inner.create(plan).await
+    }
+
+    async fn adopt(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        self.inner.adopt(id)
+    }
+
+    async fn connect(&self, id: &SandboxId) -> Result<Box<dyn GuestStream>, IsolationError> {
+        self.inner.connect(id).await
+    }
+
+    async fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| inner.gate(&id)).await
+    }
+
+    async fn died(&self, id: &SandboxId) -> Death {
+        self.inner.died(id).await
+    }
+
+    async fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
+        self.inner.usage(id).await
+    }
+
+    async fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+        self.inner.oom_kills(id).await
+    }
+
+    async fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| {
+            inner.living(&id)?;
+            inner.cgroups.freeze(&id)
+        })
+        .await
+    }
+
+    async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        // One small write to a file in memory, for which nothing waits: not worth another thread.
+        self.inner.living(id)?;
+        self.inner.cgroups.thaw(id)
+    }
+
+    async fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| {
+            inner.living(&id)?;
+            inner.cgroups.reclaim(&id)
+        })
+        .await
+    }
+
+    fn memory_pause(&self) -> Result<(), IsolationError> {
+        Ok(())
+    }
+
+    async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError> {
+        self.inner.hibernate(id, mode).await
+    }
+
+    async fn wake(&self, plan: &Plan) -> Result<(), IsolationError> {
+        self.inner.wake(plan).await
+    }
+
+    async fn memory_available(&self) -> Option<u64> {
+        atoll_isolation_host::memory_available()
+    }
+
+    async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
+        self.inner.update(id, resources).await
+    }
+
+    async fn rename(&self, id: &SandboxId, hostname: &str) -> Result<(), IsolationError> {
+        self.inner.rename(id, hostname).await
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        self.inner.destroy(id).await
+    }
+
+    async fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError> {
+        self.inner.snapshot(id, artifact).await
+    }
+
+    async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError> {
+        self.inner.replace(plan, committed).await
+    }
+
+    async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError> {
+        self.blocking(|inner| inner.config.storage.artifacts()).await
+    }
+
+    async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| inner.config.storage.seal_artifact(&artifact)).await
+    }
+
+    async fn compare(
+        &self,
+        root: &RootFs,
+        from: Option<&SnapshotId>,
+        to: &SnapshotId,
+        with_text: bool,
+    ) -> Result<Comparison, IsolationError> {
+        let (root, from, to) = (root.clone(), from.cloned(), to.clone());
+        self.blocking(move |inner| inner.compare(&root, from.as_ref(), &to, with_text)).await
+    }
+
+    async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| {
+            File::open(inner.config.storage.artifact_disk(&artifact)?).step("open the disk of a snapshot")
+        })
+        .await
+    }
+
+    async fn write_artifact(&self, artifact: &SnapshotId, bytes: u64) -> Result<File, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| {
+            inner.config.storage.check_room()?;
+            inner.config.storage.make_artifact_disk(&artifact, bytes)
+        })
+        .await
+    }
+
+    async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| {
+            filesystem::check(&inner.config.storage.artifact_disk(&artifact)?)?;
+            inner.config.storage.settle_artifact(&artifact)
+        })
+        .await
+    }
+
+    async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| inner.config.storage.remove_artifact(&artifact)).await
+    }
+
+    async fn scan(&self) -> Result<Vec<Resource>, IsolationError> {
+        self.blocking(Inner::scan).await
+    }
+}

@@ -1,0 +1,272 @@
+//! Live machines: watching, asking, connecting, measuring.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use atoll_core::id::SandboxId;
+use atoll_core::spec::Resources;
+use atoll_guest_protocol::control::{Answer, Limits, Question};
+use atoll_isolation::{Death, Gate, GuestStream, IsolationError, Usage};
+use atoll_isolation_host::{Process, gate, process};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+use tokio::net::UnixStream;
+use tokio::task::AbortHandle;
+
+use crate::control::Control;
+use crate::record::{AGENT_SOCKET, CONTROL_SOCKET, Record};
+use crate::step::Step;
+use crate::template::{self, vmm_limits};
+use crate::{Inner, chain, stream};
+
+/// How long a machine may take to answer a question that costs it nothing.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long it may take to say what it uses, before the answer is what it said last.
+const MEASURE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest host name, bytes (Linux `HOST_NAME_MAX`).
+const HOSTNAME_MAX_BYTES: usize = 64;
+
+/// What a machine said about itself last.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    pids: u32,
+    oom_kills: u64,
+}
+
+/// One live machine.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    process: Process,
+    pidfd: OwnedFd,
+    record: Record,
+    /// The way out that came with its slot, until somebody asks for it.
+    gate: Mutex<Option<atoll_network::Gate>>,
+    control: tokio::sync::Mutex<Option<Control>>,
+    told: Mutex<Told>,
+    /// Carries the newest stream to the agent: a port takes one connection at a time.
+    carrying: Mutex<Option<AbortHandle>>,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Machine {
+    pub(crate) fn new(
+        process: Process,
+        pidfd: OwnedFd,
+        record: Record,
+        gate: Option<atoll_network::Gate>,
+    ) -> Self {
+        Self {
+            process,
+            pidfd,
+            record,
+            gate: Mutex::new(gate),
+            control: tokio::sync::Mutex::new(None),
+            told: Mutex::new(Told { pids: 1, oom_kills: 0 }),
+            carrying: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn pidfd(&self) -> &OwnedFd {
+        &self.pidfd
+    }
+
+    pub(crate) fn process(&self) -> Process {
+        self.process
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        process::is_dead(&self.pidfd)
+    }
+
+    /// Takes its exit status if it was our child; the status itself says nothing about the guest.
+    pub(crate) fn reap(&self) {
+        let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+    }
+
+    /// Connects to the control port, so that the machine knows that somebody is there.
+    pub(crate) async fn attend(&self) -> Result<(), IsolationError> {
+        let mut control = self.control.lock().await;
+        if control.is_none() {
+            *control = Some(self.connect_control().await?);
+        }
+        Ok(())
+    }
+
+    async fn connect_control(&self) -> Result<Control, IsolationError> {
+        let connected = self.record.with_socket(CONTROL_SOCKET, Control::connect).await;
+        connected.step("connect to a machine's control port")
+    }
+
+    /// Asks it something.
+    pub(crate) async fn ask(&self, question: Question, within: Duration) -> Result<Answer, IsolationError> {
+        let mut control = self.control.lock().await;
+        // Taken out: when this is cancelled the connection is gone, and with it an answer that nobody heard.
+        let mut connection = match control.take() {
+            Some(connection) => connection,
+            None => self.connect_control().await?,
+        };
+        let answer = connection.ask(question, within).await?;
+        *control = Some(connection);
+        Ok(answer)
+    }
+
+    /// Asks what the sandbox uses; remembers it.
+    async fn measure(&self) -> Told {
+        if let Ok(answer) = self.ask(Question::Measure(true), MEASURE_TIMEOUT).await {
+            *lock(&self.told) = Told { pids: answer.pids, oom_kills: answer.oom_kills };
+        }
+        *lock(&self.told)
+    }
+
+    fn told(&self) -> Told {
+        *lock(&self.told)
+    }
+}
+
+/// All of them, by id.
+#[derive(Debug, Default)]
+pub(crate) struct Live(Mutex<HashMap<SandboxId, Arc<Machine>>>);
+
+impl Live {
+    pub(crate) fn insert(&self, id: &SandboxId, machine: Arc<Machine>) {
+        lock(&self.0).insert(id.clone(), machine);
+    }
+
+    pub(crate) fn get(&self, id: &SandboxId) -> Option<Arc<Machine>> {
+        lock(&self.0).get(id).cloned()
+    }
+
+    pub(crate) fn remove(&self, id: &SandboxId) -> Option<Arc<Machine>> {
+        lock(&self.0).remove(id)
+    }
+}
+
+/// Whether this can be a host name.
+pub(crate) fn check_hostname(hostname: &str) -> Result<(), IsolationError> {
+    if hostname.is_empty() || hostname.len() > HOSTNAME_MAX_BYTES || hostname.contains(['\0', '\n']) {
+        return Err(IsolationError::Unavailable(format!(
+            "a host name has 1 to {HOSTNAME_MAX_BYTES} bytes, none of them a line break"
+        )));
+    }
+    Ok(())
+}
+
+impl Inner {
+    pub(crate) fn living(&self, id: &SandboxId) -> Result<Arc<Machine>, IsolationError> {
+        self.live.get(id).filter(|machine| !machine.is_dead()).ok_or(IsolationError::Gone)
+    }
+
+    pub(crate) fn adopt(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        if self.living(id).is_ok() {
+            return Ok(());
+        }
+        let process = self.record(id).read_process().ok_or(IsolationError::Gone)?;
+        self.take_up(id, process).map(drop)
+    }
+
+    /// Enters a process among the living, if it is the VMM of this sandbox.
+    pub(crate) fn take_up(&self, id: &SandboxId, process: Process) -> Result<Arc<Machine>, IsolationError> {
+        let pidfd = process.open()?.ok_or(IsolationError::Gone)?;
+        if !self.cgroups.contains(id, process.pid) {
+            return Err(IsolationError::Gone);
+        }
+        let machine = Arc::new(Machine::new(process, pidfd, self.record(id), None));
+        self.live.insert(id, Arc::clone(&machine));
+        Ok(machine)
+    }
+
+    pub(crate) async fn connect(&self, id: &SandboxId) -> Result<Box<dyn GuestStream>, IsolationError> {
+        let machine = self.living(id)?;
+        if let Some(before) = lock(&machine.carrying).take() {
+            before.abort();
+        }
+        let port =
+            machine.record.with_socket(AGENT_SOCKET, async |path| UnixStream::connect(path).await).await;
+        let port = port.step("connect to a machine's port")?;
+        let (stream, carrying) = stream::open(port).await.step("connect to the guest agent")?;
+        *lock(&machine.carrying) = Some(carrying);
+        Ok(Box::new(stream))
+    }
+
+    /// The way out: the one that the machine was made with, or another. Blocks for half a millisecond.
+    pub(crate) fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
+        let machine = self.living(id)?;
+        if let Some(gate) = lock(&machine.gate).take() {
+            return Ok(gate::convert(gate));
+        }
+        let netns = File::open(format!("/proc/{}/ns/net", machine.process.pid))
+            .step("open the network namespace of a sandbox")?;
+        // A process that lives now has had its number all the time: what was opened is its own.
+        self.living(id)?;
+        gate::open(netns.as_fd())
+    }
+
+    pub(crate) async fn died(&self, id: &SandboxId) -> Death {
+        let Some(machine) = self.live.get(id) else { return Death::Exited };
+        if let Err(error) = process::ended(&machine.pidfd).await {
+            tracing::error!(%id, error = chain(&error), "cannot watch a VMM; taking it for dead");
+        }
+        machine.reap();
+        let starved = self.cgroups.oom_kills(id).is_ok_and(|kills| kills > 0);
+        if starved { Death::OutOfMemory } else { Death::Exited }
+    }
+
+    /// CPU time and memory are the VMM's: they are the host's to tell. What goes on inside, the machine says.
+    pub(crate) async fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
+        let disk_bytes = self.disk_bytes(id);
+        if self.is_hibernated(id) {
+            return Ok(Usage { disk_bytes, ..Usage::default() });
+        }
+        let outside = self.cgroups.usage(id)?;
+        let inside = self.inside(id).await;
+        Ok(Usage {
+            pids: inside.map_or(0, |told| told.pids),
+            oom_kills: outside.oom_kills + inside.map_or(0, |told| told.oom_kills),
+            disk_bytes,
+            ..outside
+        })
+    }
+
+    pub(crate) async fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+        let outside = self.cgroups.oom_kills(id)?;
+        Ok(outside + self.inside(id).await.map_or(0, |told| told.oom_kills))
+    }
+
+    async fn inside(&self, id: &SandboxId) -> Option<Told> {
+        let machine = self.live.get(id)?;
+        if machine.is_dead() || self.cgroups.is_frozen(id) {
+            return Some(machine.told());
+        }
+        Some(machine.measure().await)
+    }
+
+    pub(crate) async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
+        let machine = self.living(id)?;
+        let size = machine.record.read_size().ok_or(IsolationError::Gone)?;
+        let wanted = template::size(resources);
+        if wanted.memory_mib > size.memory_mib || wanted.cpus > size.cpus {
+            return Err(IsolationError::Unenforceable(format!(
+                "a running machine does not grow: this one has {} MiB and {} processors, and {} MiB and {} would be needed",
+                size.memory_mib, size.cpus, wanted.memory_mib, wanted.cpus
+            )));
+        }
+        machine.ask(Question::Limit(limits(resources)), ANSWER_TIMEOUT).await?;
+        self.cgroups.limit(id, &vmm_limits(size, resources))
+    }
+
+    pub(crate) async fn rename(&self, id: &SandboxId, hostname: &str) -> Result<(), IsolationError> {
+        check_hostname(hostname)?;
+        let machine = self.living(id)?;
+        machine.ask(Question::Rename(hostname.to_owned()), ANSWER_TIMEOUT).await.map(drop)
+    }
+}
+
+/// What the machine's own kernel enforces.
+pub(crate) fn limits(resources: &Resources) -> Limits {
+    Limits { memory_bytes: resources.memory_bytes, pids: resources.pids }
+}

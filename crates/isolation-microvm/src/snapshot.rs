@@ -1,0 +1,97 @@
+//! Snapshots of live machines' disks, and replacing a disk by one.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::snapshot::{Comparison, CopyMethod};
+use atoll_guest_protocol::control::Question;
+use atoll_isolation::{IsolationError, Plan, RootFs, Taken};
+use atoll_isolation_storage::{DISK_FILE, Kind, filesystem};
+
+use crate::Inner;
+use crate::machine::{ANSWER_TIMEOUT, Machine};
+
+impl Inner {
+    /// Takes a snapshot. The machine writes its disk out and holds it still while it is cloned; should this process
+    /// end in between, the machine notices and goes on.
+    pub(crate) async fn snapshot(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        artifact: &SnapshotId,
+    ) -> Result<Taken, IsolationError> {
+        let machine = self.living(id)?;
+        let to = {
+            let artifact = artifact.clone();
+            self.blocking(move |inner| {
+                inner.config.storage.check_room()?;
+                inner.config.storage.make_artifact(&artifact)
+            })
+            .await?
+            .join(DISK_FILE)
+        };
+        // One that stands still has to write its disk out, too.
+        let frozen = self.cgroups.is_frozen(id);
+        if frozen {
+            self.cgroups.thaw(id)?;
+        }
+        let taken = self.copy_disk(id, &machine, to).await;
+        if frozen {
+            let id = id.clone();
+            self.blocking(move |inner| inner.cgroups.freeze(&id)).await?;
+        }
+        let paused = taken?;
+        let storage = &self.config.storage;
+        let method = if storage.kind() == Kind::Copy { CopyMethod::Copy } else { CopyMethod::Clone };
+        Ok(Taken { usage: storage.artifact_usage(artifact)?, paused, method })
+    }
+
+    async fn copy_disk(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        machine: &Machine,
+        to: std::path::PathBuf,
+    ) -> Result<std::time::Duration, IsolationError> {
+        let since = Instant::now();
+        machine.ask(Question::Still(true), ANSWER_TIMEOUT).await?;
+        let from = self.config.storage.machine(id).join(DISK_FILE);
+        let copied = self.blocking(move |inner| inner.config.storage.duplicate(&from, &to)).await;
+        machine.ask(Question::Still(false), ANSWER_TIMEOUT).await?;
+        copied.map(|_file| since.elapsed())
+    }
+
+    /// Makes an instance anew. The disk is made while the old one still lives: what can fail for want of room
+    /// fails before anything is lost.
+    pub(crate) async fn replace(
+        self: &Arc<Self>,
+        plan: &Plan,
+        committed: Box<dyn FnOnce() + Send>,
+    ) -> Result<(), IsolationError> {
+        let disk = self.claim_disk(plan).await?;
+        committed();
+        self.destroy(&plan.id).await?;
+        self.create_on(plan, disk).await
+    }
+
+    /// Compares two artifacts. A machine's disk is what its own kernel made of it, so it is put in order and checked
+    /// like one that came from elsewhere before the host's kernel reads it.
+    pub(crate) fn compare(
+        &self,
+        root: &RootFs,
+        from: Option<&SnapshotId>,
+        to: &SnapshotId,
+        with_text: bool,
+    ) -> Result<Comparison, IsolationError> {
+        let RootFs::Layers(layers) = root else {
+            return Err(IsolationError::BadRoot("a machine's root is an OCI image".to_owned()));
+        };
+        let storage = &self.config.storage;
+        for artifact in from.into_iter().chain([to]) {
+            if filesystem::check(&storage.artifact_disk(artifact)?).is_err() {
+                storage.seal_artifact(artifact)?;
+                filesystem::check(&storage.artifact_disk(artifact)?)?;
+            }
+        }
+        storage.compare(layers, from, to, with_text)
+    }
+}

@@ -1,0 +1,201 @@
+//! Saved machines: booted once for each size, restored for every sandbox of that size.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::id::SandboxId;
+use atoll_core::spec::Resources;
+use atoll_isolation::{IsolationError, RootFs};
+use atoll_isolation_host::process;
+
+use crate::create::Started;
+use crate::record::Size;
+use crate::step::Step;
+use crate::stream::random;
+use crate::vmm::{self, MEMORY_FILE, Memory, Model, STATE_FILE};
+use crate::{Inner, files, is_there};
+
+/// What a machine has on top of its sandbox's memory, for its kernel and the agent, bytes.
+pub(crate) const KERNEL_BYTES: u64 = 96 << 20;
+/// What a VMM takes on top of its machine's memory: itself, translated code, its threads.
+pub(crate) const VMM_BYTES: u64 = 192 << 20;
+/// Machines have a multiple of this, so that there are few kinds.
+pub(crate) const STEP_BYTES: u64 = 64 << 20;
+const MIB: u64 = 1 << 20;
+/// Processes and threads of a VMM: processors, and those that read and write disks.
+const VMM_PIDS: u32 = 192;
+/// How long a VMM may take to end once it was told.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The machine that a sandbox with these limits needs.
+pub(crate) fn size(resources: &Resources) -> Size {
+    let memory_bytes = (resources.memory_bytes + KERNEL_BYTES).next_multiple_of(STEP_BYTES);
+    Size { memory_mib: memory_bytes / MIB, cpus: resources.cpu_millis.div_ceil(1000).max(1) }
+}
+
+/// Limits of the VMM of a machine of this size; CPU time is the sandbox's.
+pub(crate) fn vmm_limits(size: Size, resources: &Resources) -> Resources {
+    Resources { memory_bytes: size.memory_mib * MIB + VMM_BYTES, pids: VMM_PIDS + size.cpus, ..*resources }
+}
+
+/// Limits while a machine starts: what that costs is not its sandbox's doing.
+pub(crate) fn starting_limits(size: Size) -> Resources {
+    vmm_limits(size, &Resources { cpu_millis: size.cpus * 1000, ..Resources::default() })
+}
+
+/// Waits until nobody else, in this process or another, makes what `path` is to be.
+async fn turn(path: &Path) -> Result<fs::File, IsolationError> {
+    let lock = path.with_extension("lock");
+    let wait = move || {
+        let file = fs::File::create(&lock)?;
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
+        std::io::Result::Ok(file)
+    };
+    let waited = tokio::task::spawn_blocking(wait).await.map_err(std::io::Error::other).step("run a task")?;
+    waited.step("wait for another who makes the same")
+}
+
+/// A machine that is booted to be saved is no sandbox.
+struct Booting<'a>(&'a Inner, SandboxId);
+
+impl Drop for Booting<'_> {
+    fn drop(&mut self) {
+        self.0.booting().remove(&self.1);
+    }
+}
+
+impl Inner {
+    /// What machines of this size have in common.
+    pub(crate) fn model(&self, size: Size) -> Model {
+        Model {
+            qemu: self.config.qemu.clone(),
+            accelerator: self.accelerator(),
+            vmlinux: self.kernel.vmlinux.clone(),
+            initrd: self.initrd.clone(),
+            size,
+            tsc_khz: self.tsc_khz,
+        }
+    }
+
+    /// What a machine of this model depends on.
+    pub(crate) fn key(&self, model: &Model) -> String {
+        let initrd = self.initrd.file_name().unwrap_or_default().to_string_lossy();
+        model.key(&format!("{}\n{}\n{initrd}", self.qemu_version, self.kernel.digest))
+    }
+
+    /// The directory of the saved machine of this model. Boots it when there is none.
+    pub(crate) async fn saved(self: &Arc<Self>, model: &Model) -> Result<PathBuf, IsolationError> {
+        let saved = self.config.cache.join("templates").join(self.key(model));
+        if is_there(&saved) {
+            return Ok(saved);
+        }
+        let (inner, model, path) = (Arc::clone(self), model.clone(), saved.clone());
+        // By itself, so that who waits for it can give up.
+        let made = tokio::spawn(async move {
+            let _turn = turn(&path).await?;
+            if is_there(&path) { Ok(()) } else { inner.save_machine(&model, &path, None).await }
+        });
+        made.await.map_err(std::io::Error::other).step("run a task")??;
+        Ok(saved)
+    }
+
+    /// The file of an image. Makes it when there is none.
+    pub(crate) async fn image(self: &Arc<Self>, root: &RootFs) -> Result<PathBuf, IsolationError> {
+        let RootFs::Layers(layers) = root else {
+            return Err(IsolationError::BadRoot(
+                "the image 'host' is a view of the host's files, which a machine has none of: use an OCI image"
+                    .to_owned(),
+            ));
+        };
+        let text = layers.iter().map(|layer| layer.display().to_string()).collect::<Vec<_>>().join("\n");
+        let key = blake3::hash(text.as_bytes()).to_hex()[..32].to_owned();
+        let dir = self.config.cache.join("images");
+        let _turn = turn(&dir.join(&key)).await?;
+        let layers = layers.clone();
+        self.blocking(move |_inner| files::image(&dir, &key, &layers)).await
+    }
+
+    /// Boots a machine of this model and saves it in `saved`.
+    pub(crate) async fn save_machine(
+        self: &Arc<Self>,
+        model: &Model,
+        saved: &Path,
+        within: Option<Duration>,
+    ) -> Result<(), IsolationError> {
+        let new = saved.with_extension("new");
+        match fs::remove_dir_all(&new) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).step("remove what an earlier attempt left");
+            }
+            _ => {}
+        }
+        fs::create_dir_all(&new).step("make the directory of a template")?;
+        // It gets an id as a sandbox does: should this process be killed, the next one finds and removes it.
+        let id = SandboxId::from_parts(0, random().step("choose an id")?);
+        self.booting().insert(id.clone());
+        let booting = Booting(self, id);
+        let made = self.boot_and_save(model, &booting.1, &new, within).await;
+        let removed = self.destroy(&booting.1).await;
+        made.and(removed)?;
+        for name in [MEMORY_FILE, STATE_FILE] {
+            // Sandboxes' VMMs run as other users, and read it through a read-only mount.
+            let path = new.join(name);
+            std::os::unix::fs::chown(&path, Some(0), Some(0)).step("take a file back")?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).step("open a template to read")?;
+        }
+        std::os::unix::fs::chown(&new, Some(0), Some(0)).step("take a directory back")?;
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).step("open a template to read")?;
+        fs::rename(&new, saved).step("put a template in its place")
+    }
+
+    async fn boot_and_save(
+        self: &Arc<Self>,
+        model: &Model,
+        id: &SandboxId,
+        new: &Path,
+        within: Option<Duration>,
+    ) -> Result<(), IsolationError> {
+        let record = self.record(id);
+        record.create()?;
+        let uid = self.claim_uid(&record)?;
+        std::os::unix::fs::chown(new, Some(uid), Some(uid)).step("give a directory to a VMM")?;
+        let start = Started {
+            id,
+            model,
+            memory: Memory::Kept(new),
+            image: &self.placeholder,
+            disk: &self.placeholder,
+        };
+        self.launch(start).await?;
+        let mut qmp = vmm::monitor(&record).await?;
+        vmm::booted(&mut qmp, within).await?;
+        vmm::save(&mut qmp).await?;
+        let machine = self.live.get(id).ok_or(IsolationError::Gone)?;
+        tokio::time::timeout(END_TIMEOUT, process::ended(machine.pidfd()))
+            .await
+            .map_err(|_late| std::io::Error::from(std::io::ErrorKind::TimedOut))
+            .step("see a VMM end")?
+            .step("see a VMM end")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_kinds_of_machines() {
+        let of = |memory_bytes, cpu_millis| {
+            let size = size(&Resources { memory_bytes, cpu_millis, ..Resources::default() });
+            (size.memory_mib, size.cpus)
+        };
+        assert_eq!(of(64 << 20, 100), (192, 1));
+        assert_eq!(of(96 << 20, 1000), (192, 1));
+        assert_eq!(of(97 << 20, 1001), (256, 2));
+        let limits = vmm_limits(size(&Resources::default()), &Resources::default());
+        assert!(limits.memory_bytes <= Resources::default().memory_bytes + crate::OVERHEAD_MAX_BYTES);
+    }
+}

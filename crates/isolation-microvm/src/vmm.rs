@@ -1,0 +1,353 @@
+//! QEMU: its command line, starting it in its jail, saving and restoring a machine.
+//!
+//! The same command line boots a machine that is to be saved and restores one: QEMU demands that. What differs
+//! is which disk is behind the same descriptor, and where the memory comes from ([`Memory`]).
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use atoll_guest_protocol::serial::{AGENT_PORT, CONTROL_PORT};
+use atoll_isolation::IsolationError;
+use serde_json::{Value, json};
+use tokio::process::Command;
+use tokio::time::Instant;
+
+use crate::launch::{Jail, Opened, Shown};
+use crate::qmp::{Qmp, QmpError};
+use crate::record::{AGENT_SOCKET, CONTROL_SOCKET, QMP_SOCKET, Record, Size};
+use crate::step::{Step, failed};
+
+/// Where things are inside a jail.
+const VMLINUX: &str = "/vm/vmlinux";
+const INITRD: &str = "/vm/initrd";
+const SAVED: &str = "/vm/saved";
+/// Names of what a saved machine consists of.
+pub(crate) const MEMORY_FILE: &str = "memory";
+pub(crate) const STATE_FILE: &str = "state";
+/// The VMM's descriptors.
+const AGENT_FD: i32 = 10;
+const CONTROL_FD: i32 = 11;
+const QMP_FD: i32 = 12;
+const IMAGE_FD: i32 = 13;
+const DISK_FD: i32 = 14;
+const TAP_FD: i32 = 15;
+/// The machine's end of its network cable.
+const HARDWARE_ADDRESS: &str = "06:00:0a:00:02:0f";
+/// Pause between two looks at something that is about to be there.
+const LOOK: Duration = Duration::from_millis(1);
+/// How long QEMU may take to answer after its start.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a machine may take to boot: seconds under emulation, many on a busy host.
+const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
+/// Most of a console that is kept, bytes.
+const CONSOLE_BYTES: u64 = 4096;
+
+/// How the guest's instructions are executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accelerator {
+    /// By the processor, in a virtual machine.
+    Kvm,
+    /// By software. QEMU's project does not call that a security boundary.
+    Tcg,
+}
+
+impl Accelerator {
+    /// The stable text form.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "emulated",
+        }
+    }
+}
+
+/// What every machine of one kind has in common.
+#[derive(Debug, Clone)]
+pub(crate) struct Model {
+    pub(crate) qemu: PathBuf,
+    pub(crate) accelerator: Accelerator,
+    pub(crate) vmlinux: PathBuf,
+    pub(crate) initrd: PathBuf,
+    pub(crate) size: Size,
+    /// The host's time stamp counter, kHz: the guest cannot measure it under emulation.
+    pub(crate) tsc_khz: u64,
+}
+
+/// What one VMM is given.
+#[derive(Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) record: &'a Record,
+    pub(crate) uid: u32,
+    /// The image's file, and the writable disk's.
+    pub(crate) image: PathBuf,
+    pub(crate) disk: PathBuf,
+    pub(crate) scratch: PathBuf,
+    pub(crate) cgroups: Vec<PathBuf>,
+    pub(crate) netns: PathBuf,
+}
+
+/// Where a machine's memory comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Memory<'a> {
+    /// It is new, and is kept in this directory.
+    Kept(&'a Path),
+    /// It is a private copy, made page by page when written to, of what is in this directory.
+    Copied(&'a Path),
+    /// It is new, and will be filled from elsewhere.
+    Filled,
+}
+
+impl Model {
+    /// The arguments, but for those that concern the memory's origin: what a saved machine depends on.
+    fn machine(&self) -> Vec<String> {
+        let Size { memory_mib, cpus } = self.size;
+        let (accel, cpu, clock) = match self.accelerator {
+            Accelerator::Kvm => ("kvm".to_owned(), "host", String::new()),
+            Accelerator::Tcg => (
+                "tcg,thread=multi,tb-size=64".to_owned(),
+                "max",
+                format!(" tsc_early_khz={} tsc=reliable no_timer_check noreplace-smp", self.tsc_khz),
+            ),
+        };
+        let mut line = vec![self.qemu.display().to_string()];
+        let mut add = |option: &str, value: &str| line.extend([option.to_owned(), value.to_owned()]);
+        add("-accel", &accel);
+        add("-cpu", cpu);
+        add("-smp", &cpus.to_string());
+        add("-m", &memory_mib.to_string());
+        add("-M", "microvm,pic=off,pit=off,memory-backend=memory");
+        // SeaBIOS, the default, lets kernel and ACPI tables overlap with some sets of devices.
+        add("-bios", "qboot.rom");
+        add("-kernel", VMLINUX);
+        add("-initrd", INITRD);
+        add("-append", &format!("console=ttyS0 quiet panic=-1 reboot=t{clock}"));
+        add("-display", "none");
+        // The guest's console, the newest 64 KiB of it: for when it does not boot.
+        add("-chardev", "ringbuf,id=console,size=65536");
+        add("-serial", "chardev:console");
+        add("-device", "virtio-serial-device");
+        for (id, fd, name) in [("agent", AGENT_FD, AGENT_PORT), ("control", CONTROL_FD, CONTROL_PORT)] {
+            add("-chardev", &format!("socket,id={id},fd={fd},server=on,wait=off"));
+            add("-device", &format!("virtserialport,chardev={id},name={name}"));
+        }
+        for (id, fd, options) in
+            [("image", IMAGE_FD, "read-only=on"), ("disk", DISK_FD, "cache.no-flush=on,discard=unmap")]
+        {
+            add("-add-fd", &format!("fd={fd},set={fd}"));
+            let file = format!("file.driver=file,file.filename=/dev/fdset/{fd},file.locking=off");
+            add("-blockdev", &format!("driver=raw,node-name={id},{options},{file}"));
+            add("-device", &format!("virtio-blk-device,drive={id},serial={id}"));
+        }
+        add("-netdev", &format!("tap,id=net,fd={TAP_FD}"));
+        add("-device", &format!("virtio-net-device,netdev=net,mac={HARDWARE_ADDRESS}"));
+        add("-chardev", &format!("socket,id=qmp,fd={QMP_FD},server=on,wait=off"));
+        add("-mon", "chardev=qmp,mode=control");
+        add("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
+        line.extend(["-nodefaults", "-no-user-config", "-no-reboot"].map(str::to_owned));
+        line
+    }
+
+    fn command_line(&self, memory: Memory<'_>) -> Vec<String> {
+        let mut line = self.machine();
+        let size = format!("id=memory,size={}M", self.size.memory_mib);
+        let file = format!("memory-backend-file,{size},mem-path={SAVED}/{MEMORY_FILE}");
+        let backend = match memory {
+            Memory::Kept(_) => format!("{file},share=on"),
+            Memory::Copied(_) => format!("{file},share=off,readonly=on,rom=off"),
+            Memory::Filled => format!("memory-backend-ram,{size}"),
+        };
+        line.extend(["-object".to_owned(), backend]);
+        if !matches!(memory, Memory::Kept(_)) {
+            line.extend(["-incoming", "defer"].map(str::to_owned));
+        }
+        line
+    }
+
+    fn jail(&self, place: &Place<'_>, memory: Memory<'_>) -> Jail {
+        let shown =
+            |from: &Path, to: &str, writable| Shown { from: from.to_owned(), to: to.into(), writable };
+        let mut show = vec![
+            shown(Path::new("/usr"), "/usr", false),
+            shown(Path::new("/dev/null"), "/dev/null", true),
+            shown(Path::new("/dev/urandom"), "/dev/urandom", false),
+            shown(&self.vmlinux, VMLINUX, false),
+            shown(&self.initrd, INITRD, false),
+        ];
+        match memory {
+            Memory::Kept(saved) => show.push(shown(saved, SAVED, true)),
+            Memory::Copied(saved) => show.push(shown(saved, SAVED, false)),
+            Memory::Filled => {}
+        }
+        if self.accelerator == Accelerator::Kvm {
+            show.push(shown(Path::new("/dev/kvm"), "/dev/kvm", true));
+        }
+        let sockets = [(AGENT_SOCKET, AGENT_FD), (CONTROL_SOCKET, CONTROL_FD), (QMP_SOCKET, QMP_FD)];
+        Jail {
+            argv: self.command_line(memory),
+            uid: place.uid,
+            scratch: place.scratch.clone(),
+            show,
+            files: vec![
+                Opened { path: place.image.clone(), fd: IMAGE_FD, writable: false },
+                Opened { path: place.disk.clone(), fd: DISK_FD, writable: true },
+            ],
+            sockets_dir: place.record.dir.clone(),
+            sockets: sockets.map(|(name, fd)| (name.to_owned(), fd)).into(),
+            tap: TAP_FD,
+            cgroups: place.cgroups.clone(),
+            netns: place.netns.clone(),
+            pid_file: place.record.pid_file(),
+            log: place.record.log(),
+        }
+    }
+
+    /// What a saved machine depends on: another of any of it cannot be restored from it.
+    pub(crate) fn key(&self, software: &str) -> String {
+        let text = format!("{software}\n{:?}", self.machine());
+        blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
+    }
+}
+
+/// Starts a VMM in its jail.
+pub(crate) async fn start(
+    launcher: &[PathBuf],
+    model: &Model,
+    place: &Place<'_>,
+    memory: Memory<'_>,
+) -> Result<(), IsolationError> {
+    let jail = serde_json::to_string(&model.jail(place, memory)).map_err(std::io::Error::other);
+    let jail = jail.step("describe a jail")?;
+    let (program, arguments) = launcher
+        .split_first()
+        .ok_or_else(|| IsolationError::Unavailable("no launcher of VMMs".to_owned()))?;
+    let output = Command::new(program)
+        .args(arguments)
+        .arg(jail)
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .output()
+        .await
+        .step("start the launcher of a VMM")?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().chars().take(300).collect::<String>();
+    Err(failed("start a VMM".to_owned(), std::io::Error::other(said)))
+}
+
+/// Connects to a VMM.
+pub(crate) async fn monitor(record: &Record) -> Result<Qmp, IsolationError> {
+    let deadline = Instant::now() + START_TIMEOUT;
+    loop {
+        // Its socket is there before it is.
+        let greeted = tokio::time::timeout_at(deadline, Qmp::connect(record)).await;
+        match greeted.unwrap_or_else(|_late| Err(QmpError::Silent(std::io::ErrorKind::TimedOut.into()))) {
+            Ok(qmp) => return Ok(qmp),
+            Err(error)
+                if Instant::now() >= deadline
+                    || matches!(&error, QmpError::Silent(cause) if is_end(cause)) =>
+            {
+                return Err(refused(&format!("{}; it said: {}", crate::chain(&error), record.said())));
+            }
+            Err(_) => tokio::time::sleep(LOOK).await,
+        }
+    }
+}
+
+/// Whether the VMM has ended, which closed its sockets.
+fn is_end(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), ConnectionRefused | ConnectionReset | UnexpectedEof)
+}
+
+/// Waits until a booting machine is at its ports.
+pub(crate) async fn booted(qmp: &mut Qmp, within: Option<Duration>) -> Result<(), IsolationError> {
+    let deadline = Instant::now() + within.unwrap_or(BOOT_TIMEOUT);
+    loop {
+        let chardevs = qmp.run("query-chardev", json!({})).await.map_err(vmm)?;
+        let port = chardevs.as_array().into_iter().flatten().find(|dev| dev["label"] == "control");
+        if port.is_some_and(|port| port["frontend-open"] == Value::Bool(true)) {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            let size = json!({ "device": "console", "size": CONSOLE_BYTES });
+            let console = qmp.run("ringbuf-read", size).await;
+            let console = console.ok().and_then(|text| text.as_str().map(str::to_owned)).unwrap_or_default();
+            let tail: String = console.lines().rev().take(5).collect::<Vec<_>>().join(" | ");
+            return Err(refused(&format!("the guest does not boot; its console says: {tail}")));
+        }
+        tokio::time::sleep(LOOK * 20).await;
+    }
+}
+
+/// Saves a machine that waits for its host, and ends it. Its memory is in its file already.
+pub(crate) async fn save(qmp: &mut Qmp) -> Result<(), IsolationError> {
+    how(qmp, Saving::Devices).await?;
+    qmp.run("migrate", json!({ "uri": format!("file:{SAVED}/{STATE_FILE}") })).await.map_err(vmm)?;
+    qmp.migrated().await.map_err(vmm)?;
+    // It may be gone before it has answered.
+    drop(qmp.run("quit", json!({})).await);
+    Ok(())
+}
+
+/// Restores a saved machine into a VMM that waits for one. It runs at once.
+pub(crate) async fn restore(qmp: &mut Qmp) -> Result<(), IsolationError> {
+    how(qmp, Saving::Devices).await?;
+    let state = json!({ "uri": format!("file:{SAVED}/{STATE_FILE}") });
+    qmp.run("migrate-incoming", state).await.map_err(vmm)?;
+    qmp.migrated().await.map_err(vmm)
+}
+
+/// Tells a machine how large its disk is: the one that it was saved with had another size.
+pub(crate) async fn resize_disk(qmp: &mut Qmp, bytes: u64) -> Result<(), IsolationError> {
+    qmp.run("block_resize", json!({ "node-name": "disk", "size": bytes })).await.map(drop).map_err(vmm)
+}
+
+/// Stops a machine and writes it, memory and all, to a file.
+pub(crate) async fn write_out(qmp: &mut Qmp, to: &std::fs::File) -> Result<(), IsolationError> {
+    how(qmp, Saving::Whole).await?;
+    let path = qmp.hand_over(to).await.map_err(vmm)?;
+    qmp.run("stop", json!({})).await.map_err(vmm)?;
+    qmp.run("migrate", json!({ "uri": format!("file:{path}") })).await.map_err(vmm)?;
+    qmp.migrated().await.map_err(vmm)
+}
+
+/// Lets a machine go on that stands still.
+pub(crate) async fn go_on(qmp: &mut Qmp) -> Result<(), IsolationError> {
+    qmp.run("cont", json!({})).await.map(drop).map_err(vmm)
+}
+
+/// Reads a machine back that was written out. It stands still.
+pub(crate) async fn read_back(qmp: &mut Qmp, from: &std::fs::File) -> Result<(), IsolationError> {
+    how(qmp, Saving::Whole).await?;
+    let path = qmp.hand_over(from).await.map_err(vmm)?;
+    qmp.run("migrate-incoming", json!({ "uri": format!("file:{path}") })).await.map_err(vmm)?;
+    qmp.migrated().await.map_err(vmm)
+}
+
+/// What goes into the file when a machine is saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Saving {
+    /// Everything but the memory, which is in a file of its own already.
+    Devices,
+    /// The memory, too.
+    Whole,
+}
+
+/// Says so to the VMM. Both capabilities each time: it remembers what it was told when it was restored.
+async fn how(qmp: &mut Qmp, saving: Saving) -> Result<(), IsolationError> {
+    let capability = |name: &str, of: Saving| json!({ "capability": name, "state": saving == of });
+    let both = [capability("x-ignore-shared", Saving::Devices), capability("mapped-ram", Saving::Whole)];
+    qmp.run("migrate-set-capabilities", json!({ "capabilities": both })).await.map(drop).map_err(vmm)
+}
+
+fn vmm(error: QmpError) -> IsolationError {
+    refused(&crate::chain(&error))
+}
+
+fn refused(said: &str) -> IsolationError {
+    failed("run a virtual machine".to_owned(), std::io::Error::other(said.to_owned()))
+}

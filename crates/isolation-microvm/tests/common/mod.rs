@@ -1,0 +1,100 @@
+//! A driver on a directory of its own, with a kernel and a Debian root file system.
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use atoll_isolation::conformance::Harness;
+use atoll_isolation::{Isolation, RootFs};
+use atoll_isolation_microvm::kernel::Kernel;
+use atoll_isolation_microvm::{Accelerator, MicrovmConfig, MicrovmIsolation, OVERHEAD_MAX_BYTES};
+use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
+use atoll_network::SlotPool;
+use atoll_testing::machines::{cache, debian, kernel_package};
+
+/// A driver's directory.
+#[derive(Debug)]
+pub(crate) struct Machines {
+    dir: tempfile::TempDir,
+    cache: PathBuf,
+    layer: PathBuf,
+    instance: String,
+    storage: OnceLock<Arc<Storage>>,
+}
+
+/// A driver for one test; none where there can be no machines, which has then been said.
+pub(crate) fn machines() -> Option<Machines> {
+    static CACHE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let cache = CACHE.get_or_init(|| {
+        let package = kernel_package()?;
+        let cache = cache().join("microvm").join(package.file_stem().unwrap());
+        if !cache.join("kernel").try_exists().unwrap() {
+            std::fs::create_dir_all(&cache).unwrap();
+            Kernel::set_up_from_package(&cache.join("kernel"), &package).unwrap();
+        }
+        Some(cache)
+    });
+    let cache = cache.clone()?;
+    let dir = tempfile::Builder::new().prefix("atoll-microvm-").tempdir().unwrap();
+    let instance = format!("{:08x}", RandomState::new().hash_one("instance") & 0xffff_ffff);
+    Some(Machines { dir, cache, layer: debian(), instance, storage: OnceLock::new() })
+}
+
+impl Drop for Machines {
+    /// A test that fails leaves sandboxes; they go with its installation.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let config = self.config();
+        let clean = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let driver = MicrovmIsolation::open(config).await.unwrap();
+                for resource in driver.scan().await.unwrap() {
+                    driver.destroy(&resource.sandbox).await.unwrap();
+                }
+            });
+        };
+        // A thread of its own, because this one may be running a runtime already.
+        drop(std::thread::spawn(clean).join());
+    }
+}
+
+impl Machines {
+    fn config(&self) -> MicrovmConfig {
+        let storage = self.storage.get_or_init(|| {
+            let dir = self.dir.path().join("storage");
+            let config = StorageConfig { dir, instance: self.instance.clone(), pool: PoolSize::Host };
+            Arc::new(Storage::open(&config).unwrap())
+        });
+        let launcher = PathBuf::from(env!("CARGO_BIN_EXE_atoll-vmm-launcher"));
+        MicrovmConfig {
+            dir: self.dir.path().join("microvm"),
+            cache: self.cache.clone(),
+            instance: self.instance.clone(),
+            agent: atoll_guest_binary::GUEST,
+            launcher: vec![launcher],
+            qemu: PathBuf::from("/usr/bin/qemu-system-x86_64"),
+            accelerator: Some(Accelerator::Tcg),
+            storage: Arc::clone(storage),
+            slots: Arc::new(SlotPool::start(0).unwrap()),
+        }
+    }
+}
+
+#[async_trait]
+impl Harness for Machines {
+    async fn open(&self) -> Arc<dyn Isolation> {
+        Arc::new(MicrovmIsolation::open(self.config()).await.unwrap())
+    }
+
+    fn root(&self) -> RootFs {
+        RootFs::Layers(vec![self.layer.clone()])
+    }
+
+    fn overhead_bytes(&self) -> u64 {
+        OVERHEAD_MAX_BYTES
+    }
+}

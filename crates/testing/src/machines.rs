@@ -1,0 +1,78 @@
+//! What tests of virtual machines need of the host.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Where `scripts/install-deps` puts a kernel, and what is made of it lies.
+const CACHE: &str = "/var/cache/atoll-tests";
+/// QEMU, as Debian installs it.
+const QEMU: &str = "/usr/bin/qemu-system-x86_64";
+/// The oldest one that does.
+const QEMU_MIN: (u32, u32) = (9, 1);
+
+/// Where things are kept from one run to the next.
+#[must_use]
+pub fn cache() -> PathBuf {
+    CACHE.into()
+}
+
+/// Programs that tests use, on top of Debian's smallest set.
+const PACKAGES: &str = "perl-base,bsdutils,util-linux,procps,hostname";
+
+/// A Debian root file system with the user `user` of id 1000. Made once, kept for the next run.
+#[must_use]
+pub fn debian() -> PathBuf {
+    static ROOT: OnceLock<PathBuf> = OnceLock::new();
+    let make = || {
+        let root = cache().join("debian-minimal");
+        if !root.try_exists().expect("look for a directory") {
+            let new = cache().join(format!("debian-minimal.{}", std::process::id()));
+            std::fs::create_dir_all(cache()).expect("make a directory");
+            crate::run(
+                Command::new("mmdebstrap")
+                    .args(["--quiet", "--variant=minbase", "--mode=root", "--include", PACKAGES])
+                    .arg("--customize-hook=chroot \"$1\" useradd --create-home --uid 1000 user")
+                    .arg("bookworm")
+                    .arg(&new),
+            );
+            // Another process may have been faster.
+            if std::fs::rename(&new, &root).is_err() {
+                std::fs::remove_dir_all(&new).expect("remove a directory");
+            }
+        }
+        root
+    };
+    ROOT.get_or_init(make).clone()
+}
+
+/// The package of a guest kernel; or why there can be no virtual machines here, which has then been printed.
+#[must_use]
+#[expect(clippy::print_stderr, reason = "who runs the tests is to see that some did nothing")]
+pub fn kernel_package() -> Option<PathBuf> {
+    match find() {
+        Ok(package) => Some(package),
+        Err(why) => {
+            eprintln!("SKIPPED, no virtual machines: {why} (scripts/install-deps fetches what is needed)");
+            None
+        }
+    }
+}
+
+fn find() -> Result<PathBuf, String> {
+    let version = Command::new(QEMU).arg("--version").output().map_err(|error| format!("{QEMU}: {error}"))?;
+    let version = String::from_utf8_lossy(&version.stdout).into_owned();
+    let numbers = version.split_whitespace().find_map(|word| {
+        let (major, rest) = word.split_once('.')?;
+        Some((major.parse::<u32>().ok()?, rest.split('.').next()?.parse::<u32>().ok()?))
+    });
+    if numbers.is_none_or(|numbers| numbers < QEMU_MIN) {
+        return Err(format!("QEMU is too old: {}", version.lines().next().unwrap_or_default()));
+    }
+    let is_kernel = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("linux-image-") && name.ends_with(".deb")
+    };
+    let found = std::fs::read_dir(CACHE).into_iter().flatten().flatten().map(|entry| entry.path());
+    found.filter(|path| is_kernel(path)).max().ok_or_else(|| format!("no linux-image-*.deb in {CACHE}"))
+}
