@@ -262,16 +262,6 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Whether it is to stand still.
-    ///
-    /// # Errors
-    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Kernel`].
-    pub fn is_frozen(&self, id: &SandboxId) -> Result<bool, IsolationError> {
-        let dir = self.open_in(self.layout.unified(), id)?;
-        let text = read(dir.as_fd(), "cgroup.freeze").step("see whether a sandbox stands still")?;
-        Ok(text.trim() == "1")
-    }
-
     /// Lets everything in a sandbox go on.
     ///
     /// # Errors
@@ -283,10 +273,12 @@ impl Cgroups {
     }
 
     /// Whether everything in a sandbox stands still.
-    #[must_use]
-    pub fn is_frozen(&self, id: &SandboxId) -> bool {
-        let dir = self.open_in(self.layout.unified(), id);
-        dir.is_ok_and(|dir| field(dir.as_fd(), "cgroup.events", "frozen").is_ok_and(|frozen| frozen != 0))
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Kernel`].
+    pub fn is_frozen(&self, id: &SandboxId) -> Result<bool, IsolationError> {
+        let dir = self.open_in(self.layout.unified(), id)?;
+        Ok(field(dir.as_fd(), "cgroup.events", "frozen").step("see whether a sandbox stands still")? != 0)
     }
 
     /// Takes from a sandbox the memory that it can do without: caches, and, where the host has swap, the rest.

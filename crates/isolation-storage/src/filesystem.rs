@@ -76,7 +76,8 @@ impl Template {
     }
 
     /// Where there is anything in it.
-    pub(crate) fn extents(&self) -> &[(u64, u64)] {
+    #[must_use]
+    pub fn extents(&self) -> &[(u64, u64)] {
         &self.extents
     }
 
