@@ -228,7 +228,8 @@ impl Inner {
         let bytes = initramfs::build(config.agent, &kernel.modules);
         let initrd = config.cache.join("initrds").join(&blake3::hash(&bytes).to_hex()[..32]);
         if !initrd.try_exists().step("look for the initramfs")? {
-            let new = initrd.with_extension(std::process::id().to_string());
+            // Others may be at the same: whoever is last puts the same bytes there.
+            let new = initrd.with_extension(format!("{:016x}", stream::random().step("choose a name")?));
             std::fs::write(&new, bytes)
                 .and_then(|()| std::fs::rename(&new, &initrd))
                 .step("write the initramfs")?;

@@ -39,7 +39,7 @@ fn plan(harness: &Machines, id: &SandboxId) -> Plan {
 async fn killed() {
     let Some(failpoint) = text(FAILPOINT) else { return };
     let id: SandboxId = text(SANDBOX).unwrap().parse().unwrap();
-    let harness = Machines::of(text(DIRECTORY).unwrap().into(), text(INSTANCE).unwrap());
+    let harness = Machines::of(text(DIRECTORY).unwrap().into(), text(INSTANCE).unwrap(), None).unwrap();
     let (driver, plan) = (harness.open().await, plan(&harness, &id));
     fail::cfg_callback(failpoint, || {
         let own = rustix::process::getpid();

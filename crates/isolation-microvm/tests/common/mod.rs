@@ -43,11 +43,9 @@ fn shared() -> Option<PathBuf> {
 
 /// A driver for one test; none where there can be no machines, which has then been said.
 pub(crate) fn machines() -> Option<Machines> {
-    let cache = shared()?;
     let dir = tempfile::Builder::new().prefix("atoll-microvm-").tempdir().unwrap();
     let instance = format!("{:08x}", RandomState::new().hash_one("instance") & 0xffff_ffff);
-    let (path, layer) = (dir.path().to_owned(), debian());
-    Some(Machines { _dir: Some(dir), path, cache, layer, instance, storage: OnceLock::new() })
+    Machines::of(dir.path().to_owned(), instance, Some(dir))
 }
 
 impl Drop for Machines {
@@ -72,11 +70,10 @@ impl Drop for Machines {
 }
 
 impl Machines {
-    /// The installation that another process of this test made.
-    #[allow(dead_code, reason = "one of the tests that share this does that")]
-    pub(crate) fn of(path: PathBuf, instance: String) -> Self {
-        let cache = shared().unwrap();
-        Self { _dir: None, path, cache, layer: debian(), instance, storage: OnceLock::new() }
+    /// The installation of this name, wherever it was made; `None` as with [`machines`].
+    pub(crate) fn of(path: PathBuf, instance: String, dir: Option<tempfile::TempDir>) -> Option<Self> {
+        let cache = shared()?;
+        Some(Self { _dir: dir, path, cache, layer: debian(), instance, storage: OnceLock::new() })
     }
 
     fn config(&self) -> MicrovmConfig {
