@@ -10,8 +10,8 @@
 
 mod common;
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
 
 use atoll_api::{CreateSandbox, CreateTemplate, ForkSandbox, PauseSandbox};
@@ -38,17 +38,25 @@ const SMALL: ResourcesDraft = ResourcesDraft {
 
 /// What the tests share: the directory that `atoll setup` made, and the image as an archive.
 struct Shared {
-    _dir: TempDir,
+    _end: ChildStdin,
     microvm: PathBuf,
     image: PathBuf,
+}
+
+/// A directory that goes when this process has ended, however it does: nothing static is dropped.
+fn removed_at_the_end(dir: &Path) -> ChildStdin {
+    let script = "cat > /dev/null; rm -rf \"$0\"";
+    let waiting = Command::new("sh").args(["-c", script]).arg(dir).stdin(Stdio::piped()).spawn();
+    waiting.unwrap().stdin.unwrap()
 }
 
 fn shared() -> Option<&'static Shared> {
     static SHARED: OnceLock<Option<Shared>> = OnceLock::new();
     let make = || {
         let package = kernel_package()?;
-        let dir = tempfile::Builder::new().prefix("atoll-microvm-").tempdir_in("/var/tmp").unwrap();
-        let (microvm, image) = (dir.path().join("microvm"), dir.path().join("image.tar"));
+        let dir = tempfile::Builder::new().prefix("atoll-microvm-").tempdir_in("/var/tmp").unwrap().keep();
+        let end = removed_at_the_end(&dir);
+        let (microvm, image) = (dir.join("microvm"), dir.join("image.tar"));
         let output = command(program())
             .args(["setup", "microvm", "--json", "--package"])
             .arg(package)
@@ -61,7 +69,7 @@ fn shared() -> Option<&'static Shared> {
         let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(["kvm", "emulated"].contains(&told["accelerator"].as_str().unwrap()), "{told}");
         run(Command::new("tar").arg("-C").arg(debian()).arg("-cf").arg(&image).arg("."));
-        Some(Shared { _dir: dir, microvm, image })
+        Some(Shared { _end: end, microvm, image })
     };
     SHARED.get_or_init(make).as_ref()
 }
@@ -147,6 +155,11 @@ async fn a_sandbox_with_a_kernel_of_its_own() {
     // What the level cannot do is refused, not ignored.
     let host_image = CreateSandbox { image: Some("host".to_owned()), ..machine() };
     assert_eq!(code(server.client.create_sandbox(&host_image).await), Code::ImageInvalid);
+    server.cli(&["volume", "create", "data"]).ok();
+    let mounted =
+        server.cli(&["create", "--image", "debian", "--isolation", "microvm", "--volume", "data:/data"]);
+    assert!(mounted.code != Some(0) && mounted.stderr.contains("volumes cannot be mounted"), "{mounted:?}");
+    server.cli(&["volume", "rm", "data"]).ok();
     server.client.delete_sandbox("box").await.unwrap();
     server.finish().await;
 }
