@@ -111,8 +111,10 @@ impl Engine {
                 (root, digest, SandboxSpec::resolve(draft, named, base, &inner.config.caps)?)
             }
             None => {
-                let (root, defaults, digest) = self.root(draft.image_name(named.map(|(_, spec)| spec)))?;
-                let base = Base::Image(&defaults);
+                let unasked = &inner.config.defaults;
+                let name = draft.image_name(named.map(|(_, spec)| spec)).unwrap_or(&unasked.image);
+                let (root, defaults, digest) = self.root(name)?;
+                let base = Base::Image { name, defaults: &defaults, isolation: unasked.isolation };
                 (root, digest, SandboxSpec::resolve(draft, named, base, &inner.config.caps)?)
             }
         };

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use atoll_core::id::{ExecId, KeyId, SandboxId};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::sharing::Visibility;
-use atoll_core::spec::{Accelerator, Caps, IsolationLevel};
+use atoll_core::spec::{Accelerator, Caps, Defaults, IsolationLevel};
 use atoll_core::usage::Usage;
 use atoll_core::{Code, Error, Result};
 use atoll_egress::Gateway;
@@ -42,6 +42,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Upper bounds for one sandbox.
     pub caps: Caps,
+    /// What a sandbox is when nobody says.
+    pub defaults: Defaults,
     /// Where snapshots can be sent to and fetched from.
     pub objects: Option<Objects>,
     /// Most sandboxes at once, in any state.
@@ -134,7 +136,8 @@ impl Engine {
     /// Starts the engine: takes up what an earlier process left, then is ready for calls.
     ///
     /// # Errors
-    /// When the store or a driver cannot be read.
+    /// When the store or a driver cannot be read; [`Code::IsolationUnavailable`] when there is no driver for what
+    /// sandboxes get by default.
     pub async fn start(
         config: Config,
         store: Store,
@@ -170,6 +173,7 @@ impl Engine {
                 used: Mutex::default(),
             }),
         };
+        engine.inner.driver(engine.inner.config.defaults.isolation)?;
         engine.inner.continue_rotation().await?;
         engine.start_recorder();
         engine.recover().await?;

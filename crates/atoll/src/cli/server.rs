@@ -4,10 +4,12 @@ use std::path::PathBuf;
 
 use atoll_core::pool::PoolSpec;
 use atoll_core::sharing::Visibility;
+use atoll_core::spec::IsolationLevel;
 use clap::Args;
 
 use super::access::parse_visibility;
 use super::pool::parse_image_pool;
+use super::sandbox::parse_isolation;
 use crate::units::parse_bytes;
 
 /// How log lines look.
@@ -43,6 +45,12 @@ pub(crate) struct ServeArgs {
     /// Disks, network and user namespaces to keep ready for new sandboxes
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     pub(crate) ready: usize,
+    /// Image of a sandbox when nobody says
+    #[arg(long, value_name = "IMAGE", default_value = "host")]
+    pub(crate) default_image: String,
+    /// How strongly a sandbox is cut off when nobody says: for clients that have no word for it
+    #[arg(long, value_name = "LEVEL", default_value = "container", value_parser = parse_isolation)]
+    pub(crate) default_isolation: IsolationLevel,
     /// What a sandbox may reach when nobody says: off, on, or a file with a policy as JSON
     #[arg(long, value_name = "off|on|FILE", default_value = "off")]
     pub(crate) default_egress: String,

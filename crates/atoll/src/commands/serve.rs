@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use atoll_core::policy::EgressPolicy;
 use atoll_core::secret::Secret;
+use atoll_core::spec::{self, Defaults};
 use atoll_core::{Code, Error};
 use atoll_egress::{GatewayConfig, UpstreamProxy};
 use atoll_engine::{EgressConfig, NewKey};
@@ -58,6 +59,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         ready: args.ready,
         pools: args.pool.clone(),
         pool_memory,
+        defaults: defaults(&args)?,
         egress: egress(&args)?,
         vault_key: vault_key(&args).await?,
         upstream_ca: upstream_ca(&args)?,
@@ -140,6 +142,14 @@ fn upstream_ca(args: &ServeArgs) -> Result<String> {
         all.push('\n');
     }
     Ok(all)
+}
+
+/// What a sandbox is when nobody says.
+fn defaults(args: &ServeArgs) -> Result<Defaults> {
+    if args.default_image != "host" {
+        spec::image_reference("--default-image", &args.default_image).map_err(Failure::Plain)?;
+    }
+    Ok(Defaults { image: args.default_image.clone(), isolation: args.default_isolation })
 }
 
 /// What the server lets sandboxes reach, and how.

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use atoll_core::pool::PoolSpec;
 use atoll_core::sharing::Visibility;
-use atoll_core::spec::Caps;
+use atoll_core::spec::{Caps, Defaults};
 use atoll_core::{Code, Error};
 use atoll_egress::intercept::TlsInterceptor;
 use atoll_engine::{EgressConfig, Engine, KeyScope, NewKey, PoolConfig, SecretDoor, Trust};
@@ -52,6 +52,8 @@ const RECLAIM_BELOW_BYTES: u64 = 1 << 30;
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
     pub(crate) egress: EgressConfig,
+    /// What a sandbox is when nobody says.
+    pub(crate) defaults: Defaults,
     pub(crate) sandboxes_max: usize,
     pub(crate) ready: usize,
     /// Frozen sandboxes give memory back when less is available on the host, bytes.
@@ -76,6 +78,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             egress: EgressConfig::default(),
+            defaults: Defaults::default(),
             sandboxes_max: 2000,
             ready: READY_COUNT,
             reclaim_below_bytes: RECLAIM_BELOW_BYTES,
@@ -227,6 +230,7 @@ impl Daemon {
             objects: limits.objects.clone(),
             data_dir: dir.path().to_owned(),
             caps: Caps::default(),
+            defaults: limits.defaults.clone(),
             sandboxes_max: limits.sandboxes_max,
             creates_max: 2 * cores,
             visibility: limits.visibility,

@@ -4,11 +4,13 @@
 //! default is filled in, nothing has to be looked up again. Specs are what the store keeps.
 
 mod check;
+mod defaults;
 mod exec;
 mod sandbox;
 mod template;
 
 pub use check::{env, image_reference, labels, name, path, user};
+pub use defaults::Defaults;
 pub use exec::{Command, ExecDraft, ExecSpec, TtySize, command, shown};
 pub use sandbox::{
     Accelerator, Base, Caps, DEFAULT_PATH, ImageDefaults, IsolationLevel, Resources, ResourcesDraft,

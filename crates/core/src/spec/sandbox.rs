@@ -180,7 +180,7 @@ pub struct ImageDefaults {
 pub struct SandboxDraft {
     /// A name, unique among the living.
     pub name: Option<String>,
-    /// The image; the template's, or `host`, when absent.
+    /// The image; the template's, or the server's default, when absent.
     pub image: Option<String>,
     /// Template as `name` (newest version) or `name:version`.
     pub template: Option<String>,
@@ -188,7 +188,7 @@ pub struct SandboxDraft {
     pub snapshot: Option<String>,
     /// Checkpoints that it takes by itself.
     pub auto_checkpoints: Option<AutoCheckpoints>,
-    /// The isolation level; the template's, or `container`, when absent.
+    /// The isolation level; the template's, or the server's default, when absent.
     pub isolation: Option<IsolationLevel>,
     /// Limits.
     pub resources: ResourcesDraft,
@@ -276,7 +276,14 @@ pub struct SandboxSpec {
 #[derive(Debug, Clone, Copy)]
 pub enum Base<'a> {
     /// An image.
-    Image(&'a ImageDefaults),
+    Image {
+        /// As it was named, by the draft, its template, or the server's default.
+        name: &'a str,
+        /// What it says about how to run it.
+        defaults: &'a ImageDefaults,
+        /// The isolation level where neither draft nor template says one.
+        isolation: IsolationLevel,
+    },
     /// A snapshot.
     Snapshot(&'a SnapshotId, &'a Manifest),
 }
@@ -284,7 +291,7 @@ pub enum Base<'a> {
 impl Base<'_> {
     fn isolation(self, asked: Option<IsolationLevel>) -> Result<IsolationLevel> {
         match self {
-            Self::Image(_) => Ok(asked.unwrap_or(IsolationLevel::Container)),
+            Self::Image { isolation, .. } => Ok(asked.unwrap_or(isolation)),
             Self::Snapshot(_, manifest) if asked.is_none_or(|asked| asked == manifest.isolation) => {
                 Ok(manifest.isolation)
             }
@@ -306,7 +313,7 @@ impl Base<'_> {
                 ),
             )
             .hint("leave the size out to get the snapshot's")),
-            Self::Snapshot(..) | Self::Image(_) => Ok(()),
+            Self::Snapshot(..) | Self::Image { .. } => Ok(()),
         }
     }
 }
@@ -371,10 +378,10 @@ impl SandboxDraft {
         Ok(())
     }
 
-    /// The image this draft means, given its template.
+    /// The image this draft means, given its template; none when it leaves that to the server.
     #[must_use]
-    pub fn image_name<'a>(&'a self, template: Option<&'a TemplateSpec>) -> &'a str {
-        self.image.as_deref().or_else(|| template.map(|t| t.image.as_str())).unwrap_or("host")
+    pub fn image_name<'a>(&'a self, template: Option<&'a TemplateSpec>) -> Option<&'a str> {
+        self.image.as_deref().or_else(|| template.map(|t| t.image.as_str()))
     }
 }
 
@@ -396,7 +403,7 @@ impl SandboxSpec {
         draft.validate()?;
         let of_snapshot;
         let (image, least) = match base {
-            Base::Image(image) => (image, Resources::default()),
+            Base::Image { defaults, .. } => (defaults, Resources::default()),
             Base::Snapshot(_, manifest) => {
                 of_snapshot = ImageDefaults {
                     env: manifest.env.clone(),
@@ -424,12 +431,12 @@ impl SandboxSpec {
         };
         Ok(Self {
             image: match base {
-                Base::Image(_) => draft.image_name(recipe).to_owned(),
+                Base::Image { name, .. } => name.to_owned(),
                 Base::Snapshot(_, manifest) => manifest.image.clone(),
             },
             template: template.map(|(name, _)| name.to_owned()),
             snapshot: match base {
-                Base::Image(_) => None,
+                Base::Image { .. } => None,
                 Base::Snapshot(id, _) => Some(id.clone()),
             },
             auto_checkpoints: draft.auto_checkpoints,
@@ -597,14 +604,14 @@ fn changed(
 pub(super) mod tests {
     use super::*;
 
+    fn image<'a>(name: &'a str, defaults: &'a ImageDefaults) -> Base<'a> {
+        Base::Image { name, defaults, isolation: IsolationLevel::Container }
+    }
+
     pub(crate) fn spec() -> SandboxSpec {
-        SandboxSpec::resolve(
-            &SandboxDraft::default(),
-            None,
-            Base::Image(&ImageDefaults::default()),
-            &Caps::default(),
-        )
-        .unwrap()
+        let defaults = ImageDefaults::default();
+        let draft = SandboxDraft::default();
+        SandboxSpec::resolve(&draft, None, image("host", &defaults), &Caps::default()).unwrap()
     }
 
     fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -612,7 +619,20 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_empty_draft_is_a_host_sandbox() {
+    fn the_isolation_level_is_the_draft_s_then_the_template_s_then_the_server_s() {
+        use IsolationLevel::{Container, Microvm};
+        let level = |draft, template| {
+            let draft = SandboxDraft { isolation: draft, ..SandboxDraft::default() };
+            let template = TemplateSpec { isolation: template, ..TemplateSpec::new("img") };
+            let base = Base::Image { name: "img", defaults: &ImageDefaults::default(), isolation: Microvm };
+            SandboxSpec::resolve(&draft, Some(("t:1", &template)), base, &Caps::default()).unwrap().isolation
+        };
+        assert_eq!([level(None, None), level(None, Some(Container))], [Microvm, Container]);
+        assert_eq!(level(Some(Microvm), Some(Container)), Microvm);
+    }
+
+    #[test]
+    fn an_empty_draft_is_what_the_server_makes_it() {
         let spec = spec();
         assert_eq!((spec.image.as_str(), spec.user.as_str()), ("host", "root"));
         assert_eq!(spec.resources, Resources::default());
@@ -621,7 +641,7 @@ pub(super) mod tests {
 
     #[test]
     fn caller_over_template_over_image() {
-        let image = ImageDefaults {
+        let defaults = ImageDefaults {
             env: map(&[("A", "image"), ("B", "image"), ("C", "image")]),
             user: Some("image".into()),
             workdir: Some("/image".into()),
@@ -634,7 +654,7 @@ pub(super) mod tests {
         };
         let draft = SandboxDraft { env: map(&[("C", "caller")]), ..SandboxDraft::default() };
         let spec =
-            SandboxSpec::resolve(&draft, Some(("t:1", &template)), Base::Image(&image), &Caps::default())
+            SandboxSpec::resolve(&draft, Some(("t:1", &template)), image("img", &defaults), &Caps::default())
                 .unwrap();
         assert_eq!([&spec.env["A"], &spec.env["B"], &spec.env["C"]], ["image", "template", "caller"]);
         assert_eq!((spec.user.as_str(), spec.workdir.as_deref()), ("template", Some("/image")));
@@ -649,7 +669,7 @@ pub(super) mod tests {
                 resources: ResourcesDraft { memory_bytes: Some(bytes), ..ResourcesDraft::default() },
                 ..SandboxDraft::default()
             };
-            SandboxSpec::resolve(&draft, None, Base::Image(&ImageDefaults::default()), &Caps::default())
+            SandboxSpec::resolve(&draft, None, image("host", &ImageDefaults::default()), &Caps::default())
         };
         assert!(try_memory(MEMORY_MIN_BYTES).is_ok());
         assert!(try_memory(MEMORY_MIN_BYTES - 1).unwrap_err().message.contains("resources.memory_bytes"));
@@ -659,10 +679,9 @@ pub(super) mod tests {
 
     #[test]
     fn a_hostile_image_configuration_is_the_images_fault() {
-        let image = ImageDefaults { workdir: Some("relative".into()), ..ImageDefaults::default() };
-        let error =
-            SandboxSpec::resolve(&SandboxDraft::default(), None, Base::Image(&image), &Caps::default())
-                .unwrap_err();
+        let defaults = ImageDefaults { workdir: Some("relative".into()), ..ImageDefaults::default() };
+        let base = image("img", &defaults);
+        let error = SandboxSpec::resolve(&SandboxDraft::default(), None, base, &Caps::default()).unwrap_err();
         assert_eq!(error.code, Code::ImageInvalid);
     }
 

@@ -1,10 +1,11 @@
 //! Making and unmaking one member.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use atoll_core::id::SandboxId;
 use atoll_core::pool::Mold;
-use atoll_core::spec::{IsolationLevel, SandboxSpec};
+use atoll_core::spec::{Command, ExecDraft, IsolationLevel, SandboxSpec};
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestClient;
 use atoll_isolation::Plan;
@@ -14,9 +15,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::clock::now_ms;
 use crate::engine::Inner;
 use crate::errors::isolation_error;
-use crate::exec::Ahead;
+use crate::exec::{Ahead, run_to_end};
 use crate::sandbox::{connect, destroy, remove_logs};
 use crate::start::starts_ahead;
+
+/// Longest that a member's first command may take.
+const REHEARSAL_MAX: Duration = Duration::from_secs(10);
 
 /// How the members of a pool are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,6 +94,7 @@ async fn try_make(
     if needs_configuring(spec) {
         inner.configure(&client, &plan.hostname, spec).await?;
     }
+    rehearse(&client, id, spec).await;
     if !starts_ahead(spec) {
         return Ok((client, None));
     }
@@ -99,6 +104,18 @@ async fn try_make(
     let ahead = inner.start_ahead(&client, id, spec).await?;
     fail::fail_point!("engine.pool.started");
     Ok((client, ahead))
+}
+
+/// Runs a command that does nothing, so that the first one that somebody waits for is not the first of all: a
+/// machine that was restored does everything slowly once. Whether it succeeds does not matter.
+async fn rehearse(client: &GuestClient, id: &SandboxId, spec: &SandboxSpec) {
+    if spec.isolation == IsolationLevel::Container {
+        return;
+    }
+    let draft = ExecDraft::new(Command::Argv(vec!["true".to_owned()]));
+    if let Err(error) = run_to_end(client, id, spec, draft, REHEARSAL_MAX).await {
+        tracing::debug!(sandbox = %id, %error, "a member of a pool runs nothing yet");
+    }
 }
 
 /// Whether the guest has to be told more than it knows from its making.

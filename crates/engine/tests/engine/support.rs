@@ -13,7 +13,8 @@ use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::sharing::Visibility;
 use atoll_core::spec::{
-    Base, Caps, Command, ExecDraft, ExecSpec, ImageDefaults, Resources, SandboxDraft, SandboxSpec,
+    Base, Caps, Command, Defaults, ExecDraft, ExecSpec, ImageDefaults, IsolationLevel, Resources,
+    SandboxDraft, SandboxSpec,
 };
 use atoll_engine::{Caller, Config, EgressConfig, Engine, ExecView, OutputEvent, Piece, PoolConfig, Trust};
 use atoll_image::Images;
@@ -81,6 +82,7 @@ impl World {
             objects: None,
             data_dir: self.dir.path().to_owned(),
             caps: Caps::default(),
+            defaults: Defaults::default(),
             sandboxes_max: self.sandboxes_max,
             visibility: self.visibility,
             volumes: None,
@@ -318,7 +320,11 @@ pub(crate) fn row(n: u64, state: SandboxState) -> SandboxRecord {
     let spec = SandboxSpec::resolve(
         &SandboxDraft::default(),
         None,
-        Base::Image(&ImageDefaults::default()),
+        Base::Image {
+            name: "host",
+            defaults: &ImageDefaults::default(),
+            isolation: IsolationLevel::Container,
+        },
         &Caps::default(),
     );
     SandboxRecord {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use atoll_api::{Exec, ExecWithOutput, Sandbox};
 use atoll_core::key::Scope;
 use atoll_core::sharing::Visibility;
-use atoll_core::spec::Caps;
+use atoll_core::spec::{Caps, Defaults};
 use atoll_engine::{Config, EgressConfig, Engine, PoolConfig, Trust};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
@@ -63,6 +63,7 @@ impl Harness {
             objects: None,
             data_dir: dir.path().to_owned(),
             caps: Caps::default(),
+            defaults: Defaults::default(),
             sandboxes_max: SANDBOXES_MAX,
             visibility: Visibility::default(),
             volumes: None,

@@ -20,7 +20,9 @@ use std::collections::BTreeMap;
 use atoll_core::exec::ExecState;
 use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::sandbox::SandboxState;
-use atoll_core::spec::{Base, Caps, Command, ExecDraft, ExecSpec, ImageDefaults, SandboxDraft, SandboxSpec};
+use atoll_core::spec::{
+    Base, Caps, Command, ExecDraft, ExecSpec, ImageDefaults, IsolationLevel, SandboxDraft, SandboxSpec,
+};
 
 use crate::{ExecRecord, SandboxRecord, Store};
 
@@ -83,7 +85,11 @@ pub fn sandbox(ms: u64, n: u64) -> SandboxRecord {
     let spec = SandboxSpec::resolve(
         &SandboxDraft::default(),
         None,
-        Base::Image(&ImageDefaults::default()),
+        Base::Image {
+            name: "host",
+            defaults: &ImageDefaults::default(),
+            isolation: IsolationLevel::Container,
+        },
         &Caps::default(),
     );
     SandboxRecord {
