@@ -17,6 +17,10 @@ def since(*version):
     return pytest.mark.skipif(VERSION < version, reason=f"langsmith {'.'.join(map(str, version))} and newer")
 
 
+# A test of something that virtual machines do not have.
+containers_only = pytest.mark.skipif("IMAGE" in os.environ, reason="containers only")
+
+
 def endpoint():
     return os.environ["LANGSMITH_ENDPOINT"]
 

@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from conftest import endpoint, native, raw, since
+from conftest import containers_only, endpoint, native, raw, since
 from langsmith.sandbox import (
     AsyncSandboxClient,
     QuotaExceededError,
@@ -185,6 +185,7 @@ def test_start_of_one_that_runs(client):
         assert client.start_sandbox(box.name).status == "ready"
 
 
+@containers_only
 def test_volumes(client, name):
     native("POST", "/v1/volumes", {"name": name, "size_bytes": 64 << 20})
     try:

@@ -76,11 +76,11 @@ def run_asynchronously(name):
 
 @since(0, 13)
 def test_searches_and_stats_wake_it(client, own):
-    own.write("/home/user/file", b"kept")
+    own.write("/srv/own/file", b"kept")
     for use in [
-        lambda: own.stat("/home/user/file").size_bytes == 4,
-        lambda: len(own.glob("*", path="/home/user").matches) == 1,
-        lambda: len(own.grep("kept", path="/home/user").matches) == 1,
+        lambda: own.stat("/srv/own/file").size_bytes == 4,
+        lambda: len(own.glob("*", path="/srv/own").matches) == 1,
+        lambda: len(own.grep("kept", path="/srv/own").matches) == 1,
     ]:
         client.stop_sandbox(own.name)
         assert use() and state(client, own) == "ready"

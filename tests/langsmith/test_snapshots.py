@@ -1,7 +1,7 @@
 """Snapshots: of sandboxes and of images, by id, name and tag."""
 
 import pytest
-from conftest import VERSION, raw, since
+from conftest import VERSION, containers_only, raw, since
 from langsmith.sandbox import ResourceCreationError, ResourceNotFoundError, SandboxClientError, ValidationError
 from registry import Registry
 
@@ -57,6 +57,7 @@ def test_tags_move(client, name):
         client.list_snapshot_tags(name)
 
 
+@containers_only
 def test_from_an_image(client, name):
     snapshot = client.create_snapshot(name, "host", 1 << 30)
     assert snapshot.status == "ready" and snapshot.fs_capacity_bytes == 1 << 30

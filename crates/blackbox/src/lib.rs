@@ -4,6 +4,7 @@
 //! ```text
 //! program()   builds `atoll` once, with or without fail points
 //! Server      a running `atoll serve` with a data directory of its own: kill, restart, command line, raw HTTP
+//! level       the same tests at another isolation level
 //! host        what of an installation is on the host: processes, cgroups, mounts, loop devices, directories
 //! ```
 //!
@@ -14,6 +15,7 @@
 
 mod build;
 pub mod host;
+mod level;
 mod server;
 
 pub use build::{program, program_with_failpoints};

@@ -16,7 +16,7 @@ use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{host, program, program_with_failpoints};
+use crate::{host, level, program, program_with_failpoints};
 
 /// Longest that anything here may take.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -199,6 +199,9 @@ impl Server {
         server.key = key.expect("the first start makes a key");
         server.client = Client::new(&url, &Secret::new(server.key.clone())).expect("a client");
         server.url = url;
+        if let Some(level) = level::asked() {
+            level.import(&server.url, &server.key);
+        }
         server
     }
 
@@ -209,6 +212,7 @@ impl Server {
         command
             .args(["serve", "--ready-json", "--ready", "1", "--listen", listen, "--data-dir"])
             .arg(&self.data);
+        command.args(level::asked().into_iter().flat_map(|level| level.args()));
         command.args(&self.args).envs(self.env.clone()).env("ATOLL_FAILPOINTS", failpoints);
         let mut child = command
             .stdin(Stdio::null())

@@ -17,33 +17,43 @@ pub fn cache() -> PathBuf {
     CACHE.into()
 }
 
-/// Programs that tests use, on top of Debian's smallest set.
+/// Programs that tests of the drivers use, on top of Debian's smallest set.
 const PACKAGES: &str = "perl-base,bsdutils,util-linux,procps,hostname";
+/// And those that the other tests use.
+const TOOLS: &str = "python3,curl,openssl,ca-certificates,iproute2,iputils-ping,git,socat,netcat-openbsd";
 
 /// A Debian root file system with the user `user` of id 1000. Made once, kept for the next run.
 #[must_use]
 pub fn debian() -> PathBuf {
     static ROOT: OnceLock<PathBuf> = OnceLock::new();
-    let make = || {
-        let root = cache().join("debian-minimal");
-        if !root.try_exists().expect("look for a directory") {
-            let new = cache().join(format!("debian-minimal.{}", std::process::id()));
-            std::fs::create_dir_all(cache()).expect("make a directory");
-            crate::run(
-                Command::new("mmdebstrap")
-                    .args(["--quiet", "--variant=minbase", "--mode=root", "--include", PACKAGES])
-                    .arg("--customize-hook=chroot \"$1\" useradd --create-home --uid 1000 user")
-                    .arg("bookworm")
-                    .arg(&new),
-            );
-            // Another process may have been faster.
-            if std::fs::rename(&new, &root).is_err() {
-                std::fs::remove_dir_all(&new).expect("remove a directory");
-            }
+    ROOT.get_or_init(|| bootstrap("debian-minimal", PACKAGES)).clone()
+}
+
+/// The same with everything that tests run on the host's own files.
+#[must_use]
+pub fn debian_with_tools() -> PathBuf {
+    static ROOT: OnceLock<PathBuf> = OnceLock::new();
+    ROOT.get_or_init(|| bootstrap("debian-tools", &format!("{PACKAGES},{TOOLS}"))).clone()
+}
+
+fn bootstrap(name: &str, packages: &str) -> PathBuf {
+    let root = cache().join(name);
+    if !root.try_exists().expect("look for a directory") {
+        let new = cache().join(format!("{name}.{}", std::process::id()));
+        std::fs::create_dir_all(cache()).expect("make a directory");
+        crate::run(
+            Command::new("mmdebstrap")
+                .args(["--quiet", "--variant=minbase", "--mode=root", "--include", packages])
+                .arg("--customize-hook=chroot \"$1\" useradd --create-home --uid 1000 user")
+                .arg("bookworm")
+                .arg(&new),
+        );
+        // Another process may have been faster.
+        if std::fs::rename(&new, &root).is_err() {
+            std::fs::remove_dir_all(&new).expect("remove a directory");
         }
-        root
-    };
-    ROOT.get_or_init(make).clone()
+    }
+    root
 }
 
 /// The package of a guest kernel; or why there can be no virtual machines here, which has then been printed.

@@ -6,6 +6,7 @@ use std::io::{self, BufRead, BufReader, Read as _};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use atoll_guest_protocol::FOUND_LINE_MAX_BYTES;
 use atoll_guest_protocol::body::RecordWriter;
@@ -68,7 +69,8 @@ struct Search {
     root: PathBuf,
     shown: String,
     pattern: Pattern,
-    text: Vec<u8>,
+    /// Finds the text; none when files are looked for.
+    text: Option<Arc<memmem::Finder<'static>>>,
     names: Names,
     outlet: Outlet,
     block: BytesMut,
@@ -91,7 +93,8 @@ impl Search {
             root: PathBuf::from(&request.path),
             shown: request.path.clone(),
             pattern,
-            text: request.text.clone().into_bytes(),
+            text: (!request.text.is_empty())
+                .then(|| Arc::new(memmem::Finder::new(request.text.as_bytes()).into_owned())),
             names: Names::read(),
             outlet,
             block: BytesMut::new(),
@@ -164,30 +167,33 @@ impl Search {
     }
 
     fn found(&mut self, relative: &Path, place: &Path, metadata: &Metadata) -> Result<(), Enough> {
-        if self.text.is_empty() {
+        let Some(text) = self.text.clone() else {
             let info = self.names.info(relative, place, metadata);
             return self.tell(&Found { info: Some(info), ..Found::default() });
-        }
+        };
         if !metadata.is_file() {
             return Ok(());
         }
         let info = self.names.info(relative, place, metadata);
         // A file that cannot be read has nothing in it.
-        match open_regular(place).and_then(|file| self.lines(file, &info)) {
+        match open_regular(place).and_then(|file| self.lines(&text, file, &info)) {
             Ok(Some(enough)) => Err(enough),
             Ok(None) | Err(_) => Ok(()),
         }
     }
 
     /// Tells of every line with the text. `Some` when that was enough.
-    fn lines(&mut self, file: std::fs::File, info: &FileInfo) -> io::Result<Option<Enough>> {
+    fn lines(
+        &mut self,
+        text: &memmem::Finder<'_>,
+        file: std::fs::File,
+        info: &FileInfo,
+    ) -> io::Result<Option<Enough>> {
         let mut reader = BufReader::with_capacity(PROBE_BYTES.max(64 << 10), file);
         let probe = reader.fill_buf()?;
         if memchr::memchr(0, &probe[..probe.len().min(PROBE_BYTES)]).is_some() {
             return Ok(None);
         }
-        let text = std::mem::take(&mut self.text);
-        let finder = memmem::Finder::new(&text);
         let mut line = Vec::new();
         let mut number = 1;
         let mut enough = None;
@@ -197,7 +203,7 @@ impl Search {
             if len == 0 {
                 break;
             }
-            if finder.find(&line).is_some() {
+            if text.find(&line).is_some() {
                 let text = shown(&line);
                 enough = self.tell(&Found { info: Some(info.clone()), line: number, text }).err();
             }
@@ -206,8 +212,6 @@ impl Search {
             }
             number += u64::from(line.ends_with(b"\n"));
         }
-        drop(finder);
-        self.text = text;
         Ok(enough)
     }
 

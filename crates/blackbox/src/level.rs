@@ -1,0 +1,75 @@
+//! Running tests at another isolation level than they were written at: with `ATOLL_TEST_LEVEL=microvm`, every server
+//! gives machines to whoever does not ask for a level, from an image with the programs that tests use.
+//!
+//! On demand, because machines are slow where they are emulated, and tests that look at what a container is on the
+//! host are not for them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use atoll_testing::machines::{cache, debian_with_tools, kernel_package};
+
+use crate::{command, program};
+
+/// The variable.
+const LEVEL: &str = "ATOLL_TEST_LEVEL";
+/// What the image is called.
+const IMAGE: &str = "tools";
+
+/// A level that was asked for, ready to be used.
+#[derive(Debug)]
+pub(crate) struct Level {
+    args: [String; 6],
+    image: PathBuf,
+}
+
+/// What was asked for, if anything.
+pub(crate) fn asked() -> Option<&'static Level> {
+    static LEVEL: OnceLock<Option<Level>> = OnceLock::new();
+    LEVEL.get_or_init(prepare).as_ref()
+}
+
+fn prepare() -> Option<Level> {
+    let level = std::env::var(LEVEL).ok()?;
+    assert_eq!(level, "microvm", "{LEVEL} is microvm, or nothing");
+    let package = kernel_package().expect("there can be machines here");
+    let dir = cache().join("tested-machines");
+    let set_up = command(program())
+        .args(["setup", "microvm", "--package"])
+        .arg(package)
+        .arg("--microvm-dir")
+        .arg(&dir)
+        .output()
+        .expect("start the program");
+    assert!(set_up.status.success(), "{}", String::from_utf8_lossy(&set_up.stderr));
+    let image = cache().join("debian-tools.tar");
+    if !image.try_exists().expect("look for a file") {
+        let new = cache().join(format!("debian-tools.{}.tar", std::process::id()));
+        atoll_testing::run(
+            Command::new("tar").arg("-C").arg(debian_with_tools()).arg("-cf").arg(&new).arg("."),
+        );
+        std::fs::rename(&new, &image).expect("put an archive in its place");
+    }
+    let dir = dir.to_string_lossy().into_owned();
+    let args = ["--default-isolation", &level, "--default-image", IMAGE, "--microvm-dir", &dir];
+    Some(Level { args: args.map(str::to_owned), image })
+}
+
+impl Level {
+    /// Arguments of a server that gives it.
+    pub(crate) fn args(&self) -> &[String] {
+        &self.args
+    }
+
+    /// Puts the image into a new server.
+    pub(crate) fn import(&self, url: &str, key: &str) {
+        let import = |image: &Path| {
+            let mut command = command(program());
+            command.env("ATOLL_URL", url).env("ATOLL_API_KEY", key);
+            command.args(["image", "import"]).arg(image).arg(IMAGE).output().expect("start the program")
+        };
+        let output = import(&self.image);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
