@@ -67,6 +67,7 @@ impl Inner {
         id: &SandboxId,
         machine: &Machine,
     ) -> Result<(), IsolationError> {
+        self.forget_copy(id)?;
         let record = self.record(id);
         let (stopped, awake) = (record.is_stopped(), record.is_awake());
         if !stopped && !awake {
@@ -77,7 +78,6 @@ impl Inner {
         if stopped {
             vmm::go_on_again(&mut vmm::monitor(&record).await?).await?;
             machine.ask(Question::Halt(false), ANSWER_TIMEOUT).await?;
-            self.forget_copy(id)?;
             record.unmark_stopped()?;
         }
         if awake {
