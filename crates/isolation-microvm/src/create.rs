@@ -23,13 +23,14 @@ use rustix::process::{
 use crate::Inner;
 use crate::control::moment;
 use crate::machine::{Machine, check_hostname, limits};
+use crate::record::Size;
 use crate::step::{Step, failed};
 use crate::stream::random;
 use crate::template::{self, starting_limits, vmm_limits};
 use crate::vmm::{self, Memory, Model, Place};
 
 /// How long a restored machine may take to become a sandbox: longer means that the restoration stalled.
-const BECOME_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const BECOME_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a killed VMM may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -56,6 +57,9 @@ pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
 
 impl Inner {
     pub(crate) async fn create(self: &Arc<Self>, plan: &Plan) -> Result<(), IsolationError> {
+        if let DiskSource::WithMemory(artifact) = &plan.disk {
+            return self.create_with_memory(plan, artifact).await;
+        }
         check(plan)?;
         let disk = self.claim_disk(plan).await?;
         fail_point!("microvm::create::disk");
@@ -68,15 +72,7 @@ impl Inner {
         let image = self.image(&plan.root).await?;
         let model = self.model(template::size(&plan.resources));
         let saved = self.saved(&model).await?;
-        let record = self.record(&plan.id);
-        record.create()?;
-        record.write_size(model.size)?;
-        fail_point!("microvm::create::directory");
-        self.claim_uid(&record)?;
-        fail_point!("microvm::create::user");
-        let dir = self.config.storage.machine(&plan.id);
-        DirBuilder::new().mode(0o700).create(&dir).step("make the directory of a machine")?;
-        let disk = disk.move_to(dir.join(DISK_FILE))?;
+        let disk = self.settle_in(plan, model.size, disk)?;
         let start = Started {
             id: &plan.id,
             model: &model,
@@ -85,6 +81,19 @@ impl Inner {
             disk: &disk,
         };
         self.start_sandbox(plan, start).await
+    }
+
+    /// Makes what a sandbox has besides its machine; gives its disk.
+    pub(crate) fn settle_in(&self, plan: &Plan, size: Size, disk: Spare) -> Result<PathBuf, IsolationError> {
+        let record = self.record(&plan.id);
+        record.create()?;
+        record.write_size(size)?;
+        fail_point!("microvm::create::directory");
+        self.claim_uid(&record)?;
+        fail_point!("microvm::create::user");
+        let dir = self.config.storage.machine(&plan.id);
+        DirBuilder::new().mode(0o700).create(&dir).step("make the directory of a machine")?;
+        disk.move_to(dir.join(DISK_FILE))
     }
 
     /// Restores a machine and makes it a sandbox. A restoration that stalls is tried once more.
@@ -121,15 +130,7 @@ impl Inner {
         fail_point!("microvm::create::restored");
         vmm::resize_disk(&mut qmp, plan.resources.disk_bytes).await?;
         drop(qmp);
-        let who = Become {
-            sandbox_id: plan.id.to_string(),
-            hostname: plan.hostname.clone(),
-            machine_id: machine_id(&plan.id),
-            resolver: RESOLVER_ADDRESS.to_string(),
-            limits: Some(limits(&plan.resources)),
-            moment: Some(moment().step("choose random bytes")?),
-        };
-        machine.ask(Question::Become(who), BECOME_TIMEOUT).await?;
+        machine.ask(Question::Become(who(plan)?), BECOME_TIMEOUT).await?;
         fail_point!("microvm::create::told");
         Ok(machine)
     }
@@ -185,18 +186,21 @@ impl Inner {
     fn make_disk(&self, source: &DiskSource, bytes: u64) -> Result<Spare, IsolationError> {
         let storage = &self.config.storage;
         storage.check_room()?;
-        let name = format!("machine-{:016x}.img", random().step("choose a name")?);
-        let path = storage.disks().join(name);
+        let path = self.new_disk_path()?;
         let DiskSource::Artifact(artifact) = source else {
+            if *source != DiskSource::Empty {
+                let why = "a machine is made anew with the disk of a snapshot, not with its memory";
+                return Err(IsolationError::Unavailable(why.to_owned()));
+            }
             let image = File::options().read(true).write(true).create_new(true).open(&path);
             let image = image.step("make a disk image")?;
-            let spare = Spare(Some(path));
+            let spare = Spare::new(path);
             image.set_len(bytes).step("size a disk image")?;
             self.disks.get(storage, bytes)?.fill(storage, &image).step("write a disk image")?;
             return Ok(spare);
         };
         let image = storage.duplicate(&storage.artifact_disk(artifact)?, &path)?;
-        let spare = Spare(Some(path.clone()));
+        let spare = Spare::new(path.clone());
         let has = image.metadata().step("measure a disk image")?.len();
         if has > bytes {
             let why = format!("the snapshot's disk has {has} bytes and cannot become {bytes}");
@@ -207,6 +211,11 @@ impl Inner {
             filesystem::grow(&path)?;
         }
         Ok(spare)
+    }
+
+    pub(crate) fn new_disk_path(&self) -> Result<PathBuf, IsolationError> {
+        let name = format!("machine-{:016x}.img", random().step("choose a name")?);
+        Ok(self.config.storage.disks().join(name))
     }
 
     /// Bytes that a sandbox's disk, and its memory while that is on disk, take on the host.
@@ -270,6 +279,10 @@ impl Inner {
 pub(crate) struct Spare(Option<PathBuf>);
 
 impl Spare {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self(Some(path))
+    }
+
     fn move_to(mut self, place: PathBuf) -> Result<PathBuf, IsolationError> {
         if let Some(path) = &self.0 {
             fs::rename(path, &place).step("move a disk image to its sandbox")?;
@@ -307,6 +320,18 @@ fn remove_dir(dir: &Path) -> Result<(), IsolationError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).step("remove what a sandbox had"),
         _ => Ok(()),
     }
+}
+
+/// What a machine is told that is to be a sandbox.
+pub(crate) fn who(plan: &Plan) -> Result<Become, IsolationError> {
+    Ok(Become {
+        sandbox_id: plan.id.to_string(),
+        hostname: plan.hostname.clone(),
+        machine_id: machine_id(&plan.id),
+        resolver: RESOLVER_ADDRESS.to_string(),
+        limits: Some(limits(&plan.resources)),
+        moment: Some(moment().step("choose random bytes")?),
+    })
 }
 
 /// Thirty-two hexadecimal digits that are this sandbox's, whatever image or snapshot it is made from.
