@@ -9,6 +9,7 @@
 //! - in mount, PID, IPC, UTS, cgroup and network namespaces of its own (the last one is the sandbox's slot);
 //! - with a root that holds nothing but what is listed in [`Jail`]: the programs of the host (`/usr`, read-only),
 //!   kernel and saved memory, read-only, and the devices it needs. There is no place where it could write;
+//!   A machine that goes on from a file finds its own open descriptors there, too: QEMU opens memory by name only;
 //! - with the sandbox's disk, its sockets and its network card as open descriptors, not as names;
 //! - in the sandbox's cgroups.
 //!
@@ -170,7 +171,9 @@ fn inside(root: &Path, path: &Path) -> PathBuf {
 fn show_own_files(root: &Path, own_files: &Path) -> Result<(), String> {
     let (all, flags) = (root.join("old"), MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC);
     mount("proc", &all, "proc", flags, c"").map_err(said("mount the processes"))?;
-    let shown = mount_bind(all.join("1/fd"), inside(root, own_files));
+    let place = inside(root, own_files);
+    let shown = mount_bind(all.join("1/fd"), &place)
+        .and_then(|()| mount_remount(&place, MountFlags::BIND | MountFlags::RDONLY | flags, ""));
     let hidden = unmount(&all, UnmountFlags::DETACH);
     shown.and(hidden).map_err(said("show the open files"))
 }
