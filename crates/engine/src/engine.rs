@@ -196,6 +196,9 @@ impl Engine {
         self.inner.shutdown.cancel();
         self.inner.tracker.close();
         self.inner.tracker.wait().await;
+        for driver in self.inner.drivers.values() {
+            driver.close().await;
+        }
         self.inner.store.close().await;
     }
 

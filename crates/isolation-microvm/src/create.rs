@@ -20,7 +20,6 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
 
-use crate::Inner;
 use crate::control::moment;
 use crate::machine::{Machine, check_hostname, limits};
 use crate::record::Size;
@@ -28,6 +27,7 @@ use crate::step::{Step, failed};
 use crate::stream::random;
 use crate::template::{self, starting_limits, vmm_limits};
 use crate::vmm::{self, Memory, Model, Place};
+use crate::{Inner, chain, prepared};
 
 /// How long a restored machine may take to become a sandbox: longer means that the restoration stalled.
 pub(crate) const BECOME_TIMEOUT: Duration = Duration::from_secs(30);
@@ -61,6 +61,22 @@ impl Inner {
             return self.create_with_memory(plan, artifact).await;
         }
         check(plan)?;
+        if plan.disk != DiskSource::Empty {
+            return self.create_anew(plan).await;
+        }
+        let kind = prepared::Kind::of(plan, &self.image(&plan.root).await?)?;
+        if let Some(dir) = self.prepared_for(&kind) {
+            let Err(error) = self.create_from(plan, &dir).await else { return Ok(()) };
+            tracing::warn!(id = %plan.id, error = chain(&error), "a prepared machine could not be used");
+            self.forget_prepared(&dir);
+            self.destroy(&plan.id).await?;
+        }
+        self.create_anew(plan).await?;
+        self.prepare_later(kind, plan);
+        Ok(())
+    }
+
+    async fn create_anew(self: &Arc<Self>, plan: &Plan) -> Result<(), IsolationError> {
         let disk = self.claim_disk(plan).await?;
         fail_point!("microvm::create::disk");
         self.create_on(plan, disk).await
@@ -302,7 +318,7 @@ impl Drop for Spare {
     }
 }
 
-fn is_stall(error: &IsolationError) -> bool {
+pub(crate) fn is_stall(error: &IsolationError) -> bool {
     matches!(error, IsolationError::Kernel { source, .. } if source.kind() == io::ErrorKind::TimedOut)
 }
 

@@ -11,7 +11,7 @@
 //! # Where things are
 //!
 //! [`kernel`] prepares the guest's kernel, `initramfs` what it starts with, `files` the images, `vmm` speaks to
-//! QEMU over `qmp`, [`launch`] jails it, `template` makes saved machines, `create`, `freeze`, `hibernate` and
+//! QEMU over `qmp`, [`launch`] jails it, `template` makes saved machines, `prepared` those of an image, `create`, `freeze`, `hibernate` and
 //! `snapshot` are the life of a sandbox, `machine` is a live one, `memory` copies it with its memory, `mapped` finds that in a file, `control` asks it, `stream` connects to its agent, `record` is
 //! what is written down, `probe` what `atoll doctor` tries.
 //!
@@ -32,6 +32,7 @@ pub mod launch;
 mod machine;
 mod mapped;
 mod memory;
+mod prepared;
 mod probe;
 mod qmp;
 mod record;
@@ -128,6 +129,9 @@ pub struct MicrovmConfig {
     pub storage: Arc<Storage>,
     /// Network namespaces for sandboxes.
     pub slots: Arc<SlotPool>,
+    /// Whether it makes machines ahead for images that are in use, in the background. Who opens a driver that does
+    /// has to close it.
+    pub prepares: bool,
 }
 
 /// The driver. Dropping it leaves machines running.
@@ -148,6 +152,7 @@ struct Inner {
     cgroups: Cgroups,
     disks: Templates,
     live: Live,
+    prepared: Mutex<prepared::Prepared>,
     uids: Mutex<BTreeSet<u32>>,
     /// Machines that are booted to be saved: no sandboxes.
     booting: Mutex<BTreeSet<SandboxId>>,
@@ -254,6 +259,7 @@ impl Inner {
             cgroups: Cgroups::open(&format!("atoll-{}-vm", config.instance))?,
             disks: Templates::open(config.dir.join("disks"))?,
             live: Live::default(),
+            prepared: Mutex::default(),
             uids: Mutex::default(),
             booting: Mutex::default(),
             placeholder,
@@ -503,6 +509,10 @@ impl Isolation for MicrovmIsolation {
     async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError> {
         let artifact = artifact.clone();
         self.blocking(move |inner| inner.config.storage.remove_artifact(&artifact)).await
+    }
+
+    async fn close(&self) {
+        self.inner.stop_preparing().await;
     }
 
     async fn scan(&self) -> Result<Vec<Resource>, IsolationError> {

@@ -29,7 +29,7 @@ use atoll_isolation_storage::DISK_FILE;
 use fail::fail_point;
 use serde::{Deserialize, Serialize};
 
-use crate::create::{BECOME_TIMEOUT, Spare, Started, check, who};
+use crate::create::{BECOME_TIMEOUT, Spare, Started, check, is_stall, who};
 use crate::machine::{ANSWER_TIMEOUT, Machine};
 use crate::record::{Size, read_json, write_json};
 use crate::step::Step;
@@ -97,7 +97,7 @@ impl Inner {
 
     /// Writes the machine out and clones its disk, both of one moment. It goes on, whatever comes of it. Gives how
     /// long it stood still.
-    async fn copy_whole(
+    pub(crate) async fn copy_whole(
         self: &Arc<Self>,
         id: &SandboxId,
         machine: &Machine,
@@ -129,7 +129,11 @@ impl Inner {
     }
 
     /// Puts what was written into the artifact.
-    async fn keep_copy(self: &Arc<Self>, id: &SandboxId, dir: &Path) -> Result<(), IsolationError> {
+    pub(crate) async fn keep_copy(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        dir: &Path,
+    ) -> Result<(), IsolationError> {
         let (id, dir) = (id.clone(), dir.to_owned());
         self.blocking(move |inner| {
             let (copy, memory) = (inner.state(&id, COPY_FILE), dir.join(MEMORY_FILE));
@@ -175,6 +179,11 @@ impl Inner {
     ) -> Result<(), IsolationError> {
         check(plan)?;
         let dir = self.config.storage.artifact(artifact)?;
+        self.create_from(plan, &dir).await
+    }
+
+    /// The same, from what is in this directory.
+    pub(crate) async fn create_from(self: &Arc<Self>, plan: &Plan, dir: &Path) -> Result<(), IsolationError> {
         let memory = dir.join(MEMORY_FILE);
         let saved: Option<Saved> = read_json(&dir.join(DESCRIPTION));
         let saved = saved.filter(|_| is_there(&memory)).ok_or_else(|| {
@@ -194,8 +203,13 @@ impl Inner {
         let disk = self.settle_in(plan, model.size, disk)?;
         let memory = Memory::Mapped { file: &memory, at: saved.memory_at };
         let start = Started { id: &plan.id, model: &model, memory, image: &image, disk: &disk };
-        let machine = self.go_on_as(plan, start).await?;
-        self.settle(plan, &model, &machine)
+        let mut machine = self.go_on_as(plan, start).await;
+        if machine.as_ref().is_err_and(is_stall) {
+            tracing::warn!(id = %plan.id, "a machine stalled while it was restored; trying once more");
+            self.end_vmm(&plan.id).await?;
+            machine = self.go_on_as(plan, start).await;
+        }
+        self.settle(plan, &model, &*machine?)
     }
 
     fn clone_disk(&self, from: &Path) -> Result<Spare, IsolationError> {

@@ -58,8 +58,21 @@ async fn turn(path: &Path) -> Result<fs::File, IsolationError> {
     waited.step("wait for another who makes the same")
 }
 
-/// A machine that is booted to be saved is no sandbox.
-struct Booting<'a>(&'a Inner, SandboxId);
+/// A machine that is made to be saved is no sandbox.
+pub(crate) struct Booting<'a>(&'a Inner, SandboxId);
+
+impl<'a> Booting<'a> {
+    /// It gets an id as a sandbox does: should this process be killed, the next one finds and removes it.
+    pub(crate) fn new(inner: &'a Inner) -> Result<Self, IsolationError> {
+        let id = SandboxId::from_parts(0, random().step("choose an id")?);
+        inner.booting().insert(id.clone());
+        Ok(Self(inner, id))
+    }
+
+    pub(crate) fn id(&self) -> &SandboxId {
+        &self.1
+    }
+}
 
 impl Drop for Booting<'_> {
     fn drop(&mut self) {
@@ -133,12 +146,9 @@ impl Inner {
             _ => {}
         }
         fs::create_dir_all(&new).step("make the directory of a template")?;
-        // It gets an id as a sandbox does: should this process be killed, the next one finds and removes it.
-        let id = SandboxId::from_parts(0, random().step("choose an id")?);
-        self.booting().insert(id.clone());
-        let booting = Booting(self, id);
-        let made = self.boot_and_save(model, &booting.1, &new, within).await;
-        let removed = self.destroy(&booting.1).await;
+        let booting = Booting::new(self)?;
+        let made = self.boot_and_save(model, booting.id(), &new, within).await;
+        let removed = self.destroy(booting.id()).await;
         made.and(removed)?;
         for name in [MEMORY_FILE, STATE_FILE] {
             // Sandboxes' VMMs run as other users, and read it through a read-only mount.

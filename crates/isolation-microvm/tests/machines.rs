@@ -5,10 +5,11 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use atoll_core::spec::{Accelerator, Resources};
 use atoll_isolation::conformance::{DEADLINE, Harness, Sandbox, assert_gone};
-use atoll_isolation::{Death, IsolationError, RootFs};
+use atoll_isolation::{Death, IsolationError, Plan, RootFs};
 use common::machines;
 
 fn small() -> Resources {
@@ -54,6 +55,61 @@ async fn a_kernel_that_ends_is_a_sandbox_that_died() {
         assert_gone(driver.connect(&id).await);
         sandbox.destroy().await;
     }
+}
+
+/// After the first sandbox of an image, others go on from a machine that was made ahead: different ones all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_is_prepared_for_the_next() {
+    let Some(mut harness) = machines() else { return };
+    harness.prepares = true;
+    let driver = harness.open().await;
+    let create = async |hostname: &str, resources| {
+        let plan = atoll_isolation::conformance::plan(harness.root(), resources);
+        let plan = Plan { hostname: hostname.to_owned(), ..plan };
+        driver.create(&plan).await.unwrap();
+        Sandbox::connect(Arc::clone(&driver), plan.id).await
+    };
+    // A VMM that maps the memory of a prepared machine does so somewhere in a file.
+    let maps = async |sandbox: &Sandbox| {
+        let vmm = driver.scan().await.unwrap().into_iter();
+        let mut vmm = vmm.filter(|found| found.sandbox == sandbox.id && found.kind == "process");
+        let pid = vmm.next().expect("a VMM").name;
+        std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap().contains("offset=")
+    };
+    let first = create("first", small()).await;
+    assert!(!maps(&first).await);
+    let start = Instant::now();
+    loop {
+        let sandbox = create("soon", small()).await;
+        let is_prepared = maps(&sandbox).await;
+        sandbox.destroy().await;
+        if is_prepared {
+            break;
+        }
+        assert!(start.elapsed() < DEADLINE, "nothing is prepared");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let mut seen = BTreeSet::new();
+    for name in ["second", "third"] {
+        let sandbox = create(name, small()).await;
+        assert!(maps(&sandbox).await, "{name} does not go on from the prepared machine");
+        let told = "hostname; cat /etc/hostname; cut -f2 /etc/hosts | tail -n 1";
+        assert_eq!(sandbox.see(told).await, format!("{name}\n{name}\n{name}"));
+        assert!(seen.insert(sandbox.see("cat /etc/machine-id; head -c 16 /dev/urandom | od -An -tx1").await));
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        assert!(now.abs_diff(sandbox.see("date +%s").await.parse().unwrap()) < 60);
+        assert!(sandbox.guest.list_execs().await.unwrap().is_empty());
+        // Limits are its own, within the machine's size.
+        assert_eq!(sandbox.see("cat /sys/fs/cgroup/sandbox/memory.max").await, (128 << 20).to_string());
+        sandbox.destroy().await;
+    }
+    let larger = create("larger", Resources { disk_bytes: 512 << 20, ..small() }).await;
+    assert!(!maps(&larger).await, "the prepared disk has another size");
+    driver.close().await;
+    for sandbox in [first, larger] {
+        sandbox.destroy().await;
+    }
+    assert_eq!(driver.scan().await.unwrap(), []);
 }
 
 /// What a machine cannot be given is refused with the reason, and leaves nothing.

@@ -15,6 +15,7 @@
 //!   disks/              images that wait for a sandbox; emptied at start
 //!   sandboxes/<id>.img  the writable disk of a sandbox
 //!   machines/<id>/      what a virtual machine keeps: disk.img, and its memory while it is on disk
+//!   prepared/<id>/      machines that are ready to be sandboxes; emptied at start
 //!   artifacts/<id>/     what a snapshot is made of: disk.img, and what a driver adds
 //!   volumes/<id>.img    the image of a volume
 //!   trash/              emptied in the background, and at start
@@ -151,10 +152,10 @@ impl Storage {
         };
         let trimmer = pooled.as_ref().map(|mount| Trimmer::start(mount.as_fd())).transpose()?;
         let storage = Self { kind, root, seen, dir, refused, _trimmer: trimmer, mount: pooled };
-        for part in ["", "disks", "sandboxes", "machines", "artifacts", "volumes", "trash"] {
+        for part in ["", "disks", "sandboxes", "machines", "prepared", "artifacts", "volumes", "trash"] {
             private_dir(&storage.root.join(part)).step("make a directory of the storage")?;
         }
-        for part in [storage.disks(), storage.trash()] {
+        for part in [storage.disks(), storage.prepared(), storage.trash()] {
             empty(&part).step("remove what an earlier process left")?;
         }
         Ok(storage)
@@ -170,6 +171,12 @@ impl Storage {
     #[must_use]
     pub fn disks(&self) -> PathBuf {
         self.root.join("disks")
+    }
+
+    /// Where machines lie that are ready to be sandboxes.
+    #[must_use]
+    pub fn prepared(&self) -> PathBuf {
+        self.root.join("prepared")
     }
 
     /// Where the images of volumes lie.

@@ -412,4 +412,7 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`IsolationError::Kernel`].
     async fn scan(&self) -> Result<Vec<Resource>, IsolationError>;
+
+    /// Ends what the driver does by itself in the background. Instances go on. Nothing else is called afterwards.
+    async fn close(&self) {}
 }

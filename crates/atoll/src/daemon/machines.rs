@@ -54,6 +54,7 @@ impl Machines {
             accelerator: None,
             storage,
             slots,
+            prepares: true,
         };
         let opened = MicrovmIsolation::open(config).await;
         opened.map(Some).map_err(|error| {

@@ -121,6 +121,11 @@ pub(super) fn write_files(who: &Become) -> io::Result<()> {
 }
 
 fn put_file(path: &str, content: &str) -> io::Result<()> {
+    // A file that says so already, or that a machine before this one wrote, is not made anew.
+    let is_file = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file());
+    if is_file && std::fs::read(path).is_ok_and(|has| has == content.as_bytes()) {
+        return Ok(());
+    }
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(at(&format!("replace {path}"), error));

@@ -24,6 +24,7 @@ pub(crate) struct Machines {
     layer: PathBuf,
     pub(crate) instance: String,
     storage: OnceLock<Arc<Storage>>,
+    pub(crate) prepares: bool,
 }
 
 /// Kernel and saved machines, which all tests share; none where there can be no machines.
@@ -73,7 +74,15 @@ impl Machines {
     /// The installation of this name, wherever it was made; `None` as with [`machines`].
     pub(crate) fn of(path: PathBuf, instance: String, dir: Option<tempfile::TempDir>) -> Option<Self> {
         let cache = shared()?;
-        Some(Self { _dir: dir, path, cache, layer: debian(), instance, storage: OnceLock::new() })
+        Some(Self {
+            _dir: dir,
+            path,
+            cache,
+            layer: debian(),
+            instance,
+            storage: OnceLock::new(),
+            prepares: false,
+        })
     }
 
     /// Where its disks lie.
@@ -98,6 +107,7 @@ impl Machines {
             accelerator: Some(Accelerator::Emulated),
             storage: Arc::clone(storage),
             slots: Arc::new(SlotPool::start(0).unwrap()),
+            prepares: self.prepares,
         }
     }
 }
