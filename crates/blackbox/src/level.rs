@@ -56,6 +56,12 @@ fn prepare() -> Option<Level> {
     Some(Level { args: args.map(str::to_owned), image })
 }
 
+/// Whether the sandboxes of servers that were told nothing else are machines.
+#[must_use]
+pub fn has_own_kernel() -> bool {
+    asked().is_some()
+}
+
 impl Level {
     /// Arguments of a server that gives it.
     pub(crate) fn args(&self) -> &[String] {

@@ -19,4 +19,5 @@ mod level;
 mod server;
 
 pub use build::{program, program_with_failpoints};
+pub use level::has_own_kernel;
 pub use server::{Answer, Output, Server, command, wait_until};

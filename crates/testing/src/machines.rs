@@ -20,7 +20,8 @@ pub fn cache() -> PathBuf {
 /// Programs that tests of the drivers use, on top of Debian's smallest set.
 const PACKAGES: &str = "perl-base,bsdutils,util-linux,procps,hostname";
 /// And those that the other tests use.
-const TOOLS: &str = "python3,curl,openssl,ca-certificates,iproute2,iputils-ping,git,socat,netcat-openbsd";
+const TOOLS: &str =
+    "python3,curl,openssl,ca-certificates,iproute2,iputils-ping,bind9-dnsutils,git,socat,netcat-openbsd";
 
 /// A Debian root file system with the user `user` of id 1000. Made once, kept for the next run.
 #[must_use]
