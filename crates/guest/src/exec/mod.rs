@@ -35,6 +35,7 @@ mod tree;
 use input::Input;
 use output::Source;
 use streams::Streams;
+pub(crate) use spawn::without_admin;
 use tree::ExecCgroup;
 
 /// Execs that are remembered at once, ended ones too.

@@ -14,7 +14,7 @@ compile_error!("the guest agent enters its children by hand, so far only on x86_
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use rustix::io::Errno;
 
@@ -24,6 +24,14 @@ use crate::sys;
 const STACK_BYTES: usize = 32 << 10;
 /// What is added to a command's badness when memory runs out: it goes before the agent does.
 const OOM_SCORE: &CStr = c"500";
+
+/// Whether programs are to have less power than the agent: see [`without_admin`].
+static WITHOUT_ADMIN: AtomicBool = AtomicBool::new(false);
+
+/// From now on no program can come by `CAP_SYS_ADMIN`, which the agent itself has.
+pub(crate) fn without_admin() {
+    WITHOUT_ADMIN.store(true, Ordering::Release);
+}
 
 /// A program to start, ready for the child.
 #[derive(Debug)]
@@ -52,6 +60,9 @@ pub(crate) enum Step {
     Execute,
 }
 
+/// Number of the capability (`linux/capability.h`).
+const CAP_SYS_ADMIN: c_int = 21;
+
 const SETUP: i32 = 1;
 const IDENTITY: i32 = 2;
 const CWD: i32 = 3;
@@ -71,6 +82,9 @@ struct Plan {
     groups: Vec<u32>,
     stdio: [c_int; 3],
     terminal: bool,
+    without_admin: bool,
+    /// The child has the agent's handlers of signals, and all signals wait.
+    reset_signals: bool,
     step: AtomicI32,
     errno: AtomicI32,
 }
@@ -100,6 +114,8 @@ pub(crate) fn spawn(
         groups: program.groups.clone(),
         stdio: stdio.map(|fd| fd.as_raw_fd()),
         terminal: program.terminal,
+        without_admin: WITHOUT_ADMIN.load(Ordering::Acquire),
+        reset_signals: false,
         step: AtomicI32::new(0),
         errno: AtomicI32::new(0),
     };
@@ -116,15 +132,29 @@ pub(crate) fn spawn(
     Err((step, Errno::from_raw_os_error(plan.errno.load(Ordering::Acquire))))
 }
 
+/// Handlers of the agent must never run in the child, on the agent's memory. A kernel that cannot see to that by itself
+/// (gVisor) is told so in two steps: signals wait while the child still has the handlers, and it takes them off.
 fn clone_child(plan: &mut Plan, cgroup: Option<BorrowedFd<'_>>) -> Result<i32, Errno> {
+    const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
+    match clone_with(plan, cgroup, CLONE_CLEAR_SIGHAND) {
+        Err(Errno::INVAL) => {
+            plan.reset_signals = true;
+            let mask = sys::block_signals();
+            let cloned = clone_with(plan, cgroup, 0);
+            sys::set_signal_mask(mask);
+            cloned
+        }
+        cloned => cloned,
+    }
+}
+
+fn clone_with(plan: &mut Plan, cgroup: Option<BorrowedFd<'_>>, more_flags: u64) -> Result<i32, Errno> {
     let stack = Stack::new()?;
     // SAFETY: all-zero is the documented "nothing asked" of this plain struct.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK;
-    // Handlers of the agent must never run in the child, on the agent's memory.
-    const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
-    args.flags = u64::from(flags.unsigned_abs()) | CLONE_CLEAR_SIGHAND;
+    args.flags = u64::from(flags.unsigned_abs()) | more_flags;
     args.exit_signal = u64::from(libc::SIGCHLD.unsigned_abs());
     args.stack = stack.0 as u64;
     args.stack_size = STACK_BYTES as u64;
@@ -212,9 +242,19 @@ fn become_program(plan: &mut Plan) -> Result<std::convert::Infallible, (i32, c_i
     // Belt and braces: every descriptor of the agent is close-on-exec already.
     // SAFETY: no pointers.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
-    // SAFETY: sets no handler function.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    if plan.reset_signals {
+        sys::default_signals();
+        sys::set_signal_mask(0);
+    } else {
+        // SAFETY: sets no handler function.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    }
     raise_oom_score();
+    if plan.without_admin {
+        // SAFETY: no pointers.
+        let dropped = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0) };
+        check(IDENTITY, dropped)?;
+    }
     change_identity(plan)?;
     // SAFETY: a string that the agent keeps alive.
     if unsafe { libc::chdir(plan.cwd) } != 0 {
