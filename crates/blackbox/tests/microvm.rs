@@ -198,8 +198,11 @@ async fn outlives_the_server_and_dies_with_its_vmm() {
     })
     .await;
     assert!(failed.reason.is_some(), "{failed:?}");
-    let lost = server.client.get_exec(&sandbox, &endless, 0).await.unwrap();
-    assert_ne!(lost.state, ExecState::Running);
+    wait_until("what ran in it has ended", || async {
+        let lost = server.client.get_exec(&sandbox, &endless, 0).await.unwrap();
+        (lost.state != ExecState::Running).then_some(())
+    })
+    .await;
     server.finish().await;
 }
 

@@ -73,7 +73,10 @@ async fn a_hundred_pauses_lose_no_byte() {
             }
         }
     });
-    let pids = host::processes(id);
+    let pids = wait_until("the agent and both run", || async {
+        Some(host::processes(id)).filter(|pids| pids.len() == 3)
+    })
+    .await;
     for round in 0..ROUNDS {
         let paused = server.client.pause_sandbox(id, &FROZEN).await.unwrap();
         assert_eq!((paused.state, paused.paused), (SandboxState::Paused, Some(PauseMode::Frozen)));

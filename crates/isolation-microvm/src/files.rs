@@ -25,7 +25,7 @@ const LAYERS: &str = "layers";
 /// long as it takes to write the image.
 pub(crate) fn image(dir: &Path, key: &str, layers: &[PathBuf]) -> Result<PathBuf, IsolationError> {
     let path = dir.join(key).with_extension(IMAGE);
-    if path.exists() {
+    if path.try_exists().step("look for an image")? {
         return Ok(path);
     }
     let mut list = String::new();
@@ -76,7 +76,10 @@ pub(crate) fn sweep(dir: &Path) -> io::Result<()> {
         if path.extension().is_none_or(|end| end != LAYERS) {
             continue;
         }
-        let gone = fs::read_to_string(&path)?.lines().any(|layer| !Path::new(layer).exists());
+        let mut gone = false;
+        for layer in fs::read_to_string(&path)?.lines() {
+            gone |= !Path::new(layer).try_exists()?;
+        }
         if gone {
             // A machine that runs from it has it open.
             fs::remove_file(path.with_extension(IMAGE))?;

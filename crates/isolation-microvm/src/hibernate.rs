@@ -29,7 +29,7 @@ use crate::record::{Size, read_json, write_json};
 use crate::step::Step;
 use crate::template;
 use crate::vmm::{self, Memory, Model};
-use crate::{Inner, chain};
+use crate::{Inner, chain, is_there};
 
 /// How long a machine may take to write its disk out.
 const STILL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -39,7 +39,7 @@ const STATE_DESCRIPTION: &str = "state.json";
 impl Inner {
     /// Whether its disk, and perhaps its memory, is all there is of it.
     pub(crate) fn is_hibernated(&self, id: &SandboxId) -> bool {
-        self.record(id).is_cleared() && self.disk(id).exists() && self.live.get(id).is_none()
+        self.record(id).is_cleared() && is_there(&self.disk(id)) && self.live.get(id).is_none()
     }
 
     fn disk(&self, id: &SandboxId) -> PathBuf {
@@ -69,11 +69,11 @@ impl Inner {
             return Err(IsolationError::CannotPause("what is frozen is not hibernated".to_owned()));
         }
         let record = self.record(id);
-        if !record.exists() || !self.disk(id).exists() {
+        if !record.exists() || !is_there(&self.disk(id)) {
             return Err(IsolationError::Gone);
         }
         // As long as it is there no machine has gone on from it.
-        let kept = self.state(id, STATE_DESCRIPTION).exists();
+        let kept = self.state(id, STATE_DESCRIPTION).try_exists().step("look for a machine's memory")?;
         if let Some(machine) = self.running(id).filter(|_| !kept) {
             let whole = record.read_process().is_some();
             self.cgroups.thaw(id)?;
@@ -130,9 +130,8 @@ impl Inner {
         let path = self.state(id, STATE_FILE);
         let file = File::create(&path).step("make the file of a machine's memory")?;
         let mut qmp = vmm::monitor(&record).await?;
-        vmm::write_out(&mut qmp, &file).await.map_err(|error| {
-            tracing::warn!(%id, error = chain(&error), said = record.said(), "a machine could not be written out");
-            error
+        vmm::write_out(&mut qmp, &file).await.inspect_err(|error| {
+            tracing::warn!(%id, error = chain(error), said = record.said(), "a machine could not be written out");
         })?;
         let synced = tokio::task::spawn_blocking(move || file.sync_all()).await;
         synced.map_err(io::Error::other).step("run a task")?.step("write a machine's memory out")?;
@@ -156,7 +155,7 @@ impl Inner {
     pub(crate) async fn wake(self: &Arc<Self>, plan: &Plan) -> Result<(), IsolationError> {
         create::check(plan)?;
         let (record, disk) = (self.record(&plan.id), self.disk(&plan.id));
-        if !record.exists() || !disk.exists() {
+        if !record.exists() || !is_there(&disk) {
             return Err(IsolationError::Gone);
         }
         let image = self.image(&plan.root).await?;

@@ -72,6 +72,6 @@ mod tests {
         assert!(cpio.wait().unwrap().success());
         assert_eq!(std::fs::read(dir.path().join("init")).unwrap(), b"agent");
         assert_eq!(std::fs::read(dir.path().join("modules/00-a.ko")).unwrap(), [7; 5]);
-        assert!(dir.path().join("modules/01-b.ko").exists() && dir.path().join("proc").is_dir());
+        assert!(dir.path().join("modules/01-b.ko").is_file() && dir.path().join("proc").is_dir());
     }
 }

@@ -146,7 +146,7 @@ impl Kernel {
         let text = serde_json::to_vec_pretty(&Description { release, files })
             .map_err(|error| KernelError::Unusable(error.to_string()))?;
         fs::write(new.join("kernel.json"), text).map_err(io("describe the guest kernel"))?;
-        if dir.exists() {
+        if dir.try_exists().map_err(io("look for an earlier guest kernel"))? {
             fs::remove_dir_all(dir).map_err(io("remove the earlier guest kernel"))?;
         }
         fs::rename(&new, dir).map_err(io("put the guest kernel in its place"))?;
@@ -222,13 +222,14 @@ fn extract(image: &[u8]) -> Result<Vec<u8>, KernelError> {
 /// A module, decompressed; `None` when the kernel has it built in.
 fn read_module(path: &Path) -> Result<Option<Vec<u8>>, KernelError> {
     let with = |end: &str| PathBuf::from(format!("{}{end}", path.display()));
-    if with(".ko").exists() {
+    let there = |end: &str| with(end).try_exists().map_err(io("look for a module"));
+    if there(".ko")? {
         return read_file(&with(".ko")).map(Some);
     }
-    if with(".ko.xz").exists() {
+    if there(".ko.xz")? {
         return run(Command::new("xz").arg("--decompress").arg("--stdout").arg(with(".ko.xz"))).map(Some);
     }
-    if with(".ko.zst").exists() {
+    if there(".ko.zst")? {
         let bytes = read_file(&with(".ko.zst"))?;
         return zstd::stream::decode_all(bytes.as_slice()).map(Some).map_err(io("decompress a module"));
     }

@@ -129,12 +129,8 @@ pub fn launch(jail: &Jail) -> Result<(), String> {
     // SAFETY: a fork; this program has one thread, so the child may do anything.
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
         -1 => Err(format!("failed to fork: {}", io::Error::last_os_error())),
-        0 => {
-            let error = become_vmm(jail, log, held);
-            // The log is standard error now, or still to be opened; either way the exit code tells.
-            drop(writeln!(io::stderr(), "{error}"));
-            std::process::exit(1)
-        }
+        // The launcher has said that all is well; this process ends, which says more.
+        0 => Err(become_vmm(jail, log, held)),
         pid => {
             write_whole(&pid_dir, Path::new(pid_name), &pid.to_string()).map_err(said("write the process id"))
         }

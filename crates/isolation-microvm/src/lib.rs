@@ -167,6 +167,11 @@ impl MicrovmIsolation {
     }
 }
 
+/// Whether a file is there and can be reached.
+pub(crate) fn is_there(path: &Path) -> bool {
+    path.try_exists().is_ok_and(|there| there)
+}
+
 /// A directory that only root may enter.
 fn private(dir: &Path) -> Result<PathBuf, IsolationError> {
     DirBuilder::new().mode(0o700).recursive(true).create(dir).step("make the data directory")?;
@@ -206,7 +211,7 @@ impl Inner {
             .map_err(|error| IsolationError::Unavailable(chain(&error)))?;
         let bytes = initramfs::build(config.agent, &kernel.modules);
         let initrd = config.cache.join("initrds").join(&blake3::hash(&bytes).to_hex()[..32]);
-        if !initrd.exists() {
+        if !initrd.try_exists().step("look for the initramfs")? {
             let new = initrd.with_extension(std::process::id().to_string());
             std::fs::write(&new, bytes)
                 .and_then(|()| std::fs::rename(&new, &initrd))

@@ -10,7 +10,7 @@ use crate::record::Size;
 use crate::step::Step;
 use crate::stream::random;
 use crate::vmm::Model;
-use crate::{Accelerator, Inner, chain};
+use crate::{Accelerator, Inner, chain, is_there};
 
 /// How machines are run.
 #[derive(Debug)]
@@ -72,7 +72,10 @@ impl Inner {
     async fn saved_with(self: &Arc<Self>, accelerator: Accelerator) -> Result<(), IsolationError> {
         let model = Model { accelerator, ..self.model(SMALL) };
         let saved = self.config.cache.join("templates").join(self.key(&model));
-        if saved.exists() { Ok(()) } else { self.save_machine(&model, &saved, Some(KVM_BOOT_TIMEOUT)).await }
+        if is_there(&saved) {
+            return Ok(());
+        }
+        self.save_machine(&model, &saved, Some(KVM_BOOT_TIMEOUT)).await
     }
 
     /// Boots a machine and throws it away.

@@ -24,6 +24,7 @@ use atoll_isolation_host::Process;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::is_there;
 use crate::step::Step;
 
 /// Largest file that is read here, bytes.
@@ -63,7 +64,7 @@ impl Record {
     }
 
     pub(crate) fn exists(&self) -> bool {
-        self.dir.try_exists().is_ok_and(|there| there)
+        is_there(&self.dir)
     }
 
     /// Claims a user id.
@@ -94,7 +95,7 @@ impl Record {
 
     /// Whether there is nothing of a VMM.
     pub(crate) fn is_cleared(&self) -> bool {
-        self.exists() && !self.dir.join("process.json").exists() && self.uid().is_none()
+        self.exists() && !is_there(&self.dir.join("process.json")) && self.uid().is_none()
     }
 
     pub(crate) fn pid_file(&self) -> PathBuf {

@@ -16,7 +16,7 @@ use crate::record::Size;
 use crate::step::Step;
 use crate::stream::random;
 use crate::vmm::{self, MEMORY_FILE, Memory, Model, STATE_FILE};
-use crate::{Inner, files};
+use crate::{Inner, files, is_there};
 
 /// What a machine has on top of its sandbox's memory, for its kernel and the agent, bytes.
 pub(crate) const KERNEL_BYTES: u64 = 96 << 20;
@@ -89,14 +89,14 @@ impl Inner {
     /// The directory of the saved machine of this model. Boots it when there is none.
     pub(crate) async fn saved(self: &Arc<Self>, model: &Model) -> Result<PathBuf, IsolationError> {
         let saved = self.config.cache.join("templates").join(self.key(model));
-        if saved.exists() {
+        if is_there(&saved) {
             return Ok(saved);
         }
         let (inner, model, path) = (Arc::clone(self), model.clone(), saved.clone());
         // By itself, so that who waits for it can give up.
         let made = tokio::spawn(async move {
             let _turn = turn(&path).await?;
-            if path.exists() { Ok(()) } else { inner.save_machine(&model, &path, None).await }
+            if is_there(&path) { Ok(()) } else { inner.save_machine(&model, &path, None).await }
         });
         made.await.map_err(std::io::Error::other).step("run a task")??;
         Ok(saved)

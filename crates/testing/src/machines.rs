@@ -26,7 +26,7 @@ pub fn debian() -> PathBuf {
     static ROOT: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
         let root = cache().join("debian-minimal");
-        if !root.exists() {
+        if !root.try_exists().expect("look for a directory") {
             let new = cache().join(format!("debian-minimal.{}", std::process::id()));
             std::fs::create_dir_all(cache()).expect("make a directory");
             crate::run(
@@ -48,6 +48,7 @@ pub fn debian() -> PathBuf {
 
 /// The package of a guest kernel; or why there can be no virtual machines here, which has then been printed.
 #[must_use]
+#[expect(clippy::print_stderr, reason = "who runs the tests is to see that some did nothing")]
 pub fn kernel_package() -> Option<PathBuf> {
     match find() {
         Ok(package) => Some(package),

@@ -39,7 +39,9 @@ impl Machines {
         storage: Arc<Storage>,
         slots: Arc<SlotPool>,
     ) -> Result<Option<MicrovmIsolation>> {
-        if !self.cache.join("kernel").exists() {
+        let kernel = self.cache.join("kernel");
+        let is_set_up = kernel.try_exists();
+        if !is_set_up.map_err(|error| Failure::io(format!("cannot look at {}", kernel.display()), error))? {
             return Ok(None);
         }
         let config = MicrovmConfig {

@@ -11,6 +11,8 @@ const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 const MASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 0);
 /// Everything goes here; the host's side answers for every address.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+/// `AF_INET`, in the width that an address has.
+const INET: libc::sa_family_t = 2;
 /// What every sandbox finds set.
 const SETTINGS: [(&str, &str); 2] = [
     // Programs of users may serve on any port, as in every sandbox.
@@ -77,5 +79,5 @@ fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
     for (slot, octet) in sa_data[2..].iter_mut().zip(address.octets()) {
         *slot = octet.cast_signed();
     }
-    libc::sockaddr { sa_family: libc::AF_INET.cast_unsigned() as libc::sa_family_t, sa_data }
+    libc::sockaddr { sa_family: INET, sa_data }
 }

@@ -142,7 +142,7 @@ fn device(serial: &str) -> io::Result<String> {
         for entry in std::fs::read_dir("/sys/block")?.flatten() {
             let said = std::fs::read_to_string(entry.path().join("serial")).unwrap_or_default();
             let node: PathBuf = Path::new("/dev").join(entry.file_name());
-            if said.trim_end_matches(['\0', '\n']) == serial && node.exists() {
+            if said.trim_end_matches(['\0', '\n']) == serial && node.try_exists().is_ok_and(|there| there) {
                 return Ok(node.to_string_lossy().into_owned());
             }
         }

@@ -29,7 +29,7 @@ pub(crate) fn machines() -> Option<Machines> {
     let cache = CACHE.get_or_init(|| {
         let package = kernel_package()?;
         let cache = cache().join("microvm").join(package.file_stem().unwrap());
-        if !cache.join("kernel").exists() {
+        if !cache.join("kernel").try_exists().unwrap() {
             std::fs::create_dir_all(&cache).unwrap();
             Kernel::set_up_from_package(&cache.join("kernel"), &package).unwrap();
         }
