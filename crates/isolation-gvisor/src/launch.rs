@@ -130,8 +130,8 @@ fn init(jail: &Jail, userns: &OwnedFd, mut reporting: io::PipeWriter) -> Result<
         Ok(_) => STARTED.to_owned(),
         Err(error) => format!("{error}{}", whats_logged()),
     };
-    // The launcher is there as long as nothing was said.
-    let _ = reporting.write_all(told.as_bytes());
+    // The launcher is there as long as nothing was said; without it nobody is left to be told.
+    reporting.write_all(told.as_bytes()).unwrap_or_default();
     drop(reporting);
     let sentry = sentry?;
     while sys::wait_for_any().is_some_and(|ended| ended != sentry) {}

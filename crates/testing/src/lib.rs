@@ -7,6 +7,7 @@
 #![expect(clippy::missing_panics_doc, reason = "helpers of tests panic by design")]
 
 mod images;
+pub mod gvisor;
 pub mod machines;
 mod process;
 mod registry;
