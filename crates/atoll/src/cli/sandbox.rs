@@ -26,11 +26,11 @@ pub(crate) struct LimitArgs {
 
 /// Reads the name of an isolation level.
 pub(super) fn parse_isolation(text: &str) -> Result<IsolationLevel, String> {
-    let levels = [IsolationLevel::Container, IsolationLevel::Microvm];
+    let levels = [IsolationLevel::Container, IsolationLevel::Gvisor, IsolationLevel::Microvm];
     levels
         .into_iter()
         .find(|level| level.as_str() == text)
-        .ok_or_else(|| "write container or microvm".to_owned())
+        .ok_or_else(|| "write container, gvisor or microvm".to_owned())
 }
 
 /// What a sandbox is made of.
@@ -45,7 +45,7 @@ pub(crate) struct SandboxArgs {
     /// Snapshot to begin with: id, NAME or NAME:TAG
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
     pub(crate) snapshot: Option<String>,
-    /// How strongly it is cut off: container (the default) or microvm
+    /// How strongly it is cut off: container (the default), gvisor or microvm
     #[arg(long, value_name = "LEVEL", value_parser = parse_isolation)]
     pub(crate) isolation: Option<IsolationLevel>,
     /// Take checkpoints by itself, when it is made and after every command, and keep this many
