@@ -35,7 +35,9 @@ pub(crate) use sandbox::{
     CopyArgs, ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs,
 };
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
-pub(crate) use server::{DoctorArgs, GvisorArgs, LogFormat, MicrovmArgs, ServeArgs, SetupCommand, SetupMicrovmArgs};
+pub(crate) use server::{
+    DoctorArgs, GvisorArgs, LogFormat, MicrovmArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
+};
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
 };

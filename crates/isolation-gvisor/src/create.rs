@@ -16,7 +16,9 @@ use atoll_isolation::{IsolationError, Plan, RootFs};
 use atoll_isolation_host::process;
 use atoll_isolation_storage::{DISK_FILE, Spare, attach};
 use atoll_network::Slot;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
 use tokio::process::Command;
 use tokio::time::Instant;
 
@@ -59,7 +61,8 @@ fn layers(root: &RootFs) -> Result<&[PathBuf], IsolationError> {
             Err(IsolationError::BadRoot(format!("an image has 1 to {LAYERS_MAX_COUNT} layers")))
         }
         RootFs::Host => Err(IsolationError::BadRoot(
-            "'host' is a view of the host's files, which the level 'gvisor' keeps away; use an OCI image".to_owned(),
+            "'host' is a view of the host's files, which the level 'gvisor' keeps away; use an OCI image"
+                .to_owned(),
         )),
     }
 }
@@ -106,7 +109,8 @@ impl Inner {
         let (id, host) = (plan.id.clone(), host_limits(&plan.resources));
         let image = disk.to_owned();
         let prepared = self.blocking(move |inner| {
-            let image = File::options().read(true).write(true).open(image).step("open the disk of a sandbox")?;
+            let image =
+                File::options().read(true).write(true).open(image).step("open the disk of a sandbox")?;
             Ok((inner.claim_slot()?, inner.cgroups.create(&id, &host, first_id)?, attach(&image)?))
         });
         // Held until the jail has them itself.
@@ -144,9 +148,10 @@ impl Inner {
     async fn launch(&self, jail: &Jail) -> Result<(), IsolationError> {
         let step = || "start a sentry";
         let text = serde_json::to_string(jail).map_err(io::Error::from).step(step())?;
-        let (program, arguments) = self.config.launcher.split_first().ok_or_else(|| {
-            failed(step().to_owned(), io::Error::other("no program for it was configured"))
-        })?;
+        let (program, arguments) =
+            self.config.launcher.split_first().ok_or_else(|| {
+                failed(step().to_owned(), io::Error::other("no program for it was configured"))
+            })?;
         let mut command = Command::new(program);
         command.args(arguments).arg(text).env_clear().kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());

@@ -12,7 +12,9 @@ use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::{Comparison, CopyMethod};
 use atoll_isolation::{IsolationError, Plan, RootFs, Taken};
 use atoll_isolation_storage::{DISK_FILE, Frozen, Kind, loops_in_use};
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+};
 
 use crate::Inner;
 use crate::create;
@@ -108,7 +110,9 @@ impl Inner {
         with_text: bool,
     ) -> Result<Comparison, IsolationError> {
         let RootFs::Layers(layers) = root else {
-            return Err(IsolationError::BadRoot("the root of a sandbox in gVisor is an OCI image".to_owned()));
+            return Err(IsolationError::BadRoot(
+                "the root of a sandbox in gVisor is an OCI image".to_owned(),
+            ));
         };
         self.config.storage.compare(layers, from, to, with_text)
     }

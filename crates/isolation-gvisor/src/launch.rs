@@ -22,9 +22,9 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
-    UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount, mount_bind,
-    mount_change, mount_remount, move_mount, open_tree, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+    mount, mount_bind, mount_change, mount_remount, move_mount, open_tree, unmount,
 };
 use rustix::process::pivot_root;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -143,7 +143,8 @@ fn build(jail: &Jail, userns: &OwnedFd) -> Result<(), String> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).map_err(said("make mounts private"))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    mount("tmpfs", &jail.scratch, "tmpfs", flags, c"size=8m,mode=755").map_err(said("mount the jail's root"))?;
+    mount("tmpfs", &jail.scratch, "tmpfs", flags, c"size=8m,mode=755")
+        .map_err(said("mount the jail's root"))?;
     rustix::process::chdir(&jail.scratch).map_err(said("enter the jail's root"))?;
     for name in ["agent", "bundle", "dev", "disk", "old", "proc", "root", "shared", "state", "tmp"] {
         std::fs::create_dir(name).map_err(said("make a directory of the jail"))?;
@@ -160,7 +161,8 @@ fn build(jail: &Jail, userns: &OwnedFd) -> Result<(), String> {
     let shared = format!("size=64k,nr_inodes=16,mode=700,uid={ids},gid={ids}");
     let shared = std::ffi::CString::new(shared).map_err(said("name the ids of a sandbox"))?;
     let strict = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    mount("tmpfs", "shared", "tmpfs", strict, shared.as_c_str()).map_err(said("mount the shared directory"))?;
+    mount("tmpfs", "shared", "tmpfs", strict, shared.as_c_str())
+        .map_err(said("mount the shared directory"))?;
     std::fs::write("bundle/config.json", &jail.config).map_err(said("describe the sandbox"))?;
     build_sandbox(jail, userns)?;
     mount("proc", "proc", "proc", strict, None).map_err(said("mount /proc"))?;
@@ -196,7 +198,8 @@ fn build_sandbox(jail: &Jail, userns: &OwnedFd) -> Result<(), String> {
     std::fs::create_dir("disk/work").map_err(said("empty the disk's work directory"))?;
     let options = format!("lowerdir={},upperdir=disk/upper,workdir=disk/work,volatile", lower.join(":"));
     let options = std::ffi::CString::new(options).map_err(said("name the layers"))?;
-    mount("overlay", "root", "overlay", MountFlags::NODEV, options.as_c_str()).map_err(said("mount the overlay"))?;
+    mount("overlay", "root", "overlay", MountFlags::NODEV, options.as_c_str())
+        .map_err(said("mount the overlay"))?;
     fill_root(jail)?;
     sys::take_on_ids(0).map_err(said("be root again"))
 }
@@ -289,7 +292,8 @@ fn start(jail: &Jail) -> Result<i32, String> {
 /// The end of what `runsc` logged.
 fn whats_logged() -> String {
     let log = std::fs::read("/state/log").unwrap_or_default();
-    let log = String::from_utf8_lossy(&log[log.len().saturating_sub(SAID_BYTES)..]).trim().replace('\n', "; ");
+    let log =
+        String::from_utf8_lossy(&log[log.len().saturating_sub(SAID_BYTES)..]).trim().replace('\n', "; ");
     if log.is_empty() { log } else { format!("; it says: {log}") }
 }
 

@@ -110,7 +110,8 @@ impl Sentry {
         let shared = self.of_process(&format!("root{SHARED}"), OFlags::PATH | OFlags::DIRECTORY)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        let socket = openat2(&shared, name, flags, Mode::empty(), resolve).step("find the socket of a sandbox")?;
+        let socket =
+            openat2(&shared, name, flags, Mode::empty(), resolve).step("find the socket of a sandbox")?;
         let kind = rustix::fs::fstat(&socket).step("find the socket of a sandbox")?.st_mode;
         if rustix::fs::FileType::from_raw_mode(kind) != rustix::fs::FileType::Socket {
             return Err(failed("find the socket of a sandbox".to_owned(), io::Error::other("it is none")));

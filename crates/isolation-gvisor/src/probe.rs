@@ -44,7 +44,8 @@ impl Inner {
         let root = self.config.dir.join("probe-root");
         DirBuilder::new().mode(0o755).recursive(true).create(&root).step("make a directory")?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let id = SandboxId::from_parts(u64::try_from(now.as_millis()).unwrap_or(0), u64::from(now.subsec_nanos()));
+        let id =
+            SandboxId::from_parts(u64::try_from(now.as_millis()).unwrap_or(0), u64::from(now.subsec_nanos()));
         let plan = Plan {
             id: id.clone(),
             root: RootFs::Layers(vec![root]),
@@ -76,13 +77,15 @@ impl Inner {
                 .hint("sandboxes of the level 'gvisor' are refused"),
             Ok(platform) => {
                 let took = since.elapsed();
-                let seen = format!("{version}: made a sandbox on platform {} in {took:.1?}", platform.as_str());
+                let seen =
+                    format!("{version}: made a sandbox on platform {} in {took:.1?}", platform.as_str());
                 match (platform, self.runsc.set_user_id) {
                     (Platform::Systrap, true) => Check::new("gvisor", Status::Ok, seen),
                     (Platform::Systrap, false) => Check::new("gvisor", Status::Limited, seen)
                         .hint("this version ignores set-user-id bits: sudo and su do not work inside"),
-                    (Platform::Ptrace, _) => Check::new("gvisor", Status::Limited, seen)
-                        .hint("ptrace makes every system call slow; a runsc with systrap is in bookworm-backports"),
+                    (Platform::Ptrace, _) => Check::new("gvisor", Status::Limited, seen).hint(
+                        "ptrace makes every system call slow; a runsc with systrap is in bookworm-backports",
+                    ),
                 }
             }
         };

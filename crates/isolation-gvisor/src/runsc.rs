@@ -86,9 +86,11 @@ impl Runsc {
         let version = said("--version")?.lines().next().unwrap_or_default().to_owned();
         let flags = said("flags")?;
         let knows = |name: &str| {
-            flags.lines().any(|line| line.trim_start().strip_prefix('-').is_some_and(|line| {
-                line.split_whitespace().next() == Some(name)
-            }))
+            flags.lines().any(|line| {
+                line.trim_start()
+                    .strip_prefix('-')
+                    .is_some_and(|line| line.split_whitespace().next() == Some(name))
+            })
         };
         let missing: Vec<_> = NEEDED.into_iter().filter(|name| !knows(name)).collect();
         if !missing.is_empty() {
@@ -98,7 +100,8 @@ impl Runsc {
                 missing.join(" and --")
             )));
         }
-        let platforms = Platform::ALL.into_iter().filter(|platform| flags.contains(platform.as_str())).collect();
+        let platforms =
+            Platform::ALL.into_iter().filter(|platform| flags.contains(platform.as_str())).collect();
         Ok(Self { path: path.to_owned(), version, set_user_id: knows("allow-suid"), platforms })
     }
 

@@ -92,7 +92,11 @@ fn hold(saying: &mut impl Write) -> ! {
 
 fn read_one(said: &mut impl Read) -> io::Result<()> {
     let mut byte = [0; 1];
-    if said.read(&mut byte)? == 1 { Ok(()) } else { Err(io::Error::other("this host refuses user namespaces")) }
+    if said.read(&mut byte)? == 1 {
+        Ok(())
+    } else {
+        Err(io::Error::other("this host refuses user namespaces"))
+    }
 }
 
 /// Makes files from now on with these ids, with root's power over files all the same.

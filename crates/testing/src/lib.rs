@@ -6,8 +6,8 @@
 
 #![expect(clippy::missing_panics_doc, reason = "helpers of tests panic by design")]
 
-mod images;
 pub mod gvisor;
+mod images;
 pub mod machines;
 mod process;
 mod registry;

@@ -125,7 +125,8 @@ async fn local_leaks(args: &DoctorArgs) -> Result<LeakList> {
     let store = open_store(&dir, args.database.as_deref()).await?;
     let machines = Machines::new(path, &args.microvm);
     let sentries = Sentries::new(&args.gvisor);
-    let Levels { drivers, .. } = open_levels(&dir, 0, PoolSize::Host, Some(&machines), Some(&sentries)).await?;
+    let Levels { drivers, .. } =
+        open_levels(&dir, 0, PoolSize::Host, Some(&machines), Some(&sentries)).await?;
     let failed = |error: &dyn std::error::Error| Failure::plain(Code::Internal, crate::failure::chain(error));
     let known = store.sandbox_states().await.map_err(|error| failed(&error))?;
     let known: BTreeSet<_> = known.into_iter().map(|(id, _state)| id).collect();

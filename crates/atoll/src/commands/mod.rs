@@ -153,9 +153,11 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Info => system::info(client, printer).await,
         // Need no server to talk to and were dealt with.
         Command::Completions { shell } => completions(shell),
-        Command::Serve(_) | Command::Doctor(_) | Command::Setup(_) | Command::Vmm { .. } | Command::Sentry { .. } => {
-            Ok(())
-        }
+        Command::Serve(_)
+        | Command::Doctor(_)
+        | Command::Setup(_)
+        | Command::Vmm { .. }
+        | Command::Sentry { .. } => Ok(()),
     };
     done.map(|()| 0)
 }

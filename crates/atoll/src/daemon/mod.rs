@@ -216,11 +216,10 @@ impl Daemon {
         let vault = open_vault(&dir, limits.vault_key.as_ref())?;
         let images =
             Images::open(&dir.path().join("images")).map_err(|error| Failure::Plain(error.to_core()))?;
-        let Levels { volumes, drivers } =
-            {
-                let (machines, sentries) = (limits.machines.as_ref(), limits.sentries.as_ref());
-                open_levels(&dir, limits.ready, limits.storage, machines, sentries).await?
-            };
+        let Levels { volumes, drivers } = {
+            let (machines, sentries) = (limits.machines.as_ref(), limits.sentries.as_ref());
+            open_levels(&dir, limits.ready, limits.storage, machines, sentries).await?
+        };
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let door = SecretDoor::default();
         let authority =

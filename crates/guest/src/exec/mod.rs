@@ -34,8 +34,8 @@ mod tree;
 
 use input::Input;
 use output::Source;
-use streams::Streams;
 pub(crate) use spawn::without_admin;
+use streams::Streams;
 use tree::ExecCgroup;
 
 /// Execs that are remembered at once, ended ones too.

@@ -108,14 +108,32 @@ mod tests {
             opened.map(|fd| rustix::fs::fstat(&fd).map(|stat| (stat.st_dev, stat.st_ino)).unwrap())
         };
         for in_root in [false, true] {
-            let resolve = if in_root {
-                rustix::fs::ResolveFlags::IN_ROOT
-            } else {
-                rustix::fs::ResolveFlags::BENEATH
-            };
+            let resolve =
+                if in_root { rustix::fs::ResolveFlags::IN_ROOT } else { rustix::fs::ResolveFlags::BENEATH };
             for path in [
-                ".", "a", "a/b", "a/b/..", "a/b/../..", "a/near", "a/around", "up", "a/out", "sideways", "absolute",
-                "etc", "loop", "long", "long/../..", "broken", "file", "file/x", "none", "..", "a/../..", "/a", "/",
+                ".",
+                "a",
+                "a/b",
+                "a/b/..",
+                "a/b/../..",
+                "a/near",
+                "a/around",
+                "up",
+                "a/out",
+                "sideways",
+                "absolute",
+                "etc",
+                "loop",
+                "long",
+                "long/../..",
+                "broken",
+                "file",
+                "file/x",
+                "none",
+                "..",
+                "a/../..",
+                "/a",
+                "/",
             ] {
                 let path = Path::new(path);
                 let kernel = id(rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve));

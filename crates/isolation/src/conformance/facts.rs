@@ -85,7 +85,8 @@ pub async fn root_has_no_power_over_the_kernel(harness: &dyn Harness) {
     ];
     // A kernel in user space has its own log, priorities and user namespaces.
     let own = sandbox.driver.level() == IsolationLevel::Gvisor;
-    let harmless = ["unshare --user true", "chroot /proc/1/root unshare --user true", "renice -n -5 1", "dmesg"];
+    let harmless =
+        ["unshare --user true", "chroot /proc/1/root unshare --user true", "renice -n -5 1", "dmesg"];
     for script in refused.into_iter().filter(|script| !own || !harmless.contains(script)) {
         let output = sandbox.run(script).await;
         assert_ne!(output.code, 0, "allowed: {script}: {output:?}");
