@@ -16,9 +16,9 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
 };
 
-use crate::Inner;
 use crate::create;
 use crate::step::{Step, failed};
+use crate::{Inner, is_there};
 
 /// How long the kernel may take to write a disk back and let go of its loop device.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(60);
@@ -119,7 +119,7 @@ impl Inner {
 
     /// Whether its disk is all there is of it.
     pub(crate) fn is_hibernated(&self, id: &SandboxId) -> bool {
-        self.record(id).is_cleared() && self.disk(id).exists() && self.live.get(id).is_none()
+        self.record(id).is_cleared() && is_there(&self.disk(id)) && self.live.get(id).is_none()
     }
 
     pub(crate) async fn hibernate(
@@ -135,7 +135,7 @@ impl Inner {
             }
         }
         let record = self.record(id);
-        if !record.exists() || !self.disk(id).exists() {
+        if !record.exists() || !is_there(&self.disk(id)) {
             return Err(IsolationError::Gone);
         }
         if self.is_hibernated(id) {
@@ -161,7 +161,7 @@ impl Inner {
     pub(crate) async fn wake(self: &Arc<Self>, plan: &Plan) -> Result<(), IsolationError> {
         create::check(plan)?;
         let (record, disk) = (self.record(&plan.id), self.disk(&plan.id));
-        if !record.exists() || !disk.exists() {
+        if !record.exists() || !is_there(&disk) {
             return Err(IsolationError::Gone);
         }
         let platform = self.platform().await?;

@@ -105,7 +105,7 @@ pub fn launch(jail: &Jail) -> Result<(), String> {
             // The launcher's own streams are the server's, which waits for their end.
             sys::silence();
             let ended = init(jail, &userns, reporting);
-            std::process::exit(i32::from(ended.is_err()))
+            sys::exit_now(i32::from(ended.is_err()))
         }
         pid => {
             drop(reporting);

@@ -141,6 +141,10 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+fn is_there(path: &Path) -> bool {
+    path.try_exists().is_ok_and(|there| there)
+}
+
 /// A directory that only root may enter.
 fn private(dir: &Path) -> Result<PathBuf, IsolationError> {
     DirBuilder::new().mode(0o700).recursive(true).create(dir).step("make the data directory")?;
@@ -159,7 +163,7 @@ fn agent_dir(dir: &Path, program: &[u8], alone: bool) -> Result<PathBuf, Isolati
             std::fs::remove_dir_all(path).step("remove an old guest agent")?;
         }
     }
-    if !own.exists() {
+    if !is_there(&own) {
         let new = own.with_extension("new");
         DirBuilder::new().mode(0o755).create(&new).step(step())?;
         let file = new.join(runsc::AGENT_FILE);

@@ -47,7 +47,7 @@ impl Record {
     }
 
     fn has(&self, name: &str) -> bool {
-        self.dir.join(name).try_exists().is_ok_and(|there| there)
+        crate::is_there(&self.dir.join(name))
     }
 
     /// Claims a range of ids.

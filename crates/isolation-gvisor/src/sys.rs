@@ -86,8 +86,13 @@ fn hold(saying: &mut impl Write) -> ! {
             unsafe { libc::pause() };
         }
     }
-    // SAFETY: ends this process without running anything of its parent's.
-    unsafe { libc::_exit(1) }
+    exit_now(1)
+}
+
+/// Ends this process without running anything of its parent's.
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: takes no pointers.
+    unsafe { libc::_exit(code) }
 }
 
 fn read_one(said: &mut impl Read) -> io::Result<()> {

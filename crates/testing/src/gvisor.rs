@@ -8,6 +8,7 @@ const RUNSC: &str = "/usr/bin/runsc";
 
 /// `runsc`; or why there can be no sandboxes in gVisor here, which has then been printed.
 #[must_use]
+#[expect(clippy::print_stderr, reason = "who runs the tests is to see that some did nothing")]
 pub fn runsc() -> Option<PathBuf> {
     match Command::new(RUNSC).arg("--version").output() {
         Ok(output) if output.status.success() => Some(RUNSC.into()),
