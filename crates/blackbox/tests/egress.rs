@@ -193,6 +193,16 @@ async fn the_explicit_proxy_is_held_to_the_same_policy_and_says_why() {
         let refused = server.sh(&id, &format!("{proxied} {to}")).await;
         assert!(refused.stdout.ends_with("403\n") && refused.stdout.contains("no rule"), "{to}: {refused:?}");
     }
+    // Many clients show nothing of it; it can be read at the gateway, and only what concerns oneself.
+    server.sh(&id, "getent hosts nothere.test").await;
+    let read = server.sh(&id, &format!("{CURL} http://10.0.2.2:3128/")).await.stdout;
+    assert!(read.ends_with("200\n") && read.contains("what: nothere.test\n"), "{read}");
+    assert!(read.contains("allow it with --allow nothere.test"), "{read}");
+    let neighbour = sandbox(&server, allow(&["web.test:80"])).await.id;
+    let none = server.sh(&neighbour, &format!("{CURL} http://10.0.2.2:3128/")).await.stdout;
+    assert_eq!(none, "Atoll has refused nothing in this sandbox.\n200\n");
+    let listed = server.cli(&["net", "denied", &id]).ok().stdout;
+    assert!(listed.contains("--allow nothere.test"), "{listed}");
     let refused = server.sh(&id, &format!("{proxied} -v https://other.test/ 2>&1")).await;
     assert!(
         refused.stdout.contains("403") && refused.stdout.to_lowercase().contains("x-atoll-refused"),

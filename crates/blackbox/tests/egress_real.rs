@@ -193,6 +193,66 @@ async fn nginx_with_tls_that_is_looked_into() {
     server.finish().await;
 }
 
+/// Requests of HTTP/2 that a client of good faith does not make, each on a stream of its own; prints what came back.
+const HTTP2_TRICKS: &str = r#"
+import socket, ssl
+import h2.config, h2.connection, h2.events, h2.exceptions
+def ask(headers, body=None):
+    ctx = ssl.create_default_context(); ctx.set_alpn_protocols(["h2"])
+    s = ctx.wrap_socket(socket.create_connection(("api.example.com", 443), 20), server_hostname="api.example.com")
+    assert s.selected_alpn_protocol() == "h2"
+    c = h2.connection.H2Connection(h2.config.H2Configuration(validate_outbound_headers=False, normalize_outbound_headers=False))
+    c.initiate_connection(); c.send_headers(1, headers, end_stream=body is None)
+    if body is not None: c.send_data(1, body, end_stream=True)
+    s.sendall(c.data_to_send()); s.settimeout(20)
+    try:
+        while data := s.recv(65536):
+            for event in c.receive_data(data):
+                if isinstance(event, h2.events.ResponseReceived): return dict(event.headers)[b":status"].decode()
+                if isinstance(event, (h2.events.StreamReset, h2.events.ConnectionTerminated)): return "cut"
+            s.sendall(c.data_to_send())
+    except (OSError, h2.exceptions.ProtocolError) as e: return "cut"
+    return "cut"
+base = {":method": "GET", ":scheme": "https", ":authority": "api.example.com", ":path": "/trick"}
+def tried(what, change={}, more=[], body=None):
+    print(what, ask(list({**base, **change}.items()) + more, body))
+tried("honest", {":path": "/honest"})
+tried("authority", {":authority": "other.example.com"})
+tried("authority-port", {":authority": "api.example.com:8443"})
+tried("authority-user", {":authority": "api.example.com@other.example.com"})
+tried("host", {}, [("host", "other.example.com")])
+tried("absolute", {":path": "https://other.example.com/trick"})
+tried("scheme", {":scheme": "http"})
+tried("path-lines", {":path": "/x HTTP/1.1\r\nhost: other.example.com\r\n\r\nGET /hidden"})
+tried("value-lines", {}, [("x-a", "b\r\nhost: other.example.com")])
+tried("name-lines", {}, [("x-a: b\r\nhost", "other.example.com")])
+tried("chunked", {":method": "POST"}, [("transfer-encoding", "chunked")], b"0\r\n\r\nGET /hidden HTTP/1.1\r\nhost: other.example.com\r\n\r\n")
+tried("short", {":method": "POST"}, [("content-length", "3")], b"abcGET /hidden HTTP/1.1\r\nhost: other.example.com\r\n\r\n")
+tried("two-lengths", {":method": "POST"}, [("content-length", "3"), ("content-length", "60")], b"abcGET /hidden HTTP/1.1\r\n\r\n")
+tried("connect", {":method": "CONNECT"})
+tried("trace", {":method": "TRACE"})
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http2_has_no_way_around_either() {
+    let real = Real::start();
+    let outside = outside(&real);
+    let ca = real.ca().display().to_string();
+    let server = outside.server_with(&["--upstream-ca", &ca]);
+    let id = intercepting(&server, vec![rule(json!({}))]).await;
+    let said = python(&server, &id, HTTP2_TRICKS).await;
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines.first(), Some(&"honest 404"), "{said}");
+    assert_eq!(lines.len(), 15, "{said}");
+    let refused = |line: &&str| matches!(line.rsplit(' ').next(), Some("cut" | "400" | "403" | "421"));
+    let passed: Vec<_> = lines[1..].iter().filter(|line| !refused(line)).collect();
+    assert!(passed.is_empty(), "{passed:?}\n{}", real.log());
+    let log = real.log();
+    assert!(log.contains("/honest") && !log.contains("/trick") && !log.contains("/hidden"), "{log}");
+    assert!(!log.contains("other.example.com"), "{log}");
+    server.finish().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_explicit_proxy_puts_in_what_rules_say() {
     let real = Real::start();

@@ -490,7 +490,12 @@ Threads(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
             .unwrap();
         assert_eq!(page.status(), 200);
         let text = page.text().await.unwrap();
-        assert!(text.contains("<td>3000</td>") && text.contains("http://3000-web.localhost:"), "{text}");
+        assert!(
+            text.contains(">3000</span>") && text.contains("href=\"http://3000-web.localhost:"),
+            "{text}"
+        );
+        assert!(text.contains(">private</span>") && !text.contains(">public</span>"), "{text}");
+        assert!(text.contains("http-equiv=\"refresh\"") && !text.contains("<script"), "{text}");
         setup.server.finish().await;
     }
 }

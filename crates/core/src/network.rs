@@ -52,6 +52,8 @@ pub struct DenialView {
     pub what: String,
     /// Why.
     pub why: String,
+    /// What would allow it, as arguments of the command line.
+    pub ask: Option<String>,
     /// When it happened last.
     pub last_at_ms: u64,
     /// How often.

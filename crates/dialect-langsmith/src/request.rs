@@ -7,7 +7,7 @@ use atoll_core::key::Scope;
 use atoll_core::limits::JSON_BODY_MAX_BYTES;
 use atoll_core::sharing::Requester;
 use atoll_core::{Code, Error};
-use atoll_engine::{Caller as EngineCaller, VerifiedKey};
+use atoll_engine::{Caller as EngineCaller, Pass, VerifiedKey};
 use atoll_server::dialect::read_all;
 use axum::extract::{FromRequest, FromRequestParts, MatchedPath, RawPathParams, Request};
 use axum::response::{IntoResponse, Response};
@@ -43,6 +43,7 @@ needs! { Read Exec Manage Admin }
 #[derive(Debug, Clone)]
 pub(crate) struct Caller<S> {
     key: VerifiedKey,
+    pass: Pass,
     scope: PhantomData<fn() -> S>,
 }
 
@@ -50,6 +51,16 @@ impl<S> Caller<S> {
     /// For the engine's records.
     pub(crate) fn engine(&self) -> EngineCaller {
         EngineCaller { key: Some(self.key.id.clone()) }
+    }
+
+    /// The key itself.
+    pub(crate) fn key(&self) -> KeyId {
+        self.key.id.clone()
+    }
+
+    /// By what right it is here, on the sandbox if the path names one.
+    pub(crate) fn pass(&self) -> Pass {
+        self.pass.clone()
     }
 }
 
@@ -63,10 +74,14 @@ impl<S: Needs> FromRequestParts<App> for Caller<S> {
                 .hint("use a key with a higher scope: read, exec, manage, admin");
             return Err(Failure::control(&error));
         }
-        let caller = Self { key, scope: PhantomData };
+        let pass = Pass::Key { key: key.id.clone(), needed: S::SCOPE, sandbox: None };
+        let mut caller = Self { key, pass, scope: PhantomData };
         if let Some(sandbox) = sandbox_of(parts, app).await {
             caller.check(app, &sandbox, S::SCOPE).map_err(|error| Failure::control(&error))?;
+            let sandbox = app.host.engine().sandbox_id(&sandbox).ok();
+            caller.pass = Pass::Key { key: caller.key(), needed: S::SCOPE, sandbox };
         }
+        app.host.admit(&parts.extensions, caller.pass());
         Ok(caller)
     }
 }

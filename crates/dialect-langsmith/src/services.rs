@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use atoll_core::access::{AccessDraft, Target};
 use atoll_core::{Code, Error};
-use atoll_engine::Access;
+use atoll_engine::{Access, Pass};
 use atoll_server::Forward;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
@@ -189,8 +189,8 @@ pub(crate) async fn forward(
     let prefix = format!("{above}/{id}/services/{port}");
     let uri = format!("{above}{}", request.uri());
     *request.uri_mut() = uri.parse().map_err(|_malformed| Failure::field("path", "is malformed"))?;
-    let to =
-        Forward { sandbox, port, prefix: Some(prefix), keep_host: false, revoked: Some(access.revoked()) };
+    let pass = Pass::Access(access);
+    let to = Forward { sandbox, port, prefix: Some(prefix), keep_host: false, pass };
     Ok(app.host.ingress().forward(request, to).await)
 }
 

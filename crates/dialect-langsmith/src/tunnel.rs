@@ -1,6 +1,7 @@
 //! TCP connections to ports of a sandbox over one WebSocket: `tunnel`. What travels is what Atoll's own
 //! tunnels carry: yamux, and for each stream three bytes of port and one byte of status.
 
+use atoll_core::id::KeyId;
 use atoll_server::dialect::Held;
 use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
@@ -19,7 +20,7 @@ const MESSAGE_MAX_BYTES: usize = 16 << 20;
 
 /// Opens a tunnel.
 pub(crate) async fn attach(
-    _: Caller<Exec>,
+    caller: Caller<Exec>,
     State(app): State<App>,
     Name(id): Name,
     upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
@@ -36,11 +37,11 @@ pub(crate) async fn attach(
     Ok(upgrade
         .max_message_size(MESSAGE_MAX_BYTES)
         .max_frame_size(MESSAGE_MAX_BYTES)
-        .on_upgrade(move |socket| run(app, sandbox, socket, held)))
+        .on_upgrade(move |socket| run(app, sandbox, caller.key(), socket, held)))
 }
 
-async fn run(app: App, sandbox: String, socket: WebSocket, _held: Held) {
-    if let Err(error) = app.host.ingress().tunnel_websocket(socket, &sandbox).await {
+async fn run(app: App, sandbox: String, key: KeyId, socket: WebSocket, _held: Held) {
+    if let Err(error) = app.host.ingress().tunnel_websocket(socket, &sandbox, key).await {
         tracing::debug!(%error, "a tunnel could not be served");
     }
 }

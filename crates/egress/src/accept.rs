@@ -94,7 +94,7 @@ fn begin(shared: &Arc<Shared>, net: &Arc<SandboxNet>, stream: TcpStream, origina
     tokio::spawn(async move {
         let client = ClientStream::new(stream);
         let served = if original == own.proxy {
-            http::serve_explicit(context, client).await
+            http::serve_explicit(context, client, own.proxy.ip()).await
         } else if original == own.resolver {
             dns::serve_tcp(context, client).await
         } else {

@@ -25,6 +25,8 @@ pub const NAME_KEPT: Duration = Duration::from_secs(3600);
 pub const DESTINATIONS_MAX_COUNT: usize = 1024;
 /// Denials that are remembered for one sandbox. Equal ones are counted.
 pub const DENIALS_MAX_COUNT: usize = 200;
+/// Refusals that a sandbox is told when it asks.
+pub const DENIALS_SHOWN_MAX_COUNT: usize = 20;
 /// Questions of one sandbox that wait for an answer at once.
 pub const DNS_WAITING_MAX_COUNT: usize = 64;
 /// Questions per second that one sandbox may ask, and how many at once.

@@ -35,12 +35,8 @@ impl Refusal {
     /// The answer to an HTTP request: 403, or 429 for a limit, with a text to be read.
     #[must_use]
     pub fn response(&self) -> http::Response<Full<Bytes>> {
-        let mut text = format!("Atoll refused this request.\n\nwhat: {}\nwhy:  {}\n", self.what, self.why);
-        if let Some(ask) = &self.ask {
-            text.push_str("ask:  whoever runs this sandbox can allow it with ");
-            text.push_str(ask);
-            text.push('\n');
-        }
+        let text = explain(&self.what, &self.why, self.ask.as_deref());
+        let text = format!("Atoll refused this request.\n\n{text}");
         let (status, reason) = match self.stage {
             Stage::Limit => (http::StatusCode::TOO_MANY_REQUESTS, "limit"),
             Stage::Dns | Stage::Connect | Stage::Request => (http::StatusCode::FORBIDDEN, "policy"),
@@ -49,17 +45,29 @@ impl Refusal {
     }
 }
 
-/// An answer of the gateway itself.
+/// What was refused, why, and what to ask for, in a line each.
+pub(crate) fn explain(what: &str, why: &str, ask: Option<&str>) -> String {
+    let ask = ask.map(|ask| format!("ask:  whoever runs this sandbox can allow it with {ask}\n"));
+    format!("what: {what}\nwhy:  {why}\n{}", ask.unwrap_or_default())
+}
+
+/// An answer of the gateway itself, in place of what was asked for.
 pub(crate) fn plain(
     status: http::StatusCode,
     reason: &'static str,
     text: String,
 ) -> http::Response<Full<Bytes>> {
+    let mut response = self::text(status, text);
+    let reason = http::HeaderValue::from_static(reason);
+    response.headers_mut().insert(http::HeaderName::from_static(HEADER), reason);
+    response
+}
+
+/// A text to be read.
+pub(crate) fn text(status: http::StatusCode, text: String) -> http::Response<Full<Bytes>> {
     let mut response = http::Response::new(Full::new(Bytes::from(text)));
     *response.status_mut() = status;
-    let headers = response.headers_mut();
     let kind = http::HeaderValue::from_static("text/plain; charset=utf-8");
-    headers.insert(http::header::CONTENT_TYPE, kind);
-    headers.insert(http::HeaderName::from_static(HEADER), http::HeaderValue::from_static(reason));
+    response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
     response
 }

@@ -14,11 +14,11 @@ use tokio_util::sync::CancellationToken;
 use crate::bucket::Bucket;
 use crate::connection::Connection;
 use crate::limits::{
-    DENIALS_MAX_COUNT, DESTINATIONS_MAX_COUNT, DNS_BURST_S, DNS_LOOKUPS_PER_S, DNS_QUESTIONS_PER_S,
-    DNS_WAITING_MAX_COUNT,
+    DENIALS_MAX_COUNT, DENIALS_SHOWN_MAX_COUNT, DESTINATIONS_MAX_COUNT, DNS_BURST_S, DNS_LOOKUPS_PER_S,
+    DNS_QUESTIONS_PER_S, DNS_WAITING_MAX_COUNT,
 };
 use crate::names::Names;
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, explain};
 use atoll_core::network::{DenialView, NetworkView, Stage, TotalView, Transferred};
 
 /// Where bytes beyond [`DESTINATIONS_MAX_COUNT`] are counted.
@@ -198,10 +198,25 @@ impl SandboxNet {
             stage: refusal.stage,
             what: refusal.what.clone(),
             why: refusal.why.clone(),
+            ask: refusal.ask.clone(),
             last_at_ms: now,
             count: 1,
         });
         denials.truncate(DENIALS_MAX_COUNT);
+    }
+
+    /// What was refused lately, in words for whoever runs in the sandbox.
+    pub(crate) fn denied_text(&self) -> String {
+        let denials = lock(&self.denials);
+        if denials.is_empty() {
+            return "Atoll has refused nothing in this sandbox.\n".to_owned();
+        }
+        let mut text = "Atoll refused this lately, the newest first.\n".to_owned();
+        for denial in denials.iter().take(DENIALS_SHOWN_MAX_COUNT) {
+            text.push('\n');
+            text.push_str(&explain(&denial.what, &denial.why, denial.ask.as_deref()));
+        }
+        text
     }
 
     pub(crate) fn view(&self) -> NetworkView {

@@ -40,7 +40,11 @@ pub async fn open(store: &Store, vault: &Vault, installation: &str) -> Result<Au
     }
     let value = store.sealed_value(NAME).await.map_err(store_error)?;
     let value = value.ok_or_else(|| Error::new(Code::Internal, "the interception authority is gone"))?;
-    let key: Secret =
-        vault.unseal(&context(NAME), &value.sealed).map_err(|error| broken("unsealed", &error))?;
+    let key: Secret = vault.unseal(&context(NAME), &value.sealed).map_err(|error| {
+        tracing::error!(%error, "the interception authority cannot be unsealed");
+        Error::new(Code::Internal, "the vault's key does not open what the database holds").hint(
+            "start the server with the key that it had, or give that one as the previous key (ATOLL_VAULT_KEY_PREVIOUS)",
+        )
+    })?;
     Authority::open(&value.visible, &key).map_err(|error| broken("read", &error))
 }

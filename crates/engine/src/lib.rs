@@ -44,6 +44,7 @@ mod start;
 mod templates;
 mod usage;
 mod volumes;
+mod welcome;
 
 pub use atoll_egress::Stats as EgressStats;
 pub use atoll_isolation::volumes::{VolumeFile, VolumeFileKind, VolumeWrite};
@@ -64,3 +65,4 @@ pub use sharing::{AccessView, Standing};
 pub use snapshot::{Begin, Export, ForkOrder, Pushed, RemovedSnapshot, SnapshotOrder, SnapshotQuery};
 pub use usage::{UsageGroup, UsageItem, UsageQuery};
 pub use volumes::VolumeView;
+pub use welcome::Pass;

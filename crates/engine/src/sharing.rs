@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
 use atoll_core::error::shorten;
 use atoll_core::id::{KeyId, SandboxId};
@@ -17,9 +16,6 @@ use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::errors::store_error;
 use crate::sandbox::SandboxShared;
-
-/// Long enough; a timer cannot take much more.
-const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What was said about sandboxes.
 #[derive(Debug)]
@@ -51,6 +47,16 @@ impl AccessTable {
     /// What was said of a sandbox.
     pub(crate) fn get(&self, id: &SandboxId) -> Arc<Access> {
         self.said.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned().unwrap_or_default()
+    }
+
+    /// Tells of everything that may take rights away.
+    pub(crate) fn changed(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    /// An SSH key is gone, or ends at another time.
+    pub(crate) fn ssh_key_changed(&self) {
+        self.changed.send_replace(());
     }
 
     fn change(&self, id: &SandboxId, change: impl FnOnce(&mut Access)) -> Arc<Access> {
@@ -166,29 +172,6 @@ impl Engine {
             let who = Requester { key: &key.id, scope: key.scope, holder: None };
             self.standing(&who, sandbox.as_str()).is_ok()
         })
-    }
-
-    /// Resolves when a key may use a sandbox no longer: it was deleted or has run out, or it has no role there
-    /// that is at least `needed`. Leases do not count: what began before one goes on.
-    pub async fn until_unwelcome(&self, key: &KeyId, needed: Scope, sandbox: &SandboxId) {
-        let mut changes = self.inner.access.changed.subscribe();
-        loop {
-            let Some(end) = self.welcome(key, needed, sandbox) else { return };
-            tokio::select! {
-                // The sender lives as long as the engine.
-                _ = changes.changed() => {}
-                () = tokio::time::sleep(end) => {}
-            }
-        }
-    }
-
-    /// For how long a key is welcome if nothing changes.
-    fn welcome(&self, key: &KeyId, needed: Scope, sandbox: &SandboxId) -> Option<Duration> {
-        let good = self.verified_by_id(key)?;
-        let who = Requester { key: &good.id, scope: good.scope, holder: None };
-        let standing = self.standing(&who, sandbox.as_str()).ok()?;
-        let left_ms = self.inner.keys.expires_ms(key).map(|end| end.saturating_sub(now_ms()));
-        (standing.scope >= needed).then(|| left_ms.map_or(FOREVER, Duration::from_millis).min(FOREVER))
     }
 
     /// What somebody may do with a sandbox. Adapters of other APIs call this before anything else.

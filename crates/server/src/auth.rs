@@ -13,7 +13,7 @@ use atoll_core::id::KeyId;
 use atoll_core::key::Scope;
 use atoll_core::sharing::Requester;
 use atoll_core::{Code, Error};
-use atoll_engine::{Caller as EngineCaller, Engine, VerifiedKey};
+use atoll_engine::{Caller as EngineCaller, Engine, Pass, VerifiedKey};
 use axum::extract::{FromRequestParts, RawPathParams};
 use http::header::AUTHORIZATION;
 use http::request::Parts;
@@ -22,6 +22,7 @@ use http::{HeaderMap, HeaderName};
 use crate::error::{ApiError, ApiResult};
 use crate::middleware::RequestId;
 use crate::shared::App;
+use crate::welcome::Guest;
 
 /// Longest text that can be a key, bytes. Anything longer is refused unread.
 const KEY_MAX_BYTES: usize = 256;
@@ -69,6 +70,7 @@ pub(crate) struct Caller<S> {
     holder: Option<String>,
     /// What it may do here: with the sandbox that the path names, if it names one.
     allowed: Scope,
+    pass: Pass,
     request_id: RequestId,
     scope: PhantomData<fn() -> S>,
 }
@@ -77,6 +79,11 @@ impl<S> Caller<S> {
     /// For the engine's records.
     pub(crate) fn engine(&self) -> EngineCaller {
         EngineCaller { key: Some(self.key.id.clone()) }
+    }
+
+    /// By what right it is here, on the sandbox if the path names one.
+    pub(crate) fn pass(&self) -> Pass {
+        self.pass.clone()
     }
 
     /// The key itself.
@@ -114,15 +121,19 @@ impl<S: Needs> FromRequestParts<App> for Caller<S> {
             return Err(forbidden().into());
         }
         let request_id = parts.extensions.get::<RequestId>().cloned().unwrap_or_default();
+        let pass = Pass::Key { key: key.id.clone(), needed: S::SCOPE, sandbox: None };
         let holder = parts.headers.get(HOLDER).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let allowed = key.scope;
-        let mut caller = Self { key, holder, allowed, request_id, scope: PhantomData };
+        let mut caller = Self { key, holder, allowed, pass, request_id, scope: PhantomData };
         if let Some(sandbox) = named(parts, app, SANDBOX).await {
             caller.allowed = may::<S>(&app.engine, &caller.requester(), &sandbox)?;
+            let sandbox = Some(app.engine.sandbox_id(&sandbox)?);
+            caller.pass = Pass::Key { key: caller.key.id.clone(), needed: S::SCOPE, sandbox };
         }
         if let Some(snapshot) = named(parts, app, SNAPSHOT).await {
             app.engine.check_sees_snapshot(caller.sees().as_ref(), &snapshot).await?;
         }
+        Guest::admit(&parts.extensions, caller.pass());
         Ok(caller)
     }
 }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use atoll_core::Error;
-use atoll_engine::{Engine, VerifiedKey};
+use atoll_engine::{Engine, Pass, VerifiedKey};
 use axum::Router;
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
@@ -75,6 +75,12 @@ impl Host {
     /// [`atoll_core::Code::Unauthorized`].
     pub fn verify(&self, headers: &HeaderMap) -> Result<VerifiedKey, Error> {
         crate::auth::verify(headers, &self.app).map_err(|error| error.0)
+    }
+
+    /// Notes by what right a request is answered: its bodies break off when that ends. What outlives the request,
+    /// as a WebSocket does, waits for [`Engine::until_unwelcome`] itself.
+    pub fn admit(&self, extensions: &Extensions, pass: Pass) {
+        crate::welcome::Guest::admit(extensions, pass);
     }
 
     /// Resolves when the server begins to stop: streams should end.

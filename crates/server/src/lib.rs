@@ -23,7 +23,8 @@
 //! Output, watches, pulls and files stream. Each holds what it reads from (an output reader, a lease on
 //! the guest) and lets go when the client does. All of them watch one token: when the server drains,
 //! long-polls answer with what they have, event streams say `shutting_down`, WebSockets close with
-//! "going away", and transfers have the rest of the deadline to finish.
+//! "going away", and transfers have the rest of the deadline to finish. All of them end with the right by which
+//! they were opened (`welcome`).
 
 mod auth;
 mod body;
@@ -43,6 +44,7 @@ mod routes;
 mod serve;
 mod shared;
 mod transfer;
+mod welcome;
 
 pub use config::ServerConfig;
 pub use ingress::{Forward, Ingress};

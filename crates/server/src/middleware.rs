@@ -10,7 +10,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures::FutureExt as _;
-use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use http_body_util::BodyExt as _;
 use tracing::Instrument as _;
 
@@ -19,6 +19,7 @@ use crate::error::{ApiError, with_body};
 use crate::linger::Lingering;
 use crate::origin;
 use crate::shared::App;
+use crate::welcome::{Guest, WhileWelcome, unwelcome};
 
 /// Carries the request's id, both ways.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -54,11 +55,14 @@ pub(crate) async fn around(State(app): State<App>, mut request: Request, next: N
     // The query is not logged: it belongs to the caller.
     let span = tracing::info_span!("request", id = %id.0, %method, path = request.uri().path());
     request.extensions_mut().insert(id.clone());
+    let guest = Guest::default();
+    request.extensions_mut().insert(guest.clone());
+    let request = request.map(|body| WhileWelcome::body(body, &guest, &app.engine));
 
     let response = async {
         let origin = origin::check(&method, request.headers(), &app.config.hosts);
         let response = match origin {
-            Ok(()) => guarded(next.run(count_received(request, &app))).await,
+            Ok(()) => guarded(answer(next, count_received(request, &app), &guest, &app)).await,
             Err(error) => ApiError(error).into_response(),
         };
         let took = started.elapsed();
@@ -70,11 +74,25 @@ pub(crate) async fn around(State(app): State<App>, mut request: Request, next: N
     .instrument(span)
     .await;
 
+    let response = response.map(|body| WhileWelcome::body(body, &guest, &app.engine));
     let mut response = with_body(response, &id.0);
     if let Ok(value) = HeaderValue::from_str(&id.0) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
     count_sent(response, &app)
+}
+
+/// Who only looks, and waits for something to see, is not kept waiting for what is none of his any more. What
+/// changes something is brought to its end.
+async fn answer(next: Next, request: Request, guest: &Guest, app: &App) -> Response {
+    if request.method() != Method::GET {
+        return next.run(request).await;
+    }
+    tokio::select! {
+        biased;
+        response = next.run(request) => response,
+        () = guest.until_unwelcome(&app.engine) => ApiError(unwelcome()).into_response(),
+    }
 }
 
 /// A panic in a handler costs that request, not the server.

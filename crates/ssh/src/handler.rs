@@ -121,19 +121,19 @@ impl russh::server::Handler for Handler {
     ) -> Result<Auth, SessionError> {
         let fingerprint = offer.public_key.fingerprint(HashAlg::Sha256).to_string();
         let known = self.engine.verify_ssh_key(&fingerprint).await;
-        Ok(if known.is_ok_and(|key| key.scope >= Scope::Exec) { Auth::Accept } else { Auth::reject() })
+        Ok(if known.is_ok_and(|(key, _)| key.scope >= Scope::Exec) { Auth::Accept } else { Auth::reject() })
     }
 
     async fn auth_publickey(&mut self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Auth, SessionError> {
         let fingerprint = key.public_key.fingerprint(HashAlg::Sha256).to_string();
         let key = self.engine.verify_ssh_key(&fingerprint).await.ok();
-        let login = key.and_then(|key| login::admit(&self.engine, user, &key));
+        let login = key.and_then(|(key, _)| login::admit(&self.engine, user, &key, Some(fingerprint)));
         Ok(self.let_in(login))
     }
 
     async fn auth_password(&mut self, user: &str, password: &str) -> Result<Auth, SessionError> {
         let key = self.engine.verify_key(password).ok();
-        let login = key.and_then(|key| login::admit(&self.engine, user, &key));
+        let login = key.and_then(|key| login::admit(&self.engine, user, &key, None));
         Ok(self.let_in(login))
     }
 

@@ -27,7 +27,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::key::Scope;
 use atoll_engine::Engine;
 use russh::keys::PrivateKey;
 use russh::server::Config;
@@ -120,8 +119,8 @@ impl SshServer {
         let Ok(login) = tokio::time::timeout(LOGIN_TIMEOUT, login.wait()).await else {
             return "the login took too long";
         };
-        self.engine.until_unwelcome(&login.key, Scope::Exec, &login.sandbox).await;
-        "the API key may use this sandbox no longer"
+        self.engine.until_unwelcome(&login.pass()).await;
+        "the key may use this sandbox no longer"
     }
 }
 

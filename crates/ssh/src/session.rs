@@ -32,11 +32,6 @@ const SFTP_PIECE_BYTES: usize = 32 << 10;
 /// The channel's second stream to the client.
 const STDERR: u32 = 1;
 
-/// Runs a line, or a login shell, with the user's shell. `nologin` and the like are no shells.
-const SHELL: &str = "case \"${SHELL:-}\" in ''|*/nologin|*/false) SHELL=/bin/sh;; esac; \
-[ -x \"$SHELL\" ] || SHELL=/bin/sh; export SHELL; \
-if [ $# -gt 0 ]; then exec \"$SHELL\" -c \"$1\"; else exec \"$SHELL\" -l; fi";
-
 /// What a session is for.
 #[derive(Debug)]
 pub(crate) enum What {
@@ -88,10 +83,10 @@ pub(crate) async fn run(engine: Engine, login: Login, wanted: Wanted, ends: Ends
 /// Starts the command; gives its id and its output.
 async fn start(engine: &Engine, login: &Login, wanted: Wanted) -> Result<(String, OutputReader)> {
     login.check(engine)?;
-    let mut argv: Vec<String> = ["/bin/sh", "-c", SHELL, "sh"].map(str::to_owned).to_vec();
-    if let What::Line(line) = wanted.what {
-        argv.push(line);
-    }
+    let line = match wanted.what {
+        What::Line(line) => Some(line),
+        What::Shell | What::Sftp => None,
+    };
     let mut env = wanted.env;
     if let Some(peer) = wanted.peer {
         env.insert("SSH_CLIENT".to_owned(), format!("{} {} 22", peer.ip(), peer.port()));
@@ -104,7 +99,7 @@ async fn start(engine: &Engine, login: &Login, wanted: Wanted) -> Result<(String
         stdin: true,
         // What a slow client did not take yet must not be dropped: it would be a hole in a copied file.
         keep_output_bytes: wanted.tty.is_none().then_some(OUTPUT_KEEP_MAX_BYTES),
-        ..ExecDraft::new(Command::Argv(argv))
+        ..ExecDraft::new(Command::login(line))
     };
     let view = engine.create_exec(login.sandbox.as_str(), draft, &login.caller()).await?;
     let exec = view.record.id.to_string();

@@ -18,10 +18,10 @@ pub(crate) struct EgressArgs {
     #[arg(long, value_name = "on|off|rules", value_parser = parse_internet)]
     pub(crate) internet: Option<Internet>,
     /// Allow a domain: example.com, *.example.com or *, optionally with :PORT or :FROM-TO
-    #[arg(long, value_name = "DOMAIN", value_parser = |text: &str| Rule::parse_domain(Action::Allow, text))]
+    #[arg(long, value_name = "DOMAIN", value_parser = |text: &str| domain(Action::Allow, text))]
     pub(crate) allow: Vec<Rule>,
     /// Deny a domain
-    #[arg(long, value_name = "DOMAIN", value_parser = |text: &str| Rule::parse_domain(Action::Deny, text))]
+    #[arg(long, value_name = "DOMAIN", value_parser = |text: &str| domain(Action::Deny, text))]
     pub(crate) deny: Vec<Rule>,
     /// Allow addresses, such as 10.1.0.0/16:5432; the only way to reach private ones
     #[arg(long, value_name = "CIDR", value_parser = |text: &str| Rule::parse_cidr(Action::Allow, text))]
@@ -59,6 +59,20 @@ pub(crate) enum NetCommand {
 
 /// Largest policy in a file, bytes.
 const FILE_MAX_BYTES: u64 = 1 << 20;
+
+/// A rule about a domain. What people write instead of one is told from what is merely wrong.
+fn domain(action: Action, text: &str) -> std::result::Result<Rule, String> {
+    if text.contains('/') {
+        return Err(
+            "write the host alone, as HOST or HOST:PORT; ranges of addresses go with the options for CIDR"
+                .into(),
+        );
+    }
+    if text.rsplit_once(':').map_or(text, |(host, _)| host).parse::<std::net::IpAddr>().is_ok() {
+        return Err("this is an address: use --allow-cidr or --deny-cidr".into());
+    }
+    Rule::parse_domain(action, text).map_err(|error| error.to_string())
+}
 
 fn parse_internet(text: &str) -> std::result::Result<Internet, String> {
     [Internet::Off, Internet::On, Internet::Rules]

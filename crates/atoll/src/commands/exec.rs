@@ -3,10 +3,11 @@
 use atoll_api::{CreateExec, Exec, ExecList, SignalExec};
 use atoll_client::{Client, ListExecs, ResumePolicy};
 use atoll_core::limits::{EXECS_KEPT_MAX_COUNT, PAGE_MAX_COUNT};
+use atoll_core::spec::shown;
 
 use crate::cli::{AttachArgs, ExecArgs, KillArgs, LogsArgs, SandboxArg, ShellArgs, StreamArgs};
 use crate::failure::{Failure, Result};
-use crate::output::{Printer, age, table};
+use crate::output::{Printer, age, clean, table};
 use crate::session::{self, Finished, Mode, Target};
 use crate::signals::Stops;
 use crate::terminal;
@@ -147,7 +148,7 @@ pub(super) async fn ps(client: &Client, printer: Printer, args: &SandboxArg) -> 
 }
 
 fn row(exec: &Exec) -> [String; 8] {
-    let command: String = exec.argv.join(" ").chars().take(COMMAND_CHARS).collect();
+    let command: String = clean(&shown(&exec.argv)).chars().take(COMMAND_CHARS).collect();
     let code = exec.exit.as_ref().and_then(|exit| exit.code);
     [
         exec.id.clone(),

@@ -70,8 +70,10 @@ async fn denied(client: &Client, printer: Printer, sandbox: &str) -> Result<()> 
             };
             // Names and paths were chosen inside the sandbox.
             let (what, why) = (clean(&denial.what), clean(&denial.why));
-            [format!("{} ago", age(denial.last_at_ms)), denial.count.to_string(), stage.to_owned(), what, why]
+            let ask = clean(denial.ask.as_deref().unwrap_or("-"));
+            let last = format!("{} ago", age(denial.last_at_ms));
+            [last, denial.count.to_string(), stage.to_owned(), what, why, ask]
         });
-        table(["LAST", "TIMES", "AT", "WHAT", "WHY"], rows)
+        table(["LAST", "TIMES", "AT", "WHAT", "WHY", "WOULD ALLOW IT"], rows)
     })
 }

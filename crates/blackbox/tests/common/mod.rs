@@ -5,6 +5,7 @@
 pub(crate) mod outside;
 pub(crate) mod pty;
 pub(crate) mod real;
+pub(crate) mod ssh;
 pub(crate) mod world;
 
 use std::fs;

@@ -22,16 +22,34 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// Starts the command line program.
     pub(crate) fn start(server: &Server, args: &[&str], cols: u16, rows: u16) -> Self {
+        let mut program = server.cli_command();
+        program.args(args);
+        Self::run(&program, cols, rows)
+    }
+
+    /// Starts another program, with a bare environment.
+    pub(crate) fn of(program: &str, args: &[&str], cols: u16, rows: u16) -> Self {
+        let mut command = Command::new(program);
+        command
+            .args(args)
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("TERM", "xterm")
+            .env("HOME", "/nonexistent");
+        Self::run(&command, cols, rows)
+    }
+
+    fn run(program: &Command, cols: u16, rows: u16) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
         size(&master, cols, rows);
         let slave: OwnedFd = File::options().read(true).write(true).open(name).unwrap().into();
-        let program = server.cli_command();
         // The session's leader has the terminal as its own.
         let mut command = Command::new("setsid");
-        command.args(["--ctty", "--wait"]).arg(program.get_program()).args(args).env_clear();
+        command.args(["--ctty", "--wait"]).arg(program.get_program()).args(program.get_args());
+        command.env_clear();
         command.envs(program.get_envs().filter_map(|(key, value)| Some((key, value?))));
         command.stdin(slave.try_clone().unwrap()).stdout(slave.try_clone().unwrap()).stderr(slave);
         let child = command.spawn().unwrap();

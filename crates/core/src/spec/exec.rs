@@ -21,6 +21,30 @@ pub enum Command {
     Shell(String),
 }
 
+/// Runs a line that came over SSH, or a login shell where there is none, with the user's shell. `nologin` and the
+/// like are no shells.
+const LOGIN: &str = "case \"${SHELL:-}\" in ''|*/nologin|*/false) SHELL=/bin/sh;; esac; \
+[ -x \"$SHELL\" ] || SHELL=/bin/sh; export SHELL; \
+if [ $# -gt 0 ]; then exec \"$SHELL\" -c \"$1\"; else exec \"$SHELL\" -l; fi";
+
+impl Command {
+    /// A line for the user's own shell, or a login shell.
+    #[must_use]
+    pub fn login(line: Option<String>) -> Self {
+        Self::Argv(["/bin/sh", "-c", LOGIN, "sh"].map(str::to_owned).into_iter().chain(line).collect())
+    }
+}
+
+/// A command as the one knows it who started it: what a login ran, without what stands around that.
+#[must_use]
+pub fn shown(argv: &[String]) -> String {
+    match argv {
+        [_, _, script, _] if script == LOGIN => "(login shell)".to_owned(),
+        [_, _, script, _, line] if script == LOGIN => line.clone(),
+        argv => argv.join(" "),
+    }
+}
+
 /// Size of a terminal in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

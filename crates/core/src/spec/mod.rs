@@ -9,7 +9,7 @@ mod sandbox;
 mod template;
 
 pub use check::{env, image_reference, labels, name, path, user};
-pub use exec::{Command, ExecDraft, ExecSpec, TtySize, command};
+pub use exec::{Command, ExecDraft, ExecSpec, TtySize, command, shown};
 pub use sandbox::{
     Base, Caps, DEFAULT_PATH, ImageDefaults, IsolationLevel, Resources, ResourcesDraft, SandboxDraft,
     SandboxSpec, SandboxUpdate,

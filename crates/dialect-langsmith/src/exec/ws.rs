@@ -67,10 +67,17 @@ pub(crate) async fn attach(
     let held = app.host.hold(&request);
     let session =
         Session { app, engine, caller: caller.engine(), sandbox: record.id.to_string(), _held: held };
-    Ok(upgrade
-        .max_message_size(MESSAGE_MAX_BYTES)
-        .max_frame_size(MESSAGE_MAX_BYTES)
-        .on_upgrade(move |socket| session.run(socket)))
+    let pass = caller.pass();
+    Ok(upgrade.max_message_size(MESSAGE_MAX_BYTES).max_frame_size(MESSAGE_MAX_BYTES).on_upgrade(
+        move |socket| async move {
+            let engine = session.engine.clone();
+            tokio::select! {
+                () = session.run(socket) => {}
+                // Cut, not closed: a client that comes back is told why.
+                () = engine.until_unwelcome(&pass) => {}
+            }
+        },
+    ))
 }
 
 type Sink = SplitSink<WebSocket, Message>;

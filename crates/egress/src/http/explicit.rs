@@ -16,11 +16,24 @@ use crate::client::ClientStream;
 use crate::connection::{Context, Target};
 use crate::dns::Resolution;
 use crate::interceptor::{Ask, Protocol};
+use crate::refusal::text;
 use crate::route::route;
 use atoll_core::network::Stage;
 
 /// Port of a URI that does not name one.
 const HTTP_PORT: u16 = 80;
+
+/// The answer when the gateway itself is asked, as a web server at `address`: what it has refused. It can be read
+/// there also with clients that show nothing of a refusal, because it was a name that does not exist or a
+/// connection that ended.
+pub(super) fn own(request: &Request, context: &Context, address: IpAddr) -> Option<Response> {
+    let host = request.headers().get(http::header::HOST)?.to_str().ok()?;
+    let asked = request.method() == Method::GET
+        && request.uri().scheme().is_none()
+        && request.uri().path() == "/"
+        && without_port(host).parse() == Ok(address);
+    asked.then(|| boxed(text(StatusCode::OK, context.net.denied_text())))
+}
 
 pub(super) async fn answer(request: Request, context: Context, upstream: &Arc<Mutex<Upstream>>) -> Response {
     if request.method() == Method::CONNECT {

@@ -14,6 +14,7 @@ mod request;
 
 use std::convert::Infallible;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use atoll_core::policy::HostName;
@@ -67,13 +68,22 @@ pub(crate) async fn serve_transparent(
     .await
 }
 
-/// Serves a connection to the explicit proxy.
-pub(crate) async fn serve_explicit(context: Context, client: ClientStream) -> io::Result<()> {
+/// Serves a connection to the explicit proxy, which is at `address`.
+pub(crate) async fn serve_explicit(
+    context: Context,
+    client: ClientStream,
+    address: IpAddr,
+) -> io::Result<()> {
     let upstream = Arc::new(Mutex::new(Upstream::default()));
     let own = context.clone();
     serve(&context, client, move |request| {
         let (context, upstream) = (own.clone(), Arc::clone(&upstream));
-        async move { explicit::answer(request, context, &upstream).await }
+        async move {
+            match explicit::own(&request, &context, address) {
+                Some(response) => response,
+                None => explicit::answer(request, context, &upstream).await,
+            }
+        }
     })
     .await
 }

@@ -89,6 +89,7 @@ impl Engine {
             // In place: a login meanwhile finds it.
             let expires_ms = ttl_ms.map(|ttl| created_ms.saturating_add(ttl));
             if store.renew_ssh_key(&known.id, name, expires_ms).await.map_err(store_error)? {
+                self.inner.access.ssh_key_changed();
                 return Ok(SshKeyRecord { name: name.to_owned(), expires_ms, ..known.clone() });
             }
         } else if all.iter().filter(|record| record.owner == owner.id).count() >= SSH_KEYS_MAX_COUNT {
@@ -129,7 +130,7 @@ impl Engine {
         Ok(records)
     }
 
-    /// Removes an SSH key of an API key, or of any: no new login works with it.
+    /// Removes an SSH key of an API key, or of any: no new login works with it, and those that are open end.
     ///
     /// # Errors
     /// [`Code::SshKeyNotFound`].
@@ -139,21 +140,23 @@ impl Engine {
             return Err(SshKeyId::not_found(id));
         }
         self.inner.store.delete_ssh_key(&parsed).await.map_err(store_error)?;
+        self.inner.access.ssh_key_changed();
         Ok(())
     }
 
-    /// The API key that an SSH key stands for, if both are good.
+    /// The API key that an SSH key stands for, if both are good, and when the SSH key runs out.
     ///
     /// # Errors
     /// [`Code::Unauthorized`]; [`Code::StoreUnavailable`].
-    pub async fn verify_ssh_key(&self, fingerprint: &str) -> Result<VerifiedKey> {
+    pub async fn verify_ssh_key(&self, fingerprint: &str) -> Result<(VerifiedKey, Option<u64>)> {
         let refused = || Error::new(Code::Unauthorized, "the SSH key is not registered");
         let found = self.inner.store.ssh_key(fingerprint).await.map_err(store_error)?;
         let record = found.ok_or_else(refused)?;
         if record.expires_ms.is_some_and(|end| end <= now_ms()) {
             return Err(refused());
         }
-        self.verified_by_id(&record.owner).ok_or_else(refused)
+        let key = self.verified_by_id(&record.owner).ok_or_else(refused)?;
+        Ok((key, record.expires_ms))
     }
 }
 

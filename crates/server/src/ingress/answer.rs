@@ -10,7 +10,6 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::pool::{Key, Sender};
 use crate::shared::App;
@@ -22,7 +21,6 @@ pub(super) struct Streaming {
     body: Incoming,
     connection: Option<(Key, Sender)>,
     lease: Option<GuestLease>,
-    revoked: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
 impl Streaming {
@@ -31,10 +29,8 @@ impl Streaming {
         body: Incoming,
         connection: Option<(Key, Sender)>,
         lease: GuestLease,
-        revoked: Option<CancellationToken>,
     ) -> Self {
-        let revoked = revoked.map(|token| Box::pin(token.cancelled_owned()));
-        Self { app: Arc::clone(app), body, connection, lease: Some(lease), revoked }
+        Self { app: Arc::clone(app), body, connection, lease: Some(lease) }
     }
 
     fn finish(&mut self) {
@@ -53,11 +49,6 @@ impl HttpBody for Streaming {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if let Some(revoked) = &mut self.revoked
-            && revoked.as_mut().poll(cx).is_ready()
-        {
-            return Poll::Ready(Some(Err(axum::Error::new("the access was taken back"))));
-        }
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         match &polled {
             Poll::Ready(Some(Ok(frame))) => self.app.metrics.sent(frame.data_ref().map_or(0, Bytes::len)),

@@ -8,11 +8,11 @@
 //! site caused are refused.
 
 use atoll_core::access::{Target, parse_host_name};
-use atoll_core::id::SandboxId;
+use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::key::Scope;
 use atoll_core::sharing::Requester;
 use atoll_core::{Code, Error, Result};
-use atoll_engine::{Engine, VerifiedAccess};
+use atoll_engine::{Engine, Pass, VerifiedAccess};
 use http::header::{AUTHORIZATION, COOKIE, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
@@ -46,7 +46,7 @@ pub(super) struct Shown {
 #[derive(Debug, Clone)]
 pub(super) enum Admitted {
     /// By an API key.
-    Key,
+    Key(KeyId),
     /// By a token, which came in a link.
     Link(VerifiedAccess, String),
     /// By a token, or because the port is public.
@@ -54,10 +54,13 @@ pub(super) enum Admitted {
 }
 
 impl Admitted {
-    pub(super) const fn access(&self) -> Option<&VerifiedAccess> {
+    /// The right by which it goes on.
+    pub(super) fn pass(&self, sandbox: &SandboxId) -> Pass {
         match self {
-            Self::Key => None,
-            Self::Link(access, _) | Self::Access(access) => Some(access),
+            Self::Key(key) => {
+                Pass::Key { key: key.clone(), needed: Scope::Exec, sandbox: Some(sandbox.clone()) }
+            }
+            Self::Link(access, _) | Self::Access(access) => Pass::Access(access.clone()),
         }
     }
 }
@@ -145,7 +148,7 @@ impl Shown {
                         let who = Requester { key: &key.id, scope: key.scope, holder };
                         crate::auth::may_send(engine, &who, id.as_str())?;
                     }
-                    return Ok(Admitted::Key);
+                    return Ok(Admitted::Key(key.id));
                 }
                 Ok(_) => return Err(crate::auth::forbidden()),
                 Err(_) => {}

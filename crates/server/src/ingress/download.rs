@@ -5,6 +5,7 @@
 
 use atoll_core::access::Target;
 use atoll_core::{Code, Error, Result};
+use atoll_engine::Pass;
 use axum::response::Response;
 use http::header::{
     CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,
@@ -16,6 +17,7 @@ use std::fmt::Write as _;
 use crate::error::ApiError;
 use crate::routes::read_path;
 use crate::shared::App;
+use crate::welcome::{Guest, WhileWelcome};
 
 /// What an answer may do in a browser: nothing.
 const INERT: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:";
@@ -38,7 +40,8 @@ pub(super) async fn download(app: &App, token: &str, headers: &HeaderMap) -> Res
     if let Some(kind) = media_type.and_then(|kind| HeaderValue::try_from(kind).ok()) {
         out.insert(CONTENT_TYPE, kind);
     }
-    Ok(response)
+    let guest = Guest::of(Pass::Access(access));
+    Ok(response.map(|body| WhileWelcome::body(body, &guest, &app.engine)))
 }
 
 /// `Content-Disposition` with the file's name, in the form for names of any language.

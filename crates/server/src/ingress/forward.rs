@@ -4,16 +4,16 @@ use std::io;
 
 use atoll_core::id::SandboxId;
 use atoll_core::{Error, Result};
+use atoll_engine::Pass;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, HOST};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, StatusCode, Uri, Version};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri, Version};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use tokio_util::sync::CancellationToken;
 
 use super::address;
 use super::answer::Streaming;
@@ -21,6 +21,7 @@ use super::headers::{self, Origin};
 use super::upstream::{self, Answered};
 use crate::serve::{Peer, Slot};
 use crate::shared::App;
+use crate::welcome::{Guest, WhileWelcome, unwelcome};
 
 /// Bytes of a switched connection that are under way in each direction.
 const RELAY_BYTES: usize = 16 << 10;
@@ -36,8 +37,8 @@ pub struct Forward {
     pub prefix: Option<String>,
     /// Let the server inside see the host that the client asked for, rather than `localhost:PORT`.
     pub keep_host: bool,
-    /// Fires when whoever was let in is no longer welcome: the answer, or what it became, is cut.
-    pub revoked: Option<CancellationToken>,
+    /// By what right: when that ends the answer, or what it became, is cut.
+    pub pass: Pass,
 }
 
 /// Passes a request on and gives the answer.
@@ -53,13 +54,20 @@ pub(super) async fn forward(app: &App, request: Request, to: Forward) -> Result<
     let app_in = std::sync::Arc::clone(app);
     let body = Body::new(super::answer::counted(body, move |bytes| app_in.metrics.received(bytes)));
     let key = (to.sandbox.clone(), to.port);
-    let answered = if grpc {
-        parts.version = Version::HTTP_2;
-        parts.uri = absolute(&parts.uri)?;
-        upstream::send_http2(&app.engine, &app.ports, &key, Request::from_parts(parts, body)).await?
-    } else {
-        parts.version = Version::HTTP_11;
-        upstream::send(&app.engine, &app.ports, &key, Request::from_parts(parts, body)).await?
+    let sent = async {
+        if grpc {
+            parts.version = Version::HTTP_2;
+            parts.uri = absolute(&parts.uri, parts.headers.remove(HOST).as_ref())?;
+            upstream::send_http2(&app.engine, &app.ports, &key, Request::from_parts(parts, body)).await
+        } else {
+            parts.version = Version::HTTP_11;
+            upstream::send(&app.engine, &app.ports, &key, Request::from_parts(parts, body)).await
+        }
+    };
+    let answered = tokio::select! {
+        biased;
+        answered = sent => answered?,
+        () = app.engine.until_unwelcome(&to.pass) => return Err(unwelcome()),
     };
     let switched = answered.response.status() == StatusCode::SWITCHING_PROTOCOLS;
     if switched {
@@ -104,9 +112,11 @@ fn path_inside(uri: &Uri, prefix: Option<&str>) -> Result<Uri> {
     text.parse().map_err(|_error| Error::invalid("path", "cannot be passed on"))
 }
 
-/// HTTP/2 wants scheme and host in the address.
-fn absolute(uri: &Uri) -> Result<Uri> {
-    format!("http://localhost{uri}").parse().map_err(|_error| Error::invalid("path", "cannot be passed on"))
+/// HTTP/2 has scheme and host in the address. Servers refuse a request whose `Host` says something else, so there is
+/// none beside it.
+fn absolute(uri: &Uri, host: Option<&HeaderValue>) -> Result<Uri> {
+    let host = host.and_then(|host| host.to_str().ok()).unwrap_or("localhost");
+    format!("http://{host}{uri}").parse().map_err(|_error| Error::invalid("path", "cannot be passed on"))
 }
 
 /// The answer, streamed; its connection goes back to the pool when it is over.
@@ -115,8 +125,9 @@ fn stream(app: &App, answered: Answered, key: super::pool::Key, to: Forward) -> 
     let (mut parts, body) = response.into_parts();
     headers::toward_client(&mut parts.headers, to.prefix.as_deref(), false);
     parts.extensions.clear();
-    let streaming = Streaming::new(app, body, sender.map(|sender| (key, sender)), lease, to.revoked);
-    Response::from_parts(parts, Body::new(streaming))
+    let streaming = Streaming::new(app, body, sender.map(|sender| (key, sender)), lease);
+    let guest = Guest::of(to.pass);
+    Response::from_parts(parts, WhileWelcome::body(streaming, &guest, &app.engine))
 }
 
 /// Answers 101 and passes bytes on from then on, until one side ends.
@@ -133,11 +144,10 @@ fn switch(app: &App, answered: Answered, client: OnUpgrade, slot: Option<Slot>, 
             let (client, server) = tokio::try_join!(client, server).map_err(io::Error::other)?;
             relay(client, server).await
         };
-        let revoked = to.revoked.unwrap_or_default();
         let ended = tokio::select! {
             ended = relay => ended,
             () = lease.dead() => Ok((0, 0)),
-            () = revoked.cancelled() => Ok((0, 0)),
+            () = counting.engine.until_unwelcome(&to.pass) => Ok((0, 0)),
             () = counting.draining.cancelled() => Ok((0, 0)),
         };
         match ended {
@@ -171,6 +181,9 @@ mod tests {
             assert_eq!(path_inside(&from.parse().unwrap(), prefix).unwrap().to_string(), to);
         }
         assert_eq!(path_inside(&"http://h/x?y".parse().unwrap(), None).unwrap().to_string(), "/x?y");
-        assert_eq!(absolute(&"/x?y".parse().unwrap()).unwrap().to_string(), "http://localhost/x?y");
+        let host = HeaderValue::from_static("3000-web.localhost:4600");
+        let whole = absolute(&"/x?y".parse().unwrap(), Some(&host)).unwrap();
+        assert_eq!(whole.to_string(), "http://3000-web.localhost:4600/x?y");
+        assert_eq!(absolute(&"/x?y".parse().unwrap(), None).unwrap().to_string(), "http://localhost/x?y");
     }
 }

@@ -31,6 +31,7 @@ pub(crate) mod urls;
 use std::sync::Arc;
 use std::time::Instant;
 
+use atoll_core::id::KeyId;
 use atoll_core::{Error, Result};
 use atoll_engine::Access;
 use axum::extract::{Request, State};
@@ -71,17 +72,17 @@ impl Ingress {
         }
     }
 
-    /// Serves a tunnel over a byte stream until it ends: yamux, the client opening a stream for each
-    /// connection. See `docs/ports.md` for what travels.
+    /// Serves a tunnel over a byte stream until it ends, or the rights of the key that opened it do: yamux, the
+    /// client opening a stream for each connection. See `docs/ports.md` for what travels.
     ///
     /// # Errors
     /// [`atoll_core::Code::SandboxNotFound`]. A tunnel that began ends without an error.
-    pub async fn tunnel<S>(&self, stream: S, sandbox: &str) -> Result<()>
+    pub async fn tunnel<S>(&self, stream: S, sandbox: &str, key: KeyId) -> Result<()>
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
     {
         let sandbox = self.app.engine.sandbox_id(sandbox)?;
-        tunnel::serve(&self.app, stream, tunnel::Ends { sandbox, who: None, listeners: Vec::new() }).await;
+        tunnel::serve(&self.app, stream, tunnel::Ends { sandbox, key, listeners: Vec::new() }).await;
         Ok(())
     }
 
@@ -89,8 +90,13 @@ impl Ingress {
     ///
     /// # Errors
     /// As [`Self::tunnel`].
-    pub async fn tunnel_websocket(&self, socket: axum::extract::ws::WebSocket, sandbox: &str) -> Result<()> {
-        self.tunnel(tunnel::bytes_of(socket, Arc::clone(&self.app)), sandbox).await
+    pub async fn tunnel_websocket(
+        &self,
+        socket: axum::extract::ws::WebSocket,
+        sandbox: &str,
+        key: KeyId,
+    ) -> Result<()> {
+        self.tunnel(tunnel::bytes_of(socket, Arc::clone(&self.app)), sandbox, key).await
     }
 
     /// Answers a `GET` or `HEAD` with the file that an access is to. Takes `Range` with one range.
@@ -181,15 +187,15 @@ async fn serve(app: &App, request: Request, address: Address) -> Result<Response
     match address {
         Address::Page { .. } => {
             let host = address::host(&parts.uri, &parts.headers);
-            pages::ports(app, &id, host, shown.token()).await
+            pages::ports(app, &id, host, shown.token(), parts.uri.query()).await
         }
         Address::Port { port, form, .. } => {
             let prefix = match form {
                 Form::Path { prefix } => Some(prefix),
                 Form::Host | Form::Headers => None,
             };
-            let revoked = admitted.access().map(atoll_engine::VerifiedAccess::revoked);
-            let to = Forward { sandbox: id, port, prefix, keep_host: by_name, revoked };
+            let pass = admitted.pass(&id);
+            let to = Forward { sandbox: id, port, prefix, keep_host: by_name, pass };
             forward::forward(app, Request::from_parts(parts, body), to).await
         }
     }

@@ -19,14 +19,27 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'n
 /// Seconds after which a page that shows what may pass looks again.
 const REFRESH_S: u32 = 3;
 
+/// How often the page with the ports looks again by itself: each look keeps the sandbox awake, and a forgotten tab
+/// must not do that for ever.
+const LOOKS_MAX_COUNT: u32 = 200;
+/// Counts the looks in the page's address.
+const LOOK_PARAMETER: &str = "look";
+
 const STYLE: &str = "\
-:root{color-scheme:light dark;--ink:#1c2024;--soft:#60646c;--line:#d9d9e0;--paper:#fcfcfd;--link:#0a6e5c}\
-@media(prefers-color-scheme:dark){:root{--ink:#edeef0;--soft:#b0b4ba;--line:#363a3f;--paper:#111113;--link:#4ccbb0}}\
+:root{color-scheme:light dark;--ink:#16202a;--soft:#5b6673;--line:#dfe4e9;--paper:#f5f7f8;--card:#fff;--link:#0b6b5b;--tint:#e3f3ef;--warn:#8a4b08;--warm:#fbeedb}\
+@media(prefers-color-scheme:dark){:root{--ink:#e8edf1;--soft:#98a4b0;--line:#2a333c;--paper:#0f1418;--card:#171d23;--link:#5bd0b5;--tint:#143029;--warn:#f0b566;--warm:#382a14}}\
 *{box-sizing:border-box}body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif}\
-main{max-width:40rem;margin:12vh auto 4rem;padding:0 1.25rem}h1{font-size:1.35rem;margin:0 0 .5rem;overflow-wrap:anywhere}\
-p{margin:.4rem 0;color:var(--soft);overflow-wrap:anywhere}code,td:first-child{font-family:ui-monospace,monospace;font-size:.95em}\
-table{width:100%;border-collapse:collapse;margin-top:1.5rem}td,th{padding:.6rem .25rem;border-bottom:1px solid var(--line);text-align:left}\
-th{font-weight:500;font-size:.85rem;color:var(--soft)}a{color:var(--link);overflow-wrap:anywhere}footer{margin-top:2.5rem;font-size:.8rem;color:var(--soft)}";
+main{max-width:42rem;margin:clamp(2rem,10vh,7rem) auto 3rem;padding:0 1.25rem}h1{font-size:1.6rem;line-height:1.25;letter-spacing:-.01em;margin:0 0 .4rem;overflow-wrap:anywhere}\
+p{margin:.4rem 0;color:var(--soft);overflow-wrap:anywhere}code,.port{font-family:ui-monospace,monospace}code{font-size:.9em;color:var(--ink)}\
+.brand{display:flex;align-items:center;gap:.5rem;margin:0 0 1.75rem;font-size:.8rem;font-weight:600;letter-spacing:.08em;text-transform:uppercase}\
+.brand::before{content:'';width:.85rem;height:.85rem;border-radius:50%;border:.22rem solid var(--link)}\
+ul{list-style:none;margin:1.75rem 0 0;padding:0;border:1px solid var(--line);border-radius:.75rem;background:var(--card);overflow:hidden}li+li{border-top:1px solid var(--line)}\
+li a{display:grid;grid-template-columns:5rem 1fr auto;align-items:center;gap:.25rem 1rem;padding:1rem 1.15rem;color:inherit;text-decoration:none}\
+li a:hover,li a:focus-visible{background:var(--tint);outline:0}.port{font-size:1.2rem;font-weight:600}.where{color:var(--link);overflow-wrap:anywhere}\
+.open{font-size:.75rem;font-weight:600;padding:.15rem .6rem;border-radius:1rem;color:var(--link);background:var(--tint)}.all{color:var(--warn);background:var(--warm)}\
+@media(max-width:34rem){li a{grid-template-columns:1fr auto}.where{grid-column:1/-1;grid-row:2;font-size:.9rem}}\
+.none{margin-top:1.75rem;padding:1.75rem 1.25rem;border:1px dashed var(--line);border-radius:.75rem;text-align:center}\
+footer{margin-top:2rem;font-size:.8rem;color:var(--soft);overflow-wrap:anywhere}";
 
 /// An error, as a page or as JSON like every other.
 pub(super) fn error(error: Error, html: bool, request_id: &str) -> Response {
@@ -56,15 +69,18 @@ pub(super) fn error(error: Error, html: bool, request_id: &str) -> Response {
         error.code,
         escaped(request_id),
     );
-    page(code, title, &body, passes)
+    let again = REFRESH_S.to_string();
+    page(code, title, &body, passes.then_some(again.as_str()))
 }
 
-/// The ports of a sandbox, with links. `token` is an access to all of them, passed on in the links.
+/// The ports of a sandbox, with links. `token` is an access to all of them, passed on in the links; `query` is
+/// the page's own.
 pub(super) async fn ports(
     app: &App,
     id: &SandboxId,
     host: Option<&str>,
     token: Option<&str>,
+    query: Option<&str>,
 ) -> Result<Response> {
     let guest = app.engine.guest(id.as_str()).await?;
     let ports = guest.ports().await.map_err(guest_error)?;
@@ -74,42 +90,58 @@ pub(super) async fn ports(
     for port in &ports {
         let url = urls::port(app, &record, *port, host);
         let link = token.map_or_else(|| url.clone(), |token| urls::with_token(&url, token));
-        let public = app.engine.public_access(id.as_str(), *port).is_some();
+        let open = if app.engine.public_access(id.as_str(), *port).is_some() {
+            "<span class=\"open all\">public</span>"
+        } else {
+            "<span class=\"open\">private</span>"
+        };
+        let shown = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest).trim_end_matches('/');
         let _ = write!(
             rows,
-            "<tr><td>{port}</td><td><a href=\"{}\" rel=\"noreferrer\" target=\"_blank\">{}</a></td><td>{}</td></tr>",
+            "<li><a href=\"{}\" rel=\"noreferrer\" target=\"_blank\"><span class=\"port\">{port}</span>\
+             <span class=\"where\">{}</span>{open}</a></li>",
             escaped(&link),
-            escaped(&url),
-            if public { "public" } else { "private" },
+            escaped(shown),
         );
     }
     let list = if ports.is_empty() {
-        "<p>Nothing listens yet. Start a server in the sandbox and it appears here.</p>".to_owned()
+        "<p class=\"none\">Nothing listens yet. Start a server in the sandbox, on any TCP port of its loopback, \
+         and it appears here.</p>"
+            .to_owned()
     } else {
-        format!(
-            "<table><thead><tr><th>Port</th><th>Address</th><th>Open to</th></tr></thead><tbody>{rows}</tbody></table>"
-        )
+        format!("<ul>{rows}</ul>")
+    };
+    let look = query.map_or(0, look_of).saturating_add(1);
+    let again = (look < LOOKS_MAX_COUNT).then(|| format!("{REFRESH_S};url=?{LOOK_PARAMETER}={look}"));
+    let keeps = match again {
+        Some(_) => format!("This page looks again every {REFRESH_S} seconds."),
+        None => "This page has stopped looking, so that the sandbox may rest: load it again.".to_owned(),
     };
     let title = format!("Ports of {name}");
     let body = format!(
-        "<h1>{}</h1><p>TCP ports on which something listens, looked up every {REFRESH_S} seconds.</p>{list}\
-         <footer>Atoll · sandbox {}</footer>",
+        "<h1>{}</h1><p>What listens in this sandbox. A private port opens with your link; a public one for \
+         everybody who has its address.</p>{list}<footer>{keeps} Sandbox <code>{}</code></footer>",
         escaped(&title),
         escaped(id.as_str()),
     );
-    Ok(page(StatusCode::OK, &title, &body, true))
+    Ok(page(StatusCode::OK, &title, &body, again.as_deref()))
 }
 
-fn page(code: StatusCode, title: &str, body: &str, refresh: bool) -> Response {
-    let refresh = if refresh {
-        format!("<meta http-equiv=\"refresh\" content=\"{REFRESH_S}\">")
-    } else {
-        String::new()
-    };
+/// How often the page has looked, as its address says.
+fn look_of(query: &str) -> u32 {
+    let of = |pair: &str| pair.strip_prefix(LOOK_PARAMETER)?.strip_prefix('=')?.parse().ok();
+    query.split('&').find_map(of).unwrap_or(0)
+}
+
+/// `again` says when the browser is to load it again, and from where.
+fn page(code: StatusCode, title: &str, body: &str, again: Option<&str>) -> Response {
+    let refresh = again
+        .map(|again| format!("<meta http-equiv=\"refresh\" content=\"{}\">", escaped(again)))
+        .unwrap_or_default();
     let html = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width,initial-scale=1\">{refresh}<title>{}</title><style>{STYLE}</style></head>\
-         <body><main>{body}</main></body></html>",
+         <body><main><div class=\"brand\">Atoll</div>{body}</main></body></html>",
         escaped(title),
     );
     let headers = [
@@ -156,6 +188,15 @@ mod tests {
         assert_eq!(response.headers()[CONTENT_SECURITY_POLICY], POLICY);
         let response = error(what(), false, "id");
         assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
+    }
+
+    #[test]
+    fn looks_are_counted_in_the_address() {
+        for (query, looks) in
+            [("look=7", 7), ("a=b&look=8", 8), ("look=", 0), ("look=x", 0), ("outlook=9", 0)]
+        {
+            assert_eq!(look_of(query), looks, "{query}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::Duration;
 use atoll_core::Code;
 use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::key::Scope;
-use atoll_engine::{PortConnection, PortListener};
+use atoll_engine::{Pass, PortConnection, PortListener};
 use atoll_tunnel::{Mux, Opener, Side, Status, Stream};
 use axum::extract::ws::{Message, WebSocket};
 use bytes::{Buf as _, Bytes};
@@ -37,8 +37,8 @@ const LISTEN_PAUSE: Duration = Duration::from_millis(250);
 pub(crate) struct Ends {
     pub(crate) sandbox: SandboxId,
     /// The key that it was opened with: what it may do is asked again for each connection, and the tunnel ends
-    /// with its rights. Absent when somebody else sees to that.
-    pub(crate) who: Option<KeyId>,
+    /// with its rights.
+    pub(crate) key: KeyId,
     /// Ports that the client shows inside.
     pub(crate) listeners: Vec<PortListener>,
 }
@@ -48,7 +48,7 @@ pub(crate) async fn serve<S>(app: &App, stream: S, ends: Ends)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let Ends { sandbox, who, listeners } = ends;
+    let Ends { sandbox, key, listeners } = ends;
     let (opener, mut accepted, driver) = Mux::new(stream, Side::Server).split();
     let mut driver = std::pin::pin!(driver);
     // Dropped with the tunnel, and all connections with it.
@@ -58,12 +58,8 @@ where
         serving.spawn(serve_listener(Arc::clone(app), sandbox.clone(), listener, opener.clone()));
     }
     let listens = !serving.is_empty();
-    let mut unwelcome = std::pin::pin!(async {
-        match &who {
-            Some(key) => app.engine.until_unwelcome(key, Scope::Exec, &sandbox).await,
-            None => std::future::pending().await,
-        }
-    });
+    let pass = Pass::Key { key: key.clone(), needed: Scope::Exec, sandbox: Some(sandbox.clone()) };
+    let mut unwelcome = std::pin::pin!(app.engine.until_unwelcome(&pass));
     loop {
         tokio::select! {
             () = &mut driver => return,
@@ -71,7 +67,7 @@ where
             () = &mut unwelcome => return,
             stream = accepted.next() => match stream {
                 Some(stream) => {
-                    connections.spawn(connect(Arc::clone(app), sandbox.clone(), who.clone(), stream));
+                    connections.spawn(connect(Arc::clone(app), sandbox.clone(), key.clone(), stream));
                 }
                 None => return,
             },
@@ -83,11 +79,10 @@ where
 }
 
 /// A connection that the client makes to a port inside.
-async fn connect(app: App, sandbox: SandboxId, who: Option<KeyId>, mut stream: Stream) {
+async fn connect(app: App, sandbox: SandboxId, key: KeyId, mut stream: Stream) {
     let asked = tokio::time::timeout(ASK_TIMEOUT, atoll_tunnel::asked(&mut stream)).await;
     let Ok(Ok(Some(port))) = asked else { return };
-    let may = who.as_ref().map_or(Ok(()), |key| app.engine.may_exec(key, sandbox.as_str()));
-    let connected = match may {
+    let connected = match app.engine.may_exec(&key, sandbox.as_str()) {
         Ok(()) => app.engine.connect_port(sandbox.as_str(), port).await,
         Err(error) => Err(error),
     };

@@ -36,6 +36,7 @@ use crate::error::{ApiError, ApiResult, body_of, json};
 use crate::extract::{Path, Query, parse_json};
 use crate::serve::Slot;
 use crate::shared::{App, shutting_down};
+use crate::welcome::unwelcome;
 
 /// Pause after which an idle connection is shown to be alive, for proxies in between.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -121,9 +122,11 @@ impl Session {
         let (mut sink, stream) = socket.split();
         let (failures, failed) = mpsc::channel(ERRORS_MAX_COUNT);
         let mut incoming = Box::pin(self.incoming(stream, failures));
+        let pass = self.caller.pass();
         let ended = tokio::select! {
             ended = self.outgoing(&mut sink, reader, hello, failed) => ended,
             () = &mut incoming => Err(Gone),
+            () = app.engine.until_unwelcome(&pass) => self.turn_out(&mut sink).await,
         };
         let Ok(frame) = ended else { return };
         if sink.send(Message::Close(Some(frame))).await.is_ok()
@@ -194,6 +197,12 @@ impl Session {
         self.app.metrics.sent(fed);
         sink.flush().await?;
         Ok(Ok(!last))
+    }
+
+    /// Says that the right by which the client is here has ended; one that does not read is not told.
+    async fn turn_out(&self, sink: &mut Sink) -> std::result::Result<CloseFrame, Gone> {
+        let told = tokio::time::timeout(CLOSE_WAIT, self.refuse(sink, unwelcome())).await;
+        told.unwrap_or(Err(Gone))
     }
 
     /// Says why the stream cannot go on.

@@ -43,7 +43,7 @@ pub(crate) async fn get_ssh(_: Caller<Exec>, State(app): State<App>) -> ApiResul
 #[utoipa::path(get, path = "/v1/ssh/connect", tag = "ssh", security(("key" = ["exec"])),
     responses((status = 101, description = "A WebSocket")))]
 pub(crate) async fn connect_ssh(
-    _: Caller<Exec>,
+    caller: Caller<Exec>,
     State(app): State<App>,
     peer: Option<Extension<Peer>>,
     slot: Option<Extension<Slot>>,
@@ -60,7 +60,12 @@ pub(crate) async fn connect_ssh(
     Ok(upgrade.on_upgrade(move |socket| async move {
         let _held = (slot, app.tasks.token());
         let bytes = tunnel::bytes_of(socket, Arc::clone(&app));
-        door(Box::new(bytes), peer, app.draining.clone()).await;
+        // Who logs in through it is asked for there; the way itself is the caller's.
+        let pass = caller.pass();
+        tokio::select! {
+            () = door(Box::new(bytes), peer, app.draining.clone()) => {}
+            () = app.engine.until_unwelcome(&pass) => {}
+        }
     }))
 }
 
@@ -106,7 +111,7 @@ pub(crate) async fn list_ssh_keys(
     Ok(Json(SshKeyList { items: records.into_iter().map(convert).collect() }))
 }
 
-/// Removes an SSH key: no new login works with it.
+/// Removes an SSH key: no new login works with it, and those that are open end.
 #[utoipa::path(delete, path = "/v1/ssh-keys/{id}", tag = "ssh", security(("key" = ["exec"])),
     params(("id" = String, Path)), responses((status = 204)))]
 pub(crate) async fn remove_ssh_key(

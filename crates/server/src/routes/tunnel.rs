@@ -71,8 +71,8 @@ pub(crate) async fn open_tunnel(
         move |socket| async move {
             let _held = (slot, app.tasks.token());
             let bytes = tunnel::bytes_of(socket, Arc::clone(&app));
-            let who = Some(caller.key().id.clone());
-            tunnel::serve(&app, bytes, tunnel::Ends { sandbox: id, who, listeners }).await;
+            let key = caller.key().id.clone();
+            tunnel::serve(&app, bytes, tunnel::Ends { sandbox: id, key, listeners }).await;
         },
     ))
 }
