@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 use atoll_api::{CreateSandbox, ForkSandbox, PauseSandbox};
 use atoll_blackbox::{Server, host, wait_until};
 use atoll_core::Code;
-use atoll_core::exec::ExecState;
+use atoll_core::exec::{ExecState, ExitReason};
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::spec::{IsolationLevel, ResourcesDraft};
 use atoll_testing::gvisor::runsc;
@@ -204,7 +204,8 @@ async fn outlives_the_server_and_dies_with_its_sentry() {
     assert_eq!(common::outputs(&server, &sandbox, &exec).await.0, b"1\n2\n3\n4\n");
     // Too much memory ends a command, and not the sandbox.
     let greedy = server.run(&sandbox, argv(&["tail", "/dev/zero"])).await;
-    assert_eq!(greedy.exec.state, ExecState::Exited, "{greedy:?}");
+    let exit = greedy.exec.exit.unwrap();
+    assert_eq!((exit.reason, exit.code), (ExitReason::OutOfMemory, Some(137)));
     assert_eq!(server.sh(&sandbox, "echo on").await.stdout, "on\n");
     host::kill(before);
     let failed = wait_until("it has failed", || async {

@@ -215,9 +215,10 @@ impl Inner {
 
     /// Kills whatever runs for a sandbox, and sees it end.
     pub(crate) async fn end(self: &Arc<Self>, id: &SandboxId) -> Result<(), IsolationError> {
-        self.thaw_disk(id)?;
+        // Waits for a snapshot that is being taken.
+        let frozen = id.clone();
+        self.blocking(move |inner| inner.thaw_disk(&frozen)).await?;
         if let Some(sentry) = self.live.remove(id) {
-            drop(sentry.freezing());
             // Killing the first process of a PID namespace ends all of it; dead already is fine.
             let _ = pidfd_send_signal(sentry.pidfd().as_fd(), Signal::KILL);
             see_end(sentry.pidfd()).await?;
