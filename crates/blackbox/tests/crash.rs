@@ -50,8 +50,8 @@ const DELETE: &[&str] = &[
 /// What a claim of a member of a warm pool passes.
 const CLAIM: &[&str] = &["engine.claim.taken", "engine.claim.identified", "engine.claim.committed"];
 
-/// What a filler passes.
-const FILL: &[&str] = &["engine.pool.isolated", "container::create::process"];
+/// What a filler passes whose template starts something.
+const FILL: &[&str] = &["engine.pool.isolated", "container::create::process", "engine.pool.started"];
 
 /// Sandboxes that the server knows, once none of them is on its way in or out.
 async fn settled(server: &Server) -> Vec<(String, SandboxState)> {
@@ -184,7 +184,9 @@ async fn killed_at_every_step_of_a_claim() {
 async fn killed_while_a_pool_is_filled() {
     let mut server = Server::with_failpoints(&[]);
     let stays = server.sandbox().await.id;
-    let put = PutPool { image: Some("host".into()), min: 1, max: 1, ..PutPool::default() };
+    let template = serde_json::json!({"name": "web", "image": "host", "start": "sleep infinity"});
+    server.client.create_template(&serde_json::from_value(template).unwrap()).await.unwrap();
+    let put = PutPool { template: Some("web".into()), min: 1, max: 1, ..PutPool::default() };
     for point in FILL {
         server.kill();
         server.restart_with(&format!("{point}=kill"));
@@ -195,7 +197,7 @@ async fn killed_while_a_pool_is_filled() {
         until_warm(&server).await;
         let leaks = server.client.list_leaks().await.unwrap();
         assert!(leaks.items.is_empty(), "{point}: {leaks:?}");
-        server.client.delete_pool(None, Some("host")).await.unwrap();
+        server.client.delete_pool(Some("web"), None).await.unwrap();
         assert_nothing_but(&server, &stays, point).await;
         assert_eq!(server.sh(&stays, "echo on").await.stdout, "on\n", "{point}");
     }

@@ -205,3 +205,30 @@ async fn a_claim_hands_over_what_runs_and_is_ready() {
     server.client.delete_template("web", None).await.unwrap();
     server.finish().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_that_is_slow_to_be_ready_keeps_no_other_pool_waiting() {
+    let server = Server::with(&["--pool-memory", "1GiB"]);
+    let template: CreateTemplate = serde_json::from_value(serde_json::json!({
+        "name": "never",
+        "image": "host",
+        "start": "sleep infinity",
+        "ready": { "command": "false", "timeout_ms": 600_000 },
+        "pool": PoolSpec::fixed(4),
+    }))
+    .unwrap();
+    server.client.create_template(&template).await.unwrap();
+    wait_until("all to be waited for", async || {
+        let pools = server.client.list_pools().await.unwrap();
+        pools.items.iter().any(|pool| pool.making == 4).then_some(())
+    })
+    .await;
+    let put = PutPool { image: Some("host".into()), min: 1, max: 1, ..PutPool::default() };
+    server.client.put_pool(&put).await.unwrap();
+    wait_until("the other pool", async || {
+        let pools = server.client.list_pools().await.unwrap();
+        pools.items.iter().any(|pool| pool.ready == 1).then_some(())
+    })
+    .await;
+    server.finish().await;
+}

@@ -35,8 +35,8 @@ use crate::sys;
 /// Everything the child needs, made beforehand.
 #[derive(Debug)]
 pub(crate) struct Launch {
-    /// Cgroup files to write itself into.
-    pub(crate) procs: Vec<OwnedFd>,
+    /// Cgroup files of version 1 to write itself into. It starts in the cgroup of version 2.
+    pub(crate) v1_tasks: Vec<OwnedFd>,
     /// Network namespace.
     pub(crate) netns: OwnedFd,
     /// An existing empty directory of the host, covered in the child's mount namespace.
@@ -69,7 +69,7 @@ pub(crate) struct Launch {
     pub(crate) seccomp: std::sync::Arc<[libc::sock_filter]>,
     /// Becomes descriptor 3.
     pub(crate) listener: OwnedFd,
-    /// Becomes descriptor 4.
+    /// The cgroup of version 2, in which it starts. Becomes descriptor 4.
     pub(crate) cgroup: OwnedFd,
     /// The agent's program.
     pub(crate) agent: std::sync::Arc<OwnedFd>,
@@ -214,8 +214,8 @@ fn run(launch: &Launch) -> Result<Errno> {
     at(0);
     sys::die_with_parent()?;
     at(1);
-    for procs in &launch.procs {
-        rustix::io::write(procs, b"0")?;
+    for tasks in &launch.v1_tasks {
+        rustix::io::write(tasks, b"0")?;
     }
     at(2);
     sys::write_file(c"/proc/self/oom_score_adj", OOM_SCORE)?;

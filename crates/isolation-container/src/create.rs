@@ -126,7 +126,7 @@ impl Inner {
         let dev = format!("mode=0755,size=1m,nr_inodes=4096,uid={first_id},gid={first_id}");
         let devpts = format!("newinstance,ptmxmode=0666,mode=0620,gid={}", first_id + TTY_GROUP);
         Ok(Launch {
-            procs: membership.procs,
+            v1_tasks: membership.v1_tasks,
             netns,
             scratch: self.scratch.clone(),
             overlay: overlay_options(layers.len())?,

@@ -38,7 +38,7 @@ impl Inner {
         Ok(())
     }
 
-    /// A snapshot that this process takes lets the disk go on by itself; one of a killed process does not.
+    /// Waits for a snapshot that this process takes; one of a killed process left the sandbox stopped.
     pub(crate) fn thaw_unused(&self, id: &SandboxId) -> Result<(), IsolationError> {
         if let Some(instance) = self.live.get(id) {
             drop(instance.freezing());

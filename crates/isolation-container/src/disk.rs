@@ -115,6 +115,7 @@ impl Disks {
             spares.iter().position(|spare| spare.bytes == bytes).map(|index| spares.swap_remove(index))
         };
         if let Some(spare) = spare {
+            spare.device.read_ahead(template.extents());
             match spare.mount() {
                 Ok(disk) => return Ok(disk),
                 // A process that is just being started has copies of all our descriptors, also of the
@@ -123,7 +124,9 @@ impl Disks {
             }
         }
         self.storage.check_room()?;
-        self.make_backing(bytes, &template)?.mount()
+        let backing = self.make_backing(bytes, &template)?;
+        backing.device.read_ahead(template.extents());
+        backing.mount()
     }
 
     /// Makes a disk of `bytes` with what is in an artifact.

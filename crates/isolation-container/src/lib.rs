@@ -377,16 +377,25 @@ impl Isolation for ContainerIsolation {
     async fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let id = id.clone();
         self.blocking(move |inner| {
-            inner.living(&id)?;
+            let instance = inner.living(&id)?;
+            let _alone = instance.freezing();
             inner.cgroups.freeze(&id)
         })
         .await
     }
 
     async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        // One small write to a file in memory, for which nothing waits: not worth another thread.
-        self.inner.living(id)?;
-        self.inner.cgroups.thaw(id)
+        let instance = self.inner.living(id)?;
+        if let Some(_alone) = instance.try_freezing() {
+            // One small write to a file in memory, for which nothing waits: not worth another thread.
+            return self.inner.cgroups.thaw(id);
+        }
+        let id = id.clone();
+        self.blocking(move |inner| {
+            let _alone = instance.freezing();
+            inner.cgroups.thaw(&id)
+        })
+        .await
     }
 
     async fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError> {

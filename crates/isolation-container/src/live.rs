@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use atoll_core::id::SandboxId;
 use atoll_isolation::IsolationError;
@@ -24,7 +24,7 @@ pub(crate) struct Instance {
     /// the instance.
     gate: Mutex<Option<Gate>>,
     exit: Mutex<Option<Exit>>,
-    /// Held while its disk is frozen: one at a time.
+    /// Held while it is stopped, let go on, or kept still for a snapshot: one at a time.
     freezing: Mutex<()>,
 }
 
@@ -50,9 +50,18 @@ impl Instance {
         disk.as_ref().map(|disk| disk.mount.try_clone()).transpose()
     }
 
-    /// Waits until nobody else freezes its disk, and keeps them from it.
+    /// Waits until nobody else stops it or lets it go on, and keeps them from it.
     pub(crate) fn freezing(&self) -> MutexGuard<'_, ()> {
         self.freezing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, unless it would have to wait.
+    pub(crate) fn try_freezing(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.freezing.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Takes up a process that was written down; `None` when it is no more.

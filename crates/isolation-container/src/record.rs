@@ -70,9 +70,9 @@ impl Record {
         &self.dir
     }
 
-    /// Writes down that the disk is being frozen: a process that finds this thaws it.
+    /// Writes down that the sandbox is being stopped for a snapshot: a process that finds this lets it go on.
     pub(crate) fn mark_frozen(&self) -> Result<(), IsolationError> {
-        File::create(self.dir.join("frozen")).step("write down that a disk is frozen")?;
+        File::create(self.dir.join("frozen")).step("write down that a sandbox is stopped")?;
         Ok(())
     }
 
@@ -80,7 +80,7 @@ impl Record {
     pub(crate) fn unmark_frozen(&self) -> Result<(), IsolationError> {
         match fs::remove_file(self.dir.join("frozen")) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other.step("write down that a disk goes on"),
+            other => other.step("write down that a sandbox goes on"),
         }
     }
 

@@ -1,11 +1,12 @@
 //! Snapshots of live instances, and replacing a disk by one.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::snapshot::CopyMethod;
 use atoll_isolation::{DiskSource, IsolationError, Plan, Taken};
-use atoll_isolation_storage::{DISK_FILE, Frozen, Kind, loops_in_use};
+use atoll_isolation_storage::{DISK_FILE, Kind, MountedDisk, loops_in_use};
 use fail::fail_point;
 
 use crate::Inner;
@@ -13,29 +14,54 @@ use crate::disk::{self, Disk};
 use crate::step::Step;
 
 impl Inner {
-    /// Takes a snapshot of a live instance's disk. The instance's writers wait from freeze to thaw; all
-    /// that can be written out is written before.
+    /// Takes a snapshot of a live instance's disk. Its processes stand still while the image is cloned; what can be
+    /// written out is written before.
+    ///
+    /// The processes, not the file system: to freeze that the kernel waits for three of its grace periods, some
+    /// thirty milliseconds, whatever there is to write.
     pub(crate) fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError> {
         let instance = self.living(id)?;
         self.storage.check_room()?;
         let to = self.storage.make_artifact(artifact)?.join(DISK_FILE);
         fail_point!("container::snapshot::artifact");
-        let record = self.records.of(id);
         let mount = match instance.disk_mount().step("copy a file descriptor")? {
             Some(mount) => mount,
             None => self.mount_again(id)?.ok_or(IsolationError::Gone)?,
         };
+        let disk = MountedDisk::open(mount.as_fd())?;
+        disk.write_out_until_little_is_left()?;
         let _alone = instance.freezing();
-        record.mark_frozen()?;
-        let frozen = Frozen::freeze(mount.as_fd())?;
-        fail_point!("container::snapshot::frozen");
-        let made = self.storage.duplicate(&self.storage.sandbox_disk(id), &to);
-        let paused = frozen.thaw()?;
-        record.unmark_frozen()?;
-        drop(made?);
+        let (made, paused) = self.while_still(id, || {
+            disk.write_out()?;
+            fail_point!("container::snapshot::frozen");
+            self.storage.duplicate(&self.storage.sandbox_disk(id), &to)
+        })?;
+        drop(made);
         fail_point!("container::snapshot::cloned");
         let method = if self.storage.kind() == Kind::Copy { CopyMethod::Copy } else { CopyMethod::Clone };
         Ok(Taken { usage: self.storage.artifact_usage(artifact)?, paused, method })
+    }
+
+    /// Does something while nothing in a sandbox runs, and says how long that took. What stood still before
+    /// does so afterwards. The caller is alone in changing that.
+    fn while_still<T>(
+        &self,
+        id: &SandboxId,
+        work: impl FnOnce() -> Result<T, IsolationError>,
+    ) -> Result<(T, Duration), IsolationError> {
+        if self.cgroups.is_frozen(id)? {
+            let since = Instant::now();
+            return work().map(|done| (done, since.elapsed()));
+        }
+        let record = self.records.of(id);
+        record.mark_frozen()?;
+        let since = Instant::now();
+        let done = self.cgroups.freeze(id).and_then(|()| work());
+        let thawed = self.cgroups.thaw(id);
+        let paused = since.elapsed();
+        thawed?;
+        record.unmark_frozen()?;
+        done.map(|done| (done, paused))
     }
 
     /// Mounts the disk of an instance that another process made once more; `None` when nothing has it mounted.
@@ -48,17 +74,16 @@ impl Inner {
         Ok(None)
     }
 
-    /// Lets a disk go on that a process froze which was then killed. Who writes to it cannot even be killed
-    /// before.
+    /// Lets a sandbox go on that a process stopped for a snapshot and which was then killed.
     pub(crate) fn thaw_left_over(&self, id: &SandboxId) -> Result<(), IsolationError> {
         let record = self.records.of(id);
         if !record.is_frozen() {
             return Ok(());
         }
-        if let Some(mount) = self.mount_again(id)? {
-            Frozen::thaw_left_over(mount.as_fd())?;
+        match self.cgroups.thaw(id) {
+            Ok(()) | Err(IsolationError::Gone) => record.unmark_frozen(),
+            Err(error) => Err(error),
         }
-        record.unmark_frozen()
     }
 
     /// A disk with what the plan says.

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use atoll_isolation::IsolationError;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -47,7 +47,10 @@ pub(crate) fn spawn(launch: &Launch) -> Result<sys::Child, IsolationError> {
     let mask = sys::block_signals();
     // SAFETY: `enter` makes only system calls and never returns. CLONE_VFORK keeps this thread, and with it
     // `launch` and `stack`, in place until the child has executed or ended.
-    let child = unsafe { sys::clone_sharing_memory(enter, argument, &stack, NAMESPACES | libc::CLONE_VFORK) };
+    let child = unsafe {
+        let flags = NAMESPACES | libc::CLONE_VFORK;
+        sys::clone_sharing_memory(enter, argument, &stack, flags, Some(launch.cgroup.as_fd()))
+    };
     mask.restore();
     let child = child.step("start the first process of a sandbox")?;
     let Some((step, errno, blame)) = launch.report.failure() else { return Ok(child) };
@@ -68,7 +71,6 @@ extern "C" fn enter(argument: *mut libc::c_void) -> libc::c_int {
 /// Takes the exit status of a dead child, so that it does not stay as a zombie. Does nothing when the
 /// process is not our child (it was adopted) or was reaped before.
 pub(crate) fn reap(pidfd: &OwnedFd) -> Option<Exit> {
-    use std::os::fd::AsFd;
     let pidfd = WaitId::PidFd(pidfd.as_fd());
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
     let status = rustix::io::retry_on_intr(|| waitid(pidfd.clone(), options)).ok()??;

@@ -1,6 +1,9 @@
 //! System calls that rustix does not wrap, each as a small safe function.
 #![expect(unsafe_code, reason = "raw system calls")]
 
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!("the first process of a sandbox is started by hand, so far only on x86_64");
+
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -193,27 +196,24 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
+    const GUARD_BYTES: usize = 64 << 10;
+
     /// Maps a stack of `bytes` with a guard page below.
     pub(crate) fn new(bytes: usize) -> io::Result<Self> {
-        const GUARD_BYTES: usize = 64 << 10;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a fresh anonymous mapping.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes + GUARD_BYTES, rights, flags, -1, 0) };
+        let base =
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes + Self::GUARD_BYTES, rights, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let stack = Self { base, bytes: bytes + GUARD_BYTES };
+        let stack = Self { base, bytes: bytes + Self::GUARD_BYTES };
         // SAFETY: the lowest part of the mapping made above.
-        if unsafe { libc::mprotect(base, GUARD_BYTES, libc::PROT_NONE) } < 0 {
+        if unsafe { libc::mprotect(base, Self::GUARD_BYTES, libc::PROT_NONE) } < 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(stack)
-    }
-
-    fn top(&self) -> *mut libc::c_void {
-        // SAFETY: one past the end of the mapping; the stack grows down from there. Page aligned.
-        unsafe { self.base.byte_add(self.bytes) }
     }
 }
 
@@ -233,7 +233,8 @@ pub(crate) struct Child {
     pub(crate) pidfd: OwnedFd,
 }
 
-/// Starts `entry(argument)` in a new process that shares this one's memory, with `flags` for more.
+/// Starts `entry(argument)` in a new process that shares this one's memory, with `flags` for more, in the v2
+/// cgroup `cgroup` if there is one: entering it later would wait for a grace period of the whole kernel.
 ///
 /// Does not copy page tables, however large this process is. With `CLONE_VFORK` in `flags` this
 /// thread sleeps until the child has executed another program or ended.
@@ -246,14 +247,48 @@ pub(crate) unsafe fn clone_sharing_memory(
     argument: *mut libc::c_void,
     stack: &Stack,
     flags: libc::c_int,
+    cgroup: Option<BorrowedFd<'_>>,
 ) -> io::Result<Child> {
+    const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
     let mut pidfd: libc::c_int = -1;
-    let flags = flags | libc::CLONE_VM | libc::CLONE_PIDFD | libc::SIGCHLD;
-    // SAFETY: by this function's own contract; `pidfd` is where CLONE_PIDFD stores the descriptor.
-    let pid = unsafe { libc::clone(entry, stack.top(), flags, argument, &raw mut pidfd) };
-    if pid < 0 {
-        return Err(io::Error::last_os_error());
+    // SAFETY: all-zero is the documented "nothing asked" of this plain struct.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = u64::from((flags | libc::CLONE_VM | libc::CLONE_PIDFD).cast_unsigned());
+    args.pidfd = &raw mut pidfd as u64;
+    args.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
+    args.stack = stack.base as u64 + Stack::GUARD_BYTES as u64;
+    args.stack_size = (stack.bytes - Stack::GUARD_BYTES) as u64;
+    if let Some(cgroup) = cgroup {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = u64::from(cgroup.as_raw_fd().cast_unsigned());
     }
+    let result: libc::c_long;
+    // SAFETY: clone3 reads `args` and writes the descriptor. Here it returns the child's id or an error, and
+    // nothing else changes. The child runs on `stack`, whose top is page aligned, calls `entry` with `argument`
+    // and by this function's own contract never comes back.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r12",
+            "call r13",
+            "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone3 => result,
+            in("rdi") &raw mut args,
+            in("rsi") size_of::<libc::clone_args>(),
+            in("r12") argument,
+            in("r13") entry,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    if result < 0 {
+        return Err(io::Error::from_raw_os_error(i32::try_from(-result).unwrap_or(libc::EIO)));
+    }
+    let pid = libc::pid_t::try_from(result).map_err(io::Error::other)?;
     // SAFETY: the kernel made this descriptor for us and nobody else knows it.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     Ok(Child { pid, pidfd })

@@ -156,7 +156,7 @@ impl Holder {
         let mask = sys::block_signals();
         // SAFETY: `hold` makes only system calls and never returns. It uses `order` before it reports,
         // and this function waits for the report; the stack lives as long as the holder.
-        let child = unsafe { sys::clone_sharing_memory(hold, argument, &stack, libc::CLONE_NEWUSER) };
+        let child = unsafe { sys::clone_sharing_memory(hold, argument, &stack, libc::CLONE_NEWUSER, None) };
         mask.restore();
         let holder = Self { child: child.step("make a user namespace")?, _stack: stack };
         drop(order);

@@ -128,7 +128,7 @@ impl Inner {
             replaced,
             agent: self.agent.clone(),
             scratch: self.config.dir.join("scratch"),
-            cgroups: membership.procs.iter().map(|procs| ours(procs.as_raw_fd())).collect(),
+            cgroups: membership.files().map(|file| ours(file.as_raw_fd())).collect(),
             netns: ours(slot.netns.as_raw_fd()),
             pid_file: record.pid_file(),
         };

@@ -65,7 +65,7 @@ pub struct Jail {
     pub agent: PathBuf,
     /// An empty directory on which the jail is put together, in a mount namespace that only it has.
     pub scratch: PathBuf,
-    /// `cgroup.procs` files to be written to before anything else.
+    /// Files of cgroups to be written to before anything else.
     pub cgroups: Vec<PathBuf>,
     /// The network slot, as a path to open.
     pub netns: PathBuf,

@@ -1,7 +1,8 @@
 //! The cgroups of sandboxes: limits, measurements, the kill switch.
 //!
-//! In every hierarchy a sandbox has `<parent>/<sandbox id>`; a driver has a parent of its own. The child process puts itself into all
-//! of them before it does anything else, so that whatever is half made can be found and killed by id.
+//! In every hierarchy a sandbox has `<parent>/<sandbox id>`; a driver has a parent of its own. The first process
+//! of a sandbox starts in that of version 2 and puts itself into the others before it does anything else, so that
+//! whatever is half made can be found and killed by id.
 //!
 //! The v2 cgroup is delegated: root inside owns the directory and its `cgroup.procs`, and may make
 //! cgroups below for its execs, but not the files that hold limits. It is handed in as a *detached clone*
@@ -48,10 +49,20 @@ pub struct Cgroups {
 /// What a new process needs to be in a sandbox's cgroups.
 #[derive(Debug)]
 pub struct Membership {
-    /// The file of each hierarchy through which a single-threaded process joins it by writing `0`.
-    pub procs: Vec<OwnedFd>,
-    /// The sandbox's v2 cgroup, detached.
+    /// The file of each hierarchy of version 1 through which a thread joins it by writing `0`. `tasks`, as
+    /// writing to `cgroup.procs` stops forks on the whole host, and waits for a grace period before.
+    pub v1_tasks: Vec<OwnedFd>,
+    /// The same file of the v2 cgroup, for a process that cannot be started in it. It does wait.
+    pub procs: OwnedFd,
+    /// The sandbox's v2 cgroup, detached: to be started in (`CLONE_INTO_CGROUP`).
     pub delegated: OwnedFd,
+}
+
+impl Membership {
+    /// Every file to write `0` to, for a process that is not started in any of them.
+    pub fn files(&self) -> impl Iterator<Item = &OwnedFd> {
+        self.v1_tasks.iter().chain([&self.procs])
+    }
 }
 
 impl Cgroups {
@@ -134,19 +145,16 @@ impl Cgroups {
         self.limit(id, resources)?;
         let unified = self.layout.unified();
         delegate(unified, &path, first_id).step("delegate a cgroup")?;
-        let procs = self
-            .layout
-            .hierarchies
-            .iter()
-            .map(|h| {
-                open_file(self.open_in(h, id)?.as_fd(), "cgroup.procs", OFlags::WRONLY).step("open a cgroup")
-            })
+        let v1 = self.layout.hierarchies.iter().filter(|h| !h.unified);
+        let v1_tasks = v1
+            .map(|h| open_file(self.open_in(h, id)?.as_fd(), "tasks", OFlags::WRONLY).step("open a cgroup"))
             .collect::<Result<_, _>>()?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         // Handed over as it is, a path: opening it anew and closing this would make the kernel take the
         // detached mount apart now, which waits for a grace period.
         let delegated = open_tree(&unified.root, &path, flags).step("clone the mount of a cgroup")?;
-        Ok(Membership { procs, delegated })
+        let procs = open_file(self.open_in(unified, id)?.as_fd(), "cgroup.procs", OFlags::WRONLY);
+        Ok(Membership { v1_tasks, procs: procs.step("open a cgroup")?, delegated })
     }
 
     /// Sets the limits of a sandbox; the disk's is not here.
@@ -265,10 +273,12 @@ impl Cgroups {
     }
 
     /// Whether everything in a sandbox stands still.
-    #[must_use]
-    pub fn is_frozen(&self, id: &SandboxId) -> bool {
-        let dir = self.open_in(self.layout.unified(), id);
-        dir.is_ok_and(|dir| field(dir.as_fd(), "cgroup.events", "frozen").is_ok_and(|frozen| frozen != 0))
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Kernel`].
+    pub fn is_frozen(&self, id: &SandboxId) -> Result<bool, IsolationError> {
+        let dir = self.open_in(self.layout.unified(), id)?;
+        Ok(field(dir.as_fd(), "cgroup.events", "frozen").step("see whether a sandbox stands still")? != 0)
     }
 
     /// Takes from a sandbox the memory that it can do without: caches, and, where the host has swap, the rest.

@@ -142,7 +142,7 @@ impl Inner {
             image: start.image.to_owned(),
             disk: start.disk.to_owned(),
             scratch: self.config.dir.join("scratch"),
-            cgroups: membership.procs.iter().map(|procs| ours(procs.as_raw_fd())).collect(),
+            cgroups: membership.files().map(|file| ours(file.as_raw_fd())).collect(),
             netns: ours(slot.netns.as_raw_fd()),
         };
         vmm::start(&self.config.launcher, start.model, &place, start.memory).await?;

@@ -53,7 +53,7 @@ pub struct Jail {
     pub sockets: Vec<(String, RawFd)>,
     /// Descriptor of the network card.
     pub tap: RawFd,
-    /// `cgroup.procs` files to be written to before anything else.
+    /// Files of cgroups to be written to before anything else.
     pub cgroups: Vec<PathBuf>,
     /// The network slot, as a path to open.
     pub netns: PathBuf,

@@ -31,7 +31,7 @@ impl Inner {
             .join(DISK_FILE)
         };
         // One that stands still has to write its disk out, too.
-        let frozen = self.cgroups.is_frozen(id);
+        let frozen = self.cgroups.is_frozen(id)?;
         if frozen {
             self.cgroups.thaw(id)?;
         }

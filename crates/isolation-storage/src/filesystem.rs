@@ -32,6 +32,8 @@ pub struct Template {
     blocks: Vec<(u64, Vec<u8>)>,
     /// The same as a file without a name, where files can be cloned.
     file: Option<File>,
+    /// Where they are: first byte and length.
+    extents: Vec<(u64, u64)>,
 }
 
 impl std::fmt::Debug for Template {
@@ -71,6 +73,12 @@ impl Template {
             Some(file) => storage.replace(file, image),
             None => self.write_to(image),
         }
+    }
+
+    /// Where there is anything in it.
+    #[must_use]
+    pub fn extents(&self) -> &[(u64, u64)] {
+        &self.extents
     }
 
     fn write_to(&self, image: &File) -> std::io::Result<()> {
@@ -125,7 +133,9 @@ impl Templates {
         let dir = self.dir.join(number.to_string());
         let made = make_file_system(&dir, bytes);
         std::fs::remove_dir_all(&dir).step("remove the template of a disk")?;
-        let mut template = Template { blocks: made?, file: None };
+        let blocks = made?;
+        let extents = blocks.iter().map(|(offset, bytes)| (*offset, bytes.len() as u64)).collect();
+        let mut template = Template { blocks, file: None, extents };
         if storage.kind() != Kind::Copy {
             let path = storage.disks().join(format!("template-{number}"));
             let file = File::options().read(true).write(true).create_new(true).open(&path);

@@ -1,4 +1,4 @@
-//! Holding a file system still while its image is cloned.
+//! Bringing a file system to its image, and holding it still while that is cloned.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -9,6 +9,48 @@ use rustix::io::Errno;
 
 use crate::step::Step;
 use crate::sys;
+
+/// A round of writing out that is shorter than this left little.
+const LITTLE_LEFT: Duration = Duration::from_millis(10);
+/// Rounds, at most: somebody may write as fast as the host's disk takes it.
+const ROUNDS_MAX: usize = 4;
+
+/// A mounted disk, to be written out.
+#[derive(Debug)]
+pub struct MountedDisk(OwnedFd);
+
+impl MountedDisk {
+    /// Takes a mount.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    pub fn open(mount: BorrowedFd<'_>) -> Result<Self, IsolationError> {
+        root(mount).map(Self)
+    }
+
+    /// Writes to the image what was written to the disk until now.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    pub fn write_out(&self) -> Result<(), IsolationError> {
+        rustix::fs::syncfs(&self.0).step("write out a disk")
+    }
+
+    /// The same, again and again while others go on writing, so that the next time is a short one.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    pub fn write_out_until_little_is_left(&self) -> Result<(), IsolationError> {
+        for _round in 0..ROUNDS_MAX {
+            let since = Instant::now();
+            self.write_out()?;
+            if since.elapsed() < LITTLE_LEFT {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
 
 /// A file system in which nothing changes: everything written is in its image, and who writes waits. Goes on
 /// when this is dropped.

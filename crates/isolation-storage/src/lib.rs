@@ -6,7 +6,7 @@
 //!
 //! 1. the data directory itself, where its file system can clone;
 //! 2. otherwise a *pool*: an XFS file system in the sparse file `pool.img`, on a loop device, mounted in no
-//!    place that anybody could walk into. What is freed in it goes back to the host's file system;
+//!    place that anybody could walk into. What is freed in it goes back to the host's file system (`trim`);
 //! 3. otherwise the data directory, and every snapshot is a copy. It works, takes as long as there is data,
 //!    and is called a copy wherever it shows.
 //!
@@ -34,18 +34,19 @@ mod loops;
 mod pool;
 mod spare;
 mod sys;
+mod trim;
 mod volumes;
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_isolation::{Check, IsolationError, Status};
 
-pub use freeze::Frozen;
+pub use freeze::{Frozen, MountedDisk};
 pub use loops::{LoopDevice, attach, attach_read_only, in_use as loops_in_use};
 pub use spare::Spare;
 pub use volumes::StoredVolumes;
@@ -53,6 +54,7 @@ pub use volumes::StoredVolumes;
 pub(crate) use atoll_isolation::step;
 
 use step::{Step, failed};
+use trim::Trimmer;
 
 /// The disk in an artifact's directory.
 pub const DISK_FILE: &str = "disk.img";
@@ -109,8 +111,10 @@ pub struct Storage {
     dir: PathBuf,
     /// Why there is no pool although one was wanted.
     refused: Option<String>,
+    /// Gives back what was freed in the pool. Before the mount, which must be the last to go.
+    _trimmer: Option<Trimmer>,
     /// Keeps the pool mounted.
-    _mount: Option<OwnedFd>,
+    mount: Option<OwnedFd>,
 }
 
 impl Storage {
@@ -148,7 +152,8 @@ impl Storage {
             }
             None => (if native { Kind::Native } else { Kind::Copy }, plain.clone(), plain),
         };
-        let storage = Self { kind, root, seen, dir, refused, _mount: pooled };
+        let trimmer = pooled.as_ref().map(|mount| Trimmer::start(mount.as_fd())).transpose()?;
+        let storage = Self { kind, root, seen, dir, refused, _trimmer: trimmer, mount: pooled };
         for part in ["", "disks", "sandboxes", "machines", "sentries", "artifacts", "volumes", "trash"] {
             private_dir(&storage.root.join(part)).step("make a directory of the storage")?;
         }
@@ -319,9 +324,15 @@ impl Storage {
     /// # Errors
     /// [`IsolationError::HostFull`].
     pub fn check_room(&self) -> Result<(), IsolationError> {
-        let room = self.room()?;
-        if room.free_bytes >= room.reserve_bytes() {
+        let is_enough = || self.room().map(|room| room.free_bytes >= room.reserve_bytes());
+        if is_enough()? {
             return Ok(());
+        }
+        if let Some(mount) = &self.mount {
+            trim::now(mount.as_fd())?;
+            if is_enough()? {
+                return Ok(());
+            }
         }
         Err(failed("keep room for the disks that are in use".to_owned(), rustix::io::Errno::NOSPC.into()))
     }

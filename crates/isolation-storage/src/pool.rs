@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 
 use atoll_isolation::IsolationError;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
-    fsmount, fsopen,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
 };
 
 use crate::loops::{self, LoopDevice};
@@ -142,8 +141,6 @@ fn mount(device: &LoopDevice) -> Result<OwnedFd, IsolationError> {
     let step = "mount the storage pool";
     let context = fsopen("xfs", FsOpenFlags::FSOPEN_CLOEXEC).step("open the file system type xfs")?;
     fsconfig_set_string(&context, "source", device.path().to_string_lossy().as_ref()).step(step)?;
-    // What is freed goes back to the host.
-    fsconfig_set_flag(&context, "discard").step(step)?;
     fsconfig_create(&context).step(step)?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOATIME
         | MountAttrFlags::MOUNT_ATTR_NOSUID

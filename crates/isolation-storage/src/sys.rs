@@ -39,6 +39,14 @@ struct GrowData {
     inode_percent: u32,
 }
 
+/// `struct fstrim_range`.
+#[repr(C)]
+struct TrimRange {
+    start: u64,
+    length: u64,
+    piece_min: u64,
+}
+
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
 const LOOP_SET_CAPACITY: libc::Ioctl = 0x4C07;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
@@ -46,6 +54,7 @@ const BLKFLSBUF: libc::Ioctl = 0x1261;
 const FIFREEZE: libc::Ioctl = 0xC004_5877;
 const FITHAW: libc::Ioctl = 0xC004_5878;
 const XFS_IOC_FSGROWFSDATA: libc::Ioctl = 0x4010_586E;
+const FITRIM: libc::Ioctl = 0xC018_5879;
 const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
@@ -129,4 +138,11 @@ pub(crate) fn grow_xfs(mount: BorrowedFd<'_>, blocks: u64) -> rustix::io::Result
     let data = GrowData { blocks, inode_percent: INODE_PERCENT };
     // SAFETY: XFS_IOC_FSGROWFSDATA reads one `struct xfs_growfs_data`, which lives through the call.
     check(unsafe { libc::ioctl(mount.as_raw_fd(), XFS_IOC_FSGROWFSDATA, &raw const data) }).map(drop)
+}
+
+/// Gives the free pieces of at least `piece_min` bytes of the file system of `root` back to the device.
+pub(crate) fn trim(root: BorrowedFd<'_>, piece_min: u64) -> rustix::io::Result<()> {
+    let mut range = TrimRange { start: 0, length: u64::MAX, piece_min };
+    // SAFETY: FITRIM reads and writes one `struct fstrim_range`, which lives through the call.
+    check(unsafe { libc::ioctl(root.as_raw_fd(), FITRIM, &raw mut range) }).map(drop)
 }

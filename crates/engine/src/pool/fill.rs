@@ -35,7 +35,7 @@ pub(super) async fn fill(
     permit: OwnedSemaphorePermit,
 ) {
     stand_back(&inner, &name).await;
-    let outcome = fill_one(&inner, &name, &recipe).await;
+    let outcome = fill_one(&inner, &name, &recipe, permit).await;
     let pools = &inner.pools;
     if let Some(pool) = pools.lock().pools.get_mut(&name) {
         pool.making = pool.making.saturating_sub(1);
@@ -49,16 +49,20 @@ pub(super) async fn fill(
             }
         }
     }
-    drop(permit);
     pools.nudge.notify_one();
 }
 
-async fn fill_one(inner: &Arc<Inner>, name: &PoolName, recipe: &Arc<Recipe>) -> Result<()> {
+async fn fill_one(
+    inner: &Arc<Inner>,
+    name: &PoolName,
+    recipe: &Arc<Recipe>,
+    permit: OwnedSemaphorePermit,
+) -> Result<()> {
     let id = Inner::new_sandbox_id(now_ms())?;
     // Known before there is anything of it: what is on the host belongs to somebody at every moment.
     inner.pools.lock().ids.insert(id.clone());
     let started = Instant::now();
-    let (member, watch) = match make(inner, recipe, &id).await {
+    let (member, watch) = match make(inner, recipe, &id, permit).await {
         Ok(made) => made,
         Err(error) => {
             inner.pools.forget(&id);

@@ -8,6 +8,7 @@ use atoll_core::spec::{IsolationLevel, SandboxSpec};
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestClient;
 use atoll_isolation::Plan;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::clock::now_ms;
@@ -42,14 +43,16 @@ pub(crate) struct Member {
     pub(super) _watch: DropGuard,
 }
 
-/// Makes one. On error nothing is left.
+/// Makes one. On error nothing is left. The filler is free for others as soon as all that is left is to wait
+/// for what the template starts.
 pub(super) async fn make(
     inner: &Inner,
     recipe: &Arc<Recipe>,
     id: &SandboxId,
+    filler: OwnedSemaphorePermit,
 ) -> Result<(Member, CancellationToken)> {
     let made = tokio::select! {
-        made = try_make(inner, recipe, id) => made,
+        made = try_make(inner, recipe, id, filler) => made,
         () = inner.shutdown.cancelled() => Err(Error::new(Code::ShuttingDown, "the server is shutting down")),
     };
     let (client, ahead) = match made {
@@ -72,7 +75,12 @@ pub(super) async fn make(
     Ok((member, watch))
 }
 
-async fn try_make(inner: &Inner, recipe: &Recipe, id: &SandboxId) -> Result<(GuestClient, Option<Ahead>)> {
+async fn try_make(
+    inner: &Inner,
+    recipe: &Recipe,
+    id: &SandboxId,
+    filler: OwnedSemaphorePermit,
+) -> Result<(GuestClient, Option<Ahead>)> {
     let spec = &recipe.spec;
     let driver = inner.driver(spec.isolation)?;
     let plan = Plan { id: id.clone(), hostname: id.to_string(), ..recipe.plan.clone() };
@@ -86,6 +94,8 @@ async fn try_make(inner: &Inner, recipe: &Recipe, id: &SandboxId) -> Result<(Gue
         return Ok((client, None));
     }
     inner.attach_network(driver.as_ref(), id, &spec.egress).await?;
+    drop(filler);
+    inner.pools.nudge.notify_one();
     let ahead = inner.start_ahead(&client, id, spec).await?;
     fail::fail_point!("engine.pool.started");
     Ok((client, ahead))
