@@ -50,10 +50,11 @@ impl Control {
             deframer.push(&buffer[..read], |frame| {
                 asked.extend(frame.message::<Ask>().ok().filter(|_| frame.kind == Kind::Ask));
             });
-            for ask in asked {
+            // One question to a connection: the end of it is not waited for, others may be waiting.
+            if let Some(ask) = asked.pop() {
                 let mut wire = Vec::new();
                 encode_message(Kind::Answer, &self.answer(ask), &mut wire);
-                stream.write_all(&wire)?;
+                return stream.write_all(&wire);
             }
         }
     }
