@@ -1,12 +1,16 @@
 # The two commands of the README, and their parts. Logic lives in scripts/ and in the programs.
 
-.PHONY: demo test test-clients deps build release bench lint openapi clean
+.PHONY: demo test test-microvm test-clients deps build release bench lint openapi clean
 
 demo: deps release
 	scripts/demo
 
 test: deps
 	scripts/test
+
+test-microvm: deps build
+	cargo test --locked -p atoll-isolation-microvm --features failpoints
+	cargo test --locked -p atoll-blackbox --test microvm
 
 test-clients: deps build
 	tests/langsmith/run all

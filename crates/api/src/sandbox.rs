@@ -7,7 +7,7 @@ use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::secret::Secret;
 use atoll_core::snapshot::AutoCheckpoints;
-use atoll_core::spec::{IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate};
+use atoll_core::spec::{Accelerator, IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate};
 use atoll_core::usage::Budget;
 use atoll_core::volume::{VolumeMount, VolumeMountDraft};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -155,6 +155,9 @@ pub struct Sandbox {
     pub auto_checkpoints: Option<AutoCheckpoints>,
     /// The isolation level.
     pub isolation: IsolationLevel,
+    /// What executes its machine, at the level `microvm`: `kvm`, or `emulated`, which is no security boundary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accelerator: Option<Accelerator>,
     /// Limits.
     pub resources: Resources,
     /// Environment of every exec.

@@ -1,5 +1,6 @@
 //! Errors, health, doctor.
 
+use atoll_core::spec::Accelerator;
 use atoll_core::{Code, Error};
 use atoll_isolation::Check;
 use serde::{Deserialize, Serialize};
@@ -56,6 +57,9 @@ pub struct ServerInfo {
     pub installation: String,
     /// Isolation levels it can give.
     pub isolation: Vec<String>,
+    /// What executes machines of the level `microvm`, if it has that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accelerator: Option<Accelerator>,
     /// Sandboxes that exist now, in any state.
     pub sandboxes: u64,
     /// Most sandboxes it will have at once.

@@ -51,6 +51,9 @@ struct Args {
     /// Idle sandboxes at once
     #[arg(long, default_value_t = 1000)]
     idle: usize,
+    /// What `atoll setup microvm --microvm-dir` made: without it the part `machines` is left out
+    #[arg(long)]
+    microvm_dir: Option<PathBuf>,
     /// Keep the server's log on standard error
     #[arg(long)]
     verbose: bool,
@@ -69,13 +72,15 @@ fn main() -> Result<()> {
 
 async fn measure(args: &Args) -> Result<Report> {
     let mut report = Report::new();
-    let server = Server::start(&args.atoll, &args.dir, args.idle, args.verbose).await?;
+    let machines = args.microvm_dir.as_deref();
+    let server = Server::start(&args.atoll, &args.dir, args.idle, machines, args.verbose).await?;
     let bench = Bench {
         server: &server,
         creates: args.creates,
         execs: args.execs,
         seconds: args.seconds,
         idle: args.idle,
+        machines: machines.is_some(),
     };
     let done = cases::run(&bench, &args.only, &mut report).await;
     // Whatever happened: nothing is left.

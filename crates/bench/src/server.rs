@@ -28,7 +28,13 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts it on a free port; waits until it is ready.
-    pub(crate) async fn start(program: &Path, dir: &Path, idle: usize, verbose: bool) -> Result<Self> {
+    pub(crate) async fn start(
+        program: &Path,
+        dir: &Path,
+        idle: usize,
+        machines: Option<&Path>,
+        verbose: bool,
+    ) -> Result<Self> {
         let data = tempfile::Builder::new().prefix("atoll-bench.").tempdir_in(dir)?;
         let mut child = Command::new(program)
             .args(["serve", "--listen", "127.0.0.1:0", "--ready-json", "--log"])
@@ -36,6 +42,7 @@ impl Server {
             .arg("--data-dir")
             .arg(data.path().join("data"))
             .args(["--sandboxes-max", &(idle + 200).to_string()])
+            .args(machines.into_iter().flat_map(|dir| [Path::new("--microvm-dir"), dir]))
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
@@ -71,11 +78,7 @@ impl Server {
 
     /// CPU time of the server process so far.
     pub(crate) fn cpu(&self) -> Result<Duration> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()?.as_raw_nonzero()))?;
-        let fields = stat.rsplit_once(") ").map(|(_, rest)| rest).unwrap_or_default();
-        let ticks: u64 =
-            fields.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
-        Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
+        cpu_of(&self.pid()?.as_raw_nonzero().to_string())
     }
 
     /// Resident memory of the server process, KiB.
@@ -102,6 +105,30 @@ impl Server {
         }
         Ok(())
     }
+}
+
+/// CPU time of a process so far, without its children's.
+fn cpu_of(pid: &str) -> Result<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let fields = stat.rsplit_once(") ").map(|(_, rest)| rest).unwrap_or_default();
+    let ticks: u64 = fields.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
+}
+
+/// CPU time of all processes of virtual machines so far.
+pub(crate) fn cpu_of_machines() -> Result<Duration> {
+    let mut sum = Duration::ZERO;
+    for entry in std::fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let pid = name.to_str().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+        let command = pid.and_then(|pid| std::fs::read(format!("/proc/{pid}/cmdline")).ok());
+        let is_machine = command.is_some_and(|line| line.windows(11).any(|part| part == b"/vm/vmlinux"));
+        if let Some(pid) = pid.filter(|_| is_machine) {
+            // One that has just ended counts for nothing.
+            sum += cpu_of(pid).unwrap_or_default();
+        }
+    }
+    Ok(sum)
 }
 
 /// A value of a file of lines `Name: 123 kB`.

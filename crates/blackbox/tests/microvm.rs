@@ -10,18 +10,20 @@
 
 mod common;
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
 
-use atoll_api::{CreateSandbox, ForkSandbox, PauseSandbox};
+use atoll_api::{CreateSandbox, CreateTemplate, ForkSandbox, PauseSandbox};
 use atoll_blackbox::{Server, command, host, program, wait_until};
 use atoll_core::Code;
 use atoll_core::exec::ExecState;
+use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::spec::{IsolationLevel, ResourcesDraft};
 use atoll_testing::machines::{debian, kernel_package};
 use atoll_testing::run;
+use common::outside::{OTHER, Outside, WEB, allow};
 use common::{argv, code};
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};
@@ -36,17 +38,25 @@ const SMALL: ResourcesDraft = ResourcesDraft {
 
 /// What the tests share: the directory that `atoll setup` made, and the image as an archive.
 struct Shared {
-    _dir: TempDir,
+    _end: ChildStdin,
     microvm: PathBuf,
     image: PathBuf,
+}
+
+/// A directory that goes when this process has ended, however it does: nothing static is dropped.
+fn removed_at_the_end(dir: &Path) -> ChildStdin {
+    let script = "cat > /dev/null; rm -rf \"$0\"";
+    let waiting = Command::new("sh").args(["-c", script]).arg(dir).stdin(Stdio::piped()).spawn();
+    waiting.unwrap().stdin.unwrap()
 }
 
 fn shared() -> Option<&'static Shared> {
     static SHARED: OnceLock<Option<Shared>> = OnceLock::new();
     let make = || {
         let package = kernel_package()?;
-        let dir = tempfile::Builder::new().prefix("atoll-microvm-").tempdir_in("/var/tmp").unwrap();
-        let (microvm, image) = (dir.path().join("microvm"), dir.path().join("image.tar"));
+        let dir = tempfile::Builder::new().prefix("atoll-microvm-").tempdir_in("/var/tmp").unwrap().keep();
+        let end = removed_at_the_end(&dir);
+        let (microvm, image) = (dir.join("microvm"), dir.join("image.tar"));
         let output = command(program())
             .args(["setup", "microvm", "--json", "--package"])
             .arg(package)
@@ -59,7 +69,7 @@ fn shared() -> Option<&'static Shared> {
         let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(["kvm", "emulated"].contains(&told["accelerator"].as_str().unwrap()), "{told}");
         run(Command::new("tar").arg("-C").arg(debian()).arg("-cf").arg(&image).arg("."));
-        Some(Shared { _dir: dir, microvm, image })
+        Some(Shared { _end: end, microvm, image })
     };
     SHARED.get_or_init(make).as_ref()
 }
@@ -72,6 +82,10 @@ struct World {
 }
 
 async fn world() -> Option<World> {
+    world_with(&[]).await
+}
+
+async fn world_with(args: &[String]) -> Option<World> {
     static TURN: Mutex<()> = Mutex::const_new(());
     let turn = TURN.lock().await;
     let shared = tokio::task::spawn_blocking(shared).await.unwrap()?;
@@ -80,7 +94,7 @@ async fn world() -> Option<World> {
     std::fs::create_dir(&data).unwrap();
     // So that `atoll doctor --data-dir` finds it, too.
     std::os::unix::fs::symlink(&shared.microvm, data.join("microvm")).unwrap();
-    let server = Server::on(&data, &[]);
+    let server = Server::on(&data, &args.iter().map(String::as_str).collect::<Vec<_>>());
     server.cli(&["image", "import", shared.image.to_str().unwrap(), "debian"]).ok();
     Some(World { server, _dir: dir, _turn: turn })
 }
@@ -124,6 +138,8 @@ async fn a_sandbox_with_a_kernel_of_its_own() {
     made.ok();
     let sandbox = server.client.get_sandbox("box").await.unwrap();
     assert_eq!(sandbox.isolation, IsolationLevel::Microvm);
+    assert_eq!(sandbox.accelerator, server.client.server_info().await.unwrap().accelerator);
+    assert!(sandbox.accelerator.is_some(), "nothing says what executes it");
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let seen = server.sh("box", "cat /proc/sys/kernel/random/boot_id; uname -n; id -u; nproc").await;
     let seen: Vec<&str> = seen.stdout.lines().collect();
@@ -133,17 +149,17 @@ async fn a_sandbox_with_a_kernel_of_its_own() {
     if cp.code == Some(0) {
         assert_eq!(server.sh("box", "cat /root/file").await.stdout, "content");
     }
-    // Nothing is to be reached: what it connects to arrives at the gateway, which refuses.
-    let out = "perl -MIO::Socket::INET -e 'my $s = IO::Socket::INET->new(PeerAddr => \"192.0.2.1:80\", Timeout => 20) \
-               or exit 3; print $s \"GET / HTTP/1.0\\r\\nHost: x.example\\r\\n\\r\\n\"; print <$s>'";
-    let refused = server.sh("box", out).await;
-    assert!(!refused.stdout.contains("200"), "{refused:?}");
     let metrics = server.client.sandbox_metrics("box").await.unwrap();
     assert!(metrics.pids >= 1, "{metrics:?}");
     confined(&sandbox.id);
     // What the level cannot do is refused, not ignored.
     let host_image = CreateSandbox { image: Some("host".to_owned()), ..machine() };
     assert_eq!(code(server.client.create_sandbox(&host_image).await), Code::ImageInvalid);
+    server.cli(&["volume", "create", "data"]).ok();
+    let mounted =
+        server.cli(&["create", "--image", "debian", "--isolation", "microvm", "--volume", "data:/data"]);
+    assert!(mounted.code != Some(0) && mounted.stderr.contains("volumes cannot be mounted"), "{mounted:?}");
+    server.cli(&["volume", "rm", "data"]).ok();
     server.client.delete_sandbox("box").await.unwrap();
     server.finish().await;
 }
@@ -242,6 +258,119 @@ async fn sleeps_with_its_memory_and_forks() {
         random.push(server.sh(id, "head -c 16 /dev/urandom | od -An -tx1; cat /etc/machine-id").await.stdout);
     }
     assert_ne!(random[0], random[1], "two machines have the same randomness");
+    server.finish().await;
+}
+
+/// Asks for a page: host, port, what to call the server, address to ask from.
+const ASK: &str = r#"
+use IO::Socket::INET;
+my ($host, $port, $name, $from) = @ARGV;
+$SIG{ALRM} = sub { print "late"; exit };
+alarm 20;
+my @from = $from ? (LocalAddr => $from) : ();
+my $s = IO::Socket::INET->new(PeerAddr => $host, PeerPort => $port, Timeout => 5, @from) or do { print "no: $@"; exit };
+print $s "GET / HTTP/1.1\r\nHost: $name\r\nConnection: close\r\n\r\n";
+print while <$s>;
+"#;
+/// Gives the card a second address, which root of its own kernel can.
+const ALIAS: &str = r#"
+use Socket;
+socket(my $s, AF_INET, SOCK_DGRAM, 0) or die;
+my $wish = pack("a16 S n a4 x8", "eth0:1", AF_INET, 0, inet_aton("10.0.2.99"));
+ioctl($s, 0x8916, $wish) or die "ioctl: $!";
+print "set";
+"#;
+/// Sends a datagram to a resolver outside, and a ping; prints whatever comes back.
+const DATAGRAMS: &str = r#"
+use Socket;
+$SIG{ALRM} = sub { print "silence"; exit };
+alarm 3;
+socket(my $u, AF_INET, SOCK_DGRAM, 0) or die;
+send($u, "x" x 64, 0, pack_sockaddr_in(53, inet_aton("9.9.9.9")));
+socket(my $p, AF_INET, SOCK_RAW, 1) or die;
+send($p, pack("CCnnna8", 8, 0, 0xf7ff - 1, 1, 0, ""), 0, pack_sockaddr_in(0, inet_aton("9.9.9.9")));
+defined recv($u, my $got, 100, 0) and print "ANSWERED";
+print "refused";
+"#;
+
+/// The same policy as at every level, whatever root of the machine's kernel does with its network card.
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_it_sends_arrives_at_the_gateway() {
+    let outside = Outside::new();
+    let seen = outside.web(&format!("{WEB}:80"));
+    outside.web(&format!("{OTHER}:80"));
+    let Some(World { mut server, _dir, _turn }) = world_with(&outside.args()).await else { return };
+    let sandbox = CreateSandbox { egress: Some(allow(&["web.test:80"])), ..machine() };
+    let id = server.client.create_sandbox(&sandbox).await.unwrap().id;
+    let perl = async |server: &Server, script: &str, args: &[&str]| {
+        let command = argv(&[&["perl", "-e", script], args].concat());
+        let exec = server.run(&id, command).await.exec.id;
+        let (out, err) = common::outputs(server, &id, &exec).await;
+        format!("{}{}", String::from_utf8_lossy(&out), String::from_utf8_lossy(&err))
+    };
+    let allowed = perl(&server, ASK, &["web.test", "80", "web.test"]).await;
+    assert!(allowed.contains(&format!("hello from {WEB}")), "{allowed}");
+    let own = server.url.rsplit(':').next().unwrap().to_owned();
+    for (host, port, name) in [
+        ("other.test", "80", "other.test"),
+        // Another name at an address that is reached for a name that is allowed.
+        (WEB, "80", "other.test"),
+        ("169.254.169.254", "80", "x"),
+        ("192.168.77.1", "80", "x"),
+        // The host's own server, by the addresses that it could have.
+        ("10.0.2.2", own.as_str(), "x"),
+        ("10.0.2.1", own.as_str(), "x"),
+    ] {
+        let answer = perl(&server, ASK, &[host, port, name]).await;
+        assert!(!answer.contains("hello") && !answer.contains("200 OK"), "{host} {name}: {answer}");
+    }
+    assert_eq!(perl(&server, ALIAS, &[]).await, "set");
+    let forged = perl(&server, ASK, &["web.test", "80", "web.test", "10.0.2.99"]).await;
+    assert!(forged.starts_with("no:"), "a source that is not its own: {forged}");
+    assert!(!perl(&server, DATAGRAMS, &[]).await.contains("ANSWERED"));
+    let dials = outside.dials();
+    assert!(dials.iter().all(|dialled| dialled.starts_with(WEB)), "{dials:?}");
+    assert_eq!(seen.lock().unwrap().len(), 1, "{seen:?}");
+    // Nobody is there, nothing passes; the next server takes it up.
+    server.kill();
+    server.restart();
+    wait_until("the network is taken up", async || {
+        perl(&server, ASK, &["web.test", "80", "web.test"]).await.contains("hello from").then_some(())
+    })
+    .await;
+    server.finish().await;
+}
+
+/// A warm machine is claimed: renamed, limited, and the very one that was waiting.
+#[tokio::test(flavor = "multi_thread")]
+async fn waits_in_a_warm_pool() {
+    let Some(World { server, _dir, _turn }) = world().await else { return };
+    let template: CreateTemplate = serde_json::from_value(serde_json::json!({
+        "name": "tool",
+        "image": "debian",
+        "isolation": "microvm",
+        "resources": SMALL,
+        "pool": PoolSpec::fixed(1),
+    }))
+    .unwrap();
+    server.client.create_template(&template).await.unwrap();
+    wait_until("one is ready", async || {
+        let pools = server.client.list_pools().await.unwrap();
+        pools.items.into_iter().find(|pool| pool.ready == 1 && pool.making == 0)
+    })
+    .await;
+    let waiting = host::remains(&server.installation(), server.data());
+    let create = CreateSandbox {
+        template: Some("tool".into()),
+        name: Some("mine".into()),
+        ..CreateSandbox::default()
+    };
+    let sandbox = server.client.create_sandbox(&create).await.unwrap();
+    let line = format!("directory machines/sandboxes/{}", sandbox.id);
+    assert!(waiting.contains(&line), "{} was not waiting: {waiting:?}", sandbox.id);
+    assert_eq!(sandbox.isolation, IsolationLevel::Microvm);
+    assert_eq!(server.sh("mine", "uname -n; cat /etc/hostname").await.stdout, "mine\nmine\n");
+    server.client.delete_template("tool", None).await.unwrap();
     server.finish().await;
 }
 

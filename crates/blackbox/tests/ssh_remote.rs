@@ -12,8 +12,10 @@ mod common;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use atoll_blackbox::wait_until;
+use atoll_client::ListExecs;
 use common::pty::Terminal;
 use common::ssh::{Setup, ok, text};
 
@@ -266,5 +268,29 @@ async fn variables_pass_and_agents_and_displays_do_not() {
     let mut back = String::new();
     holding.0.stdout.take().unwrap().read_to_string(&mut back).unwrap();
     assert_eq!(back, "still");
+    setup.server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_waits_for_a_client_that_is_slow() {
+    const BYTES: u64 = 400_000_000;
+    let setup = Setup::start().await;
+    let mut slow = piped(setup.command("ssh").args(["web@127.0.0.1", &format!("head -c {BYTES} /dev/zero")]));
+    let said = async || {
+        let list = setup.server.client.list_execs(&setup.sandbox.id, &ListExecs::default()).await.unwrap();
+        list.items.first().map_or(0, |exec| exec.output_bytes)
+    };
+    let before = std::cell::Cell::new(0);
+    let stopped = wait_until("the command to wait", async || {
+        let now = said().await;
+        let still = now > 0 && now == before.replace(now);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        still.then_some(now)
+    });
+    // Less than is kept of its output, so that nothing is lost and the host's disk is not filled.
+    assert!(stopped.await < 256 << 20);
+    let read = std::io::copy(&mut slow.0.stdout.take().unwrap(), &mut std::io::sink()).unwrap();
+    assert_eq!((read, slow.0.wait().unwrap().code()), (BYTES, Some(0)));
+    assert_eq!(said().await, BYTES);
     setup.server.finish().await;
 }

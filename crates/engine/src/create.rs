@@ -5,7 +5,7 @@ use atoll_core::policy::EgressPolicy;
 use atoll_core::pool::Mold;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::Manifest;
-use atoll_core::spec::{Base, ImageDefaults, SandboxDraft, SandboxSpec, TemplateSpec};
+use atoll_core::spec::{Accelerator, Base, ImageDefaults, SandboxDraft, SandboxSpec, TemplateSpec};
 use atoll_core::volume::VolumeMount;
 use atoll_core::{Code, Error, Result};
 use atoll_isolation::{DiskSource, Plan, PlannedVolume, RootFs};
@@ -118,8 +118,8 @@ impl Engine {
         };
         let told = draft.egress.is_some() || named.is_some_and(|(_, spec)| spec.egress.is_some());
         inner.default_egress(&mut spec.egress, told);
-        let spec = SandboxSpec { volumes: inner.mounts(&draft.volumes)?, ..spec };
-        inner.driver(spec.isolation)?;
+        let accelerator = inner.driver(spec.isolation)?.accelerator();
+        let spec = SandboxSpec { volumes: inner.mounts(&draft.volumes)?, accelerator, ..spec };
 
         let created_ms = now_ms();
         let id = Inner::new_sandbox_id(created_ms)?;
@@ -211,8 +211,15 @@ fn origin(snapshot: Option<&SnapshotId>, spec: &SandboxSpec) -> Result<Option<St
 }
 
 impl Inner {
-    /// What a sandbox that was put to disk is started from again.
+    /// What a sandbox that was put to disk is started from again. Refused where it would be cut off less than it was.
     pub(crate) fn plan_of(&self, record: &SandboxRecord) -> Result<Plan> {
+        let accelerator = self.driver(record.spec.isolation)?.accelerator();
+        if accelerator < record.spec.accelerator {
+            let text = |of: Option<Accelerator>| of.map_or("nothing", Accelerator::as_str);
+            let (was, is) = (text(record.spec.accelerator), text(accelerator));
+            let why = format!("its machine ran on {was}, and this server has {is}");
+            return Err(Error::new(Code::IsolationUnavailable, why).hint("'atoll doctor' says why"));
+        }
         let root = match &record.image_digest {
             None => RootFs::Host,
             Some(digest) => {

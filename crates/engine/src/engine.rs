@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use atoll_core::id::{ExecId, KeyId, SandboxId};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::sharing::Visibility;
-use atoll_core::spec::{Caps, IsolationLevel};
+use atoll_core::spec::{Accelerator, Caps, IsolationLevel};
 use atoll_core::usage::Usage;
 use atoll_core::{Code, Error, Result};
 use atoll_egress::Gateway;
@@ -205,6 +205,12 @@ impl Engine {
     #[must_use]
     pub fn isolation_levels(&self) -> Vec<IsolationLevel> {
         self.inner.drivers.keys().copied().collect()
+    }
+
+    /// What executes machines, where there is a level that has them.
+    #[must_use]
+    pub fn accelerator(&self) -> Option<Accelerator> {
+        self.inner.drivers.values().find_map(|driver| driver.accelerator())
     }
 
     /// Most sandboxes at once.

@@ -15,6 +15,7 @@ use atoll_isolation::{DiskSource, IsolationError, Plan};
 use atoll_isolation_host::process;
 use atoll_isolation_storage::{DISK_FILE, filesystem};
 use atoll_network::{RESOLVER_ADDRESS, Slot, Steering};
+use fail::fail_point;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
@@ -57,6 +58,7 @@ impl Inner {
     pub(crate) async fn create(self: &Arc<Self>, plan: &Plan) -> Result<(), IsolationError> {
         check(plan)?;
         let disk = self.claim_disk(plan).await?;
+        fail_point!("microvm::create::disk");
         self.create_on(plan, disk).await
     }
 
@@ -69,7 +71,9 @@ impl Inner {
         let record = self.record(&plan.id);
         record.create()?;
         record.write_size(model.size)?;
+        fail_point!("microvm::create::directory");
         self.claim_uid(&record)?;
+        fail_point!("microvm::create::user");
         let dir = self.config.storage.machine(&plan.id);
         DirBuilder::new().mode(0o700).create(&dir).step("make the directory of a machine")?;
         let disk = disk.move_to(dir.join(DISK_FILE))?;
@@ -101,7 +105,9 @@ impl Inner {
     /// The last step: limits that are the sandbox's own, and the process is written down.
     pub(crate) fn settle(&self, plan: &Plan, model: &Model, machine: &Machine) -> Result<(), IsolationError> {
         self.cgroups.limit(&plan.id, &vmm_limits(model.size, &plan.resources))?;
-        self.record(&plan.id).write_process(machine.process())
+        self.record(&plan.id).write_process(machine.process())?;
+        fail_point!("microvm::create::written");
+        Ok(())
     }
 
     async fn restore(
@@ -112,6 +118,7 @@ impl Inner {
         let machine = self.launch(start).await?;
         let mut qmp = vmm::monitor(&self.record(start.id)).await?;
         vmm::restore(&mut qmp).await?;
+        fail_point!("microvm::create::restored");
         vmm::resize_disk(&mut qmp, plan.resources.disk_bytes).await?;
         drop(qmp);
         let who = Become {
@@ -123,6 +130,7 @@ impl Inner {
             moment: Some(moment().step("choose random bytes")?),
         };
         machine.ask(Question::Become(who), BECOME_TIMEOUT).await?;
+        fail_point!("microvm::create::told");
         Ok(machine)
     }
 
@@ -135,6 +143,7 @@ impl Inner {
             Ok((inner.claim_slot()?, inner.cgroups.create(&id, &starting_limits(size), uid)?))
         });
         let (slot, membership) = prepared.await?;
+        fail_point!("microvm::launch::cgroups");
         let ours = |fd: i32| PathBuf::from(format!("/proc/{}/fd/{fd}", std::process::id()));
         let place = Place {
             record: &record,
@@ -146,6 +155,7 @@ impl Inner {
             netns: ours(slot.netns.as_raw_fd()),
         };
         vmm::start(&self.config.launcher, start.model, &place, start.memory).await?;
+        fail_point!("microvm::launch::vmm");
         let process = record.launched()?;
         let pidfd = process.open()?.ok_or_else(|| ended_at_once(&record.said()))?;
         let machine = Arc::new(Machine::new(process, pidfd, record, Some(slot.gate)));
@@ -207,11 +217,14 @@ impl Inner {
     }
 
     pub(crate) async fn destroy(self: &Arc<Self>, id: &SandboxId) -> Result<(), IsolationError> {
+        fail_point!("microvm::destroy::start");
         self.end_vmm(id).await?;
+        fail_point!("microvm::destroy::ended");
         let id = id.clone();
         self.blocking(move |inner| {
             inner.cgroups.remove(&id)?;
             remove_dir(&inner.config.storage.machine(&id))?;
+            fail_point!("microvm::destroy::disk");
             let record = inner.record(&id);
             let uid = record.uid();
             remove_dir(&record.dir)?;

@@ -21,6 +21,7 @@ use atoll_core::sandbox::PauseMode;
 use atoll_guest_protocol::control::Question;
 use atoll_isolation::{IsolationError, Plan};
 use atoll_isolation_storage::DISK_FILE;
+use fail::fail_point;
 
 use crate::control::moment;
 use crate::create::{self, Started};
@@ -77,6 +78,10 @@ impl Inner {
         if let Some(machine) = self.running(id).filter(|_| !kept) {
             let whole = record.read_process().is_some();
             self.cgroups.thaw(id)?;
+            if !whole && let Ok(mut qmp) = vmm::monitor(&record).await {
+                // It may have been read back, and not been let go on: then its memory is nowhere else.
+                drop(vmm::go_on(&mut qmp).await);
+            }
             match (self.put_down(id, &machine, mode).await, whole) {
                 // What nobody was given yet has written nothing that anybody was told of.
                 (Ok(()), _) | (Err(_), false) => {}
@@ -84,6 +89,7 @@ impl Inner {
             }
         }
         self.end_vmm(id).await?;
+        fail_point!("microvm::hibernate::ended");
         let id = id.clone();
         self.blocking(move |inner| {
             inner.cgroups.remove(&id)?;
@@ -110,6 +116,7 @@ impl Inner {
         mode: PauseMode,
     ) -> Result<(), IsolationError> {
         machine.ask(Question::Still(true), STILL_TIMEOUT).await?;
+        fail_point!("microvm::hibernate::still");
         if mode == PauseMode::Filesystem {
             return Ok(());
         }
@@ -136,7 +143,9 @@ impl Inner {
         let synced = tokio::task::spawn_blocking(move || file.sync_all()).await;
         synced.map_err(io::Error::other).step("run a task")?.step("write a machine's memory out")?;
         let key = self.key(&self.model(size));
-        write_json(&self.state(id, STATE_DESCRIPTION), &key).step("describe a machine's memory")
+        write_json(&self.state(id, STATE_DESCRIPTION), &key).step("describe a machine's memory")?;
+        fail_point!("microvm::hibernate::saved");
+        Ok(())
     }
 
     /// The description first: without it the rest is not used.
@@ -159,6 +168,7 @@ impl Inner {
             return Err(IsolationError::Gone);
         }
         let image = self.image(&plan.root).await?;
+        fail_point!("microvm::wake::start");
         if let Some(model) = self.readable(&plan.id) {
             self.claim_uid(&record)?;
             let start =
@@ -203,9 +213,12 @@ impl Inner {
         machine.attend().await?;
         let mut qmp = vmm::monitor(&self.record(&plan.id)).await?;
         vmm::read_back(&mut qmp, &state).await?;
+        fail_point!("microvm::wake::read");
         // From here on the machine has its memory, and the file is a past that must not come again.
         self.forget_state(&plan.id)?;
+        fail_point!("microvm::wake::forgotten");
         vmm::go_on(&mut qmp).await?;
+        fail_point!("microvm::wake::goes_on");
         let now = moment().step("choose random bytes")?;
         machine.ask(Question::Wake(now), ANSWER_TIMEOUT).await?;
         if fits(&plan.resources, start.model.size) {

@@ -47,7 +47,7 @@ use async_trait::async_trait;
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::Comparison;
-use atoll_core::spec::{IsolationLevel, Resources};
+use atoll_core::spec::{Accelerator, IsolationLevel, Resources};
 pub(crate) use atoll_isolation::step;
 use atoll_isolation::{
     ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Taken,
@@ -63,7 +63,6 @@ use machine::Live;
 use probe::Choice;
 use record::Record;
 use step::Step;
-pub use vmm::Accelerator;
 
 /// First user id of VMMs; each sandbox has one of its own. Below what the container level uses.
 const FIRST_UID: u32 = 0x6fff_0000;
@@ -71,6 +70,29 @@ const FIRST_UID: u32 = 0x6fff_0000;
 const UIDS: u32 = 0xffff;
 /// Apparent size of the disks that machines are saved with: larger than any that a sandbox gets, bytes.
 const PLACEHOLDER_BYTES: u64 = 1 << 40;
+
+/// Places where a test can kill the driver, in the order they are passed by a life of creation, pause with memory,
+/// waking and removal. Compiled in with the feature `failpoints`.
+pub const FAILPOINTS: [&str; 18] = [
+    "microvm::create::disk",
+    "microvm::create::directory",
+    "microvm::create::user",
+    "microvm::launch::cgroups",
+    "microvm::launch::vmm",
+    "microvm::create::restored",
+    "microvm::create::told",
+    "microvm::create::written",
+    "microvm::hibernate::still",
+    "microvm::hibernate::saved",
+    "microvm::hibernate::ended",
+    "microvm::wake::start",
+    "microvm::wake::read",
+    "microvm::wake::forgotten",
+    "microvm::wake::goes_on",
+    "microvm::destroy::start",
+    "microvm::destroy::ended",
+    "microvm::destroy::disk",
+];
 
 /// What a machine takes on top of its sandbox's memory limit at most: its kernel, the agent, and the VMM itself.
 /// Its cgroup ends there.
@@ -152,12 +174,6 @@ impl MicrovmIsolation {
         Ok(Self { inner })
     }
 
-    /// How instructions are executed.
-    #[must_use]
-    pub fn accelerator(&self) -> Accelerator {
-        self.inner.accelerator()
-    }
-
     /// Runs something that blocks on a thread meant for it.
     async fn blocking<T: Send + 'static>(
         &self,
@@ -212,7 +228,8 @@ impl Inner {
         let bytes = initramfs::build(config.agent, &kernel.modules);
         let initrd = config.cache.join("initrds").join(&blake3::hash(&bytes).to_hex()[..32]);
         if !initrd.try_exists().step("look for the initramfs")? {
-            let new = initrd.with_extension(std::process::id().to_string());
+            // Others may be at the same: whoever is last puts the same bytes there.
+            let new = initrd.with_extension(format!("{:016x}", stream::random().step("choose a name")?));
             std::fs::write(&new, bytes)
                 .and_then(|()| std::fs::rename(&new, &initrd))
                 .step("write the initramfs")?;
@@ -255,7 +272,7 @@ impl Inner {
 
     /// How machines are run: emulated as long as nothing else is known.
     fn accelerator(&self) -> Accelerator {
-        self.choice.get().map_or(Accelerator::Tcg, |choice| choice.accelerator)
+        self.choice.get().map_or(Accelerator::Emulated, |choice| choice.accelerator)
     }
 
     /// Why they are emulated, when they are and nobody asked for it.
@@ -328,6 +345,10 @@ impl Drop for Inner {
 impl Isolation for MicrovmIsolation {
     fn level(&self) -> IsolationLevel {
         IsolationLevel::Microvm
+    }
+
+    fn accelerator(&self) -> Option<Accelerator> {
+        Some(self.inner.accelerator())
     }
 
     async fn doctor(&self) -> Vec<Check> {

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use atoll_core::spec::Accelerator;
 use atoll_isolation::{Check, IsolationError, Status};
 
 use crate::record::Size;
 use crate::step::Step;
 use crate::stream::random;
 use crate::vmm::Model;
-use crate::{Accelerator, Inner, chain, is_there};
+use crate::{Inner, chain, is_there};
 
 /// How machines are run.
 #[derive(Debug)]
@@ -65,7 +66,7 @@ impl Inner {
             },
         };
         tracing::info!(why, "machines are emulated");
-        Choice { accelerator: Accelerator::Tcg, emulated: Some(why) }
+        Choice { accelerator: Accelerator::Emulated, emulated: Some(why) }
     }
 
     /// Boots the smallest machine, unless one was saved already.
@@ -85,8 +86,8 @@ impl Inner {
         let what = format!("{}, guest kernel {}", self.qemu_version, self.kernel.release);
         let accelerator = match (self.accelerator(), self.emulated()) {
             (Accelerator::Kvm, _) => "on the processor (KVM)".to_owned(),
-            (Accelerator::Tcg, None) => "emulated".to_owned(),
-            (Accelerator::Tcg, Some(why)) => format!("emulated ({why})"),
+            (Accelerator::Emulated, None) => "emulated".to_owned(),
+            (Accelerator::Emulated, Some(why)) => format!("emulated ({why})"),
         };
         let check = match (booted, self.accelerator()) {
             (Err(error), _) => Check::new("microvm", Status::Missing, format!("{what}: {}", chain(&error)))
@@ -96,7 +97,7 @@ impl Inner {
                 Status::Ok,
                 format!("{what}: booted one {accelerator} in {:.1?}", since.elapsed()),
             ),
-            (Ok(()), Accelerator::Tcg) => {
+            (Ok(()), Accelerator::Emulated) => {
                 let seen = format!("{what}: booted one, {accelerator}, in {:.1?}", since.elapsed());
                 Check::new("microvm", Status::Limited, seen).hint(
                     "every sandbox has a kernel of its own, but QEMU's project calls its emulation no security boundary: \

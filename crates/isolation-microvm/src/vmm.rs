@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use atoll_core::spec::Accelerator;
 use atoll_guest_protocol::serial::{AGENT_PORT, CONTROL_PORT};
 use atoll_isolation::IsolationError;
 use serde_json::{Value, json};
@@ -42,26 +43,6 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Most of a console that is kept, bytes.
 const CONSOLE_BYTES: u64 = 4096;
-
-/// How the guest's instructions are executed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Accelerator {
-    /// By the processor, in a virtual machine.
-    Kvm,
-    /// By software. QEMU's project does not call that a security boundary.
-    Tcg,
-}
-
-impl Accelerator {
-    /// The stable text form.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Kvm => "kvm",
-            Self::Tcg => "emulated",
-        }
-    }
-}
 
 /// What every machine of one kind has in common.
 #[derive(Debug, Clone)]
@@ -105,7 +86,7 @@ impl Model {
         let Size { memory_mib, cpus } = self.size;
         let (accel, cpu, clock) = match self.accelerator {
             Accelerator::Kvm => ("kvm".to_owned(), "host", String::new()),
-            Accelerator::Tcg => (
+            Accelerator::Emulated => (
                 "tcg,thread=multi,tb-size=64".to_owned(),
                 "max",
                 format!(" tsc_early_khz={} tsc=reliable no_timer_check noreplace-smp", self.tsc_khz),

@@ -22,7 +22,7 @@ use async_trait::async_trait;
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::{Comparison, CopyMethod};
-use atoll_core::spec::{IsolationLevel, Resources};
+use atoll_core::spec::{Accelerator, IsolationLevel, Resources};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 #[cfg(feature = "conformance")]
@@ -195,6 +195,11 @@ pub enum IsolationError {
 pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// Which level this is.
     fn level(&self) -> IsolationLevel;
+
+    /// What executes its machines; `None` at a level without machines. The same as long as the driver is open.
+    fn accelerator(&self) -> Option<Accelerator> {
+        None
+    }
 
     /// What this host enforces, for `atoll doctor`. Probes anew each time.
     async fn doctor(&self) -> Vec<Check>;

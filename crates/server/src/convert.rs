@@ -38,6 +38,7 @@ pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
         snapshot: spec.snapshot.map(Into::into),
         auto_checkpoints: spec.auto_checkpoints,
         isolation: spec.isolation,
+        accelerator: spec.accelerator,
         resources: spec.resources,
         env: spec.env,
         labels: record.labels,

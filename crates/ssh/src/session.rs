@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use atoll_core::exec::{Exit, OutputStream};
-use atoll_core::limits::{OUTPUT_KEEP_MAX_BYTES, STDIN_CHUNK_MAX_BYTES};
+use atoll_core::limits::STDIN_CHUNK_MAX_BYTES;
 use atoll_core::spec::{Command, ExecDraft, TtySize};
 use atoll_core::{Code, Error, Result};
 use atoll_engine::{Engine, OutputEvent, OutputReader, Piece, READ_MAX_BYTES};
@@ -97,13 +97,12 @@ async fn start(engine: &Engine, login: &Login, wanted: Wanted) -> Result<(String
         user: login.user.clone(),
         tty: wanted.tty,
         stdin: true,
-        // What a slow client did not take yet must not be dropped: it would be a hole in a copied file.
-        keep_output_bytes: wanted.tty.is_none().then_some(OUTPUT_KEEP_MAX_BYTES),
         ..ExecDraft::new(Command::login(line))
     };
     let view = engine.create_exec(login.sandbox.as_str(), draft, &login.caller()).await?;
     let exec = view.record.id.to_string();
-    let output = engine.output(login.sandbox.as_str(), &exec, 0, true).await?;
+    // What a slow client did not take yet must not be dropped: it would be a hole in a copied file.
+    let output = engine.output_whole(login.sandbox.as_str(), &exec).await?;
     Ok((exec, output))
 }
 

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use atoll_core::spec::Accelerator;
 use atoll_core::{Code, Error};
 use atoll_isolation::{Isolation as _, Status};
 use atoll_isolation_microvm::kernel::{Kernel, KernelError};
@@ -140,7 +141,7 @@ async fn run(command: &mut Command) -> Result<String> {
 }
 
 /// Boots one; says how.
-async fn boot(args: &SetupMicrovmArgs, machines: &Machines) -> Result<String> {
+async fn boot(args: &SetupMicrovmArgs, machines: &Machines) -> Result<Accelerator> {
     let scratch = machines.cache.join("setup");
     remove(&scratch)?;
     let booted = async {
@@ -152,7 +153,7 @@ async fn boot(args: &SetupMicrovmArgs, machines: &Machines) -> Result<String> {
         };
         match driver.doctor().await.into_iter().find(|check| check.status == Status::Missing) {
             Some(check) => Err(Failure::plain(Code::IsolationUnavailable, check.detail)),
-            None => Ok(driver.accelerator().as_str().to_owned()),
+            None => driver.accelerator().ok_or_else(|| Failure::plain(Code::Internal, "no machines")),
         }
     }
     .await;

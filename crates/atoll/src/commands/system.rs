@@ -1,6 +1,7 @@
 //! The server itself.
 
 use atoll_client::Client;
+use atoll_core::spec::Accelerator;
 
 use crate::failure::Result;
 use crate::output::{Printer, fields};
@@ -14,6 +15,7 @@ pub(super) async fn info(client: &Client, printer: Printer) -> Result<()> {
             ("version", info.version.clone()),
             ("installation", info.installation.clone()),
             ("isolation", info.isolation.join(" ")),
+            ("machines", info.accelerator.map_or("none", Accelerator::as_str).to_owned()),
             ("sandboxes", format!("{} of {}", info.sandboxes, info.sandboxes_max)),
         ])
     })

@@ -170,7 +170,7 @@ pub(crate) async fn open_levels(
     if let Some(machines) = machines
         && let Some(driver) = machines.open(dir, Arc::clone(&storage), Arc::clone(&slots)).await?
     {
-        tracing::info!(accelerator = driver.accelerator().as_str(), "virtual machines are available");
+        tracing::info!(accelerator = ?driver.accelerator(), "virtual machines are available");
         drivers.push(Arc::new(driver));
     }
     if let Some(sentries) = sentries

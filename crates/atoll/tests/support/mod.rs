@@ -74,6 +74,7 @@ fn sandbox(id: &str, state: SandboxState) -> Sandbox {
         snapshot: None,
         auto_checkpoints: None,
         isolation: IsolationLevel::Container,
+        accelerator: None,
         resources: Resources::default(),
         env: [].into(),
         annotations: [].into(),

@@ -3,6 +3,7 @@
 mod idle;
 mod latency;
 mod load;
+mod machines;
 mod pause;
 mod ports;
 mod snapshots;
@@ -46,6 +47,8 @@ pub(crate) enum Case {
     Idle,
     /// Snapshots and forks of a full disk
     Snapshots,
+    /// Virtual machines: create, claim, pause with memory, fork, idle
+    Machines,
     /// Other programs
     Peers,
 }
@@ -58,6 +61,8 @@ pub(crate) struct Bench<'a> {
     pub(crate) execs: usize,
     pub(crate) seconds: u64,
     pub(crate) idle: usize,
+    /// Whether the server has virtual machines.
+    pub(crate) machines: bool,
 }
 
 /// Runs the wanted parts; all when none is named.
@@ -81,6 +86,7 @@ pub(crate) async fn run(bench: &Bench<'_>, only: &[Case], report: &mut Report) -
             Case::Pause => pause::pause(bench, report).await?,
             Case::Idle => idle::idle(bench, report).await?,
             Case::Snapshots => snapshots::snapshots(bench, report).await?,
+            Case::Machines => machines::machines(bench, report).await?,
             Case::Peers => peers::run(report)?,
         }
     }

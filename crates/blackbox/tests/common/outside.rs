@@ -88,8 +88,15 @@ impl Outside {
     }
 
     pub(crate) fn server_with(&self, more: &[&str]) -> Server {
-        let (zone, proxy) = (self.zone.to_string(), format!("socks5://{}", self.proxy));
-        Server::with(&[&["--resolver", zone.as_str(), "--egress-proxy", proxy.as_str()], more].concat())
+        let mut args = self.args().to_vec();
+        args.extend(more.iter().map(|&arg| arg.to_owned()));
+        Server::with(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// What makes this a server's only outside.
+    pub(crate) fn args(&self) -> [String; 4] {
+        let proxy = format!("socks5://{}", self.proxy);
+        ["--resolver".to_owned(), self.zone.to_string(), "--egress-proxy".to_owned(), proxy]
     }
 
     /// Changes what the zone says.

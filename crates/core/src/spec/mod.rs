@@ -11,7 +11,7 @@ mod template;
 pub use check::{env, image_reference, labels, name, path, user};
 pub use exec::{Command, ExecDraft, ExecSpec, TtySize, command, shown};
 pub use sandbox::{
-    Base, Caps, DEFAULT_PATH, ImageDefaults, IsolationLevel, Resources, ResourcesDraft, SandboxDraft,
-    SandboxSpec, SandboxUpdate,
+    Accelerator, Base, Caps, DEFAULT_PATH, ImageDefaults, IsolationLevel, Resources, ResourcesDraft,
+    SandboxDraft, SandboxSpec, SandboxUpdate,
 };
 pub use template::TemplateSpec;

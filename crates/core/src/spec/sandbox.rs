@@ -51,6 +51,34 @@ impl std::fmt::Display for IsolationLevel {
     }
 }
 
+/// What executes the instructions of a virtual machine. The weaker comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum Accelerator {
+    /// Software. QEMU's project does not call that a security boundary.
+    Emulated,
+    /// The processor, with Linux' KVM.
+    Kvm,
+}
+
+impl Accelerator {
+    /// The stable text form.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Emulated => "emulated",
+            Self::Kvm => "kvm",
+        }
+    }
+}
+
+impl std::fmt::Display for Accelerator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// Limits of a sandbox, all enforced by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -211,6 +239,9 @@ pub struct SandboxSpec {
     pub auto_checkpoints: Option<AutoCheckpoints>,
     /// The isolation level.
     pub isolation: IsolationLevel,
+    /// What executes its machine, at a level that has machines; a weaker one never does. Known to the server only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accelerator: Option<Accelerator>,
     /// Limits.
     pub resources: Resources,
     /// The whole environment of execs.
@@ -406,6 +437,7 @@ impl SandboxSpec {
             },
             auto_checkpoints: draft.auto_checkpoints,
             isolation,
+            accelerator: None,
             resources,
             env,
             user: pick(&draft.user, recipe.map(|t| &t.user), &image.user)

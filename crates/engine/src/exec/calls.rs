@@ -175,6 +175,20 @@ impl Engine {
         Ok(reader)
     }
 
+    /// All output, for the client that started the exec and must miss nothing: a command that says more than its log
+    /// keeps waits until this client has read it. Counts as a client, as with [`Self::output`].
+    ///
+    /// # Errors
+    /// As [`Self::exec`].
+    pub async fn output_whole(&self, sandbox: &str, exec: &str) -> Result<OutputReader> {
+        let reader = self.output(sandbox, exec, 0, true).await?;
+        let sandbox = self.inner.sandbox(sandbox)?;
+        Ok(match self.find_exec(&sandbox, exec).await? {
+            Found::Live(live) => reader.holding(&live),
+            Found::Ended(_) => reader,
+        })
+    }
+
     /// Writes standard input; returns when the guest has it. `close` ends it after these bytes.
     ///
     /// # Errors

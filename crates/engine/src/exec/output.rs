@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::log::{Extent, LogReader, Piece};
 
-use super::shared::{Attachment, ExecShared, Progress};
+use super::shared::{Attachment, ExecShared, Hold, Progress};
 
 /// What a reader gets next.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub struct OutputReader {
     offset: u64,
     source: Source,
     _attachment: Option<Attachment>,
+    /// Keeps what was not read yet from being dropped.
+    hold: Option<Hold>,
 }
 
 #[derive(Debug)]
@@ -54,12 +56,19 @@ impl OutputReader {
         Self::new(dir, offset, Source::Live(exec.progress.subscribe()), attachment)
     }
 
+    /// As [`Self::live`], for the client that must miss nothing: a command that says more than the log keeps waits
+    /// for it.
+    pub(super) fn holding(mut self, exec: &Arc<ExecShared>) -> Self {
+        self.hold = Some(Hold::new(Arc::clone(exec), self.offset));
+        self
+    }
+
     pub(super) fn ended(dir: PathBuf, offset: u64, progress: Progress) -> Self {
         Self::new(dir, offset, Source::Ended(progress), None)
     }
 
     fn new(dir: PathBuf, offset: u64, source: Source, attachment: Option<Attachment>) -> Self {
-        Self { reader: None, dir, offset, source, _attachment: attachment }
+        Self { reader: None, dir, offset, source, _attachment: attachment, hold: None }
     }
 
     /// Offset of the next byte.
@@ -123,6 +132,9 @@ impl OutputReader {
         let (reader, piece) = read.await.map_err(|error| failed(&error))?;
         self.offset = reader.offset();
         self.reader = Some(reader);
+        if let Some(hold) = &self.hold {
+            hold.read(self.offset);
+        }
         piece.map_err(|error| failed(&error))
     }
 }

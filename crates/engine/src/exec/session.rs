@@ -84,6 +84,8 @@ struct Session {
     cpu_us: u64,
     /// The stream has given something.
     progressed: bool,
+    /// Up to where the guest was told that its output is kept.
+    acknowledged: u64,
 }
 
 /// What ended the serving of an exec.
@@ -99,7 +101,8 @@ enum Next {
     TimedOut,
     IdleTimedOut,
     Froze,
-    /// Somebody attached or went away: when to give up waiting for clients changed.
+    /// Somebody attached, went away, or has read: when to give up waiting for clients changed, or how much of the
+    /// output may be acknowledged.
     Attachment,
     Deserted,
     Dead,
@@ -123,6 +126,7 @@ impl Session {
             stood_still: Duration::ZERO,
             cpu_us: 0,
             progressed: false,
+            acknowledged: 0,
         }
     }
 
@@ -250,6 +254,8 @@ impl Session {
         if stream.offset != self.end_offset() {
             return Err(GuestError::Protocol("the guest resumed at another offset"));
         }
+        // To attach at an offset acknowledges all before it.
+        self.acknowledged = stream.offset;
         loop {
             match self.next(stream).await {
                 Next::Event(event) => match event? {
@@ -271,7 +277,7 @@ impl Session {
                     self.exec.ask_kill(ExitReason::IdleTimedOut);
                 }
                 Next::Froze => self.notice_stillness(),
-                Next::Attachment => {}
+                Next::Attachment => self.acknowledge(stream).await?,
                 Next::Deserted => self.exec.ask_kill(ExitReason::Disconnected),
                 Next::Dead => return Ok(End::BootEnded),
                 Next::Stop => return Ok(End::ServerStops),
@@ -330,9 +336,19 @@ impl Session {
             return Err(GuestError::Closed);
         }
         if exited.is_none() {
-            stream.ack(self.end_offset()).await?;
+            self.acknowledge(stream).await?;
         }
         Ok(exited)
+    }
+
+    /// Acknowledges what is in the log, as far as the client allows that misses nothing.
+    async fn acknowledge(&mut self, stream: &ExecStream) -> Result<(), GuestError> {
+        let upto = self.end_offset().min(self.exec.may_acknowledge());
+        if upto > self.acknowledged {
+            stream.ack(upto).await?;
+            self.acknowledged = upto;
+        }
+        Ok(())
     }
 
     fn end_offset(&self) -> u64 {

@@ -1,5 +1,6 @@
 //! What everybody may see of a running exec.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -64,8 +65,10 @@ pub(crate) struct ExecShared {
     ended_by: Mutex<Option<ExitReason>>,
     pub(super) kill: Notify,
     attached: Mutex<Attached>,
-    /// Fires when a client attached or went away.
+    /// Fires when a client attached or went away, or the one that misses nothing has read more.
     pub(super) attachment: Notify,
+    /// How far the client has read that must miss nothing; `u64::MAX` when there is none.
+    held: AtomicU64,
     /// Fires when everything in the sandbox ends. Set when it enters the sandbox.
     boot: OnceLock<CancellationToken>,
 }
@@ -97,6 +100,7 @@ impl ExecShared {
             kill: Notify::new(),
             attached: Mutex::new(Attached { count: 0, none_since: Some(Instant::now()) }),
             attachment: Notify::new(),
+            held: AtomicU64::new(u64::MAX),
             boot: OnceLock::new(),
         })
     }
@@ -170,8 +174,37 @@ impl ExecShared {
         self.attached().none_since.map(|since| since + timeout)
     }
 
+    /// Up to where output that is in the log may be acknowledged. Beyond it the guest waits, and with it the
+    /// command, so that nothing is dropped from the log that the client that misses nothing has yet to read.
+    pub(super) fn may_acknowledge(&self) -> u64 {
+        self.held.load(Ordering::Acquire).saturating_add(self.record.spec.keep_output_bytes / 2)
+    }
+
     pub(super) fn ended_by(&self) -> Option<ExitReason> {
         *self.ended_by.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A client that misses nothing reads as long as this lives. There is one for an exec: who started it.
+#[derive(Debug)]
+pub(super) struct Hold(Arc<ExecShared>);
+
+impl Hold {
+    pub(super) fn new(exec: Arc<ExecShared>, offset: u64) -> Self {
+        exec.held.store(offset, Ordering::Release);
+        Self(exec)
+    }
+
+    /// It has read up to here.
+    pub(super) fn read(&self, offset: u64) {
+        self.0.held.store(offset, Ordering::Release);
+        self.0.attachment.notify_one();
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.read(u64::MAX);
     }
 }
 

@@ -10,21 +10,23 @@ use atoll_guest_protocol::control::{Answer, Ask, Become, Limits, Moment, Questio
 use atoll_guest_protocol::serial::{Deframer, Frame, Kind, encode_message};
 
 use super::port::{Port, STACK_BYTES, pause_without_host, send};
-use super::{Identity, at, net, root};
+use super::root::Disks;
+use super::{Identity, at, root};
 use crate::sys;
 
 /// Bytes read at once: questions are short.
 const READ_BYTES: usize = 4 << 10;
 
 /// Starts answering.
-pub(super) fn listen(port: Port, identity: Identity) -> io::Result<()> {
-    let control = Control { identity, disk: None, still: false };
+pub(super) fn listen(port: Port, identity: Identity, disks: Disks) -> io::Result<()> {
+    let control = Control { identity, disks, disk: None, still: false };
     std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || control.run(port.file))?;
     Ok(())
 }
 
 struct Control {
     identity: Identity,
+    disks: Disks,
     /// The root of the writable disk, once there is one.
     disk: Option<OwnedFd>,
     /// Whether the disk is held still.
@@ -97,12 +99,11 @@ impl Control {
             be_now(moment);
         }
         let limits = who.limits.clone().unwrap_or_default();
-        self.disk = Some(root::enter(limits.memory_bytes)?);
+        self.disk = Some(root::enter(&self.disks, limits.memory_bytes)?);
         limit(&limits)?;
         root::write_files(&who)?;
         rustix::system::sethostname(who.hostname.as_bytes())
             .map_err(|error| at("set the host name", error.into()))?;
-        net::set_up().map_err(|error| at("set up the network", error))?;
         self.identity.set(who.sandbox_id).map_err(io::Error::other)
     }
 

@@ -3,10 +3,10 @@
 //! A container's agent is started in a sandbox that is ready. In a machine there is only a kernel and the
 //! archive that it was started with, so the agent makes the rest itself, in two steps:
 //!
-//! 1. [`boot`], once for many machines: the kernel's modules and the two ports to the host. A machine that waits
+//! 1. [`boot`], once for many machines: the kernel's modules, the disks, the network and the two ports. A machine that waits
 //!    here for its host may be saved, and restored as often as one likes, for any image and any disk.
 //! 2. *becoming* a sandbox ([`control`]), when the host says so: identity, clock, fresh randomness, the image, the
-//!    writable disk, the root, the network, limits.
+//!    writable disk, the root, limits.
 //!
 //! The host's disks are told apart by their serial numbers: `image` and `disk`. Nothing else is asked of
 //! the machine's devices, and nothing is taken from the image but its files.
@@ -44,11 +44,13 @@ pub(crate) fn is_one() -> bool {
 pub(crate) fn boot() -> io::Result<mpsc::UnboundedReceiver<Arrival>> {
     root::mount_kernel_file_systems()?;
     load_modules()?;
+    let disks = root::Disks::find()?;
+    net::set_up().map_err(|error| at("set up the network", error))?;
     let (agent, control) = (Port::find(AGENT_PORT)?, Port::find(CONTROL_PORT)?);
     let identity = Identity::default();
     // The control port last: a host that finds it open may save the machine.
     let arrivals = agent.carry(Arc::clone(&identity))?;
-    control::listen(control, identity)?;
+    control::listen(control, identity, disks)?;
     Ok(arrivals)
 }
 

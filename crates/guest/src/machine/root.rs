@@ -26,53 +26,19 @@ const DISK_DEADLINE: Duration = Duration::from_secs(10);
 /// Pause between two looks for it.
 const DISK_LOOK: Duration = Duration::from_millis(1);
 
-/// Mounts `/dev`, `/proc` and `/sys`.
+/// Mounts `/dev`, `/proc` and `/sys` with what is below them, and makes the sandbox's cgroup. All of it moves into
+/// the root later; it is made here because a machine that is restored does everything for the first time, slowly.
 pub(super) fn mount_kernel_file_systems() -> io::Result<()> {
     let no_exec = MountFlags::NOSUID | MountFlags::NOEXEC;
-    for (kind, target, flags) in [
-        ("devtmpfs", "/dev", MountFlags::NOSUID),
-        ("proc", "/proc", no_exec | MountFlags::NODEV),
-        ("sysfs", "/sys", no_exec | MountFlags::NODEV),
+    for (kind, target, flags, data) in [
+        ("devtmpfs", "/dev", MountFlags::NOSUID, c""),
+        ("proc", "/proc", no_exec | MountFlags::NODEV, c""),
+        ("sysfs", "/sys", no_exec | MountFlags::NODEV, c""),
+        ("devpts", "/dev/pts", no_exec, c"gid=5,mode=620,ptmxmode=666"),
+        ("cgroup2", CGROUP, no_exec | MountFlags::NODEV, c""),
     ] {
-        put(kind, kind, target, flags, c"")?;
+        put(kind, kind, target, flags, data)?;
     }
-    Ok(())
-}
-
-/// Puts the root together from the image and the writable disk, and moves into it, with all threads. Gives the
-/// root of the writable disk, which has no place any more.
-pub(super) fn enter(memory_bytes: u64) -> io::Result<OwnedFd> {
-    put(&device("image")?, "erofs", IMAGE, MountFlags::RDONLY, c"")?;
-    put(&device("disk")?, "ext4", DISK, MountFlags::NOATIME, c"noinit_itable")?;
-    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
-    let disk = rustix::fs::open(DISK, flags, rustix::fs::Mode::empty())?;
-    // An overlay that does not sync refuses to find its own traces, and nothing that an earlier machine had under
-    // way goes on.
-    std::fs::remove_dir_all("/disk/work").map_err(|error| at("empty the disk's work directory", error))?;
-    make_directory("/disk/work")?;
-    // The disk is scratch, like a container's: nobody waits for it to be written.
-    let layers = c"lowerdir=/image,upperdir=/disk/upper,workdir=/disk/work,volatile";
-    put("overlay", "overlay", ROOT, MountFlags::NOATIME, layers)?;
-    for name in ["/dev", "/proc", "/sys"] {
-        let target = format!("{ROOT}{name}");
-        make_directory(&target)?;
-        mount_move(name, target.as_str()).map_err(|error| at(&format!("move {name}"), error.into()))?;
-    }
-    std::env::set_current_dir(ROOT)?;
-    mount_move(".", "/").map_err(|error| at("move the root", error.into()))?;
-    rustix::process::chroot(".").map_err(|error| at("enter the root", error.into()))?;
-    std::env::set_current_dir("/")?;
-    mount_in_root(memory_bytes)?;
-    Ok(disk)
-}
-
-fn mount_in_root(memory_bytes: u64) -> io::Result<()> {
-    let scratch = MountFlags::NOSUID | MountFlags::NODEV;
-    let terminals = c"gid=5,mode=620,ptmxmode=666";
-    put("devpts", "devpts", "/dev/pts", MountFlags::NOSUID | MountFlags::NOEXEC, terminals)?;
-    let shared = CString::new(format!("mode=1777,size={}", memory_bytes / 2)).map_err(io::Error::other)?;
-    put("tmpfs", "tmpfs", "/dev/shm", scratch, &shared)?;
-    put("cgroup2", "cgroup2", CGROUP, scratch | MountFlags::NOEXEC, c"")?;
     let controllers = format!("{CGROUP}/cgroup.subtree_control");
     std::fs::write(&controllers, "+memory +pids")
         .map_err(|error| at(&format!("write {controllers}"), error))?;
@@ -91,6 +57,50 @@ fn mount_in_root(memory_bytes: u64) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The nodes of the two disks.
+pub(super) struct Disks {
+    image: String,
+    writable: String,
+}
+
+impl Disks {
+    /// Finds them; what is on them may still be exchanged.
+    pub(super) fn find() -> io::Result<Self> {
+        Ok(Self { image: device("image")?, writable: device("disk")? })
+    }
+}
+
+/// Puts the root together from the image and the writable disk, and moves into it, with all threads. Gives the
+/// root of the writable disk, which has no place any more.
+pub(super) fn enter(disks: &Disks, memory_bytes: u64) -> io::Result<OwnedFd> {
+    put(&disks.image, "erofs", IMAGE, MountFlags::RDONLY, c"")?;
+    put(&disks.writable, "ext4", DISK, MountFlags::NOATIME, c"noinit_itable")?;
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+    let disk = rustix::fs::open(DISK, flags, rustix::fs::Mode::empty())?;
+    // An overlay that does not sync refuses to find its own traces, and nothing that an earlier machine had under
+    // way goes on.
+    if std::fs::read_dir("/disk/work")?.next().is_some() {
+        std::fs::remove_dir_all("/disk/work")
+            .map_err(|error| at("empty the disk's work directory", error))?;
+        make_directory("/disk/work")?;
+    }
+    // The disk is scratch, like a container's: nobody waits for it to be written.
+    let layers = c"lowerdir=/image,upperdir=/disk/upper,workdir=/disk/work,volatile";
+    put("overlay", "overlay", ROOT, MountFlags::NOATIME, layers)?;
+    for name in ["/dev", "/proc", "/sys"] {
+        let target = format!("{ROOT}{name}");
+        make_directory(&target)?;
+        mount_move(name, target.as_str()).map_err(|error| at(&format!("move {name}"), error.into()))?;
+    }
+    std::env::set_current_dir(ROOT)?;
+    mount_move(".", "/").map_err(|error| at("move the root", error.into()))?;
+    rustix::process::chroot(".").map_err(|error| at("enter the root", error.into()))?;
+    std::env::set_current_dir("/")?;
+    let shared = CString::new(format!("mode=1777,size={}", memory_bytes / 2)).map_err(io::Error::other)?;
+    put("tmpfs", "tmpfs", "/dev/shm", MountFlags::NOSUID | MountFlags::NODEV, &shared)?;
+    Ok(disk)
 }
 
 /// Writes the files that depend on the sandbox, in place of whatever is there but a directory.

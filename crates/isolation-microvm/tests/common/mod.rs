@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
+use atoll_core::spec::Accelerator;
 use atoll_isolation::conformance::Harness;
 use atoll_isolation::{Isolation, RootFs};
 use atoll_isolation_microvm::kernel::Kernel;
-use atoll_isolation_microvm::{Accelerator, MicrovmConfig, MicrovmIsolation, OVERHEAD_MAX_BYTES};
+use atoll_isolation_microvm::{MicrovmConfig, MicrovmIsolation, OVERHEAD_MAX_BYTES};
 use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
 use atoll_network::SlotPool;
 use atoll_testing::machines::{cache, debian, kernel_package};
@@ -16,15 +17,17 @@ use atoll_testing::machines::{cache, debian, kernel_package};
 /// A driver's directory.
 #[derive(Debug)]
 pub(crate) struct Machines {
-    dir: tempfile::TempDir,
+    /// Removed with it; `None` when another process owns the directory.
+    _dir: Option<tempfile::TempDir>,
+    pub(crate) path: PathBuf,
     cache: PathBuf,
     layer: PathBuf,
-    instance: String,
+    pub(crate) instance: String,
     storage: OnceLock<Arc<Storage>>,
 }
 
-/// A driver for one test; none where there can be no machines, which has then been said.
-pub(crate) fn machines() -> Option<Machines> {
+/// Kernel and saved machines, which all tests share; none where there can be no machines.
+fn shared() -> Option<PathBuf> {
     static CACHE: OnceLock<Option<PathBuf>> = OnceLock::new();
     let cache = CACHE.get_or_init(|| {
         let package = kernel_package()?;
@@ -35,10 +38,14 @@ pub(crate) fn machines() -> Option<Machines> {
         }
         Some(cache)
     });
-    let cache = cache.clone()?;
+    cache.clone()
+}
+
+/// A driver for one test; none where there can be no machines, which has then been said.
+pub(crate) fn machines() -> Option<Machines> {
     let dir = tempfile::Builder::new().prefix("atoll-microvm-").tempdir().unwrap();
     let instance = format!("{:08x}", RandomState::new().hash_one("instance") & 0xffff_ffff);
-    Some(Machines { dir, cache, layer: debian(), instance, storage: OnceLock::new() })
+    Machines::of(dir.path().to_owned(), instance, Some(dir))
 }
 
 impl Drop for Machines {
@@ -63,21 +70,27 @@ impl Drop for Machines {
 }
 
 impl Machines {
+    /// The installation of this name, wherever it was made; `None` as with [`machines`].
+    pub(crate) fn of(path: PathBuf, instance: String, dir: Option<tempfile::TempDir>) -> Option<Self> {
+        let cache = shared()?;
+        Some(Self { _dir: dir, path, cache, layer: debian(), instance, storage: OnceLock::new() })
+    }
+
     fn config(&self) -> MicrovmConfig {
         let storage = self.storage.get_or_init(|| {
-            let dir = self.dir.path().join("storage");
+            let dir = self.path.join("storage");
             let config = StorageConfig { dir, instance: self.instance.clone(), pool: PoolSize::Host };
             Arc::new(Storage::open(&config).unwrap())
         });
         let launcher = PathBuf::from(env!("CARGO_BIN_EXE_atoll-vmm-launcher"));
         MicrovmConfig {
-            dir: self.dir.path().join("microvm"),
+            dir: self.path.join("microvm"),
             cache: self.cache.clone(),
             instance: self.instance.clone(),
             agent: atoll_guest_binary::GUEST,
             launcher: vec![launcher],
             qemu: PathBuf::from("/usr/bin/qemu-system-x86_64"),
-            accelerator: Some(Accelerator::Tcg),
+            accelerator: Some(Accelerator::Emulated),
             storage: Arc::clone(storage),
             slots: Arc::new(SlotPool::start(0).unwrap()),
         }

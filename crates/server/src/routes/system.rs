@@ -26,6 +26,7 @@ pub(crate) async fn get_info(_: Caller<Read>, State(app): State<App>) -> Json<Se
         version: env!("CARGO_PKG_VERSION").to_owned(),
         installation: app.config.installation.clone(),
         isolation: app.engine.isolation_levels().iter().map(ToString::to_string).collect(),
+        accelerator: app.engine.accelerator(),
         sandboxes: app.engine.stats().sandboxes.values().sum(),
         sandboxes_max: app.engine.sandboxes_max() as u64,
     })

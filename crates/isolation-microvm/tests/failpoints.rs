@@ -1,0 +1,104 @@
+//! The driver is killed at every step of a life; another one finds and removes all that is left, and what slept
+//! or was about to goes on with its memory.
+//!
+//! The one that is killed is this very program, started again with the test [`killed`] and a failpoint in its
+//! environment.
+#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
+
+mod common;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use atoll_core::id::SandboxId;
+use atoll_core::sandbox::PauseMode;
+use atoll_core::spec::Resources;
+use atoll_isolation::Plan;
+use atoll_isolation::conformance::{Harness, Sandbox, assert_clean, assert_gone, fresh_id};
+use atoll_isolation_microvm::FAILPOINTS;
+use common::{Machines, machines};
+
+const FAILPOINT: &str = "ATOLL_TEST_FAILPOINT";
+const DIRECTORY: &str = "ATOLL_TEST_DIRECTORY";
+const INSTANCE: &str = "ATOLL_TEST_INSTANCE";
+const SANDBOX: &str = "ATOLL_TEST_SANDBOX";
+
+fn text(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.into_string().unwrap())
+}
+
+/// A small machine: one kind, booted once.
+fn plan(harness: &Machines, id: &SandboxId) -> Plan {
+    let resources = Resources { memory_bytes: 128 << 20, disk_bytes: 256 << 20, ..Resources::default() };
+    Plan { id: id.clone(), ..atoll_isolation::conformance::plan(harness.root(), resources) }
+}
+
+/// The life of the process that is killed. As a test of its own it does nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed() {
+    let Some(failpoint) = text(FAILPOINT) else { return };
+    let id: SandboxId = text(SANDBOX).unwrap().parse().unwrap();
+    let harness = Machines::of(text(DIRECTORY).unwrap().into(), text(INSTANCE).unwrap(), None).unwrap();
+    let (driver, plan) = (harness.open().await, plan(&harness, &id));
+    fail::cfg_callback(failpoint, || {
+        let own = rustix::process::getpid();
+        rustix::process::kill_process(own, rustix::process::Signal::KILL).unwrap();
+    })
+    .unwrap();
+    driver.create(&plan).await.unwrap();
+    let sandbox = Sandbox::connect(Arc::clone(&driver), id.clone()).await;
+    sandbox.see("echo kept > /root/mark; echo kept > /dev/shm/mark").await;
+    sandbox.guest.close();
+    driver.hibernate(&id, PauseMode::Memory).await.unwrap();
+    driver.wake(&plan).await.unwrap();
+    driver.destroy(&id).await.unwrap();
+}
+
+fn run_until_killed(harness: &Machines, failpoint: &str, id: &SandboxId) {
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "killed"])
+        .env(FAILPOINT, failpoint)
+        .env(DIRECTORY, &harness.path)
+        .env(INSTANCE, &harness.instance)
+        .env(SANDBOX, id.as_str())
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(status.signal(), Some(9), "it was not killed at {failpoint}: {status}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_is_half_done_can_be_removed_and_nothing_is_lost() {
+    let Some(first) = machines() else { return };
+    // Booting and saving the kind of machine passes the same places, and is not meant.
+    let (driver, id) = (first.open().await, fresh_id());
+    driver.create(&plan(&first, &id)).await.unwrap();
+    driver.destroy(&id).await.unwrap();
+    for failpoint in FAILPOINTS {
+        let Some(harness) = machines() else { return };
+        let id = fresh_id();
+        run_until_killed(&harness, failpoint, &id);
+        let driver = harness.open().await;
+        if failpoint.contains("hibernate") || failpoint.contains("wake") {
+            // As recovery does: put to sleep, whatever it was doing, then woken.
+            driver
+                .hibernate(&id, PauseMode::Memory)
+                .await
+                .unwrap_or_else(|error| panic!("{failpoint}: {error:?}"));
+            let plan = plan(&harness, &id);
+            driver.wake(&plan).await.unwrap_or_else(|error| panic!("{failpoint}: {error:?}"));
+            let sandbox = Sandbox::connect(Arc::clone(&driver), id.clone()).await;
+            assert_eq!(sandbox.see("cat /root/mark /dev/shm/mark").await, "kept\nkept", "{failpoint}");
+            sandbox.guest.close();
+        } else if failpoint.contains("launch") || failpoint.contains("create") {
+            match failpoint {
+                "microvm::create::written" => driver.adopt(&id).await.expect("it is whole, and found"),
+                _ => assert_gone(driver.adopt(&id).await),
+            }
+        }
+        driver.destroy(&id).await.unwrap_or_else(|error| panic!("{failpoint}: {error:?}"));
+        assert_clean(&*driver, &id).await;
+        driver.destroy(&id).await.unwrap();
+    }
+}
