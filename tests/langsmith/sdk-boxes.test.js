@@ -1,7 +1,7 @@
 // Sandboxes, snapshots, registries and links with the JavaScript SDK: node --test.
 
 import assert from "node:assert/strict";
-import { mkdtempSync, writeFileSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import test from "node:test";
 
@@ -112,7 +112,7 @@ test("snapshots", withBox(async (box) => {
   await assert.rejects(client.getSnapshot(snapshot.id), named("LangSmithResourceNotFoundError"));
 }));
 
-test("a snapshot of an image, one that cannot be had, and a Dockerfile", async () => {
+test("a snapshot of an image, one that cannot be had, and a Dockerfile", async (t) => {
   const name = madeUp();
   const snapshot = await client.createSnapshot(name, "host", 1 << 30);
   assert.equal((await client.waitForSnapshot(snapshot.id)).status, "ready");
@@ -120,6 +120,7 @@ test("a snapshot of an image, one that cannot be had, and a Dockerfile", async (
   await assert.rejects(client.createSnapshot(name, "127.0.0.1:1/no/where:1", 1 << 30), named("LangSmith"));
   if (since(0, 12)) {
     const place = mkdtempSync(path.join(process.env.TMPDIR ?? "/var/tmp", "atoll-dockerfile-"));
+    t.after(() => rmSync(place, { recursive: true }));
     writeFileSync(path.join(place, "Dockerfile"), "FROM scratch\n");
     await assert.rejects(client.createSnapshotFromDockerfile(name, "Dockerfile", 1 << 30, { context: place }), /Docker/);
   }

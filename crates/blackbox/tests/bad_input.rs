@@ -59,7 +59,7 @@ fn cases(sandbox: &str, exec: &str, running: &str) -> Vec<Case> {
             "idle_timeout_ms",
         ),
         ("POST", boxes(), json!({"isolation": "magic"}), 400, "invalid_argument", "isolation"),
-        ("POST", boxes(), json!({"isolation": "microvm"}), 400, "invalid_argument", "container"),
+        ("POST", boxes(), json!({"isolation": "microvm"}), 422, "isolation_unavailable", "microvm"),
         (
             "POST",
             boxes(),

@@ -316,8 +316,9 @@ async fn killed_at_every_step_of_a_rollback() {
     server.finish().await;
 }
 
-/// Output of which every line is its number.
-const COUNT: &str = "i=0; while [ $i -lt 2000 ]; do i=$((i+1)); echo $i; done; exit 7";
+/// Output of which every line is its number, in two pieces at least.
+const COUNT: &str =
+    "i=0; while [ $i -lt 2000 ]; do i=$((i+1)); echo $i; [ $i != 1000 ] || sleep 0.3; done; exit 7";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_every_step_of_an_exec() {
