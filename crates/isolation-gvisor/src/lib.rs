@@ -21,7 +21,7 @@
 //! | disk | the ext4 image of every level, under an overlay that the host's kernel makes: snapshots and sizes are the container's |
 //! | processor | the jail's cgroup |
 //! | memory | the agent, process by process; the jail's cgroup, [`OVERHEAD_MAX_BYTES`] above it, for the whole sandbox |
-//! | processes | the sentry's own `pids` cgroup; the jail's cgroup, far above it |
+//! | processes | `RLIMIT_NPROC` and the sentry's own `pids` cgroup, both by the agent; the jail's cgroup, far above it |
 //! | network | the same slot as a container's: sockets inside are the host's, in a namespace that leads only to the gateway |
 //! | freezing | the jail's cgroup |
 //!

@@ -15,7 +15,7 @@ const AGENT_INSIDE: &str = "/.atoll/agent";
 const SHARED_INSIDE: &str = "/.atoll/host";
 /// Name of the agent's program in its directory.
 pub(crate) const AGENT_FILE: &str = "atoll-guest";
-/// What commands may do, all within the sentry: what root of a container has, too. The agent has one more, and keeps it
+/// What commands may do, all within the sentry: what root of a container has, too. The agent has two more, and keeps them
 /// to itself.
 const CAPABILITIES: [&str; 13] = [
     "CAP_CHOWN",
@@ -32,7 +32,7 @@ const CAPABILITIES: [&str; 13] = [
     "CAP_SYS_PTRACE",
     "CAP_AUDIT_WRITE",
 ];
-const AGENT_CAPABILITY: &str = "CAP_SYS_ADMIN";
+const AGENTS_CAPABILITIES: [&str; 2] = ["CAP_SYS_ADMIN", "CAP_SYS_RESOURCE"];
 /// The options that we depend on. A program that does not know them is refused.
 const NEEDED: [&str; 6] = ["network", "host-uds", "overlay2", "file-access", "ignore-cgroups", "platform"];
 
@@ -135,7 +135,7 @@ pub(crate) fn options(platform: Platform) -> Vec<String> {
 
 /// The sandbox as `runsc` wants it described. Paths of mounts are those of the jail.
 pub(crate) fn config(plan: &Plan, first_id: u32) -> String {
-    let agent: Vec<_> = CAPABILITIES.into_iter().chain([AGENT_CAPABILITY]).collect();
+    let agent: Vec<_> = CAPABILITIES.into_iter().chain(AGENTS_CAPABILITIES).collect();
     let ids = json!([{ "containerID": 0, "hostID": first_id, "size": IDS }]);
     let namespaces: Vec<Value> =
         ["pid", "ipc", "uts", "mount", "user"].into_iter().map(|kind| json!({ "type": kind })).collect();

@@ -1,7 +1,7 @@
 //! Makes a machine for a sandbox, and removes one. Every step leaves something that carries the sandbox's id, and
 //! [`Inner::destroy`] removes whatever of it is there.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::DirBuilderExt;
@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use atoll_core::id::SandboxId;
 use atoll_guest_protocol::control::{Become, Question};
-use atoll_isolation::{DiskSource, IsolationError, Plan};
+use atoll_isolation::{IsolationError, Plan};
 use atoll_isolation_host::process;
-use atoll_isolation_storage::{DISK_FILE, filesystem};
+use atoll_isolation_storage::{DISK_FILE, Spare};
 use atoll_network::{RESOLVER_ADDRESS, Slot, Steering};
 use fail::fail_point;
 use rustix::process::{
@@ -24,7 +24,6 @@ use crate::Inner;
 use crate::control::moment;
 use crate::machine::{Machine, check_hostname, limits};
 use crate::step::{Step, failed};
-use crate::stream::random;
 use crate::template::{self, starting_limits, vmm_limits};
 use crate::vmm::{self, Memory, Model, Place};
 
@@ -179,34 +178,7 @@ impl Inner {
     /// A disk with what the plan says.
     pub(crate) async fn claim_disk(self: &Arc<Self>, plan: &Plan) -> Result<Spare, IsolationError> {
         let (source, bytes) = (plan.disk.clone(), plan.resources.disk_bytes);
-        self.blocking(move |inner| inner.make_disk(&source, bytes)).await
-    }
-
-    fn make_disk(&self, source: &DiskSource, bytes: u64) -> Result<Spare, IsolationError> {
-        let storage = &self.config.storage;
-        storage.check_room()?;
-        let name = format!("machine-{:016x}.img", random().step("choose a name")?);
-        let path = storage.disks().join(name);
-        let DiskSource::Artifact(artifact) = source else {
-            let image = File::options().read(true).write(true).create_new(true).open(&path);
-            let image = image.step("make a disk image")?;
-            let spare = Spare(Some(path));
-            image.set_len(bytes).step("size a disk image")?;
-            self.disks.get(storage, bytes)?.fill(storage, &image).step("write a disk image")?;
-            return Ok(spare);
-        };
-        let image = storage.duplicate(&storage.artifact_disk(artifact)?, &path)?;
-        let spare = Spare(Some(path.clone()));
-        let has = image.metadata().step("measure a disk image")?.len();
-        if has > bytes {
-            let why = format!("the snapshot's disk has {has} bytes and cannot become {bytes}");
-            return Err(IsolationError::Unenforceable(why));
-        }
-        if has < bytes {
-            image.set_len(bytes).step("size a disk image")?;
-            filesystem::grow(&path)?;
-        }
-        Ok(spare)
+        self.blocking(move |inner| inner.config.storage.make_spare(&inner.disks, &source, bytes)).await
     }
 
     /// Bytes that a sandbox's disk, and its memory while that is on disk, take on the host.
@@ -261,30 +233,6 @@ impl Inner {
                 see_end(&pidfd).await?;
                 let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
             }
-        }
-    }
-}
-
-/// A disk that no sandbox has yet. Removed when nobody takes it.
-#[derive(Debug)]
-pub(crate) struct Spare(Option<PathBuf>);
-
-impl Spare {
-    fn move_to(mut self, place: PathBuf) -> Result<PathBuf, IsolationError> {
-        if let Some(path) = &self.0 {
-            fs::rename(path, &place).step("move a disk image to its sandbox")?;
-            self.0 = None;
-        }
-        Ok(place)
-    }
-}
-
-impl Drop for Spare {
-    fn drop(&mut self) {
-        if let Some(path) = &self.0
-            && let Err(error) = fs::remove_file(path)
-        {
-            tracing::warn!(image = %path.display(), %error, "cannot remove an unused disk image");
         }
     }
 }

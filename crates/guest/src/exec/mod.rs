@@ -34,7 +34,6 @@ mod tree;
 
 use input::Input;
 use output::Source;
-pub(crate) use spawn::without_admin;
 use streams::Streams;
 use tree::ExecCgroup;
 

@@ -14,24 +14,16 @@ compile_error!("the guest agent enters its children by hand, so far only on x86_
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::io::Errno;
 
-use crate::sys;
+use crate::{sentry, sys};
 
 /// Stack of the child until it executes the program. It calls nothing deep.
 const STACK_BYTES: usize = 32 << 10;
 /// What is added to a command's badness when memory runs out: it goes before the agent does.
 const OOM_SCORE: &CStr = c"500";
-
-/// Whether programs are to have less power than the agent: see [`without_admin`].
-static WITHOUT_ADMIN: AtomicBool = AtomicBool::new(false);
-
-/// From now on no program can come by `CAP_SYS_ADMIN`, which the agent itself has.
-pub(crate) fn without_admin() {
-    WITHOUT_ADMIN.store(true, Ordering::Release);
-}
 
 /// A program to start, ready for the child.
 #[derive(Debug)]
@@ -60,8 +52,8 @@ pub(crate) enum Step {
     Execute,
 }
 
-/// Number of the capability (`linux/capability.h`).
-const CAP_SYS_ADMIN: c_int = 21;
+/// Power over a sentry that only the agent has: `CAP_SYS_ADMIN` and `CAP_SYS_RESOURCE` (`linux/capability.h`).
+const AGENTS_CAPABILITIES: [c_int; 2] = [21, 24];
 
 const SETUP: i32 = 1;
 const IDENTITY: i32 = 2;
@@ -82,7 +74,8 @@ struct Plan {
     groups: Vec<u32>,
     stdio: [c_int; 3],
     terminal: bool,
-    without_admin: bool,
+    /// In a sentry: how many processes its user may have, and that it has no power over the sentry.
+    processes_max: Option<u32>,
     /// The child has the agent's handlers of signals, and all signals wait.
     reset_signals: bool,
     step: AtomicI32,
@@ -99,6 +92,8 @@ pub(crate) fn spawn(
     stdio: [BorrowedFd<'_>; 3],
     cgroup: Option<BorrowedFd<'_>>,
 ) -> Result<i32, (Step, Errno)> {
+    let admitted = sentry::limited().map(sentry::Processes::admit).transpose();
+    let processes_max = admitted.map_err(|errno| (Step::Clone, errno))?;
     let mut shell_argv = vec![c"/bin/sh".as_ptr(), ptr::null()];
     shell_argv.extend(program.argv.iter().skip(1).map(|argument| argument.as_ptr()));
     shell_argv.push(ptr::null());
@@ -114,7 +109,7 @@ pub(crate) fn spawn(
         groups: program.groups.clone(),
         stdio: stdio.map(|fd| fd.as_raw_fd()),
         terminal: program.terminal,
-        without_admin: WITHOUT_ADMIN.load(Ordering::Acquire),
+        processes_max,
         reset_signals: false,
         step: AtomicI32::new(0),
         errno: AtomicI32::new(0),
@@ -250,10 +245,8 @@ fn become_program(plan: &mut Plan) -> Result<std::convert::Infallible, (i32, c_i
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
     raise_oom_score();
-    if plan.without_admin {
-        // SAFETY: no pointers.
-        let dropped = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0) };
-        check(IDENTITY, dropped)?;
+    if let Some(max) = plan.processes_max {
+        give_up_the_sentry(max)?;
     }
     change_identity(plan)?;
     // SAFETY: a string that the agent keeps alive.
@@ -277,6 +270,21 @@ fn raise_oom_score() {
         // SAFETY: ours, from above.
         unsafe { libc::close(fd) };
     }
+}
+
+/// Takes on a limit of processes, and gives up what only the agent may.
+fn give_up_the_sentry(processes_max: u32) -> Result<(), (i32, c_int)> {
+    let max = libc::rlim_t::from(processes_max);
+    let limit = libc::rlimit { rlim_cur: max, rlim_max: max };
+    let none = ptr::null::<libc::rlimit>();
+    // SAFETY: a live structure; what was before is not asked for.
+    let set = unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NPROC, &raw const limit, none) };
+    check(IDENTITY, set)?;
+    for capability in AGENTS_CAPABILITIES {
+        // SAFETY: no pointers.
+        check(IDENTITY, unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) })?;
+    }
+    Ok(())
 }
 
 fn change_identity(plan: &Plan) -> Result<(), (i32, c_int)> {

@@ -1,7 +1,6 @@
 //! What the driver asks: see [`atoll_guest_protocol::sentry`].
 
 use std::io::{self, Read, Write};
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +8,8 @@ use std::time::Duration;
 use atoll_guest_protocol::control::{Answer, Ask, Limits, Question};
 use atoll_guest_protocol::serial::{Deframer, Kind, encode_message};
 
-use super::Pids;
 use super::memory::Memory;
+use super::processes::Processes;
 
 /// Bytes read at once: questions are short.
 const READ_BYTES: usize = 4 << 10;
@@ -20,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct Control {
-    pub(super) pids: Pids,
+    pub(super) processes: &'static Processes,
     pub(super) memory: Arc<Memory>,
 }
 
@@ -79,14 +78,11 @@ impl Control {
 
     fn limit(&self, limits: &Limits) -> io::Result<()> {
         self.memory.limit(limits.memory_bytes);
-        self.pids.max.write_all_at(limits.pids.to_string().as_bytes(), 0)
+        self.processes.limit(limits.pids)
     }
 
     fn measure(&self, answer: &mut Answer) -> io::Result<()> {
-        let mut buffer = [0; 32];
-        let read = self.pids.current.read_at(&mut buffer, 0)?;
-        let text = String::from_utf8_lossy(&buffer[..read]);
-        answer.pids = text.trim().parse().map_err(io::Error::other)?;
+        answer.pids = self.processes.count()?;
         answer.oom_kills = self.memory.kills();
         Ok(())
     }

@@ -2,18 +2,18 @@
 //! inside:
 //!
 //! - The agent **listens** in a directory that the driver shares with the sandbox, on sockets that it makes.
-//! - **Processes** are limited by the sentry's `pids` cgroup, whose files the agent holds open; **memory** is watched by
-//!   the agent ([`memory`]), because the host's limit would end the whole sandbox. The **host name** is set here, too.
+//! - **Processes** are counted by the sentry's `pids` cgroup and limited by [`processes`]; **memory** is watched by the
+//!   agent ([`memory`]), because the host's limit would end the whole sandbox. The **host name** is set here, too.
 //!
-//! So the agent alone has `CAP_SYS_ADMIN` over the sentry, and whatever it starts has not. Once it is set up, the shared
+//! So the agent alone has `CAP_SYS_ADMIN` and `CAP_SYS_RESOURCE` over the sentry, and whatever it starts has not. Once it is set up, the shared
 //! directory is covered: what runs later finds neither the sockets nor the cgroup. (Root inside may trace the agent
 //! and so come by all of it. That makes it ruler of its own sentry, not of the host: its limits of processes and memory
 //! are then the host's, which are wider.)
 
 mod control;
 mod memory;
+mod processes;
 
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
@@ -24,19 +24,10 @@ use std::sync::Arc;
 use atoll_guest_protocol::sentry::{AGENT_SOCKET, CONTROL_SOCKET, TMP_MARK};
 use rustix::mount::{MountFlags, mount};
 
-use crate::exec;
+pub(crate) use processes::{Processes, limited};
 
 /// Stack of a thread.
 const STACK_BYTES: usize = 128 << 10;
-/// The cgroup of everything that runs in the sandbox, the agent too.
-const CGROUP: &str = "sandbox";
-
-/// The files of the sandbox's `pids` cgroup.
-#[derive(Debug)]
-struct Pids {
-    max: File,
-    current: File,
-}
 
 /// Makes the sockets in `directory`, starts answering the driver, covers the directory; gives the socket for the
 /// host's connections.
@@ -46,16 +37,15 @@ struct Pids {
 pub(crate) fn enter(directory: &Path) -> io::Result<OwnedFd> {
     let agent = listen(directory, AGENT_SOCKET)?;
     let questions = listen(directory, CONTROL_SOCKET)?;
-    let pids = limit_processes(directory)?;
+    let processes = processes::enter(directory)?;
     let strict = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("none", directory, "tmpfs", strict | MountFlags::RDONLY, Some(c"mode=0555,size=4096"))
         .map_err(|error| at("cover the sockets", error.into()))?;
-    exec::without_admin();
     let mark = Path::new("/").join(TMP_MARK);
     std::fs::remove_file(mark).map_err(|error| at("remove a mark", error))?;
     let memory = Arc::new(memory::Memory::default());
     start("watch", memory::watch, Arc::clone(&memory))?;
-    let control = control::Control { pids, memory };
+    let control = control::Control { processes, memory };
     start("control", control::run, (questions, control))?;
     Ok(agent.into())
 }
@@ -67,20 +57,6 @@ fn listen(directory: &Path, name: &str) -> io::Result<UnixListener> {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
         .map_err(|error| at("keep a socket to itself", error))?;
     Ok(socket)
-}
-
-/// Enters a `pids` cgroup, and with it everything that will ever be started.
-fn limit_processes(directory: &Path) -> io::Result<Pids> {
-    mount("none", directory, "cgroup", MountFlags::empty(), Some(c"pids"))
-        .map_err(|error| at("mount the cgroup of processes", error.into()))?;
-    let cgroup = directory.join(CGROUP);
-    std::fs::create_dir(&cgroup).map_err(|error| at("make a cgroup", error))?;
-    std::fs::write(cgroup.join("cgroup.procs"), std::process::id().to_string())
-        .map_err(|error| at("enter a cgroup", error))?;
-    let max = File::options().write(true).open(cgroup.join("pids.max"));
-    let current = File::open(cgroup.join("pids.current"));
-    let opened = |file: io::Result<File>| file.map_err(|error| at("open the files of a cgroup", error));
-    Ok(Pids { max: opened(max)?, current: opened(current)? })
 }
 
 /// Starts a thread that lives as long as the sandbox.

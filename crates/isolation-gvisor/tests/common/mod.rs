@@ -89,11 +89,6 @@ impl Harness for Sentries {
         OVERHEAD_MAX_BYTES
     }
 
-    /// Half as many again and twice as many were seen; all that are tried are 64 and more than that.
-    fn pids_late(&self) -> u32 {
-        32
-    }
-
     async fn set_user_id(&self) -> bool {
         self.driver().await.set_user_id()
     }

@@ -41,11 +41,6 @@ pub trait Harness: Send + Sync {
         0
     }
 
-    /// Processes beyond the limit that a crowd may come to: a kernel in user space counts late.
-    fn pids_late(&self) -> u32 {
-        0
-    }
-
     /// Whether set-user-id bits work: not in every version of every kernel in user space.
     async fn set_user_id(&self) -> bool {
         true
