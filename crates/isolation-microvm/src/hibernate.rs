@@ -75,8 +75,14 @@ impl Inner {
         }
         // As long as it is there no machine has gone on from it.
         let kept = self.state(id, STATE_DESCRIPTION).try_exists().step("look for a machine's memory")?;
-        if let Some(machine) = self.running(id).filter(|_| !kept) {
+        let running = self.running(id);
+        let _alone = match &running {
+            Some(machine) => Some(machine.alone().await),
+            None => None,
+        };
+        if let Some(machine) = running.filter(|_| !kept) {
             let whole = record.read_process().is_some();
+            let stood_still = self.cgroups.is_frozen(id)?;
             self.cgroups.thaw(id)?;
             if !whole && let Ok(mut qmp) = vmm::monitor(&record).await {
                 // It may have been read back, and not been let go on: then its memory is nowhere else.
@@ -85,7 +91,13 @@ impl Inner {
             match (self.put_down(id, &machine, mode).await, whole) {
                 // What nobody was given yet has written nothing that anybody was told of.
                 (Ok(()), _) | (Err(_), false) => {}
-                (Err(error), true) => return Err(IsolationError::CannotPause(chain(&error))),
+                (Err(error), true) => {
+                    if stood_still {
+                        let id = id.clone();
+                        self.blocking(move |inner| inner.cgroups.freeze(&id)).await?;
+                    }
+                    return Err(IsolationError::CannotPause(chain(&error)));
+                }
             }
         }
         self.end_vmm(id).await?;

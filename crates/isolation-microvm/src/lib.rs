@@ -11,8 +11,8 @@
 //! # Where things are
 //!
 //! [`kernel`] prepares the guest's kernel, `initramfs` what it starts with, `files` the images, `vmm` speaks to
-//! QEMU over `qmp`, [`launch`] jails it, `template` makes saved machines, `create`, `hibernate` and `snapshot` are
-//! the life of a sandbox, `machine` is a live one, `control` asks it, `stream` connects to its agent, `record` is
+//! QEMU over `qmp`, [`launch`] jails it, `template` makes saved machines, `create`, `freeze`, `hibernate` and
+//! `snapshot` are the life of a sandbox, `machine` is a live one, `control` asks it, `stream` connects to its agent, `record` is
 //! what is written down, `probe` what `atoll doctor` tries.
 //!
 //! # What holds what
@@ -24,6 +24,7 @@ mod clock;
 mod control;
 mod create;
 mod files;
+mod freeze;
 mod hibernate;
 mod initramfs;
 pub mod kernel;
@@ -71,9 +72,9 @@ const UIDS: u32 = 0xffff;
 /// Apparent size of the disks that machines are saved with: larger than any that a sandbox gets, bytes.
 const PLACEHOLDER_BYTES: u64 = 1 << 40;
 
-/// Places where a test can kill the driver, in the order they are passed by a life of creation, pause with memory,
-/// waking and removal. Compiled in with the feature `failpoints`.
-pub const FAILPOINTS: [&str; 18] = [
+/// Places where a test can kill the driver, in the order they are passed by a life of creation, standing still and a
+/// snapshot of that, pause with memory, waking and removal. Compiled in with the feature `failpoints`.
+pub const FAILPOINTS: [&str; 20] = [
     "microvm::create::disk",
     "microvm::create::directory",
     "microvm::create::user",
@@ -82,6 +83,8 @@ pub const FAILPOINTS: [&str; 18] = [
     "microvm::create::restored",
     "microvm::create::told",
     "microvm::create::written",
+    "microvm::snapshot::awake",
+    "microvm::snapshot::still",
     "microvm::hibernate::still",
     "microvm::hibernate::saved",
     "microvm::hibernate::ended",
@@ -360,7 +363,7 @@ impl Isolation for MicrovmIsolation {
     }
 
     async fn adopt(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        self.inner.adopt(id)
+        self.inner.adopt(id).await
     }
 
     async fn connect(&self, id: &SandboxId) -> Result<Box<dyn GuestStream>, IsolationError> {
@@ -385,18 +388,11 @@ impl Isolation for MicrovmIsolation {
     }
 
     async fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        let id = id.clone();
-        self.blocking(move |inner| {
-            inner.living(&id)?;
-            inner.cgroups.freeze(&id)
-        })
-        .await
+        self.inner.freeze(id).await
     }
 
     async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        // One small write to a file in memory, for which nothing waits: not worth another thread.
-        self.inner.living(id)?;
-        self.inner.cgroups.thaw(id)
+        self.inner.thaw(id).await
     }
 
     async fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError> {

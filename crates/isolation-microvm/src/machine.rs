@@ -13,6 +13,7 @@ use atoll_isolation::{Death, Gate, GuestStream, IsolationError, Usage};
 use atoll_isolation_host::{Process, gate, process};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use tokio::net::UnixStream;
+use tokio::sync::OwnedMutexGuard;
 use tokio::task::AbortHandle;
 
 use crate::control::Control;
@@ -47,6 +48,8 @@ pub(crate) struct Machine {
     told: Mutex<Told>,
     /// Carries the newest stream to the agent: a port takes one connection at a time.
     carrying: Mutex<Option<AbortHandle>>,
+    /// Held while it is stopped, let go on, put to disk or copied: one at a time.
+    alone: Arc<tokio::sync::Mutex<()>>,
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -68,7 +71,13 @@ impl Machine {
             control: tokio::sync::Mutex::new(None),
             told: Mutex::new(Told { pids: 1, oom_kills: 0 }),
             carrying: Mutex::new(None),
+            alone: Arc::default(),
         }
+    }
+
+    /// Waits until nobody else stops it or lets it go on, and keeps them from it.
+    pub(crate) async fn alone(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.alone).lock_owned().await
     }
 
     pub(crate) fn pidfd(&self) -> &OwnedFd {
@@ -161,12 +170,13 @@ impl Inner {
         self.live.get(id).filter(|machine| !machine.is_dead()).ok_or(IsolationError::Gone)
     }
 
-    pub(crate) fn adopt(&self, id: &SandboxId) -> Result<(), IsolationError> {
+    pub(crate) async fn adopt(self: &Arc<Self>, id: &SandboxId) -> Result<(), IsolationError> {
         if self.living(id).is_ok() {
             return Ok(());
         }
         let process = self.record(id).read_process().ok_or(IsolationError::Gone)?;
-        self.take_up(id, process).map(drop)
+        let machine = self.take_up(id, process)?;
+        self.freeze_left_over(id, &machine).await
     }
 
     /// Enters a process among the living, if it is the VMM of this sandbox.

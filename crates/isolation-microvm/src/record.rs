@@ -7,6 +7,7 @@
 //!   agent.sock, control.sock, qmp.sock   where the VMM listens; nobody but root reaches them
 //!   vmm.pid        the VMM's process id, as its launcher wrote it
 //!   vmm.log        what the VMM said
+//!   awake          empty; there while a machine that stands still runs for a snapshot
 //!   process.json   which process the VMM is: the sandbox was made
 //! ```
 //!
@@ -33,9 +34,19 @@ const FILE_MAX_BYTES: u64 = 4096;
 pub(crate) const AGENT_SOCKET: &str = "agent.sock";
 pub(crate) const CONTROL_SOCKET: &str = "control.sock";
 pub(crate) const QMP_SOCKET: &str = "qmp.sock";
+/// Says that a machine runs which is to stand still.
+const AWAKE: &str = "awake";
 /// What belongs to one life of a VMM.
-const LIFE: [&str; 7] =
-    ["process.json", "process.json.new", AGENT_SOCKET, CONTROL_SOCKET, QMP_SOCKET, "vmm.pid", "vmm.pid.new"];
+const LIFE: [&str; 8] = [
+    "process.json",
+    "process.json.new",
+    AGENT_SOCKET,
+    CONTROL_SOCKET,
+    QMP_SOCKET,
+    "vmm.pid",
+    "vmm.pid.new",
+    AWAKE,
+];
 
 /// How large a machine is: what cannot change while it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +102,22 @@ impl Record {
             fs::remove_file(self.dir.join(format!("uid-{uid}"))).step(step())?;
         }
         Ok(())
+    }
+
+    /// Writes down that a machine that stands still is let run: a process that finds this makes it stand still again.
+    pub(crate) fn mark_awake(&self) -> Result<(), IsolationError> {
+        File::create(self.dir.join(AWAKE)).step("write down that a sandbox runs for a moment")?;
+        Ok(())
+    }
+
+    /// Takes that back.
+    pub(crate) fn unmark_awake(&self) -> Result<(), IsolationError> {
+        fs::remove_file(self.dir.join(AWAKE)).step("write down that a sandbox stands still again")
+    }
+
+    /// Whether it is written down.
+    pub(crate) fn is_awake(&self) -> bool {
+        is_there(&self.dir.join(AWAKE))
     }
 
     /// Whether there is nothing of a VMM.

@@ -8,14 +8,27 @@ use atoll_core::snapshot::{Comparison, CopyMethod};
 use atoll_guest_protocol::control::Question;
 use atoll_isolation::{IsolationError, Plan, RootFs, Taken};
 use atoll_isolation_storage::{DISK_FILE, Kind, filesystem};
+use fail::fail_point;
 
 use crate::Inner;
 use crate::machine::{ANSWER_TIMEOUT, Machine};
+use crate::step::Step;
 
 impl Inner {
     /// Takes a snapshot. The machine writes its disk out and holds it still while it is cloned; should this process
     /// end in between, the machine notices and goes on.
     pub(crate) async fn snapshot(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        artifact: &SnapshotId,
+    ) -> Result<Taken, IsolationError> {
+        let (inner, id, artifact) = (Arc::clone(self), id.clone(), artifact.clone());
+        // By itself: when who waits for it gives up, the machine is as it was all the same.
+        let taking = tokio::spawn(async move { inner.take_snapshot(&id, &artifact).await });
+        taking.await.map_err(std::io::Error::other).step("run a task")?
+    }
+
+    async fn take_snapshot(
         self: &Arc<Self>,
         id: &SandboxId,
         artifact: &SnapshotId,
@@ -30,17 +43,10 @@ impl Inner {
             .await?
             .join(DISK_FILE)
         };
+        let _alone = machine.alone().await;
+        self.living(id)?;
         // One that stands still has to write its disk out, too.
-        let frozen = self.cgroups.is_frozen(id)?;
-        if frozen {
-            self.cgroups.thaw(id)?;
-        }
-        let taken = self.copy_disk(id, &machine, to).await;
-        if frozen {
-            let id = id.clone();
-            self.blocking(move |inner| inner.cgroups.freeze(&id)).await?;
-        }
-        let paused = taken?;
+        let paused = self.while_awake(id, self.copy_disk(id, &machine, to)).await?;
         let storage = &self.config.storage;
         let method = if storage.kind() == Kind::Copy { CopyMethod::Copy } else { CopyMethod::Clone };
         Ok(Taken { usage: storage.artifact_usage(artifact)?, paused, method })
@@ -53,11 +59,18 @@ impl Inner {
         to: std::path::PathBuf,
     ) -> Result<std::time::Duration, IsolationError> {
         let since = Instant::now();
-        machine.ask(Question::Still(true), ANSWER_TIMEOUT).await?;
-        let from = self.config.storage.machine(id).join(DISK_FILE);
-        let copied = self.blocking(move |inner| inner.config.storage.duplicate(&from, &to)).await;
+        let held = machine.ask(Question::Still(true), ANSWER_TIMEOUT).await;
+        fail_point!("microvm::snapshot::still");
+        let copied = match held {
+            Ok(_) => {
+                let from = self.config.storage.machine(id).join(DISK_FILE);
+                self.blocking(move |inner| inner.config.storage.duplicate(&from, &to)).await.map(drop)
+            }
+            // It may have heard the question.
+            Err(error) => Err(error),
+        };
         machine.ask(Question::Still(false), ANSWER_TIMEOUT).await?;
-        copied.map(|_file| since.elapsed())
+        copied.map(|()| since.elapsed())
     }
 
     /// Makes an instance anew. The disk is made while the old one still lives: what can fail for want of room

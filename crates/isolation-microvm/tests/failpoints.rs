@@ -11,11 +11,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use atoll_core::id::SandboxId;
+use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::spec::Resources;
-use atoll_isolation::Plan;
-use atoll_isolation::conformance::{Harness, Sandbox, assert_clean, assert_gone, fresh_id};
+use atoll_isolation::conformance::{Harness, Sandbox, assert_clean, assert_gone, eventually, fresh_id};
+use atoll_isolation::{Isolation, Plan};
 use atoll_isolation_microvm::FAILPOINTS;
 use common::{Machines, machines};
 
@@ -41,6 +41,7 @@ async fn killed() {
     let id: SandboxId = text(SANDBOX).unwrap().parse().unwrap();
     let harness = Machines::of(text(DIRECTORY).unwrap().into(), text(INSTANCE).unwrap(), None).unwrap();
     let (driver, plan) = (harness.open().await, plan(&harness, &id));
+    let snapshot = failpoint.contains("snapshot");
     fail::cfg_callback(failpoint, || {
         let own = rustix::process::getpid();
         rustix::process::kill_process(own, rustix::process::Signal::KILL).unwrap();
@@ -49,6 +50,11 @@ async fn killed() {
     driver.create(&plan).await.unwrap();
     let sandbox = Sandbox::connect(Arc::clone(&driver), id.clone()).await;
     sandbox.see("echo kept > /root/mark; echo kept > /dev/shm/mark").await;
+    if snapshot {
+        sandbox.see("(while :; do :; done) > /dev/null 2>&1 &").await;
+        driver.freeze(&id).await.unwrap();
+        driver.snapshot(&id, &SnapshotId::from_parts(1, 1)).await.unwrap();
+    }
     sandbox.guest.close();
     driver.hibernate(&id, PauseMode::Memory).await.unwrap();
     driver.wake(&plan).await.unwrap();
@@ -66,6 +72,16 @@ fn run_until_killed(harness: &Machines, failpoint: &str, id: &SandboxId) {
         .status()
         .unwrap();
     assert_eq!(status.signal(), Some(9), "it was not killed at {failpoint}: {status}");
+}
+
+/// It uses no CPU time, although a loop runs in it.
+async fn assert_stands_still(driver: &dyn Isolation, id: &SandboxId, failpoint: &str) {
+    eventually(&format!("it stands still after {failpoint}"), || async {
+        let before = driver.usage(id).await.unwrap().cpu_us;
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        (driver.usage(id).await.unwrap().cpu_us == before).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -91,6 +107,17 @@ async fn whatever_is_half_done_can_be_removed_and_nothing_is_lost() {
             let sandbox = Sandbox::connect(Arc::clone(&driver), id.clone()).await;
             assert_eq!(sandbox.see("cat /root/mark /dev/shm/mark").await, "kept\nkept", "{failpoint}");
             sandbox.guest.close();
+        } else if failpoint.contains("snapshot") {
+            // It ran for the snapshot only.
+            driver.adopt(&id).await.unwrap();
+            assert_stands_still(&*driver, &id, failpoint).await;
+            driver.thaw(&id).await.unwrap();
+            let sandbox = Sandbox::connect(Arc::clone(&driver), id.clone()).await;
+            assert_eq!(sandbox.see("sync; cat /root/mark /dev/shm/mark").await, "kept\nkept", "{failpoint}");
+            sandbox.guest.close();
+            for artifact in driver.artifacts().await.unwrap() {
+                driver.remove_artifact(&artifact).await.unwrap();
+            }
         } else if failpoint.contains("launch") || failpoint.contains("create") {
             match failpoint {
                 "microvm::create::written" => driver.adopt(&id).await.expect("it is whole, and found"),
