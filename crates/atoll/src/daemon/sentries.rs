@@ -46,7 +46,7 @@ impl Sentries {
         storage: Arc<Storage>,
         slots: Arc<SlotPool>,
     ) -> Result<Option<GvisorIsolation>> {
-        if !self.named && !self.runsc.exists() {
+        if !self.named && self.runsc.try_exists().is_ok_and(|there| !there) {
             return Ok(None);
         }
         match self.try_open(dir, storage, slots).await {
