@@ -35,7 +35,9 @@ pub(crate) use sandbox::{
     CopyArgs, ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs,
 };
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
-pub(crate) use server::{DoctorArgs, LogFormat, MicrovmArgs, ServeArgs, SetupCommand, SetupMicrovmArgs};
+pub(crate) use server::{
+    DoctorArgs, GvisorArgs, LogFormat, MicrovmArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
+};
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
 };
@@ -183,6 +185,12 @@ pub(crate) enum Command {
     /// Turn into the VMM of a machine
     #[command(hide = true)]
     Vmm {
+        /// What to start and in what, as JSON
+        jail: String,
+    },
+    /// Start a sandbox in gVisor
+    #[command(hide = true)]
+    Sentry {
         /// What to start and in what, as JSON
         jail: String,
     },

@@ -24,7 +24,7 @@ pub fn remains(installation: &str, data_dir: &Path) -> Vec<String> {
         }
     }
     for tree in cgroup_roots() {
-        for parent in [cgroup.clone(), format!("{cgroup}-vm")] {
+        for parent in [cgroup.clone(), format!("{cgroup}-vm"), format!("{cgroup}-gv")] {
             let dir = Path::new(&tree).join(parent);
             found.extend(
                 names(&dir)
@@ -41,7 +41,7 @@ pub fn remains(installation: &str, data_dir: &Path) -> Vec<String> {
             found.push(format!("loop device {device}: {image}"));
         }
     }
-    for dir in ["containers/sandboxes", "machines/sandboxes", "logs"] {
+    for dir in ["containers/sandboxes", "machines/sandboxes", "gvisor/sandboxes", "logs"] {
         found.extend(names(&data_dir.join(dir)).into_iter().map(|name| format!("directory {dir}/{name}")));
     }
     found

@@ -382,6 +382,9 @@ impl Inner {
                     IsolationLevel::Microvm => {
                         "set it up with 'atoll setup microvm' and start the server again"
                     }
+                    IsolationLevel::Gvisor => {
+                        "install gVisor's runsc, see what 'atoll doctor' says, and start the server again"
+                    }
                     IsolationLevel::Container => "'atoll doctor' says what this host can do",
                 })
         })

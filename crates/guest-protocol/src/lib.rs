@@ -29,6 +29,7 @@ pub mod body;
 pub mod client;
 pub mod control;
 pub mod messages;
+pub mod sentry;
 pub mod serial;
 pub mod server;
 pub mod window;

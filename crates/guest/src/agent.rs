@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener as StdListener;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ use crate::failing::Stop;
 use crate::machine::{self, Arrival};
 use crate::net::Waiting;
 use crate::sftp::Sessions;
-use crate::{operations, sys};
+use crate::{operations, sentry, sys};
 
 /// How long a new connection may take to introduce itself.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -74,14 +75,17 @@ impl Agent {
     }
 }
 
-/// Runs the agent on what it was handed over; see the crate. Returns only when it cannot begin.
+/// Runs the agent on what it was handed over, or on sockets that it makes in a directory; see the crate. Returns only
+/// when it cannot begin.
 ///
 /// # Errors
 /// What the kernel says, or that there is no listening socket.
-pub fn run(sandbox_id: &str) -> io::Result<()> {
+pub fn run(sandbox_id: &str, sockets: Option<&Path>) -> io::Result<()> {
     sys::single_heap();
     sys::reset_signals();
-    let (way, cgroup) = if machine::is_one() {
+    let (way, cgroup) = if let Some(sockets) = sockets {
+        (Source::Socket(sentry::enter(sockets)?), None)
+    } else if machine::is_one() {
         (Source::Port(machine::boot()?), None)
     } else {
         let listener = sys::inherited(3).ok_or_else(|| io::Error::other("there is no socket at fd 3"))?;

@@ -15,7 +15,8 @@
 //! `SIGKILL` from outside; so it handles `SIGCHLD` and leaves the rest alone. As a plain process (in
 //! tests) it is a subreaper, so orphans come to it just the same.
 //!
-//! As the first process of a virtual machine's kernel it has no such things and makes them: see [`machine`].
+//! As the first process of a virtual machine's kernel it has no such things and makes them: see [`machine`]. In gVisor
+//! it makes its own socket (**`ATOLL_SOCKETS`** says where): see [`sentry`].
 //!
 //! # Shape
 //!
@@ -36,6 +37,7 @@ mod files;
 mod machine;
 mod net;
 mod operations;
+mod sentry;
 mod sftp;
 mod sys;
 mod system;

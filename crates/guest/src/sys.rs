@@ -77,7 +77,9 @@ pub(crate) fn set_thread_files_user(uid: u32, gid: u32, groups: &[u32]) -> std::
         return Err(std::io::Error::last_os_error());
     }
     // SAFETY: takes no pointers.
-    unsafe { libc::setfsgid(gid) };
+    if unsafe { libc::syscall(libc::SYS_setfsgid, gid) } < 0 {
+        return set_thread_effective_user(uid, gid);
+    }
     // SAFETY: as above.
     unsafe { libc::setfsuid(uid) };
     // These two tell nothing but what was before: so the second question is whether it is so now.
@@ -89,6 +91,20 @@ pub(crate) fn set_thread_files_user(uid: u32, gid: u32, groups: &[u32]) -> std::
         return Ok(());
     }
     Err(std::io::ErrorKind::PermissionDenied.into())
+}
+
+/// The same with the effective ids, for a kernel that has no others for files (gVisor). The real ones stay root's, so
+/// that nobody but root may signal or trace the thread.
+fn set_thread_effective_user(uid: u32, gid: u32) -> std::io::Result<()> {
+    const KEEP: u32 = u32::MAX;
+    for (call, id) in [(libc::SYS_setresgid, gid), (libc::SYS_setresuid, uid)] {
+        // Bare calls: the library's would change all threads.
+        // SAFETY: takes no pointers.
+        if unsafe { libc::syscall(call, KEEP, id, KEEP) } != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+    }
+    Ok(())
 }
 
 /// One heap for all threads: each further one would cost memory in every sandbox.
@@ -106,8 +122,8 @@ pub(crate) fn trim_heap() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Default handling and an empty mask for all signals, whatever was inherited.
-pub(crate) fn reset_signals() {
+/// Default handling for all signals. Only system calls: a child that shares the agent's memory does it, too.
+pub(crate) fn default_signals() {
     // The kernel's structure, all zero: default handling, no flags, an empty mask. A bare call, because
     // the C library refuses two numbers that it uses itself, and children would inherit them ignored.
     let default = [0_u64; 4];
@@ -115,13 +131,30 @@ pub(crate) fn reset_signals() {
         // SAFETY: a live structure of the kernel's layout; numbers that cannot be set are refused.
         unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, 0, 8) };
     }
+}
+
+/// Lets every signal wait that can; gives the mask of before.
+pub(crate) fn block_signals() -> u64 {
+    set_signal_mask(u64::MAX)
+}
+
+/// Sets which signals wait, and gives which did.
+pub(crate) fn set_signal_mask(mask: u64) -> u64 {
+    let mut before = 0_u64;
+    let (new, old) = (&raw const mask, &raw mut before);
+    // A bare call: the library keeps two of its own out.
+    // SAFETY: both are live and have the size that is said.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, new, old, 8) };
+    before
+}
+
+/// Default handling and an empty mask for all signals, whatever was inherited.
+pub(crate) fn reset_signals() {
+    default_signals();
     // A write to a pipe without readers is an error, not the end.
     // SAFETY: sets no handler function.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    // SAFETY: an all-zero set is an empty set.
-    let empty: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is a live local.
-    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const empty, std::ptr::null_mut()) };
+    set_signal_mask(0);
 }
 
 /// Random bytes.

@@ -1,7 +1,7 @@
 //! Makes a machine for a sandbox, and removes one. Every step leaves something that carries the sandbox's id, and
 //! [`Inner::destroy`] removes whatever of it is there.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::DirBuilderExt;
@@ -13,7 +13,7 @@ use atoll_core::id::SandboxId;
 use atoll_guest_protocol::control::{Become, Question};
 use atoll_isolation::{DiskSource, IsolationError, Plan};
 use atoll_isolation_host::process;
-use atoll_isolation_storage::{DISK_FILE, filesystem};
+use atoll_isolation_storage::{DISK_FILE, Spare};
 use atoll_network::{RESOLVER_ADDRESS, Slot, Steering};
 use fail::fail_point;
 use rustix::process::{
@@ -24,7 +24,6 @@ use crate::control::moment;
 use crate::machine::{Machine, check_hostname, limits};
 use crate::record::Size;
 use crate::step::{Step, failed};
-use crate::stream::random;
 use crate::template::{self, starting_limits, vmm_limits};
 use crate::vmm::{self, Memory, Model, Place};
 use crate::{Inner, chain, prepared};
@@ -196,42 +195,7 @@ impl Inner {
     /// A disk with what the plan says.
     pub(crate) async fn claim_disk(self: &Arc<Self>, plan: &Plan) -> Result<Spare, IsolationError> {
         let (source, bytes) = (plan.disk.clone(), plan.resources.disk_bytes);
-        self.blocking(move |inner| inner.make_disk(&source, bytes)).await
-    }
-
-    fn make_disk(&self, source: &DiskSource, bytes: u64) -> Result<Spare, IsolationError> {
-        let storage = &self.config.storage;
-        storage.check_room()?;
-        let path = self.new_disk_path()?;
-        let DiskSource::Artifact(artifact) = source else {
-            if *source != DiskSource::Empty {
-                let why = "a machine is made anew with the disk of a snapshot, not with its memory";
-                return Err(IsolationError::Unavailable(why.to_owned()));
-            }
-            let image = File::options().read(true).write(true).create_new(true).open(&path);
-            let image = image.step("make a disk image")?;
-            let spare = Spare::new(path);
-            image.set_len(bytes).step("size a disk image")?;
-            self.disks.get(storage, bytes)?.fill(storage, &image).step("write a disk image")?;
-            return Ok(spare);
-        };
-        let image = storage.duplicate(&storage.artifact_disk(artifact)?, &path)?;
-        let spare = Spare::new(path.clone());
-        let has = image.metadata().step("measure a disk image")?.len();
-        if has > bytes {
-            let why = format!("the snapshot's disk has {has} bytes and cannot become {bytes}");
-            return Err(IsolationError::Unenforceable(why));
-        }
-        if has < bytes {
-            image.set_len(bytes).step("size a disk image")?;
-            filesystem::grow(&path)?;
-        }
-        Ok(spare)
-    }
-
-    pub(crate) fn new_disk_path(&self) -> Result<PathBuf, IsolationError> {
-        let name = format!("machine-{:016x}.img", random().step("choose a name")?);
-        Ok(self.config.storage.disks().join(name))
+        self.blocking(move |inner| inner.config.storage.make_spare(&inner.disks, &source, bytes)).await
     }
 
     /// Bytes that a sandbox's disk, and its memory while that is on disk, take on the host.
@@ -286,34 +250,6 @@ impl Inner {
                 see_end(&pidfd).await?;
                 let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
             }
-        }
-    }
-}
-
-/// A disk that no sandbox has yet. Removed when nobody takes it.
-#[derive(Debug)]
-pub(crate) struct Spare(Option<PathBuf>);
-
-impl Spare {
-    pub(crate) fn new(path: PathBuf) -> Self {
-        Self(Some(path))
-    }
-
-    fn move_to(mut self, place: PathBuf) -> Result<PathBuf, IsolationError> {
-        if let Some(path) = &self.0 {
-            fs::rename(path, &place).step("move a disk image to its sandbox")?;
-            self.0 = None;
-        }
-        Ok(place)
-    }
-}
-
-impl Drop for Spare {
-    fn drop(&mut self) {
-        if let Some(path) = &self.0
-            && let Err(error) = fs::remove_file(path)
-        {
-            tracing::warn!(image = %path.display(), %error, "cannot remove an unused disk image");
         }
     }
 }

@@ -29,7 +29,7 @@ use atoll_isolation_storage::DISK_FILE;
 use fail::fail_point;
 use serde::{Deserialize, Serialize};
 
-use crate::create::{BECOME_TIMEOUT, Spare, Started, check, is_stall, who};
+use crate::create::{BECOME_TIMEOUT, Started, check, is_stall, who};
 use crate::machine::{ANSWER_TIMEOUT, Machine};
 use crate::record::{Size, read_json, write_json};
 use crate::step::Step;
@@ -198,7 +198,7 @@ impl Inner {
         let live = dir.join(LIVE_FILE);
         check_size(plan, model.size, &live)?;
         let image = self.image(&plan.root).await?;
-        let disk = self.blocking(move |inner| inner.clone_disk(&live)).await?;
+        let disk = self.blocking(move |inner| inner.config.storage.clone_spare(&live)).await?;
         fail_point!("microvm::create::disk");
         let disk = self.settle_in(plan, model.size, disk)?;
         let memory = Memory::Mapped { file: &memory, at: saved.memory_at };
@@ -210,13 +210,6 @@ impl Inner {
             machine = self.go_on_as(plan, start).await;
         }
         self.settle(plan, &model, &*machine?)
-    }
-
-    fn clone_disk(&self, from: &Path) -> Result<Spare, IsolationError> {
-        self.config.storage.check_room()?;
-        let path = self.new_disk_path()?;
-        self.config.storage.duplicate(from, &path)?;
-        Ok(Spare::new(path))
     }
 
     async fn go_on_as(

@@ -16,6 +16,7 @@
 //!   sandboxes/<id>.img  the writable disk of a sandbox
 //!   machines/<id>/      what a virtual machine keeps: disk.img, and its memory while it is on disk
 //!   prepared/<id>/      machines that are ready to be sandboxes; emptied at start
+//!   sentries/<id>/      what a sandbox of gVisor keeps: disk.img
 //!   artifacts/<id>/     what a snapshot is made of: disk.img, and what a driver adds
 //!   volumes/<id>.img    the image of a volume
 //!   trash/              emptied in the background, and at start
@@ -32,6 +33,7 @@ pub mod filesystem;
 mod freeze;
 mod loops;
 mod pool;
+mod spare;
 mod sys;
 mod trim;
 mod volumes;
@@ -47,6 +49,7 @@ use atoll_isolation::{Check, IsolationError, Status};
 
 pub use freeze::{Frozen, MountedDisk};
 pub use loops::{LoopDevice, attach, attach_read_only, in_use as loops_in_use};
+pub use spare::Spare;
 pub use volumes::StoredVolumes;
 
 pub(crate) use atoll_isolation::step;
@@ -152,7 +155,9 @@ impl Storage {
         };
         let trimmer = pooled.as_ref().map(|mount| Trimmer::start(mount.as_fd())).transpose()?;
         let storage = Self { kind, root, seen, dir, refused, _trimmer: trimmer, mount: pooled };
-        for part in ["", "disks", "sandboxes", "machines", "prepared", "artifacts", "volumes", "trash"] {
+        let parts =
+            ["", "disks", "sandboxes", "machines", "prepared", "sentries", "artifacts", "volumes", "trash"];
+        for part in parts {
             private_dir(&storage.root.join(part)).step("make a directory of the storage")?;
         }
         for part in [storage.disks(), storage.prepared(), storage.trash()] {
@@ -222,9 +227,27 @@ impl Storage {
     /// # Errors
     /// When the directory cannot be read.
     pub fn machines(&self) -> Result<Vec<SandboxId>, IsolationError> {
+        self.sandboxes_in("machines")
+    }
+
+    /// The directory of the disk of a sandbox of gVisor.
+    #[must_use]
+    pub fn sentry(&self, id: &SandboxId) -> PathBuf {
+        self.root.join("sentries").join(id.as_str())
+    }
+
+    /// Every sandbox that has such a directory.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn sentries(&self) -> Result<Vec<SandboxId>, IsolationError> {
+        self.sandboxes_in("sentries")
+    }
+
+    fn sandboxes_in(&self, part: &str) -> Result<Vec<SandboxId>, IsolationError> {
         let mut ids = Vec::new();
-        for entry in fs::read_dir(self.root.join("machines")).step("list the disks of machines")? {
-            let name = entry.step("list the disks of machines")?.file_name();
+        for entry in fs::read_dir(self.root.join(part)).step("list the disks of sandboxes")? {
+            let name = entry.step("list the disks of sandboxes")?.file_name();
             ids.extend(name.to_str().and_then(|name| name.parse::<SandboxId>().ok()));
         }
         Ok(ids)
@@ -247,6 +270,13 @@ impl Storage {
     pub fn sandbox_of(&self, seen: &str) -> Option<SandboxId> {
         let name = self.within(seen)?.strip_prefix("sandboxes").ok()?;
         name.to_str()?.strip_suffix(".img")?.parse().ok()
+    }
+
+    /// The sandbox of gVisor whose disk a loop device has.
+    #[must_use]
+    pub fn sentry_of(&self, seen: &str) -> Option<SandboxId> {
+        let id = self.within(seen)?.strip_prefix("sentries").ok()?.parent()?;
+        id.to_str()?.parse().ok()
     }
 
     /// Makes `to` a file with the content of `from`: a clone where that is possible, else a copy of what is

@@ -26,11 +26,11 @@ pub(crate) struct LimitArgs {
 
 /// Reads the name of an isolation level.
 pub(super) fn parse_isolation(text: &str) -> Result<IsolationLevel, String> {
-    let levels = [IsolationLevel::Container, IsolationLevel::Microvm];
+    let levels = [IsolationLevel::Container, IsolationLevel::Gvisor, IsolationLevel::Microvm];
     levels
         .into_iter()
         .find(|level| level.as_str() == text)
-        .ok_or_else(|| "write container or microvm".to_owned())
+        .ok_or_else(|| "write container, gvisor or microvm".to_owned())
 }
 
 /// What a sandbox is made of.
@@ -48,7 +48,7 @@ pub(crate) struct SandboxArgs {
     /// Go on from the snapshot's memory, too, with the processes that ran when it was taken
     #[arg(long)]
     pub(crate) from_memory: bool,
-    /// How strongly it is cut off: container (the default) or microvm
+    /// How strongly it is cut off: container (the default), gvisor or microvm
     #[arg(long, value_name = "LEVEL", value_parser = parse_isolation)]
     pub(crate) isolation: Option<IsolationLevel>,
     /// Take checkpoints by itself, when it is made and after every command, and keep this many

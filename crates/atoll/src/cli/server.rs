@@ -97,6 +97,8 @@ pub(crate) struct ServeArgs {
     pub(crate) storage_size: Option<u64>,
     #[command(flatten)]
     pub(crate) microvm: MicrovmArgs,
+    #[command(flatten)]
+    pub(crate) gvisor: GvisorArgs,
     /// Answer /metrics without a key
     #[arg(long)]
     pub(crate) metrics_public: bool,
@@ -133,6 +135,14 @@ pub(crate) struct MicrovmArgs {
     /// QEMU for virtual machines
     #[arg(long, value_name = "FILE", default_value = "/usr/bin/qemu-system-x86_64")]
     pub(crate) qemu: PathBuf,
+}
+
+/// gVisor.
+#[derive(Debug, Args)]
+pub(crate) struct GvisorArgs {
+    /// gVisor's program, for sandboxes of the isolation level gvisor [default: /usr/bin/runsc, where it is installed]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) runsc: Option<PathBuf>,
 }
 
 /// What can be set up.
@@ -203,6 +213,8 @@ pub(crate) struct DoctorArgs {
     pub(crate) data_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) microvm: MicrovmArgs,
+    #[command(flatten)]
+    pub(crate) gvisor: GvisorArgs,
     /// Its database, if it is not in the data directory
     #[arg(long, value_name = "URL", requires = "data_dir")]
     pub(crate) database: Option<String>,

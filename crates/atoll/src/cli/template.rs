@@ -36,7 +36,7 @@ pub(crate) struct TemplateArgs {
     /// Image
     #[arg(long, value_name = "IMAGE", required_unless_present = "snapshot")]
     pub(crate) image: Option<String>,
-    /// How strongly it is cut off: container (the default) or microvm
+    /// How strongly it is cut off: container (the default), gvisor or microvm
     #[arg(long, value_name = "LEVEL", value_parser = parse_isolation)]
     pub(crate) isolation: Option<IsolationLevel>,
     /// Snapshot that its sandboxes begin with, instead of an image: id, NAME or NAME:TAG

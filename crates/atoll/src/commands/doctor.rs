@@ -16,7 +16,7 @@ use atoll_store::{SnapshotFilter, Store, StoreError};
 use crate::cli::{DoctorArgs, GlobalArgs};
 use crate::config;
 use crate::daemon::{
-    DataDir, Levels, Machines, open_containers, open_levels, open_slots, open_storage, open_store,
+    DataDir, Levels, Machines, Sentries, open_containers, open_levels, open_slots, open_storage, open_store,
 };
 use crate::failure::{Failure, Result};
 use crate::output::{Printer, table};
@@ -86,13 +86,21 @@ async fn local_checks(args: &DoctorArgs) -> Result<Vec<Check>> {
         let driver = open_containers(&dir, 0, Arc::clone(&storage), Arc::clone(&slots))?;
         let mut checks = driver.doctor().await;
         let machines = Machines::new(Path::new(DATA_DIR), &args.microvm);
-        match machines.open(&dir, storage, slots).await {
+        match machines.open(&dir, Arc::clone(&storage), Arc::clone(&slots)).await {
             Ok(Some(driver)) => checks.extend(driver.doctor().await),
             Ok(None) => checks.push(
                 Check::new("microvm", Status::Missing, "no kernel for virtual machines is set up")
                     .hint("'atoll setup microvm' gets one from the distribution's packages"),
             ),
             Err(error) => checks.push(Check::new("microvm", Status::Missing, error.to_string())),
+        }
+        let sentries = Sentries::new(&args.gvisor);
+        match sentries.try_open(&dir, storage, slots).await {
+            Ok(driver) => checks.extend(driver.doctor().await),
+            Err(error) => checks.push(
+                Check::new("gvisor", Status::Missing, crate::failure::chain(&error))
+                    .hint(format!("install runsc as {}, or name it with --runsc", sentries.path().display())),
+            ),
         }
         Ok(checks)
     }
@@ -116,7 +124,9 @@ async fn local_leaks(args: &DoctorArgs) -> Result<LeakList> {
     let dir = DataDir::open(path)?;
     let store = open_store(&dir, args.database.as_deref()).await?;
     let machines = Machines::new(path, &args.microvm);
-    let Levels { drivers, .. } = open_levels(&dir, 0, PoolSize::Host, Some(&machines)).await?;
+    let sentries = Sentries::new(&args.gvisor);
+    let Levels { drivers, .. } =
+        open_levels(&dir, 0, PoolSize::Host, Some(&machines), Some(&sentries)).await?;
     let failed = |error: &dyn std::error::Error| Failure::plain(Code::Internal, crate::failure::chain(error));
     let known = store.sandbox_states().await.map_err(|error| failed(&error))?;
     let known: BTreeSet<_> = known.into_iter().map(|(id, _state)| id).collect();

@@ -42,6 +42,9 @@ pub(crate) fn main(cli: Cli) -> ExitCode {
     if let Command::Vmm { jail } = &cli.command {
         return setup::vmm(jail);
     }
+    if let Command::Sentry { jail } = &cli.command {
+        return setup::sentry(jail);
+    }
     let printer = Printer::new(cli.global.json, !cli.global.no_color && !config::no_color());
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(2).build() {
         Ok(runtime) => runtime,
@@ -150,7 +153,11 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Info => system::info(client, printer).await,
         // Need no server to talk to and were dealt with.
         Command::Completions { shell } => completions(shell),
-        Command::Serve(_) | Command::Doctor(_) | Command::Setup(_) | Command::Vmm { .. } => Ok(()),
+        Command::Serve(_)
+        | Command::Doctor(_)
+        | Command::Setup(_)
+        | Command::Vmm { .. }
+        | Command::Sentry { .. } => Ok(()),
     };
     done.map(|()| 0)
 }

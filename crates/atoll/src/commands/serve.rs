@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{self, ServeArgs};
 use crate::config::{self, VaultKey};
-use crate::daemon::{Daemon, DataDir, Limits, Machines, Telemetry};
+use crate::daemon::{Daemon, DataDir, Limits, Machines, Sentries, Telemetry};
 use crate::failure::{Failure, Result};
 use crate::output::Printer;
 
@@ -68,6 +68,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         storage: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
         reclaim_below_bytes: args.reclaim_below,
         machines: Some(Machines::new(&args.data_dir, &args.microvm)),
+        sentries: Some(Sentries::new(&args.gvisor)),
     };
     let daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
     let key = daemon.first_key(args.new_key).await?;

@@ -1,4 +1,5 @@
-//! `atoll setup`: what this host needs besides the program. And `atoll vmm`, which virtual machines start with.
+//! `atoll setup`: what this host needs besides the program. And `atoll vmm`, which virtual machines start with, and `atoll sentry`, which sandboxes
+//! in gVisor start with.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,7 +8,7 @@ use atoll_core::spec::Accelerator;
 use atoll_core::{Code, Error};
 use atoll_isolation::{Isolation as _, Status};
 use atoll_isolation_microvm::kernel::{Kernel, KernelError};
-use atoll_isolation_microvm::launch;
+use serde::de::DeserializeOwned;
 use tokio::process::Command;
 
 use crate::cli::{SetupCommand, SetupMicrovmArgs};
@@ -20,8 +21,17 @@ const KERNEL_MIN: (u32, u32) = (6, 12);
 
 /// Turns this process into a launcher of one VMM.
 pub(super) fn vmm(jail: &str) -> ExitCode {
-    let launched = serde_json::from_str(jail).map_err(|error| error.to_string());
-    match launched.and_then(|jail| launch::launch(&jail)) {
+    launched(jail, atoll_isolation_microvm::launch::launch)
+}
+
+/// Turns this process into a launcher of one sandbox in gVisor.
+pub(super) fn sentry(jail: &str) -> ExitCode {
+    launched(jail, atoll_isolation_gvisor::launch::launch)
+}
+
+fn launched<T: DeserializeOwned>(jail: &str, launch: fn(&T) -> std::result::Result<(), String>) -> ExitCode {
+    let read = serde_json::from_str(jail).map_err(|error| error.to_string());
+    match read.and_then(|jail| launch(&jail)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             drop(std::io::Write::write_all(&mut std::io::stderr(), error.as_bytes()));

@@ -13,7 +13,7 @@ use crate::cli::MicrovmArgs;
 use crate::failure::{Failure, Result};
 
 /// This program, even after a newer one has taken its place.
-const SELF: &str = "/proc/self/exe";
+pub(super) const SELF: &str = "/proc/self/exe";
 /// Its hidden command that turns into a VMM.
 const LAUNCH: &str = "vmm";
 

@@ -8,13 +8,15 @@
 //!   vault.key      seals registry passwords
 //!   images/        layers       containers/   sandboxes' records      logs/   execs' output
 //!   machines/      sandboxes' records, of virtual machines
-//!   microvm/       their kernel, images and saved machines, unless --microvm-dir names another place
+//!   gvisor/        sandboxes' records, of gVisor
+//!   microvm/       the virtual machines' kernel, images and saved machines, unless --microvm-dir names another place
 //!   storage/       sandboxes' disks and snapshots
 //! ```
 
 mod data_dir;
 mod embedded;
 mod machines;
+mod sentries;
 mod telemetry;
 
 use std::sync::Arc;
@@ -41,6 +43,7 @@ use crate::failure::{Failure, Result};
 pub(crate) use data_dir::DataDir;
 pub(crate) use embedded::embedded;
 pub(crate) use machines::Machines;
+pub(crate) use sentries::Sentries;
 pub(crate) use telemetry::Telemetry;
 
 /// Network namespaces, disks and user namespaces that are kept ready.
@@ -72,6 +75,8 @@ pub(crate) struct Limits {
     pub(crate) visibility: Visibility,
     /// Virtual machines, if they are to be had once they are set up.
     pub(crate) machines: Option<Machines>,
+    /// Sandboxes in gVisor, if they are to be had where it is installed.
+    pub(crate) sentries: Option<Sentries>,
 }
 
 impl Default for Limits {
@@ -90,6 +95,7 @@ impl Default for Limits {
             upstream_ca: String::new(),
             visibility: Visibility::default(),
             machines: None,
+            sentries: None,
         }
     }
 }
@@ -158,15 +164,21 @@ pub(crate) async fn open_levels(
     ready: usize,
     pool: PoolSize,
     machines: Option<&Machines>,
+    sentries: Option<&Sentries>,
 ) -> Result<Levels> {
     let (storage, slots) = (open_storage(dir, pool)?, open_slots(ready)?);
     let containers = open_containers(dir, ready, Arc::clone(&storage), Arc::clone(&slots))?;
     let volumes = Arc::new(containers.volumes());
     let mut drivers: Vec<Arc<dyn Isolation>> = vec![Arc::new(containers)];
     if let Some(machines) = machines
-        && let Some(driver) = machines.open(dir, storage, slots).await?
+        && let Some(driver) = machines.open(dir, Arc::clone(&storage), Arc::clone(&slots)).await?
     {
         tracing::info!(accelerator = ?driver.accelerator(), "virtual machines are available");
+        drivers.push(Arc::new(driver));
+    }
+    if let Some(sentries) = sentries
+        && let Some(driver) = sentries.open(dir, storage, slots).await?
+    {
         drivers.push(Arc::new(driver));
     }
     Ok(Levels { volumes, drivers })
@@ -207,8 +219,10 @@ impl Daemon {
         let vault = open_vault(&dir, limits.vault_key.as_ref())?;
         let images =
             Images::open(&dir.path().join("images")).map_err(|error| Failure::Plain(error.to_core()))?;
-        let Levels { volumes, drivers } =
-            open_levels(&dir, limits.ready, limits.storage, limits.machines.as_ref()).await?;
+        let Levels { volumes, drivers } = {
+            let (machines, sentries) = (limits.machines.as_ref(), limits.sentries.as_ref());
+            open_levels(&dir, limits.ready, limits.storage, machines, sentries).await?
+        };
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let door = SecretDoor::default();
         let authority =

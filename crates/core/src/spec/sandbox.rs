@@ -27,6 +27,8 @@ use crate::volume::{VolumeMount, VolumeMountDraft, check_mounts};
 pub enum IsolationLevel {
     /// Linux namespaces with a user namespace, seccomp and cgroups. Shares the host's kernel.
     Container,
+    /// A kernel in user space, gVisor's, between the sandbox and the host's kernel.
+    Gvisor,
     /// A virtual machine with a kernel of its own.
     Microvm,
 }
@@ -37,6 +39,7 @@ impl IsolationLevel {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Container => "container",
+            Self::Gvisor => "gvisor",
             Self::Microvm => "microvm",
         }
     }

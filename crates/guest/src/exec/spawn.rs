@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::io::Errno;
 
-use crate::sys;
+use crate::{sentry, sys};
 
 /// Stack of the child until it executes the program. It calls nothing deep.
 const STACK_BYTES: usize = 32 << 10;
@@ -52,6 +52,9 @@ pub(crate) enum Step {
     Execute,
 }
 
+/// Power over a sentry that only the agent has: `CAP_SYS_ADMIN` and `CAP_SYS_RESOURCE` (`linux/capability.h`).
+const AGENTS_CAPABILITIES: [c_int; 2] = [21, 24];
+
 const SETUP: i32 = 1;
 const IDENTITY: i32 = 2;
 const CWD: i32 = 3;
@@ -71,6 +74,10 @@ struct Plan {
     groups: Vec<u32>,
     stdio: [c_int; 3],
     terminal: bool,
+    /// In a sentry: how many processes its user may have, and that it has no power over the sentry.
+    processes_max: Option<u32>,
+    /// The child has the agent's handlers of signals, and all signals wait.
+    reset_signals: bool,
     step: AtomicI32,
     errno: AtomicI32,
 }
@@ -85,6 +92,8 @@ pub(crate) fn spawn(
     stdio: [BorrowedFd<'_>; 3],
     cgroup: Option<BorrowedFd<'_>>,
 ) -> Result<i32, (Step, Errno)> {
+    let admitted = sentry::limited().map(sentry::Processes::admit).transpose();
+    let processes_max = admitted.map_err(|errno| (Step::Clone, errno))?;
     let mut shell_argv = vec![c"/bin/sh".as_ptr(), ptr::null()];
     shell_argv.extend(program.argv.iter().skip(1).map(|argument| argument.as_ptr()));
     shell_argv.push(ptr::null());
@@ -100,6 +109,8 @@ pub(crate) fn spawn(
         groups: program.groups.clone(),
         stdio: stdio.map(|fd| fd.as_raw_fd()),
         terminal: program.terminal,
+        processes_max,
+        reset_signals: false,
         step: AtomicI32::new(0),
         errno: AtomicI32::new(0),
     };
@@ -116,15 +127,29 @@ pub(crate) fn spawn(
     Err((step, Errno::from_raw_os_error(plan.errno.load(Ordering::Acquire))))
 }
 
+/// Handlers of the agent must never run in the child, on the agent's memory. A kernel that cannot see to that by itself
+/// (gVisor) is told so in two steps: signals wait while the child still has the handlers, and it takes them off.
 fn clone_child(plan: &mut Plan, cgroup: Option<BorrowedFd<'_>>) -> Result<i32, Errno> {
+    const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
+    match clone_with(plan, cgroup, CLONE_CLEAR_SIGHAND) {
+        Err(Errno::INVAL) => {
+            plan.reset_signals = true;
+            let mask = sys::block_signals();
+            let cloned = clone_with(plan, cgroup, 0);
+            sys::set_signal_mask(mask);
+            cloned
+        }
+        cloned => cloned,
+    }
+}
+
+fn clone_with(plan: &mut Plan, cgroup: Option<BorrowedFd<'_>>, more_flags: u64) -> Result<i32, Errno> {
     let stack = Stack::new()?;
     // SAFETY: all-zero is the documented "nothing asked" of this plain struct.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK;
-    // Handlers of the agent must never run in the child, on the agent's memory.
-    const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
-    args.flags = u64::from(flags.unsigned_abs()) | CLONE_CLEAR_SIGHAND;
+    args.flags = u64::from(flags.unsigned_abs()) | more_flags;
     args.exit_signal = u64::from(libc::SIGCHLD.unsigned_abs());
     args.stack = stack.0 as u64;
     args.stack_size = STACK_BYTES as u64;
@@ -212,9 +237,17 @@ fn become_program(plan: &mut Plan) -> Result<std::convert::Infallible, (i32, c_i
     // Belt and braces: every descriptor of the agent is close-on-exec already.
     // SAFETY: no pointers.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
-    // SAFETY: sets no handler function.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    if plan.reset_signals {
+        sys::default_signals();
+        sys::set_signal_mask(0);
+    } else {
+        // SAFETY: sets no handler function.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    }
     raise_oom_score();
+    if let Some(max) = plan.processes_max {
+        give_up_the_sentry(max)?;
+    }
     change_identity(plan)?;
     // SAFETY: a string that the agent keeps alive.
     if unsafe { libc::chdir(plan.cwd) } != 0 {
@@ -237,6 +270,21 @@ fn raise_oom_score() {
         // SAFETY: ours, from above.
         unsafe { libc::close(fd) };
     }
+}
+
+/// Takes on a limit of processes, and gives up what only the agent may.
+fn give_up_the_sentry(processes_max: u32) -> Result<(), (i32, c_int)> {
+    let max = libc::rlim_t::from(processes_max);
+    let limit = libc::rlimit { rlim_cur: max, rlim_max: max };
+    let none = ptr::null::<libc::rlimit>();
+    // SAFETY: a live structure; what was before is not asked for.
+    let set = unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NPROC, &raw const limit, none) };
+    check(IDENTITY, set)?;
+    for capability in AGENTS_CAPABILITIES {
+        // SAFETY: no pointers.
+        check(IDENTITY, unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) })?;
+    }
+    Ok(())
 }
 
 fn change_identity(plan: &Plan) -> Result<(), (i32, c_int)> {

@@ -7,7 +7,7 @@ use atoll_guest_protocol::messages::StartExec;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
-use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, ptsname, unlockpt};
 use rustix::termios::tcsetwinsize;
 use tokio::io::unix::AsyncFd;
 
@@ -34,8 +34,7 @@ impl Streams {
             Some(size) => {
                 let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
                 unlockpt(&master)?;
-                let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-                let side = ioctl_tiocgptpeer(&master, flags)?;
+                let side = other_side(&master)?;
                 tcsetwinsize(&master, window_size(size).or(Err(Errno::INVAL))?)?;
                 give_to(&side, program)?;
                 nonblocking(&master)?;
@@ -98,6 +97,19 @@ impl Streams {
         }
         let stderr = stderr.map(|stderr| source(&stderr, true));
         tokio::task::spawn_local(output::pump(Rc::clone(exec), source(&stdout, false), stderr));
+    }
+}
+
+/// The side of a terminal that programs have: of just this one, or, where the kernel cannot say so (gVisor), by its name.
+fn other_side(master: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    match ioctl_tiocgptpeer(master, flags) {
+        Err(Errno::NOTTY) => {
+            let name = ptsname(master, Vec::new())?;
+            let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::open(name, flags, Mode::empty())
+        }
+        opened => opened,
     }
 }
 

@@ -232,7 +232,13 @@ impl Below {
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        rustix::fs::openat2(&self.directory, path, flags, Mode::empty(), self.resolve)
+        match rustix::fs::openat2(&self.directory, path, flags, Mode::empty(), self.resolve) {
+            Err(Errno::NOSYS) => {
+                let in_root = self.resolve.contains(ResolveFlags::IN_ROOT);
+                super::walk::open_directory(&self.directory, path, in_root)
+            }
+            opened => opened,
+        }
     }
 
     /// The directory of a member; made when the archive did not.

@@ -27,6 +27,7 @@ mod content;
 mod finding;
 mod listing;
 mod pattern;
+mod walk;
 
 pub(crate) use archive::{pack, unpack};
 pub(crate) use content::{read, write};

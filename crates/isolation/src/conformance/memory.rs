@@ -14,7 +14,7 @@ const COUNT: &str = "i=0; while :; do i=$((i+1)); echo $i >> /dev/shm/count; sle
 const COUNTED: &str =
     "awk '$1 != NR { print \"line \" NR \" is \" $1; exit 1 } END { print NR }' /dev/shm/count";
 /// One that writes as long as somebody takes it.
-const FLOOD: &str = "x=$(head -c 8000 /dev/zero | tr '\\0' x); i=0; while :; do i=$((i+1)); echo $x; echo $i > /dev/shm/flood; done";
+const FLOOD: &str = "echo $$ > /dev/shm/flooding; x=$(head -c 8000 /dev/zero | tr '\\0' x); i=0; while :; do i=$((i+1)); echo $x; echo $i > /dev/shm/flood; done";
 /// More lines of it than any window and pipe hold.
 const FLOOD_LINES: u64 = 300;
 /// Who it is, and what it draws.
@@ -88,7 +88,8 @@ pub async fn copies_what_ran(harness: &dyn Harness) {
             (now > flood).then_some(())
         })
         .await;
-        child.see(&format!("echo child {number} > /root/file; sync")).await;
+        // They are processes like any other.
+        child.see(&format!("kill $(cat /dev/shm/flooding); echo child {number} > /root/file; sync")).await;
     }
     drop((counting, flooding));
     parent.destroy().await;

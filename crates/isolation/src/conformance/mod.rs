@@ -42,6 +42,11 @@ pub trait Harness: Send + Sync {
         0
     }
 
+    /// Whether set-user-id bits work: not in every version of every kernel in user space.
+    async fn set_user_id(&self) -> bool {
+        true
+    }
+
     /// A root file system with coreutils, a shell, util-linux and perl, and the user `user` with id 1000.
     fn root(&self) -> RootFs;
 }

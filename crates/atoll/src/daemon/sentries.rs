@@ -1,0 +1,83 @@
+//! The driver of sandboxes in gVisor: there where `runsc` is installed.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use atoll_core::{Code, Error};
+use atoll_isolation::IsolationError;
+use atoll_isolation_gvisor::{GvisorConfig, GvisorIsolation};
+use atoll_isolation_storage::Storage;
+use atoll_network::SlotPool;
+
+use super::DataDir;
+use super::machines::SELF;
+use crate::cli::GvisorArgs;
+use crate::failure::{Failure, Result};
+
+/// Where distributions install it.
+const RUNSC: &str = "/usr/bin/runsc";
+/// This program's hidden command that starts a sentry.
+const LAUNCH: &str = "sentry";
+
+/// Where gVisor is.
+#[derive(Debug, Clone)]
+pub(crate) struct Sentries {
+    runsc: PathBuf,
+    /// Whether somebody asked for just this one.
+    named: bool,
+}
+
+impl Sentries {
+    /// By what was said.
+    pub(crate) fn new(args: &GvisorArgs) -> Self {
+        let named = args.runsc.is_some();
+        Self { runsc: args.runsc.clone().unwrap_or_else(|| RUNSC.into()), named }
+    }
+
+    /// The program that is looked for.
+    pub(crate) fn path(&self) -> &Path {
+        &self.runsc
+    }
+
+    /// Opens the driver; `None` when gVisor is not installed, or is one that happens to be there and does not do.
+    pub(crate) async fn open(
+        &self,
+        dir: &DataDir,
+        storage: Arc<Storage>,
+        slots: Arc<SlotPool>,
+    ) -> Result<Option<GvisorIsolation>> {
+        if !self.named && self.runsc.try_exists().is_ok_and(|there| !there) {
+            return Ok(None);
+        }
+        match self.try_open(dir, storage, slots).await {
+            Ok(driver) => Ok(Some(driver)),
+            Err(error) if self.named => Err(Failure::Plain(
+                Error::new(Code::IsolationUnavailable, crate::failure::chain(&error))
+                    .hint("give a runsc of 2023 or newer, or leave --runsc out"),
+            )),
+            Err(error) => {
+                tracing::warn!(error = crate::failure::chain(&error), "no isolation level 'gvisor'");
+                Ok(None)
+            }
+        }
+    }
+
+    /// The same; says why not.
+    pub(crate) async fn try_open(
+        &self,
+        dir: &DataDir,
+        storage: Arc<Storage>,
+        slots: Arc<SlotPool>,
+    ) -> std::result::Result<GvisorIsolation, IsolationError> {
+        GvisorIsolation::open(GvisorConfig {
+            dir: dir.path().join("gvisor"),
+            instance: dir.installation().to_owned(),
+            agent: atoll_guest_binary::GUEST,
+            launcher: vec![SELF.into(), LAUNCH.into()],
+            runsc: self.runsc.clone(),
+            storage,
+            slots,
+        })
+        .await
+    }
+}

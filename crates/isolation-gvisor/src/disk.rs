@@ -1,0 +1,186 @@
+//! Disks of sandboxes: snapshots of live ones, sandboxes that are nothing but their disk, and back.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::sandbox::PauseMode;
+use atoll_core::snapshot::{Comparison, CopyMethod};
+use atoll_isolation::{IsolationError, Plan, RootFs, Taken};
+use atoll_isolation_storage::{DISK_FILE, Frozen, Kind, loops_in_use};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+};
+
+use crate::create;
+use crate::step::{Step, failed};
+use crate::{Inner, is_there};
+
+/// How long the kernel may take to write a disk back and let go of its loop device.
+const RELEASE_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Why memory cannot be written to disk.
+pub(crate) fn no_memory() -> String {
+    "memory pause unavailable: at the isolation level 'gvisor' sockets are the host's, which gVisor cannot save".to_owned()
+}
+
+impl Inner {
+    /// Takes a snapshot. The sentry's writers wait from freeze to thaw; all that can be written out is written before.
+    pub(crate) fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError> {
+        let sentry = self.living(id)?;
+        let storage = &self.config.storage;
+        storage.check_room()?;
+        let to = storage.make_artifact(artifact)?.join(DISK_FILE);
+        let mount = self.mount_again(id)?.ok_or(IsolationError::Gone)?;
+        let _alone = sentry.freezing();
+        let record = self.record(id);
+        record.mark_frozen()?;
+        let frozen = Frozen::freeze(mount.as_fd())?;
+        let made = storage.duplicate(&self.disk(id), &to);
+        let paused = frozen.thaw()?;
+        record.unmark_frozen()?;
+        drop(made?);
+        let method = if storage.kind() == Kind::Copy { CopyMethod::Copy } else { CopyMethod::Clone };
+        Ok(Taken { usage: storage.artifact_usage(artifact)?, paused, method })
+    }
+
+    /// The loop devices that have a sandbox's disk.
+    fn bound(&self, id: &SandboxId) -> Result<Vec<PathBuf>, IsolationError> {
+        let bound = loops_in_use().step("list the loop devices")?;
+        let ours = |seen: &str| self.config.storage.sentry_of(seen).as_ref() == Some(id);
+        Ok(bound
+            .into_iter()
+            .filter(|(_, seen)| ours(seen))
+            .map(|(number, _)| format!("/dev/loop{number}").into())
+            .collect())
+    }
+
+    /// Mounts the disk of a live sandbox once more, which is the same file system; `None` when nothing has it mounted.
+    fn mount_again(&self, id: &SandboxId) -> Result<Option<OwnedFd>, IsolationError> {
+        let Some(device) = self.bound(id)?.pop() else { return Ok(None) };
+        let mount = || {
+            let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC)?;
+            fsconfig_set_string(&context, "source", device.as_os_str())?;
+            fsconfig_create(&context)?;
+            fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOATIME)
+        };
+        mount().step("mount the disk of a sandbox again").map(Some)
+    }
+
+    /// Lets a disk go on that a process froze which was then killed. Who writes to it cannot even be killed before.
+    pub(crate) fn thaw_disk(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        if let Some(sentry) = self.live.get(id) {
+            // One that this process freezes goes on by itself.
+            drop(sentry.freezing());
+        }
+        let record = self.record(id);
+        if !record.is_frozen() {
+            return Ok(());
+        }
+        if let Some(mount) = self.mount_again(id)? {
+            Frozen::thaw_left_over(mount.as_fd())?;
+        }
+        record.unmark_frozen()
+    }
+
+    /// Makes an instance anew. The disk is made while the old one still lives: what can fail for want of room
+    /// fails before anything is lost.
+    pub(crate) async fn replace(
+        self: &Arc<Self>,
+        plan: &Plan,
+        committed: Box<dyn FnOnce() + Send>,
+    ) -> Result<(), IsolationError> {
+        create::check(plan)?;
+        let platform = self.platform().await?;
+        let disk = self.claim_disk(plan).await?;
+        committed();
+        self.destroy(&plan.id).await?;
+        self.create_on(plan, disk, platform).await
+    }
+
+    pub(crate) fn compare(
+        &self,
+        root: &RootFs,
+        from: Option<&SnapshotId>,
+        to: &SnapshotId,
+        with_text: bool,
+    ) -> Result<Comparison, IsolationError> {
+        let RootFs::Layers(layers) = root else {
+            return Err(IsolationError::BadRoot(
+                "the root of a sandbox in gVisor is an OCI image".to_owned(),
+            ));
+        };
+        self.config.storage.compare(layers, from, to, with_text)
+    }
+
+    /// Whether its disk is all there is of it.
+    pub(crate) fn is_hibernated(&self, id: &SandboxId) -> bool {
+        self.record(id).is_cleared() && is_there(&self.disk(id)) && self.live.get(id).is_none()
+    }
+
+    pub(crate) async fn hibernate(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        mode: PauseMode,
+    ) -> Result<(), IsolationError> {
+        match mode {
+            PauseMode::Filesystem => {}
+            PauseMode::Memory => return Err(IsolationError::CannotPause(no_memory())),
+            PauseMode::Frozen => {
+                return Err(IsolationError::CannotPause("what is frozen is not hibernated".to_owned()));
+            }
+        }
+        let record = self.record(id);
+        if !record.exists() || !is_there(&self.disk(id)) {
+            return Err(IsolationError::Gone);
+        }
+        if self.is_hibernated(id) {
+            return Ok(());
+        }
+        self.end(id).await?;
+        let id = id.clone();
+        self.blocking(move |inner| {
+            inner.cgroups.remove(&id)?;
+            inner.release_disk(&id)?;
+            let image = File::open(inner.disk(&id));
+            image.and_then(|image| image.sync_all()).step("write the disk of a sandbox out")?;
+            let first_id = record.first_id();
+            record.clear_life()?;
+            if let Some(first_id) = first_id {
+                inner.ranges().remove(&first_id);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    pub(crate) async fn wake(self: &Arc<Self>, plan: &Plan) -> Result<(), IsolationError> {
+        create::check(plan)?;
+        let (record, disk) = (self.record(&plan.id), self.disk(&plan.id));
+        if !record.exists() || !is_there(&disk) {
+            return Err(IsolationError::Gone);
+        }
+        let platform = self.platform().await?;
+        self.claim_ids(&record)?;
+        self.start(plan, &record, &disk, platform).await
+    }
+
+    /// Waits until no loop device has the disk.
+    pub(crate) fn release_disk(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        let deadline = Instant::now() + RELEASE_DEADLINE;
+        let mut wait = Duration::from_millis(1);
+        while !self.bound(id)?.is_empty() {
+            if Instant::now() >= deadline {
+                let late = io::Error::from(io::ErrorKind::TimedOut);
+                return Err(failed("unmount the disk of a sandbox".to_owned(), late));
+            }
+            std::thread::sleep(wait);
+            wait = (wait * 2).min(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,310 @@
+//! Starts a sentry in a jail: what the program's hidden command `sentry` does.
+//!
+//! The server never forks itself, and gVisor's `runsc` needs a place prepared for it; so the server starts this small
+//! program, which becomes the first process of the jail's PID namespace ([`init`]):
+//!
+//! 1. It enters the sandbox's cgroups and network slot, and makes mount, PID, IPC, UTS and cgroup namespaces.
+//! 2. It builds a root that holds nothing but `/runsc`, `/proc`, two devices, the agent's program and what the sandbox
+//!    stands on: an overlay of the image's layers and the sandbox's disk, both mapped to ids that nobody else has, and
+//!    the directory that the agent and the server share. No file of the host can be reached from there.
+//! 3. It has `runsc` make the sandbox, and gives up every privilege.
+//! 4. It waits for the sentry, and ends with it; and everything in the namespace ends with its first process.
+//!
+//! The sentry and the gofer, which opens files for it, then run in a user namespace in which root is the sandbox's first
+//! id, in empty roots, with `no_new_privs` and a system call filter, as `runsc` does by itself.
+#![expect(unsafe_code, reason = "unshare, fork and changing ids have no safe wrapper")]
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+    mount, mount_bind, mount_change, mount_remount, move_mount, open_tree, unmount,
+};
+use rustix::process::pivot_root;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use serde::{Deserialize, Serialize};
+
+use crate::sys;
+
+/// Where the agent and the server meet, as the jail sees it.
+pub(crate) const SHARED: &str = "/shared";
+/// Ids of a sandbox.
+pub(crate) const IDS: u32 = 1 << 16;
+/// Most of what `runsc` logged that is told, bytes from its end.
+const SAID_BYTES: usize = 600;
+/// Links of the host's root that programs may need.
+const DEVICES: [&str; 2] = ["null", "urandom"];
+
+/// What to start, and in what.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Jail {
+    /// `runsc`, on the host.
+    pub runsc: PathBuf,
+    /// Its options before the command.
+    pub options: Vec<String>,
+    /// The sandbox, as an OCI runtime bundle's `config.json`.
+    pub config: String,
+    /// The host's id of root inside; as many as [`IDS`] follow.
+    pub first_id: u32,
+    /// The image's directories, lowest first.
+    pub layers: Vec<PathBuf>,
+    /// The block device of the disk.
+    pub disk: PathBuf,
+    /// Small files to put in place: path below the root, content.
+    pub files: Vec<(PathBuf, String)>,
+    /// The same, but only where the image has such a file.
+    pub replaced: Vec<(PathBuf, String)>,
+    /// The directory with the agent's program.
+    pub agent: PathBuf,
+    /// An empty directory on which the jail is put together, in a mount namespace that only it has.
+    pub scratch: PathBuf,
+    /// Files of cgroups to be written to before anything else.
+    pub cgroups: Vec<PathBuf>,
+    /// The network slot, as a path to open.
+    pub netns: PathBuf,
+    /// Where to write the process id of the jail's first process, as the host sees it.
+    pub pid_file: PathBuf,
+}
+
+/// Builds the jail and starts the sandbox; ends when it runs.
+///
+/// # Errors
+/// What could not be done; nothing runs then, or is about to end.
+pub fn launch(jail: &Jail) -> Result<(), String> {
+    for procs in &jail.cgroups {
+        std::fs::write(procs, "0").map_err(said(format!("enter {}", procs.display())))?;
+    }
+    rustix::process::setsid().map_err(said("leave the session"))?;
+    let netns = File::open(&jail.netns).map_err(said("open the network slot"))?;
+    move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(said("enter the network slot"))?;
+    drop(netns);
+    let userns = sys::user_namespace(jail.first_id, IDS).map_err(said("make a user namespace"))?;
+    let own = UnshareFlags::NEWNS
+        | UnshareFlags::NEWPID
+        | UnshareFlags::NEWIPC
+        | UnshareFlags::NEWUTS
+        | UnshareFlags::NEWCGROUP;
+    // SAFETY: none of the flags touches the file descriptor table, the one hazard of unshare.
+    unsafe { unshare_unsafe(own) }.map_err(said("make the namespaces"))?;
+    let (mut report, reporting) = io::pipe().map_err(said("make a pipe"))?;
+    // The jail is to be the server's child, so that the server takes its exit status.
+    let flags = libc::CLONE_PARENT | libc::SIGCHLD;
+    // SAFETY: a fork; this program has one thread, so the child may do anything.
+    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
+        -1 => Err(format!("failed to fork: {}", io::Error::last_os_error())),
+        0 => {
+            drop(report);
+            // The launcher's own streams are the server's, which waits for their end.
+            sys::silence();
+            let ended = init(jail, &userns, reporting);
+            sys::exit_now(i32::from(ended.is_err()))
+        }
+        pid => {
+            drop(reporting);
+            write_whole(&jail.pid_file, &pid.to_string()).map_err(said("write the process id"))?;
+            let mut text = String::new();
+            report.read_to_string(&mut text).map_err(said("hear of the jail"))?;
+            if text == STARTED { Ok(()) } else { Err(text) }
+        }
+    }
+}
+
+/// What is reported when the sandbox runs. Everything else says why it does not.
+const STARTED: &str = "started";
+
+/// The first process of the jail.
+fn init(jail: &Jail, userns: &OwnedFd, mut reporting: io::PipeWriter) -> Result<(), String> {
+    let sentry = build(jail, userns).and_then(|()| start(jail)).and_then(|sentry| {
+        sys::become_nobody(jail.first_id).map_err(said("give up privileges"))?;
+        Ok(sentry)
+    });
+    let told = match &sentry {
+        Ok(_) => STARTED.to_owned(),
+        Err(error) => format!("{error}{}", whats_logged()),
+    };
+    // The launcher is there as long as nothing was said; without it nobody is left to be told.
+    reporting.write_all(told.as_bytes()).unwrap_or_default();
+    drop(reporting);
+    let sentry = sentry?;
+    while sys::wait_for_any().is_some_and(|ended| ended != sentry) {}
+    Ok(())
+}
+
+/// Builds the root and moves into it.
+fn build(jail: &Jail, userns: &OwnedFd) -> Result<(), String> {
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).map_err(said("make mounts private"))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount("tmpfs", &jail.scratch, "tmpfs", flags, c"size=8m,mode=755")
+        .map_err(said("mount the jail's root"))?;
+    rustix::process::chdir(&jail.scratch).map_err(said("enter the jail's root"))?;
+    for name in ["agent", "bundle", "dev", "disk", "old", "proc", "root", "shared", "state", "tmp"] {
+        std::fs::create_dir(name).map_err(said("make a directory of the jail"))?;
+    }
+    show(&jail.agent, Path::new("agent"), MountFlags::RDONLY | MountFlags::NODEV)?;
+    File::create("runsc").map_err(said("make a file of the jail"))?;
+    show(&jail.runsc, Path::new("runsc"), MountFlags::RDONLY | MountFlags::NODEV)?;
+    for name in DEVICES {
+        let place = Path::new("dev").join(name);
+        File::create(&place).map_err(said("make a file of the jail"))?;
+        show(&Path::new("/dev").join(name), &place, MountFlags::NOEXEC)?;
+    }
+    let ids = jail.first_id;
+    let shared = format!("size=64k,nr_inodes=16,mode=700,uid={ids},gid={ids}");
+    let shared = std::ffi::CString::new(shared).map_err(said("name the ids of a sandbox"))?;
+    let strict = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("tmpfs", "shared", "tmpfs", strict, shared.as_c_str())
+        .map_err(said("mount the shared directory"))?;
+    std::fs::write("bundle/config.json", &jail.config).map_err(said("describe the sandbox"))?;
+    build_sandbox(jail, userns)?;
+    mount("proc", "proc", "proc", strict, None).map_err(said("mount /proc"))?;
+    pivot_root(".", "old").map_err(said("change the root"))?;
+    unmount("/old", UnmountFlags::DETACH).map_err(said("leave the old root"))?;
+    rustix::process::chdir("/").map_err(said("enter the new root"))
+}
+
+fn show(from: &Path, to: &Path, flags: MountFlags) -> Result<(), String> {
+    let step = || format!("show {} in the jail", from.display());
+    mount_bind(from, to).map_err(said(step()))?;
+    mount_remount(to, MountFlags::BIND | MountFlags::NOSUID | flags, "").map_err(said(step()))
+}
+
+/// Puts the sandbox's root together. Everything is seen with the sandbox's ids, and made by them: the host's root does
+/// not exist on the disk.
+fn build_sandbox(jail: &Jail, userns: &OwnedFd) -> Result<(), String> {
+    let disk = mount_disk(&jail.disk).map_err(said("mount the disk"))?;
+    attach(&disk, "disk", sys::ATTR_NODEV, userns).map_err(said("attach the disk"))?;
+    let mut lower = Vec::new();
+    for (number, layer) in jail.layers.iter().enumerate().rev() {
+        let step = || format!("attach the layer {}", layer.display());
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let tree = open_tree(CWD, layer, flags).map_err(said(step()))?;
+        let name = format!("l{number}");
+        std::fs::create_dir(&name).map_err(said(step()))?;
+        attach(&tree, &name, sys::ATTR_RDONLY | sys::ATTR_NODEV, userns).map_err(said(step()))?;
+        lower.push(name);
+    }
+    sys::take_on_ids(jail.first_id).map_err(said("take on the sandbox's ids"))?;
+    // What was going on when a disk was copied does not go on, and an overlay that does not sync refuses its own traces.
+    std::fs::remove_dir_all("disk/work").map_err(said("empty the disk's work directory"))?;
+    std::fs::create_dir("disk/work").map_err(said("empty the disk's work directory"))?;
+    let options = format!("lowerdir={},upperdir=disk/upper,workdir=disk/work,volatile", lower.join(":"));
+    let options = std::ffi::CString::new(options).map_err(said("name the layers"))?;
+    mount("overlay", "root", "overlay", MountFlags::NODEV, options.as_c_str())
+        .map_err(said("mount the overlay"))?;
+    fill_root(jail)?;
+    sys::take_on_ids(0).map_err(said("be root again"))
+}
+
+fn fill_root(jail: &Jail) -> Result<(), String> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open("root", flags, Mode::empty()).map_err(said("open the sandbox's root"))?;
+    for (name, mode) in [("tmp", 0o1777), ("etc", 0o755), ("proc", 0o755), ("sys", 0o755), ("dev", 0o755)] {
+        make_directory(&root, name, mode).map_err(said(format!("prepare /{name} of the image")))?;
+    }
+    for (path, content) in &jail.files {
+        put_file(&root, path, content).map_err(said(format!("write /{}", path.display())))?;
+    }
+    for (path, content) in &jail.replaced {
+        let meta = rustix::fs::statat(&root, path, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
+        if meta.is_ok_and(|meta| rustix::fs::FileType::from_raw_mode(meta.st_mode).is_file()) {
+            put_file(&root, path, content).map_err(said(format!("write /{}", path.display())))?;
+        }
+    }
+    Ok(())
+}
+
+/// A link of the image in the place of a directory leads anywhere; nothing is done through one.
+const NO_LINKS: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
+
+fn make_directory(root: &OwnedFd, name: &str, mode: u32) -> rustix::io::Result<()> {
+    match rustix::fs::mkdirat(root, name, Mode::from_raw_mode(0o755)) {
+        Ok(()) => rustix::fs::chmodat(root, name, Mode::from_raw_mode(mode), rustix::fs::AtFlags::empty()),
+        Err(rustix::io::Errno::EXIST) => {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            openat2(root, name, flags, Mode::empty(), NO_LINKS).map(drop)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Puts a file in the place of whatever is there but a directory.
+fn put_file(root: &OwnedFd, path: &Path, content: &str) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let parent = openat2(root, parent, flags, Mode::empty(), NO_LINKS)?;
+    match rustix::fs::unlinkat(&parent, name, rustix::fs::AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(&parent, name, create, Mode::from_raw_mode(0o644))?;
+    File::from(file).write_all(content.as_bytes())
+}
+
+/// As the container level mounts disks: they are scratch, nobody waits for the host's own.
+fn mount_disk(device: &Path) -> rustix::io::Result<OwnedFd> {
+    let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "source", device.as_os_str())?;
+    for option in ["noinit_itable", "nobarrier"] {
+        fsconfig_set_flag(&context, option)?;
+    }
+    fsconfig_create(&context)?;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOATIME)
+}
+
+/// Attaches a detached mount, mapped to the sandbox's ids.
+fn attach(tree: &OwnedFd, place: &str, attributes: u64, userns: &OwnedFd) -> rustix::io::Result<()> {
+    sys::map_mount(tree.as_fd(), attributes, userns.as_fd())?;
+    move_mount(tree, c"", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+/// Has `runsc` make the sandbox; gives the sentry's process.
+fn start(jail: &Jail) -> Result<i32, String> {
+    let null = || Stdio::null();
+    let status = Command::new("/runsc")
+        .args(["--root", "/state", "--log", "/state/log"])
+        .args(&jail.options)
+        .args(["run", "--detach", "--bundle", "/bundle", "--pid-file", "/state/pid", "sandbox"])
+        .env_clear()
+        .stdin(null())
+        .stdout(null())
+        .stderr(null())
+        .status()
+        .map_err(said("start runsc"))?;
+    if !status.success() {
+        return Err(format!("runsc failed to make the sandbox ({status})"));
+    }
+    let pid = std::fs::read_to_string("/state/pid").map_err(said("find the sentry"))?;
+    pid.trim().parse().map_err(said("find the sentry"))
+}
+
+/// The end of what `runsc` logged.
+fn whats_logged() -> String {
+    let log = std::fs::read("/state/log").unwrap_or_default();
+    let log =
+        String::from_utf8_lossy(&log[log.len().saturating_sub(SAID_BYTES)..]).trim().replace('\n', "; ");
+    if log.is_empty() { log } else { format!("; it says: {log}") }
+}
+
+/// Writes a file whole or not at all.
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    let new = path.with_extension("new");
+    std::fs::write(&new, text)?;
+    std::fs::rename(new, path)
+}
+
+fn said<E: std::fmt::Display>(step: impl Into<String>) -> impl FnOnce(E) -> String {
+    let step = step.into();
+    move |error| format!("failed to {step}: {error}")
+}

@@ -1,0 +1,472 @@
+//! The isolation level `gvisor`: between every sandbox and the host is a kernel in user space, gVisor's *sentry*. What
+//! programs inside call is answered by the sentry; the host sees the few calls of the sentry, which a filter allows.
+//!
+//! # How a sandbox comes to be
+//!
+//! The server has the launcher ([`launch`]) build a jail: a PID namespace whose first process is ours and does nothing
+//! but wait, with a root that holds the sandbox's files and nothing else of the host. In it `runsc`, as installed, starts
+//! the sentry with the same guest agent as everywhere as its first process. `runsc` itself ends then. Killing the jail's
+//! first process ends everything, so a sandbox has one process that is watched, and one that is killed.
+//!
+//! # The channel
+//!
+//! The agent listens on a socket in a directory that it shares with the server, a small file system in memory that only
+//! the jail has mounted: the server reaches it through the jail's first process. The way from the server to a program
+//! inside is one socket of the host, 45 microseconds there and back on a small machine.
+//!
+//! # What enforces what
+//!
+//! | | |
+//! |---|---|
+//! | disk | the ext4 image of every level, under an overlay that the host's kernel makes: snapshots and sizes are the container's |
+//! | processor | the jail's cgroup |
+//! | memory | the agent, process by process; the jail's cgroup, [`OVERHEAD_MAX_BYTES`] above it, for the whole sandbox |
+//! | processes | `RLIMIT_NPROC` and the sentry's own `pids` cgroup, both by the agent; the jail's cgroup, far above it |
+//! | network | the same slot as a container's: sockets inside are the host's, in a namespace that leads only to the gateway |
+//! | freezing | the jail's cgroup |
+//!
+//! Memory cannot be written to disk: gVisor saves no sockets of the host, and its own network stack would need an
+//! interface in the slot. So [`Isolation::memory_pause`] says no.
+//!
+//! # Where things are
+//!
+//! `runsc` is what the program is told, `create` and `disk` are the life of a sandbox, `live` is a live one, `record` is
+//! what is written down, `probe` what is tried.
+
+mod create;
+mod disk;
+pub mod launch;
+mod live;
+mod probe;
+mod record;
+mod runsc;
+mod sys;
+
+use std::collections::BTreeSet;
+use std::fs::{DirBuilder, File};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::sandbox::PauseMode;
+use atoll_core::snapshot::Comparison;
+use atoll_core::spec::{IsolationLevel, Resources};
+pub(crate) use atoll_isolation::step;
+use atoll_isolation::{
+    ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Taken,
+    Usage,
+};
+use atoll_isolation_host::Cgroups;
+use atoll_isolation_storage::filesystem::{self, Templates};
+use atoll_isolation_storage::{Storage, loops_in_use};
+use atoll_network::SlotPool;
+
+use live::Live;
+use record::Record;
+pub use runsc::Platform;
+use runsc::Runsc;
+use step::Step;
+
+/// First host id of sandboxes: above the container level's 16,384 ranges.
+const FIRST_ID: u32 = 0xb000_0000;
+/// Ranges of ids that sandboxes can have.
+const RANGES: u32 = 0x3fff;
+/// What the sentry, the gofer and the jail may take on top of a sandbox's memory limit, and what a process may take
+/// before the agent notices. The cgroup ends there, and with it the sandbox.
+pub const OVERHEAD_MAX_BYTES: u64 = 256 << 20;
+/// Host processes and threads for each of the sandbox's, and for the sentry.
+const HOST_PIDS_EACH: u32 = 4;
+const HOST_PIDS_MORE: u32 = 512;
+
+/// The host's part of a sandbox's limits.
+fn host_limits(resources: &Resources) -> Resources {
+    Resources {
+        memory_bytes: resources.memory_bytes + OVERHEAD_MAX_BYTES,
+        pids: resources.pids.saturating_mul(HOST_PIDS_EACH).saturating_add(HOST_PIDS_MORE),
+        ..*resources
+    }
+}
+
+/// What a driver is made of.
+#[derive(Debug, Clone)]
+pub struct GvisorConfig {
+    /// Where it keeps its data. Only root may enter it; one driver at a time.
+    pub dir: PathBuf,
+    /// Names this installation among others on the host.
+    pub instance: String,
+    /// The guest agent's program, statically linked.
+    pub agent: &'static [u8],
+    /// A program with its first arguments that calls [`launch::launch`] with its last one.
+    pub launcher: Vec<PathBuf>,
+    /// gVisor's `runsc`.
+    pub runsc: PathBuf,
+    /// Where disks and snapshots lie.
+    pub storage: Arc<Storage>,
+    /// Network namespaces for sandboxes.
+    pub slots: Arc<SlotPool>,
+}
+
+/// The driver. Dropping it leaves sandboxes running.
+#[derive(Debug, Clone)]
+pub struct GvisorIsolation {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    config: GvisorConfig,
+    runsc: Runsc,
+    platform: tokio::sync::OnceCell<Platform>,
+    /// The directory with the agent's program.
+    agent: PathBuf,
+    cgroups: Cgroups,
+    disks: Templates,
+    live: Live,
+    /// First ids of the ranges that are taken.
+    ranges: Mutex<BTreeSet<u32>>,
+    /// Sandboxes that are made only to see whether they can be.
+    probing: Mutex<BTreeSet<SandboxId>>,
+}
+
+/// An error with all its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}
+
+fn is_there(path: &Path) -> bool {
+    path.try_exists().is_ok_and(|there| there)
+}
+
+/// A directory that only root may enter.
+fn private(dir: &Path) -> Result<PathBuf, IsolationError> {
+    DirBuilder::new().mode(0o700).recursive(true).create(dir).step("make the data directory")?;
+    dir.canonicalize().step("find the data directory")
+}
+
+/// Puts the agent's program where jails can show it. Each version has a directory of its own, which stays as long as a
+/// sandbox may run on it; gives that directory.
+fn agent_dir(dir: &Path, program: &[u8], alone: bool) -> Result<PathBuf, IsolationError> {
+    let step = || "put the guest agent in its place";
+    let parent = private(&dir.join("agents"))?;
+    let own = parent.join(&blake3::hash(program).to_hex()[..32]);
+    for entry in std::fs::read_dir(&parent).step(step())? {
+        let path = entry.step(step())?.path();
+        if path.extension().is_some() || (alone && path != own) {
+            std::fs::remove_dir_all(path).step("remove an old guest agent")?;
+        }
+    }
+    if !is_there(&own) {
+        let new = own.with_extension("new");
+        DirBuilder::new().mode(0o755).create(&new).step(step())?;
+        let file = new.join(runsc::AGENT_FILE);
+        std::fs::write(&file, program).step(step())?;
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o555)).step(step())?;
+        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755)).step(step())?;
+        std::fs::rename(&new, &own).step(step())?;
+    }
+    Ok(own)
+}
+
+impl GvisorIsolation {
+    /// Opens the driver on a directory. Sandboxes that run are left alone: see [`Isolation::adopt`]. Whether the host can
+    /// run gVisor is tried with the first sandbox.
+    ///
+    /// # Errors
+    /// [`IsolationError::Unavailable`] when `runsc` is missing or too old, [`IsolationError::Kernel`].
+    pub async fn open(config: GvisorConfig) -> Result<Self, IsolationError> {
+        let opened = tokio::task::spawn_blocking(move || Inner::open(config)).await;
+        let inner = Arc::new(opened.map_err(std::io::Error::other).step("run a task")??);
+        Ok(Self { inner })
+    }
+
+    /// Whether programs inside can have set-user-id bits that work: not in every version.
+    #[must_use]
+    pub fn set_user_id(&self) -> bool {
+        self.inner.runsc.set_user_id
+    }
+
+    /// Runs something that blocks on a thread meant for it.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> Result<T, IsolationError> + Send + 'static,
+    ) -> Result<T, IsolationError> {
+        self.inner.blocking(work).await
+    }
+}
+
+impl Inner {
+    fn open(config: GvisorConfig) -> Result<Self, IsolationError> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(IsolationError::Unavailable(
+                "sandboxes in gVisor need a server that runs as root".to_owned(),
+            ));
+        }
+        let runsc = Runsc::find(&config.runsc)?;
+        let config = GvisorConfig { dir: private(&config.dir)?, ..config };
+        private(&config.dir.join("sandboxes"))?;
+        private(&config.dir.join("scratch"))?;
+        let sandboxes = sandboxes(&config.dir)?;
+        let inner = Self {
+            runsc,
+            platform: tokio::sync::OnceCell::new(),
+            agent: agent_dir(&config.dir, config.agent, sandboxes.is_empty())?,
+            cgroups: Cgroups::open(&format!("atoll-{}-gv", config.instance))?,
+            disks: Templates::open(config.dir.join("disks"))?,
+            live: Live::default(),
+            ranges: Mutex::default(),
+            probing: Mutex::default(),
+            config,
+        };
+        let taken = sandboxes.iter().filter_map(|id| inner.record(id).first_id()).collect();
+        *inner.ranges() = taken;
+        Ok(inner)
+    }
+
+    async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, IsolationError> + Send + 'static,
+    ) -> Result<T, IsolationError> {
+        let inner = Arc::clone(self);
+        let joined = tokio::task::spawn_blocking(move || work(&inner)).await;
+        joined.map_err(std::io::Error::other).step("run a task")?
+    }
+
+    fn ranges(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn probing(&self) -> MutexGuard<'_, BTreeSet<SandboxId>> {
+        self.probing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record(&self, id: &SandboxId) -> Record {
+        Record::of(&self.config.dir.join("sandboxes"), id)
+    }
+
+    /// Claims a range of host ids for a sandbox, and writes it down. The search starts at a place of the installation's,
+    /// so that two on one host rarely use the same.
+    fn claim_ids(&self, record: &Record) -> Result<(), IsolationError> {
+        let mut taken = self.ranges();
+        let start = u32::from_str_radix(&self.config.instance, 16).unwrap_or(0) % RANGES;
+        let first = (0..RANGES)
+            .map(|step| FIRST_ID + (start + step) % RANGES * launch::IDS)
+            .find(|first| !taken.contains(first));
+        let first =
+            first.ok_or_else(|| IsolationError::Unavailable("all ids of sandboxes are taken".to_owned()))?;
+        record.claim_ids(first)?;
+        taken.insert(first);
+        Ok(())
+    }
+
+    fn scan(&self) -> Result<Vec<Resource>, IsolationError> {
+        let mut found = Vec::new();
+        let mut with_cgroups = BTreeSet::new();
+        for (sandbox, name) in self.cgroups.scan()? {
+            with_cgroups.insert(sandbox.clone());
+            found.push(Resource { sandbox, kind: "cgroup", name });
+        }
+        for sandbox in with_cgroups {
+            for pid in self.cgroups.pids(&sandbox)? {
+                found.push(Resource { sandbox: sandbox.clone(), kind: "process", name: pid.to_string() });
+            }
+        }
+        for sandbox in sandboxes(&self.config.dir)? {
+            let name = self.record(&sandbox).dir.display().to_string();
+            found.push(Resource { sandbox, kind: "directory", name });
+        }
+        let storage = &self.config.storage;
+        for sandbox in storage.sentries()? {
+            let name = storage.sentry(&sandbox).display().to_string();
+            found.push(Resource { sandbox, kind: "disk", name });
+        }
+        for (number, seen) in loops_in_use().step("list the loop devices")? {
+            let name = format!("/dev/loop{number}");
+            found.extend(storage.sentry_of(&seen).map(|sandbox| Resource { sandbox, kind: "loop", name }));
+        }
+        let probing = self.probing().clone();
+        found.retain(|resource| !probing.contains(&resource.sandbox));
+        found.sort();
+        Ok(found)
+    }
+}
+
+/// The sandboxes that are written down.
+fn sandboxes(dir: &Path) -> Result<Vec<SandboxId>, IsolationError> {
+    let mut ids = Vec::new();
+    for entry in std::fs::read_dir(dir.join("sandboxes")).step("list the sandboxes")? {
+        let name = entry.step("list the sandboxes")?.file_name();
+        ids.extend(name.to_str().and_then(|name| name.parse::<SandboxId>().ok()));
+    }
+    Ok(ids)
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.cgroups.close();
+    }
+}
+
+#[async_trait]
+impl Isolation for GvisorIsolation {
+    fn level(&self) -> IsolationLevel {
+        IsolationLevel::Gvisor
+    }
+
+    async fn doctor(&self) -> Vec<Check> {
+        self.inner.checks().await
+    }
+
+    async fn create(&self, plan: &Plan) -> Result<(), IsolationError> {
+        self.inner.create(plan).await
+    }
+
+    async fn adopt(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| inner.adopt(&id)).await
+    }
+
+    async fn connect(&self, id: &SandboxId) -> Result<Box<dyn GuestStream>, IsolationError> {
+        self.inner.connect(id).await
+    }
+
+    async fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| inner.gate(&id)).await
+    }
+
+    async fn died(&self, id: &SandboxId) -> Death {
+        self.inner.died(id).await
+    }
+
+    async fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
+        self.inner.usage(id).await
+    }
+
+    async fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+        self.inner.oom_kills(id).await
+    }
+
+    async fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| {
+            inner.living(&id)?;
+            inner.cgroups.freeze(&id)
+        })
+        .await
+    }
+
+    async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        // One small write to a file in memory, for which nothing waits: not worth another thread.
+        self.inner.living(id)?;
+        self.inner.cgroups.thaw(id)
+    }
+
+    async fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+        let id = id.clone();
+        self.blocking(move |inner| {
+            inner.living(&id)?;
+            inner.cgroups.reclaim(&id)
+        })
+        .await
+    }
+
+    fn memory_pause(&self) -> Result<(), IsolationError> {
+        Err(IsolationError::CannotPause(disk::no_memory()))
+    }
+
+    async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError> {
+        self.inner.hibernate(id, mode).await
+    }
+
+    async fn wake(&self, plan: &Plan) -> Result<(), IsolationError> {
+        self.inner.wake(plan).await
+    }
+
+    async fn memory_available(&self) -> Option<u64> {
+        atoll_isolation_host::memory_available()
+    }
+
+    async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
+        self.inner.update(id, resources).await
+    }
+
+    async fn rename(&self, id: &SandboxId, hostname: &str) -> Result<(), IsolationError> {
+        self.inner.rename(id, hostname).await
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        self.inner.destroy(id).await
+    }
+
+    async fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError> {
+        let (id, artifact) = (id.clone(), artifact.clone());
+        self.blocking(move |inner| inner.snapshot(&id, &artifact)).await
+    }
+
+    async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError> {
+        self.inner.replace(plan, committed).await
+    }
+
+    async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError> {
+        self.blocking(|inner| inner.config.storage.artifacts()).await
+    }
+
+    async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| inner.config.storage.seal_artifact(&artifact)).await
+    }
+
+    async fn compare(
+        &self,
+        root: &RootFs,
+        from: Option<&SnapshotId>,
+        to: &SnapshotId,
+        with_text: bool,
+    ) -> Result<Comparison, IsolationError> {
+        let (root, from, to) = (root.clone(), from.cloned(), to.clone());
+        self.blocking(move |inner| inner.compare(&root, from.as_ref(), &to, with_text)).await
+    }
+
+    async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| {
+            File::open(inner.config.storage.artifact_disk(&artifact)?).step("open the disk of a snapshot")
+        })
+        .await
+    }
+
+    async fn write_artifact(&self, artifact: &SnapshotId, bytes: u64) -> Result<File, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| {
+            inner.config.storage.check_room()?;
+            inner.config.storage.make_artifact_disk(&artifact, bytes)
+        })
+        .await
+    }
+
+    async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| {
+            filesystem::check(&inner.config.storage.artifact_disk(&artifact)?)?;
+            inner.config.storage.settle_artifact(&artifact)
+        })
+        .await
+    }
+
+    async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| inner.config.storage.remove_artifact(&artifact)).await
+    }
+
+    async fn scan(&self) -> Result<Vec<Resource>, IsolationError> {
+        self.blocking(Inner::scan).await
+    }
+}

@@ -1,0 +1,99 @@
+//! Disks that no sandbox has yet.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use atoll_isolation::{DiskSource, IsolationError};
+
+use crate::Storage;
+use crate::filesystem::{self, Templates};
+use crate::step::Step;
+
+/// A disk image that waits for its sandbox. Removed when nobody takes it.
+#[derive(Debug)]
+pub struct Spare(Option<PathBuf>);
+
+impl Storage {
+    /// Makes a disk of `bytes` with what a plan says. On error nothing is left of it.
+    ///
+    /// # Errors
+    /// [`IsolationError::HostFull`], [`IsolationError::NoArtifact`], [`IsolationError::Unenforceable`] when the artifact's
+    /// disk is larger than that, [`IsolationError::Unavailable`] for memory, [`IsolationError::Kernel`].
+    pub fn make_spare(
+        &self,
+        templates: &Templates,
+        source: &DiskSource,
+        bytes: u64,
+    ) -> Result<Spare, IsolationError> {
+        self.check_room()?;
+        let path = self.new_path();
+        let artifact = match source {
+            DiskSource::Artifact(artifact) => artifact,
+            DiskSource::WithMemory(_) => {
+                let why = "here a sandbox begins with the disk of a snapshot, and not with its memory";
+                return Err(IsolationError::Unavailable(why.to_owned()));
+            }
+            DiskSource::Empty => {
+                let image = File::options().read(true).write(true).create_new(true).open(&path);
+                let image = image.step("make a disk image")?;
+                let spare = Spare(Some(path));
+                image.set_len(bytes).step("size a disk image")?;
+                templates.get(self, bytes)?.fill(self, &image).step("write a disk image")?;
+                return Ok(spare);
+            }
+        };
+        let image = self.duplicate(&self.artifact_disk(artifact)?, &path)?;
+        let spare = Spare(Some(path.clone()));
+        let has = image.metadata().step("measure a disk image")?.len();
+        if has > bytes {
+            let why = format!("the snapshot's disk has {has} bytes and cannot become {bytes}");
+            return Err(IsolationError::Unenforceable(why));
+        }
+        if has < bytes {
+            image.set_len(bytes).step("size a disk image")?;
+            filesystem::grow(&path)?;
+        }
+        Ok(spare)
+    }
+
+    /// Makes a disk that is another, to the last bit. On error nothing is left of it.
+    ///
+    /// # Errors
+    /// [`IsolationError::HostFull`], [`IsolationError::Kernel`].
+    pub fn clone_spare(&self, from: &Path) -> Result<Spare, IsolationError> {
+        self.check_room()?;
+        let path = self.new_path();
+        self.duplicate(from, &path)?;
+        Ok(Spare(Some(path)))
+    }
+
+    fn new_path(&self) -> PathBuf {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        self.disks().join(format!("spare-{}.img", COUNT.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+impl Spare {
+    /// Gives it its place, where it is somebody else's to remove.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    pub fn move_to(mut self, place: PathBuf) -> Result<PathBuf, IsolationError> {
+        if let Some(path) = &self.0 {
+            fs::rename(path, &place).step("move a disk image to its sandbox")?;
+            self.0 = None;
+        }
+        Ok(place)
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0
+            && let Err(error) = fs::remove_file(path)
+        {
+            tracing::warn!(image = %path.display(), %error, "cannot remove an unused disk image");
+        }
+    }
+}
