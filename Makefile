@@ -11,6 +11,8 @@ test: deps
 test-microvm: deps build
 	cargo test --locked -p atoll-isolation-microvm --features failpoints
 	cargo test --locked -p atoll-blackbox --test microvm
+	tests/langsmith/run machines
+	ATOLL_TEST_LEVEL=microvm cargo test --locked -p atoll-blackbox --test egress_bypass -- --test-threads 2
 
 test-clients: deps build
 	tests/langsmith/run all

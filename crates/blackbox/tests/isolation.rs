@@ -11,12 +11,14 @@
 mod common;
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use atoll_blackbox::{Server, host};
+use atoll_blackbox::{Server, command, host, program};
 use common::shell;
 
 /// Lines of shell that must not succeed, each on its own.
@@ -296,4 +298,26 @@ async fn symbolic_links_swapped_under_uploads_never_lead_out() {
     assert_eq!(fs::read_to_string(dir.path().join("f")).unwrap(), "of the host");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     server.finish().await;
+}
+
+#[test]
+fn a_server_that_cannot_give_its_default_does_not_start() {
+    let dir = tempfile::Builder::new().prefix("atoll-blackbox-").tempdir_in("/var/tmp").unwrap();
+    let mut server = command(program());
+    server.args(["serve", "--listen", "127.0.0.1:0", "--default-isolation", "microvm", "--data-dir"]);
+    let mut server = server.arg(dir.path().join("data")).stderr(Stdio::piped()).spawn().unwrap();
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = server.try_wait().unwrap() {
+            break status;
+        }
+        if start.elapsed() > Duration::from_secs(60) {
+            server.kill().unwrap();
+            panic!("it serves");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let mut said = String::new();
+    server.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(!status.success() && said.contains("microvm") && said.contains("atoll setup microvm"), "{said}");
 }

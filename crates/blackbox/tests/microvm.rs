@@ -551,3 +551,25 @@ fn what_is_no_kernel_is_refused() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("dpkg-deb"), "{said}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_for_nothing_gets_what_the_server_gives() {
+    let args = ["--default-isolation", "microvm", "--default-image", "debian"].map(str::to_owned);
+    let Some(World { server, _dir, _turn }) = world_with(&args).await else { return };
+    let plain = CreateSandbox { resources: SMALL, ..CreateSandbox::default() };
+    let made = server.client.create_sandbox(&plain).await.unwrap();
+    assert_eq!((made.isolation, made.image.as_str()), (IsolationLevel::Microvm, "debian"));
+    assert_eq!(server.sh(&made.id, "test -e /dev/vda && echo machine").await.stdout, "machine\n");
+    // Whoever asks gets what was asked for.
+    let asked = CreateSandbox {
+        image: Some("host".to_owned()),
+        isolation: Some(IsolationLevel::Container),
+        ..CreateSandbox::default()
+    };
+    let other = server.client.create_sandbox(&asked).await.unwrap();
+    assert_eq!((other.isolation, other.image.as_str()), (IsolationLevel::Container, "host"));
+    for id in [made.id, other.id] {
+        server.client.delete_sandbox(&id).await.unwrap();
+    }
+    server.finish().await;
+}

@@ -23,12 +23,15 @@ const MEMORY_BYTES: u64 = 512 << 20;
 const FILLED_BYTES: usize = 100 << 20;
 /// Children of a fork, and idle machines.
 const FORKS: usize = 10;
-const IDLE: usize = 50;
+const FORK_ROUNDS: usize = 3;
+const IDLE: usize = 200;
 /// Clients that make the idle ones.
 const CLIENTS: usize = 4;
 /// How long the idle ones are watched, once they have come to rest.
 const REST: Duration = Duration::from_secs(5);
 const WATCH: Duration = Duration::from_secs(10);
+/// How long a machine may take to be prepared for the image and size that is measured.
+const PREPARATION: Duration = Duration::from_secs(10);
 const POOL: &str = "bench-machine";
 const FILL_DEADLINE: Duration = Duration::from_secs(120);
 const FILL_POLL: Duration = Duration::from_millis(20);
@@ -59,6 +62,7 @@ pub(super) async fn machines(bench: &Bench<'_>, report: &mut Report) -> Result<(
         start.elapsed().as_secs_f64()
     ));
     connection.delete(&first).await?;
+    tokio::time::sleep(PREPARATION).await;
     report.table();
     restored(&mut connection, &small, report).await?;
     claimed(&mut connection, report).await?;
@@ -154,14 +158,19 @@ async fn paused(connection: &mut Connection, report: &mut Report) -> Result<()> 
 
 async fn forked(connection: &mut Connection, what: &Value, report: &mut Report) -> Result<()> {
     let parent = make(connection, what).await?;
-    let start = Instant::now();
     let fork = format!("/v1/sandboxes/{parent}/fork");
-    let made = connection.json(Method::POST, &fork, &json!({ "count": FORKS })).await?;
-    let mut took = Samples::default();
-    took.push(start.elapsed());
-    report.row(&format!("fork into {FORKS} (of the disk)"), &took, None);
-    for child in made["results"].as_array().context("no forks")? {
-        connection.delete(child["sandbox"]["id"].as_str().context("a fork failed")?).await?;
+    for (memory, what) in [(false, "of the disk"), (true, "**with memory**")] {
+        let mut took = Samples::default();
+        for _ in 0..FORK_ROUNDS {
+            let start = Instant::now();
+            let order = json!({ "count": FORKS, "memory": memory });
+            let made = connection.json(Method::POST, &fork, &order).await?;
+            took.push(start.elapsed());
+            for child in made["results"].as_array().context("no forks")? {
+                connection.delete(child["sandbox"]["id"].as_str().context("a fork failed")?).await?;
+            }
+        }
+        report.row(&format!("fork into {FORKS}, {what}"), &took, None);
     }
     connection.delete(&parent).await
 }
