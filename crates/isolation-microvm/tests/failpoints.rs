@@ -15,7 +15,7 @@ use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::spec::Resources;
 use atoll_isolation::conformance::{Harness, Sandbox, assert_clean, assert_gone, eventually, fresh_id};
-use atoll_isolation::{Isolation, Plan};
+use atoll_isolation::{DiskSource, Isolation, Plan};
 use atoll_isolation_microvm::FAILPOINTS;
 use common::{Machines, machines};
 
@@ -23,6 +23,8 @@ const FAILPOINT: &str = "ATOLL_TEST_FAILPOINT";
 const DIRECTORY: &str = "ATOLL_TEST_DIRECTORY";
 const INSTANCE: &str = "ATOLL_TEST_INSTANCE";
 const SANDBOX: &str = "ATOLL_TEST_SANDBOX";
+/// The artifact with whose memory it is to begin; made anew when there is none.
+const ARTIFACT: &str = "ATOLL_TEST_ARTIFACT";
 
 fn text(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.into_string().unwrap())
@@ -47,6 +49,11 @@ async fn killed() {
         rustix::process::kill_process(own, rustix::process::Signal::KILL).unwrap();
     })
     .unwrap();
+    if let Some(artifact) = text(ARTIFACT) {
+        let disk = DiskSource::WithMemory(artifact.parse().unwrap());
+        driver.create(&Plan { disk, ..plan }).await.unwrap();
+        return;
+    }
     driver.create(&plan).await.unwrap();
     let sandbox = Sandbox::connect(Arc::clone(&driver), id.clone()).await;
     sandbox.see("echo kept > /root/mark; echo kept > /dev/shm/mark").await;
@@ -63,9 +70,10 @@ async fn killed() {
     driver.destroy(&id).await.unwrap();
 }
 
-fn run_until_killed(harness: &Machines, failpoint: &str, id: &SandboxId) {
+fn run_until_killed(harness: &Machines, failpoint: &str, id: &SandboxId, artifact: Option<&SnapshotId>) {
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "killed"])
+        .envs(artifact.map(|artifact| (ARTIFACT, artifact.as_str())))
         .env(FAILPOINT, failpoint)
         .env(DIRECTORY, &harness.path)
         .env(INSTANCE, &harness.instance)
@@ -102,7 +110,7 @@ async fn whatever_is_half_done_can_be_removed_and_nothing_is_lost() {
     for failpoint in FAILPOINTS {
         let Some(harness) = machines() else { return };
         let id = fresh_id();
-        run_until_killed(&harness, failpoint, &id);
+        run_until_killed(&harness, failpoint, &id, None);
         let driver = harness.open().await;
         if failpoint.contains("hibernate") || failpoint.contains("wake") {
             // As recovery does: put to sleep, whatever it was doing, then woken.
@@ -140,4 +148,47 @@ async fn whatever_is_half_done_can_be_removed_and_nothing_is_lost() {
         assert_clean(&*driver, &id).await;
         driver.destroy(&id).await.unwrap();
     }
+}
+
+/// A copy that is half made can be removed as well; parent and artifact are as they were.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_half_made_copy_can_be_removed() {
+    let Some(harness) = machines() else { return };
+    let (driver, parent, artifact) = (harness.open().await, fresh_id(), SnapshotId::from_parts(1, 3));
+    driver.create(&plan(&harness, &parent)).await.unwrap();
+    let sandbox = Sandbox::connect(Arc::clone(&driver), parent.clone()).await;
+    sandbox.see("echo kept > /dev/shm/mark").await;
+    sandbox.guest.close();
+    driver.snapshot_with_memory(&parent, &artifact).await.unwrap();
+    drop((sandbox, driver));
+    for failpoint in [
+        "microvm::create::disk",
+        "microvm::create::user",
+        "microvm::launch::vmm",
+        "microvm::create::restored",
+        "microvm::create::told",
+        "microvm::create::written",
+    ] {
+        let id = fresh_id();
+        run_until_killed(&harness, failpoint, &id, Some(&artifact));
+        let driver = harness.open().await;
+        match failpoint {
+            "microvm::create::written" => driver.adopt(&id).await.expect("it is whole, and found"),
+            _ => assert_gone(driver.adopt(&id).await),
+        }
+        driver.destroy(&id).await.unwrap_or_else(|error| panic!("{failpoint}: {error:?}"));
+        assert_clean(&*driver, &id).await;
+    }
+    let driver = harness.open().await;
+    for id in [parent, fresh_id()] {
+        let disk = DiskSource::WithMemory(artifact.clone());
+        match driver.adopt(&id).await {
+            Ok(()) => {}
+            Err(_) => driver.create(&Plan { disk, ..plan(&harness, &id) }).await.unwrap(),
+        }
+        let sandbox = Sandbox::connect(Arc::clone(&driver), id).await;
+        assert_eq!(sandbox.see("cat /dev/shm/mark").await, "kept");
+        sandbox.destroy().await;
+    }
+    driver.remove_artifact(&artifact).await.unwrap();
 }
