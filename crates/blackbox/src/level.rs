@@ -30,6 +30,7 @@ pub(crate) fn asked() -> Option<&'static Level> {
     LEVEL.get_or_init(prepare).as_ref()
 }
 
+#[expect(clippy::disallowed_methods, reason = "who runs the tests says so")]
 fn prepare() -> Option<Level> {
     let level = std::env::var(LEVEL).ok()?;
     assert_eq!(level, "microvm", "{LEVEL} is microvm, or nothing");
