@@ -1,32 +1,19 @@
 //! The driver is killed at every step of a life; another one finds and removes all that is left, and what slept
 //! or was about to goes on with its memory.
-//!
-//! The one that is killed is this very program, started again with the test [`killed`] and a failpoint in its
-//! environment.
 #![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
 
 mod common;
 
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::spec::Resources;
+use atoll_isolation::conformance::killed::{Life, kill_this_process};
 use atoll_isolation::conformance::{Harness, Sandbox, assert_clean, assert_gone, eventually, fresh_id};
 use atoll_isolation::{Isolation, Plan};
 use atoll_isolation_microvm::FAILPOINTS;
 use common::{Machines, machines};
-
-const FAILPOINT: &str = "ATOLL_TEST_FAILPOINT";
-const DIRECTORY: &str = "ATOLL_TEST_DIRECTORY";
-const INSTANCE: &str = "ATOLL_TEST_INSTANCE";
-const SANDBOX: &str = "ATOLL_TEST_SANDBOX";
-
-fn text(name: &str) -> Option<String> {
-    std::env::var_os(name).map(|value| value.into_string().unwrap())
-}
 
 /// A small machine: one kind, booted once.
 fn plan(harness: &Machines, id: &SandboxId) -> Plan {
@@ -37,16 +24,11 @@ fn plan(harness: &Machines, id: &SandboxId) -> Plan {
 /// The life of the process that is killed. As a test of its own it does nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed() {
-    let Some(failpoint) = text(FAILPOINT) else { return };
-    let id: SandboxId = text(SANDBOX).unwrap().parse().unwrap();
-    let harness = Machines::of(text(DIRECTORY).unwrap().into(), text(INSTANCE).unwrap(), None).unwrap();
+    let Some(life) = Life::of_this_process() else { return };
+    let (id, snapshot) = (life.sandbox, life.failpoint.contains("snapshot"));
+    let harness = Machines::of(life.directory, life.instance, None).unwrap();
     let (driver, plan) = (harness.open().await, plan(&harness, &id));
-    let snapshot = failpoint.contains("snapshot");
-    fail::cfg_callback(failpoint, || {
-        let own = rustix::process::getpid();
-        rustix::process::kill_process(own, rustix::process::Signal::KILL).unwrap();
-    })
-    .unwrap();
+    fail::cfg_callback(life.failpoint, kill_this_process).unwrap();
     driver.create(&plan).await.unwrap();
     let sandbox = Sandbox::connect(Arc::clone(&driver), id.clone()).await;
     sandbox.see("echo kept > /root/mark; echo kept > /dev/shm/mark").await;
@@ -59,19 +41,6 @@ async fn killed() {
     driver.hibernate(&id, PauseMode::Memory).await.unwrap();
     driver.wake(&plan).await.unwrap();
     driver.destroy(&id).await.unwrap();
-}
-
-fn run_until_killed(harness: &Machines, failpoint: &str, id: &SandboxId) {
-    let status = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "killed"])
-        .env(FAILPOINT, failpoint)
-        .env(DIRECTORY, &harness.path)
-        .env(INSTANCE, &harness.instance)
-        .env(SANDBOX, id.as_str())
-        .stdout(Stdio::null())
-        .status()
-        .unwrap();
-    assert_eq!(status.signal(), Some(9), "it was not killed at {failpoint}: {status}");
 }
 
 /// It uses no CPU time, although a loop runs in it.
@@ -94,7 +63,13 @@ async fn whatever_is_half_done_can_be_removed_and_nothing_is_lost() {
     for failpoint in FAILPOINTS {
         let Some(harness) = machines() else { return };
         let id = fresh_id();
-        run_until_killed(&harness, failpoint, &id);
+        let life = Life {
+            failpoint: failpoint.to_owned(),
+            directory: harness.path.clone(),
+            instance: harness.instance.clone(),
+            sandbox: id.clone(),
+        };
+        life.end();
         let driver = harness.open().await;
         if failpoint.contains("hibernate") || failpoint.contains("wake") {
             // As recovery does: put to sleep, whatever it was doing, then woken.

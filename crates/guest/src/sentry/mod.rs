@@ -42,7 +42,11 @@ pub(crate) fn enter(directory: &Path) -> io::Result<OwnedFd> {
     mount("none", directory, "tmpfs", strict | MountFlags::RDONLY, Some(c"mode=0555,size=4096"))
         .map_err(|error| at("cover the sockets", error.into()))?;
     let mark = Path::new("/").join(TMP_MARK);
-    std::fs::remove_file(mark).map_err(|error| at("remove a mark", error))?;
+    match std::fs::remove_file(mark) {
+        // A volume lies there.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        other => other.map_err(|error| at("remove a mark", error))?,
+    }
     let memory = Arc::new(memory::Memory::default());
     start("watch", memory::watch, Arc::clone(&memory))?;
     let control = control::Control { processes, memory };

@@ -7,6 +7,7 @@
 #![expect(clippy::missing_panics_doc, reason = "panicking is how a case fails")]
 
 pub mod facts;
+pub mod killed;
 pub mod lifecycle;
 pub mod limits;
 pub mod pause;
