@@ -48,7 +48,7 @@ pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
     layers(&plan.root)?;
     let own = |path: &str| atoll_core::volume::components(path).first() == Some(&runsc::OWN_DIRECTORY);
     match plan.volumes.iter().find(|volume| own(&volume.path)) {
-        Some(volume) => Err(IsolationError::Unenforceable(format!(
+        Some(volume) => Err(IsolationError::BadRoot(format!(
             "'{}' is not free: the level 'gvisor' keeps its own files there",
             volume.path
         ))),
