@@ -45,6 +45,10 @@ pub struct ForkSandbox {
     /// The point to go on from: the number of a checkpoint, or a snapshot. Now when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
+    /// Its processes go on in each child, with their memory, too: at the isolation level `microvm`. There they belong to
+    /// no exec. With `at`, that snapshot must have been taken with memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
     /// Name of a single child, or what the names of several begin with: `name-1`, `name-2`, ….
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -65,6 +69,14 @@ const fn one() -> u32 {
 
 impl Default for ForkSandbox {
     fn default() -> Self {
-        Self { count: 1, at: None, name: None, labels: BTreeMap::new(), env: BTreeMap::new(), ttl_ms: None }
+        Self {
+            count: 1,
+            at: None,
+            memory: false,
+            name: None,
+            labels: BTreeMap::new(),
+            env: BTreeMap::new(),
+            ttl_ms: None,
+        }
     }
 }

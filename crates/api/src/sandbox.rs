@@ -31,6 +31,10 @@ pub struct CreateSandbox {
     /// A snapshot to begin with: its id, `name` or `name:tag`. It brings its image, environment and limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
+    /// Go on from the snapshot's memory, too: its processes run in the new sandbox. The snapshot must have been taken with memory,
+    /// on this host with these programs; limits can be lower than its own and not higher.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
     /// Take checkpoints by itself: when it is made, and after every exec.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_checkpoints: Option<AutoCheckpoints>,
@@ -95,6 +99,7 @@ impl From<CreateSandbox> for SandboxDraft {
             image: request.image,
             template: request.template,
             snapshot: request.snapshot,
+            memory: request.memory,
             auto_checkpoints: request.auto_checkpoints,
             isolation: request.isolation,
             resources: request.resources,

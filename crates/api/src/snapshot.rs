@@ -27,16 +27,19 @@ pub struct CreateSnapshot {
     /// Their default working directory, in place of its sandbox's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
+    /// With its memory and processes: at the isolation level `microvm`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
 }
 
-/// A snapshot: the writable disk of a sandbox at one moment. It never changes.
+/// A snapshot: the writable disk of a sandbox at one moment, and its memory when that was asked for. It never changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
     /// Its id.
     pub id: String,
     /// Where it is in its life.
     pub state: SnapshotState,
-    /// What is in it: memory and processes are not.
+    /// What is in it.
     pub kind: SnapshotKind,
     /// References that point to it now, as `name:tag`.
     pub tags: Vec<String>,

@@ -116,6 +116,7 @@ async fn forks_of_what_is_private_are_private() {
     one.set_visibility(&sandbox, Some(Visibility::Private)).await.unwrap();
     let fork = ForkSandbox {
         count: 2,
+        memory: false,
         at: None,
         name: None,
         labels: BTreeMap::new(),

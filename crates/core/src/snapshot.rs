@@ -1,7 +1,7 @@
 //! Snapshots: what is kept of a sandbox, how it is named, and what must fit when one is used.
 //!
-//! A snapshot is a *disk* with a [`Manifest`] that says what it belongs to: the writable layer is worth nothing
-//! without the image below it. It is named by its id, or by a reference `name:tag`; `name` alone means
+//! A snapshot is a *disk*, at some isolation levels with the *memory* of the same moment, and a [`Manifest`] that says
+//! what it belongs to: the writable layer is worth nothing without the image below it. It is named by its id, or by a reference `name:tag`; `name` alone means
 //! `name:latest`. A tag is a pointer that can move; a snapshot itself never changes.
 
 use std::collections::BTreeMap;
@@ -26,6 +26,9 @@ pub const DEFAULT_TAG: &str = "latest";
 pub enum SnapshotKind {
     /// The writable disk. Processes and memory are not in it.
     Disk,
+    /// The same, and the memory with all processes. The memory is for this host and these programs only; the disk
+    /// can be used like any other, and is all that is exported.
+    Memory,
 }
 
 /// How the disk of a snapshot came about.
@@ -169,6 +172,12 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// The manifest of its disk alone: what can be taken elsewhere, and what a digest is of.
+    #[must_use]
+    pub fn of_disk(&self) -> Self {
+        Self { kind: SnapshotKind::Disk, ..self.clone() }
+    }
+
     /// Checks a manifest that came from elsewhere.
     ///
     /// # Errors
@@ -184,6 +193,9 @@ impl Manifest {
         }
         let invalid =
             |error: Error| Error::new(Code::SnapshotInvalid, format!("the snapshot's manifest: {error}"));
+        if self.kind != SnapshotKind::Disk {
+            return Err(invalid(Error::invalid("kind", "memory that another host wrote is not read")));
+        }
         if self.image_digest.is_some() == (self.image == "host") {
             let why = Error::invalid("image_digest", "every image but 'host' has one");
             return Err(invalid(why));
@@ -354,6 +366,9 @@ mod tests {
         assert_eq!(code(Manifest { format: 2, ..good.clone() }), Code::SnapshotIncompatible);
         assert_eq!(code(Manifest { user: "a b".into(), ..good.clone() }), Code::SnapshotInvalid);
         assert_eq!(code(Manifest { workdir: Some("x".into()), ..good.clone() }), Code::SnapshotInvalid);
-        assert_eq!(code(Manifest { image: "other".into(), ..good }), Code::SnapshotInvalid);
+        assert_eq!(code(Manifest { image: "other".into(), ..good.clone() }), Code::SnapshotInvalid);
+        let memory = Manifest { kind: SnapshotKind::Memory, ..good.clone() };
+        assert_eq!(memory.of_disk(), good);
+        assert_eq!(code(memory), Code::SnapshotInvalid);
     }
 }

@@ -14,7 +14,8 @@ use atoll_store::SandboxRecord;
 use crate::clock::{now_ms, random};
 use crate::engine::{Caller, Engine, Inner};
 use crate::sandbox::{self, Origin, SandboxShared};
-use crate::start::starts_ahead;
+use crate::snapshot::check_memory;
+use crate::start::{boot_from_memory, starts_ahead};
 
 /// A sandbox on paper.
 #[derive(Debug)]
@@ -56,7 +57,10 @@ impl Engine {
         let mut planned = self.plan(&draft, caller).await?;
         let pools = &self.inner.pools;
         let template = planned.record.spec.template.as_deref().and_then(|text| text.split(':').next());
-        let member = pools.claim(&planned.mold, template, planned.record.created_ms);
+        // What goes on from memory is made anew.
+        let member = (!draft.memory)
+            .then(|| pools.claim(&planned.mold, template, planned.record.created_ms))
+            .flatten();
         if let Some(member) = &member {
             planned.take_id(&member.id);
         }
@@ -103,6 +107,10 @@ impl Engine {
             (None, Some(id)) if draft.image.is_none() => Some(self.ready_snapshot(id.as_str()).await?),
             (None, _) => None,
         };
+        if draft.memory {
+            let none = || Error::invalid("memory", "there is no snapshot to go on from");
+            check_memory(snapshot.as_ref().ok_or_else(none)?)?;
+        }
         let named = recipe.as_ref().map(|(name, spec)| (name.as_str(), *spec));
         let (root, image_digest, mut spec) = match &snapshot {
             Some(snapshot) => {
@@ -138,7 +146,11 @@ impl Engine {
             root,
             resources: spec.resources,
             hostname: draft.name.clone().unwrap_or_else(|| id.to_string()),
-            disk: snapshot.map_or(DiskSource::Empty, |snapshot| DiskSource::Artifact(snapshot.id)),
+            disk: match snapshot {
+                Some(snapshot) if draft.memory => DiskSource::WithMemory(snapshot.id),
+                Some(snapshot) => DiskSource::Artifact(snapshot.id),
+                None => DiskSource::Empty,
+            },
             volumes: spec.volumes.iter().map(planned).collect(),
         };
         let mut record = SandboxRecord {
@@ -157,7 +169,7 @@ impl Engine {
             paused: None,
             paused_ms: None,
             pauses_ms: 0,
-            boot_id: Inner::new_boot_id()?,
+            boot_id: if draft.memory { boot_from_memory()? } else { Inner::new_boot_id()? },
             generation: 1,
         };
         let mut egress = record.spec.egress.clone();

@@ -14,6 +14,7 @@ use atoll_core::spec::{ExecDraft, SandboxSpec};
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestClient;
 use atoll_guest_protocol::messages::Exited;
+use atoll_store::SandboxRecord;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -28,6 +29,15 @@ const START_KEY: &str = "atoll-start-";
 const ATTEMPT_MAX_MS: u64 = 30_000;
 /// A start command that ends with success within this, where nothing says when it is ready, has done its work.
 const START_LOOK: Duration = Duration::ZERO;
+
+/// How the name of a boot ends that went on from a snapshot's memory: what the template starts runs in it already, as
+/// no exec of it.
+const FROM_MEMORY: &str = "-memory";
+
+/// A name for a boot that goes on from memory.
+pub(crate) fn boot_from_memory() -> Result<String> {
+    Ok(format!("{}{FROM_MEMORY}", Inner::new_boot_id()?))
+}
 
 /// The idempotency key of the start command in a boot.
 pub(crate) fn start_key(boot: &str) -> String {
@@ -126,8 +136,9 @@ impl Engine {
     /// # Errors
     /// [`Code::StartFailed`]. Nothing is left of the sandbox.
     pub(crate) async fn started(&self, sandbox: &Arc<SandboxShared>, caller: &Caller) -> Result<()> {
-        let spec = sandbox.record().spec;
-        if spec.start.is_none() && spec.ready.is_none() || sandbox.was_started_ahead() {
+        let SandboxRecord { spec, boot_id, .. } = sandbox.record();
+        let runs = sandbox.was_started_ahead() || boot_id.ends_with(FROM_MEMORY);
+        if spec.start.is_none() && spec.ready.is_none() || runs {
             return Ok(());
         }
         let (engine, sandbox, caller) = (self.clone(), Arc::clone(sandbox), caller.clone());
@@ -174,7 +185,8 @@ impl Engine {
     /// Begins in a boot what is not waited for: after a wake, a rollback, or a crash that may have kept it from
     /// beginning.
     pub(crate) fn start_in_boot(&self, sandbox: &Arc<SandboxShared>) {
-        let Some(command) = sandbox.record().spec.start else { return };
+        let SandboxRecord { spec, boot_id, .. } = sandbox.record();
+        let Some(command) = spec.start.filter(|_| !boot_id.ends_with(FROM_MEMORY)) else { return };
         let (engine, id) = (self.clone(), sandbox.id.clone());
         self.inner.tracker.spawn(async move {
             if let Err(error) = engine.begin(id.as_str(), &command, &Caller::default()).await

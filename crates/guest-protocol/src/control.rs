@@ -13,7 +13,7 @@ pub struct Ask {
     #[prost(uint64, tag = "1")]
     pub nonce: u64,
     /// What is asked.
-    #[prost(oneof = "Question", tags = "2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "Question", tags = "2, 3, 4, 5, 6, 7, 8, 9")]
     pub question: Option<Question>,
 }
 
@@ -39,6 +39,13 @@ pub enum Question {
     /// A machine that was put to disk runs again: now is another time.
     #[prost(message, tag = "7")]
     Wake(Moment),
+    /// Stop every process of the sandbox, and hold the disk still as with [`Question::Still`] (`true`); or let both go on
+    /// (`false`). They also go on when the host hangs up.
+    #[prost(bool, tag = "8")]
+    Halt(bool),
+    /// To a copy of a machine that was halted: be another sandbox, and let its processes go on.
+    #[prost(message, tag = "9")]
+    BecomeAnother(Become),
 }
 
 /// What makes a moment different from every other: a machine that was restored would repeat one.

@@ -64,11 +64,13 @@ impl Identity {
 }
 
 impl Agent {
-    /// A machine is told by its host which sandbox it is.
+    /// A machine is told by its host which sandbox it is. A copy of another has that one's execs: nobody will ask
+    /// for them.
     fn become_sandbox(&self, sandbox_id: &str) {
         if self.identity.borrow().sandbox_id != sandbox_id {
             self.identity.replace(Identity::new(sandbox_id));
             self.execs.set_cgroup(machine::cgroup());
+            self.execs.disown();
         }
     }
 }

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::snapshot::CopyMethod;
-use atoll_isolation::{DiskSource, IsolationError, Plan, Taken};
+use atoll_core::spec::IsolationLevel;
+use atoll_isolation::{DiskSource, IsolationError, Plan, Taken, no_memory};
 use atoll_isolation_storage::{DISK_FILE, Kind, MountedDisk, loops_in_use};
 use fail::fail_point;
 
@@ -90,6 +91,7 @@ impl Inner {
     pub(crate) fn claim_disk(&self, plan: &Plan) -> Result<Disk, IsolationError> {
         let bytes = plan.resources.disk_bytes;
         match &plan.disk {
+            DiskSource::WithMemory(_) => Err(no_memory(IsolationLevel::Container)),
             DiskSource::Artifact(artifact) => self.disks.make_from(artifact, bytes),
             DiskSource::Empty if bytes == self.pooled_disk_bytes => self.ready_disks.claim(),
             DiskSource::Empty => self.disks.make(bytes),

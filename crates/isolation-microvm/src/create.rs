@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use atoll_core::id::SandboxId;
 use atoll_guest_protocol::control::{Become, Question};
-use atoll_isolation::{IsolationError, Plan};
+use atoll_isolation::{DiskSource, IsolationError, Plan};
 use atoll_isolation_host::process;
 use atoll_isolation_storage::{DISK_FILE, Spare};
 use atoll_network::{RESOLVER_ADDRESS, Slot, Steering};
@@ -23,12 +23,13 @@ use rustix::process::{
 use crate::Inner;
 use crate::control::moment;
 use crate::machine::{Machine, check_hostname, limits};
+use crate::record::Size;
 use crate::step::{Step, failed};
 use crate::template::{self, starting_limits, vmm_limits};
 use crate::vmm::{self, Memory, Model, Place};
 
 /// How long a restored machine may take to become a sandbox: longer means that the restoration stalled.
-const BECOME_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const BECOME_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a killed VMM may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -55,6 +56,9 @@ pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
 
 impl Inner {
     pub(crate) async fn create(self: &Arc<Self>, plan: &Plan) -> Result<(), IsolationError> {
+        if let DiskSource::WithMemory(artifact) = &plan.disk {
+            return self.create_with_memory(plan, artifact).await;
+        }
         check(plan)?;
         let disk = self.claim_disk(plan).await?;
         fail_point!("microvm::create::disk");
@@ -67,15 +71,7 @@ impl Inner {
         let image = self.image(&plan.root).await?;
         let model = self.model(template::size(&plan.resources));
         let saved = self.saved(&model).await?;
-        let record = self.record(&plan.id);
-        record.create()?;
-        record.write_size(model.size)?;
-        fail_point!("microvm::create::directory");
-        self.claim_uid(&record)?;
-        fail_point!("microvm::create::user");
-        let dir = self.config.storage.machine(&plan.id);
-        DirBuilder::new().mode(0o700).create(&dir).step("make the directory of a machine")?;
-        let disk = disk.move_to(dir.join(DISK_FILE))?;
+        let disk = self.settle_in(plan, model.size, disk)?;
         let start = Started {
             id: &plan.id,
             model: &model,
@@ -84,6 +80,19 @@ impl Inner {
             disk: &disk,
         };
         self.start_sandbox(plan, start).await
+    }
+
+    /// Makes what a sandbox has besides its machine; gives its disk.
+    pub(crate) fn settle_in(&self, plan: &Plan, size: Size, disk: Spare) -> Result<PathBuf, IsolationError> {
+        let record = self.record(&plan.id);
+        record.create()?;
+        record.write_size(size)?;
+        fail_point!("microvm::create::directory");
+        self.claim_uid(&record)?;
+        fail_point!("microvm::create::user");
+        let dir = self.config.storage.machine(&plan.id);
+        DirBuilder::new().mode(0o700).create(&dir).step("make the directory of a machine")?;
+        disk.move_to(dir.join(DISK_FILE))
     }
 
     /// Restores a machine and makes it a sandbox. A restoration that stalls is tried once more.
@@ -120,15 +129,7 @@ impl Inner {
         fail_point!("microvm::create::restored");
         vmm::resize_disk(&mut qmp, plan.resources.disk_bytes).await?;
         drop(qmp);
-        let who = Become {
-            sandbox_id: plan.id.to_string(),
-            hostname: plan.hostname.clone(),
-            machine_id: machine_id(&plan.id),
-            resolver: RESOLVER_ADDRESS.to_string(),
-            limits: Some(limits(&plan.resources)),
-            moment: Some(moment().step("choose random bytes")?),
-        };
-        machine.ask(Question::Become(who), BECOME_TIMEOUT).await?;
+        machine.ask(Question::Become(who(plan)?), BECOME_TIMEOUT).await?;
         fail_point!("microvm::create::told");
         Ok(machine)
     }
@@ -255,6 +256,18 @@ fn remove_dir(dir: &Path) -> Result<(), IsolationError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).step("remove what a sandbox had"),
         _ => Ok(()),
     }
+}
+
+/// What a machine is told that is to be a sandbox.
+pub(crate) fn who(plan: &Plan) -> Result<Become, IsolationError> {
+    Ok(Become {
+        sandbox_id: plan.id.to_string(),
+        hostname: plan.hostname.clone(),
+        machine_id: machine_id(&plan.id),
+        resolver: RESOLVER_ADDRESS.to_string(),
+        limits: Some(limits(&plan.resources)),
+        moment: Some(moment().step("choose random bytes")?),
+    })
 }
 
 /// Thirty-two hexadecimal digits that are this sandbox's, whatever image or snapshot it is made from.

@@ -8,8 +8,8 @@ use atoll_guest_protocol::control::Question;
 use atoll_isolation::IsolationError;
 use fail::fail_point;
 
-use crate::Inner;
 use crate::machine::{ANSWER_TIMEOUT, Machine};
+use crate::{Inner, vmm};
 
 impl Inner {
     pub(crate) async fn freeze(self: &Arc<Self>, id: &SandboxId) -> Result<(), IsolationError> {
@@ -60,19 +60,31 @@ impl Inner {
         .await
     }
 
-    /// Makes a machine stand still again that a process let run for a snapshot, and which was then killed.
-    pub(crate) async fn freeze_left_over(
+    /// Brings a machine back to what it was when a process was killed that copied it: lets it go on that was stopped,
+    /// and makes it stand still again that ran for a snapshot.
+    pub(crate) async fn settle_left_over(
         self: &Arc<Self>,
         id: &SandboxId,
         machine: &Machine,
     ) -> Result<(), IsolationError> {
-        if !self.record(id).is_awake() {
+        self.forget_copy(id)?;
+        let record = self.record(id);
+        let (stopped, awake) = (record.is_stopped(), record.is_awake());
+        if !stopped && !awake {
             return Ok(());
         }
         let _alone = machine.alone().await;
         self.cgroups.thaw(id)?;
-        // Before it stands still: it might not notice that who held its disk is gone.
-        machine.ask(Question::Still(false), ANSWER_TIMEOUT).await?;
-        self.freeze_again(id).await
+        if stopped {
+            vmm::go_on_again(&mut vmm::monitor(&record).await?).await?;
+            machine.ask(Question::Halt(false), ANSWER_TIMEOUT).await?;
+            record.unmark_stopped()?;
+        }
+        if awake {
+            // Before it stands still: it might not notice that who held its disk is gone.
+            machine.ask(Question::Still(false), ANSWER_TIMEOUT).await?;
+            self.freeze_again(id).await?;
+        }
+        Ok(())
     }
 }

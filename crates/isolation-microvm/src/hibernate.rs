@@ -3,12 +3,14 @@
 //! ```text
 //! <storage>/machines/<id>/
 //!   disk.img    the writable disk
-//!   state       the whole machine, memory and all
+//!   state       the whole machine, its memory where it can be mapped
 //!   state.json  what it can be read back by: there as long as `state` and the disk are of one moment
 //! ```
 //!
 //! A disk is held still inside before its machine is stopped, and goes on only when the machine runs again and
 //! `state.json` is gone. So whatever is cut off, the two fit together or the state is not used.
+//!
+//! A machine that wakes maps its memory from `state`, which has no name from then on and is gone with the machine.
 
 use std::fs::{self, File};
 use std::io;
@@ -26,6 +28,7 @@ use fail::fail_point;
 use crate::control::moment;
 use crate::create::{self, Started};
 use crate::machine::{ANSWER_TIMEOUT, Machine, limits};
+use crate::memory::Saved;
 use crate::record::{Size, read_json, write_json};
 use crate::step::Step;
 use crate::template;
@@ -47,7 +50,7 @@ impl Inner {
         self.config.storage.machine(id).join(DISK_FILE)
     }
 
-    fn state(&self, id: &SandboxId, name: &str) -> PathBuf {
+    pub(crate) fn state(&self, id: &SandboxId, name: &str) -> PathBuf {
         self.config.storage.machine(id).join(name)
     }
 
@@ -84,9 +87,10 @@ impl Inner {
             let whole = record.read_process().is_some();
             let stood_still = self.cgroups.is_frozen(id)?;
             self.cgroups.thaw(id)?;
-            if !whole && let Ok(mut qmp) = vmm::monitor(&record).await {
-                // It may have been read back, and not been let go on: then its memory is nowhere else.
-                drop(vmm::go_on(&mut qmp).await);
+            if let Ok(mut qmp) = vmm::monitor(&record).await {
+                // It may have been stopped to be written out, or read back and not been let go on: then its memory is
+                // nowhere else.
+                drop(vmm::go_on_again(&mut qmp).await);
             }
             match (self.put_down(id, &machine, mode).await, whole) {
                 // What nobody was given yet has written nothing that anybody was told of.
@@ -122,7 +126,7 @@ impl Inner {
 
     /// Holds the disk still and, where its memory is wanted, writes the machine out. On error it goes on.
     async fn put_down(
-        &self,
+        self: &Arc<Self>,
         id: &SandboxId,
         machine: &Machine,
         mode: PauseMode,
@@ -135,27 +139,39 @@ impl Inner {
         let written = self.write_state(id).await;
         if written.is_err() {
             if let Ok(mut qmp) = vmm::monitor(&self.record(id)).await {
-                drop(vmm::go_on(&mut qmp).await);
+                drop(vmm::go_on_again(&mut qmp).await);
             }
             drop(machine.ask(Question::Still(false), ANSWER_TIMEOUT).await);
         }
         written
     }
 
-    async fn write_state(&self, id: &SandboxId) -> Result<(), IsolationError> {
+    async fn write_state(self: &Arc<Self>, id: &SandboxId) -> Result<(), IsolationError> {
         self.config.storage.check_room()?;
         let record = self.record(id);
         let size = record.read_size().ok_or(IsolationError::Gone)?;
         let path = self.state(id, STATE_FILE);
-        let file = File::create(&path).step("make the file of a machine's memory")?;
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error).step("remove an earlier memory of a machine");
+            }
+            _ => {}
+        }
+        // For writing alone: the VMM looks for a descriptor that is just what it wants.
+        let file = File::options().write(true).create_new(true).open(&path);
+        let file = file.step("make the file of a machine's memory")?;
         let mut qmp = vmm::monitor(&record).await?;
         vmm::write_out(&mut qmp, &file).await.inspect_err(|error| {
             tracing::warn!(%id, error = chain(error), said = record.said(), "a machine could not be written out");
         })?;
-        let synced = tokio::task::spawn_blocking(move || file.sync_all()).await;
-        synced.map_err(io::Error::other).step("run a task")?.step("write a machine's memory out")?;
-        let key = self.key(&self.model(size));
-        write_json(&self.state(id, STATE_DESCRIPTION), &key).step("describe a machine's memory")?;
+        fail_point!("microvm::hibernate::stopped");
+        let (inner, id) = (Arc::clone(self), id.clone());
+        let described = move || {
+            let saved = inner.make_mappable(&path, size)?;
+            file.sync_all().step("write a machine's memory out")?;
+            write_json(&inner.state(&id, STATE_DESCRIPTION), &saved).step("describe a machine's memory")
+        };
+        tokio::task::spawn_blocking(described).await.map_err(io::Error::other).step("run a task")??;
         fail_point!("microvm::hibernate::saved");
         Ok(())
     }
@@ -181,10 +197,11 @@ impl Inner {
         }
         let image = self.image(&plan.root).await?;
         fail_point!("microvm::wake::start");
-        if let Some(model) = self.readable(&plan.id) {
+        if let Some((model, at)) = self.readable(&plan.id) {
             self.claim_uid(&record)?;
-            let start =
-                Started { id: &plan.id, model: &model, memory: Memory::Filled, image: &image, disk: &disk };
+            let state = self.state(&plan.id, STATE_FILE);
+            let memory = Memory::Mapped { file: &state, at };
+            let start = Started { id: &plan.id, model: &model, memory, image: &image, disk: &disk };
             let machine = self.read_state(plan, start).await?;
             return self.settle(plan, &model, &machine);
         }
@@ -203,12 +220,11 @@ impl Inner {
         self.start_sandbox(plan, start).await
     }
 
-    /// The model of a machine whose memory is on disk and can be read back.
-    fn readable(&self, id: &SandboxId) -> Option<Model> {
-        let written: String = read_json(&self.state(id, STATE_DESCRIPTION))?;
-        let model = self.model(self.record(id).read_size()?);
-        if written == self.key(&model) {
-            return Some(model);
+    /// The model of a machine whose memory is on disk and can be mapped, and where it begins.
+    fn readable(&self, id: &SandboxId) -> Option<(Model, u64)> {
+        let saved: Saved = read_json(&self.state(id, STATE_DESCRIPTION))?;
+        if let Some(model) = self.restorable(&saved) {
+            return Some((model, saved.memory_at));
         }
         tracing::warn!(%id, "a machine's memory was written by another QEMU, kernel or agent: it wakes with its disk only");
         None
@@ -219,17 +235,12 @@ impl Inner {
         plan: &Plan,
         start: Started<'_>,
     ) -> Result<Arc<Machine>, IsolationError> {
-        let state = File::open(self.state(&plan.id, STATE_FILE)).step("open a machine's memory")?;
-        let machine = self.launch(start).await?;
-        // It was asked before it was written out, and must not find that nobody is there.
-        machine.attend().await?;
-        let mut qmp = vmm::monitor(&self.record(&plan.id)).await?;
-        vmm::read_back(&mut qmp, &state).await?;
+        let machine = self.start_from_file(start).await?;
         fail_point!("microvm::wake::read");
         // From here on the machine has its memory, and the file is a past that must not come again.
         self.forget_state(&plan.id)?;
         fail_point!("microvm::wake::forgotten");
-        vmm::go_on(&mut qmp).await?;
+        vmm::go_on(&mut vmm::monitor(&self.record(&plan.id)).await?).await?;
         fail_point!("microvm::wake::goes_on");
         let now = moment().step("choose random bytes")?;
         machine.ask(Question::Wake(now), ANSWER_TIMEOUT).await?;

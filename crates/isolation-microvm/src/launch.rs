@@ -9,6 +9,7 @@
 //! - in mount, PID, IPC, UTS, cgroup and network namespaces of its own (the last one is the sandbox's slot);
 //! - with a root that holds nothing but what is listed in [`Jail`]: the programs of the host (`/usr`, read-only),
 //!   kernel and saved memory, read-only, and the devices it needs. There is no place where it could write;
+//!   A machine that goes on from a file finds its own open descriptors there, too: QEMU opens memory by name only;
 //! - with the sandbox's disk, its sockets and its network card as open descriptors, not as names;
 //! - in the sandbox's cgroups.
 //!
@@ -57,6 +58,9 @@ pub struct Jail {
     pub cgroups: Vec<PathBuf>,
     /// The network slot, as a path to open.
     pub netns: PathBuf,
+    /// A directory in which the VMM's own descriptors are files, named by their numbers: for what it opens by name and
+    /// is no file of the host's tree.
+    pub own_files: Option<PathBuf>,
     /// Where to write the VMM's process id, as the host sees it.
     pub pid_file: PathBuf,
     /// Where the VMM's own words go.
@@ -151,13 +155,31 @@ fn build_root(jail: &Jail) -> Result<(), String> {
     for shown in &jail.show {
         show(root, shown).map_err(said(format!("show {} in the jail", shown.from.display())))?;
     }
-    let old = root.join("old");
-    std::fs::create_dir(&old).map_err(said("make a directory"))?;
+    let own_files = jail.own_files.as_deref().map(|path| inside(root, path));
+    for dir in [Some(root.join("old")), own_files].into_iter().flatten() {
+        std::fs::create_dir(&dir).map_err(said("make a directory"))?;
+    }
     Ok(())
 }
 
+/// The place in the root that is put together of a path inside.
+fn inside(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Shows the descriptors of process 1, which this is, and nothing else of what the kernel tells about processes.
+fn show_own_files(root: &Path, own_files: &Path) -> Result<(), String> {
+    let (all, flags) = (root.join("old"), MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC);
+    mount("proc", &all, "proc", flags, c"").map_err(said("mount the processes"))?;
+    let place = inside(root, own_files);
+    let shown = mount_bind(all.join("1/fd"), &place)
+        .and_then(|()| mount_remount(&place, MountFlags::BIND | MountFlags::RDONLY | flags, ""));
+    let hidden = unmount(&all, UnmountFlags::DETACH);
+    shown.and(hidden).map_err(said("show the open files"))
+}
+
 fn show(root: &Path, shown: &Shown) -> io::Result<()> {
-    let inside = root.join(shown.to.strip_prefix("/").unwrap_or(&shown.to));
+    let inside = inside(root, &shown.to);
     if shown.from.is_dir() {
         std::fs::create_dir_all(&inside)?;
     } else {
@@ -191,6 +213,9 @@ fn listen(dir: &Path, name: &str) -> io::Result<OwnedFd> {
 /// In the child, which is process 1 of its namespace. Returns only what went wrong.
 fn become_vmm(jail: &Jail, log: File, held: Vec<(OwnedFd, RawFd)>) -> String {
     let enter = || -> Result<(), String> {
+        if let Some(own_files) = &jail.own_files {
+            show_own_files(&jail.scratch, own_files)?;
+        }
         rustix::process::chdir(&jail.scratch).map_err(said("enter the root"))?;
         pivot_root(".", "old").map_err(said("change the root"))?;
         unmount("old", UnmountFlags::DETACH).map_err(said("leave the old root"))?;

@@ -12,7 +12,7 @@
 //!
 //! [`kernel`] prepares the guest's kernel, `initramfs` what it starts with, `files` the images, `vmm` speaks to
 //! QEMU over `qmp`, [`launch`] jails it, `template` makes saved machines, `create`, `freeze`, `hibernate` and
-//! `snapshot` are the life of a sandbox, `machine` is a live one, `control` asks it, `stream` connects to its agent, `record` is
+//! `snapshot` are the life of a sandbox, `machine` is a live one, `memory` copies it with its memory, `mapped` finds that in a file, `control` asks it, `stream` connects to its agent, `record` is
 //! what is written down, `probe` what `atoll doctor` tries.
 //!
 //! # What holds what
@@ -30,6 +30,8 @@ mod initramfs;
 pub mod kernel;
 pub mod launch;
 mod machine;
+mod mapped;
+mod memory;
 mod probe;
 mod qmp;
 mod record;
@@ -73,8 +75,8 @@ const UIDS: u32 = 0xffff;
 const PLACEHOLDER_BYTES: u64 = 1 << 40;
 
 /// Places where a test can kill the driver, in the order they are passed by a life of creation, standing still and a
-/// snapshot of that, pause with memory, waking and removal. Compiled in with the feature `failpoints`.
-pub const FAILPOINTS: [&str; 20] = [
+/// snapshot of that, a copy with memory, pause with memory, waking and removal. Compiled in with the feature `failpoints`.
+pub const FAILPOINTS: [&str; 24] = [
     "microvm::create::disk",
     "microvm::create::directory",
     "microvm::create::user",
@@ -85,7 +87,11 @@ pub const FAILPOINTS: [&str; 20] = [
     "microvm::create::written",
     "microvm::snapshot::awake",
     "microvm::snapshot::still",
+    "microvm::snapshot::halted",
+    "microvm::snapshot::stopped",
+    "microvm::snapshot::copied",
     "microvm::hibernate::still",
+    "microvm::hibernate::stopped",
     "microvm::hibernate::saved",
     "microvm::hibernate::ended",
     "microvm::wake::start",
@@ -436,6 +442,14 @@ impl Isolation for MicrovmIsolation {
         self.inner.snapshot(id, artifact).await
     }
 
+    async fn snapshot_with_memory(
+        &self,
+        id: &SandboxId,
+        artifact: &SnapshotId,
+    ) -> Result<Taken, IsolationError> {
+        self.inner.snapshot_with_memory(id, artifact).await
+    }
+
     async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError> {
         self.inner.replace(plan, committed).await
     }
@@ -446,7 +460,7 @@ impl Isolation for MicrovmIsolation {
 
     async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
         let artifact = artifact.clone();
-        self.blocking(move |inner| inner.config.storage.seal_artifact(&artifact)).await
+        self.blocking(move |inner| inner.seal_artifact(&artifact)).await
     }
 
     async fn compare(

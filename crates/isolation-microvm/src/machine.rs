@@ -176,7 +176,7 @@ impl Inner {
         }
         let process = self.record(id).read_process().ok_or(IsolationError::Gone)?;
         let machine = self.take_up(id, process)?;
-        self.freeze_left_over(id, &machine).await
+        self.settle_left_over(id, &machine).await
     }
 
     /// Enters a process among the living, if it is the VMM of this sandbox.

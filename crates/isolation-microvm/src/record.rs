@@ -8,6 +8,7 @@
 //!   vmm.pid        the VMM's process id, as its launcher wrote it
 //!   vmm.log        what the VMM said
 //!   awake          empty; there while a machine that stands still runs for a snapshot
+//!   stopped        empty; there while a machine is stopped to be copied
 //!   process.json   which process the VMM is: the sandbox was made
 //! ```
 //!
@@ -36,8 +37,10 @@ pub(crate) const CONTROL_SOCKET: &str = "control.sock";
 pub(crate) const QMP_SOCKET: &str = "qmp.sock";
 /// Says that a machine runs which is to stand still.
 const AWAKE: &str = "awake";
+/// Says that a machine stands still, or its processes do, that is to run.
+const STOPPED: &str = "stopped";
 /// What belongs to one life of a VMM.
-const LIFE: [&str; 8] = [
+const LIFE: [&str; 9] = [
     "process.json",
     "process.json.new",
     AGENT_SOCKET,
@@ -46,6 +49,7 @@ const LIFE: [&str; 8] = [
     "vmm.pid",
     "vmm.pid.new",
     AWAKE,
+    STOPPED,
 ];
 
 /// How large a machine is: what cannot change while it lives.
@@ -118,6 +122,22 @@ impl Record {
     /// Whether it is written down.
     pub(crate) fn is_awake(&self) -> bool {
         is_there(&self.dir.join(AWAKE))
+    }
+
+    /// Writes down that a machine is going to be stopped to be copied: a process that finds this lets it go on.
+    pub(crate) fn mark_stopped(&self) -> Result<(), IsolationError> {
+        File::create(self.dir.join(STOPPED)).step("write down that a sandbox is stopped")?;
+        Ok(())
+    }
+
+    /// Takes that back.
+    pub(crate) fn unmark_stopped(&self) -> Result<(), IsolationError> {
+        fs::remove_file(self.dir.join(STOPPED)).step("write down that a sandbox goes on")
+    }
+
+    /// Whether it is written down.
+    pub(crate) fn is_stopped(&self) -> bool {
+        is_there(&self.dir.join(STOPPED))
     }
 
     /// Whether there is nothing of a VMM.

@@ -1,7 +1,8 @@
 //! Snapshots of live machines' disks, and replacing a disk by one.
 
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::snapshot::{Comparison, CopyMethod};
@@ -9,6 +10,7 @@ use atoll_guest_protocol::control::Question;
 use atoll_isolation::{IsolationError, Plan, RootFs, Taken};
 use atoll_isolation_storage::{DISK_FILE, Kind, filesystem};
 use fail::fail_point;
+use tokio::sync::OwnedMutexGuard;
 
 use crate::Inner;
 use crate::machine::{ANSWER_TIMEOUT, Machine};
@@ -33,20 +35,31 @@ impl Inner {
         id: &SandboxId,
         artifact: &SnapshotId,
     ) -> Result<Taken, IsolationError> {
-        let machine = self.living(id)?;
-        let to = {
-            let artifact = artifact.clone();
-            self.blocking(move |inner| {
-                inner.config.storage.check_room()?;
-                inner.config.storage.make_artifact(&artifact)
-            })
-            .await?
-            .join(DISK_FILE)
-        };
-        let _alone = machine.alone().await;
-        self.living(id)?;
+        let (machine, _alone, dir) = self.begin_snapshot(id, artifact).await?;
         // One that stands still has to write its disk out, too.
-        let paused = self.while_awake(id, self.copy_disk(id, &machine, to)).await?;
+        let paused = self.while_awake(id, self.copy_disk(id, &machine, dir.join(DISK_FILE))).await?;
+        self.taken(artifact, paused)
+    }
+
+    /// Makes the directory of an artifact. From here on nobody else stops the machine or lets it go on.
+    pub(crate) async fn begin_snapshot(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        artifact: &SnapshotId,
+    ) -> Result<(Arc<Machine>, OwnedMutexGuard<()>, PathBuf), IsolationError> {
+        let machine = self.living(id)?;
+        let artifact = artifact.clone();
+        let made = self.blocking(move |inner| {
+            inner.config.storage.check_room()?;
+            inner.config.storage.make_artifact(&artifact)
+        });
+        let dir = made.await?;
+        let alone = machine.alone().await;
+        self.living(id)?;
+        Ok((machine, alone, dir))
+    }
+
+    pub(crate) fn taken(&self, artifact: &SnapshotId, paused: Duration) -> Result<Taken, IsolationError> {
         let storage = &self.config.storage;
         let method = if storage.kind() == Kind::Copy { CopyMethod::Copy } else { CopyMethod::Clone };
         Ok(Taken { usage: storage.artifact_usage(artifact)?, paused, method })
@@ -56,8 +69,8 @@ impl Inner {
         self: &Arc<Self>,
         id: &SandboxId,
         machine: &Machine,
-        to: std::path::PathBuf,
-    ) -> Result<std::time::Duration, IsolationError> {
+        to: PathBuf,
+    ) -> Result<Duration, IsolationError> {
         let since = Instant::now();
         let held = machine.ask(Question::Still(true), ANSWER_TIMEOUT).await;
         fail_point!("microvm::snapshot::still");
@@ -101,7 +114,7 @@ impl Inner {
         let storage = &self.config.storage;
         for artifact in from.into_iter().chain([to]) {
             if filesystem::check(&storage.artifact_disk(artifact)?).is_err() {
-                storage.seal_artifact(artifact)?;
+                self.seal_artifact(artifact)?;
                 filesystem::check(&storage.artifact_disk(artifact)?)?;
             }
         }

@@ -33,6 +33,13 @@ const QMP_FD: i32 = 12;
 const IMAGE_FD: i32 = 13;
 const DISK_FD: i32 = 14;
 const TAP_FD: i32 = 15;
+const MEMORY_FD: i32 = 16;
+/// Where its descriptors are files, inside its jail.
+const OWN_FILES: &str = "/fds";
+/// How fast a machine is written out: as fast as the host can, bytes per second.
+const BANDWIDTH_MAX: u64 = 1 << 40;
+/// How long a machine may take to go on that was stopped while it was written out.
+const GO_ON_TIMEOUT: Duration = Duration::from_secs(20);
 /// The machine's end of its network cable.
 const HARDWARE_ADDRESS: &str = "06:00:0a:00:02:0f";
 /// Pause between two looks at something that is about to be there.
@@ -76,8 +83,8 @@ pub(crate) enum Memory<'a> {
     Kept(&'a Path),
     /// It is a private copy, made page by page when written to, of what is in this directory.
     Copied(&'a Path),
-    /// It is new, and will be filled from elsewhere.
-    Filled,
+    /// It is a private copy of what begins at a place of this file.
+    Mapped { file: &'a Path, at: u64 },
 }
 
 impl Model {
@@ -137,7 +144,9 @@ impl Model {
         let backend = match memory {
             Memory::Kept(_) => format!("{file},share=on"),
             Memory::Copied(_) => format!("{file},share=off,readonly=on,rom=off"),
-            Memory::Filled => format!("memory-backend-ram,{size}"),
+            Memory::Mapped { at, .. } => format!(
+                "memory-backend-file,{size},mem-path={OWN_FILES}/{MEMORY_FD},offset={at},share=off,readonly=on,rom=off"
+            ),
         };
         line.extend(["-object".to_owned(), backend]);
         if !matches!(memory, Memory::Kept(_)) {
@@ -159,10 +168,19 @@ impl Model {
         match memory {
             Memory::Kept(saved) => show.push(shown(saved, SAVED, true)),
             Memory::Copied(saved) => show.push(shown(saved, SAVED, false)),
-            Memory::Filled => {}
+            Memory::Mapped { .. } => {}
         }
         if self.accelerator == Accelerator::Kvm {
             show.push(shown(Path::new("/dev/kvm"), "/dev/kvm", true));
+        }
+        let mut files = vec![
+            Opened { path: place.image.clone(), fd: IMAGE_FD, writable: false },
+            Opened { path: place.disk.clone(), fd: DISK_FD, writable: true },
+        ];
+        let mut own_files = None;
+        if let Memory::Mapped { file, .. } = memory {
+            files.push(Opened { path: file.to_owned(), fd: MEMORY_FD, writable: false });
+            own_files = Some(OWN_FILES.into());
         }
         let sockets = [(AGENT_SOCKET, AGENT_FD), (CONTROL_SOCKET, CONTROL_FD), (QMP_SOCKET, QMP_FD)];
         Jail {
@@ -170,10 +188,8 @@ impl Model {
             uid: place.uid,
             scratch: place.scratch.clone(),
             show,
-            files: vec![
-                Opened { path: place.image.clone(), fd: IMAGE_FD, writable: false },
-                Opened { path: place.disk.clone(), fd: DISK_FD, writable: true },
-            ],
+            files,
+            own_files,
             sockets_dir: place.record.dir.clone(),
             sockets: sockets.map(|(name, fd)| (name.to_owned(), fd)).into(),
             tap: TAP_FD,
@@ -290,6 +306,7 @@ pub(crate) async fn resize_disk(qmp: &mut Qmp, bytes: u64) -> Result<(), Isolati
 /// Stops a machine and writes it, memory and all, to a file.
 pub(crate) async fn write_out(qmp: &mut Qmp, to: &std::fs::File) -> Result<(), IsolationError> {
     how(qmp, Saving::Whole).await?;
+    qmp.run("migrate-set-parameters", json!({ "max-bandwidth": BANDWIDTH_MAX })).await.map_err(vmm)?;
     let path = qmp.hand_over(to).await.map_err(vmm)?;
     qmp.run("stop", json!({})).await.map_err(vmm)?;
     qmp.run("migrate", json!({ "uri": format!("file:{path}") })).await.map_err(vmm)?;
@@ -301,7 +318,25 @@ pub(crate) async fn go_on(qmp: &mut Qmp) -> Result<(), IsolationError> {
     qmp.run("cont", json!({})).await.map(drop).map_err(vmm)
 }
 
-/// Reads a machine back that was written out. It stands still.
+/// Lets a machine go on that another process had begun to write out, however far that came. One that runs is left
+/// alone.
+pub(crate) async fn go_on_again(qmp: &mut Qmp) -> Result<(), IsolationError> {
+    let deadline = Instant::now() + GO_ON_TIMEOUT;
+    loop {
+        let status = qmp.run("query-status", json!({})).await.map_err(vmm)?;
+        if status["running"] == Value::Bool(true) {
+            return Ok(());
+        }
+        // Not possible as long as it is being written out.
+        drop(qmp.run("migrate_cancel", json!({})).await);
+        match go_on(qmp).await {
+            Err(error) if Instant::now() > deadline => return Err(error),
+            _ => tokio::time::sleep(LOOK).await,
+        }
+    }
+}
+
+/// Reads a machine back that was written out, but for its memory, which is there. It stands still.
 pub(crate) async fn read_back(qmp: &mut Qmp, from: &std::fs::File) -> Result<(), IsolationError> {
     how(qmp, Saving::Whole).await?;
     let path = qmp.hand_over(from).await.map_err(vmm)?;

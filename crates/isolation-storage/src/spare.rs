@@ -1,7 +1,7 @@
 //! Disks that no sandbox has yet.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use atoll_isolation::{DiskSource, IsolationError};
@@ -19,23 +19,29 @@ impl Storage {
     ///
     /// # Errors
     /// [`IsolationError::HostFull`], [`IsolationError::NoArtifact`], [`IsolationError::Unenforceable`] when the artifact's
-    /// disk is larger than that, [`IsolationError::Kernel`].
+    /// disk is larger than that, [`IsolationError::Unavailable`] for memory, [`IsolationError::Kernel`].
     pub fn make_spare(
         &self,
         templates: &Templates,
         source: &DiskSource,
         bytes: u64,
     ) -> Result<Spare, IsolationError> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
         self.check_room()?;
-        let path = self.disks().join(format!("spare-{}.img", COUNT.fetch_add(1, Ordering::Relaxed)));
-        let DiskSource::Artifact(artifact) = source else {
-            let image = File::options().read(true).write(true).create_new(true).open(&path);
-            let image = image.step("make a disk image")?;
-            let spare = Spare(Some(path));
-            image.set_len(bytes).step("size a disk image")?;
-            templates.get(self, bytes)?.fill(self, &image).step("write a disk image")?;
-            return Ok(spare);
+        let path = self.new_path();
+        let artifact = match source {
+            DiskSource::Artifact(artifact) => artifact,
+            DiskSource::WithMemory(_) => {
+                let why = "here a sandbox begins with the disk of a snapshot, and not with its memory";
+                return Err(IsolationError::Unavailable(why.to_owned()));
+            }
+            DiskSource::Empty => {
+                let image = File::options().read(true).write(true).create_new(true).open(&path);
+                let image = image.step("make a disk image")?;
+                let spare = Spare(Some(path));
+                image.set_len(bytes).step("size a disk image")?;
+                templates.get(self, bytes)?.fill(self, &image).step("write a disk image")?;
+                return Ok(spare);
+            }
         };
         let image = self.duplicate(&self.artifact_disk(artifact)?, &path)?;
         let spare = Spare(Some(path.clone()));
@@ -49,6 +55,22 @@ impl Storage {
             filesystem::grow(&path)?;
         }
         Ok(spare)
+    }
+
+    /// Makes a disk that is another, to the last bit. On error nothing is left of it.
+    ///
+    /// # Errors
+    /// [`IsolationError::HostFull`], [`IsolationError::Kernel`].
+    pub fn clone_spare(&self, from: &Path) -> Result<Spare, IsolationError> {
+        self.check_room()?;
+        let path = self.new_path();
+        self.duplicate(from, &path)?;
+        Ok(Spare(Some(path)))
+    }
+
+    fn new_path(&self) -> PathBuf {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        self.disks().join(format!("spare-{}.img", COUNT.fetch_add(1, Ordering::Relaxed)))
     }
 }
 

@@ -61,6 +61,10 @@ pub enum DiskSource {
     /// What is in an artifact: the disk is a clone of it, grown to the size that was asked for. The root must be
     /// the one that the artifact was taken from.
     Artifact(SnapshotId),
+    /// The same, and the instance goes on from the artifact's memory: the processes that ran when it was taken, in an
+    /// instance that has another name, other random numbers and the right time. Limits are those of then, or less;
+    /// the disk has the same size. What ran belongs to no exec that the guest knows.
+    WithMemory(SnapshotId),
 }
 
 /// Sizes of an artifact.
@@ -190,6 +194,15 @@ pub enum IsolationError {
     },
 }
 
+/// What a level says that cannot go on from an artifact's memory, nor put memory into one.
+#[must_use]
+pub fn no_memory(level: IsolationLevel) -> IsolationError {
+    let why = format!(
+        "sandboxes of the isolation level '{level}' cannot be copied with their memory, only with their disk"
+    );
+    IsolationError::Unavailable(why)
+}
+
 /// One isolation level on this host. See the module for the contract.
 #[async_trait]
 pub trait Isolation: Send + Sync + std::fmt::Debug {
@@ -208,7 +221,8 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// or is about to. On error everything made so far may still be there: call [`Self::destroy`].
     ///
     /// # Errors
-    /// Any [`IsolationError`] but [`IsolationError::Gone`].
+    /// Any [`IsolationError`] but [`IsolationError::Gone`]; with [`DiskSource::WithMemory`]
+    /// [`IsolationError::BadArtifact`] when the artifact has no memory, or none that can be used here.
     async fn create(&self, plan: &Plan) -> Result<(), IsolationError>;
 
     /// Takes up a live instance that an earlier driver made.
@@ -318,6 +332,21 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`IsolationError::Gone`], [`IsolationError::HostFull`], [`IsolationError::Kernel`].
     async fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError>;
+
+    /// The same, of its memory and its processes too: for [`DiskSource::WithMemory`]. It stands still for longer, by
+    /// as much as its memory takes to be written. The artifact's memory can only be used by a driver on the same host,
+    /// with the same programs; its disk by any.
+    ///
+    /// # Errors
+    /// As [`Self::snapshot`]; [`IsolationError::Unavailable`] at a level that does not keep memory in artifacts.
+    async fn snapshot_with_memory(
+        &self,
+        id: &SandboxId,
+        artifact: &SnapshotId,
+    ) -> Result<Taken, IsolationError> {
+        let _ = (id, artifact);
+        Err(no_memory(self.level()))
+    }
 
     /// Makes an instance anew, with another disk: what runs in it ends. Succeeds also when there is no
     /// instance of this id any more. Calls `committed` once the disk is made and before anything else: when this

@@ -45,6 +45,9 @@ pub(crate) struct SandboxArgs {
     /// Snapshot to begin with: id, NAME or NAME:TAG
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "image")]
     pub(crate) snapshot: Option<String>,
+    /// Go on from the snapshot's memory, too, with the processes that ran when it was taken
+    #[arg(long)]
+    pub(crate) from_memory: bool,
     /// How strongly it is cut off: container (the default), gvisor or microvm
     #[arg(long, value_name = "LEVEL", value_parser = parse_isolation)]
     pub(crate) isolation: Option<IsolationLevel>,

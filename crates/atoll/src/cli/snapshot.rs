@@ -10,6 +10,9 @@ use crate::units::{parse_duration_ms, parse_pair};
 pub(crate) enum SnapshotCommand {
     /// Take a snapshot of a sandbox's disk; the sandbox goes on
     Create {
+        /// With its memory and processes, at the isolation level microvm
+        #[arg(long)]
+        memory: bool,
         /// Reference for it, as NAME or NAME:TAG (repeatable); it leaves what it points to now
         #[arg(short, long, value_name = "REFERENCE")]
         tag: Vec<String>,
@@ -140,6 +143,9 @@ pub(crate) struct ForkArgs {
     /// Go on from this checkpoint (a number) or snapshot instead of from now
     #[arg(long, value_name = "CHECKPOINT")]
     pub(crate) at: Option<String>,
+    /// With the sandbox's processes and memory, at the isolation level microvm
+    #[arg(long)]
+    pub(crate) memory: bool,
     /// Name of a single one, or what the names of several begin with
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,

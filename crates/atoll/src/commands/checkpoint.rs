@@ -92,6 +92,7 @@ pub(super) async fn fork(client: &Client, printer: Printer, args: ForkArgs) -> R
     let fork = ForkSandbox {
         count: args.count,
         at: args.at,
+        memory: args.memory,
         name: args.name,
         labels: args.label.into_iter().collect(),
         env: args.env.into_iter().collect(),

@@ -29,6 +29,7 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         image: args.image,
         template: args.template,
         snapshot: args.snapshot,
+        memory: args.from_memory,
         auto_checkpoints: args.auto_checkpoints.map(|keep| AutoCheckpoints { keep }),
         isolation: args.isolation,
         resources: limits(&args.limits, args.disk),

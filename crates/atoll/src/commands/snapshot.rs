@@ -24,9 +24,9 @@ const EXPORT_MODE: u32 = 0o600;
 /// `atoll snapshot …`
 pub(super) async fn snapshot(client: &Client, printer: Printer, command: SnapshotCommand) -> Result<()> {
     match command {
-        SnapshotCommand::Create { tag, comment, env, user, workdir, sandbox } => {
+        SnapshotCommand::Create { memory, tag, comment, env, user, workdir, sandbox } => {
             let env = env.into_iter().collect();
-            let create = CreateSnapshot { tags: tag, comment, env, user, workdir };
+            let create = CreateSnapshot { tags: tag, comment, env, user, workdir, memory };
             let snapshot = client.create_snapshot(&sandbox, &create).await?;
             printer.result(&snapshot, || snapshot.id.clone())
         }

@@ -189,6 +189,8 @@ pub struct SandboxDraft {
     pub template: Option<String>,
     /// Snapshot to begin with: its id, or `name:tag`. Excludes an image.
     pub snapshot: Option<String>,
+    /// Go on from the snapshot's memory, too: its processes.
+    pub memory: bool,
     /// Checkpoints that it takes by itself.
     pub auto_checkpoints: Option<AutoCheckpoints>,
     /// The isolation level; the template's, or `container`, when absent.

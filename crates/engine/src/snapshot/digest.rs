@@ -89,7 +89,8 @@ impl Engine {
             }
         };
         let stop = self.inner.shutdown.clone();
-        let hashed = tokio::task::spawn_blocking(move || hash(&disk, &record.manifest, &stop)).await;
+        let hashed =
+            tokio::task::spawn_blocking(move || hash(&disk, &record.manifest.of_disk(), &stop)).await;
         let digest = hashed.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|error| {
             if self.inner.shutdown.is_cancelled() {
                 return stopping();

@@ -3,14 +3,14 @@
 //! One snapshot of the parent, which goes on, and one sandbox from it for each child, made as every sandbox is
 //! made: a child is handed out once its guest has confirmed who it is and what the template starts is ready.
 //! What is the parent's goes along (limits, environment, policy, labels, visibility), what makes it itself does
-//! not: id, name, host name, machine id, grants. Processes and memory stay with the parent at a level that
-//! snapshots only the disk.
+//! not: id, name, host name, machine id, grants. Processes and memory stay with the parent, unless they are asked for:
+//! then they go on in each child, where they belong to no exec, and what the template starts is not started again.
 
 use std::collections::BTreeMap;
 
 use atoll_core::limits::FORK_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
-use atoll_core::snapshot::Purpose;
+use atoll_core::snapshot::{Purpose, SnapshotKind};
 use atoll_core::{Error, Result, spec};
 use atoll_isolation::{DiskSource, Plan};
 use atoll_store::{SandboxRecord, SnapshotRecord};
@@ -19,8 +19,9 @@ use futures::future::join_all;
 use crate::clock::now_ms;
 use crate::engine::{Caller, Engine, Inner};
 use crate::sandbox::{self, Origin, SandboxShared};
+use crate::start::boot_from_memory;
 
-use super::SnapshotOrder;
+use super::{SnapshotOrder, check_memory};
 
 /// Who holds the snapshot of a fork under way. What a crash leaves of it is removed at the next start.
 pub(super) const HOLDER: &str = "a fork under way";
@@ -34,6 +35,8 @@ pub struct ForkOrder {
     pub at: Option<String>,
     /// Name of a single child, or what the names of several begin with: `name-1`, `name-2`, ….
     pub name: Option<String>,
+    /// With the parent's processes and memory.
+    pub memory: bool,
     /// Labels on top of the parent's.
     pub labels: BTreeMap<String, String>,
     /// Variables on top of the parent's.
@@ -78,9 +81,14 @@ impl Engine {
             }
             None => {
                 let held = SnapshotOrder::without_name(Purpose::Held(HOLDER.to_owned()), None);
+                let kind = if order.memory { SnapshotKind::Memory } else { SnapshotKind::Disk };
+                let held = SnapshotOrder { kind, ..held };
                 self.create_snapshot(parent.id.as_str(), held, caller).await?
             }
         };
+        if order.memory {
+            check_memory(&taken)?;
+        }
         fail::fail_point!("engine.fork.taken");
         let (engine, order, caller) = (self.clone(), order.clone(), caller.clone());
         let parent = parent.record();
@@ -122,7 +130,7 @@ impl Engine {
             paused: None,
             paused_ms: None,
             pauses_ms: 0,
-            boot_id: Inner::new_boot_id()?,
+            boot_id: if order.memory { boot_from_memory()? } else { Inner::new_boot_id()? },
             generation: 1,
             ..parent.clone()
         };
@@ -138,7 +146,9 @@ impl Engine {
         self.inner.prepare_rules(&record, caller, &mut egress, &before, &secrets)?;
         record.spec.egress = egress;
         let mounts = record.spec.volumes.clone();
-        let plan = self.plan_for(&record, DiskSource::Artifact(from.id.clone()))?;
+        let from = from.id.clone();
+        let disk = if order.memory { DiskSource::WithMemory(from) } else { DiskSource::Artifact(from) };
+        let plan = self.plan_for(&record, disk)?;
         let shared = SandboxShared::new(record, &self.inner)?;
         // Who must not see the parent must not see its children.
         self.inner.access.hold(&shared.id, self.inner.access.get(&parent.id).visibility);

@@ -25,7 +25,19 @@ pub use remote::Pushed;
 pub use take::{Begin, SnapshotOrder};
 pub use transfer::Export;
 
+use atoll_core::snapshot::SnapshotKind;
+use atoll_core::{Error, Result};
+use atoll_store::SnapshotRecord;
 use tokio::sync::Semaphore;
+
+/// Refuses a snapshot from whose memory nobody can go on.
+pub(crate) fn check_memory(snapshot: &SnapshotRecord) -> Result<()> {
+    match snapshot.manifest.kind {
+        SnapshotKind::Memory => Ok(()),
+        SnapshotKind::Disk => Err(Error::invalid("memory", "the snapshot holds a disk, and no memory")
+            .hint("take one with memory, or go on from its disk alone")),
+    }
+}
 
 /// What the engine keeps for snapshots.
 #[derive(Debug)]

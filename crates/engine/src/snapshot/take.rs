@@ -7,6 +7,7 @@ use atoll_core::id::SnapshotId;
 use atoll_core::limits::{SNAPSHOT_TAGS_MAX_COUNT, SNAPSHOTS_MAX_COUNT};
 use atoll_core::snapshot::{FORMAT, Manifest, Purpose, Reference, SnapshotKind, SnapshotState, comment};
 use atoll_core::{Code, Error, Result, spec};
+use atoll_isolation::IsolationError;
 use atoll_store::{SandboxRecord, SnapshotOutcome, SnapshotRecord};
 
 use crate::clock::{now_ms, random};
@@ -27,6 +28,8 @@ pub struct SnapshotOrder {
     pub id: Option<SnapshotId>,
     /// What sandboxes that are made from it begin with in place of what its sandbox has.
     pub begin: Begin,
+    /// What is to be in it.
+    pub kind: SnapshotKind,
 }
 
 /// Changes of what a sandbox begins with.
@@ -65,7 +68,7 @@ impl SnapshotOrder {
     /// One for this purpose, without a name.
     pub(crate) const fn without_name(purpose: Purpose, comment: Option<String>) -> Self {
         let begin = Begin { env: BTreeMap::new(), user: None, workdir: None };
-        Self { purpose, tags: Vec::new(), comment, id: None, begin }
+        Self { purpose, tags: Vec::new(), comment, id: None, begin, kind: SnapshotKind::Disk }
     }
 
     fn validate(&self) -> Result<()> {
@@ -124,6 +127,7 @@ impl Engine {
         let mut record = new_record(&sandbox.record(), order.purpose, order.comment, caller)?;
         record.id = order.id.unwrap_or(record.id);
         record.manifest = order.begin.over(record.manifest);
+        record.manifest.kind = order.kind;
         self.begin_snapshot(&mut record).await?;
         if let Err(error) = self.keep_private(&sandbox.id).await {
             self.undo_snapshot(&record).await;
@@ -131,11 +135,15 @@ impl Engine {
         }
         fail::fail_point!("engine.snapshot.journalled");
         let driver = sandbox.driver();
-        let taken = match driver.snapshot(&sandbox.id, &record.id).await {
+        let taken = match order.kind {
+            SnapshotKind::Disk => driver.snapshot(&sandbox.id, &record.id).await,
+            SnapshotKind::Memory => driver.snapshot_with_memory(&sandbox.id, &record.id).await,
+        };
+        let taken = match taken {
             Ok(taken) => taken,
             Err(error) => {
                 self.undo_snapshot(&record).await;
-                return Err(isolation_error(&error));
+                return Err(refusal(&error));
             }
         };
         fail::fail_point!("engine.snapshot.taken");
@@ -208,6 +216,14 @@ impl Engine {
 impl Inner {
     pub(crate) fn new_snapshot_id(now_ms: u64) -> Result<SnapshotId> {
         Ok(SnapshotId::from_parts(now_ms, random()?))
+    }
+}
+
+fn refusal(error: &IsolationError) -> Error {
+    match error {
+        IsolationError::Unavailable(why) => Error::new(Code::IsolationUnavailable, why.clone())
+            .hint("leave the memory out, or make sandboxes with the isolation level 'microvm'"),
+        other => isolation_error(other),
     }
 }
 

@@ -71,7 +71,7 @@ impl Engine {
         let disk = driver.read_artifact(&record.id).await.map_err(|error| isolation_error(&error))?;
         let disk_bytes = disk.metadata().map_err(|error| unreadable(&error))?.len();
         let header = Header {
-            manifest: record.manifest.clone(),
+            manifest: record.manifest.of_disk(),
             disk_bytes,
             digest: digest.clone(),
             comment: record.comment.clone(),

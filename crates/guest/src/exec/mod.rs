@@ -21,6 +21,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use crate::agent::Agent;
+use crate::blocking::BLOCK_BYTES;
 use crate::failing::{Stop, errno, invalid};
 use crate::operations::Answer;
 use crate::sys::{self, Ended};
@@ -56,6 +57,8 @@ struct Exec {
     input: Option<Input>,
     terminal: Option<Rc<AsyncFd<OwnedFd>>>,
     cgroup: RefCell<Option<ExecCgroup>>,
+    /// It was started for another sandbox, of which this machine is a copy.
+    disowned: Cell<bool>,
 }
 
 impl Exec {
@@ -64,11 +67,18 @@ impl Exec {
     }
 
     fn room(&self) -> usize {
-        self.window.borrow().room()
+        if self.disowned.get() { BLOCK_BYTES } else { self.window.borrow().room() }
+    }
+
+    /// From now on its output is thrown away, so that it does not wait for somebody who takes it.
+    fn disown(&self) {
+        self.disowned.set(true);
+        *self.window.borrow_mut() = OutputWindow::new();
+        self.changed.send_replace(());
     }
 
     fn push(&self, stderr: bool, bytes: Bytes) {
-        if !bytes.is_empty() {
+        if !bytes.is_empty() && !self.disowned.get() {
             self.window.borrow_mut().push(stderr, bytes);
             self.changed.send_replace(());
         }
@@ -111,12 +121,18 @@ pub(crate) struct Execs {
     by_id: RefCell<HashMap<String, Rc<Exec>>>,
     /// Cgroups of forgotten execs that still hold processes.
     lingering: RefCell<Vec<ExecCgroup>>,
+    /// Execs of the sandbox that this one is a copy of: they run, and keep their terminals and standard input.
+    disowned: RefCell<Vec<Rc<Exec>>>,
 }
 
 impl Execs {
     pub(crate) fn new(cgroup: Option<OwnedFd>) -> Self {
-        let execs =
-            Self { cgroup: OnceCell::new(), by_id: RefCell::default(), lingering: RefCell::default() };
+        let execs = Self {
+            cgroup: OnceCell::new(),
+            by_id: RefCell::default(),
+            lingering: RefCell::default(),
+            disowned: RefCell::default(),
+        };
         execs.set_cgroup(cgroup);
         execs
     }
@@ -126,6 +142,15 @@ impl Execs {
         if let Some(cgroup) = cgroup {
             drop(self.cgroup.set(cgroup));
         }
+    }
+
+    /// Every exec so far was somebody else's: it goes on, and is none that anybody can ask for.
+    pub(crate) fn disown(&self) {
+        for (_, exec) in self.by_id.borrow_mut().drain() {
+            exec.disown();
+            self.disowned.borrow_mut().push(exec);
+        }
+        self.reap();
     }
 
     fn find(&self, exec_id: &str) -> Result<Rc<Exec>, Failure> {
@@ -139,11 +164,18 @@ impl Execs {
     /// Takes up all children that ended; orphans of execs come to the agent, too.
     pub(crate) fn reap(&self) {
         while let Some(ended) = sys::reap(-1, false) {
-            let execs = self.by_id.borrow();
-            if let Some(exec) = execs.values().find(|exec| exec.pid == ended.pid && !exec.reaped()) {
+            let (execs, disowned) = (self.by_id.borrow(), self.disowned.borrow());
+            let mut all = execs.values().chain(disowned.iter());
+            if let Some(exec) = all.find(|exec| exec.pid == ended.pid && !exec.reaped()) {
                 exec.set_ended(ended);
             }
         }
+        self.disowned.borrow_mut().retain(|exec| {
+            if exec.reaped() {
+                self.lingering.borrow_mut().extend(exec.cgroup.take());
+            }
+            !exec.reaped()
+        });
         self.lingering.borrow_mut().retain(|cgroup| !cgroup.remove());
         for exec in self.by_id.borrow().values().filter(|exec| exec.reaped()) {
             let mut cgroup = exec.cgroup.borrow_mut();
@@ -181,6 +213,7 @@ impl Execs {
             input: request.stdin.then(Input::default),
             terminal: streams.terminal.clone(),
             cgroup: RefCell::new(cgroup),
+            disowned: Cell::new(false),
             request,
         });
         streams.pump(&exec);

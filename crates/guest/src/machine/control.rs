@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use atoll_guest_protocol::control::{Answer, Ask, Become, Limits, Moment, Question};
 use atoll_guest_protocol::serial::{Deframer, Frame, Kind, encode_message};
@@ -17,9 +17,13 @@ use crate::sys;
 /// Bytes read at once: questions are short.
 const READ_BYTES: usize = 4 << 10;
 
+/// How long processes may take to stand still, and the pause between two looks.
+const HALT_DEADLINE: Duration = Duration::from_secs(2);
+const HALT_LOOK: Duration = Duration::from_millis(1);
+
 /// Starts answering.
 pub(super) fn listen(port: Port, identity: Identity, disks: Disks) -> io::Result<()> {
-    let control = Control { identity, disks, disk: None, still: false };
+    let control = Control { identity, disks, disk: None, still: false, halted: false };
     std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || control.run(port.file))?;
     Ok(())
 }
@@ -31,6 +35,8 @@ struct Control {
     disk: Option<OwnedFd>,
     /// Whether the disk is held still.
     still: bool,
+    /// Whether the sandbox's processes stand still.
+    halted: bool,
 }
 
 impl Control {
@@ -51,6 +57,7 @@ impl Control {
                 // Nobody is at the other end: nobody is left who would let the disk go on.
                 Ok(_) | Err(_) => {
                     self.set_still(false).unwrap_or_default();
+                    self.set_halted(false).unwrap_or_default();
                     pause_without_host(*gone_at.get_or_insert_with(Instant::now));
                 }
             }
@@ -88,6 +95,15 @@ impl Control {
                 be_now(&moment);
                 self.set_still(false)
             }
+            Question::Halt(true) => {
+                self.set_halted(true)?;
+                self.set_still(true)
+            }
+            Question::Halt(false) => {
+                self.set_still(false)?;
+                self.set_halted(false)
+            }
+            Question::BecomeAnother(who) => self.become_another(who),
         }
     }
 
@@ -104,7 +120,43 @@ impl Control {
         root::write_files(&who)?;
         rustix::system::sethostname(who.hostname.as_bytes())
             .map_err(|error| at("set the host name", error.into()))?;
-        self.identity.set(who.sandbox_id).map_err(io::Error::other)
+        self.identity.set(who.sandbox_id);
+        Ok(())
+    }
+
+    /// Fresh randomness before anything else, and nothing of the sandbox runs before all of it is done.
+    fn become_another(&mut self, who: Become) -> io::Result<()> {
+        if self.identity.get().is_none() {
+            return Err(io::Error::other("the machine is no sandbox that could become another"));
+        }
+        if let Some(moment) = &who.moment {
+            be_now(moment);
+        }
+        super::net::reset_connections();
+        self.set_still(false)?;
+        limit(&who.limits.clone().unwrap_or_default())?;
+        root::write_files(&who)?;
+        rustix::system::sethostname(who.hostname.as_bytes())
+            .map_err(|error| at("set the host name", error.into()))?;
+        self.identity.set(who.sandbox_id);
+        self.set_halted(false)
+    }
+
+    /// Idempotent.
+    fn set_halted(&mut self, halted: bool) -> io::Result<()> {
+        if self.halted == halted {
+            return Ok(());
+        }
+        let path = format!("{}/cgroup.freeze", root::SANDBOX_CGROUP);
+        std::fs::write(&path, if halted { "1" } else { "0" })
+            .map_err(|error| at(&format!("write {path}"), error))?;
+        self.halted = halted;
+        let deadline = Instant::now() + HALT_DEADLINE;
+        // A process that waits for something in the kernel, and cannot be stopped, is not waited for beyond this.
+        while halted && number("cgroup.events", "frozen ")? == 0 && Instant::now() < deadline {
+            std::thread::sleep(HALT_LOOK);
+        }
+        Ok(())
     }
 
     /// Idempotent.

@@ -8,6 +8,9 @@
 //! 2. *becoming* a sandbox ([`control`]), when the host says so: identity, clock, fresh randomness, the image, the
 //!    writable disk, the root, limits.
 //!
+//! A machine that is a sandbox may be copied with its memory. The copy *becomes another*: its processes go on, but
+//! belong to no exec that its host knows (see `Execs::disown`).
+//!
 //! The host's disks are told apart by their serial numbers: `image` and `disk`. Nothing else is asked of
 //! the machine's devices, and nothing is taken from the image but its files.
 
@@ -19,7 +22,7 @@ mod root;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_guest_protocol::serial::{AGENT_PORT, CONTROL_PORT};
 pub(crate) use port::Arrival;
@@ -28,8 +31,20 @@ use tokio::sync::mpsc;
 
 /// Where the archive keeps the kernel's modules, in the order in which they are loaded.
 const MODULES: &str = "/modules";
-/// The sandbox that the machine has become.
-type Identity = Arc<OnceLock<String>>;
+
+/// The sandbox that the machine is: none at first, and another once the machine is a copy.
+#[derive(Debug, Clone, Default)]
+struct Identity(Arc<Mutex<Option<String>>>);
+
+impl Identity {
+    fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, sandbox_id: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(sandbox_id);
+    }
+}
 
 /// Whether this process is the first of a machine: then nobody handed it a socket.
 pub(crate) fn is_one() -> bool {
@@ -49,7 +64,7 @@ pub(crate) fn boot() -> io::Result<mpsc::UnboundedReceiver<Arrival>> {
     let (agent, control) = (Port::find(AGENT_PORT)?, Port::find(CONTROL_PORT)?);
     let identity = Identity::default();
     // The control port last: a host that finds it open may save the machine.
-    let arrivals = agent.carry(Arc::clone(&identity))?;
+    let arrivals = agent.carry(identity.clone())?;
     control::listen(control, identity, disks)?;
     Ok(arrivals)
 }

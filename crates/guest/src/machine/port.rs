@@ -130,7 +130,7 @@ impl Carrier {
         self.close();
         let opened = Opened { nonce: open.nonce, error: String::new() };
         let connected = match self.identity.get() {
-            Some(id) => self.connect(id.clone(), &opened),
+            Some(id) => self.connect(id, &opened),
             None => Err(io::Error::other("the machine is no sandbox yet")),
         };
         if let Err(error) = connected {

@@ -66,9 +66,14 @@ impl Control {
                 rustix::system::sethostname(hostname.as_bytes()).map_err(io::Error::from)
             }
             Some(Question::Measure(_)) => self.measure(&mut answer),
-            Some(Question::Become(_) | Question::Still(_) | Question::Wake(_)) | None => {
-                Err(io::Error::other("only machines can do that"))
-            }
+            Some(
+                Question::Become(_)
+                | Question::Still(_)
+                | Question::Wake(_)
+                | Question::Halt(_)
+                | Question::BecomeAnother(_),
+            )
+            | None => Err(io::Error::other("only machines can do that")),
         };
         if let Err(error) = done {
             answer.error = error.to_string();

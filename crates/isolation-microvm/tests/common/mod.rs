@@ -76,12 +76,17 @@ impl Machines {
         Some(Self { _dir: dir, path, cache, layer: debian(), instance, storage: OnceLock::new() })
     }
 
-    fn config(&self) -> MicrovmConfig {
-        let storage = self.storage.get_or_init(|| {
+    /// Where its disks lie.
+    pub(crate) fn storage(&self) -> &Arc<Storage> {
+        self.storage.get_or_init(|| {
             let dir = self.path.join("storage");
             let config = StorageConfig { dir, instance: self.instance.clone(), pool: PoolSize::Host };
             Arc::new(Storage::open(&config).unwrap())
-        });
+        })
+    }
+
+    fn config(&self) -> MicrovmConfig {
+        let storage = self.storage();
         let launcher = PathBuf::from(env!("CARGO_BIN_EXE_atoll-vmm-launcher"));
         MicrovmConfig {
             dir: self.path.join("microvm"),

@@ -10,6 +10,7 @@ pub mod facts;
 pub mod killed;
 pub mod lifecycle;
 pub mod limits;
+pub mod memory;
 pub mod pause;
 pub mod snapshots;
 
@@ -81,6 +82,8 @@ macro_rules! conformance_tests {
             snapshots::the_disk_grows_and_does_not_shrink,
             snapshots::goes_back_to_a_snapshot,
             snapshots::by_another_driver,
+            memory::copies_what_ran,
+            memory::what_has_no_memory_is_refused,
             facts::it_is_a_computer_of_its_own,
             facts::nothing_of_the_host_is_visible,
             facts::root_has_no_power_over_the_kernel,

@@ -9,7 +9,7 @@ use super::{Harness, Sandbox, assert_gone, chain, fresh_id, plan};
 use crate::{DiskSource, IsolationError, Plan};
 
 /// An id that nobody else uses.
-fn fresh_snapshot() -> SnapshotId {
+pub(super) fn fresh_snapshot() -> SnapshotId {
     SnapshotId::from_parts(1, RandomState::new().hash_one("snapshot"))
 }
 

@@ -298,6 +298,7 @@ impl Isolation for FakeIsolation {
         state.failing_creates = state.failing_creates.saturating_sub(1);
         if !fails || state.half_made {
             let files = match &plan.disk {
+                DiskSource::WithMemory(_) => return Err(crate::no_memory(IsolationLevel::Container)),
                 DiskSource::Empty => Files::new(),
                 DiskSource::Artifact(id) => {
                     let artifact = state.artifacts.get(id).ok_or(IsolationError::NoArtifact)?;

@@ -109,7 +109,7 @@ pub(crate) async fn diff_sandbox(
 
 /// Makes sandboxes that go on from where this one is, or from one of its checkpoints. It goes on itself.
 ///
-/// Files go along, processes do not. Each child has an outcome of its own: a sandbox with a new identity, or an
+/// Files go along; processes do with `memory`, and do not without. Each child has an outcome of its own: a sandbox with a new identity, or an
 /// error.
 #[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/fork", tag = "sandboxes", security(("key" = ["manage"])),
     params(("sandbox" = String, Path, description = "Id or name")),
@@ -123,6 +123,7 @@ pub(crate) async fn fork_sandbox(
     let order = ForkOrder {
         count: request.count,
         at: request.at,
+        memory: request.memory,
         name: request.name,
         labels: request.labels,
         env: request.env,

@@ -2,7 +2,7 @@
 
 use atoll_api::{CreateSnapshot, RemovedSnapshot, Snapshot, SnapshotList, TagSnapshot};
 use atoll_core::Result;
-use atoll_core::snapshot::Reference;
+use atoll_core::snapshot::{Reference, SnapshotKind};
 use atoll_engine::{Begin, SnapshotOrder, SnapshotQuery};
 use axum::extract::State;
 use http::StatusCode;
@@ -36,6 +36,7 @@ pub(crate) async fn create_snapshot(
         tags: references(&request.tags)?,
         comment: request.comment,
         begin: Begin { env: request.env, user: request.user, workdir: request.workdir },
+        kind: if request.memory { SnapshotKind::Memory } else { SnapshotKind::Disk },
         ..SnapshotOrder::unnamed()
     };
     let record = app.engine.create_snapshot(&sandbox, order, &caller.engine()).await?;
