@@ -47,6 +47,7 @@ async fn whatever_is_half_made_or_half_removed_can_be_removed() {
             directory: harness.path.clone(),
             instance: harness.instance.clone(),
             sandbox: id.clone(),
+            artifact: None,
         };
         life.end();
         can_be_taken_up(&harness.driver(), &plan(&id), failpoint, WHOLE.contains(&failpoint)).await;

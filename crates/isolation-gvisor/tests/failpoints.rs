@@ -53,6 +53,7 @@ fn after(failpoint: &str) -> Option<(Sentries, Plan)> {
         directory: harness.path.clone(),
         instance: harness.instance.clone(),
         sandbox: plan.id.clone(),
+        artifact: None,
     };
     life.end();
     Some((harness, plan))

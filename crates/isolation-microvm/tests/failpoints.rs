@@ -11,7 +11,7 @@ use atoll_core::sandbox::PauseMode;
 use atoll_core::spec::Resources;
 use atoll_isolation::conformance::killed::{Life, kill_this_process};
 use atoll_isolation::conformance::{Harness, Sandbox, assert_clean, assert_gone, eventually, fresh_id};
-use atoll_isolation::{Isolation, Plan};
+use atoll_isolation::{DiskSource, Isolation, Plan};
 use atoll_isolation_microvm::FAILPOINTS;
 use common::{Machines, machines};
 
@@ -29,6 +29,11 @@ async fn killed() {
     let harness = Machines::of(life.directory, life.instance, None).unwrap();
     let (driver, plan) = (harness.open().await, plan(&harness, &id));
     fail::cfg_callback(life.failpoint, kill_this_process).unwrap();
+    if let Some(artifact) = life.artifact {
+        let disk = DiskSource::WithMemory(artifact);
+        driver.create(&Plan { disk, ..plan }).await.unwrap();
+        return;
+    }
     driver.create(&plan).await.unwrap();
     let sandbox = Sandbox::connect(Arc::clone(&driver), id.clone()).await;
     sandbox.see("echo kept > /root/mark; echo kept > /dev/shm/mark").await;
@@ -43,6 +48,17 @@ async fn killed() {
     driver.hibernate(&id, PauseMode::Memory).await.unwrap();
     driver.wake(&plan).await.unwrap();
     driver.destroy(&id).await.unwrap();
+}
+
+fn run_until_killed(harness: &Machines, failpoint: &str, id: &SandboxId, artifact: Option<&SnapshotId>) {
+    let life = Life {
+        failpoint: failpoint.to_owned(),
+        directory: harness.path.clone(),
+        instance: harness.instance.clone(),
+        sandbox: id.clone(),
+        artifact: artifact.cloned(),
+    };
+    life.end();
 }
 
 /// What the storage holds of a machine.
@@ -71,13 +87,7 @@ async fn whatever_is_half_done_can_be_removed_and_nothing_is_lost() {
     for failpoint in FAILPOINTS {
         let Some(harness) = machines() else { return };
         let id = fresh_id();
-        let life = Life {
-            failpoint: failpoint.to_owned(),
-            directory: harness.path.clone(),
-            instance: harness.instance.clone(),
-            sandbox: id.clone(),
-        };
-        life.end();
+        run_until_killed(&harness, failpoint, &id, None);
         let driver = harness.open().await;
         if failpoint.contains("hibernate") || failpoint.contains("wake") {
             // As recovery does: put to sleep, whatever it was doing, then woken.
@@ -115,4 +125,47 @@ async fn whatever_is_half_done_can_be_removed_and_nothing_is_lost() {
         assert_clean(&*driver, &id).await;
         driver.destroy(&id).await.unwrap();
     }
+}
+
+/// A copy that is half made can be removed as well; parent and artifact are as they were.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_half_made_copy_can_be_removed() {
+    let Some(harness) = machines() else { return };
+    let (driver, parent, artifact) = (harness.open().await, fresh_id(), SnapshotId::from_parts(1, 3));
+    driver.create(&plan(&harness, &parent)).await.unwrap();
+    let sandbox = Sandbox::connect(Arc::clone(&driver), parent.clone()).await;
+    sandbox.see("echo kept > /dev/shm/mark").await;
+    sandbox.guest.close();
+    driver.snapshot_with_memory(&parent, &artifact).await.unwrap();
+    drop((sandbox, driver));
+    for failpoint in [
+        "microvm::create::disk",
+        "microvm::create::user",
+        "microvm::launch::vmm",
+        "microvm::create::restored",
+        "microvm::create::told",
+        "microvm::create::written",
+    ] {
+        let id = fresh_id();
+        run_until_killed(&harness, failpoint, &id, Some(&artifact));
+        let driver = harness.open().await;
+        match failpoint {
+            "microvm::create::written" => driver.adopt(&id).await.expect("it is whole, and found"),
+            _ => assert_gone(driver.adopt(&id).await),
+        }
+        driver.destroy(&id).await.unwrap_or_else(|error| panic!("{failpoint}: {error:?}"));
+        assert_clean(&*driver, &id).await;
+    }
+    let driver = harness.open().await;
+    for id in [parent, fresh_id()] {
+        let disk = DiskSource::WithMemory(artifact.clone());
+        match driver.adopt(&id).await {
+            Ok(()) => {}
+            Err(_) => driver.create(&Plan { disk, ..plan(&harness, &id) }).await.unwrap(),
+        }
+        let sandbox = Sandbox::connect(Arc::clone(&driver), id).await;
+        assert_eq!(sandbox.see("cat /dev/shm/mark").await, "kept");
+        sandbox.destroy().await;
+    }
+    driver.remove_artifact(&artifact).await.unwrap();
 }

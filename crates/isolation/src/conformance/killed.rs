@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use atoll_core::id::SandboxId;
+use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 
 use super::{assert_clean, assert_gone};
@@ -16,6 +16,7 @@ const FAILPOINT: &str = "ATOLL_TEST_FAILPOINT";
 const DIRECTORY: &str = "ATOLL_TEST_DIRECTORY";
 const INSTANCE: &str = "ATOLL_TEST_INSTANCE";
 const SANDBOX: &str = "ATOLL_TEST_SANDBOX";
+const ARTIFACT: &str = "ATOLL_TEST_ARTIFACT";
 /// The test that lives a life when there is one in its environment, and else does nothing.
 const TEST: &str = "killed";
 
@@ -30,6 +31,8 @@ pub struct Life {
     pub instance: String,
     /// The sandbox that it makes.
     pub sandbox: SandboxId,
+    /// The artifact with whose memory that one is to begin, where a test is of this.
+    pub artifact: Option<SnapshotId>,
 }
 
 impl Life {
@@ -42,6 +45,7 @@ impl Life {
             directory: text(DIRECTORY)?.into(),
             instance: text(INSTANCE)?,
             sandbox: text(SANDBOX)?.parse().unwrap(),
+            artifact: text(ARTIFACT).map(|id| id.parse().unwrap()),
         })
     }
 
@@ -49,6 +53,7 @@ impl Life {
     pub fn end(&self) {
         let status = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", TEST])
+            .envs(self.artifact.iter().map(|artifact| (ARTIFACT, artifact.as_str())))
             .env(FAILPOINT, &self.failpoint)
             .env(DIRECTORY, &self.directory)
             .env(INSTANCE, &self.instance)
