@@ -1,4 +1,4 @@
-//! Sandboxes in gVisor: life, files, terminals, network, limits, forks, survival.
+//! Sandboxes in gVisor: life, files, terminals, network, limits, pools, forks, survival.
 
 #![allow(
     clippy::tests_outside_test_module,
@@ -9,60 +9,22 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::process::Command;
-use std::sync::OnceLock;
+use std::time::Duration;
 
-use atoll_api::{CreateSandbox, ForkSandbox, PauseSandbox};
+use atoll_api::{CreateSandbox, CreateTemplate, ForkSandbox, PauseSandbox};
 use atoll_blackbox::{Server, host, wait_until};
+use atoll_client::WatchEvent;
 use atoll_core::Code;
 use atoll_core::exec::{ExecState, ExitReason};
+use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::spec::{IsolationLevel, ResourcesDraft};
-use atoll_testing::gvisor::runsc;
-use atoll_testing::machines::{cache, debian};
-use atoll_testing::run;
+use common::gvisor::{sandboxed, server};
 use common::outside::{OTHER, Outside, WEB, allow};
 use common::pty::Terminal;
 use common::{argv, code};
-
-/// The image as an archive, without what no test looks at. Made once, kept for the next run.
-fn image() -> PathBuf {
-    static IMAGE: OnceLock<PathBuf> = OnceLock::new();
-    let make = || {
-        let image = cache().join("debian-minimal.gvisor.tar");
-        if !image.try_exists().unwrap() {
-            let new = cache().join(format!("debian-minimal.gvisor.{}", std::process::id()));
-            let mut tar = Command::new("tar");
-            tar.arg("-C").arg(debian()).args(["--exclude=./usr/share", "--exclude=./var/lib/dpkg"]);
-            run(tar.arg("-cf").arg(&new).arg("."));
-            std::fs::rename(&new, &image).unwrap();
-        }
-        image
-    };
-    IMAGE.get_or_init(make).clone()
-}
-
-/// A server with the image; none where gVisor is not installed, which has then been said.
-fn server(start: impl FnOnce() -> Server) -> Option<Server> {
-    runsc()?;
-    let server = start();
-    server.cli(&["image", "import", image().to_str().unwrap(), "debian"]).ok();
-    Some(server)
-}
-
-fn sandboxed() -> CreateSandbox {
-    CreateSandbox {
-        image: Some("debian".to_owned()),
-        isolation: Some(IsolationLevel::Gvisor),
-        resources: ResourcesDraft {
-            memory_bytes: Some(128 << 20),
-            disk_bytes: Some(256 << 20),
-            ..ResourcesDraft::default()
-        },
-        ..CreateSandbox::default()
-    }
-}
 
 /// The processes of a sandbox on the host whose command line has this.
 fn processes(sandbox: &str, what: &str) -> Vec<i32> {
@@ -227,6 +189,59 @@ async fn outlives_the_server_and_dies_with_its_sentry() {
     server.restart();
     assert_eq!(server.client.get_sandbox(&other).await.unwrap().state, SandboxState::Failed);
     server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waits_in_a_warm_pool_and_is_watched() {
+    let Some(server) = server(Server::start) else { return };
+    let kind = sandboxed();
+    let template: CreateTemplate = serde_json::from_value(serde_json::json!({
+        "name": "tool",
+        "image": kind.image,
+        "isolation": kind.isolation,
+        "resources": kind.resources,
+        "pool": PoolSpec::fixed(1),
+    }))
+    .unwrap();
+    server.client.create_template(&template).await.unwrap();
+    wait_until("one is ready", async || {
+        let pools = server.client.list_pools().await.unwrap();
+        pools.items.into_iter().find(|pool| pool.ready == 1 && pool.making == 0)
+    })
+    .await;
+    let waiting = host::remains(&server.installation(), server.data());
+    let create = CreateSandbox {
+        template: Some("tool".into()),
+        name: Some("mine".into()),
+        env: BTreeMap::from([("COLOUR".into(), "blue".into())]),
+        resources: ResourcesDraft { pids: Some(24), ..ResourcesDraft::default() },
+        ..CreateSandbox::default()
+    };
+    let sandbox = server.client.create_sandbox(&create).await.unwrap();
+    let line = format!("directory gvisor/sandboxes/{}", sandbox.id);
+    assert!(waiting.contains(&line), "{} was not waiting: {waiting:?}", sandbox.id);
+    assert_eq!(sandbox.isolation, IsolationLevel::Gvisor);
+    let seen = server.sh("mine", "uname -n; cat /etc/hostname; grep -c mine /etc/hosts; echo $COLOUR").await;
+    assert_eq!(seen.stdout, "mine\nmine\n1\nblue\n");
+    is_watched(&server, &sandbox.id).await;
+    let crowd = server.sh("mine", "i=0; while [ $i -lt 64 ]; do sleep 1 & i=$((i+1)); done").await;
+    assert_ne!(crowd.code, Some(0), "more processes than allowed: {crowd:?}");
+    server.client.delete_template("tool", None).await.unwrap();
+    server.finish().await;
+}
+
+async fn is_watched(server: &Server, sandbox: &str) {
+    let mut watch = server.client.watch_files(sandbox, "/root", true).await.unwrap();
+    let mut next = async || {
+        let event = futures::StreamExt::next(&mut watch);
+        tokio::time::timeout(Duration::from_secs(30), event).await.unwrap().unwrap().unwrap()
+    };
+    assert_eq!(next().await, WatchEvent::Ready);
+    let change = "mkdir -p /root/new/deep; echo x > /root/new/deep/file; mv /root/new/deep/file /root/moved";
+    server.sh(sandbox, change).await.ok();
+    while !matches!(next().await, WatchEvent::Changed(change) if format!("{change:?}").contains("/root/moved"))
+    {
+    }
 }
 
 async fn stands_still_sleeps_and_forks(server: &mut Server) {

@@ -16,8 +16,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use atoll_blackbox::wait_until;
+use atoll_blackbox::{Server, wait_until};
 use atoll_client::ListExecs;
+use common::gvisor;
 use common::ssh::{Setup, ok, text};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,6 +89,20 @@ async fn a_terminal_has_a_size_and_a_login_shell() {
 #[tokio::test(flavor = "multi_thread")]
 async fn files_go_both_ways_without_a_server_inside() {
     let setup = Setup::start().await;
+    files_go_both_ways(&setup).await;
+    setup.server.finish().await;
+}
+
+/// Where the kernel is gVisor, which lacks some of the calls that the agent uses elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn also_in_gvisor() {
+    let Some(server) = gvisor::server(Server::start) else { return };
+    let setup = Setup::of(server, gvisor::sandboxed()).await;
+    files_go_both_ways(&setup).await;
+    setup.server.finish().await;
+}
+
+async fn files_go_both_ways(setup: &Setup) {
     let data: Vec<u8> = (0..6_000_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
     std::fs::write(setup.path("data"), &data).unwrap();
     std::fs::create_dir_all(setup.path("tree/sub dir")).unwrap();
@@ -131,7 +146,6 @@ async fn files_go_both_ways_without_a_server_inside() {
         setup.command("scp").arg(setup.path("data")).arg("web+user@127.0.0.1:/tmp/x").output().unwrap();
     ok(allowed);
     assert_eq!(ok(setup.ssh(&["stat -c %U /tmp/x"])), "user\n");
-    setup.server.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,14 +13,19 @@ use atoll_api::{CreateExec, CreateSandbox, CreateVolume, Sandbox, VolumeMountDra
 use atoll_blackbox::{Output, Server};
 use atoll_core::Code;
 
-use common::{code, shell};
+use common::{code, gvisor, shell};
 
 fn mount(volume: &str, path: &str, read_only: bool) -> VolumeMountDraft {
     VolumeMountDraft { volume: volume.into(), path: path.into(), read_only }
 }
 
 async fn with(server: &Server, mounts: &[VolumeMountDraft]) -> Sandbox {
-    let create = CreateSandbox { volumes: mounts.to_vec(), ..CreateSandbox::default() };
+    like(server, &CreateSandbox::default(), mounts).await
+}
+
+/// The same, of another kind.
+async fn like(server: &Server, kind: &CreateSandbox, mounts: &[VolumeMountDraft]) -> Sandbox {
+    let create = CreateSandbox { volumes: mounts.to_vec(), ..kind.clone() };
     server.client.create_sandbox(&create).await.unwrap()
 }
 
@@ -53,24 +58,51 @@ async fn as_user(server: &Server, sandbox: &str, line: &str) -> Output {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_one_writes_the_others_see_at_once_under_the_same_user() {
     let server = Server::with(&[]);
-    volume(&server, "data", 64).await;
+    is_one_file_system(&server, &CreateSandbox::default()).await;
+    let sandbox = with(&server, &[mount("powers", "/srv/data", false)]).await;
+    // Neither devices nor other users' powers come out of a volume.
+    let mounts = server.sh(&sandbox.id, "grep ' /srv/data ' /proc/self/mounts").await.stdout;
+    assert!(mounts.contains("nosuid") && mounts.contains("nodev"), "{mounts}");
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn also_in_gvisor_and_together_with_containers() {
+    let Some(mut server) = gvisor::server(Server::start) else { return };
+    is_one_file_system(&server, &gvisor::sandboxed()).await;
+    survives_the_server(&mut server, &gvisor::sandboxed()).await;
     let [one, two] = [
-        with(&server, &[mount("data", "/srv/data", false)]).await,
-        with(&server, &[mount("data", "/work", false)]).await,
+        like(&server, &gvisor::sandboxed(), &[mount("powers", "/tmp", false)]).await,
+        with(&server, &[mount("powers", "/data", false)]).await,
     ];
-    let reader = with(&server, &[mount("data", "/data", true)]).await;
-    as_user(&server, &one.id, "mkdir /srv/data/d && echo first > /srv/data/d/file").await.ok();
+    as_user(&server, &one.id, "echo first > /tmp/file").await.ok();
+    let seen = as_user(&server, &two.id, "stat -c %u /data/file; mv /data/file /data/moved").await.ok();
+    assert_eq!(seen.stdout, "1000\n");
+    assert_eq!(server.sh(&one.id, "ls /tmp; cat /tmp/moved").await.stdout, "moved\nfirst\n");
+    // Where the level has its own files there is no place for a volume.
+    let create =
+        CreateSandbox { volumes: vec![mount("powers", "/.atoll/agent", false)], ..gvisor::sandboxed() };
+    assert_eq!(code(server.client.create_sandbox(&create).await), Code::ImageInvalid);
+    server.finish().await;
+}
+
+async fn is_one_file_system(server: &Server, kind: &CreateSandbox) {
+    volume(server, "powers", 64).await;
+    volume(server, "data", 64).await;
+    let [one, two] = [
+        like(server, kind, &[mount("data", "/srv/data", false)]).await,
+        like(server, kind, &[mount("data", "/work", false)]).await,
+    ];
+    let reader = like(server, kind, &[mount("data", "/data", true)]).await;
+    as_user(server, &one.id, "mkdir /srv/data/d && echo first > /srv/data/d/file").await.ok();
     assert_eq!(
-        as_user(&server, &two.id, "stat -c %u:%g /work/d/file; cat /work/d/file").await.ok().stdout,
+        as_user(server, &two.id, "stat -c %u:%g /work/d/file; cat /work/d/file").await.ok().stdout,
         "1000:1000\nfirst\n"
     );
-    as_user(&server, &two.id, "echo second >> /work/d/file").await.ok();
+    as_user(server, &two.id, "echo second >> /work/d/file").await.ok();
     assert_eq!(server.sh(&reader.id, "cat /data/d/file").await.stdout, "first\nsecond\n");
     let refused = server.sh(&reader.id, "echo x > /data/new").await;
     assert!(refused.code != Some(0) && refused.stderr.contains("Read-only"), "{refused:?}");
-    // Neither devices nor other users' powers come out of a volume.
-    let mounts = server.sh(&one.id, "grep ' /srv/data ' /proc/self/mounts").await.stdout;
-    assert!(mounts.contains("nosuid") && mounts.contains("nodev"), "{mounts}");
 
     // The size is a limit, and tells the truth.
     let full = server.sh(&one.id, "head -c 100M /dev/zero > /srv/data/big").await;
@@ -89,25 +121,29 @@ async fn what_one_writes_the_others_see_at_once_under_the_same_user() {
         server.client.delete_sandbox(&sandbox.id).await.unwrap();
     }
     // It survives all of them.
-    let again = with(&server, &[mount("data", "/again", false)]).await;
+    let again = like(server, kind, &[mount("data", "/again", false)]).await;
     assert_eq!(server.sh(&again.id, "cat /again/d/file").await.stdout, "first\nsecond\n");
     server.client.delete_sandbox(&again.id).await.unwrap();
     server.client.delete_volume("data").await.unwrap();
     assert_eq!(code(server.client.get_volume("data").await), Code::VolumeNotFound);
-    server.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_survives_the_server_and_stays_one_file_system() {
     let mut server = Server::with(&[]);
-    volume(&server, "data", 64).await;
-    let one = with(&server, &[mount("data", "/data", false)]).await.id;
+    survives_the_server(&mut server, &CreateSandbox::default()).await;
+    server.finish().await;
+}
+
+async fn survives_the_server(server: &mut Server, kind: &CreateSandbox) {
+    volume(server, "data", 64).await;
+    let one = like(server, kind, &[mount("data", "/data", false)]).await.id;
     server.sh(&one, "echo before > /data/file").await.ok();
     server.kill();
     server.restart();
     // The sandbox kept its mount; a new one, and the server itself, see the same.
     server.sh(&one, "echo after >> /data/file").await.ok();
-    let two = with(&server, &[mount("data", "/data", false)]).await.id;
+    let two = like(server, kind, &[mount("data", "/data", false)]).await.id;
     assert_eq!(server.sh(&two, "cat /data/file").await.stdout, "before\nafter\n");
     server.sh(&two, "echo third >> /data/file").await.ok();
     assert_eq!(server.sh(&one, "tail -n 1 /data/file").await.stdout, "third\n");
@@ -119,7 +155,6 @@ async fn it_survives_the_server_and_stays_one_file_system() {
     server.restart();
     assert_eq!(server.cli(&["volume", "cp", "data:/file", "-"]).ok().stdout, "before\nafter\nthird\n");
     server.client.delete_volume("data").await.unwrap();
-    server.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,17 +12,18 @@ use std::time::Duration;
 
 use atoll_core::id::SandboxId;
 use atoll_guest_protocol::control::Question;
-use atoll_isolation::{IsolationError, Plan, RootFs};
+use atoll_isolation::{IsolationError, Plan, PlannedVolume, RootFs};
 use atoll_isolation_host::process;
 use atoll_isolation_storage::{DISK_FILE, Spare, attach};
 use atoll_network::Slot;
+use fail::fail_point;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
 use tokio::process::Command;
 use tokio::time::Instant;
 
-use crate::launch::Jail;
+use crate::launch::{Jail, Volume};
 use crate::live::{ANSWER_TIMEOUT, Sentry, check_hostname, limits};
 use crate::record::Record;
 use crate::runsc::{self, Platform};
@@ -45,13 +46,14 @@ const SAID_MAX: usize = 1000;
 pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
     check_hostname(&plan.hostname)?;
     layers(&plan.root)?;
-    if plan.volumes.is_empty() {
-        return Ok(());
+    let own = |path: &str| atoll_core::volume::components(path).first() == Some(&runsc::OWN_DIRECTORY);
+    match plan.volumes.iter().find(|volume| own(&volume.path)) {
+        Some(volume) => Err(IsolationError::BadRoot(format!(
+            "'{}' is not free: the level 'gvisor' keeps its own files there",
+            volume.path
+        ))),
+        None => Ok(()),
     }
-    Err(IsolationError::Unenforceable(
-        "volumes cannot be mounted at the isolation level 'gvisor': each sentry keeps to itself what it knows of files"
-            .to_owned(),
-    ))
 }
 
 fn layers(root: &RootFs) -> Result<&[PathBuf], IsolationError> {
@@ -72,6 +74,7 @@ impl Inner {
         check(plan)?;
         let platform = self.platform().await?;
         let disk = self.claim_disk(plan).await?;
+        fail_point!("gvisor::create::disk");
         self.create_on(plan, disk, platform).await
     }
 
@@ -84,10 +87,13 @@ impl Inner {
     ) -> Result<(), IsolationError> {
         let record = self.record(&plan.id);
         record.create()?;
+        fail_point!("gvisor::create::directory");
         self.claim_ids(&record)?;
+        fail_point!("gvisor::create::ids");
         let dir = self.config.storage.sentry(&plan.id);
         DirBuilder::new().mode(0o700).create(&dir).step("make the directory of a sandbox's disk")?;
         let disk = disk.move_to(dir.join(DISK_FILE))?;
+        fail_point!("gvisor::create::moved");
         self.start(plan, &record, &disk, platform).await
     }
 
@@ -107,14 +113,17 @@ impl Inner {
     ) -> Result<(), IsolationError> {
         let first_id = record.first_id().ok_or(IsolationError::Gone)?;
         let (id, host) = (plan.id.clone(), host_limits(&plan.resources));
-        let image = disk.to_owned();
+        let (image, wanted) = (disk.to_owned(), plan.volumes.clone());
         let prepared = self.blocking(move |inner| {
             let image =
                 File::options().read(true).write(true).open(image).step("open the disk of a sandbox")?;
-            Ok((inner.claim_slot()?, inner.cgroups.create(&id, &host, first_id)?, attach(&image)?))
+            let mount = |volume: &PlannedVolume| inner.config.volumes.mount(&volume.id);
+            let volumes = wanted.iter().map(mount).collect::<Result<Vec<_>, _>>()?;
+            Ok((inner.claim_slot()?, inner.cgroups.create(&id, &host, first_id)?, attach(&image)?, volumes))
         });
         // Held until the jail has them itself.
-        let (slot, membership, device) = prepared.await?;
+        let (slot, membership, device, volumes) = prepared.await?;
+        fail_point!("gvisor::start::cgroups");
         let ours = |fd: i32| PathBuf::from(format!("/proc/{}/fd/{fd}", std::process::id()));
         let [files, replaced] = runsc::files(plan);
         let jail = Jail {
@@ -124,6 +133,15 @@ impl Inner {
             first_id,
             layers: layers(&plan.root)?.to_vec(),
             disk: device.path(),
+            volumes: volumes
+                .iter()
+                .zip(&plan.volumes)
+                .map(|(mount, volume)| Volume {
+                    mount: ours(mount.as_raw_fd()),
+                    path: volume.path.clone(),
+                    read_only: volume.read_only,
+                })
+                .collect(),
             files,
             replaced,
             agent: self.agent.clone(),
@@ -133,6 +151,7 @@ impl Inner {
             pid_file: record.pid_file(),
         };
         let launched = self.launch(&jail).await;
+        fail_point!("gvisor::start::jail");
         // Entered also when it failed half-way: destroying then takes its exit status.
         if let Ok(process) = record.launched()
             && let Some(pidfd) = process.open()?
@@ -142,7 +161,10 @@ impl Inner {
         launched?;
         let sentry = self.living(&plan.id).map_err(|_gone| ended_at_once())?;
         self.settle(&sentry, plan).await?;
-        record.write_process(sentry.process())
+        fail_point!("gvisor::start::told");
+        record.write_process(sentry.process())?;
+        fail_point!("gvisor::start::written");
+        Ok(())
     }
 
     async fn launch(&self, jail: &Jail) -> Result<(), IsolationError> {
@@ -196,12 +218,16 @@ impl Inner {
     }
 
     pub(crate) async fn destroy(self: &Arc<Self>, id: &SandboxId) -> Result<(), IsolationError> {
+        fail_point!("gvisor::destroy::start");
         self.end(id).await?;
+        fail_point!("gvisor::destroy::ended");
         let id = id.clone();
         self.blocking(move |inner| {
             inner.cgroups.remove(&id)?;
+            fail_point!("gvisor::destroy::cgroups");
             inner.release_disk(&id)?;
             remove_dir(&inner.config.storage.sentry(&id))?;
+            fail_point!("gvisor::destroy::disk");
             let record = inner.record(&id);
             let first_id = record.first_id();
             remove_dir(&record.dir)?;

@@ -12,6 +12,7 @@ use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::{Comparison, CopyMethod};
 use atoll_isolation::{IsolationError, Plan, RootFs, Taken};
 use atoll_isolation_storage::{DISK_FILE, Frozen, Kind, loops_in_use};
+use fail::fail_point;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
 };
@@ -23,9 +24,11 @@ use crate::{Inner, is_there};
 /// How long the kernel may take to write a disk back and let go of its loop device.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Why memory cannot be written to disk.
+/// Why memory cannot be written to disk: `runsc checkpoint` ends so before it has done anything.
 pub(crate) fn no_memory() -> String {
-    "memory pause unavailable: at the isolation level 'gvisor' sockets are the host's, which gVisor cannot save".to_owned()
+    "memory pause unavailable: at the isolation level 'gvisor' sockets are the host's, and gVisor says 'checkpoint not \
+     supported when using hostinet'"
+        .to_owned()
 }
 
 impl Inner {
@@ -40,7 +43,9 @@ impl Inner {
         let record = self.record(id);
         record.mark_frozen()?;
         let frozen = Frozen::freeze(mount.as_fd())?;
+        fail_point!("gvisor::snapshot::frozen");
         let made = storage.duplicate(&self.disk(id), &to);
+        fail_point!("gvisor::snapshot::cloned");
         let paused = frozen.thaw()?;
         record.unmark_frozen()?;
         drop(made?);
@@ -141,13 +146,17 @@ impl Inner {
         if self.is_hibernated(id) {
             return Ok(());
         }
+        fail_point!("gvisor::hibernate::start");
         self.end(id).await?;
+        fail_point!("gvisor::hibernate::ended");
         let id = id.clone();
         self.blocking(move |inner| {
             inner.cgroups.remove(&id)?;
+            fail_point!("gvisor::hibernate::cgroups");
             inner.release_disk(&id)?;
             let image = File::open(inner.disk(&id));
             image.and_then(|image| image.sync_all()).step("write the disk of a sandbox out")?;
+            fail_point!("gvisor::hibernate::disk");
             let first_id = record.first_id();
             record.clear_life()?;
             if let Some(first_id) = first_id {
@@ -165,7 +174,9 @@ impl Inner {
             return Err(IsolationError::Gone);
         }
         let platform = self.platform().await?;
+        fail_point!("gvisor::wake::start");
         self.claim_ids(&record)?;
+        fail_point!("gvisor::wake::ids");
         self.start(plan, &record, &disk, platform).await
     }
 

@@ -57,6 +57,8 @@ pub struct Jail {
     pub layers: Vec<PathBuf>,
     /// The block device of the disk.
     pub disk: PathBuf,
+    /// Volumes to mount.
+    pub volumes: Vec<Volume>,
     /// Small files to put in place: path below the root, content.
     pub files: Vec<(PathBuf, String)>,
     /// The same, but only where the image has such a file.
@@ -71,6 +73,23 @@ pub struct Jail {
     pub netns: PathBuf,
     /// Where to write the process id of the jail's first process, as the host sees it.
     pub pid_file: PathBuf,
+}
+
+/// A volume that the sandbox has.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Volume {
+    /// A mount of it that is attached nowhere, as a path to open.
+    pub mount: PathBuf,
+    /// Where inside.
+    pub path: String,
+    /// Mounted so that nothing inside can write to it.
+    pub read_only: bool,
+}
+
+/// Where the jail has a volume.
+pub(crate) fn volume_place(number: usize) -> String {
+    format!("v{number}")
 }
 
 /// Builds the jail and starts the sandbox; ends when it runs.
@@ -192,6 +211,16 @@ fn build_sandbox(jail: &Jail, userns: &OwnedFd) -> Result<(), String> {
         attach(&tree, &name, sys::ATTR_RDONLY | sys::ATTR_NODEV, userns).map_err(said(step()))?;
         lower.push(name);
     }
+    for (number, volume) in jail.volumes.iter().enumerate() {
+        let step = || format!("attach the volume at {}", volume.path);
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let tree = rustix::fs::open(&volume.mount, flags, Mode::empty()).map_err(said(step()))?;
+        let place = volume_place(number);
+        std::fs::create_dir(&place).map_err(said(step()))?;
+        let attributes = if volume.read_only { sys::ATTR_RDONLY } else { 0 };
+        attach(&tree, &place, attributes | sys::ATTR_NOSUID | sys::ATTR_NODEV, userns)
+            .map_err(said(step()))?;
+    }
     sys::take_on_ids(jail.first_id).map_err(said("take on the sandbox's ids"))?;
     // What was going on when a disk was copied does not go on, and an overlay that does not sync refuses its own traces.
     std::fs::remove_dir_all("disk/work").map_err(said("empty the disk's work directory"))?;
@@ -209,6 +238,10 @@ fn fill_root(jail: &Jail) -> Result<(), String> {
     let root = rustix::fs::open("root", flags, Mode::empty()).map_err(said("open the sandbox's root"))?;
     for (name, mode) in [("tmp", 0o1777), ("etc", 0o755), ("proc", 0o755), ("sys", 0o755), ("dev", 0o755)] {
         make_directory(&root, name, mode).map_err(said(format!("prepare /{name} of the image")))?;
+    }
+    for volume in &jail.volumes {
+        make_path(&root, &volume.path)
+            .map_err(said(format!("make a place for the volume at {}", volume.path)))?;
     }
     for (path, content) in &jail.files {
         put_file(&root, path, content).map_err(said(format!("write /{}", path.display())))?;
@@ -234,6 +267,20 @@ fn make_directory(root: &OwnedFd, name: &str, mode: u32) -> rustix::io::Result<(
         }
         Err(error) => Err(error),
     }
+}
+
+/// Makes a directory and what is missing on the way; gVisor would follow links of the image, and mount elsewhere.
+fn make_path(root: &OwnedFd, path: &str) -> rustix::io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut at = openat2(root, ".", flags, Mode::empty(), NO_LINKS)?;
+    for name in atoll_core::volume::components(path) {
+        match rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
+        at = openat2(&at, name, flags, Mode::empty(), NO_LINKS)?;
+    }
+    Ok(())
 }
 
 /// Puts a file in the place of whatever is there but a directory.

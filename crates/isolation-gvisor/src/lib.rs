@@ -25,8 +25,8 @@
 //! | network | the same slot as a container's: sockets inside are the host's, in a namespace that leads only to the gateway |
 //! | freezing | the jail's cgroup |
 //!
-//! Memory cannot be written to disk: gVisor saves no sockets of the host, and its own network stack would need an
-//! interface in the slot. So [`Isolation::memory_pause`] says no.
+//! Memory cannot be written to disk: `runsc checkpoint` refuses it where sockets are the host's, and gVisor's own network
+//! stack would need an interface in the slot. So [`Isolation::memory_pause`] says no.
 //!
 //! # Where things are
 //!
@@ -60,7 +60,7 @@ use atoll_isolation::{
 };
 use atoll_isolation_host::Cgroups;
 use atoll_isolation_storage::filesystem::{self, Templates};
-use atoll_isolation_storage::{Storage, loops_in_use};
+use atoll_isolation_storage::{Storage, StoredVolumes, loops_in_use};
 use atoll_network::SlotPool;
 
 use live::Live;
@@ -68,6 +68,32 @@ use record::Record;
 pub use runsc::Platform;
 use runsc::Runsc;
 use step::Step;
+
+/// Places where a test can kill the driver, in the order they are passed by a life of creation, hibernation, waking and
+/// removal. Compiled in with the feature `failpoints`.
+pub const FAILPOINTS: [&str; 18] = [
+    "gvisor::create::disk",
+    "gvisor::create::directory",
+    "gvisor::create::ids",
+    "gvisor::create::moved",
+    "gvisor::start::cgroups",
+    "gvisor::start::jail",
+    "gvisor::start::told",
+    "gvisor::start::written",
+    "gvisor::hibernate::start",
+    "gvisor::hibernate::ended",
+    "gvisor::hibernate::cgroups",
+    "gvisor::hibernate::disk",
+    "gvisor::wake::start",
+    "gvisor::wake::ids",
+    "gvisor::destroy::start",
+    "gvisor::destroy::ended",
+    "gvisor::destroy::cgroups",
+    "gvisor::destroy::disk",
+];
+
+/// The same while a snapshot is taken.
+pub const SNAPSHOT_FAILPOINTS: [&str; 2] = ["gvisor::snapshot::frozen", "gvisor::snapshot::cloned"];
 
 /// First host id of sandboxes: above the container level's 16,384 ranges.
 const FIRST_ID: u32 = 0xb000_0000;
@@ -104,6 +130,8 @@ pub struct GvisorConfig {
     pub runsc: PathBuf,
     /// Where disks and snapshots lie.
     pub storage: Arc<Storage>,
+    /// The volumes that sandboxes can have.
+    pub volumes: StoredVolumes,
     /// Network namespaces for sandboxes.
     pub slots: Arc<SlotPool>,
 }

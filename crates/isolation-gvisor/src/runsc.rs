@@ -8,8 +8,10 @@ use atoll_isolation::{IsolationError, Plan};
 use atoll_network::RESOLVER_ADDRESS;
 use serde_json::{Value, json};
 
-use crate::launch::{IDS, SHARED};
+use crate::launch::{IDS, SHARED, volume_place};
 
+/// Directory of the sandbox's root in which is what the level itself needs.
+pub(crate) const OWN_DIRECTORY: &str = ".atoll";
 /// Where the sandbox finds the agent's program and the shared directory.
 const AGENT_INSIDE: &str = "/.atoll/agent";
 const SHARED_INSIDE: &str = "/.atoll/host";
@@ -119,7 +121,8 @@ impl Runsc {
 /// - `--host-uds=create`: sockets with a name in the file system can be met from outside; that is how the agent is reached.
 ///   None of the host's can be reached from inside.
 /// - `--overlay2=none`: what is written goes to the sandbox's disk, which has a limit and can be snapshotted, and nowhere else.
-/// - `--file-access=exclusive`: nobody else writes to the disk.
+/// - `--file-access=exclusive`: nobody else writes to the disk. Volumes are mounts, and shared as those are: the sentry asks
+///   the host each time.
 /// - `--ignore-cgroups`: the jail is in its cgroups already.
 pub(crate) fn options(platform: Platform) -> Vec<String> {
     let options = [
@@ -140,6 +143,19 @@ pub(crate) fn config(plan: &Plan, first_id: u32) -> String {
     let namespaces: Vec<Value> =
         ["pid", "ipc", "uts", "mount", "user"].into_iter().map(|kind| json!({ "type": kind })).collect();
     let shm = format!("size={}", plan.resources.memory_bytes / 2);
+    let mut mounts = vec![
+        json!({ "destination": "/proc", "type": "proc", "source": "proc" }),
+        json!({ "destination": "/dev", "type": "tmpfs", "source": "tmpfs" }),
+        json!({ "destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["ro"] }),
+        json!({ "destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": ["mode=1777", shm] }),
+        json!({ "destination": AGENT_INSIDE, "type": "bind", "source": "/agent", "options": ["ro", "nosuid", "nodev"] }),
+        json!({ "destination": SHARED_INSIDE, "type": "bind", "source": SHARED, "options": ["nosuid", "nodev"] }),
+    ];
+    mounts.extend(plan.volumes.iter().enumerate().map(|(number, volume)| {
+        let source = format!("/{}", volume_place(number));
+        let access = if volume.read_only { "ro" } else { "rw" };
+        json!({ "destination": volume.path, "type": "bind", "source": source, "options": [access, "nosuid", "nodev"] })
+    }));
     json!({
         "ociVersion": "1.0.2",
         "process": {
@@ -156,14 +172,7 @@ pub(crate) fn config(plan: &Plan, first_id: u32) -> String {
         },
         "root": { "path": "/root", "readonly": false },
         "hostname": plan.hostname,
-        "mounts": [
-            { "destination": "/proc", "type": "proc", "source": "proc" },
-            { "destination": "/dev", "type": "tmpfs", "source": "tmpfs" },
-            { "destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["ro"] },
-            { "destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": ["mode=1777", shm] },
-            { "destination": AGENT_INSIDE, "type": "bind", "source": "/agent", "options": ["ro", "nosuid", "nodev"] },
-            { "destination": SHARED_INSIDE, "type": "bind", "source": SHARED, "options": ["nosuid", "nodev"] },
-        ],
+        "mounts": mounts,
         "linux": { "namespaces": namespaces, "uidMappings": ids, "gidMappings": ids },
     })
     .to_string()

@@ -10,6 +10,8 @@ use rustix::thread::CapabilitySet;
 
 /// Marks a mount read-only (`mount_setattr`).
 pub(crate) const ATTR_RDONLY: u64 = 0x01;
+/// Ignores set-user-id bits.
+pub(crate) const ATTR_NOSUID: u64 = 0x02;
 /// Ignores device nodes.
 pub(crate) const ATTR_NODEV: u64 = 0x04;
 const ATTR_IDMAP: u64 = 0x0010_0000;

@@ -1,34 +1,19 @@
 //! The driver is killed at every step of a life; another one finds and removes all that is left, and what slept
 //! or was about to goes on with its memory.
-//!
-//! The one that is killed is this very program, started again with the test [`killed`] and a failpoint in its
-//! environment.
 #![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
 
 mod common;
 
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::spec::Resources;
+use atoll_isolation::conformance::killed::{Life, kill_this_process};
 use atoll_isolation::conformance::{Harness, Sandbox, assert_clean, assert_gone, eventually, fresh_id};
 use atoll_isolation::{DiskSource, Isolation, Plan};
 use atoll_isolation_microvm::FAILPOINTS;
 use common::{Machines, machines};
-
-const FAILPOINT: &str = "ATOLL_TEST_FAILPOINT";
-const DIRECTORY: &str = "ATOLL_TEST_DIRECTORY";
-const INSTANCE: &str = "ATOLL_TEST_INSTANCE";
-const SANDBOX: &str = "ATOLL_TEST_SANDBOX";
-/// The artifact with whose memory it is to begin; made anew when there is none.
-const ARTIFACT: &str = "ATOLL_TEST_ARTIFACT";
-
-fn text(name: &str) -> Option<String> {
-    std::env::var_os(name).map(|value| value.into_string().unwrap())
-}
 
 /// A small machine: one kind, booted once.
 fn plan(harness: &Machines, id: &SandboxId) -> Plan {
@@ -39,18 +24,13 @@ fn plan(harness: &Machines, id: &SandboxId) -> Plan {
 /// The life of the process that is killed. As a test of its own it does nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed() {
-    let Some(failpoint) = text(FAILPOINT) else { return };
-    let id: SandboxId = text(SANDBOX).unwrap().parse().unwrap();
-    let harness = Machines::of(text(DIRECTORY).unwrap().into(), text(INSTANCE).unwrap(), None).unwrap();
+    let Some(life) = Life::of_this_process() else { return };
+    let (id, snapshot) = (life.sandbox, life.failpoint.contains("snapshot"));
+    let harness = Machines::of(life.directory, life.instance, None).unwrap();
     let (driver, plan) = (harness.open().await, plan(&harness, &id));
-    let snapshot = failpoint.contains("snapshot");
-    fail::cfg_callback(failpoint, || {
-        let own = rustix::process::getpid();
-        rustix::process::kill_process(own, rustix::process::Signal::KILL).unwrap();
-    })
-    .unwrap();
-    if let Some(artifact) = text(ARTIFACT) {
-        let disk = DiskSource::WithMemory(artifact.parse().unwrap());
+    fail::cfg_callback(life.failpoint, kill_this_process).unwrap();
+    if let Some(artifact) = life.artifact {
+        let disk = DiskSource::WithMemory(artifact);
         driver.create(&Plan { disk, ..plan }).await.unwrap();
         return;
     }
@@ -71,17 +51,14 @@ async fn killed() {
 }
 
 fn run_until_killed(harness: &Machines, failpoint: &str, id: &SandboxId, artifact: Option<&SnapshotId>) {
-    let status = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "killed"])
-        .envs(artifact.map(|artifact| (ARTIFACT, artifact.as_str())))
-        .env(FAILPOINT, failpoint)
-        .env(DIRECTORY, &harness.path)
-        .env(INSTANCE, &harness.instance)
-        .env(SANDBOX, id.as_str())
-        .stdout(Stdio::null())
-        .status()
-        .unwrap();
-    assert_eq!(status.signal(), Some(9), "it was not killed at {failpoint}: {status}");
+    let life = Life {
+        failpoint: failpoint.to_owned(),
+        directory: harness.path.clone(),
+        instance: harness.instance.clone(),
+        sandbox: id.clone(),
+        artifact: artifact.cloned(),
+    };
+    life.end();
 }
 
 /// What the storage holds of a machine.

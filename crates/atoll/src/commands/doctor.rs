@@ -95,7 +95,7 @@ async fn local_checks(args: &DoctorArgs) -> Result<Vec<Check>> {
             Err(error) => checks.push(Check::new("microvm", Status::Missing, error.to_string())),
         }
         let sentries = Sentries::new(&args.gvisor);
-        match sentries.try_open(&dir, storage, slots).await {
+        match sentries.try_open(&dir, storage, driver.volumes(), slots).await {
             Ok(driver) => checks.extend(driver.doctor().await),
             Err(error) => checks.push(
                 Check::new("gvisor", Status::Missing, crate::failure::chain(&error))

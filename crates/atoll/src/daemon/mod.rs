@@ -168,7 +168,7 @@ pub(crate) async fn open_levels(
 ) -> Result<Levels> {
     let (storage, slots) = (open_storage(dir, pool)?, open_slots(ready)?);
     let containers = open_containers(dir, ready, Arc::clone(&storage), Arc::clone(&slots))?;
-    let volumes = Arc::new(containers.volumes());
+    let volumes = containers.volumes();
     let mut drivers: Vec<Arc<dyn Isolation>> = vec![Arc::new(containers)];
     if let Some(machines) = machines
         && let Some(driver) = machines.open(dir, Arc::clone(&storage), Arc::clone(&slots)).await?
@@ -177,11 +177,11 @@ pub(crate) async fn open_levels(
         drivers.push(Arc::new(driver));
     }
     if let Some(sentries) = sentries
-        && let Some(driver) = sentries.open(dir, storage, slots).await?
+        && let Some(driver) = sentries.open(dir, storage, volumes.clone(), slots).await?
     {
         drivers.push(Arc::new(driver));
     }
-    Ok(Levels { volumes, drivers })
+    Ok(Levels { volumes: Arc::new(volumes), drivers })
 }
 
 /// Opens the database of a data directory.

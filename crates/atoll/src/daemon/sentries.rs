@@ -6,7 +6,7 @@ use std::sync::Arc;
 use atoll_core::{Code, Error};
 use atoll_isolation::IsolationError;
 use atoll_isolation_gvisor::{GvisorConfig, GvisorIsolation};
-use atoll_isolation_storage::Storage;
+use atoll_isolation_storage::{Storage, StoredVolumes};
 use atoll_network::SlotPool;
 
 use super::DataDir;
@@ -44,12 +44,13 @@ impl Sentries {
         &self,
         dir: &DataDir,
         storage: Arc<Storage>,
+        volumes: StoredVolumes,
         slots: Arc<SlotPool>,
     ) -> Result<Option<GvisorIsolation>> {
         if !self.named && self.runsc.try_exists().is_ok_and(|there| !there) {
             return Ok(None);
         }
-        match self.try_open(dir, storage, slots).await {
+        match self.try_open(dir, storage, volumes, slots).await {
             Ok(driver) => Ok(Some(driver)),
             Err(error) if self.named => Err(Failure::Plain(
                 Error::new(Code::IsolationUnavailable, crate::failure::chain(&error))
@@ -67,6 +68,7 @@ impl Sentries {
         &self,
         dir: &DataDir,
         storage: Arc<Storage>,
+        volumes: StoredVolumes,
         slots: Arc<SlotPool>,
     ) -> std::result::Result<GvisorIsolation, IsolationError> {
         GvisorIsolation::open(GvisorConfig {
@@ -76,6 +78,7 @@ impl Sentries {
             launcher: vec![SELF.into(), LAUNCH.into()],
             runsc: self.runsc.clone(),
             storage,
+            volumes,
             slots,
         })
         .await

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::allow_attributes, reason = "tests; no suite uses all of it")]
 
+pub(crate) mod gvisor;
 pub(crate) mod outside;
 pub(crate) mod pty;
 pub(crate) mod real;

@@ -17,8 +17,12 @@ pub(crate) struct Setup {
 
 impl Setup {
     pub(crate) async fn start() -> Self {
-        let server = Server::start();
-        let create = CreateSandbox { name: Some("web".to_owned()), ..CreateSandbox::default() };
+        Self::of(Server::start(), CreateSandbox::default()).await
+    }
+
+    /// With a server and a sandbox like this one.
+    pub(crate) async fn of(server: Server, like: CreateSandbox) -> Self {
+        let create = CreateSandbox { name: Some("web".to_owned()), ..like };
         let sandbox = server.client.create_sandbox(&create).await.unwrap();
         let dir = tempfile::Builder::new().prefix("atoll-ssh-").tempdir_in("/var/tmp").unwrap();
         let setup = Self { server, sandbox, dir };

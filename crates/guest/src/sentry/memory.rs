@@ -43,7 +43,8 @@ impl Memory {
         self.kills.load(Ordering::Relaxed)
     }
 
-    fn look(&self) -> Duration {
+    /// Kills the largest process if too much is used; gives how long to wait before the next look.
+    pub(super) fn look(&self) -> Duration {
         // Where nothing can be read nothing can be done; the host's limit is still there.
         let Some(used) = used_bytes() else { return PAUSE_MAX };
         let limit = self.limit.load(Ordering::Relaxed);
@@ -58,13 +59,6 @@ impl Memory {
             sys::kill(pid, libc::SIGKILL).unwrap_or_default();
         }
         PAUSE_AFTER_KILL
-    }
-}
-
-/// Watches for ever.
-pub(super) fn watch(memory: std::sync::Arc<Memory>) {
-    loop {
-        std::thread::sleep(memory.look());
     }
 }
 

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use atoll_guest_protocol::sentry::{AGENT_SOCKET, CONTROL_SOCKET, TMP_MARK};
 use rustix::mount::{MountFlags, mount};
 
+use memory::Memory;
 pub(crate) use processes::{Processes, limited};
 
 /// Stack of a thread.
@@ -42,9 +43,13 @@ pub(crate) fn enter(directory: &Path) -> io::Result<OwnedFd> {
     mount("none", directory, "tmpfs", strict | MountFlags::RDONLY, Some(c"mode=0555,size=4096"))
         .map_err(|error| at("cover the sockets", error.into()))?;
     let mark = Path::new("/").join(TMP_MARK);
-    std::fs::remove_file(mark).map_err(|error| at("remove a mark", error))?;
-    let memory = Arc::new(memory::Memory::default());
-    start("watch", memory::watch, Arc::clone(&memory))?;
+    match std::fs::remove_file(mark) {
+        // A volume lies there.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        other => other.map_err(|error| at("remove a mark", error))?,
+    }
+    let memory = Arc::new(Memory::default());
+    start("watch", watch, (Arc::clone(&memory), processes))?;
     let control = control::Control { processes, memory };
     start("control", control::run, (questions, control))?;
     Ok(agent.into())
@@ -57,6 +62,14 @@ fn listen(directory: &Path, name: &str) -> io::Result<UnixListener> {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
         .map_err(|error| at("keep a socket to itself", error))?;
     Ok(socket)
+}
+
+/// Keeps the sandbox to its limits, for ever.
+fn watch((memory, processes): (Arc<Memory>, &Processes)) {
+    loop {
+        processes.look();
+        std::thread::sleep(memory.look());
+    }
 }
 
 /// Starts a thread that lives as long as the sandbox.

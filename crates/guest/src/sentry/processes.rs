@@ -4,8 +4,10 @@
 //! *one* of the task's cgroups, whichever Go's random order of a map brings first (`chargeLocked` in gVisor's
 //! `task_cgroup.go`), and there are seven, of which six do not count. Six forks of seven are let through.
 //!
-//! So every program also gets the limit as its `RLIMIT_NPROC`, which the sentry asks at every fork. That one counts by
-//! user; who is root in a user namespace of its own escapes it, but not the cgroup. What the agent starts, it counts itself.
+//! So every program also gets the limit as its `RLIMIT_NPROC`, which the sentry asks at every fork, and the agent counts
+//! before it starts anything. That limit holds for each user by itself, and not for who is root in a user namespace of its
+//! own. What gets past the limit of all in these two ways, or by the agent and a program at the same instant, is killed
+//! when the agent looks next, the youngest first.
 
 use std::fs::File;
 use std::io;
@@ -19,6 +21,7 @@ use rustix::mount::{MountFlags, mount};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use super::at;
+use crate::sys;
 
 /// The cgroup of everything that runs in the sandbox, the agent too.
 const CGROUP: &str = "sandbox";
@@ -31,6 +34,8 @@ pub(crate) struct Processes {
     max: File,
     current: File,
     limit: AtomicU32,
+    /// How many are left alone: the limit, and what there was already when it was lowered.
+    tolerated: AtomicU32,
 }
 
 static PROCESSES: OnceLock<Processes> = OnceLock::new();
@@ -51,8 +56,8 @@ pub(super) fn enter(directory: &Path) -> io::Result<&'static Processes> {
     let max = File::options().write(true).open(cgroup.join("pids.max"));
     let current = File::open(cgroup.join("pids.current"));
     let opened = |file: io::Result<File>| file.map_err(|error| at("open the files of a cgroup", error));
-    let processes =
-        Processes { max: opened(max)?, current: opened(current)?, limit: AtomicU32::new(u32::MAX) };
+    let [limit, tolerated] = [AtomicU32::new(u32::MAX), AtomicU32::new(u32::MAX)];
+    let processes = Processes { max: opened(max)?, current: opened(current)?, limit, tolerated };
     Ok(PROCESSES.get_or_init(|| processes))
 }
 
@@ -75,6 +80,7 @@ impl Processes {
     pub(super) fn limit(&self, limit: u32) -> io::Result<()> {
         self.max.write_all_at(limit.to_string().as_bytes(), 0)?;
         let before = self.limit.swap(limit, Ordering::Relaxed);
+        self.tolerated.store(limit.max(self.count()?), Ordering::Relaxed);
         for _ in 0..ROUNDS_MAX {
             let changed = all_processes()?.into_iter().filter(|pid| change(*pid, before, limit)).count();
             if changed == 0 {
@@ -82,6 +88,54 @@ impl Processes {
             }
         }
         Ok(())
+    }
+
+    /// Kills what got past the limit.
+    pub(super) fn look(&self) {
+        // Where nothing can be read nothing can be done; the host's limit is still there.
+        let Ok(count) = self.count() else { return };
+        let tolerated = self.tolerated.load(Ordering::Relaxed);
+        if count <= tolerated {
+            let limit = self.limit.load(Ordering::Relaxed);
+            // A new limit that came in between stands.
+            let _ = self.tolerated.compare_exchange(
+                tolerated,
+                limit.max(count),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            return;
+        }
+        let mut excess = count - tolerated;
+        let mut youngest: Vec<_> =
+            all_processes().unwrap_or_default().into_iter().filter_map(Age::of).collect();
+        youngest.sort_unstable();
+        while let Some(Age { pid, threads, .. }) = youngest.pop().filter(|_| excess > 0) {
+            // It may have ended meanwhile.
+            sys::kill(pid, libc::SIGKILL).unwrap_or_default();
+            excess = excess.saturating_sub(threads);
+        }
+    }
+}
+
+/// A process that runs, ordered by when it began.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Age {
+    began: u64,
+    pid: i32,
+    threads: u32,
+}
+
+impl Age {
+    fn of(pid: Pid) -> Option<Self> {
+        let pid = pid.as_raw_nonzero().get();
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name, in parentheses, may hold anything. After it come the third field and the rest.
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        // What has ended is not counted any more, and waits for its parent.
+        fields.next().filter(|state| *state != "Z")?;
+        let threads = fields.nth(16)?.parse().ok()?;
+        Some(Self { began: fields.nth(1)?.parse().ok()?, pid, threads })
     }
 }
 

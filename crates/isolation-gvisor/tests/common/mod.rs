@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use atoll_isolation::conformance::Harness;
 use atoll_isolation::{Isolation, RootFs};
 use atoll_isolation_gvisor::{GvisorConfig, GvisorIsolation, OVERHEAD_MAX_BYTES};
-use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
+use atoll_isolation_storage::{PoolSize, Storage, StorageConfig, StoredVolumes};
 use atoll_network::SlotPool;
 use atoll_testing::gvisor::runsc;
 use atoll_testing::machines::debian;
@@ -16,19 +16,20 @@ use atoll_testing::machines::debian;
 /// A driver's directory.
 #[derive(Debug)]
 pub(crate) struct Sentries {
-    dir: tempfile::TempDir,
+    /// Removed with it; `None` when another process owns the directory.
+    _dir: Option<tempfile::TempDir>,
+    pub(crate) path: PathBuf,
     runsc: PathBuf,
     layer: PathBuf,
-    instance: String,
+    pub(crate) instance: String,
     storage: OnceLock<Arc<Storage>>,
 }
 
 /// A driver for one test; none where gVisor is not installed, which has then been said.
 pub(crate) fn sentries() -> Option<Sentries> {
-    let runsc = runsc()?;
     let dir = tempfile::Builder::new().prefix("atoll-gvisor-").tempdir().unwrap();
     let instance = format!("{:08x}", RandomState::new().hash_one("instance") & 0xffff_ffff);
-    Some(Sentries { dir, runsc, layer: debian(), instance, storage: OnceLock::new() })
+    Sentries::of(dir.path().to_owned(), instance, Some(dir))
 }
 
 impl Drop for Sentries {
@@ -53,19 +54,26 @@ impl Drop for Sentries {
 }
 
 impl Sentries {
+    /// The installation of this name, wherever it was made; `None` as with [`sentries`].
+    pub(crate) fn of(path: PathBuf, instance: String, dir: Option<tempfile::TempDir>) -> Option<Self> {
+        let runsc = runsc()?;
+        Some(Self { _dir: dir, path, runsc, layer: debian(), instance, storage: OnceLock::new() })
+    }
+
     fn config(&self) -> GvisorConfig {
         let storage = self.storage.get_or_init(|| {
-            let dir = self.dir.path().join("storage");
+            let dir = self.path.join("storage");
             let config = StorageConfig { dir, instance: self.instance.clone(), pool: PoolSize::Host };
             Arc::new(Storage::open(&config).unwrap())
         });
         GvisorConfig {
-            dir: self.dir.path().join("gvisor"),
+            dir: self.path.join("gvisor"),
             instance: self.instance.clone(),
             agent: atoll_guest_binary::GUEST,
             launcher: vec![PathBuf::from(env!("CARGO_BIN_EXE_atoll-sentry-launcher"))],
             runsc: self.runsc.clone(),
             storage: Arc::clone(storage),
+            volumes: StoredVolumes::new(Arc::clone(storage)),
             slots: Arc::new(SlotPool::start(0).unwrap()),
         }
     }

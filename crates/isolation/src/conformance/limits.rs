@@ -32,6 +32,27 @@ pub async fn processes_are_counted(harness: &dyn Harness) {
     sandbox.destroy().await;
 }
 
+/// The limit is of all users together, and nobody has one of their own. Whoever gets past it does not stay.
+pub async fn processes_of_all_users_are_counted(harness: &dyn Harness) {
+    let many = "perl -e 'for $u (1000 .. 1040) { $p = fork; exit 1 if !defined $p; next if $p; $< = $> = $u; \
+                for (1 .. 8) { fork // last } sleep 1000; exit }'";
+    let own =
+        "unshare --user --map-root-user sh -c 'i=0; while [ $i -lt 64 ]; do sleep 1000 & i=$((i+1)); done'";
+    for crowd in [many, own] {
+        let sandbox = Sandbox::create(harness, Resources { pids: 24, ..Resources::default() }).await;
+        sandbox.run(crowd).await;
+        super::eventually("the limit holds", || async {
+            (sandbox.driver.usage(&sandbox.id).await.unwrap().pids <= 24).then_some(())
+        })
+        .await;
+        let usage = sandbox.driver.usage(&sandbox.id).await.unwrap();
+        assert_eq!(usage.oom_kills, 0, "taken for a lack of memory: {usage:?}");
+        // The agent is as it was.
+        sandbox.guest.list_execs().await.unwrap();
+        sandbox.destroy().await;
+    }
+}
+
 /// Writing beyond the limit fails with "no space left"; removing makes room; `df` tells the truth.
 pub async fn the_disk_is_full_only_inside(harness: &dyn Harness) {
     let limits = Resources { disk_bytes: 48 * MIB, ..Resources::default() };

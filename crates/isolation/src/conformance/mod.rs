@@ -7,6 +7,7 @@
 #![expect(clippy::missing_panics_doc, reason = "panicking is how a case fails")]
 
 pub mod facts;
+pub mod killed;
 pub mod lifecycle;
 pub mod limits;
 pub mod memory;
@@ -72,6 +73,7 @@ macro_rules! conformance_tests {
             lifecycle::another_name_while_it_lives,
             limits::memory_kills_only_inside,
             limits::processes_are_counted,
+            limits::processes_of_all_users_are_counted,
             limits::the_disk_is_full_only_inside,
             limits::cpu_time_is_throttled,
             limits::limits_change_while_it_lives,
