@@ -20,7 +20,8 @@ const IMAGE: &str = "tools";
 /// A level that was asked for, ready to be used.
 #[derive(Debug)]
 pub(crate) struct Level {
-    args: [String; 6],
+    args: [String; 4],
+    machines: PathBuf,
     image: PathBuf,
 }
 
@@ -52,9 +53,8 @@ fn prepare() -> Option<Level> {
         );
         std::fs::rename(&new, &image).expect("put an archive in its place");
     }
-    let dir = dir.to_string_lossy().into_owned();
-    let args = ["--default-isolation", &level, "--default-image", IMAGE, "--microvm-dir", &dir];
-    Some(Level { args: args.map(str::to_owned), image })
+    let args = ["--default-isolation", &level, "--default-image", IMAGE];
+    Some(Level { args: args.map(str::to_owned), machines: dir, image })
 }
 
 /// Whether the sandboxes of servers that were told nothing else are machines.
@@ -67,6 +67,15 @@ impl Level {
     /// Arguments of a server that gives it.
     pub(crate) fn args(&self) -> &[String] {
         &self.args
+    }
+
+    /// Puts what machines need into a data directory, where `atoll doctor` finds it, too.
+    pub(crate) fn set_up(&self, data: &Path) {
+        std::fs::create_dir_all(data).expect("make a data directory");
+        let machines = data.join("microvm");
+        if !machines.try_exists().expect("look at a data directory") {
+            std::os::unix::fs::symlink(&self.machines, machines).expect("make a link");
+        }
     }
 
     /// Puts the image into a new server.

@@ -195,6 +195,9 @@ impl Server {
             panics_are_wanted: false,
             finished: false,
         };
+        if let Some(level) = level::asked() {
+            level.set_up(&server.data);
+        }
         let (url, key) = server.launch(&free_address(), "");
         server.key = key.expect("the first start makes a key");
         server.client = Client::new(&url, &Secret::new(server.key.clone())).expect("a client");
