@@ -35,12 +35,7 @@ pub(crate) fn image(dir: &Path, key: &str, layers: &[PathBuf]) -> Result<PathBuf
         list = format!("{list}{layer}\n");
     }
     let new = dir.join(key).with_extension("new");
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(error).step("remove an unfinished image");
-        }
-        _ => {}
-    }
+    remove(&new).step("remove an unfinished image")?;
     with_merged(layers, |merged| run(Command::new("mkfs.erofs").arg(&new).arg(merged)))?;
     fs::write(path.with_extension(LAYERS), list).step("write down what an image is made of")?;
     fs::rename(&new, &path).step("put an image in its place")?;
@@ -76,17 +71,29 @@ pub(crate) fn sweep(dir: &Path) -> io::Result<()> {
         if path.extension().is_none_or(|end| end != LAYERS) {
             continue;
         }
+        // Another server that shares the directory may be at the same.
+        let layers = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            other => other?,
+        };
         let mut gone = false;
-        for layer in fs::read_to_string(&path)?.lines() {
+        for layer in layers.lines() {
             gone |= !Path::new(layer).try_exists()?;
         }
         if gone {
             // A machine that runs from it has it open.
-            fs::remove_file(path.with_extension(IMAGE))?;
-            fs::remove_file(&path)?;
+            remove(&path.with_extension(IMAGE))?;
+            remove(&path)?;
         }
     }
     Ok(())
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Runs a tool; its words on failure.

@@ -116,11 +116,11 @@ fn mount_image(path: &Path, image: &File) -> Result<(OwnedFd, LoopDevice), Isola
     }
 }
 
-/// Busy, gone in between, or the identity is still mounted from another device.
+/// Busy, gone in between or while it was read, or the identity is still mounted from another device.
 fn is_passing(error: &IsolationError) -> bool {
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
     let code = cause.and_then(io::Error::raw_os_error);
-    matches!(code, Some(libc::EBUSY | libc::EINVAL | libc::ENXIO))
+    matches!(code, Some(libc::EBUSY | libc::EINVAL | libc::ENXIO | libc::EIO))
 }
 
 fn find(path: &Path) -> io::Result<Option<LoopDevice>> {

@@ -82,10 +82,11 @@ pub async fn copies_what_ran(harness: &dyn Harness) {
         assert!(reached >= before, "it counted to {before} and is at {reached}");
         eventually("a child goes on", || async { (count(child).await > reached).then_some(()) }).await;
         // More than any window holds: nobody takes it, and it does not wait.
-        let flood = child.see("cat /dev/shm/flood").await.parse::<u64>().unwrap() + FLOOD_LINES;
+        // The file is empty while it is written anew.
+        let flooded = async || child.see("cat /dev/shm/flood").await.parse::<u64>().ok();
+        let flood = eventually("it has written", || async { flooded().await }).await + FLOOD_LINES;
         eventually("what nobody reads is thrown away", || async {
-            let now = child.see("cat /dev/shm/flood").await.parse::<u64>().unwrap_or_default();
-            (now > flood).then_some(())
+            flooded().await.filter(|now| *now > flood).map(drop)
         })
         .await;
         // They are processes like any other.
