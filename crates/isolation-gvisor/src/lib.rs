@@ -102,9 +102,10 @@ const RANGES: u32 = 0x3fff;
 /// What the sentry, the gofer and the jail may take on top of a sandbox's memory limit, and what a process may take
 /// before the agent notices. The cgroup ends there, and with it the sandbox.
 pub const OVERHEAD_MAX_BYTES: u64 = 256 << 20;
-/// Host processes and threads for each of the sandbox's, and for the sentry.
+/// Host processes and threads for each of the sandbox's; and for the sentry, and for what gets past the sandbox's limit
+/// before the agent notices. A sentry that comes to the end of them is over, and with it the sandbox.
 const HOST_PIDS_EACH: u32 = 4;
-const HOST_PIDS_MORE: u32 = 512;
+const HOST_PIDS_MORE: u32 = 4096;
 
 /// The host's part of a sandbox's limits.
 fn host_limits(resources: &Resources) -> Resources {

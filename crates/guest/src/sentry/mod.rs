@@ -67,8 +67,7 @@ fn listen(directory: &Path, name: &str) -> io::Result<UnixListener> {
 /// Keeps the sandbox to its limits, for ever.
 fn watch((memory, processes): (Arc<Memory>, &Processes)) {
     loop {
-        processes.look();
-        std::thread::sleep(memory.look());
+        std::thread::sleep(processes.look().min(memory.look()));
     }
 }
 

@@ -15,6 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
@@ -25,6 +26,10 @@ use crate::sys;
 
 /// The cgroup of everything that runs in the sandbox, the agent too.
 const CGROUP: &str = "sandbox";
+/// Pauses between two looks: while there is little room left, and otherwise. What forks enough in the longer one to come
+/// to the host's limit ends the sandbox.
+const PAUSE_CROWDED: Duration = Duration::from_millis(20);
+const PAUSE: Duration = Duration::from_millis(250);
 /// Rounds of looking for processes that were forked while others got the new limit.
 const ROUNDS_MAX: usize = 64;
 
@@ -90,10 +95,10 @@ impl Processes {
         Ok(())
     }
 
-    /// Kills what got past the limit.
-    pub(super) fn look(&self) {
+    /// Kills what got past the limit; gives how long to wait before the next look.
+    pub(super) fn look(&self) -> Duration {
         // Where nothing can be read nothing can be done; the host's limit is still there.
-        let Ok(count) = self.count() else { return };
+        let Ok(count) = self.count() else { return PAUSE };
         let tolerated = self.tolerated.load(Ordering::Relaxed);
         if count <= tolerated {
             let limit = self.limit.load(Ordering::Relaxed);
@@ -104,7 +109,7 @@ impl Processes {
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             );
-            return;
+            return if count > limit / 2 { PAUSE_CROWDED } else { PAUSE };
         }
         let mut excess = count - tolerated;
         let mut youngest: Vec<_> =
@@ -115,6 +120,7 @@ impl Processes {
             sys::kill(pid, libc::SIGKILL).unwrap_or_default();
             excess = excess.saturating_sub(threads);
         }
+        PAUSE_CROWDED
     }
 }
 

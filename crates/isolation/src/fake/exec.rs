@@ -22,6 +22,8 @@ struct State {
     stdin_closed: bool,
     signal: Option<i32>,
     exited: Option<Exited>,
+    /// Its instance has died, and with it everybody who could tell how the command ended.
+    lost: bool,
 }
 
 /// One exec.
@@ -85,20 +87,32 @@ impl Exec {
         let mut changed = self.changed.subscribe();
         let signalled = async {
             loop {
-                let signal = self.lock().signal;
-                match signal {
-                    Some(signal) => return signal,
-                    // The sender lives in the exec.
-                    None => drop(changed.changed().await),
+                let (lost, signal) = {
+                    let state = self.lock();
+                    (state.lost, state.signal)
+                };
+                if lost || signal.is_some() {
+                    return signal;
                 }
+                // The sender lives in the exec.
+                drop(changed.changed().await);
             }
         };
-        let exited = tokio::select! {
+        let (code, signal) = tokio::select! {
             biased;
-            signal = signalled => Exited { code: None, signal: Some(signal), cpu_us: 0 },
-            code = self.execute(command) => Exited { code: Some(code), signal: None, cpu_us: 0 },
+            signal = signalled => (None, signal),
+            code = self.execute(command) => (Some(code), None),
         };
-        self.lock().exited = Some(exited);
+        {
+            let mut state = self.lock();
+            state.exited = (!state.lost).then_some(Exited { code, signal, cpu_us: 0 });
+        }
+        self.changed.send_replace(());
+    }
+
+    /// Ends the command where it is; nobody hears of it.
+    pub(super) fn lose(&self) {
+        self.lock().lost = true;
         self.changed.send_replace(());
     }
 

@@ -107,8 +107,7 @@ impl Guest {
         self.set_frozen(false);
         self.order.send_replace(Order::End);
         for exec in locked(&self.execs).values() {
-            // One that has ended already needs no signal.
-            exec.signal(9).unwrap_or_default();
+            exec.lose();
         }
     }
 
