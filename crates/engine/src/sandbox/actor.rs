@@ -21,8 +21,9 @@ use tokio::sync::{mpsc, oneshot};
 use crate::clock::now_ms;
 use crate::engine::{Caller, Engine, Inner};
 use crate::errors::{isolation_error, store_error};
+use crate::memory::Saved;
 use crate::pool::Member;
-use crate::start::start_key;
+use crate::start::{boot_from_memory, start_key};
 use crate::{exec, usage};
 
 use pause::Due;
@@ -47,6 +48,8 @@ pub(crate) enum Origin {
     Create(Plan),
     /// Take it over from a warm pool; make it if that fails.
     Claim(Box<Member>, Plan),
+    /// Go on from its template's memory; make it if that fails.
+    GoOn(Arc<Saved>, Plan),
     /// An earlier process made it and the driver has taken it up.
     Adopt,
     /// The same, and it is paused as `frozen`.
@@ -95,7 +98,7 @@ impl Actor {
     async fn run(mut self, origin: Origin) {
         match origin {
             Origin::Create(plan) => {
-                let made = self.create(&plan).await;
+                let made = self.create(&plan, None).await;
                 if self.undone(made).await {
                     return;
                 }
@@ -104,6 +107,18 @@ impl Actor {
                 let made = match self.claim(*member, &plan).await {
                     Ok(()) => Ok(()),
                     Err(error) => self.create_instead(&plan, error).await,
+                };
+                if self.undone(made).await {
+                    return;
+                }
+            }
+            Origin::GoOn(saved, plan) => {
+                let made = match self.go_on_from(&saved, &plan).await {
+                    Ok(()) => Ok(()),
+                    Err(error) => {
+                        self.inner.memories.failed(saved, &error);
+                        self.create_instead(&plan, error).await
+                    }
                 };
                 if self.undone(made).await {
                     return;
@@ -212,21 +227,35 @@ impl Actor {
         self.shared.publish(self.record.clone());
         self.start_link(member.client);
         if let Some(exec) = exec {
-            self.shared.meter.count_exec(exec.started_by.as_ref());
-            exec::enter_started(&self.inner, &self.shared, exec).await?;
+            self.enter_started(exec).await?;
         }
         Ok(())
     }
 
-    /// The member could not be used: makes a sandbox in its place, under the same id.
-    async fn create_instead(&mut self, plan: &Plan, why: Error) -> Result<()> {
-        tracing::warn!(sandbox = %self.record.id, error = %why, "a member of a pool could not be used");
-        remove(&self.inner, self.shared.driver().as_ref(), &self.record.id).await?;
-        self.create(plan).await
+    /// Makes it from its template's memory: what the template starts runs and is ready.
+    async fn go_on_from(&mut self, saved: &Saved, plan: &Plan) -> Result<()> {
+        let boot_id = boot_from_memory()?;
+        let caller = Caller { key: self.record.owner.clone() };
+        let (plan, exec) = saved.begin(plan, &self.record.spec, &caller)?;
+        let exec = ExecRecord { idempotency_key: Some(start_key(&boot_id)), ..exec };
+        self.record.boot_id = boot_id;
+        self.create(&plan, Some((saved, exec))).await?;
+        self.inner.memories.worked(self.record.spec.template.as_deref());
+        Ok(())
     }
 
-    /// The creation saga. Its only undo is [`Self::undo_create`], whatever step failed.
-    async fn create(&mut self, plan: &Plan) -> Result<()> {
+    /// What was there already could not be used: makes a sandbox in its place, under the same id.
+    async fn create_instead(&mut self, plan: &Plan, why: Error) -> Result<()> {
+        tracing::warn!(sandbox = %self.record.id, error = %why, "what was made ahead could not be used");
+        self.inner.gateway.detach(&self.record.id);
+        remove(&self.inner, self.shared.driver().as_ref(), &self.record.id).await?;
+        self.record.boot_id = Inner::new_boot_id()?;
+        self.create(plan, None).await
+    }
+
+    /// The creation saga. Its only undo is [`Self::undo_create`], whatever step failed. What goes on from memory has an
+    /// exec already.
+    async fn create(&mut self, plan: &Plan, running: Option<(&Saved, ExecRecord)>) -> Result<()> {
         fail::fail_point!("engine.create.before");
         let inner = Arc::clone(&self.inner);
         let _foreground = inner.pools.foreground();
@@ -252,11 +281,26 @@ impl Actor {
         fail::fail_point!("engine.create.connected");
         self.configure(&client, plan).await?;
         fail::fail_point!("engine.create.configured");
+        if let Some((saved, exec)) = &running {
+            saved.give_log(&inner, exec).await?;
+            inner.store.insert_exec(exec).await.map_err(store_error)?;
+            fail::fail_point!("engine.create.carried");
+        }
         self.move_to(SandboxState::Running, None).await?;
         fail::fail_point!("engine.create.committed");
         usage::begin(&self.shared);
         self.start_link(client);
+        if let Some((_, exec)) = running {
+            self.shared.set_started_ahead();
+            self.enter_started(exec).await?;
+        }
         Ok(())
+    }
+
+    /// Takes up an exec that ran before its sandbox was there.
+    async fn enter_started(&self, exec: ExecRecord) -> Result<()> {
+        self.shared.meter.count_exec(exec.started_by.as_ref());
+        exec::enter_started(&self.inner, &self.shared, exec).await
     }
 
     async fn configure(&self, client: &GuestClient, plan: &Plan) -> Result<()> {

@@ -147,7 +147,7 @@ impl Engine {
         record.spec.egress = egress;
         let mounts = record.spec.volumes.clone();
         let from = from.id.clone();
-        let disk = if order.memory { DiskSource::WithMemory(from) } else { DiskSource::Artifact(from) };
+        let disk = if order.memory { DiskSource::WithMemory(from, None) } else { DiskSource::Artifact(from) };
         let plan = self.plan_for(&record, disk)?;
         let shared = SandboxShared::new(record, &self.inner)?;
         // Who must not see the parent must not see its children.

@@ -16,7 +16,7 @@ use atoll_guest_protocol::serial::{
 use rustix::event::{PollFd, PollFlags, poll};
 use tokio::sync::mpsc;
 
-use super::Identity;
+use super::{Identity, Who};
 
 /// How long the port may take to appear.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ pub(super) const STACK_BYTES: usize = 128 << 10;
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) stream: UnixStream,
-    pub(crate) sandbox_id: String,
+    pub(crate) who: Who,
 }
 
 /// A port to the host.
@@ -130,7 +130,7 @@ impl Carrier {
         self.close();
         let opened = Opened { nonce: open.nonce, error: String::new() };
         let connected = match self.identity.get() {
-            Some(id) => self.connect(id, &opened),
+            Some(who) => self.connect(who, &opened),
             None => Err(io::Error::other("the machine is no sandbox yet")),
         };
         if let Err(error) = connected {
@@ -138,7 +138,7 @@ impl Carrier {
         }
     }
 
-    fn connect(&mut self, sandbox_id: String, opened: &Opened) -> io::Result<()> {
+    fn connect(&mut self, who: Who, opened: &Opened) -> io::Result<()> {
         let (near, far) = UnixStream::pair()?;
         far.set_nonblocking(true)?;
         let reading = near.try_clone()?;
@@ -146,7 +146,7 @@ impl Carrier {
         send_opened(&writer, opened);
         std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || send_all(reading, &writer))?;
         self.host = Some(near);
-        let arrival = Arrival { stream: far, sandbox_id };
+        let arrival = Arrival { stream: far, who };
         self.arrivals.send(arrival).or(Err(io::Error::other("the agent is gone")))
     }
 

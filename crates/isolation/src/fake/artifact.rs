@@ -1,4 +1,5 @@
-//! Artifacts of the fake: its files, written down in a sparse file as large as the disk.
+//! Artifacts of the fake: its files, written down in a sparse file as large as the disk, and what of its execs is in its
+//! memory.
 
 use std::fs::File;
 use std::io;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use atoll_core::snapshot::{Change, ChangeKind, Comparison, EntryKind};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
+use super::exec::Exec;
 use super::guest::Files;
 use crate::ArtifactUsage;
 
@@ -17,6 +19,8 @@ const FILES_MAX_BYTES: u64 = 64 << 20;
 #[derive(Debug, Clone)]
 pub(super) struct Artifact {
     disk: Arc<File>,
+    /// Absent where it holds a disk alone.
+    pub(super) memory: Option<Arc<Vec<Exec>>>,
 }
 
 impl Artifact {
@@ -24,7 +28,7 @@ impl Artifact {
     pub(super) fn empty(bytes: u64) -> io::Result<Self> {
         let disk = tempfile::tempfile()?;
         disk.set_len(bytes)?;
-        Ok(Self { disk: Arc::new(disk) })
+        Ok(Self { disk: Arc::new(disk), memory: None })
     }
 
     /// A disk with files on it.

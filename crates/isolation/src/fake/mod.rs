@@ -15,6 +15,7 @@
 //! | `seq N` | writes the numbers 1 to N in lines |
 //! | `cat` | copies standard input to output until its end |
 //! | `sleep SECONDS` | waits on tokio's clock, or until a signal |
+//! | `serve` | writes a line that it never writes twice, then waits for a signal |
 //! | `fail-start` | refuses to start: `CommandNotExecutable` |
 //!
 //! Anything else is `CommandNotFound`. Any signal ends a command.
@@ -44,6 +45,9 @@ mod guest;
 
 use artifact::Artifact;
 use guest::{Files, Guest};
+
+/// How a snapshot with memory is counted.
+const WITH_MEMORY: &str = "snapshot_with_memory";
 
 /// What a connection attempt meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -165,6 +169,13 @@ impl FakeHost {
         self.lock().failing_snapshots = times;
     }
 
+    /// The memory of all artifacts cannot be used any more, as after a change of the programs that wrote it.
+    pub fn spoil_memory(&self) {
+        for artifact in self.lock().artifacts.values_mut() {
+            artifact.memory = None;
+        }
+    }
+
     /// Every create takes this long, on tokio's clock.
     pub fn delay_create(&self, delay: Duration) {
         self.lock().create_delay = delay;
@@ -258,6 +269,48 @@ pub struct FakeIsolation {
 }
 
 impl FakeIsolation {
+    /// The guest that a plan is about.
+    fn guest(&self, plan: &Plan, state: &State) -> Result<Arc<Guest>, IsolationError> {
+        let (id, runtime) = (plan.id.as_str(), self.host.runtime.clone());
+        let (DiskSource::Artifact(artifact) | DiskSource::WithMemory(artifact, _)) = &plan.disk else {
+            return Ok(Guest::new(id, Files::new(), runtime));
+        };
+        let artifact = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
+        let files = artifact.files().map_err(|source| kernel("read a disk", source))?;
+        let DiskSource::WithMemory(_, carried) = &plan.disk else {
+            return Ok(Guest::new(id, files, runtime));
+        };
+        let memory = artifact.memory.as_ref();
+        let memory = memory.ok_or_else(|| IsolationError::BadArtifact("it has no memory".to_owned()))?;
+        let carried = carried.as_ref().and_then(|carried| {
+            let exec = memory.iter().find(|exec| exec.request.exec_id == carried.was.as_str())?;
+            Some((&carried.is, exec))
+        });
+        Ok(Guest::go_on(id, files, carried, runtime))
+    }
+
+    fn take(
+        &self,
+        call: &'static str,
+        id: &SandboxId,
+        artifact: &SnapshotId,
+    ) -> Result<Taken, IsolationError> {
+        let mut state = self.host.count(call);
+        let live = state.instances.get(id).filter(|instance| instance.alive()).ok_or(IsolationError::Gone)?;
+        let made = Artifact::with(&live.guest.files(), live.plan.resources.disk_bytes);
+        let mut made = made.map_err(|source| kernel("make a snapshot", source))?;
+        made.memory = (call == WITH_MEMORY).then(|| Arc::new(live.guest.execs()));
+        let usage = made.usage().map_err(|source| kernel("measure a snapshot", source))?;
+        if state.artifacts.insert(artifact.clone(), made).is_some() {
+            return Err(injected("make a snapshot twice"));
+        }
+        if state.failing_snapshots > 0 {
+            state.failing_snapshots -= 1;
+            return Err(injected("make a snapshot"));
+        }
+        Ok(Taken { usage, paused: Duration::ZERO, method: CopyMethod::Clone })
+    }
+
     fn live(state: &State, id: &SandboxId) -> Result<Arc<Guest>, IsolationError> {
         let live = state.instances.get(id).filter(|instance| instance.alive());
         live.map(|instance| Arc::clone(&instance.guest)).ok_or(IsolationError::Gone)
@@ -297,17 +350,9 @@ impl Isolation for FakeIsolation {
         let fails = state.failing_creates > 0;
         state.failing_creates = state.failing_creates.saturating_sub(1);
         if !fails || state.half_made {
-            let files = match &plan.disk {
-                DiskSource::WithMemory(_) => return Err(crate::no_memory(IsolationLevel::Container)),
-                DiskSource::Empty => Files::new(),
-                DiskSource::Artifact(id) => {
-                    let artifact = state.artifacts.get(id).ok_or(IsolationError::NoArtifact)?;
-                    artifact.files().map_err(|source| kernel("read a disk", source))?
-                }
-            };
             let instance = Instance {
                 plan: plan.clone(),
-                guest: Guest::new(plan.id.as_str(), files, self.host.runtime.clone()),
+                guest: self.guest(plan, &state)?,
                 death: watch::Sender::new(fails.then_some(Death::Exited)),
                 usage: Usage { pids: 1, ..Usage::default() },
                 hibernated: false,
@@ -452,19 +497,19 @@ impl Isolation for FakeIsolation {
     }
 
     async fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError> {
-        let mut state = self.host.count("snapshot");
-        let live = state.instances.get(id).filter(|instance| instance.alive()).ok_or(IsolationError::Gone)?;
-        let made = Artifact::with(&live.guest.files(), live.plan.resources.disk_bytes);
-        let made = made.map_err(|source| kernel("make a snapshot", source))?;
-        let usage = made.usage().map_err(|source| kernel("measure a snapshot", source))?;
-        if state.artifacts.insert(artifact.clone(), made).is_some() {
-            return Err(injected("make a snapshot twice"));
-        }
-        if state.failing_snapshots > 0 {
-            state.failing_snapshots -= 1;
-            return Err(injected("make a snapshot"));
-        }
-        Ok(Taken { usage, paused: Duration::ZERO, method: CopyMethod::Clone })
+        self.take("snapshot", id, artifact)
+    }
+
+    fn keeps_memory(&self) -> bool {
+        true
+    }
+
+    async fn snapshot_with_memory(
+        &self,
+        id: &SandboxId,
+        artifact: &SnapshotId,
+    ) -> Result<Taken, IsolationError> {
+        self.take(WITH_MEMORY, id, artifact)
     }
 
     async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError> {
