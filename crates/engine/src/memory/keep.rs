@@ -1,7 +1,7 @@
 //! The keeper: one task that sees to it that the newest version of each template that wants it has a copy, and nothing
 //! else has one. A reconciler: it keeps no plan between two rounds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use atoll_core::Result;
 use atoll_core::snapshot::{Purpose, SnapshotState};
 use atoll_store::SnapshotRecord;
 
-use super::{About, Entry, HOLDER, Saved, State, fits, make, versioned};
+use super::{About, HOLDER, Saved, State, fits, make, versioned};
 use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::pool::{PoolName, Recipe};
@@ -133,7 +133,7 @@ impl Engine {
 
     /// Finds the copies that an earlier process left, and removes what belongs to none.
     pub(crate) async fn recover_memories(&self) -> Result<()> {
-        let mut kept = std::collections::BTreeSet::new();
+        let mut kept = BTreeSet::new();
         for record in self.all_snapshots().await? {
             let Purpose::Held(by) = &record.purpose else { continue };
             let Some(template) = by.strip_prefix(HOLDER).map(str::to_owned) else { continue };
@@ -153,7 +153,7 @@ impl Engine {
             kept.insert(record.id.to_string());
             let saved = Arc::new(Saved { record, about, dir });
             let mut state = self.inner.memories.lock();
-            let entry = state.entries.entry(template).or_insert_with(Entry::default);
+            let entry = state.entries.entry(template).or_default();
             // The newest comes first.
             let older = if entry.saved.is_none() { entry.saved.replace(saved) } else { Some(saved) };
             state.retired.extend(older);

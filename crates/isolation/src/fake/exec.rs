@@ -157,7 +157,7 @@ impl Exec {
                 static SERVED: AtomicU64 = AtomicU64::new(1);
                 let number = SERVED.fetch_add(1, Ordering::Relaxed);
                 self.write(false, format!("serving {number}\n").into()).await;
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         }
         0
