@@ -77,11 +77,7 @@ impl Engine {
             self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))
         });
         let origin = match (member, entered) {
-            (None, Ok(())) => Ok(match saved {
-                Some(saved) => Origin::GoOn(saved, plan),
-                None => Origin::Create(plan),
-            }),
-            (None, Err(error)) => Err(error),
+            (None, entered) => entered.map(|()| Origin::Create(plan, saved)),
             (Some(member), Err(error)) => {
                 pools.give_back(member);
                 Err(error)

@@ -155,7 +155,7 @@ impl Engine {
         self.inner.enter(&shared, true).inspect_err(|_taken| self.inner.access.forget(&shared.id))?;
         self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))?;
         self.inner.secrets.hold(&shared.id, secrets);
-        sandbox::spawn(&self.inner, &shared, Origin::Create(plan));
+        sandbox::spawn(&self.inner, &shared, Origin::Create(plan, None));
         shared.made().await?;
         self.started(&shared, caller).await?;
         Ok(shared.record())

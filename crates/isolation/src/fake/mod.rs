@@ -29,7 +29,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
-use atoll_core::snapshot::{Comparison, CopyMethod};
+use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{IsolationLevel, Resources};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -269,48 +269,6 @@ pub struct FakeIsolation {
 }
 
 impl FakeIsolation {
-    /// The guest that a plan is about.
-    fn guest(&self, plan: &Plan, state: &State) -> Result<Arc<Guest>, IsolationError> {
-        let (id, runtime) = (plan.id.as_str(), self.host.runtime.clone());
-        let (DiskSource::Artifact(artifact) | DiskSource::WithMemory(artifact, _)) = &plan.disk else {
-            return Ok(Guest::new(id, Files::new(), runtime));
-        };
-        let artifact = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
-        let files = artifact.files().map_err(|source| kernel("read a disk", source))?;
-        let DiskSource::WithMemory(_, carried) = &plan.disk else {
-            return Ok(Guest::new(id, files, runtime));
-        };
-        let memory = artifact.memory.as_ref();
-        let memory = memory.ok_or_else(|| IsolationError::BadArtifact("it has no memory".to_owned()))?;
-        let carried = carried.as_ref().and_then(|carried| {
-            let exec = memory.iter().find(|exec| exec.request.exec_id == carried.was.as_str())?;
-            Some((&carried.is, exec))
-        });
-        Ok(Guest::go_on(id, files, carried, runtime))
-    }
-
-    fn take(
-        &self,
-        call: &'static str,
-        id: &SandboxId,
-        artifact: &SnapshotId,
-    ) -> Result<Taken, IsolationError> {
-        let mut state = self.host.count(call);
-        let live = state.instances.get(id).filter(|instance| instance.alive()).ok_or(IsolationError::Gone)?;
-        let made = Artifact::with(&live.guest.files(), live.plan.resources.disk_bytes);
-        let mut made = made.map_err(|source| kernel("make a snapshot", source))?;
-        made.memory = (call == WITH_MEMORY).then(|| Arc::new(live.guest.execs()));
-        let usage = made.usage().map_err(|source| kernel("measure a snapshot", source))?;
-        if state.artifacts.insert(artifact.clone(), made).is_some() {
-            return Err(injected("make a snapshot twice"));
-        }
-        if state.failing_snapshots > 0 {
-            state.failing_snapshots -= 1;
-            return Err(injected("make a snapshot"));
-        }
-        Ok(Taken { usage, paused: Duration::ZERO, method: CopyMethod::Clone })
-    }
-
     fn live(state: &State, id: &SandboxId) -> Result<Arc<Guest>, IsolationError> {
         let live = state.instances.get(id).filter(|instance| instance.alive());
         live.map(|instance| Arc::clone(&instance.guest)).ok_or(IsolationError::Gone)
