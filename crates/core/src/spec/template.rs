@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::check;
-use super::sandbox::{IsolationLevel, ResourcesDraft};
+use super::isolation::IsolationLevel;
+use super::resources::ResourcesDraft;
 use crate::build::{self, CommandText, Ready};
 use crate::error::Result;
 use crate::id::SnapshotId;
