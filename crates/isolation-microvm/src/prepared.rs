@@ -17,6 +17,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_core::id::SandboxId;
+use atoll_core::spec::Resources;
 use atoll_guest_protocol::client::{ExecEvent, GuestClient, GuestError};
 use atoll_guest_protocol::messages::StartExec;
 use atoll_isolation::{IsolationError, Plan};
@@ -145,7 +146,9 @@ impl Inner {
         let id = booting.id().clone();
         let dir = self.config.storage.prepared().join(id.as_str());
         DirBuilder::new().mode(0o700).create(&dir).step("make the directory of a prepared machine")?;
-        let plan = Plan { hostname: "localhost".to_owned(), id, ..plan.clone() };
+        let resources =
+            Resources { io_bytes_per_second: None, io_operations_per_second: None, ..plan.resources };
+        let plan = Plan { hostname: "localhost".to_owned(), id, resources, ..plan.clone() };
         let made = self.make_and_copy(&plan, &dir).await;
         let removed = self.destroy(booting.id()).await;
         made.and(removed).inspect_err(|_| remove(&dir))?;

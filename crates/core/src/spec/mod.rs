@@ -16,7 +16,7 @@ pub use check::{env, image_reference, labels, name, path, user};
 pub use defaults::Defaults;
 pub use exec::{Command, ExecDraft, ExecSpec, TtySize, command, shown};
 pub use isolation::{Accelerator, IsolationLevel};
-pub use resources::{Caps, Resources, ResourcesDraft};
+pub use resources::{Caps, Resources, ResourcesDraft, present};
 pub use sandbox::{Base, DEFAULT_PATH, ImageDefaults, SandboxDraft, SandboxSpec};
 pub use template::TemplateSpec;
 pub use update::SandboxUpdate;

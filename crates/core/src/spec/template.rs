@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check;
 use super::isolation::IsolationLevel;
-use super::resources::ResourcesDraft;
+use super::resources::{Caps, Resources, ResourcesDraft};
 use crate::build::{self, CommandText, Ready};
 use crate::error::Result;
 use crate::id::SnapshotId;
@@ -82,6 +82,7 @@ impl TemplateSpec {
         check::image_reference("image", &self.image)?;
         check::env("env", &self.env)?;
         check::labels("labels", &self.labels)?;
+        self.resources.over(Resources::default()).validate(&Caps::default())?;
         if let Some(user) = &self.user {
             check::user("user", user)?;
         }
