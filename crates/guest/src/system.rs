@@ -1,7 +1,8 @@
 //! The sandbox's identity and clock, and what it uses.
 
-use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Instant;
 
@@ -48,19 +49,7 @@ pub(crate) fn configure(request: &Configure) -> Result<Answer, Stop> {
 
 /// Best effort: an image may have these files read-only, as links, or not at all.
 fn write_name_files(hostname: &str) {
-    let open = |path: &str| {
-        std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(path)
-            .ok()
-            .filter(|file| file.metadata().is_ok_and(|metadata| metadata.is_file()))
-    };
-    if let Some(mut file) = open("/etc/hostname") {
-        drop(file.set_len(0).and_then(|()| writeln!(file, "{hostname}")));
-    }
+    let _unchanged = overwrite("/etc/hostname", format!("{hostname}\n").as_bytes());
     let hosts = read_text(Path::new("/etc/hosts"));
     if hosts.split_whitespace().any(|word| word == hostname) {
         return;
@@ -75,9 +64,34 @@ fn write_name_files(hostname: &str) {
     text.push_str("127.0.1.1 ");
     text.push_str(hostname);
     text.push('\n');
-    if let Some(mut file) = open("/etc/hosts") {
-        drop(file.set_len(0).and_then(|()| file.write_all(text.as_bytes())));
+    let _unchanged = overwrite("/etc/hosts", text.as_bytes());
+}
+
+/// Makes this the content of a regular file, where it lies; makes the file if there is none. Nothing is written to one
+/// that says so already.
+///
+/// # Errors
+/// Also [`io::ErrorKind::InvalidInput`] for what is no regular file, or is one with other names, which may mean something
+/// else there.
+pub(crate) fn overwrite(path: &str, content: &[u8]) -> io::Result<()> {
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.nlink() != 1 {
+        return Err(io::ErrorKind::InvalidInput.into());
     }
+    let mut has = vec![0; content.len()];
+    let length = u64::try_from(content.len()).map_err(io::Error::other)?;
+    if metadata.len() == length && file.read_exact_at(&mut has, 0).is_ok() && has == content {
+        return Ok(());
+    }
+    file.write_all_at(content, 0)?;
+    if metadata.len() > length { file.set_len(length) } else { Ok(()) }
 }
 
 /// `metrics`. What cannot be read is 0.

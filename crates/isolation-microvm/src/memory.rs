@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::create::{BECOME_TIMEOUT, Started, check, is_stall, who};
 use crate::machine::{ANSWER_TIMEOUT, Machine};
+use crate::qmp::Qmp;
 use crate::record::{Size, read_json, write_json};
 use crate::step::Step;
 use crate::vmm::{self, Memory, Model};
@@ -105,18 +106,12 @@ impl Inner {
     ) -> Result<Duration, IsolationError> {
         let record = self.record(id);
         let mut qmp = vmm::monitor(&record).await?;
-        self.forget_copy(id)?;
-        // For writing alone: the VMM looks for a descriptor that is just what it wants.
-        let file = File::options().write(true).create_new(true).open(self.state(id, COPY_FILE));
-        let file = file.step("make the file of a machine's memory")?;
         record.mark_stopped()?;
         let since = Instant::now();
         let copied = async {
             machine.ask(Question::Halt(true), HALT_TIMEOUT).await?;
             fail_point!("microvm::snapshot::halted");
-            let (from, to) = (self.state(id, DISK_FILE), dir.join(DISK_FILE));
-            self.blocking(move |inner| inner.config.storage.duplicate(&from, &to)).await?;
-            vmm::write_out(&mut qmp, &file).await?;
+            self.stop_and_copy(id, &mut qmp, dir).await?;
             fail_point!("microvm::snapshot::stopped");
             Ok(())
         };
@@ -126,6 +121,22 @@ impl Inner {
         let paused = since.elapsed();
         record.unmark_stopped()?;
         copied.map(|()| paused)
+    }
+
+    /// Stops the machine, writes it out and clones its disk.
+    pub(crate) async fn stop_and_copy(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        qmp: &mut Qmp,
+        dir: &Path,
+    ) -> Result<(), IsolationError> {
+        self.forget_copy(id)?;
+        // For writing alone: the VMM looks for a descriptor that is just what it wants.
+        let file = File::options().write(true).create_new(true).open(self.state(id, COPY_FILE));
+        let file = file.step("make the file of a machine's memory")?;
+        vmm::write_out(qmp, &file).await?;
+        let (from, to) = (self.state(id, DISK_FILE), dir.join(DISK_FILE));
+        self.blocking(move |inner| inner.config.storage.duplicate(&from, &to)).await.map(drop)
     }
 
     /// Puts what was written into the artifact.

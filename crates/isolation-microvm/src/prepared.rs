@@ -27,6 +27,7 @@ use tokio::task::JoinHandle;
 use crate::record::Size;
 use crate::step::Step;
 use crate::template::{self, Booting};
+use crate::vmm;
 use crate::{Inner, chain};
 
 /// Kinds that are kept; the one that was unused for longest goes first. Each takes about 100 MiB of disk.
@@ -35,8 +36,11 @@ const KINDS_MAX: usize = 8;
 const PAUSE: Duration = Duration::from_secs(1);
 /// Longest that its command may take. Whether it succeeds does not matter.
 const REHEARSAL_MAX: Duration = Duration::from_secs(20);
-/// What it runs, where the image has it.
-const REHEARSAL: &str = "/bin/true";
+/// How long it is left alone then: the agent has tidied up, and the kernel has written out what there was. What is left
+/// to do would be done by every copy again.
+const QUIET: Duration = Duration::from_secs(2);
+/// What it runs, where the image has it: found as commands are found, and by a shell.
+const REHEARSAL: [&str; 3] = ["sh", "-c", "env true"];
 
 /// What a prepared machine is good for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,7 +152,8 @@ impl Inner {
         DirBuilder::new().mode(0o700).create(&dir).step("make the directory of a prepared machine")?;
         let resources =
             Resources { io_bytes_per_second: None, io_operations_per_second: None, ..plan.resources };
-        let plan = Plan { hostname: "localhost".to_owned(), id, resources, ..plan.clone() };
+        // As long as those of most sandboxes: files that hold it are written over where they lie.
+        let plan = Plan { hostname: id.to_string(), id, resources, ..plan.clone() };
         let made = self.make_and_copy(&plan, &dir).await;
         let removed = self.destroy(booting.id()).await;
         made.and(removed).inspect_err(|_| remove(&dir))?;
@@ -163,8 +168,10 @@ impl Inner {
         if let Ok(Err(error)) = rehearsed {
             tracing::debug!(error = chain(&error), "a prepared machine has run no command");
         }
-        let machine = self.living(&plan.id)?;
-        self.copy_whole(&plan.id, &machine, dir).await?;
+        tokio::time::sleep(QUIET).await;
+        // Nothing runs in it that would have to stand still first, and it does not go on.
+        let mut qmp = vmm::monitor(&self.record(&plan.id)).await?;
+        self.stop_and_copy(&plan.id, &mut qmp, dir).await?;
         self.keep_copy(&plan.id, dir).await
     }
 }
@@ -174,7 +181,7 @@ async fn rehearse(stream: Box<dyn atoll_isolation::GuestStream>, id: &SandboxId)
     let (client, _welcome) = GuestClient::connect(stream, id.as_str()).await?;
     let request = StartExec {
         exec_id: id.to_string(),
-        argv: vec![REHEARSAL.to_owned()],
+        argv: REHEARSAL.map(str::to_owned).into(),
         user: "root".to_owned(),
         ..StartExec::default()
     };

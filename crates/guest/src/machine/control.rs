@@ -23,7 +23,7 @@ const HALT_LOOK: Duration = Duration::from_millis(1);
 
 /// Starts answering.
 pub(super) fn listen(port: Port, identity: Identity, disks: Disks) -> io::Result<()> {
-    let control = Control { identity, disks, disk: None, still: false, halted: false };
+    let control = Control { identity, disks, disk: None, still: false, halted: false, limits: None };
     std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || control.run(port.file))?;
     Ok(())
 }
@@ -37,6 +37,8 @@ struct Control {
     still: bool,
     /// Whether the sandbox's processes stand still.
     halted: bool,
+    /// What the sandbox's cgroup has been given.
+    limits: Option<Limits>,
 }
 
 impl Control {
@@ -81,7 +83,7 @@ impl Control {
     fn answer(&mut self, question: Question, answer: &mut Answer) -> io::Result<()> {
         match question {
             Question::Become(who) => self.become_sandbox(who),
-            Question::Limit(limits) => limit(&limits),
+            Question::Limit(limits) => self.limit(limits),
             Question::Rename(hostname) => {
                 rustix::system::sethostname(hostname.as_bytes()).map_err(io::Error::from)
             }
@@ -116,7 +118,7 @@ impl Control {
         }
         let limits = who.limits.clone().unwrap_or_default();
         self.disk = Some(root::enter(&self.disks, limits.memory_bytes)?);
-        limit(&limits)?;
+        self.limit(limits)?;
         root::write_files(&who)?;
         rustix::system::sethostname(who.hostname.as_bytes())
             .map_err(|error| at("set the host name", error.into()))?;
@@ -132,14 +134,33 @@ impl Control {
         if let Some(moment) = &who.moment {
             be_now(moment);
         }
-        super::net::reset_connections();
+        // What stands still may have connections, which are those of the machine it was copied from.
+        if self.halted {
+            super::net::reset_connections();
+        }
         self.set_still(false)?;
-        limit(&who.limits.clone().unwrap_or_default())?;
+        self.limit(who.limits.clone().unwrap_or_default())?;
         root::write_files(&who)?;
         rustix::system::sethostname(who.hostname.as_bytes())
             .map_err(|error| at("set the host name", error.into()))?;
         self.identity.set(who.sandbox_id);
         self.set_halted(false)
+    }
+
+    /// Idempotent: a copy has what its original was given.
+    fn limit(&mut self, limits: Limits) -> io::Result<()> {
+        if self.limits.as_ref() == Some(&limits) {
+            return Ok(());
+        }
+        self.limits = None;
+        // The agent is not in the cgroup, but it counts.
+        let pids = limits.pids.saturating_sub(1).max(1);
+        for (file, value) in [("memory.max", limits.memory_bytes), ("pids.max", u64::from(pids))] {
+            let path = format!("{}/{file}", root::SANDBOX_CGROUP);
+            std::fs::write(&path, value.to_string()).map_err(|error| at(&format!("write {path}"), error))?;
+        }
+        self.limits = Some(limits);
+        Ok(())
     }
 
     /// Idempotent.
@@ -179,16 +200,6 @@ impl Control {
 fn be_now(moment: &Moment) {
     sys::reseed(&moment.seed);
     sys::set_clock(moment.clock_unix_ns).unwrap_or_default();
-}
-
-fn limit(limits: &Limits) -> io::Result<()> {
-    // The agent is not in the cgroup, but it counts.
-    let pids = limits.pids.saturating_sub(1).max(1);
-    for (file, value) in [("memory.max", limits.memory_bytes), ("pids.max", u64::from(pids))] {
-        let path = format!("{}/{file}", root::SANDBOX_CGROUP);
-        std::fs::write(&path, value.to_string()).map_err(|error| at(&format!("write {path}"), error))?;
-    }
-    Ok(())
 }
 
 /// The number behind `key` in a file of the sandbox's cgroup.

@@ -1,13 +1,14 @@
 //! Connections over the machine's serial port: see [`atoll_guest_protocol::serial`].
 //!
-//! Two threads carry bytes between the port and a socket pair whose other end the agent serves like any
-//! connection. The reading thread lives as long as the machine; the writing one as long as a connection.
+//! Two threads, which live as long as the machine, carry bytes between the port and a socket pair whose other end the
+//! agent serves like any connection. All that is said to the host goes through the writing one, so the end of a
+//! connection is never heard after the beginning of the next.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc as std_mpsc;
 use std::time::{Duration, Instant};
 
 use atoll_guest_protocol::serial::{
@@ -26,7 +27,7 @@ const LOOK_SOON: Duration = Duration::from_millis(2);
 /// Pause between two looks for a host that has been away for longer than [`SOON`]. A port that nobody is
 /// at cannot be waited for.
 const LOOK_LATER: Duration = Duration::from_millis(100);
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(10);
 /// How long a host may be unheard of before what was to be said to it is dropped.
 const GRACE: Duration = Duration::from_secs(10);
 /// Stack of a thread.
@@ -67,9 +68,12 @@ impl Port {
     /// Starts carrying; connections come out of the channel.
     pub(super) fn carry(self, identity: Identity) -> io::Result<mpsc::UnboundedReceiver<Arrival>> {
         let (arrivals, received) = mpsc::unbounded_channel();
-        let writer = Arc::new(Mutex::new(self.file.try_clone()?));
-        let carrier = Carrier { writer, identity, host: None, arrivals };
-        std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || carrier.run(self.file))?;
+        let (turns, taken) = std_mpsc::channel();
+        let writer = self.file.try_clone()?;
+        let carrier = Carrier { turns, identity, host: None, arrivals };
+        let thread = || std::thread::Builder::new().stack_size(STACK_BYTES);
+        thread().spawn(move || carrier.run(self.file))?;
+        thread().spawn(move || send_all(&taken, &writer))?;
         Ok(received)
     }
 }
@@ -79,8 +83,14 @@ pub(super) fn pause_without_host(gone_at: Instant) {
     std::thread::sleep(if gone_at.elapsed() < SOON { LOOK_SOON } else { LOOK_LATER });
 }
 
+/// What the writing thread does next: an answer, and what the agent says on the connection that is open with it.
+struct Turn {
+    opened: Opened,
+    agent: Option<UnixStream>,
+}
+
 struct Carrier {
-    writer: Arc<Mutex<File>>,
+    turns: std_mpsc::Sender<Turn>,
     identity: Identity,
     /// The near end of the connection that is open.
     host: Option<UnixStream>,
@@ -130,27 +140,27 @@ impl Carrier {
         self.close();
         let opened = Opened { nonce: open.nonce, error: String::new() };
         let connected = match self.identity.get() {
-            Some(id) => self.connect(id, &opened),
+            Some(id) => self.connect(id, opened.clone()),
             None => Err(io::Error::other("the machine is no sandbox yet")),
         };
         if let Err(error) = connected {
-            send_opened(&self.writer, &Opened { error: error.to_string(), ..opened });
+            let refused = Opened { error: error.to_string(), ..opened };
+            // The writing thread lives as long as this one.
+            self.turns.send(Turn { opened: refused, agent: None }).unwrap_or_default();
         }
     }
 
-    fn connect(&mut self, sandbox_id: String, opened: &Opened) -> io::Result<()> {
+    fn connect(&mut self, sandbox_id: String, opened: Opened) -> io::Result<()> {
+        let gone = || io::Error::other("the agent is gone");
         let (near, far) = UnixStream::pair()?;
         far.set_nonblocking(true)?;
-        let reading = near.try_clone()?;
-        let writer = Arc::clone(&self.writer);
-        send_opened(&writer, opened);
-        std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || send_all(reading, &writer))?;
+        let agent = Some(near.try_clone()?);
+        self.turns.send(Turn { opened, agent }).map_err(|_gone| gone())?;
         self.host = Some(near);
-        let arrival = Arrival { stream: far, sandbox_id };
-        self.arrivals.send(arrival).or(Err(io::Error::other("the agent is gone")))
+        self.arrivals.send(Arrival { stream: far, sandbox_id }).map_err(|_gone| gone())
     }
 
-    /// Ends the connection. Waits for nobody: its writing thread notices.
+    /// Ends the connection. Waits for nobody: the writing thread notices.
     fn close(&mut self) {
         if let Some(host) = self.host.take() {
             host.shutdown(std::net::Shutdown::Both).unwrap_or_default();
@@ -158,29 +168,26 @@ impl Carrier {
     }
 }
 
-/// The writing thread: what the agent says goes to the port until either end closes.
-fn send_all(mut agent: UnixStream, port: &Mutex<File>) {
+/// The writing thread: what the agent says goes to the port until either end closes, one connection after the other.
+fn send_all(turns: &std_mpsc::Receiver<Turn>, port: &File) {
     let mut buffer = vec![0; PAYLOAD_MAX_BYTES];
     let mut frame = Vec::new();
-    while let Ok(read @ 1..) = agent.read(&mut buffer) {
+    while let Ok(Turn { opened, agent }) = turns.recv() {
         frame.clear();
-        encode(Kind::Data, &buffer[..read], &mut frame);
-        send(&lock(port), &frame);
+        // A zero first: it ends whatever an earlier connection left unfinished.
+        frame.push(0);
+        encode_message(Kind::Opened, &opened, &mut frame);
+        send(port, &frame);
+        let Some(mut agent) = agent else { continue };
+        while let Ok(read @ 1..) = agent.read(&mut buffer) {
+            frame.clear();
+            encode(Kind::Data, &buffer[..read], &mut frame);
+            send(port, &frame);
+        }
+        frame.clear();
+        encode(Kind::Close, &[], &mut frame);
+        send(port, &frame);
     }
-    frame.clear();
-    encode(Kind::Close, &[], &mut frame);
-    send(&lock(port), &frame);
-}
-
-fn send_opened(port: &Mutex<File>, opened: &Opened) {
-    // A zero first: it ends whatever an earlier connection left unfinished.
-    let mut frame = vec![0];
-    encode_message(Kind::Opened, opened, &mut frame);
-    send(&lock(port), &frame);
-}
-
-fn lock(port: &Mutex<File>) -> std::sync::MutexGuard<'_, File> {
-    port.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Writes a frame whole, or gives up when nobody has been at the other end for a while.

@@ -10,6 +10,7 @@ use atoll_guest_protocol::control::Become;
 use rustix::mount::{MountFlags, mount, mount_move};
 
 use super::at;
+use crate::system::overwrite;
 
 /// Where the control groups of the machine are.
 const CGROUP: &str = "/sys/fs/cgroup";
@@ -120,10 +121,10 @@ pub(super) fn write_files(who: &Become) -> io::Result<()> {
     Ok(())
 }
 
+/// A file that is there already is written over where it lies: under emulation all that is done for the first time
+/// is slow, and making a file is many times as much as writing into one.
 fn put_file(path: &str, content: &str) -> io::Result<()> {
-    // A file that says so already, or that a machine before this one wrote, is not made anew.
-    let is_file = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file());
-    if is_file && std::fs::read(path).is_ok_and(|has| has == content.as_bytes()) {
+    if overwrite(path, content.as_bytes()).is_ok() {
         return Ok(());
     }
     match std::fs::remove_file(path) {
