@@ -46,8 +46,9 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
 
 /// Reads bytes per second: a size as [`parse_bytes`] reads it, with or without `/s`.
 pub(crate) fn parse_bytes_per_second(text: &str) -> Result<u64, String> {
-    parse_bytes(text.strip_suffix("/s").unwrap_or(text))
-        .map_err(|_| format!("'{text}' is no number of bytes per second: write it like 50M/s or 1.5GB/s"))
+    parse_bytes(text.strip_suffix("/s").unwrap_or(text)).map_err(|_unreadable| {
+        format!("'{text}' is no number of bytes per second: write it like 50M/s or 1.5GB/s")
+    })
 }
 
 /// Reads a duration in milliseconds: `90s`, `1h30m`, `500ms`, `2d`, `1.5h`. The unit is needed.

@@ -39,15 +39,18 @@ impl Inner {
         id: &SandboxId,
         work: impl Future<Output = Result<T, IsolationError>>,
     ) -> Result<T, IsolationError> {
-        if !self.cgroups.is_frozen(id)? {
-            return self.unthrottled(id, work).await;
-        }
         let record = self.record(id);
-        record.mark_awake()?;
-        self.cgroups.thaw(id)?;
-        fail_point!("microvm::snapshot::awake");
-        let done = self.unthrottled(id, work).await;
-        self.freeze_again(id).await?;
+        let stood_still = self.cgroups.is_frozen(id)?;
+        if stood_still {
+            record.mark_awake()?;
+            self.cgroups.thaw(id)?;
+            fail_point!("microvm::snapshot::awake");
+        }
+        // On the heap: it is large, and would be a part of every future around it.
+        let done = self.unthrottled(id, Box::pin(work)).await;
+        if stood_still {
+            self.freeze_again(id).await?;
+        }
         done
     }
 

@@ -43,7 +43,7 @@ fn parse_io_operations(text: &str) -> Result<Rate<u32>, String> {
         return Ok(Rate(None));
     }
     let count = text.strip_suffix("/s").unwrap_or(text).parse();
-    let count = count.map_err(|_| format!("'{text}' is not a number: write it like 500, or 'none'"))?;
+    let count = count.map_err(|_none| format!("'{text}' is not a number: write it like 500, or 'none'"))?;
     Ok(Rate(Some(count)))
 }
 
