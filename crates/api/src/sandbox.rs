@@ -7,10 +7,12 @@ use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::secret::Secret;
 use atoll_core::snapshot::AutoCheckpoints;
-use atoll_core::spec::{Accelerator, IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate};
+use atoll_core::spec::{
+    Accelerator, IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate, present,
+};
 use atoll_core::usage::Budget;
 use atoll_core::volume::{VolumeMount, VolumeMountDraft};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::ErrorBody;
@@ -217,16 +219,6 @@ pub struct SandboxList {
     /// Pass it as `cursor` for the next page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
-}
-
-/// Tells an absent field from `null`.
-#[expect(clippy::option_option, reason = "absent, null and a value are three different wishes")]
-fn present<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    Option::<T>::deserialize(deserializer).map(Some)
 }
 
 /// Changes a sandbox. Absent fields stay as they are.

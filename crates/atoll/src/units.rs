@@ -44,6 +44,13 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     scaled(value, factor).ok_or_else(|| format!("'{text}' is too large"))
 }
 
+/// Reads bytes per second: a size as [`parse_bytes`] reads it, with or without `/s`.
+pub(crate) fn parse_bytes_per_second(text: &str) -> Result<u64, String> {
+    parse_bytes(text.strip_suffix("/s").unwrap_or(text)).map_err(|_unreadable| {
+        format!("'{text}' is no number of bytes per second: write it like 50M/s or 1.5GB/s")
+    })
+}
+
 /// Reads a duration in milliseconds: `90s`, `1h30m`, `500ms`, `2d`, `1.5h`. The unit is needed.
 pub(crate) fn parse_duration_ms(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is not a duration: write it like 90s, 1h30m or 500ms");
@@ -139,6 +146,16 @@ pub(crate) fn format_cpu_millis(millis: u32) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn rates() {
+        for text in ["50M/s", "50M", "50 MiB/s", "52428800"] {
+            assert_eq!(parse_bytes_per_second(text), Ok(50 << 20), "{text}");
+        }
+        for text in ["", "/s", "50M/m", "50M/s/s", "fast", "-1", "99999999T/s"] {
+            assert!(parse_bytes_per_second(text).unwrap_err().contains("per second"), "{text}");
+        }
+    }
 
     #[test]
     fn sizes() {

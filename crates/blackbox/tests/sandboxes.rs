@@ -181,6 +181,7 @@ async fn limits_are_enforced() {
         memory_bytes: Some(128 << 20),
         pids: Some(24),
         disk_bytes: Some(64 << 20),
+        ..ResourcesDraft::default()
     };
     let create = CreateSandbox { resources, ..CreateSandbox::default() };
     let sandbox = server.client.create_sandbox(&create).await.unwrap().id;

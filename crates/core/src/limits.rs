@@ -58,6 +58,14 @@ pub const PIDS_MAX: u32 = 4 << 20;
 pub const DISK_MIN_BYTES: u64 = 16 << 20;
 /// Largest writable disk, bytes.
 pub const DISK_MAX_BYTES: u64 = 16 << 40;
+/// Least disk I/O that a sandbox can be limited to, bytes per second. With less a command would take minutes to start.
+pub const IO_BYTES_MIN: u64 = 1 << 20;
+/// Most disk I/O that a sandbox can be limited to, bytes per second.
+pub const IO_BYTES_MAX: u64 = 1 << 40;
+/// Fewest disk operations that a sandbox can be limited to, per second.
+pub const IO_OPERATIONS_MIN: u32 = 50;
+/// Most disk operations that a sandbox can be limited to, per second.
+pub const IO_OPERATIONS_MAX: u32 = 100_000_000;
 /// Most output that one exec may keep, bytes.
 pub const OUTPUT_KEEP_MAX_BYTES: u64 = 16 << 30;
 /// Least output that one exec may keep, bytes: one log segment must fit.

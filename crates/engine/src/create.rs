@@ -13,6 +13,7 @@ use atoll_store::SandboxRecord;
 
 use crate::clock::{now_ms, random};
 use crate::engine::{Caller, Engine, Inner};
+use crate::errors::limit_error;
 use crate::sandbox::{self, Origin, SandboxShared};
 use crate::snapshot::check_memory;
 use crate::start::{boot_from_memory, starts_ahead};
@@ -133,7 +134,9 @@ impl Engine {
         };
         let told = draft.egress.is_some() || named.is_some_and(|(_, spec)| spec.egress.is_some());
         inner.default_egress(&mut spec.egress, told);
-        let accelerator = inner.driver(spec.isolation)?.accelerator();
+        let driver = inner.driver(spec.isolation)?;
+        driver.check_limits(&spec.resources).map_err(|error| limit_error(&error))?;
+        let accelerator = driver.accelerator();
         let spec = SandboxSpec { volumes: inner.mounts(&draft.volumes)?, accelerator, ..spec };
 
         let created_ms = now_ms();

@@ -50,6 +50,11 @@ pub(crate) fn store_error(error: StoreError) -> Error {
     }
 }
 
+/// For limits that were checked before anything was done.
+pub(crate) fn limit_error(error: &IsolationError) -> Error {
+    isolation_error(error).hint("use the isolation level 'microvm', or leave the limit out")
+}
+
 pub(crate) fn isolation_error(error: &IsolationError) -> Error {
     let detail = error.source().map(|source| format!(": {source}")).unwrap_or_default();
     match error {

@@ -2,13 +2,13 @@
 
 use atoll_core::error::shorten;
 use atoll_core::id::TemplateId;
-use atoll_core::spec::{self, TemplateSpec};
+use atoll_core::spec::{self, Resources, TemplateSpec};
 use atoll_core::{Code, Error, Result};
 use atoll_store::TemplateRecord;
 
 use crate::clock::{now_ms, random};
 use crate::engine::{Caller, Engine, Inner};
-use crate::errors::store_error;
+use crate::errors::{limit_error, store_error};
 use crate::pool::PoolName;
 
 impl Engine {
@@ -39,6 +39,10 @@ impl Engine {
         recipe.validate()?;
         if recipe.snapshot.is_none() && recipe.image != "host" {
             self.inner.images.resolve(&recipe.image).map_err(|error| error.to_core())?;
+        }
+        if let Some(driver) = recipe.isolation.and_then(|level| self.inner.driver(level).ok()) {
+            let limits = recipe.resources.over(Resources::default());
+            driver.check_limits(&limits).map_err(|error| limit_error(&error))?;
         }
         if let Some(pool) = &recipe.pool {
             self.inner.pools.admit(&PoolName::Template(name.to_owned()), pool)?;

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_isolation::{IsolationError, Plan, PlannedVolume, RootFs};
 use atoll_isolation_host::{Membership, Process};
 use atoll_network::{RESOLVER_ADDRESS, Slot};
@@ -181,12 +182,18 @@ impl Inner {
 
 pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
     check_hostname(&plan.hostname)?;
+    check_limits(&plan.resources)?;
     match &plan.root {
         RootFs::Layers(layers) if layers.is_empty() || layers.len() > LAYERS_MAX_COUNT => {
             Err(IsolationError::BadRoot(format!("an image has 1 to {LAYERS_MAX_COUNT} layers")))
         }
         RootFs::Layers(_) | RootFs::Host => Ok(()),
     }
+}
+
+/// Refuses what cannot be enforced here.
+pub(crate) fn check_limits(resources: &Resources) -> Result<(), IsolationError> {
+    atoll_isolation::no_io_limits(resources, IsolationLevel::Container)
 }
 
 /// A read-only view of a directory in which the host's ids 0 to 65535 are the sandbox's own.

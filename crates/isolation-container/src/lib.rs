@@ -318,6 +318,10 @@ impl Isolation for ContainerIsolation {
         self.blocking(|inner| Ok(probe::checks(inner))).await.unwrap_or_default()
     }
 
+    fn check_limits(&self, resources: &Resources) -> Result<(), IsolationError> {
+        create::check_limits(resources)
+    }
+
     async fn create(&self, plan: &Plan) -> Result<(), IsolationError> {
         let plan = plan.clone();
         self.blocking(move |inner| inner.create(&plan)).await
@@ -429,6 +433,7 @@ impl Isolation for ContainerIsolation {
         let (id, resources) = (id.clone(), *resources);
         self.blocking(move |inner| {
             inner.living(&id)?;
+            create::check_limits(&resources)?;
             inner.cgroups.limit(&id, &resources)
         })
         .await

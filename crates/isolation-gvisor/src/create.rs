@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::id::SandboxId;
+use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_guest_protocol::control::Question;
 use atoll_isolation::{IsolationError, Plan, PlannedVolume, RootFs};
 use atoll_isolation_host::process;
@@ -45,6 +46,7 @@ const SAID_MAX: usize = 1000;
 
 pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
     check_hostname(&plan.hostname)?;
+    check_limits(&plan.resources)?;
     layers(&plan.root)?;
     let own = |path: &str| atoll_core::volume::components(path).first() == Some(&runsc::OWN_DIRECTORY);
     match plan.volumes.iter().find(|volume| own(&volume.path)) {
@@ -54,6 +56,11 @@ pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
         ))),
         None => Ok(()),
     }
+}
+
+/// Refuses what cannot be enforced here: the files are the host kernel's.
+pub(crate) fn check_limits(resources: &Resources) -> Result<(), IsolationError> {
+    atoll_isolation::no_io_limits(resources, IsolationLevel::Gvisor)
 }
 
 fn layers(root: &RootFs) -> Result<&[PathBuf], IsolationError> {

@@ -353,6 +353,10 @@ impl Isolation for GvisorIsolation {
         self.inner.checks().await
     }
 
+    fn check_limits(&self, resources: &Resources) -> Result<(), IsolationError> {
+        create::check_limits(resources)
+    }
+
     async fn create(&self, plan: &Plan) -> Result<(), IsolationError> {
         self.inner.create(plan).await
     }

@@ -19,6 +19,7 @@ use rustix::process::{WaitId, WaitIdOptions, waitid};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
+use crate::create::check_limits;
 use crate::launch::SHARED;
 use crate::step::{Step, failed};
 use crate::{Inner, chain, host_limits};
@@ -278,6 +279,7 @@ impl Inner {
 
     pub(crate) async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
         let sentry = self.living(id)?;
+        check_limits(resources)?;
         sentry.ask(Question::Limit(limits(resources)), ANSWER_TIMEOUT).await?;
         self.cgroups.limit(id, &host_limits(resources))
     }

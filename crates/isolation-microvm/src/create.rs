@@ -123,12 +123,18 @@ impl Inner {
             self.end_vmm(&plan.id).await?;
             machine = self.restore(plan, start).await;
         }
-        self.settle(plan, start.model, &*machine?)
+        self.settle(plan, start.model, &*machine?).await
     }
 
     /// The last step: limits that are the sandbox's own, and the process is written down.
-    pub(crate) fn settle(&self, plan: &Plan, model: &Model, machine: &Machine) -> Result<(), IsolationError> {
+    pub(crate) async fn settle(
+        &self,
+        plan: &Plan,
+        model: &Model,
+        machine: &Machine,
+    ) -> Result<(), IsolationError> {
         self.cgroups.limit(&plan.id, &vmm_limits(model.size, &plan.resources))?;
+        self.begin_throttling(&plan.id, &plan.resources).await?;
         self.record(&plan.id).write_process(machine.process())?;
         fail_point!("microvm::create::written");
         Ok(())

@@ -39,15 +39,18 @@ impl Inner {
         id: &SandboxId,
         work: impl Future<Output = Result<T, IsolationError>>,
     ) -> Result<T, IsolationError> {
-        if !self.cgroups.is_frozen(id)? {
-            return work.await;
-        }
         let record = self.record(id);
-        record.mark_awake()?;
-        self.cgroups.thaw(id)?;
-        fail_point!("microvm::snapshot::awake");
-        let done = work.await;
-        self.freeze_again(id).await?;
+        let stood_still = self.cgroups.is_frozen(id)?;
+        if stood_still {
+            record.mark_awake()?;
+            self.cgroups.thaw(id)?;
+            fail_point!("microvm::snapshot::awake");
+        }
+        // On the heap: it is large, and would be a part of every future around it.
+        let done = self.unthrottled(id, Box::pin(work)).await;
+        if stood_still {
+            self.freeze_again(id).await?;
+        }
         done
     }
 
@@ -61,7 +64,7 @@ impl Inner {
     }
 
     /// Brings a machine back to what it was when a process was killed that copied it: lets it go on that was stopped,
-    /// and makes it stand still again that ran for a snapshot.
+    /// limits its disks again, and makes it stand still again that ran for a snapshot.
     pub(crate) async fn settle_left_over(
         self: &Arc<Self>,
         id: &SandboxId,
@@ -69,8 +72,8 @@ impl Inner {
     ) -> Result<(), IsolationError> {
         self.forget_copy(id)?;
         let record = self.record(id);
-        let (stopped, awake) = (record.is_stopped(), record.is_awake());
-        if !stopped && !awake {
+        let (stopped, awake, unthrottled) = (record.is_stopped(), record.is_awake(), record.is_unthrottled());
+        if !stopped && !awake && !unthrottled {
             return Ok(());
         }
         let _alone = machine.alone().await;
@@ -80,6 +83,7 @@ impl Inner {
             machine.ask(Question::Halt(false), ANSWER_TIMEOUT).await?;
             record.unmark_stopped()?;
         }
+        self.throttle_again(id).await?;
         if awake {
             // Before it stands still: it might not notice that who held its disk is gone.
             machine.ask(Question::Still(false), ANSWER_TIMEOUT).await?;

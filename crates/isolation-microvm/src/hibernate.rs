@@ -131,6 +131,20 @@ impl Inner {
         machine: &Machine,
         mode: PauseMode,
     ) -> Result<(), IsolationError> {
+        let put = self.put_down_unthrottled(id, machine, mode).await;
+        if put.is_err() {
+            self.throttle_again(id).await?;
+        }
+        put
+    }
+
+    async fn put_down_unthrottled(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        machine: &Machine,
+        mode: PauseMode,
+    ) -> Result<(), IsolationError> {
+        self.lift_throttle(id).await?;
         machine.ask(Question::Still(true), STILL_TIMEOUT).await?;
         fail_point!("microvm::hibernate::still");
         if mode == PauseMode::Filesystem {
@@ -203,7 +217,7 @@ impl Inner {
             let memory = Memory::Mapped { file: &state, at };
             let start = Started { id: &plan.id, model: &model, memory, image: &image, disk: &disk };
             let machine = self.read_state(plan, start).await?;
-            return self.settle(plan, &model, &machine);
+            return self.settle(plan, &model, &machine).await;
         }
         self.forget_state(&plan.id)?;
         let model = self.model(template::size(&plan.resources));

@@ -12,7 +12,7 @@
 //!
 //! [`kernel`] prepares the guest's kernel, `initramfs` what it starts with, `files` the images, `vmm` speaks to
 //! QEMU over `qmp`, [`launch`] jails it, `template` makes saved machines, `prepared` those of an image, `create`, `freeze`, `hibernate` and
-//! `snapshot` are the life of a sandbox, `machine` is a live one, `memory` copies it with its memory, `mapped` finds that in a file, `control` asks it, `stream` connects to its agent, `record` is
+//! `snapshot` are the life of a sandbox, `machine` is a live one, `memory` copies it with its memory, `mapped` finds that in a file, `throttle` limits how fast its disks are, `control` asks it, `stream` connects to its agent, `record` is
 //! what is written down, `probe` what `atoll doctor` tries.
 //!
 //! # What holds what
@@ -39,6 +39,7 @@ mod record;
 mod snapshot;
 mod stream;
 mod template;
+mod throttle;
 mod vmm;
 
 use std::collections::BTreeSet;
@@ -77,7 +78,7 @@ const PLACEHOLDER_BYTES: u64 = 1 << 40;
 
 /// Places where a test can kill the driver, in the order they are passed by a life of creation, standing still and a
 /// snapshot of that, a copy with memory, pause with memory, waking and removal. Compiled in with the feature `failpoints`.
-pub const FAILPOINTS: [&str; 24] = [
+pub const FAILPOINTS: [&str; 26] = [
     "microvm::create::disk",
     "microvm::create::directory",
     "microvm::create::user",
@@ -85,8 +86,10 @@ pub const FAILPOINTS: [&str; 24] = [
     "microvm::launch::vmm",
     "microvm::create::restored",
     "microvm::create::told",
+    "microvm::create::throttled",
     "microvm::create::written",
     "microvm::snapshot::awake",
+    "microvm::snapshot::lifted",
     "microvm::snapshot::still",
     "microvm::snapshot::halted",
     "microvm::snapshot::stopped",
@@ -368,6 +371,10 @@ impl Isolation for MicrovmIsolation {
 
     async fn doctor(&self) -> Vec<Check> {
         self.inner.checks().await
+    }
+
+    fn check_limits(&self, _resources: &Resources) -> Result<(), IsolationError> {
+        Ok(())
     }
 
     async fn create(&self, plan: &Plan) -> Result<(), IsolationError> {

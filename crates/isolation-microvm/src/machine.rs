@@ -267,7 +267,8 @@ impl Inner {
             )));
         }
         machine.ask(Question::Limit(limits(resources)), ANSWER_TIMEOUT).await?;
-        self.cgroups.limit(id, &vmm_limits(size, resources))
+        self.cgroups.limit(id, &vmm_limits(size, resources))?;
+        self.throttle(id, &machine, resources).await
     }
 
     pub(crate) async fn rename(&self, id: &SandboxId, hostname: &str) -> Result<(), IsolationError> {

@@ -220,7 +220,7 @@ impl Inner {
             self.end_vmm(&plan.id).await?;
             machine = self.go_on_as(plan, start).await;
         }
-        self.settle(plan, &model, &*machine?)
+        self.settle(plan, &model, &*machine?).await
     }
 
     async fn go_on_as(

@@ -17,6 +17,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_core::id::SandboxId;
+use atoll_core::spec::Resources;
 use atoll_guest_protocol::client::{ExecEvent, GuestClient, GuestError};
 use atoll_guest_protocol::messages::StartExec;
 use atoll_isolation::{IsolationError, Plan};
@@ -149,8 +150,10 @@ impl Inner {
         let id = booting.id().clone();
         let dir = self.config.storage.prepared().join(id.as_str());
         DirBuilder::new().mode(0o700).create(&dir).step("make the directory of a prepared machine")?;
+        let resources =
+            Resources { io_bytes_per_second: None, io_operations_per_second: None, ..plan.resources };
         // As long as those of most sandboxes: files that hold it are written over where they lie.
-        let plan = Plan { hostname: id.to_string(), id, ..plan.clone() };
+        let plan = Plan { hostname: id.to_string(), id, resources, ..plan.clone() };
         let made = self.make_and_copy(&plan, &dir).await;
         let removed = self.destroy(booting.id()).await;
         made.and(removed).inspect_err(|_| remove(&dir))?;

@@ -4,11 +4,13 @@
 //! <dir>/sandboxes/<id>/
 //!   uid-<uid>      empty; its name is the claim on a user id
 //!   machine.json   how large its machine is
+//!   io.json        how fast its disks are at most
 //!   agent.sock, control.sock, qmp.sock   where the VMM listens; nobody but root reaches them
 //!   vmm.pid        the VMM's process id, as its launcher wrote it
 //!   vmm.log        what the VMM said
 //!   awake          empty; there while a machine that stands still runs for a snapshot
 //!   stopped        empty; there while a machine is stopped to be copied
+//!   unthrottled    empty; there while its disks are as fast as they can
 //!   process.json   which process the VMM is: the sandbox was made
 //! ```
 //!
@@ -28,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::is_there;
 use crate::step::Step;
+use crate::throttle::IoLimits;
 
 /// Largest file that is read here, bytes.
 const FILE_MAX_BYTES: u64 = 4096;
@@ -39,8 +42,10 @@ pub(crate) const QMP_SOCKET: &str = "qmp.sock";
 const AWAKE: &str = "awake";
 /// Says that a machine stands still, or its processes do, that is to run.
 const STOPPED: &str = "stopped";
+/// Says that a machine's disks are not held back that are to be.
+const UNTHROTTLED: &str = "unthrottled";
 /// What belongs to one life of a VMM.
-const LIFE: [&str; 9] = [
+const LIFE: [&str; 10] = [
     "process.json",
     "process.json.new",
     AGENT_SOCKET,
@@ -50,6 +55,7 @@ const LIFE: [&str; 9] = [
     "vmm.pid.new",
     AWAKE,
     STOPPED,
+    UNTHROTTLED,
 ];
 
 /// How large a machine is: what cannot change while it lives.
@@ -138,6 +144,32 @@ impl Record {
     /// Whether it is written down.
     pub(crate) fn is_stopped(&self) -> bool {
         is_there(&self.dir.join(STOPPED))
+    }
+
+    /// Writes down that a machine's disks are not held back for a while.
+    pub(crate) fn mark_unthrottled(&self) -> Result<(), IsolationError> {
+        File::create(self.dir.join(UNTHROTTLED)).step("write down that a sandbox's disks are not limited")?;
+        Ok(())
+    }
+
+    /// Takes that back.
+    pub(crate) fn unmark_unthrottled(&self) -> Result<(), IsolationError> {
+        fs::remove_file(self.dir.join(UNTHROTTLED))
+            .step("write down that a sandbox's disks are limited again")
+    }
+
+    /// Whether it is written down.
+    pub(crate) fn is_unthrottled(&self) -> bool {
+        is_there(&self.dir.join(UNTHROTTLED))
+    }
+
+    pub(crate) fn write_io(&self, limits: IoLimits) -> Result<(), IsolationError> {
+        if self.io() == limits { Ok(()) } else { self.write("io.json", &limits) }
+    }
+
+    /// None, when nothing is written down.
+    pub(crate) fn io(&self) -> IoLimits {
+        self.read("io.json").unwrap_or_default()
     }
 
     /// Whether there is nothing of a VMM.

@@ -18,6 +18,7 @@ use crate::launch::{Jail, Opened, Shown};
 use crate::qmp::{Qmp, QmpError};
 use crate::record::{AGENT_SOCKET, CONTROL_SOCKET, QMP_SOCKET, Record, Size};
 use crate::step::{Step, failed};
+use crate::throttle::IoLimits;
 
 /// Where things are inside a jail.
 const VMLINUX: &str = "/vm/vmlinux";
@@ -130,7 +131,7 @@ impl Model {
             add("-add-fd", &format!("fd={fd},set={fd}"));
             let file = format!("file.driver=file,file.filename=/dev/fdset/{fd},file.locking=off");
             add("-blockdev", &format!("driver=raw,node-name={id},{options},{file}"));
-            add("-device", &format!("virtio-blk-device,drive={id},serial={id}"));
+            add("-device", &format!("virtio-blk-device,id={id},drive={id},serial={id}"));
         }
         add("-netdev", &format!("tap,id=net,fd={TAP_FD}"));
         // Its only neighbour is the slot, which asks where it is when it wants to know: a copy announces nothing.
@@ -306,6 +307,22 @@ pub(crate) async fn restore(qmp: &mut Qmp) -> Result<(), IsolationError> {
 /// Tells a machine how large its disk is: the one that it was saved with had another size.
 pub(crate) async fn resize_disk(qmp: &mut Qmp, bytes: u64) -> Result<(), IsolationError> {
     qmp.run("block_resize", json!({ "node-name": "disk", "size": bytes })).await.map(drop).map_err(vmm)
+}
+
+/// Says how fast a machine's disks are, all of them together.
+pub(crate) async fn throttle(qmp: &mut Qmp, limits: IoLimits) -> Result<(), IsolationError> {
+    let (bytes, operations) =
+        (limits.bytes_per_second.unwrap_or(0), limits.operations_per_second.unwrap_or(0));
+    for device in ["image", "disk"] {
+        // What is in one group shares one limit. Zero is none, and leaves the group.
+        let limit = json!({
+            "id": device, "group": "disks",
+            "bps": bytes, "bps_rd": 0, "bps_wr": 0,
+            "iops": operations, "iops_rd": 0, "iops_wr": 0,
+        });
+        qmp.run("block_set_io_throttle", limit).await.map_err(vmm)?;
+    }
+    Ok(())
 }
 
 /// Stops a machine and writes it, memory and all, to a file.

@@ -17,7 +17,13 @@ use common::{Machines, machines};
 
 /// A small machine: one kind, booted once.
 fn plan(harness: &Machines, id: &SandboxId) -> Plan {
-    let resources = Resources { memory_bytes: 128 << 20, disk_bytes: 256 << 20, ..Resources::default() };
+    let resources = Resources {
+        memory_bytes: 128 << 20,
+        disk_bytes: 256 << 20,
+        // More than it can use, and a limit like any other.
+        io_bytes_per_second: Some(4 << 30),
+        ..Resources::default()
+    };
     Plan { id: id.clone(), ..atoll_isolation::conformance::plan(harness.root(), resources) }
 }
 
@@ -102,7 +108,9 @@ async fn whatever_is_half_done_can_be_removed_and_nothing_is_lost() {
             sandbox.guest.close();
         } else if failpoint.contains("snapshot") {
             driver.adopt(&id).await.unwrap_or_else(|error| panic!("{failpoint}: {error:?}"));
-            if failpoint.ends_with("awake") || failpoint.ends_with("still") {
+            let record = harness.path.join("microvm/sandboxes").join(id.as_str());
+            assert!(record.join("io.json").exists() && !record.join("unthrottled").exists(), "{failpoint}");
+            if ["awake", "lifted", "still"].iter().any(|step| failpoint.ends_with(step)) {
                 // It ran for the snapshot only.
                 assert_stands_still(&*driver, &id, failpoint).await;
                 driver.thaw(&id).await.unwrap();

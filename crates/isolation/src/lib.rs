@@ -213,6 +213,21 @@ pub fn no_memory(level: IsolationLevel) -> IsolationError {
     IsolationError::Unavailable(why)
 }
 
+/// Refuses limits of disk I/O, for a level whose disks are file systems of the host's kernel. A cgroup's limit would be
+/// for what is read and for what is written past the cache only: what was cached is written out by the kernel itself,
+/// as fast as it can.
+///
+/// # Errors
+/// [`IsolationError::Unenforceable`] when such a limit is among these.
+pub fn no_io_limits(resources: &Resources, level: IsolationLevel) -> Result<(), IsolationError> {
+    if !resources.limits_io() {
+        return Ok(());
+    }
+    Err(IsolationError::Unenforceable(format!(
+        "disk I/O has no limit at the isolation level '{level}': what is written through the host's cache would get past it"
+    )))
+}
+
 /// One isolation level on this host. See the module for the contract.
 #[async_trait]
 pub trait Isolation: Send + Sync + std::fmt::Debug {
@@ -226,6 +241,12 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
 
     /// What this host enforces, for `atoll doctor`. Probes anew each time.
     async fn doctor(&self) -> Vec<Check>;
+
+    /// Whether there can be instances with these limits at all. Making, waking or changing one refuses the same.
+    ///
+    /// # Errors
+    /// [`IsolationError::Unenforceable`]: which limit, and why not.
+    fn check_limits(&self, resources: &Resources) -> Result<(), IsolationError>;
 
     /// Makes an instance and starts its guest agent. When this returns the guest accepts connections
     /// or is about to. On error everything made so far may still be there: call [`Self::destroy`].
@@ -315,7 +336,8 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// Memory of the host that programs can have without anything being swapped out, bytes; `None` when unknown.
     async fn memory_available(&self) -> Option<u64>;
 
-    /// Changes the limits of a live instance, but for the disk's.
+    /// Changes the limits of a live instance, but for the disk's size. It must not stand still: a part is told to what
+    /// runs in it.
     ///
     /// # Errors
     /// [`IsolationError::Gone`], [`IsolationError::Unenforceable`] or [`IsolationError::Kernel`].

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::usage::parse_on_idle;
 use super::{BudgetArgs, EgressArgs, IdleArgs, parse_mount};
-use crate::units::{parse_bytes, parse_cpu_millis, parse_duration_ms, parse_pair};
+use crate::units::{parse_bytes, parse_bytes_per_second, parse_cpu_millis, parse_duration_ms, parse_pair};
 
 /// Limits.
 #[derive(Debug, Args)]
@@ -22,6 +22,29 @@ pub(crate) struct LimitArgs {
     /// Processes and threads
     #[arg(long, value_name = "COUNT")]
     pub(crate) pids: Option<u32>,
+    /// Disk reads and writes together, in bytes per second, such as 50M/s, or 'none'; microvm only
+    #[arg(long, value_name = "RATE", value_parser = parse_io_bytes)]
+    pub(crate) io_bytes: Option<Rate<u64>>,
+    /// Disk reads and writes together, in operations per second, or 'none'; microvm only
+    #[arg(long, value_name = "COUNT", value_parser = parse_io_operations)]
+    pub(crate) io_operations: Option<Rate<u32>>,
+}
+
+/// So much per second, or as much as the host can.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rate<T>(pub(crate) Option<T>);
+
+fn parse_io_bytes(text: &str) -> Result<Rate<u64>, String> {
+    if text == "none" { Ok(Rate(None)) } else { parse_bytes_per_second(text).map(|rate| Rate(Some(rate))) }
+}
+
+fn parse_io_operations(text: &str) -> Result<Rate<u32>, String> {
+    if text == "none" {
+        return Ok(Rate(None));
+    }
+    let count = text.strip_suffix("/s").unwrap_or(text).parse();
+    let count = count.map_err(|_none| format!("'{text}' is not a number: write it like 500, or 'none'"))?;
+    Ok(Rate(Some(count)))
 }
 
 /// Reads the name of an isolation level.

@@ -6,7 +6,7 @@ use atoll_core::Code;
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::AutoCheckpoints;
-use atoll_core::spec::ResourcesDraft;
+use atoll_core::spec::{Resources, ResourcesDraft};
 
 use crate::cli::{ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs};
 use crate::failure::{Failure, Result};
@@ -19,7 +19,14 @@ const PAGES_MAX_COUNT: usize = 1000;
 
 /// Limits as the API takes them.
 pub(super) fn limits(args: &LimitArgs, disk: Option<u64>) -> ResourcesDraft {
-    ResourcesDraft { cpu_millis: args.cpu, memory_bytes: args.memory, pids: args.pids, disk_bytes: disk }
+    ResourcesDraft {
+        cpu_millis: args.cpu,
+        memory_bytes: args.memory,
+        pids: args.pids,
+        disk_bytes: disk,
+        io_bytes_per_second: args.io_bytes.map(|rate| rate.0),
+        io_operations_per_second: args.io_operations.map(|rate| rate.0),
+    }
 }
 
 /// The request that the arguments mean.
@@ -197,7 +204,15 @@ fn summary(sandbox: &Sandbox) -> String {
         ("memory", format_bytes(limits.memory_bytes)),
         ("pids", limits.pids.to_string()),
         ("disk", format_bytes(limits.disk_bytes)),
+        ("disk i/o", disk_io(limits)),
     ])
+}
+
+fn disk_io(limits: &Resources) -> String {
+    let bytes = limits.io_bytes_per_second.map(|bytes| format!("{}/s", format_bytes(bytes)));
+    let operations = limits.io_operations_per_second.map(|count| format!("{count} operations/s"));
+    let parts: Vec<_> = bytes.into_iter().chain(operations).collect();
+    if parts.is_empty() { "no limit".to_owned() } else { parts.join(", ") }
 }
 
 /// `atoll metrics`

@@ -19,6 +19,8 @@ pub(crate) const SMALL: ResourcesDraft = ResourcesDraft {
     memory_bytes: Some(128 << 20),
     pids: None,
     disk_bytes: Some(1 << 30),
+    io_bytes_per_second: None,
+    io_operations_per_second: None,
 };
 
 /// What the tests share: the directory that `atoll setup` made, and the image as an archive.

@@ -6,14 +6,17 @@
 mod check;
 mod defaults;
 mod exec;
+mod isolation;
+mod resources;
 mod sandbox;
 mod template;
+mod update;
 
 pub use check::{env, image_reference, labels, name, path, user};
 pub use defaults::Defaults;
 pub use exec::{Command, ExecDraft, ExecSpec, TtySize, command, shown};
-pub use sandbox::{
-    Accelerator, Base, Caps, DEFAULT_PATH, ImageDefaults, IsolationLevel, Resources, ResourcesDraft,
-    SandboxDraft, SandboxSpec, SandboxUpdate,
-};
+pub use isolation::{Accelerator, IsolationLevel};
+pub use resources::{Caps, Resources, ResourcesDraft, present};
+pub use sandbox::{Base, DEFAULT_PATH, ImageDefaults, SandboxDraft, SandboxSpec};
 pub use template::TemplateSpec;
+pub use update::SandboxUpdate;

@@ -5,166 +5,19 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::check;
+use super::isolation::{Accelerator, IsolationLevel};
+use super::resources::{Caps, Resources, ResourcesDraft};
 use super::template::TemplateSpec;
 use crate::build::{CommandText, Ready};
 use crate::error::{Code, Error, Result};
-use crate::id::{BuildId, KeyId, SnapshotId};
-use crate::idle::{IdlePolicy, IdleUpdate};
-use crate::limits::{
-    CPU_MAX_MILLIS, CPU_MIN_MILLIS, DISK_MAX_BYTES, DISK_MIN_BYTES, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES,
-    PIDS_MAX, PIDS_MIN, SECRETS_PRIVATE_MAX_COUNT,
-};
+use crate::id::{BuildId, SnapshotId};
+use crate::idle::IdlePolicy;
+use crate::limits::SECRETS_PRIVATE_MAX_COUNT;
 use crate::policy::EgressPolicy;
 use crate::secret::Secret;
 use crate::snapshot::{AutoCheckpoints, Manifest};
 use crate::usage::Budget;
 use crate::volume::{VolumeMount, VolumeMountDraft, check_mounts};
-
-/// How strongly a sandbox is cut off. Recorded with the sandbox and never silently downgraded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub enum IsolationLevel {
-    /// Linux namespaces with a user namespace, seccomp and cgroups. Shares the host's kernel.
-    Container,
-    /// A kernel in user space, gVisor's, between the sandbox and the host's kernel.
-    Gvisor,
-    /// A virtual machine with a kernel of its own.
-    Microvm,
-}
-
-impl IsolationLevel {
-    /// The stable text form.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Container => "container",
-            Self::Gvisor => "gvisor",
-            Self::Microvm => "microvm",
-        }
-    }
-}
-
-impl std::fmt::Display for IsolationLevel {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// What executes the instructions of a virtual machine. The weaker comes first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub enum Accelerator {
-    /// Software. QEMU's project does not call that a security boundary.
-    Emulated,
-    /// The processor, with Linux' KVM.
-    Kvm,
-}
-
-impl Accelerator {
-    /// The stable text form.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Emulated => "emulated",
-            Self::Kvm => "kvm",
-        }
-    }
-}
-
-impl std::fmt::Display for Accelerator {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// Limits of a sandbox, all enforced by the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct Resources {
-    /// CPU time per wall time, thousandths of a core.
-    pub cpu_millis: u32,
-    /// Memory with page cache and tmpfs, bytes. Beyond it the kernel kills inside the sandbox.
-    pub memory_bytes: u64,
-    /// Processes and threads.
-    pub pids: u32,
-    /// Writable disk, bytes. Beyond it writes get `ENOSPC`.
-    pub disk_bytes: u64,
-}
-
-impl Default for Resources {
-    /// Two cores, 2 GiB of memory, 4096 processes, 10 GiB of disk. All are limits, none is reserved.
-    fn default() -> Self {
-        Self { cpu_millis: 2000, memory_bytes: 2 << 30, pids: 4096, disk_bytes: 10 << 30 }
-    }
-}
-
-/// Limits as asked: what is absent comes from the template or the default.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct ResourcesDraft {
-    /// See [`Resources::cpu_millis`].
-    pub cpu_millis: Option<u32>,
-    /// See [`Resources::memory_bytes`].
-    pub memory_bytes: Option<u64>,
-    /// See [`Resources::pids`].
-    pub pids: Option<u32>,
-    /// See [`Resources::disk_bytes`].
-    pub disk_bytes: Option<u64>,
-}
-
-impl ResourcesDraft {
-    /// Takes what is set here, the rest from `base`.
-    #[must_use]
-    pub fn over(self, base: Resources) -> Resources {
-        Resources {
-            cpu_millis: self.cpu_millis.unwrap_or(base.cpu_millis),
-            memory_bytes: self.memory_bytes.unwrap_or(base.memory_bytes),
-            pids: self.pids.unwrap_or(base.pids),
-            disk_bytes: self.disk_bytes.unwrap_or(base.disk_bytes),
-        }
-    }
-}
-
-/// The operator's upper bounds for one sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Caps {
-    /// The most that one sandbox may ask for.
-    pub resources: Resources,
-}
-
-impl Default for Caps {
-    fn default() -> Self {
-        Self {
-            resources: Resources {
-                cpu_millis: CPU_MAX_MILLIS,
-                memory_bytes: MEMORY_MAX_BYTES,
-                pids: PIDS_MAX,
-                disk_bytes: DISK_MAX_BYTES,
-            },
-        }
-    }
-}
-
-fn in_range<T: PartialOrd + std::fmt::Display>(field: &str, value: T, min: T, max: T) -> Result<()> {
-    if value < min || value > max {
-        return Err(Error::invalid(field, format_args!("{value} is not between {min} and {max}")));
-    }
-    Ok(())
-}
-
-impl Resources {
-    pub(crate) fn validate(&self, caps: &Caps) -> Result<()> {
-        let cap = caps.resources;
-        in_range("resources.cpu_millis", self.cpu_millis, CPU_MIN_MILLIS, cap.cpu_millis)?;
-        in_range("resources.memory_bytes", self.memory_bytes, MEMORY_MIN_BYTES, cap.memory_bytes)?;
-        in_range("resources.pids", self.pids, PIDS_MIN, cap.pids)?;
-        in_range("resources.disk_bytes", self.disk_bytes, DISK_MIN_BYTES, cap.disk_bytes)
-    }
-}
 
 /// What an image says about how to run it. Hostile text: validated like a caller's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -327,7 +180,7 @@ impl Base<'_> {
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Checks names and sizes of secrets that are given with a sandbox. No error repeats a value.
-fn secrets(values: &BTreeMap<String, Secret>) -> Result<()> {
+pub(super) fn secrets(values: &BTreeMap<String, Secret>) -> Result<()> {
     if values.len() > SECRETS_PRIVATE_MAX_COUNT {
         return Err(Error::invalid("secrets", format_args!("more than {SECRETS_PRIVATE_MAX_COUNT}")));
     }
@@ -488,101 +341,8 @@ impl ImageDefaults {
     }
 }
 
-/// What can change while a sandbox lives. Absent fields stay as they are.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SandboxUpdate {
-    /// A new name. The host name inside stays.
-    pub name: Option<String>,
-    /// Sets (`Some`) or removes (`None`) variables in the environment of later execs.
-    pub env: BTreeMap<String, Option<String>>,
-    /// New default user of later execs.
-    pub user: Option<String>,
-    /// New default working directory of later execs; `Some(None)` is the user's home.
-    pub workdir: Option<Option<String>>,
-    /// Sets (`Some`) or removes (`None`) annotations.
-    pub annotations: BTreeMap<String, Option<String>>,
-    /// Replaces all labels.
-    pub labels: Option<BTreeMap<String, String>>,
-    /// New end, this long from now; `Some(None)` removes it.
-    pub ttl_ms: Option<Option<u64>>,
-    /// New idle timeout; `Some(None)` removes it.
-    pub idle_timeout_ms: Option<Option<u64>>,
-    /// New limits. The disk's cannot change.
-    pub resources: ResourcesDraft,
-    /// New values for secrets of this sandbox alone, by name.
-    pub secrets: BTreeMap<String, Secret>,
-    /// The API key that asks: secrets that are for some keys only are refused to others.
-    pub asked_by: Option<KeyId>,
-    /// Replaces what it may reach. Connections that are no longer allowed are cut.
-    pub egress: Option<EgressPolicy>,
-    /// Changes of what it does while nobody uses it.
-    pub idle: IdleUpdate,
-    /// Replaces the budget. What was used stays used.
-    pub budget: Option<Budget>,
-}
-
-impl SandboxUpdate {
-    /// Checks the update and gives the limits that follow from it.
-    ///
-    /// # Errors
-    /// [`Code::InvalidArgument`] naming the field.
-    pub fn validate(&self, current: Resources, caps: &Caps) -> Result<Resources> {
-        if let Some(name) = &self.name {
-            sandbox_name(name)?;
-        }
-        if let Some(user) = &self.user {
-            check::user("user", user)?;
-        }
-        if let Some(Some(workdir)) = &self.workdir {
-            check::path("workdir", workdir)?;
-        }
-        if let Some(labels) = &self.labels {
-            check::labels("labels", labels)?;
-        }
-        if let Some(Some(ms)) = self.ttl_ms {
-            check::duration("ttl_ms", ms)?;
-        }
-        if let Some(Some(ms)) = self.idle_timeout_ms {
-            check::duration("idle_timeout_ms", ms)?;
-        }
-        secrets(&self.secrets)?;
-        if let Some(egress) = &self.egress {
-            egress.validate("egress")?;
-        }
-        if let Some(budget) = &self.budget {
-            budget.validate()?;
-        }
-        let resources = self.resources.over(current);
-        resources.validate(caps)?;
-        if resources.disk_bytes != current.disk_bytes {
-            return Err(Error::invalid("resources.disk_bytes", "cannot change while the sandbox lives"));
-        }
-        Ok(resources)
-    }
-
-    /// The environment of later execs, given the present one.
-    ///
-    /// # Errors
-    /// [`Code::InvalidArgument`] naming the variable.
-    pub fn env(&self, current: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
-        let next = changed(current, &self.env);
-        check::env("env", &next)?;
-        Ok(next)
-    }
-
-    /// The annotations, given the present ones.
-    ///
-    /// # Errors
-    /// [`Code::InvalidArgument`] naming the key.
-    pub fn annotations(&self, current: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
-        let next = changed(current, &self.annotations);
-        check::annotations("annotations", &next)?;
-        Ok(next)
-    }
-}
-
 /// A name that cannot be taken for an id.
-fn sandbox_name(name: &str) -> Result<()> {
+pub(super) fn sandbox_name(name: &str) -> Result<()> {
     check::name("name", name)?;
     if name.parse::<crate::id::SandboxId>().is_ok() {
         return Err(Error::invalid("name", "looks like a sandbox id"));
@@ -590,24 +350,10 @@ fn sandbox_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// `current` with `changes` made to it.
-fn changed(
-    current: &BTreeMap<String, String>,
-    changes: &BTreeMap<String, Option<String>>,
-) -> BTreeMap<String, String> {
-    let mut next = current.clone();
-    for (key, value) in changes {
-        match value {
-            Some(value) => drop(next.insert(key.clone(), value.clone())),
-            None => drop(next.remove(key)),
-        }
-    }
-    next
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::limits::{MEMORY_MAX_BYTES, MEMORY_MIN_BYTES};
 
     fn image<'a>(name: &'a str, defaults: &'a ImageDefaults) -> Base<'a> {
         Base::Image { name, defaults, isolation: IsolationLevel::Container }
@@ -695,14 +441,5 @@ pub(super) mod tests {
         let id = crate::id::SandboxId::from_parts(1, 1);
         let draft = SandboxDraft { name: Some(id.to_string()), ..SandboxDraft::default() };
         assert!(draft.validate().is_err());
-    }
-
-    #[test]
-    fn the_disk_does_not_change() {
-        let current = Resources::default();
-        let asked = ResourcesDraft { disk_bytes: Some(current.disk_bytes * 2), ..ResourcesDraft::default() };
-        let update = SandboxUpdate { resources: asked, ..SandboxUpdate::default() };
-        assert!(update.validate(current, &Caps::default()).is_err());
-        assert_eq!(SandboxUpdate::default().validate(current, &Caps::default()).unwrap(), current);
     }
 }

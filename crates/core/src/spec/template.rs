@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::check;
-use super::sandbox::{IsolationLevel, ResourcesDraft};
+use super::isolation::IsolationLevel;
+use super::resources::{Caps, Resources, ResourcesDraft};
 use crate::build::{self, CommandText, Ready};
 use crate::error::Result;
 use crate::id::SnapshotId;
@@ -85,6 +86,7 @@ impl TemplateSpec {
         check::image_reference("image", &self.image)?;
         check::env("env", &self.env)?;
         check::labels("labels", &self.labels)?;
+        self.resources.over(Resources::default()).validate(&Caps::default())?;
         if let Some(user) = &self.user {
             check::user("user", user)?;
         }

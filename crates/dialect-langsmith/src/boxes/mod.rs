@@ -50,6 +50,7 @@ impl Size {
             memory_bytes: self.mem_bytes,
             pids: None,
             disk_bytes: self.fs_capacity_bytes,
+            ..ResourcesDraft::default()
         })
     }
 }

@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::now_ms;
 use crate::engine::{Caller, Engine, Inner};
-use crate::errors::{isolation_error, store_error};
+use crate::errors::{isolation_error, limit_error, store_error};
 use crate::memory::Saved;
 use crate::pool::Member;
 use crate::start::start_key;
@@ -337,6 +337,7 @@ impl Actor {
     async fn update(&mut self, update: &SandboxUpdate) -> Result<SandboxRecord> {
         admit(self.record.state, Wish::Update, self.record.reason.as_deref())?;
         let resources = update.validate(self.record.spec.resources, &self.inner.config.caps)?;
+        self.shared.driver().check_limits(&resources).map_err(|error| limit_error(&error))?;
         let mut next = SandboxRecord { last_active_ms: now_ms(), ..self.record.clone() };
         next.spec.env = update.env(&next.spec.env)?;
         next.annotations = update.annotations(&next.annotations)?;
@@ -372,11 +373,10 @@ impl Actor {
             if self.record.state != SandboxState::Running {
                 return Err(Error::new(Code::InvalidState, "limits can only change while the sandbox runs"));
             }
-            self.shared
-                .driver()
-                .update(&next.id, &resources)
-                .await
-                .map_err(|error| isolation_error(&error))?;
+            // One that dozes cannot be told.
+            self.shared.rouse().await?;
+            let driver = self.shared.driver();
+            driver.update(&next.id, &resources).await.map_err(|error| isolation_error(&error))?;
             next.spec.resources = resources;
         }
         let renamed = update.name.as_ref().filter(|name| self.record.name.as_ref() != Some(name));

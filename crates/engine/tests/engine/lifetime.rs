@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_core::Code;
+use atoll_core::idle::IdlePolicy;
 use atoll_core::sandbox::SandboxState;
-use atoll_core::spec::{ResourcesDraft, SandboxDraft, SandboxUpdate};
-use atoll_engine::SandboxQuery;
+use atoll_core::spec::{IsolationLevel, ResourcesDraft, SandboxDraft, SandboxUpdate, TemplateSpec};
+use atoll_engine::{Caller, SandboxQuery};
 use atoll_isolation::Death;
 
-use crate::support::{World, argv, named};
+use crate::support::{World, argv, named, until};
 
 fn ttl(ms: u64) -> SandboxDraft {
     SandboxDraft { ttl_ms: Some(ms), ..SandboxDraft::default() }
@@ -160,4 +161,78 @@ fn the_failed_can_be_relabelled_but_not_resized() {
     let resources = ResourcesDraft { pids: Some(100), ..ResourcesDraft::default() };
     let refused = update(SandboxUpdate { resources, ..SandboxUpdate::default() }).unwrap_err();
     assert_eq!(refused.code, Code::InvalidState);
+}
+
+#[test]
+fn disk_io_is_limited_changed_and_let_go() {
+    let world = World::new();
+    let server = world.start();
+    let io = |bytes, operations| ResourcesDraft {
+        io_bytes_per_second: bytes,
+        io_operations_per_second: operations,
+        ..ResourcesDraft::default()
+    };
+    let draft = SandboxDraft { resources: io(Some(Some(8 << 20)), Some(Some(500))), ..named("slow") };
+    let id = server.create(draft).unwrap().id;
+    let now = || {
+        let of = world.host.plan(&id).unwrap().resources;
+        (of.io_bytes_per_second, of.io_operations_per_second)
+    };
+    assert_eq!(now(), (Some(8 << 20), Some(500)));
+    let update = |resources| {
+        let update = SandboxUpdate { resources, ..SandboxUpdate::default() };
+        server.run(server.engine.update_sandbox("slow", update))
+    };
+    update(io(Some(Some(16 << 20)), None)).unwrap();
+    assert_eq!(now(), (Some(16 << 20), Some(500)));
+    let error = update(io(Some(Some(1)), None)).unwrap_err();
+    assert_eq!(error.code, Code::InvalidArgument);
+    assert!(error.message.starts_with("resources.io_bytes_per_second"), "{}", error.message);
+    server.kill();
+    let server = world.start();
+    let kept = server.engine.sandbox("slow").unwrap().spec.resources;
+    assert_eq!((kept.io_bytes_per_second, kept.io_operations_per_second), (Some(16 << 20), Some(500)));
+    let update = SandboxUpdate { resources: io(Some(None), Some(None)), ..SandboxUpdate::default() };
+    let record = server.run(server.engine.update_sandbox("slow", update)).unwrap();
+    assert!(!record.spec.resources.limits_io() && now() == (None, None), "{record:?}");
+}
+
+#[test]
+fn a_level_without_limits_of_disk_io_refuses_them_before_anything_is_made() {
+    let world = World::new();
+    world.host.refuse_io_limits();
+    let server = world.start();
+    let resources = ResourcesDraft { io_operations_per_second: Some(Some(500)), ..ResourcesDraft::default() };
+    let refused = |error: atoll_core::Error| {
+        assert_eq!(error.code, Code::LimitUnenforceable);
+        assert!(error.hint.as_ref().is_some_and(|hint| hint.contains("microvm")), "{error:?}");
+    };
+    refused(server.create(SandboxDraft { resources, ..SandboxDraft::default() }).unwrap_err());
+    assert_eq!(world.host.calls("create"), 0);
+    let id = server.sandbox().id;
+    let update = SandboxUpdate { resources, ..named_update("other") };
+    refused(server.run(server.engine.update_sandbox(id.as_str(), update)).unwrap_err());
+    assert_eq!(world.host.calls("update"), 0);
+    assert_eq!(server.engine.sandbox(id.as_str()).unwrap().name, None);
+    let recipe =
+        TemplateSpec { isolation: Some(IsolationLevel::Container), resources, ..TemplateSpec::new("host") };
+    let caller = Caller::default();
+    refused(server.run(server.engine.create_template("slow", recipe, &caller)).unwrap_err());
+}
+
+fn named_update(name: &str) -> SandboxUpdate {
+    SandboxUpdate { name: Some(name.to_owned()), ..SandboxUpdate::default() }
+}
+
+#[test]
+fn one_that_dozes_is_roused_to_be_limited() {
+    let world = World::new();
+    let server = world.start();
+    let idle = IdlePolicy { freeze_ms: Some(20), ..IdlePolicy::default() };
+    let id = server.create(SandboxDraft { idle, ..SandboxDraft::default() }).unwrap().id;
+    until("it dozes", || world.host.is_frozen(&id));
+    let resources = ResourcesDraft { pids: Some(99), ..ResourcesDraft::default() };
+    let update = SandboxUpdate { resources, ..SandboxUpdate::default() };
+    server.run(server.engine.update_sandbox(id.as_str(), update)).unwrap();
+    assert_eq!(world.host.plan(&id).unwrap().resources.pids, 99);
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use atoll_core::spec::{IsolationLevel, Resources};
 
-use super::{Harness, Sandbox};
+use super::{Harness, Sandbox, assert_clean, plan};
 use crate::IsolationError;
 
 const MIB: u64 = 1 << 20;
@@ -79,6 +79,60 @@ pub async fn cpu_time_is_throttled(harness: &dyn Harness) {
     // A fifth, and one period of slack at each end.
     let allowed = elapsed / 5 + 2 * 100_000 / 5;
     assert!(got > 0 && u128::from(got) <= allowed, "got {got} of {elapsed} microseconds");
+    sandbox.destroy().await;
+}
+
+/// What is read from a disk and written to it is held back, past the cache or through it, or the limit is refused.
+/// Judged by what was moved in the time it took, so a slow machine, which can only move less, cannot fail it.
+pub async fn io_is_limited(harness: &dyn Harness) {
+    const RATE: u64 = 4 * MIB;
+    let bytes = Resources { io_bytes_per_second: Some(RATE), ..Resources::default() };
+    let operations = Resources { io_operations_per_second: Some(50), ..Resources::default() };
+    let driver = harness.open().await;
+    if driver.check_limits(&bytes).is_err() {
+        return no_limit_of_io(harness, [bytes, operations]).await;
+    }
+    let sandbox = Sandbox::create(harness, bytes).await;
+    let taken = async |script: &str| {
+        let start = Instant::now();
+        sandbox.see(script).await;
+        start.elapsed().as_secs_f64()
+    };
+    // What comes at once is a tenth of a second's and one request, which is large where a cache writes out.
+    for (script, at_least) in [
+        ("dd if=/dev/zero of=/root/direct bs=64k count=64 oflag=direct", 0.8),
+        ("dd if=/dev/zero of=/root/cached bs=1M count=8; sync", 1.5),
+        ("echo 3 > /proc/sys/vm/drop_caches; dd if=/root/cached of=/dev/null bs=64k", 1.7),
+    ] {
+        let seconds = taken(script).await;
+        assert!(seconds >= at_least, "only {seconds} s for {script}");
+    }
+    sandbox.driver.update(&sandbox.id, &operations).await.unwrap();
+    let seconds = taken("dd if=/dev/zero of=/root/direct bs=4k count=60 oflag=direct conv=notrunc").await;
+    assert!(seconds >= 1.0, "60 operations in {seconds} s");
+    // Under the limit of a moment ago this would take longer than anything may.
+    let least = Resources { io_bytes_per_second: Some(MIB), ..Resources::default() };
+    sandbox.driver.update(&sandbox.id, &least).await.unwrap();
+    sandbox.driver.update(&sandbox.id, &Resources::default()).await.unwrap();
+    taken("dd if=/dev/zero of=/root/direct bs=1M count=80 oflag=direct").await;
+    sandbox.destroy().await;
+}
+
+/// Neither made with such limits nor given them later; what lives goes on.
+async fn no_limit_of_io(harness: &dyn Harness, limits: [Resources; 2]) {
+    let sandbox = Sandbox::create(harness, Resources::default()).await;
+    for resources in limits {
+        let plan = plan(harness.root(), resources);
+        for refused in [
+            sandbox.driver.check_limits(&resources),
+            sandbox.driver.create(&plan).await,
+            sandbox.driver.update(&sandbox.id, &resources).await,
+        ] {
+            assert!(matches!(refused, Err(IsolationError::Unenforceable(_))), "{refused:?}");
+        }
+        assert_clean(&*sandbox.driver, &plan.id).await;
+    }
+    assert_eq!(sandbox.see("echo alive").await, "alive");
     sandbox.destroy().await;
 }
 

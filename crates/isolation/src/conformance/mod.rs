@@ -76,6 +76,7 @@ macro_rules! conformance_tests {
             limits::processes_of_all_users_are_counted,
             limits::the_disk_is_full_only_inside,
             limits::cpu_time_is_throttled,
+            limits::io_is_limited,
             limits::limits_change_while_it_lives,
             snapshots::copies_what_was_there,
             snapshots::is_of_one_moment,

@@ -85,6 +85,7 @@ struct State {
     memory_available: Option<u64>,
     reclaimed: Vec<SandboxId>,
     failing_renames: u32,
+    no_io_limits: bool,
     connect: Connect,
     create_delay: Duration,
     /// How often each call was made, by name.
@@ -162,6 +163,11 @@ impl FakeHost {
     /// The next `times` changes of a host name fail.
     pub fn fail_rename(&self, times: u32) {
         self.lock().failing_renames = times;
+    }
+
+    /// From now on limits of disk I/O are refused.
+    pub fn refuse_io_limits(&self) {
+        self.lock().no_io_limits = true;
     }
 
     /// The next `times` snapshots fail and leave an artifact behind all the same.
@@ -291,6 +297,10 @@ impl Isolation for FakeIsolation {
 
     async fn doctor(&self) -> Vec<Check> {
         vec![Check::new("fake", Status::Limited, "instances live in memory, nothing is isolated")]
+    }
+
+    fn check_limits(&self, resources: &Resources) -> Result<(), IsolationError> {
+        if self.host.lock().no_io_limits { crate::no_io_limits(resources, self.level()) } else { Ok(()) }
     }
 
     async fn create(&self, plan: &Plan) -> Result<(), IsolationError> {
@@ -427,7 +437,11 @@ impl Isolation for FakeIsolation {
     async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
         let mut state = self.host.count("update");
         let live = state.instances.get_mut(id).filter(|instance| instance.alive());
-        live.ok_or(IsolationError::Gone)?.plan.resources = *resources;
+        let live = live.ok_or(IsolationError::Gone)?;
+        if live.guest.is_frozen() {
+            return Err(injected("limit an instance that stands still"));
+        }
+        live.plan.resources = *resources;
         Ok(())
     }
 
