@@ -32,7 +32,7 @@ use pause::Due;
 use super::lease::wait_for_guest;
 use super::link;
 use super::shared::{Message, SandboxShared};
-use super::teardown::{destroy, remove, remove_logs};
+use super::teardown::{destroy, remove};
 
 /// Shortest sleep of the timer.
 const TIMER_MIN: Duration = Duration::from_millis(2);
