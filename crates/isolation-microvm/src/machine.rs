@@ -8,7 +8,7 @@ use std::time::Duration;
 use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
 use atoll_guest_protocol::control::{Answer, Limits, Question};
-use atoll_isolation::{Death, Gate, GuestStream, IsolationError, Usage};
+use atoll_isolation::{Death, DiskIo, Gate, GuestStream, IsolationError, Usage};
 use atoll_isolation_host::{Process, check_hostname, gate, process};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use tokio::net::UnixStream;
@@ -19,7 +19,7 @@ use crate::control::Control;
 use crate::record::{AGENT_SOCKET, CONTROL_SOCKET, Record};
 use crate::step::Step;
 use crate::template::{self, vmm_limits};
-use crate::{Inner, chain, stream};
+use crate::{Inner, chain, stream, vmm};
 
 /// How long a machine may take to answer a question that costs it nothing.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -75,6 +75,11 @@ impl Machine {
     /// Waits until nobody else stops it or lets it go on, and keeps them from it.
     pub(crate) async fn alone(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.alone).lock_owned().await
+    }
+
+    /// The same, unless somebody else does.
+    fn try_alone(&self) -> Option<OwnedMutexGuard<()>> {
+        Arc::clone(&self.alone).try_lock_owned().ok()
     }
 
     pub(crate) fn pidfd(&self) -> &OwnedFd {
@@ -215,6 +220,16 @@ impl Inner {
         let outside = self.cgroups.oom_kills(id)?;
         // What the machine says may be any number.
         Ok(outside.saturating_add(self.inside(id).await.map_or(0, |told| told.oom_kills)))
+    }
+
+    pub(crate) async fn disk_io(&self, id: &SandboxId) -> Option<DiskIo> {
+        let machine = self.living(id).ok()?;
+        // Whoever stops it speaks to its VMM, which listens to one at a time.
+        let _alone = machine.try_alone()?;
+        if self.cgroups.is_frozen(id).unwrap_or(true) {
+            return None;
+        }
+        vmm::disk_io(&mut vmm::monitor(&machine.record).await.ok()?).await.ok()
     }
 
     async fn inside(&self, id: &SandboxId) -> Option<Told> {
