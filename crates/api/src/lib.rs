@@ -46,7 +46,8 @@ pub use image::{
 pub use key::{CreateKey, Key, KeyCreated, KeyList};
 pub use pool::{Pool, PoolList, PoolOrigin, PutPool};
 pub use sandbox::{
-    BatchCreate, BatchResult, BatchResults, CreateSandbox, Metrics, Sandbox, SandboxList, UpdateSandbox,
+    BatchCreate, BatchResult, BatchResults, CreateSandbox, DiskIo, Metrics, Sandbox, SandboxList,
+    UpdateSandbox,
 };
 pub use secret::{PutSecret, Secret, SecretList, SecretUse, SecretUseList, SecretVersion, VaultRotated};
 pub use sharing::{Grant, Lease, LeaseStatus, PutGrant, SandboxAccess, SetVisibility, TakeLease};

@@ -356,4 +356,21 @@ pub struct Metrics {
     pub disk_used_bytes: u64,
     /// Seconds since the guest started.
     pub uptime_s: u64,
+    /// What was read from its disks and written to them. Counted at the level `microvm` while it runs, and not while it
+    /// is paused or copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_io: Option<DiskIo>,
+}
+
+/// What was read from the disks of a sandbox and written to them since it was last started: a wake begins at zero.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DiskIo {
+    /// Bytes read, the image's included; what was in a cache inside is not read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
 }

@@ -479,7 +479,12 @@ async fn its_disks_are_no_faster_than_allowed() {
     assert_eq!(sandbox.resources.io_bytes_per_second, Some(4 << 20));
     server.client.delete_template("slow", None).await.unwrap();
     let id = sandbox.id;
+    let counted = async || server.client.sandbox_metrics(&id).await.unwrap().disk_io.unwrap();
+    let before = counted().await;
     is_slow(&server, &id).await;
+    let after = counted().await;
+    assert!(after.written_bytes >= before.written_bytes + (3 << 20), "{before:?} {after:?}");
+    assert!(after.writes >= before.writes + 48 && after.read_bytes > 0, "{before:?} {after:?}");
     // What is only in its memory is written out at once when the disk is copied: at this rate nobody would wait for it.
     server.cli(&["update", &id, "--io-bytes", "1M/s"]).ok();
     let cached = "cd /proc/sys/vm; echo 95 > dirty_ratio; echo 90 > dirty_background_ratio; head -c 40M /dev/zero > /root/cached";

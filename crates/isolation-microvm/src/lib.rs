@@ -55,16 +55,15 @@ use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{Accelerator, IsolationLevel, Resources};
 pub(crate) use atoll_isolation::step;
 use atoll_isolation::{
-    ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Taken,
-    Usage,
+    ArtifactUsage, Check, Death, DiskIo, Gate, GuestStream, Isolation, IsolationError, Plan, Resource,
+    RootFs, Taken, Usage,
 };
-use atoll_isolation_host::Cgroups;
+use atoll_isolation_host::{Cgroups, Live};
 use atoll_isolation_storage::Storage;
 use atoll_isolation_storage::filesystem::{self, Templates};
 use atoll_network::SlotPool;
 
 use kernel::Kernel;
-use machine::Live;
 use probe::Choice;
 use record::Record;
 use step::Step;
@@ -154,7 +153,7 @@ struct Inner {
     tsc_khz: u64,
     cgroups: Cgroups,
     disks: Templates,
-    live: Live,
+    live: Live<machine::Machine>,
     prepared: Mutex<prepared::Prepared>,
     uids: Mutex<BTreeSet<u32>>,
     /// Machines that are booted to be saved: no sandboxes.
@@ -404,6 +403,10 @@ impl Isolation for MicrovmIsolation {
 
     async fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
         self.inner.oom_kills(id).await
+    }
+
+    async fn disk_io(&self, id: &SandboxId) -> Option<DiskIo> {
+        self.inner.disk_io(id).await
     }
 
     async fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError> {

@@ -1,6 +1,5 @@
 //! Live machines: watching, asking, connecting, measuring.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,8 +8,8 @@ use std::time::Duration;
 use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
 use atoll_guest_protocol::control::{Answer, Limits, Question};
-use atoll_isolation::{Death, Gate, GuestStream, IsolationError, Usage};
-use atoll_isolation_host::{Process, gate, process};
+use atoll_isolation::{Death, DiskIo, Gate, GuestStream, IsolationError, Usage};
+use atoll_isolation_host::{Process, check_hostname, gate, process};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use tokio::net::UnixStream;
 use tokio::sync::OwnedMutexGuard;
@@ -20,14 +19,12 @@ use crate::control::Control;
 use crate::record::{AGENT_SOCKET, CONTROL_SOCKET, Record};
 use crate::step::Step;
 use crate::template::{self, vmm_limits};
-use crate::{Inner, chain, stream};
+use crate::{Inner, chain, stream, vmm};
 
 /// How long a machine may take to answer a question that costs it nothing.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long it may take to say what it uses, before the answer is what it said last.
 const MEASURE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest host name, bytes (Linux `HOST_NAME_MAX`).
-const HOSTNAME_MAX_BYTES: usize = 64;
 
 /// What a machine said about itself last.
 #[derive(Debug, Clone, Copy)]
@@ -78,6 +75,11 @@ impl Machine {
     /// Waits until nobody else stops it or lets it go on, and keeps them from it.
     pub(crate) async fn alone(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.alone).lock_owned().await
+    }
+
+    /// The same, unless somebody else does.
+    fn try_alone(&self) -> Option<OwnedMutexGuard<()>> {
+        Arc::clone(&self.alone).try_lock_owned().ok()
     }
 
     pub(crate) fn pidfd(&self) -> &OwnedFd {
@@ -135,34 +137,6 @@ impl Machine {
     fn told(&self) -> Told {
         *lock(&self.told)
     }
-}
-
-/// All of them, by id.
-#[derive(Debug, Default)]
-pub(crate) struct Live(Mutex<HashMap<SandboxId, Arc<Machine>>>);
-
-impl Live {
-    pub(crate) fn insert(&self, id: &SandboxId, machine: Arc<Machine>) {
-        lock(&self.0).insert(id.clone(), machine);
-    }
-
-    pub(crate) fn get(&self, id: &SandboxId) -> Option<Arc<Machine>> {
-        lock(&self.0).get(id).cloned()
-    }
-
-    pub(crate) fn remove(&self, id: &SandboxId) -> Option<Arc<Machine>> {
-        lock(&self.0).remove(id)
-    }
-}
-
-/// Whether this can be a host name.
-pub(crate) fn check_hostname(hostname: &str) -> Result<(), IsolationError> {
-    if hostname.is_empty() || hostname.len() > HOSTNAME_MAX_BYTES || hostname.contains(['\0', '\n']) {
-        return Err(IsolationError::Unavailable(format!(
-            "a host name has 1 to {HOSTNAME_MAX_BYTES} bytes, none of them a line break"
-        )));
-    }
-    Ok(())
 }
 
 impl Inner {
@@ -246,6 +220,16 @@ impl Inner {
         let outside = self.cgroups.oom_kills(id)?;
         // What the machine says may be any number.
         Ok(outside.saturating_add(self.inside(id).await.map_or(0, |told| told.oom_kills)))
+    }
+
+    pub(crate) async fn disk_io(&self, id: &SandboxId) -> Option<DiskIo> {
+        let machine = self.living(id).ok()?;
+        // Whoever stops it speaks to its VMM, which listens to one at a time.
+        let _alone = machine.try_alone()?;
+        if self.cgroups.is_frozen(id).unwrap_or(true) {
+            return None;
+        }
+        vmm::disk_io(&mut vmm::monitor(&machine.record).await.ok()?).await.ok()
     }
 
     async fn inside(&self, id: &SandboxId) -> Option<Told> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use atoll_core::spec::Accelerator;
 use atoll_guest_protocol::serial::{AGENT_PORT, CONTROL_PORT};
-use atoll_isolation::IsolationError;
+use atoll_isolation::{DiskIo, IsolationError};
 use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::time::Instant;
@@ -323,6 +323,22 @@ pub(crate) async fn throttle(qmp: &mut Qmp, limits: IoLimits) -> Result<(), Isol
         qmp.run("block_set_io_throttle", limit).await.map_err(vmm)?;
     }
     Ok(())
+}
+
+/// What a machine has read and written since its VMM was started, on all its disks.
+pub(crate) async fn disk_io(qmp: &mut Qmp) -> Result<DiskIo, IsolationError> {
+    let disks = qmp.run("query-blockstats", json!({})).await.map_err(vmm)?;
+    let disks = disks.as_array().map(Vec::as_slice).unwrap_or_default();
+    let sum = |name: &str| {
+        let counts = disks.iter().map(|disk| disk["stats"][name].as_u64().unwrap_or(0));
+        counts.fold(0, u64::saturating_add)
+    };
+    Ok(DiskIo {
+        read_bytes: sum("rd_bytes"),
+        written_bytes: sum("wr_bytes"),
+        reads: sum("rd_operations"),
+        writes: sum("wr_operations"),
+    })
 }
 
 /// Stops a machine and writes it, memory and all, to a file.

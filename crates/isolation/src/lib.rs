@@ -149,6 +149,19 @@ pub struct Usage {
     pub disk_bytes: u64,
 }
 
+/// What an instance has read from its disks and written to them since it was last started: a wake begins at zero.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskIo {
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+}
+
 /// Something on the host that carries a sandbox id.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Resource {
@@ -290,6 +303,13 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// As [`Self::usage`].
     async fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
         self.usage(id).await.map(|usage| usage.oom_kills)
+    }
+
+    /// What it has read and written. Nothing at a level that does not count it, and while an instance is copied or
+    /// stands still.
+    async fn disk_io(&self, id: &SandboxId) -> Option<DiskIo> {
+        let _ = id;
+        None
     }
 
     /// Stops every process where it is; returns when all of them stand still. Idempotent.

@@ -93,6 +93,12 @@ pub(crate) fn metrics(from: &SandboxMetrics) -> api::Metrics {
         disk_total_bytes: from.guest.disk_total_bytes,
         disk_used_bytes: from.guest.disk_used_bytes,
         uptime_s: from.guest.uptime_s,
+        disk_io: from.disk_io.map(|io| api::DiskIo {
+            read_bytes: io.read_bytes,
+            written_bytes: io.written_bytes,
+            reads: io.reads,
+            writes: io.writes,
+        }),
     }
 }
 

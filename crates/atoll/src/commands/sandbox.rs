@@ -215,6 +215,11 @@ fn disk_io(limits: &Resources) -> String {
     if parts.is_empty() { "no limit".to_owned() } else { parts.join(", ") }
 }
 
+fn moved(moved: Option<(u64, u64)>) -> String {
+    let text = |(bytes, operations)| format!("{} in {operations} operations", format_bytes(bytes));
+    moved.map_or_else(|| "not counted".to_owned(), text)
+}
+
 /// `atoll metrics`
 pub(super) async fn metrics(client: &Client, printer: Printer, args: &SandboxArg) -> Result<()> {
     let metrics = client.sandbox_metrics(&args.sandbox).await?;
@@ -228,6 +233,8 @@ pub(super) async fn metrics(client: &Client, printer: Printer, args: &SandboxArg
             ("pids", metrics.pids.to_string()),
             ("disk", of(metrics.disk_used_bytes, metrics.disk_total_bytes)),
             ("disk on host", format_bytes(metrics.disk_host_bytes)),
+            ("disk read", moved(metrics.disk_io.as_ref().map(|io| (io.read_bytes, io.reads)))),
+            ("disk written", moved(metrics.disk_io.as_ref().map(|io| (io.written_bytes, io.writes)))),
             ("uptime", format_duration_ms(metrics.uptime_s.saturating_mul(1000))),
         ])
     })

@@ -9,7 +9,7 @@ use atoll_core::sandbox::SandboxState;
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestClient;
 use atoll_guest_protocol::messages::Metrics;
-use atoll_isolation::Usage;
+use atoll_isolation::{DiskIo, Usage};
 
 use crate::engine::Engine;
 use crate::errors::{guest_error, isolation_error};
@@ -57,6 +57,8 @@ impl Deref for GuestLease {
 pub struct SandboxMetrics {
     /// Seen by the host.
     pub usage: Usage,
+    /// What went to its disks and came from them, where that is counted.
+    pub disk_io: Option<DiskIo>,
     /// Told by the guest.
     pub guest: Metrics,
     /// Memory limit, bytes.
@@ -86,11 +88,13 @@ impl Engine {
         let paused = sandbox.state() == SandboxState::Paused;
         let lease = if paused { None } else { Some(self.guest(sandbox.id.as_str()).await?) };
         let usage = sandbox.driver().usage(&sandbox.id).await.map_err(|error| isolation_error(&error))?;
+        let disk_io = sandbox.driver().disk_io(&sandbox.id).await;
         let guest = match &lease {
             Some(lease) => lease.metrics().await.map_err(guest_error)?,
             None => Metrics::default(),
         };
-        Ok(SandboxMetrics { usage, guest, memory_limit_bytes: sandbox.record().spec.resources.memory_bytes })
+        let memory_limit_bytes = sandbox.record().spec.resources.memory_bytes;
+        Ok(SandboxMetrics { usage, disk_io, guest, memory_limit_bytes })
     }
 }
 
