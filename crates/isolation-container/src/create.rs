@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_isolation::{IsolationError, Plan, PlannedVolume, RootFs};
-use atoll_isolation_host::{Membership, Process};
+use atoll_isolation_host::{Membership, Process, check_hostname};
 use atoll_network::{RESOLVER_ADDRESS, Slot};
 use fail::fail_point;
 use rustix::fs::CWD;
@@ -27,8 +27,6 @@ use crate::userns::UserNamespace;
 
 /// Layers of one image: the kernel's own limit for overlays.
 const LAYERS_MAX_COUNT: usize = 500;
-/// Longest host name, bytes (Linux `HOST_NAME_MAX`).
-const HOSTNAME_MAX_BYTES: usize = 64;
 /// Group of terminals inside, as on every Linux since the beginning.
 const TTY_GROUP: u32 = 5;
 
@@ -81,7 +79,7 @@ impl Inner {
         let launch = self.launch(plan, userns, &disk, membership, listener, slot.netns)?;
         let child = spawn::spawn(&launch)?;
         // First of all, so that destroying takes its exit status whatever happens next.
-        self.live.insert(&plan.id, Instance::new(child.pidfd, Some(disk), Some(slot.gate)));
+        self.live.insert(&plan.id, Arc::new(Instance::new(child.pidfd, Some(disk), Some(slot.gate))));
         Ok(child.pid)
     }
 
@@ -151,16 +149,6 @@ impl Inner {
             report: Report::default(),
         })
     }
-}
-
-/// Whether this can be a host name.
-pub(crate) fn check_hostname(hostname: &str) -> Result<(), IsolationError> {
-    if hostname.is_empty() || hostname.len() > HOSTNAME_MAX_BYTES || hostname.contains(['\0', '\n']) {
-        return Err(IsolationError::Unavailable(format!(
-            "a host name has 1 to {HOSTNAME_MAX_BYTES} bytes, none of them a line break"
-        )));
-    }
-    Ok(())
 }
 
 impl Inner {

@@ -46,7 +46,7 @@ use atoll_isolation::{
     ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Taken,
     Usage,
 };
-use atoll_isolation_host::Cgroups;
+use atoll_isolation_host::{Cgroups, Live, check_hostname};
 use atoll_isolation_storage::filesystem;
 use atoll_isolation_storage::{Storage, StoredVolumes};
 use atoll_network::SlotPool;
@@ -56,7 +56,7 @@ use rustix::thread::ThreadNameSpaceType;
 use tokio::net::UnixStream;
 
 use disk::{Disk, Disks};
-use live::{Instance, Live};
+use live::Instance;
 use record::Records;
 use skeleton::Skeleton;
 use step::Step;
@@ -154,7 +154,7 @@ struct Inner {
     slots: Arc<SlotPool>,
     seccomp: Arc<[libc::sock_filter]>,
     agent: Arc<OwnedFd>,
-    live: Live,
+    live: Live<Instance>,
     trash: Trash,
 }
 
@@ -259,7 +259,7 @@ impl Inner {
             return Err(IsolationError::Gone);
         }
         self.thaw_left_over(id)?;
-        self.live.insert(id, instance);
+        self.live.insert(id, Arc::new(instance));
         Ok(())
     }
 
@@ -282,7 +282,7 @@ impl Inner {
     /// Sets the host name from a thread that ends with it: a thread of the runtime must not be left in a
     /// sandbox's namespace.
     fn rename(&self, id: &SandboxId, hostname: String) -> Result<(), IsolationError> {
-        create::check_hostname(&hostname)?;
+        check_hostname(&hostname)?;
         let instance = self.living(id)?;
         let visit = move || {
             let uts = ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;

@@ -1,11 +1,9 @@
 //! The instances this driver knows to be alive.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use atoll_core::id::SandboxId;
 use atoll_isolation::IsolationError;
 use atoll_isolation_host::{Process, process};
 use atoll_network::Gate;
@@ -91,27 +89,5 @@ impl Instance {
     /// The process as a descriptor.
     pub(crate) fn pidfd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.pidfd.as_fd()
-    }
-}
-
-/// All of them, by id.
-#[derive(Debug, Default)]
-pub(crate) struct Live(Mutex<HashMap<SandboxId, Arc<Instance>>>);
-
-impl Live {
-    fn lock(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<Instance>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn insert(&self, id: &SandboxId, instance: Instance) {
-        self.lock().insert(id.clone(), Arc::new(instance));
-    }
-
-    pub(crate) fn get(&self, id: &SandboxId) -> Option<Arc<Instance>> {
-        self.lock().get(id).cloned()
-    }
-
-    pub(crate) fn remove(&self, id: &SandboxId) -> Option<Arc<Instance>> {
-        self.lock().remove(id)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -14,18 +14,15 @@ use atoll_core::id::SandboxId;
 use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_guest_protocol::control::Question;
 use atoll_isolation::{IsolationError, Plan, PlannedVolume, RootFs};
-use atoll_isolation_host::process;
+use atoll_isolation_host::check_hostname;
 use atoll_isolation_storage::{DISK_FILE, Spare, attach};
 use atoll_network::Slot;
 use fail::fail_point;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
-};
 use tokio::process::Command;
 use tokio::time::Instant;
 
 use crate::launch::{Jail, Volume};
-use crate::live::{ANSWER_TIMEOUT, Sentry, check_hostname, limits};
+use crate::live::{ANSWER_TIMEOUT, Sentry, limits};
 use crate::record::Record;
 use crate::runsc::{self, Platform};
 use crate::step::{Step, failed};
@@ -39,8 +36,6 @@ const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(2);
 /// How long the launcher may take.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a killed process may take to end.
-const END_TIMEOUT: Duration = Duration::from_secs(20);
 /// Most of a launcher's words that is kept, characters.
 const SAID_MAX: usize = 1000;
 
@@ -252,39 +247,16 @@ impl Inner {
         let frozen = id.clone();
         self.blocking(move |inner| inner.thaw_disk(&frozen)).await?;
         if let Some(sentry) = self.live.remove(id) {
-            // Killing the first process of a PID namespace ends all of it; dead already is fine.
-            let _ = pidfd_send_signal(sentry.pidfd().as_fd(), Signal::KILL);
-            see_end(sentry.pidfd()).await?;
+            // Killing the first process of a PID namespace ends all of it.
+            atoll_isolation_host::end(sentry.pidfd()).await?;
             sentry.reap();
         }
-        loop {
-            // Opened before they are killed: a number whose process has ended says nothing.
-            let pids = self.cgroups.pids(id)?;
-            let pidfds: Vec<_> = pids
-                .iter()
-                .filter_map(|pid| {
-                    pidfd_open(Pid::from_raw(*pid)?, PidfdFlags::empty()).ok().map(|fd| (*pid, fd))
-                })
-                .filter(|(pid, _)| self.cgroups.contains(id, *pid))
-                .collect();
-            if self.cgroups.kill(id)?.is_empty() {
-                return Ok(());
-            }
-            for (_, pidfd) in pidfds {
-                see_end(&pidfd).await?;
-                let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
-            }
-        }
+        self.cgroups.end(id).await
     }
 }
 
 fn ended_at_once() -> IsolationError {
     failed("keep a sentry running".to_owned(), io::Error::other("its agent could not begin"))
-}
-
-async fn see_end(pidfd: &OwnedFd) -> Result<(), IsolationError> {
-    let ended = tokio::time::timeout(END_TIMEOUT, process::ended(pidfd)).await;
-    ended.unwrap_or_else(|_late| Err(io::ErrorKind::TimedOut.into())).step("see a killed process end")
 }
 
 fn remove_dir(dir: &Path) -> Result<(), IsolationError> {

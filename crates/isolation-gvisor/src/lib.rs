@@ -58,12 +58,11 @@ use atoll_isolation::{
     ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Taken,
     Usage,
 };
-use atoll_isolation_host::Cgroups;
+use atoll_isolation_host::{Cgroups, Live};
 use atoll_isolation_storage::filesystem::{self, Templates};
 use atoll_isolation_storage::{Storage, StoredVolumes, loops_in_use};
 use atoll_network::SlotPool;
 
-use live::Live;
 use record::Record;
 pub use runsc::Platform;
 use runsc::Runsc;
@@ -152,7 +151,7 @@ struct Inner {
     agent: PathBuf,
     cgroups: Cgroups,
     disks: Templates,
-    live: Live,
+    live: Live<live::Sentry>,
     /// First ids of the ranges that are taken.
     ranges: Mutex<BTreeSet<u32>>,
     /// Sandboxes that are made only to see whether they can be.

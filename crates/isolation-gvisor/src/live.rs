@@ -1,6 +1,5 @@
 //! Live sandboxes: watching, asking, connecting, measuring.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -13,7 +12,7 @@ use atoll_guest_protocol::control::{Answer, Ask, Limits, Question};
 use atoll_guest_protocol::sentry::{AGENT_SOCKET, CONTROL_SOCKET};
 use atoll_guest_protocol::serial::{Deframer, Kind, encode_message};
 use atoll_isolation::{Death, Gate, GuestStream, IsolationError, Usage};
-use atoll_isolation_host::{Process, gate, process};
+use atoll_isolation_host::{Process, check_hostname, gate, process};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -32,8 +31,6 @@ const MEASURE_TIMEOUT: Duration = Duration::from_secs(2);
 const READ_BYTES: usize = 4 << 10;
 /// Most of an agent's words that is kept, characters.
 const SAID_MAX: usize = 300;
-/// Longest host name, bytes (Linux `HOST_NAME_MAX`).
-const HOSTNAME_MAX_BYTES: usize = 64;
 
 /// What an agent said about its sandbox last.
 #[derive(Debug, Clone, Copy)]
@@ -173,34 +170,6 @@ fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|_none| io::Error::other("the host has no random bytes"))?;
     Ok(u64::from_ne_bytes(bytes))
-}
-
-/// All of them, by id.
-#[derive(Debug, Default)]
-pub(crate) struct Live(Mutex<HashMap<SandboxId, Arc<Sentry>>>);
-
-impl Live {
-    pub(crate) fn insert(&self, id: &SandboxId, sentry: Arc<Sentry>) {
-        lock(&self.0).insert(id.clone(), sentry);
-    }
-
-    pub(crate) fn get(&self, id: &SandboxId) -> Option<Arc<Sentry>> {
-        lock(&self.0).get(id).cloned()
-    }
-
-    pub(crate) fn remove(&self, id: &SandboxId) -> Option<Arc<Sentry>> {
-        lock(&self.0).remove(id)
-    }
-}
-
-/// Whether this can be a host name.
-pub(crate) fn check_hostname(hostname: &str) -> Result<(), IsolationError> {
-    if hostname.is_empty() || hostname.len() > HOSTNAME_MAX_BYTES || hostname.contains(['\0', '\n']) {
-        return Err(IsolationError::Unavailable(format!(
-            "a host name has 1 to {HOSTNAME_MAX_BYTES} bytes, none of them a line break"
-        )));
-    }
-    Ok(())
 }
 
 impl Inner {

@@ -1,15 +1,37 @@
 //! What isolation levels use of the host in the same way: control groups, and processes that outlive the server.
 
 mod cgroup;
+mod end;
 pub mod gate;
 mod layout;
+mod live;
 pub mod process;
 
 pub(crate) use atoll_isolation::step;
 
+use atoll_isolation::IsolationError;
+
 pub use cgroup::{Cgroups, Membership};
+pub use end::end;
 pub use layout::{Controller, Layout};
+pub use live::Live;
 pub use process::Process;
+
+/// Longest host name that the kernel takes, bytes.
+const HOSTNAME_MAX_BYTES: usize = 64;
+
+/// Whether this can be a host name.
+///
+/// # Errors
+/// [`IsolationError::Unavailable`], which says what one looks like.
+pub fn check_hostname(hostname: &str) -> Result<(), IsolationError> {
+    if hostname.is_empty() || hostname.len() > HOSTNAME_MAX_BYTES || hostname.contains(['\0', '\n']) {
+        return Err(IsolationError::Unavailable(format!(
+            "a host name has 1 to {HOSTNAME_MAX_BYTES} bytes, none of them a line break"
+        )));
+    }
+    Ok(())
+}
 
 /// Memory that the host can still give, by the kernel's estimate, bytes.
 #[must_use]

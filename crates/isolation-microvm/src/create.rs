@@ -3,7 +3,7 @@
 
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,16 +12,13 @@ use std::time::Duration;
 use atoll_core::id::SandboxId;
 use atoll_guest_protocol::control::{Become, Question};
 use atoll_isolation::{DiskSource, IsolationError, Plan};
-use atoll_isolation_host::process;
+use atoll_isolation_host::check_hostname;
 use atoll_isolation_storage::{DISK_FILE, Spare};
 use atoll_network::{RESOLVER_ADDRESS, Slot, Steering};
 use fail::fail_point;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
-};
 
 use crate::control::moment;
-use crate::machine::{Machine, check_hostname, limits};
+use crate::machine::{Machine, limits};
 use crate::record::Size;
 use crate::step::{Step, failed};
 use crate::template::{self, starting_limits, vmm_limits};
@@ -30,8 +27,6 @@ use crate::{Inner, chain, prepared};
 
 /// How long a restored machine may take to become a sandbox: longer means that the restoration stalled.
 pub(crate) const BECOME_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a killed VMM may take to end.
-const END_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What to start.
 #[derive(Debug, Clone, Copy)]
@@ -234,29 +229,10 @@ impl Inner {
     /// Kills whatever runs for a sandbox, and sees it end.
     pub(crate) async fn end_vmm(self: &Arc<Self>, id: &SandboxId) -> Result<(), IsolationError> {
         if let Some(machine) = self.live.remove(id) {
-            // Dead already is fine.
-            let _ = pidfd_send_signal(machine.pidfd().as_fd(), Signal::KILL);
-            see_end(machine.pidfd()).await?;
+            atoll_isolation_host::end(machine.pidfd()).await?;
             machine.reap();
         }
-        loop {
-            // Opened before they are killed: a number whose process has ended says nothing.
-            let pids = self.cgroups.pids(id)?;
-            let pidfds: Vec<_> = pids
-                .iter()
-                .filter_map(|pid| {
-                    pidfd_open(Pid::from_raw(*pid)?, PidfdFlags::empty()).ok().map(|fd| (*pid, fd))
-                })
-                .filter(|(pid, _)| self.cgroups.contains(id, *pid))
-                .collect();
-            if self.cgroups.kill(id)?.is_empty() {
-                return Ok(());
-            }
-            for (_, pidfd) in pidfds {
-                see_end(&pidfd).await?;
-                let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
-            }
-        }
+        self.cgroups.end(id).await
     }
 }
 
@@ -266,11 +242,6 @@ pub(crate) fn is_stall(error: &IsolationError) -> bool {
 
 fn ended_at_once(said: &str) -> IsolationError {
     failed("keep a VMM running".to_owned(), io::Error::other(format!("it said: {said}")))
-}
-
-async fn see_end(pidfd: &std::os::fd::OwnedFd) -> Result<(), IsolationError> {
-    let ended = tokio::time::timeout(END_TIMEOUT, process::ended(pidfd)).await;
-    ended.unwrap_or_else(|_late| Err(io::ErrorKind::TimedOut.into())).step("see a killed VMM end")
 }
 
 fn remove_dir(dir: &Path) -> Result<(), IsolationError> {

@@ -58,13 +58,12 @@ use atoll_isolation::{
     ArtifactUsage, Check, Death, DiskIo, Gate, GuestStream, Isolation, IsolationError, Plan, Resource,
     RootFs, Taken, Usage,
 };
-use atoll_isolation_host::Cgroups;
+use atoll_isolation_host::{Cgroups, Live};
 use atoll_isolation_storage::Storage;
 use atoll_isolation_storage::filesystem::{self, Templates};
 use atoll_network::SlotPool;
 
 use kernel::Kernel;
-use machine::Live;
 use probe::Choice;
 use record::Record;
 use step::Step;
@@ -154,7 +153,7 @@ struct Inner {
     tsc_khz: u64,
     cgroups: Cgroups,
     disks: Templates,
-    live: Live,
+    live: Live<machine::Machine>,
     prepared: Mutex<prepared::Prepared>,
     uids: Mutex<BTreeSet<u32>>,
     /// Machines that are booted to be saved: no sandboxes.

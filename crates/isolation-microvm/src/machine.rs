@@ -1,6 +1,5 @@
 //! Live machines: watching, asking, connecting, measuring.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +9,7 @@ use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
 use atoll_guest_protocol::control::{Answer, Limits, Question};
 use atoll_isolation::{Death, DiskIo, Gate, GuestStream, IsolationError, Usage};
-use atoll_isolation_host::{Process, gate, process};
+use atoll_isolation_host::{Process, check_hostname, gate, process};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use tokio::net::UnixStream;
 use tokio::sync::OwnedMutexGuard;
@@ -26,8 +25,6 @@ use crate::{Inner, chain, stream, vmm};
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long it may take to say what it uses, before the answer is what it said last.
 const MEASURE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest host name, bytes (Linux `HOST_NAME_MAX`).
-const HOSTNAME_MAX_BYTES: usize = 64;
 
 /// What a machine said about itself last.
 #[derive(Debug, Clone, Copy)]
@@ -140,34 +137,6 @@ impl Machine {
     fn told(&self) -> Told {
         *lock(&self.told)
     }
-}
-
-/// All of them, by id.
-#[derive(Debug, Default)]
-pub(crate) struct Live(Mutex<HashMap<SandboxId, Arc<Machine>>>);
-
-impl Live {
-    pub(crate) fn insert(&self, id: &SandboxId, machine: Arc<Machine>) {
-        lock(&self.0).insert(id.clone(), machine);
-    }
-
-    pub(crate) fn get(&self, id: &SandboxId) -> Option<Arc<Machine>> {
-        lock(&self.0).get(id).cloned()
-    }
-
-    pub(crate) fn remove(&self, id: &SandboxId) -> Option<Arc<Machine>> {
-        lock(&self.0).remove(id)
-    }
-}
-
-/// Whether this can be a host name.
-pub(crate) fn check_hostname(hostname: &str) -> Result<(), IsolationError> {
-    if hostname.is_empty() || hostname.len() > HOSTNAME_MAX_BYTES || hostname.contains(['\0', '\n']) {
-        return Err(IsolationError::Unavailable(format!(
-            "a host name has 1 to {HOSTNAME_MAX_BYTES} bytes, none of them a line break"
-        )));
-    }
-    Ok(())
 }
 
 impl Inner {
