@@ -9,6 +9,7 @@ use atoll_core::id::SandboxId;
 use atoll_core::policy::EgressPolicy;
 use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::{PauseMode, SandboxState};
+use atoll_core::secret::Secret;
 use atoll_core::spec::{ResourcesDraft, SandboxDraft, TemplateSpec};
 use atoll_engine::{
     Caller, ExecQuery, ExecView, PoolConfig, SnapshotQuery, TemplateMemory, TemplateMemoryState,
@@ -225,8 +226,15 @@ fn what_cannot_be_used_is_told_and_made_anew() {
     let text = said(&server, &server.create(web()).unwrap());
     // As after a change of the programs that wrote it.
     world.host.spoil_memory();
-    let booted = server.create(web()).unwrap();
+    let secrets = BTreeMap::from([("KEY".to_owned(), Secret::new("hidden"))]);
+    let booted = server.create(SandboxDraft { secrets, ..web() }).unwrap();
     assert_ne!(said(&server, &booted), text);
+    // What was given with it is there all the same.
+    let kept_secrets = server.run(server.store.list_secrets()).unwrap();
+    assert!(
+        kept_secrets.iter().any(|secret| secret.sandbox.as_ref() == Some(&booted.id)),
+        "{kept_secrets:?}"
+    );
     let told = memory(&server, None);
     assert!(told.state == TemplateMemoryState::Failed && told.problem.is_some(), "{told:?}");
     until("the bad one is gone", || kept(&world) == (0, 0));
