@@ -38,6 +38,9 @@ pub struct CreateBuild {
     /// When a sandbox is ready: its creation waits for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
+    /// Boot one sandbox of the template until it is ready, and let the others go on from its memory.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
     /// Isolation level of the build and of the template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationLevel>,
@@ -75,6 +78,7 @@ impl From<CreateBuild> for BuildSpec {
             no_cache: request.no_cache,
             start: request.start,
             ready: request.ready,
+            memory: request.memory,
             isolation: request.isolation,
             resources: request.resources,
             labels: request.labels,

@@ -57,6 +57,6 @@ pub use snapshot::{
 };
 pub use ssh::{CreateSshKey, SshInfo, SshKey, SshKeyList};
 pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, ServerInfo};
-pub use template::{CreateTemplate, Template, TemplateList};
+pub use template::{CreateTemplate, Template, TemplateList, TemplateMemory, TemplateMemoryState};
 pub use usage::{PauseSandbox, Usage, UsageGroup, UsageItem, UsageList};
 pub use volume::{CreateVolume, Volume, VolumeList};

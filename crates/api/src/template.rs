@@ -58,6 +58,10 @@ pub struct CreateTemplate {
     /// When a sandbox is ready: its creation waits for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
+    /// Boot one sandbox until it is ready, and let the others go on from its memory. Needs a start command, and an
+    /// isolation level that can copy sandboxes with their memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
 }
 
 impl CreateTemplate {
@@ -79,6 +83,7 @@ impl CreateTemplate {
             egress: self.egress,
             start: self.start,
             ready: self.ready,
+            memory: self.memory,
         };
         (self.name, spec)
     }
@@ -126,8 +131,41 @@ pub struct Template {
     /// When a sandbox is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
+    /// The memory that its sandboxes go on from, where it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<TemplateMemory>,
     /// When this version was made.
     pub created_at_ms: u64,
+}
+
+/// The memory that sandboxes of a template go on from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TemplateMemory {
+    /// Where it is.
+    pub state: TemplateMemoryState,
+    /// What failed last. Sandboxes boot then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// When it was saved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved_at_ms: Option<u64>,
+    /// What it takes on the host, bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored_bytes: Option<u64>,
+}
+
+/// Where the memory of a template is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TemplateMemoryState {
+    /// It is being saved, or soon will be. Sandboxes boot.
+    Saving,
+    /// Sandboxes go on from it.
+    Saved,
+    /// Saving it, or going on from it, failed; it is saved again later. Sandboxes boot.
+    Failed,
+    /// Only the newest version has one. Sandboxes of this version boot.
+    Superseded,
 }
 
 /// Templates, newest version of each.

@@ -166,10 +166,15 @@ impl Server {
     #[must_use]
     pub fn with_failpoints(args: &[&str]) -> Self {
         let mut server = Self::with(args);
-        server.program = program_with_failpoints().to_owned();
-        server.kill();
-        server.restart();
+        server.give_failpoints();
         server
+    }
+
+    /// Starts it again as one that has fail points, none of them armed yet.
+    pub fn give_failpoints(&mut self) {
+        self.program = program_with_failpoints().to_owned();
+        self.kill();
+        self.restart();
     }
 
     fn new(program: &Path, args: &[&str], data: PathBuf) -> Self {

@@ -10,10 +10,6 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command, Stdio};
-use std::sync::OnceLock;
-
 use atoll_api::{CreateSandbox, CreateTemplate, ForkSandbox, PauseSandbox};
 use atoll_blackbox::{Server, command, host, program, wait_until};
 use atoll_core::Code;
@@ -22,94 +18,9 @@ use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::snapshot::SnapshotKind;
 use atoll_core::spec::{IsolationLevel, ResourcesDraft};
-use atoll_testing::machines::{debian, kernel_package};
-use atoll_testing::run;
+use common::machines::{SMALL, World, machine, world, world_with};
 use common::outside::{OTHER, Outside, WEB, allow};
 use common::{argv, code};
-use tempfile::TempDir;
-use tokio::sync::{Semaphore, SemaphorePermit};
-
-/// Small machines of one kind: booted once for all tests.
-const SMALL: ResourcesDraft = ResourcesDraft {
-    cpu_millis: Some(1000),
-    memory_bytes: Some(128 << 20),
-    pids: None,
-    disk_bytes: Some(1 << 30),
-    io_bytes_per_second: None,
-    io_operations_per_second: None,
-};
-
-/// What the tests share: the directory that `atoll setup` made, and the image as an archive.
-struct Shared {
-    _end: ChildStdin,
-    microvm: PathBuf,
-    image: PathBuf,
-}
-
-/// A directory that goes when this process has ended, however it does: nothing static is dropped.
-fn removed_at_the_end(dir: &Path) -> ChildStdin {
-    let script = "cat > /dev/null; rm -rf \"$0\"";
-    let waiting = Command::new("sh").args(["-c", script]).arg(dir).stdin(Stdio::piped()).spawn();
-    waiting.unwrap().stdin.unwrap()
-}
-
-fn shared() -> Option<&'static Shared> {
-    static SHARED: OnceLock<Option<Shared>> = OnceLock::new();
-    let make = || {
-        let package = kernel_package()?;
-        let dir = tempfile::Builder::new().prefix("atoll-microvm-").tempdir_in("/var/tmp").unwrap().keep();
-        let end = removed_at_the_end(&dir);
-        let (microvm, image) = (dir.join("microvm"), dir.join("image.tar"));
-        let output = command(program())
-            .args(["setup", "microvm", "--json", "--package"])
-            .arg(package)
-            .arg("--microvm-dir")
-            .arg(&microvm)
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
-        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert!(["kvm", "emulated"].contains(&told["accelerator"].as_str().unwrap()), "{told}");
-        run(Command::new("tar").arg("-C").arg(debian()).arg("-cf").arg(&image).arg("."));
-        Some(Shared { _end: end, microvm, image })
-    };
-    SHARED.get_or_init(make).as_ref()
-}
-
-/// A server with machines and the image; few tests have one at a time.
-struct World {
-    server: Server,
-    _dir: TempDir,
-    _turn: SemaphorePermit<'static>,
-}
-
-async fn world() -> Option<World> {
-    world_with(&[]).await
-}
-
-async fn world_with(args: &[String]) -> Option<World> {
-    static TURNS: Semaphore = Semaphore::const_new(2);
-    let turn = TURNS.acquire().await.unwrap();
-    let shared = tokio::task::spawn_blocking(shared).await.unwrap()?;
-    let dir = tempfile::Builder::new().prefix("atoll-microvm-").tempdir_in("/var/tmp").unwrap();
-    let data = dir.path().join("data");
-    std::fs::create_dir(&data).unwrap();
-    // So that `atoll doctor --data-dir` finds it, too.
-    std::os::unix::fs::symlink(&shared.microvm, data.join("microvm")).unwrap();
-    let server = Server::on(&data, &args.iter().map(String::as_str).collect::<Vec<_>>());
-    server.cli(&["image", "import", shared.image.to_str().unwrap(), "debian"]).ok();
-    Some(World { server, _dir: dir, _turn: turn })
-}
-
-fn machine() -> CreateSandbox {
-    CreateSandbox {
-        image: Some("debian".to_owned()),
-        isolation: Some(IsolationLevel::Microvm),
-        resources: SMALL,
-        ..CreateSandbox::default()
-    }
-}
 
 /// The VMM of a sandbox.
 fn vmm(sandbox: &str) -> i32 {

@@ -242,6 +242,7 @@ async fn templates_have_versions() {
         egress: None,
         start: None,
         ready: None,
+        memory: false,
     };
     assert_eq!(server.client.create_template(&recipe("one")).await.unwrap().version, 1);
     assert_eq!(server.client.create_template(&recipe("two")).await.unwrap().version, 2);

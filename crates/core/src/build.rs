@@ -354,6 +354,9 @@ pub struct BuildSpec {
     pub start: Option<StartFrom>,
     /// When a sandbox of the template is ready.
     pub ready: Option<Ready>,
+    /// Whether sandboxes of the template go on from the memory of one that is ready.
+    #[serde(default)]
+    pub memory: bool,
     /// Isolation level of the build and of the template.
     pub isolation: Option<IsolationLevel>,
     /// Limits of the steps' sandbox and of the template.
@@ -411,6 +414,7 @@ impl BuildSpec {
             idle_timeout_ms: self.idle_timeout_ms,
             egress: self.template_egress.clone(),
             ready: self.ready.clone(),
+            memory: self.memory,
             ..TemplateSpec::new(image)
         }
     }

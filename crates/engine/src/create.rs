@@ -65,7 +65,12 @@ impl Engine {
         if let Some(member) = &member {
             planned.take_id(&member.id);
         }
-        let Planned { record, plan, .. } = planned;
+        let Planned { record, plan, mold } = planned;
+        let saved = if member.is_none() && !draft.memory {
+            self.inner.find_memory(&record.spec, &mold)
+        } else {
+            None
+        };
         let mounts = record.spec.volumes.clone();
         let shared = SandboxShared::new(record, &self.inner)?;
         let entered = self.inner.enter(&shared, true).and_then(|()| {
@@ -73,7 +78,7 @@ impl Engine {
             self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))
         });
         let origin = match (member, entered) {
-            (None, entered) => entered.map(|()| Origin::Create(plan)),
+            (None, entered) => entered.map(|()| Origin::Create(plan, saved)),
             (Some(member), Err(error)) => {
                 pools.give_back(member);
                 Err(error)
@@ -152,7 +157,7 @@ impl Engine {
             resources: spec.resources,
             hostname: draft.name.clone().unwrap_or_else(|| id.to_string()),
             disk: match snapshot {
-                Some(snapshot) if draft.memory => DiskSource::WithMemory(snapshot.id),
+                Some(snapshot) if draft.memory => DiskSource::WithMemory(snapshot.id, None),
                 Some(snapshot) => DiskSource::Artifact(snapshot.id),
                 None => DiskSource::Empty,
             },

@@ -27,6 +27,7 @@ use crate::egress::EgressConfig;
 use crate::errors::{isolation_error, store_error};
 use crate::ingress::AccessCache;
 use crate::keys::KeyCache;
+use crate::memory::{self, Memories};
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
 use crate::secrets::Secrets;
@@ -114,6 +115,7 @@ pub(crate) struct Inner {
     pub(crate) creates: Semaphore,
     pub(crate) builds: Builds,
     pub(crate) pools: Pools,
+    pub(crate) memories: Memories,
     pub(crate) access: AccessTable,
     pub(crate) volumes: VolumeTable,
     pub(crate) snapshots: Snapshots,
@@ -155,6 +157,7 @@ impl Engine {
                 gateway: Gateway::new(config.egress.gateway.clone()),
                 builds: Builds::default(),
                 pools: Pools::new(config.pools.clone()),
+                memories: Memories::default(),
                 access,
                 volumes: VolumeTable::default(),
                 snapshots: Snapshots::default(),
@@ -177,9 +180,11 @@ impl Engine {
         engine.inner.continue_rotation().await?;
         engine.start_recorder();
         engine.recover().await?;
+        engine.recover_memories().await?;
         engine.recover_volumes().await?;
         usage::start(&engine.inner);
         pool::start(&engine);
+        memory::start(&engine);
         Ok(engine)
     }
 

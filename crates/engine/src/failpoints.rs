@@ -63,3 +63,12 @@ pub const ALL: &[&str] = &[
     "engine.rotate.resealed",
     "engine.rotate.finished",
 ];
+
+/// Those that only templates with memory pass, at a level that has that.
+pub const MEMORY: &[&str] = &[
+    "engine.memory.journalled",
+    "engine.memory.taken",
+    "engine.memory.kept",
+    "engine.memory.saved",
+    "engine.create.carried",
+];

@@ -7,7 +7,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::TemplateRecord;
 
 use crate::clock::{now_ms, random};
-use crate::engine::{Caller, Engine};
+use crate::engine::{Caller, Engine, Inner};
 use crate::errors::{limit_error, store_error};
 use crate::pool::PoolName;
 
@@ -24,6 +24,7 @@ impl Engine {
         caller: &Caller,
     ) -> Result<TemplateRecord> {
         spec::name("name", name)?;
+        let mut level = None;
         if let Some(id) = &recipe.snapshot {
             let manifest = self.ready_snapshot(id.as_str()).await?.manifest;
             if !recipe.image.is_empty() && recipe.image != manifest.image {
@@ -32,6 +33,7 @@ impl Engine {
                     "the snapshot brings its own image: leave one of them out",
                 ));
             }
+            level = Some(manifest.isolation);
             recipe.image = manifest.image;
         }
         recipe.validate()?;
@@ -45,6 +47,11 @@ impl Engine {
         if let Some(pool) = &recipe.pool {
             self.inner.pools.admit(&PoolName::Template(name.to_owned()), pool)?;
         }
+        if recipe.memory {
+            let level = recipe.isolation.or(level).unwrap_or(self.inner.config.defaults.isolation);
+            let starts = recipe.start.is_some() && recipe.ready.is_some();
+            self.check_can_keep_memory(level, starts, recipe.egress.as_ref())?;
+        }
         let created_ms = now_ms();
         let mut record = TemplateRecord {
             id: TemplateId::from_parts(created_ms, random()?),
@@ -55,7 +62,7 @@ impl Engine {
             created_by: caller.key.clone(),
         };
         record.version = self.inner.store.insert_template(&record).await.map_err(store_error)?;
-        self.inner.pools.changed();
+        self.inner.templates_changed();
         Ok(record)
     }
 
@@ -85,7 +92,7 @@ impl Engine {
     /// [`Code::TemplateNotFound`].
     pub async fn delete_template(&self, name: &str, version: Option<u32>) -> Result<()> {
         let removed = self.inner.store.delete_template(name, version).await.map_err(store_error)?;
-        self.inner.pools.changed();
+        self.inner.templates_changed();
         if removed == 0 {
             return Err(not_found(name, version));
         }
@@ -106,6 +113,14 @@ impl Engine {
             },
         };
         self.template(name, version).await
+    }
+}
+
+impl Inner {
+    /// Says to whoever makes things ahead that templates are not what they were.
+    pub(crate) fn templates_changed(&self) {
+        self.pools.changed();
+        self.memories.changed();
     }
 }
 

@@ -91,6 +91,20 @@ pub struct Become {
     /// Now.
     #[prost(message, optional, tag = "6")]
     pub moment: Option<Moment>,
+    /// With [`Question::BecomeAnother`]: the one exec of the other sandbox that goes on as this one's.
+    #[prost(message, optional, tag = "7")]
+    pub carried: Option<Carried>,
+}
+
+/// An exec that a copy takes over, with what of its output nobody has acknowledged.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Carried {
+    /// Its id so far.
+    #[prost(string, tag = "1")]
+    pub was: String,
+    /// Its id from now on.
+    #[prost(string, tag = "2")]
+    pub is: String,
 }
 
 /// The answer.

@@ -43,7 +43,7 @@ pub struct OutOfWindow {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct OutputWindow {
     /// Each with the offset it begins at.
     chunks: VecDeque<(u64, Chunk)>,

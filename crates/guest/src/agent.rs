@@ -20,7 +20,7 @@ use tokio::task::{JoinSet, LocalSet};
 use crate::blocking::Threads;
 use crate::exec::Execs;
 use crate::failing::Stop;
-use crate::machine::{self, Arrival};
+use crate::machine::{self, Arrival, Who};
 use crate::net::Waiting;
 use crate::sftp::Sessions;
 use crate::{operations, sentry, sys};
@@ -65,12 +65,12 @@ impl Identity {
 
 impl Agent {
     /// A machine is told by its host which sandbox it is. A copy of another has that one's execs: nobody will ask
-    /// for them.
-    fn become_sandbox(&self, sandbox_id: &str) {
-        if self.identity.borrow().sandbox_id != sandbox_id {
-            self.identity.replace(Identity::new(sandbox_id));
+    /// for them, but for the one that the host takes over.
+    fn become_sandbox(&self, who: Who) {
+        if self.identity.borrow().sandbox_id != who.sandbox_id {
+            self.identity.replace(Identity::new(&who.sandbox_id));
             self.execs.set_cgroup(machine::cgroup());
-            self.execs.disown();
+            self.execs.disown(who.carried);
         }
     }
 }
@@ -128,11 +128,11 @@ enum Way {
 }
 
 impl Way {
-    async fn next(&mut self) -> io::Result<(UnixStream, Option<String>)> {
+    async fn next(&mut self) -> io::Result<(UnixStream, Option<Who>)> {
         match self {
             Self::Socket(listener) => listener.accept().await.map(|(stream, _)| (stream, None)),
             Self::Port(arrivals) => match arrivals.recv().await {
-                Some(Arrival { stream, sandbox_id }) => Ok((UnixStream::from_std(stream)?, Some(sandbox_id))),
+                Some(Arrival { stream, who }) => Ok((UnixStream::from_std(stream)?, Some(who))),
                 None => std::future::pending().await,
             },
         }
@@ -164,9 +164,9 @@ async fn serve(source: Source, cgroup: Option<OwnedFd>, sandbox_id: &str) -> io:
         tokio::select! {
             _ = children.recv() => agent.execs.reap(),
             accepted = way.next() => match accepted {
-                Ok((stream, sandbox_id)) if agent.strangers.get() < STRANGERS_MAX => {
-                    if let Some(sandbox_id) = sandbox_id {
-                        agent.become_sandbox(&sandbox_id);
+                Ok((stream, who)) if agent.strangers.get() < STRANGERS_MAX => {
+                    if let Some(who) = who {
+                        agent.become_sandbox(who);
                     }
                     tokio::task::spawn_local(connection(Rc::clone(&agent), stream));
                 }

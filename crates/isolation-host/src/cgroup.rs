@@ -8,26 +8,28 @@
 //! cgroups below for its execs, but not the files that hold limits. It is handed in as a *detached clone*
 //! of its mount: a plain directory descriptor would lead, through `..`, to the host's root.
 
+mod files;
+
 use std::collections::BTreeSet;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
 use atoll_isolation::{IsolationError, Usage};
-use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid};
+use rustix::fs::{AtFlags, Gid, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use self::files::{
+    collect_pids, field, make_dir, number, open_dir, open_file, read, remove_tree, subdirectories, write,
+};
 use crate::layout::{Controller, Hierarchy, Layout};
 use crate::step::{Step, failed};
 
 /// Period of the CPU limit, microseconds: the kernel's default.
 const CPU_PERIOD_US: u64 = 100_000;
-/// Most bytes read from a cgroup file that holds a few numbers.
-const SMALL_FILE_MAX_BYTES: usize = 4096;
 /// Depth of cgroups below a sandbox's that are cleaned up; the guest makes one level.
 const DEPTH_MAX: u32 = 64;
 /// Cgroups that a sandbox may make below its own: one for each exec, and some.
@@ -456,97 +458,4 @@ fn limit_memory(dir: BorrowedFd<'_>, unified: bool, bytes: u64) -> rustix::io::R
             }
         }
     }
-}
-
-fn make_dir(root: BorrowedFd<'_>, path: &str) -> rustix::io::Result<()> {
-    match rustix::fs::mkdirat(root, path, Mode::from_raw_mode(0o755)) {
-        Err(Errno::EXIST) => Ok(()),
-        other => other,
-    }
-}
-
-fn open_dir(root: BorrowedFd<'_>, path: &str) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(root, path, flags, Mode::empty())
-}
-
-fn open_file(dir: BorrowedFd<'_>, name: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
-    rustix::fs::openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
-}
-
-fn write(dir: BorrowedFd<'_>, name: &str, value: &str) -> rustix::io::Result<()> {
-    let file = open_file(dir, name, OFlags::WRONLY)?;
-    // Lowering a memory limit reclaims, which a signal interrupts.
-    rustix::io::retry_on_intr(|| rustix::io::write(&file, value.as_bytes())).map(drop)
-}
-
-fn read(dir: BorrowedFd<'_>, name: &str) -> rustix::io::Result<String> {
-    let file = open_file(dir, name, OFlags::RDONLY)?;
-    let mut buffer = [0; SMALL_FILE_MAX_BYTES];
-    let count = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut buffer))?;
-    Ok(String::from_utf8_lossy(&buffer[..count]).into_owned())
-}
-
-fn number(dir: BorrowedFd<'_>, name: &str) -> io::Result<u64> {
-    let text = read(dir, name)?;
-    text.trim().parse().map_err(|error| io::Error::other(format!("{name} holds no number: {error}")))
-}
-
-/// The value of `key` in a file of lines `key value`.
-fn field(dir: BorrowedFd<'_>, name: &str, key: &str) -> io::Result<u64> {
-    let text = read(dir, name)?;
-    text.lines()
-        .find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
-        .ok_or_else(|| io::Error::other(format!("{name} has no {key}")))
-}
-
-fn subdirectories(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(dir)? {
-        let entry = entry?;
-        if entry.file_type() == FileType::Directory {
-            let name = entry.file_name().to_string_lossy();
-            if name != "." && name != ".." {
-                names.push(name.into_owned());
-            }
-        }
-    }
-    Ok(names)
-}
-
-fn collect_pids(dir: BorrowedFd<'_>, depth: u32, pids: &mut BTreeSet<i32>) -> rustix::io::Result<()> {
-    use std::io::Read;
-    let mut text = String::new();
-    let file = open_file(dir, "cgroup.procs", OFlags::RDONLY)?;
-    match std::fs::File::from(file).read_to_string(&mut text) {
-        Ok(_) => {}
-        // Removed in between; or a threaded cgroup, whose processes show in the one above.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::EOPNOTSUPP)) => {}
-        Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-    }
-    pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0));
-    if depth == 0 {
-        return Ok(());
-    }
-    for name in subdirectories(dir)? {
-        match open_dir(dir, &name) {
-            Ok(below) => collect_pids(below.as_fd(), depth - 1, pids)?,
-            Err(Errno::NOENT) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-fn remove_tree(root: BorrowedFd<'_>, path: &str, depth: u32) -> rustix::io::Result<()> {
-    match rustix::fs::unlinkat(root, path, AtFlags::REMOVEDIR) {
-        // Something is below, or a process is still in it.
-        Err(Errno::BUSY | Errno::NOTEMPTY) if depth > 0 => {}
-        other => return other,
-    }
-    let dir = open_dir(root, path)?;
-    for name in subdirectories(dir.as_fd())? {
-        remove_tree(dir.as_fd(), &name, depth - 1)?;
-    }
-    rustix::fs::unlinkat(root, path, AtFlags::REMOVEDIR)
 }

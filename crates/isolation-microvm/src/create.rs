@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::id::SandboxId;
-use atoll_guest_protocol::control::{Become, Question};
+use atoll_guest_protocol::control::{Become, Carried, Question};
 use atoll_isolation::{DiskSource, IsolationError, Plan};
 use atoll_isolation_host::check_hostname;
 use atoll_isolation_storage::{DISK_FILE, Spare};
@@ -51,7 +51,7 @@ pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
 
 impl Inner {
     pub(crate) async fn create(self: &Arc<Self>, plan: &Plan) -> Result<(), IsolationError> {
-        if let DiskSource::WithMemory(artifact) = &plan.disk {
+        if let DiskSource::WithMemory(artifact, _) = &plan.disk {
             return self.create_with_memory(plan, artifact).await;
         }
         check(plan)?;
@@ -253,7 +253,12 @@ fn remove_dir(dir: &Path) -> Result<(), IsolationError> {
 
 /// What a machine is told that is to be a sandbox.
 pub(crate) fn who(plan: &Plan) -> Result<Become, IsolationError> {
+    let carried = match &plan.disk {
+        DiskSource::WithMemory(_, exec) => exec.as_ref(),
+        DiskSource::Empty | DiskSource::Artifact(_) => None,
+    };
     Ok(Become {
+        carried: carried.map(|exec| Carried { was: exec.was.to_string(), is: exec.is.to_string() }),
         sandbox_id: plan.id.to_string(),
         hostname: plan.hostname.clone(),
         machine_id: machine_id(&plan.id),

@@ -458,6 +458,10 @@ impl Isolation for MicrovmIsolation {
         self.inner.snapshot(id, artifact).await
     }
 
+    fn keeps_memory(&self) -> bool {
+        true
+    }
+
     async fn snapshot_with_memory(
         &self,
         id: &SandboxId,

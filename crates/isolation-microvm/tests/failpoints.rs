@@ -36,7 +36,7 @@ async fn killed() {
     let (driver, plan) = (harness.open().await, plan(&harness, &id));
     fail::cfg_callback(life.failpoint, kill_this_process).unwrap();
     if let Some(artifact) = life.artifact {
-        let disk = DiskSource::WithMemory(artifact);
+        let disk = DiskSource::WithMemory(artifact, None);
         driver.create(&Plan { disk, ..plan }).await.unwrap();
         return;
     }
@@ -166,7 +166,7 @@ async fn a_half_made_copy_can_be_removed() {
     }
     let driver = harness.open().await;
     for id in [parent, fresh_id()] {
-        let disk = DiskSource::WithMemory(artifact.clone());
+        let disk = DiskSource::WithMemory(artifact.clone(), None);
         match driver.adopt(&id).await {
             Ok(()) => {}
             Err(_) => driver.create(&Plan { disk, ..plan(&harness, &id) }).await.unwrap(),

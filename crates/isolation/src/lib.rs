@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::id::{ExecId, SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::{Comparison, CopyMethod};
 use atoll_core::spec::{Accelerator, IsolationLevel, Resources};
@@ -63,8 +63,18 @@ pub enum DiskSource {
     Artifact(SnapshotId),
     /// The same, and the instance goes on from the artifact's memory: the processes that ran when it was taken, in an
     /// instance that has another name, other random numbers and the right time. Limits are those of then, or less;
-    /// the disk has the same size. What ran belongs to no exec that the guest knows.
-    WithMemory(SnapshotId),
+    /// the disk has the same size. What ran belongs to no exec that the guest knows, but for one that may be taken over.
+    WithMemory(SnapshotId, Option<CarriedExec>),
+}
+
+/// An exec in an artifact's memory that goes on as one of the instance. What of its output was not acknowledged when the
+/// artifact was made is the instance's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CarriedExec {
+    /// Its id in the artifact.
+    pub was: ExecId,
+    /// Its id in the instance.
+    pub is: ExecId,
 }
 
 /// Sizes of an artifact.
@@ -374,6 +384,11 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`IsolationError::Gone`], [`IsolationError::HostFull`], [`IsolationError::Kernel`].
     async fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError>;
+
+    /// Whether [`Self::snapshot_with_memory`] can be done at this level.
+    fn keeps_memory(&self) -> bool {
+        false
+    }
 
     /// The same, of its memory and its processes too: for [`DiskSource::WithMemory`]. It stands still for longer, by
     /// as much as its memory takes to be written. The artifact's memory can only be used by a driver on the same host,

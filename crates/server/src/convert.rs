@@ -9,7 +9,7 @@ use atoll_core::sharing::Lease;
 use atoll_core::snapshot::Purpose;
 use atoll_engine::{
     AccessView, BuildView, CacheEntry, ExecView, PoolName, PoolOrigin, PoolView, PoolsView, SandboxMetrics,
-    UsageItem, VolumeFile, VolumeFileKind, VolumeView,
+    TemplateMemory, TemplateMemoryState, UsageItem, VolumeFile, VolumeFileKind, VolumeView,
 };
 use atoll_guest_protocol::messages;
 use atoll_isolation::Resource;
@@ -141,7 +141,7 @@ pub(crate) fn watch(event: messages::WatchEvent) -> api::WatchMessage {
     }
 }
 
-pub(crate) fn template(record: TemplateRecord) -> api::Template {
+pub(crate) fn template(record: TemplateRecord, memory: Option<TemplateMemory>) -> api::Template {
     let spec = record.spec;
     api::Template {
         id: record.id.into(),
@@ -161,7 +161,22 @@ pub(crate) fn template(record: TemplateRecord) -> api::Template {
         egress: spec.egress,
         start: spec.start,
         ready: spec.ready,
+        memory: memory.map(template_memory),
         created_at_ms: record.created_ms,
+    }
+}
+
+fn template_memory(memory: TemplateMemory) -> api::TemplateMemory {
+    api::TemplateMemory {
+        state: match memory.state {
+            TemplateMemoryState::Saving => api::TemplateMemoryState::Saving,
+            TemplateMemoryState::Saved => api::TemplateMemoryState::Saved,
+            TemplateMemoryState::Failed => api::TemplateMemoryState::Failed,
+            TemplateMemoryState::Superseded => api::TemplateMemoryState::Superseded,
+        },
+        problem: memory.problem,
+        saved_at_ms: memory.saved_ms,
+        stored_bytes: memory.stored_bytes,
     }
 }
 

@@ -43,6 +43,9 @@ pub(crate) struct BuildArgs {
     /// Give up on a sandbox that is not ready after this long [default: 60s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) ready_timeout: Option<u64>,
+    /// Boot one sandbox of the template until it is ready, and let the others go on from its memory (microvm)
+    #[arg(long)]
+    pub(crate) from_memory: bool,
     /// Label for every sandbox of the template
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,

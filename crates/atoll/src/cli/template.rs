@@ -73,6 +73,9 @@ pub(crate) struct TemplateArgs {
     /// Give up on a sandbox that is not ready after this long [default: 60s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) ready_timeout: Option<u64>,
+    /// Boot one sandbox until it is ready, and let the others go on from its memory (microvm)
+    #[arg(long, requires = "start_cmd")]
+    pub(crate) from_memory: bool,
     /// Delete sandboxes this long after creation
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) ttl: Option<u64>,

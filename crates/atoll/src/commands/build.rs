@@ -104,6 +104,7 @@ fn request(args: BuildArgs) -> Result<(CreateBuild, Ignore)> {
         no_cache: args.no_cache,
         start,
         ready,
+        memory: args.from_memory,
         resources: limits(&args.limits, args.disk),
         labels: args.label.into_iter().collect(),
         egress: args.egress.policy()?,

@@ -54,6 +54,7 @@ fn request(args: TemplateArgs) -> Result<CreateTemplate> {
         egress: args.egress.policy()?,
         start: args.start_cmd.map(CommandText::Shell),
         ready: ready(args.ready_cmd, args.ready_port, args.ready_timeout),
+        memory: args.from_memory,
     })
 }
 

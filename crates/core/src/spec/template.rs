@@ -50,6 +50,9 @@ pub struct TemplateSpec {
     /// When a sandbox is ready: its creation waits for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
+    /// Boot one sandbox until it is ready, and let the others go on from its memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
 }
 
 impl TemplateSpec {
@@ -71,6 +74,7 @@ impl TemplateSpec {
             egress: None,
             start: None,
             ready: None,
+            memory: false,
         }
     }
 

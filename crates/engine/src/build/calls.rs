@@ -61,6 +61,11 @@ impl Engine {
             return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
         }
         spec.validate()?;
+        if spec.memory {
+            let level = spec.isolation.unwrap_or(self.inner.config.defaults.isolation);
+            let starts = spec.start.is_some() && spec.ready.is_some();
+            self.check_can_keep_memory(level, starts, spec.template_egress.as_ref())?;
+        }
         let recipe = recipe(&spec)?;
         let needs_context = needs_context(&recipe);
         let created_ms = now_ms();

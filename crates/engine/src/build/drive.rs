@@ -148,6 +148,7 @@ async fn record_end(engine: &Engine, live: &Live, outcome: &Outcome, caller: &Ca
             let version = version
                 .ok_or_else(|| Error::new(Code::Internal, "the build was changed by somebody else"))?;
             fail::fail_point!("engine.build.committed");
+            engine.inner.templates_changed();
             record.state = BuildState::Succeeded;
             record.template_version = Some(version);
         }

@@ -10,7 +10,7 @@ use atoll_core::Result;
 use atoll_core::id::SandboxId;
 use atoll_core::spec::{ExecDraft, SandboxSpec};
 use atoll_guest_protocol::client::{ExecEvent, ExecStream, GuestClient, GuestError};
-use atoll_guest_protocol::messages::{Exited, SignalExec};
+use atoll_guest_protocol::messages::{AttachExec, Exited, SignalExec};
 use atoll_store::ExecRecord;
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -22,7 +22,7 @@ use crate::errors::{chain, guest_error};
 use crate::log::LogWriter;
 
 use super::calls::new_record;
-use super::disk::{append_from, blocking_with};
+use super::disk::{append_from, blocking, blocking_with, host_error};
 use super::session::{SIGKILL, start::start_message};
 
 /// An exec that runs, and whoever keeps its output until a session does.
@@ -36,6 +36,13 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
+    fn new(record: ExecRecord, log: LogWriter, stream: ExecStream) -> Self {
+        let (ended, exited) = watch::channel(None);
+        let stop = CancellationToken::new();
+        let keeper = tokio::spawn(keep(log, stream, ended, stop.clone()));
+        Self { record, exited, keeper, stop: stop.drop_guard() }
+    }
+
     /// How it ended, once it has.
     pub(crate) fn exited(&self) -> watch::Receiver<Option<Exited>> {
         self.exited.clone()
@@ -66,10 +73,19 @@ pub(crate) async fn begin(
     let stream = client.start_exec(start_message(&record)).await.map_err(guest_error)?;
     record.pid = Some(stream.pid);
     let log = LogWriter::fresh(&inner.log_dir(sandbox, &record.id), record.spec.keep_output_bytes);
-    let (ended, exited) = watch::channel(None);
-    let stop = CancellationToken::new();
-    let keeper = tokio::spawn(keep(log, stream, ended, stop.clone()));
-    Ok(Ahead { record, exited, keeper, stop: stop.drop_guard() })
+    Ok(Ahead::new(record, log, stream))
+}
+
+/// Keeps the output of a command that runs already, from where its log ends.
+///
+/// # Errors
+/// What the guest says; [`atoll_core::Code::Internal`] when the log cannot be opened.
+pub(crate) async fn take_over(inner: &Inner, client: &GuestClient, record: ExecRecord) -> Result<Ahead> {
+    let (dir, keep) = (inner.log_dir(&record.sandbox, &record.id), record.spec.keep_output_bytes);
+    let log = blocking(move || LogWriter::open(&dir, keep)).await.map_err(|error| host_error(&error))?;
+    let attach = AttachExec { exec_id: record.id.to_string(), offset: log.extent().end };
+    let stream = client.attach_exec(attach).await.map_err(guest_error)?;
+    Ok(Ahead::new(record, log, stream))
 }
 
 /// Moves output to the log until the exec ends, the connection breaks or somebody else is to do it. What is not

@@ -320,7 +320,11 @@ fn exec_error(error: GuestError) -> Error {
     }
 }
 
-pub(super) fn new_record(
+/// The row of a command that is going to run.
+///
+/// # Errors
+/// What is wrong with the draft.
+pub(crate) fn new_record(
     sandbox: &SandboxId,
     spec: &SandboxSpec,
     draft: ExecDraft,

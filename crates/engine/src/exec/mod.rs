@@ -14,7 +14,8 @@ mod shared;
 mod signal;
 mod take_up;
 
-pub(crate) use ahead::{Ahead, begin as begin_ahead, run_to_end};
+pub(crate) use ahead::{Ahead, begin as begin_ahead, run_to_end, take_over as take_over_ahead};
+pub(crate) use calls::new_record;
 pub use output::{OutputEvent, OutputReader};
 pub(crate) use session::wait_ended;
 pub(crate) use shared::ExecShared;

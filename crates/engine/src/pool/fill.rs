@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use atoll_core::Result;
 use atoll_core::id::SandboxId;
+use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::messages::Exited;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
@@ -58,17 +58,9 @@ async fn fill_one(
     recipe: &Arc<Recipe>,
     permit: OwnedSemaphorePermit,
 ) -> Result<()> {
-    let id = Inner::new_sandbox_id(now_ms())?;
-    // Known before there is anything of it: what is on the host belongs to somebody at every moment.
-    inner.pools.lock().ids.insert(id.clone());
     let started = Instant::now();
-    let (member, watch) = match make(inner, recipe, &id, permit).await {
-        Ok(made) => made,
-        Err(error) => {
-            inner.pools.forget(&id);
-            return Err(error);
-        }
-    };
+    let (member, watch) = make_known(inner, recipe, permit).await?;
+    let id = member.id.clone();
     let took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     let usage = inner.driver(recipe.spec.isolation)?.usage(&id).await;
     let bytes = usage.map(|usage| usage.memory_bytes).unwrap_or_default();
@@ -79,6 +71,29 @@ async fn fill_one(
         inner.tracker.spawn(watched);
     }
     Ok(())
+}
+
+/// Makes a member that is known before there is anything of it: what is on the host belongs to somebody at every
+/// moment.
+async fn make_known(
+    inner: &Inner,
+    recipe: &Arc<Recipe>,
+    permit: OwnedSemaphorePermit,
+) -> Result<(Member, CancellationToken)> {
+    let id = Inner::new_sandbox_id(now_ms())?;
+    inner.pools.lock().ids.insert(id.clone());
+    let made = make(inner, recipe, &id, permit).await;
+    if made.is_err() {
+        inner.pools.forget(&id);
+    }
+    made
+}
+
+/// Makes a member that is for no pool. The caller removes it ([`remove`]).
+pub(crate) async fn make_alone(inner: &Inner, recipe: &Arc<Recipe>) -> Result<Member> {
+    let permit = Arc::clone(&inner.pools.fillers).acquire_owned().await;
+    let permit = permit.or(Err(Error::new(Code::ShuttingDown, "the server is shutting down")))?;
+    make_known(inner, recipe, permit).await.map(|(member, _watch)| member)
 }
 
 /// Puts a member into its pool; gives it back when it is not wanted any more.
@@ -150,7 +165,7 @@ fn take(inner: &Inner, name: &PoolName, id: &SandboxId) -> Option<Member> {
 }
 
 /// Destroys a member that is in no pool any more.
-pub(super) async fn remove(inner: &Inner, member: Member) {
+pub(crate) async fn remove(inner: &Inner, member: Member) {
     member.client.close();
     if let Some(ahead) = member.ahead {
         drop(ahead.hand_over().await);

@@ -203,7 +203,7 @@ impl Engine {
     }
 
     /// The recipe of an ordinary creation that asks for nothing but this template or image.
-    pub(super) async fn pool_recipe(&self, name: &PoolName) -> Result<Recipe> {
+    pub(crate) async fn pool_recipe(&self, name: &PoolName) -> Result<Recipe> {
         let draft = match name {
             PoolName::Template(name) => {
                 let newest = self.template(name, None).await?;

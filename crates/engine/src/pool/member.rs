@@ -8,14 +8,15 @@ use atoll_core::pool::Mold;
 use atoll_core::spec::{Command, ExecDraft, IsolationLevel, SandboxSpec};
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestClient;
-use atoll_isolation::Plan;
+use atoll_isolation::{Isolation, Plan};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::clock::now_ms;
-use crate::engine::Inner;
+use crate::engine::{Caller, Inner};
 use crate::errors::isolation_error;
-use crate::exec::{Ahead, run_to_end};
+use crate::exec::{Ahead, run_to_end, take_over_ahead};
+use crate::memory::Saved;
 use crate::sandbox::{connect, destroy, remove_logs};
 use crate::start::starts_ahead;
 
@@ -88,12 +89,20 @@ async fn try_make(
     let spec = &recipe.spec;
     let driver = inner.driver(spec.isolation)?;
     let plan = Plan { id: id.clone(), hostname: id.to_string(), ..recipe.plan.clone() };
-    driver.create(&plan).await.map_err(|error| isolation_error(&error))?;
-    fail::fail_point!("engine.pool.isolated");
-    let client = connect(driver.as_ref(), id).await?;
-    if needs_configuring(spec) {
-        inner.configure(&client, &plan.hostname, spec).await?;
+    if let Some(saved) = inner.find_memory(spec, &recipe.mold) {
+        match go_on(inner, driver.as_ref(), &plan, spec, &saved).await {
+            Ok((client, ahead)) => {
+                inner.memories.worked(spec.template.as_deref());
+                return Ok((client, Some(ahead)));
+            }
+            Err(error) => {
+                tracing::warn!(sandbox = %id, %error, "a member cannot go on from its template's memory");
+                inner.memories.failed(saved, &error);
+                clear(inner, driver.as_ref(), id).await?;
+            }
+        }
     }
+    let client = isolate(inner, driver.as_ref(), &plan, spec).await?;
     rehearse(&client, id, spec).await;
     if !starts_ahead(spec) {
         return Ok((client, None));
@@ -102,6 +111,39 @@ async fn try_make(
     drop(filler);
     inner.pools.nudge.notify_one();
     let ahead = inner.start_ahead(&client, id, spec).await?;
+    fail::fail_point!("engine.pool.started");
+    Ok((client, ahead))
+}
+
+/// Makes the instance, and tells its guest what it is.
+async fn isolate(
+    inner: &Inner,
+    driver: &dyn Isolation,
+    plan: &Plan,
+    spec: &SandboxSpec,
+) -> Result<GuestClient> {
+    driver.create(plan).await.map_err(|error| isolation_error(&error))?;
+    fail::fail_point!("engine.pool.isolated");
+    let client = connect(driver, &plan.id).await?;
+    if needs_configuring(spec) {
+        inner.configure(&client, &plan.hostname, spec).await?;
+    }
+    Ok(client)
+}
+
+/// Makes a member in which everything runs already.
+async fn go_on(
+    inner: &Inner,
+    driver: &dyn Isolation,
+    plan: &Plan,
+    spec: &SandboxSpec,
+    saved: &Saved,
+) -> Result<(GuestClient, Ahead)> {
+    let (plan, exec) = saved.begin(plan, spec, &Caller::default())?;
+    let client = isolate(inner, driver, &plan, spec).await?;
+    inner.attach_network(driver, &plan.id, &spec.egress).await?;
+    saved.give_log(inner, &exec).await?;
+    let ahead = take_over_ahead(inner, &client, exec).await?;
     fail::fail_point!("engine.pool.started");
     Ok((client, ahead))
 }
@@ -134,14 +176,15 @@ impl Recipe {
 
 /// Removes whatever there is of one.
 pub(super) async fn unmake(inner: &Inner, isolation: IsolationLevel, id: &SandboxId) {
-    inner.gateway.detach(id);
     let Ok(driver) = inner.driver(isolation) else { return };
-    let removed = async {
-        destroy(driver.as_ref(), id).await?;
-        remove_logs(inner, id).await
-    };
-    if let Err(error) = removed.await {
+    if let Err(error) = clear(inner, driver.as_ref(), id).await {
         // The next start, and `doctor --leaks`, find it: it has no row.
         tracing::error!(sandbox = %id, %error, "a member of a pool could not be removed");
     }
+}
+
+async fn clear(inner: &Inner, driver: &dyn Isolation, id: &SandboxId) -> Result<()> {
+    inner.gateway.detach(id);
+    destroy(driver, id).await?;
+    remove_logs(inner, id).await
 }

@@ -27,6 +27,7 @@ use atoll_core::pool::{Demand, PoolSpec};
 use tokio::sync::{Notify, Semaphore};
 
 pub use calls::{PoolOrigin, PoolView, PoolsView};
+pub(crate) use fill::{make_alone, remove};
 pub(crate) use manager::start;
 pub(crate) use member::{Member, Recipe};
 

@@ -1,5 +1,6 @@
 //! The actor: one task that owns a sandbox from its creation to its end.
 
+mod create;
 mod pause;
 mod rollback;
 
@@ -21,6 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::clock::now_ms;
 use crate::engine::{Caller, Engine, Inner};
 use crate::errors::{isolation_error, limit_error, store_error};
+use crate::memory::Saved;
 use crate::pool::Member;
 use crate::start::start_key;
 use crate::{exec, usage};
@@ -43,8 +45,8 @@ const DELETE_AGAIN: Duration = Duration::from_secs(10);
 /// How the actor comes to its sandbox.
 #[derive(Debug)]
 pub(crate) enum Origin {
-    /// Make it.
-    Create(Plan),
+    /// Make it, from its template's memory if there is one that fits.
+    Create(Plan, Option<Arc<Saved>>),
     /// Take it over from a warm pool; make it if that fails.
     Claim(Box<Member>, Plan),
     /// An earlier process made it and the driver has taken it up.
@@ -94,8 +96,8 @@ struct Actor {
 impl Actor {
     async fn run(mut self, origin: Origin) {
         match origin {
-            Origin::Create(plan) => {
-                let made = self.create(&plan).await;
+            Origin::Create(plan, saved) => {
+                let made = self.create(&plan, saved).await;
                 if self.undone(made).await {
                     return;
                 }
@@ -142,122 +144,7 @@ impl Actor {
         self.serve().await;
     }
 
-    // === creation ===
-
-    /// Publishes how the creation ended; undoes what failed. Says whether nothing is left of it.
-    async fn undone(&mut self, made: Result<()>) -> bool {
-        let Err(error) = made else {
-            self.shared.set_made(Ok(()));
-            return false;
-        };
-        tracing::info!(sandbox = %self.record.id, %error, "a sandbox could not be made");
-        let undone = self.undo_create().await;
-        self.shared.set_made(Err(error));
-        undone
-    }
-
-    /// Gives a member of a pool its identity. No process, mount or namespace is made, and one small commit
-    /// is waited for.
-    async fn claim(&mut self, member: Member, plan: &Plan) -> Result<()> {
-        fail::fail_point!("engine.claim.taken");
-        let spec = &self.record.spec;
-        let driver = Arc::clone(self.shared.driver());
-        let named = plan.hostname != member.id.as_str();
-        let recipe = Arc::clone(&member.recipe);
-        let exec = match member.ahead {
-            Some(ahead) => {
-                let exec = ahead.hand_over().await;
-                let idempotency_key = Some(start_key(&self.record.boot_id));
-                Some(ExecRecord { started_by: self.record.owner.clone(), idempotency_key, ..exec })
-            }
-            None => None,
-        };
-        let identify = async {
-            if named {
-                driver.rename(&member.id, &plan.hostname).await.map_err(|error| isolation_error(&error))?;
-            }
-            if spec.resources != recipe.plan.resources {
-                driver.update(&member.id, &spec.resources).await.map_err(|error| isolation_error(&error))?;
-            }
-            Ok(())
-        };
-        let configure = async {
-            if named || recipe.differs_inside(spec) {
-                self.configure(&member.client, plan).await
-            } else {
-                Ok(())
-            }
-        };
-        let network = async {
-            // Where something was started it is open, with the same policy.
-            if member.started { Ok(()) } else { self.inner.open_network(&self.shared).await }
-        };
-        tokio::try_join!(identify, configure, network)?;
-        fail::fail_point!("engine.claim.identified");
-        let record = SandboxRecord { state: SandboxState::Running, ..self.record.clone() };
-        match &exec {
-            Some(exec) => self.inner.store.insert_sandbox_with(&record, exec).await,
-            None => self.inner.store.insert_sandbox(&record).await,
-        }
-        .map_err(store_error)?;
-        self.inner.store_held_secrets(&record).await?;
-        fail::fail_point!("engine.claim.committed");
-        self.record = record;
-        if member.started {
-            usage::begin_claimed(&self.inner, &self.shared).await;
-            self.shared.set_started_ahead();
-        } else {
-            usage::begin(&self.shared);
-        }
-        self.shared.publish(self.record.clone());
-        self.start_link(member.client);
-        if let Some(exec) = exec {
-            self.shared.meter.count_exec(exec.started_by.as_ref());
-            exec::enter_started(&self.inner, &self.shared, exec).await?;
-        }
-        Ok(())
-    }
-
-    /// The member could not be used: makes a sandbox in its place, under the same id.
-    async fn create_instead(&mut self, plan: &Plan, why: Error) -> Result<()> {
-        tracing::warn!(sandbox = %self.record.id, error = %why, "a member of a pool could not be used");
-        remove(&self.inner, self.shared.driver().as_ref(), &self.record.id).await?;
-        self.create(plan).await
-    }
-
-    /// The creation saga. Its only undo is [`Self::undo_create`], whatever step failed.
-    async fn create(&mut self, plan: &Plan) -> Result<()> {
-        fail::fail_point!("engine.create.before");
-        let inner = Arc::clone(&self.inner);
-        let _foreground = inner.pools.foreground();
-        let _turn = inner
-            .creates
-            .acquire()
-            .await
-            .or(Err(Error::new(Code::ShuttingDown, "the server is shutting down")))?;
-        inner.store.insert_sandbox(&self.record).await.map_err(store_error)?;
-        inner.store_held_visibility(&self.record.id).await?;
-        inner.store_held_secrets(&self.record).await?;
-        fail::fail_point!("engine.create.journalled");
-        self.shared.driver().create(plan).await.map_err(|error| isolation_error(&error))?;
-        fail::fail_point!("engine.create.isolated");
-        inner.open_network(&self.shared).await?;
-        fail::fail_point!("engine.create.networked");
-        let client = tokio::select! {
-            client = link::connect(self.shared.driver().as_ref(), &self.record.id) => client?,
-            () = inner.shutdown.cancelled() => {
-                return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
-            }
-        };
-        fail::fail_point!("engine.create.connected");
-        self.configure(&client, plan).await?;
-        fail::fail_point!("engine.create.configured");
-        self.move_to(SandboxState::Running, None).await?;
-        fail::fail_point!("engine.create.committed");
-        usage::begin(&self.shared);
-        self.start_link(client);
-        Ok(())
-    }
+    // === life ===
 
     async fn configure(&self, client: &GuestClient, plan: &Plan) -> Result<()> {
         self.inner.configure(client, &plan.hostname, &self.record.spec).await
@@ -274,27 +161,6 @@ impl Actor {
         let guest = wait_for_guest(&self.shared).await?;
         self.inner.install_trust(&guest, after).await
     }
-
-    /// Says whether nothing is left. If something is, it is a sandbox being deleted from now on.
-    async fn undo_create(&mut self) -> bool {
-        self.shared.dead.cancel();
-        let id = self.record.id.clone();
-        self.inner.gateway.detach(&id);
-        let Err(error) = remove(&self.inner, self.shared.driver().as_ref(), &id).await else {
-            self.inner.leave(&id);
-            return true;
-        };
-        tracing::error!(sandbox = %id, %error, "a failed creation could not be undone yet");
-        if let Err(error) = self.move_to(SandboxState::Deleting, None).await {
-            // The row, if there is one, says `creating`: the next start would finish this, too.
-            tracing::error!(sandbox = %id, %error, "nor could that be recorded");
-            self.record.state = SandboxState::Deleting;
-            self.shared.publish(self.record.clone());
-        }
-        false
-    }
-
-    // === life ===
 
     fn start_link(&self, client: GuestClient) {
         let shared = Arc::clone(&self.shared);

@@ -147,7 +147,7 @@ impl Engine {
         record.spec.egress = egress;
         let mounts = record.spec.volumes.clone();
         let from = from.id.clone();
-        let disk = if order.memory { DiskSource::WithMemory(from) } else { DiskSource::Artifact(from) };
+        let disk = if order.memory { DiskSource::WithMemory(from, None) } else { DiskSource::Artifact(from) };
         let plan = self.plan_for(&record, disk)?;
         let shared = SandboxShared::new(record, &self.inner)?;
         // Who must not see the parent must not see its children.
@@ -155,7 +155,7 @@ impl Engine {
         self.inner.enter(&shared, true).inspect_err(|_taken| self.inner.access.forget(&shared.id))?;
         self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))?;
         self.inner.secrets.hold(&shared.id, secrets);
-        sandbox::spawn(&self.inner, &shared, Origin::Create(plan));
+        sandbox::spawn(&self.inner, &shared, Origin::Create(plan, None));
         shared.made().await?;
         self.started(&shared, caller).await?;
         Ok(shared.record())

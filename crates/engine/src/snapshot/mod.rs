@@ -22,6 +22,7 @@ pub(crate) use auto::after_exec;
 pub use fork::ForkOrder;
 pub use manage::{RemovedSnapshot, SnapshotQuery};
 pub use remote::Pushed;
+pub(crate) use take::manifest;
 pub use take::{Begin, SnapshotOrder};
 pub use transfer::Export;
 

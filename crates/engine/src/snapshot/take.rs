@@ -6,6 +6,7 @@ use std::sync::Arc;
 use atoll_core::id::SnapshotId;
 use atoll_core::limits::{SNAPSHOT_TAGS_MAX_COUNT, SNAPSHOTS_MAX_COUNT};
 use atoll_core::snapshot::{FORMAT, Manifest, Purpose, Reference, SnapshotKind, SnapshotState, comment};
+use atoll_core::spec::SandboxSpec;
 use atoll_core::{Code, Error, Result, spec};
 use atoll_isolation::IsolationError;
 use atoll_store::{SandboxRecord, SnapshotOutcome, SnapshotRecord};
@@ -169,7 +170,7 @@ impl Engine {
     }
 
     /// Writes a snapshot down that is going to be made.
-    pub(super) async fn begin_snapshot(&self, record: &mut SnapshotRecord) -> Result<()> {
+    pub(crate) async fn begin_snapshot(&self, record: &mut SnapshotRecord) -> Result<()> {
         let count = self.inner.store.count_snapshots().await.map_err(store_error)?;
         if count >= SNAPSHOTS_MAX_COUNT {
             return Err(Error::new(Code::LimitExceeded, format!("there are {count} snapshots already"))
@@ -184,7 +185,7 @@ impl Engine {
     }
 
     /// Writes down that a snapshot is made, or undoes it.
-    pub(super) async fn finish_snapshot(
+    pub(crate) async fn finish_snapshot(
         &self,
         record: SnapshotRecord,
         outcome: &SnapshotOutcome,
@@ -197,7 +198,7 @@ impl Engine {
     }
 
     /// Removes what is there of a snapshot that could not be made. What resists is removed at the next start.
-    pub(super) async fn undo_snapshot(&self, record: &SnapshotRecord) {
+    pub(crate) async fn undo_snapshot(&self, record: &SnapshotRecord) {
         if let Err(error) = self.remove_snapshot(record).await {
             tracing::error!(snapshot = %record.id, %error, "a snapshot that failed could not be undone yet");
         }
@@ -240,7 +241,7 @@ fn new_record(
         sandbox: Some(sandbox.id.clone()),
         purpose,
         comment,
-        manifest: manifest(sandbox),
+        manifest: manifest(&sandbox.spec, sandbox.image_digest.clone()),
         digest: None,
         stored_bytes: 0,
         paused_us: None,
@@ -251,13 +252,13 @@ fn new_record(
     })
 }
 
-fn manifest(sandbox: &SandboxRecord) -> Manifest {
-    let spec = &sandbox.spec;
+/// The manifest of a sandbox's disk.
+pub(crate) fn manifest(spec: &SandboxSpec, image_digest: Option<String>) -> Manifest {
     Manifest {
         format: FORMAT,
         kind: SnapshotKind::Disk,
         image: spec.image.clone(),
-        image_digest: sandbox.image_digest.clone(),
+        image_digest,
         isolation: spec.isolation,
         resources: spec.resources,
         env: spec.env.clone(),

@@ -11,6 +11,8 @@ mod execs;
 #[cfg(test)]
 mod lifetime;
 #[cfg(test)]
+mod memory;
+#[cfg(test)]
 mod output;
 #[cfg(test)]
 mod pause;

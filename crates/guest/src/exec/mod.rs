@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use atoll_guest_protocol::body::{RecordReader, RecordWriter};
+use atoll_guest_protocol::control::Carried;
 use atoll_guest_protocol::messages::{
     AttachExec, ExecInfo, ExecList, Exited, Failure, ForgetExec, Reason, ResizeExec, SignalExec, StartExec,
     TtySize, WriteStdin,
@@ -144,11 +145,17 @@ impl Execs {
         }
     }
 
-    /// Every exec so far was somebody else's: it goes on, and is none that anybody can ask for.
-    pub(crate) fn disown(&self) {
-        for (_, exec) in self.by_id.borrow_mut().drain() {
-            exec.disown();
-            self.disowned.borrow_mut().push(exec);
+    /// Every exec so far was somebody else's: it goes on, and is none that anybody can ask for. One may be taken over
+    /// under another id, with what its window holds.
+    pub(crate) fn disown(&self, carried: Option<Carried>) {
+        {
+            let mut execs = self.by_id.borrow_mut();
+            let taken = carried.and_then(|Carried { was, is }| Some((is, execs.remove(&was)?)));
+            for (_, exec) in execs.drain() {
+                exec.disown();
+                self.disowned.borrow_mut().push(exec);
+            }
+            execs.extend(taken);
         }
         self.reap();
     }
@@ -233,7 +240,8 @@ impl Execs {
                 // Its cgroup was removed because nothing is left of it.
                 0
             } else {
-                tree::signal(cgroup.as_ref(), &request.exec_id, exec.pid, request.signal)
+                // By the id that it was started with.
+                tree::signal(cgroup.as_ref(), &exec.request.exec_id, exec.pid, request.signal)
             };
             if reached == 0 && exec.reaped() {
                 return Err(ended());
@@ -276,12 +284,12 @@ impl Execs {
 
     pub(crate) fn list(&self) -> ExecList {
         let execs = self.by_id.borrow();
-        let info = |exec: &Rc<Exec>| ExecInfo {
-            exec_id: exec.request.exec_id.clone(),
+        let info = |(id, exec): (&String, &Rc<Exec>)| ExecInfo {
+            exec_id: id.clone(),
             pid: exec.pid.unsigned_abs(),
             exited: exec.reaped(),
         };
-        ExecList { execs: execs.values().map(info).collect() }
+        ExecList { execs: execs.iter().map(info).collect() }
     }
 }
 

@@ -11,7 +11,7 @@ use atoll_guest_protocol::serial::{Deframer, Frame, Kind, encode_message};
 
 use super::port::{Port, STACK_BYTES, pause_without_host, send};
 use super::root::Disks;
-use super::{Identity, at, root};
+use super::{Identity, Who, at, root};
 use crate::sys;
 
 /// Bytes read at once: questions are short.
@@ -122,7 +122,7 @@ impl Control {
         root::write_files(&who)?;
         rustix::system::sethostname(who.hostname.as_bytes())
             .map_err(|error| at("set the host name", error.into()))?;
-        self.identity.set(who.sandbox_id);
+        self.identity.set(Who { sandbox_id: who.sandbox_id, carried: None });
         Ok(())
     }
 
@@ -143,7 +143,7 @@ impl Control {
         root::write_files(&who)?;
         rustix::system::sethostname(who.hostname.as_bytes())
             .map_err(|error| at("set the host name", error.into()))?;
-        self.identity.set(who.sandbox_id);
+        self.identity.set(Who { sandbox_id: who.sandbox_id, carried: who.carried });
         self.set_halted(false)
     }
 

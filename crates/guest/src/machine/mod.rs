@@ -9,7 +9,7 @@
 //!    writable disk, the root, limits.
 //!
 //! A machine that is a sandbox may be copied with its memory. The copy *becomes another*: its processes go on, but
-//! belong to no exec that its host knows (see `Execs::disown`).
+//! belong to no exec that its host knows, but for the one that the host takes over (see `Execs::disown`).
 //!
 //! The host's disks are told apart by their serial numbers: `image` and `disk`. Nothing else is asked of
 //! the machine's devices, and nothing is taken from the image but its files.
@@ -24,6 +24,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use atoll_guest_protocol::control::Carried;
 use atoll_guest_protocol::serial::{AGENT_PORT, CONTROL_PORT};
 pub(crate) use port::Arrival;
 use port::Port;
@@ -32,17 +33,25 @@ use tokio::sync::mpsc;
 /// Where the archive keeps the kernel's modules, in the order in which they are loaded.
 const MODULES: &str = "/modules";
 
+/// A sandbox that the machine is.
+#[derive(Debug, Clone)]
+pub(crate) struct Who {
+    pub(crate) sandbox_id: String,
+    /// The exec of the sandbox before that is this one's.
+    pub(crate) carried: Option<Carried>,
+}
+
 /// The sandbox that the machine is: none at first, and another once the machine is a copy.
 #[derive(Debug, Clone, Default)]
-struct Identity(Arc<Mutex<Option<String>>>);
+struct Identity(Arc<Mutex<Option<Who>>>);
 
 impl Identity {
-    fn get(&self) -> Option<String> {
+    fn get(&self) -> Option<Who> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, sandbox_id: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(sandbox_id);
+    fn set(&self, who: Who) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(who);
     }
 }
 

@@ -17,7 +17,7 @@ use atoll_guest_protocol::serial::{
 use rustix::event::{PollFd, PollFlags, poll};
 use tokio::sync::mpsc;
 
-use super::Identity;
+use super::{Identity, Who};
 
 /// How long the port may take to appear.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ pub(super) const STACK_BYTES: usize = 128 << 10;
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) stream: UnixStream,
-    pub(crate) sandbox_id: String,
+    pub(crate) who: Who,
 }
 
 /// A port to the host.
@@ -140,7 +140,7 @@ impl Carrier {
         self.close();
         let opened = Opened { nonce: open.nonce, error: String::new() };
         let connected = match self.identity.get() {
-            Some(id) => self.connect(id, opened.clone()),
+            Some(who) => self.connect(who, opened.clone()),
             None => Err(io::Error::other("the machine is no sandbox yet")),
         };
         if let Err(error) = connected {
@@ -150,14 +150,14 @@ impl Carrier {
         }
     }
 
-    fn connect(&mut self, sandbox_id: String, opened: Opened) -> io::Result<()> {
+    fn connect(&mut self, who: Who, opened: Opened) -> io::Result<()> {
         let gone = || io::Error::other("the agent is gone");
         let (near, far) = UnixStream::pair()?;
         far.set_nonblocking(true)?;
         let agent = Some(near.try_clone()?);
         self.turns.send(Turn { opened, agent }).map_err(|_gone| gone())?;
         self.host = Some(near);
-        self.arrivals.send(Arrival { stream: far, sandbox_id }).map_err(|_gone| gone())
+        self.arrivals.send(Arrival { stream: far, who }).map_err(|_gone| gone())
     }
 
     /// Ends the connection. Waits for nobody: the writing thread notices.

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use atoll_core::id::ExecId;
 use atoll_core::spec::Resources;
+use atoll_guest_protocol::client::{ExecEvent, ExecStream};
+use atoll_guest_protocol::messages::AttachExec;
 
 use super::snapshots::fresh_snapshot;
-use super::{Harness, Sandbox, chain, eventually, plan};
-use crate::{DiskSource, IsolationError, Plan};
+use super::{DEADLINE, Harness, Sandbox, chain, eventually, plan};
+use crate::{CarriedExec, DiskSource, IsolationError, Plan};
 
 /// A process that counts, in memory and in a file in memory, and never twice the same.
 const COUNT: &str = "i=0; while :; do i=$((i+1)); echo $i >> /dev/shm/count; sleep 0.02; done";
@@ -17,6 +20,10 @@ const COUNTED: &str =
 const FLOOD: &str = "echo $$ > /dev/shm/flooding; x=$(head -c 8000 /dev/zero | tr '\\0' x); i=0; while :; do i=$((i+1)); echo $x; echo $i > /dev/shm/flood; done";
 /// More lines of it than any window and pipe hold.
 const FLOOD_LINES: u64 = 300;
+/// One that a child takes over: it says one thing before, and one when it is told to.
+const SAY: &str = "echo first; until test -e /dev/shm/go; do sleep 0.05; done; echo second; exit 7";
+/// What it says first.
+const FIRST: &str = "first\n";
 /// Who it is, and what it draws.
 const WHO: &str =
     "hostname; cat /etc/hostname; head -c 16 /dev/urandom | od -An -tx1; cat /proc/sys/kernel/random/uuid";
@@ -37,6 +44,10 @@ pub async fn copies_what_ran(harness: &dyn Harness) {
         (parent.run("test -s /dev/shm/count -a -s /dev/shm/flood").await.code == 0).then_some(())
     })
     .await;
+    let (was, is) = (ExecId::from_parts(1, 1), ExecId::from_parts(2, 2));
+    let mut saying = parent.start(was.as_str(), "root", SAY).await;
+    assert_eq!(said(&mut saying).await, FIRST);
+    drop(saying);
     let before = count(&parent).await;
     let taken = match driver.snapshot_with_memory(&parent.id, &artifact).await {
         Ok(taken) => taken,
@@ -56,16 +67,20 @@ pub async fn copies_what_ran(harness: &dyn Harness) {
 
     let (mut children, mut seen) = (Vec::new(), BTreeSet::new());
     seen.insert(parent.see(WHO).await);
-    for number in 0..2 {
+    for (number, carried) in [None, Some(CarriedExec { was, is: is.clone() })].into_iter().enumerate() {
         let plan = Plan {
-            disk: DiskSource::WithMemory(artifact.clone()),
+            disk: DiskSource::WithMemory(artifact.clone(), carried.clone()),
             hostname: format!("child-{number}"),
             ..plan(harness.root(), resources)
         };
         driver.create(&plan).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
         let child = Sandbox::connect(driver.clone(), plan.id).await;
         assert_ne!(child.welcome.boot_id, parent.welcome.boot_id);
-        assert!(child.guest.list_execs().await.unwrap().is_empty(), "it has execs of its parent");
+        let execs = child.guest.list_execs().await.unwrap();
+        assert_eq!(execs.len(), usize::from(carried.is_some()), "it has execs of its parent: {execs:?}");
+        if carried.is_some() {
+            takes_over(&child, &is).await;
+        }
         let who = child.see(WHO).await;
         assert!(who.starts_with(&format!("child-{number}\nchild-{number}\n")), "{who}");
         for line in who.lines().skip(2) {
@@ -105,6 +120,27 @@ pub async fn copies_what_ran(harness: &dyn Harness) {
     }
 }
 
+/// The next thing that an exec says; it is acknowledged.
+async fn said(stream: &mut ExecStream) -> String {
+    let event = tokio::time::timeout(DEADLINE, stream.next()).await.expect("it says something").unwrap();
+    let Some(ExecEvent::Output { bytes, .. }) = event else { panic!("{event:?}") };
+    // Closed when the exec has ended meanwhile, which means nothing.
+    drop(stream.ack(stream.offset).await);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The exec of the parent goes on as one of the child, at the offset where the parent's host was.
+async fn takes_over(child: &Sandbox, exec: &ExecId) {
+    let offset = u64::try_from(FIRST.len()).unwrap();
+    let attach = AttachExec { exec_id: exec.to_string(), offset };
+    let mut saying = child.guest.attach_exec(attach).await.unwrap();
+    child.see("touch /dev/shm/go").await;
+    assert_eq!(said(&mut saying).await, "second\n");
+    let end = saying.next().await.unwrap();
+    assert!(matches!(&end, Some(ExecEvent::Exited(exited)) if exited.code == Some(7)), "{end:?}");
+    child.guest.forget_exec(exec.as_str()).await.unwrap();
+}
+
 /// What has no memory, or is of another size, is refused and leaves nothing.
 pub async fn what_has_no_memory_is_refused(harness: &dyn Harness) {
     let resources = Resources { memory_bytes: 128 << 20, disk_bytes: 256 << 20, ..Resources::default() };
@@ -117,7 +153,8 @@ pub async fn what_has_no_memory_is_refused(harness: &dyn Harness) {
         plans.push((&memory, Resources { disk_bytes: 512 << 20, ..resources }));
     }
     for (artifact, resources) in plans {
-        let plan = Plan { disk: DiskSource::WithMemory(artifact.clone()), ..plan(harness.root(), resources) };
+        let plan =
+            Plan { disk: DiskSource::WithMemory(artifact.clone(), None), ..plan(harness.root(), resources) };
         let refused = driver.create(&plan).await;
         let expected = matches!(
             refused,

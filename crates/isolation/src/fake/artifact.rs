@@ -1,15 +1,20 @@
-//! Artifacts of the fake: its files, written down in a sparse file as large as the disk.
+//! Artifacts of the fake: its files, written down in a sparse file as large as the disk, and what of its execs is in its
+//! memory.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use atoll_core::snapshot::{Change, ChangeKind, Comparison, EntryKind};
+use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_core::snapshot::{Change, ChangeKind, Comparison, CopyMethod, EntryKind};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use super::guest::Files;
-use crate::ArtifactUsage;
+use super::exec::Exec;
+use super::guest::{Files, Guest};
+use super::{FakeIsolation, State, WITH_MEMORY, injected, kernel};
+use crate::{ArtifactUsage, DiskSource, IsolationError, Plan, Taken};
 
 /// What the files take at most, bytes.
 const FILES_MAX_BYTES: u64 = 64 << 20;
@@ -17,6 +22,8 @@ const FILES_MAX_BYTES: u64 = 64 << 20;
 #[derive(Debug, Clone)]
 pub(super) struct Artifact {
     disk: Arc<File>,
+    /// Absent where it holds a disk alone.
+    pub(super) memory: Option<Arc<Vec<Exec>>>,
 }
 
 impl Artifact {
@@ -24,7 +31,7 @@ impl Artifact {
     pub(super) fn empty(bytes: u64) -> io::Result<Self> {
         let disk = tempfile::tempfile()?;
         disk.set_len(bytes)?;
-        Ok(Self { disk: Arc::new(disk) })
+        Ok(Self { disk: Arc::new(disk), memory: None })
     }
 
     /// A disk with files on it.
@@ -74,6 +81,50 @@ impl Artifact {
         use std::os::unix::fs::MetadataExt;
         let meta = self.disk.metadata()?;
         Ok(ArtifactUsage { disk_bytes: meta.len(), stored_bytes: meta.blocks() * 512 })
+    }
+}
+
+impl FakeIsolation {
+    /// The guest that a plan is about.
+    pub(super) fn guest(&self, plan: &Plan, state: &State) -> Result<Arc<Guest>, IsolationError> {
+        let (id, runtime) = (plan.id.as_str(), self.host.runtime.clone());
+        let (DiskSource::Artifact(artifact) | DiskSource::WithMemory(artifact, _)) = &plan.disk else {
+            return Ok(Guest::new(id, Files::new(), runtime));
+        };
+        let artifact = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
+        let files = artifact.files().map_err(|source| kernel("read a disk", source))?;
+        let DiskSource::WithMemory(_, carried) = &plan.disk else {
+            return Ok(Guest::new(id, files, runtime));
+        };
+        let memory = artifact.memory.as_ref();
+        let memory = memory.ok_or_else(|| IsolationError::BadArtifact("it has no memory".to_owned()))?;
+        let carried = carried.as_ref().and_then(|carried| {
+            let exec = memory.iter().find(|exec| exec.request.exec_id == carried.was.as_str())?;
+            Some((&carried.is, exec))
+        });
+        Ok(Guest::go_on(id, files, carried, runtime))
+    }
+
+    pub(super) fn take(
+        &self,
+        call: &'static str,
+        id: &SandboxId,
+        artifact: &SnapshotId,
+    ) -> Result<Taken, IsolationError> {
+        let mut state = self.host.count(call);
+        let live = state.instances.get(id).filter(|instance| instance.alive()).ok_or(IsolationError::Gone)?;
+        let made = Artifact::with(&live.guest.files(), live.plan.resources.disk_bytes);
+        let mut made = made.map_err(|source| kernel("make a snapshot", source))?;
+        made.memory = (call == WITH_MEMORY).then(|| Arc::new(live.guest.execs()));
+        let usage = made.usage().map_err(|source| kernel("measure a snapshot", source))?;
+        if state.artifacts.insert(artifact.clone(), made).is_some() {
+            return Err(injected("make a snapshot twice"));
+        }
+        if state.failing_snapshots > 0 {
+            state.failing_snapshots -= 1;
+            return Err(injected("make a snapshot"));
+        }
+        Ok(Taken { usage, paused: Duration::ZERO, method: CopyMethod::Clone })
     }
 }
 

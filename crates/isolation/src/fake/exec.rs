@@ -1,6 +1,7 @@
 //! The fake's commands, with the real output window.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use super::guest::while_thawed;
 /// Bytes that are put into the window at once.
 const BLOCK_BYTES: usize = 64 << 10;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct State {
     window: OutputWindow,
     stdin: VecDeque<Bytes>,
@@ -43,6 +44,7 @@ enum Command {
     Seq(u64),
     Cat,
     Sleep(Duration),
+    Serve,
 }
 
 fn parse(argv: &[String]) -> Result<Command, Failure> {
@@ -61,6 +63,7 @@ fn parse(argv: &[String]) -> Result<Command, Failure> {
             let seconds = seconds.parse().or(Err(bad()))?;
             Ok(Command::Sleep(Duration::try_from_secs_f64(seconds).or(Err(bad()))?))
         }
+        ["serve"] => Ok(Command::Serve),
         ["fail-start", ..] => Err(failure(Reason::CommandNotExecutable, "told to fail")),
         _ => Err(failure(Reason::CommandNotFound, "the fake has no such command")),
     }
@@ -81,6 +84,19 @@ impl Exec {
         let exec = Arc::new(Self { request, pid, state: Mutex::new(state), changed: watch::Sender::new(()) });
         tokio::spawn(while_thawed(frozen, Arc::clone(&exec).run(command)));
         Ok(exec)
+    }
+
+    /// The same in the memory of a copy: nothing of it runs there yet.
+    pub(super) fn copy(&self) -> Self {
+        let state = Mutex::new(self.lock().clone());
+        Self { request: self.request.clone(), pid: self.pid, state, changed: watch::Sender::new(()) }
+    }
+
+    /// Lets a copy go on: what has ended has ended, and everything else waits for a signal.
+    pub(super) async fn go_on(self: Arc<Self>) {
+        if self.exited().is_none() {
+            self.run(Command::Sleep(Duration::MAX)).await;
+        }
     }
 
     async fn run(self: Arc<Self>, command: Command) {
@@ -137,6 +153,12 @@ impl Exec {
                 }
             }
             Command::Sleep(time) => tokio::time::sleep(time).await,
+            Command::Serve => {
+                static SERVED: AtomicU64 = AtomicU64::new(1);
+                let number = SERVED.fetch_add(1, Ordering::Relaxed);
+                self.write(false, format!("serving {number}\n").into()).await;
+                std::future::pending::<()>().await;
+            }
         }
         0
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use atoll_core::id::ExecId;
 use atoll_guest_protocol::VERSION;
 use atoll_guest_protocol::body::{BodyError, RecordReader, RecordWriter};
 use atoll_guest_protocol::messages::{
@@ -82,6 +83,29 @@ impl Guest {
     /// Another boot on the same files.
     pub(super) fn boot_again(&self, runtime: Option<Handle>) -> Arc<Self> {
         Self::new(&self.sandbox_id, self.files(), runtime)
+    }
+
+    /// A copy that goes on from memory: with these files, and one exec that is taken over under another id. Others
+    /// would be nobody's.
+    pub(super) fn go_on(
+        sandbox_id: &str,
+        files: Files,
+        carried: Option<(&ExecId, &Exec)>,
+        runtime: Option<Handle>,
+    ) -> Arc<Self> {
+        let guest = Self::new(sandbox_id, files, runtime);
+        if let Some((id, exec)) = carried {
+            let exec = Arc::new(exec.copy());
+            guest.next_pid.store(exec.pid + 1, Ordering::Relaxed);
+            guest.spawn(while_thawed(guest.frozen.subscribe(), Arc::clone(&exec).go_on()));
+            locked(&guest.execs).insert(id.to_string(), exec);
+        }
+        guest
+    }
+
+    /// What of its execs is in its memory.
+    pub(super) fn execs(&self) -> Vec<Exec> {
+        locked(&self.execs).values().map(|exec| exec.copy()).collect()
     }
 
     /// Stops it where it is, or lets it go on.
@@ -319,12 +343,12 @@ impl Guest {
 
     fn list(&self) -> Bytes {
         let execs = locked(&self.execs);
-        let info = |exec: &Arc<Exec>| ExecInfo {
-            exec_id: exec.request.exec_id.clone(),
+        let info = |(id, exec): (&String, &Arc<Exec>)| ExecInfo {
+            exec_id: id.clone(),
             pid: exec.pid,
             exited: exec.exited().is_some(),
         };
-        answer(&ExecList { execs: execs.values().map(info).collect() })
+        answer(&ExecList { execs: execs.iter().map(info).collect() })
     }
 
     fn info(&self, path: &str) -> Result<FileInfo, Stop> {

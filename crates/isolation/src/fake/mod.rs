@@ -15,6 +15,7 @@
 //! | `seq N` | writes the numbers 1 to N in lines |
 //! | `cat` | copies standard input to output until its end |
 //! | `sleep SECONDS` | waits on tokio's clock, or until a signal |
+//! | `serve` | writes a line that it never writes twice, then waits for a signal |
 //! | `fail-start` | refuses to start: `CommandNotExecutable` |
 //!
 //! Anything else is `CommandNotFound`. Any signal ends a command.
@@ -28,7 +29,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
-use atoll_core::snapshot::{Comparison, CopyMethod};
+use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{IsolationLevel, Resources};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -44,6 +45,9 @@ mod guest;
 
 use artifact::Artifact;
 use guest::{Files, Guest};
+
+/// How a snapshot with memory is counted.
+const WITH_MEMORY: &str = "snapshot_with_memory";
 
 /// What a connection attempt meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -169,6 +173,13 @@ impl FakeHost {
     /// The next `times` snapshots fail and leave an artifact behind all the same.
     pub fn fail_snapshot(&self, times: u32) {
         self.lock().failing_snapshots = times;
+    }
+
+    /// The memory of all artifacts cannot be used any more, as after a change of the programs that wrote it.
+    pub fn spoil_memory(&self) {
+        for artifact in self.lock().artifacts.values_mut() {
+            artifact.memory = None;
+        }
     }
 
     /// Every create takes this long, on tokio's clock.
@@ -307,17 +318,9 @@ impl Isolation for FakeIsolation {
         let fails = state.failing_creates > 0;
         state.failing_creates = state.failing_creates.saturating_sub(1);
         if !fails || state.half_made {
-            let files = match &plan.disk {
-                DiskSource::WithMemory(_) => return Err(crate::no_memory(IsolationLevel::Container)),
-                DiskSource::Empty => Files::new(),
-                DiskSource::Artifact(id) => {
-                    let artifact = state.artifacts.get(id).ok_or(IsolationError::NoArtifact)?;
-                    artifact.files().map_err(|source| kernel("read a disk", source))?
-                }
-            };
             let instance = Instance {
                 plan: plan.clone(),
-                guest: Guest::new(plan.id.as_str(), files, self.host.runtime.clone()),
+                guest: self.guest(plan, &state)?,
                 death: watch::Sender::new(fails.then_some(Death::Exited)),
                 usage: Usage { pids: 1, ..Usage::default() },
                 hibernated: false,
@@ -466,19 +469,19 @@ impl Isolation for FakeIsolation {
     }
 
     async fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError> {
-        let mut state = self.host.count("snapshot");
-        let live = state.instances.get(id).filter(|instance| instance.alive()).ok_or(IsolationError::Gone)?;
-        let made = Artifact::with(&live.guest.files(), live.plan.resources.disk_bytes);
-        let made = made.map_err(|source| kernel("make a snapshot", source))?;
-        let usage = made.usage().map_err(|source| kernel("measure a snapshot", source))?;
-        if state.artifacts.insert(artifact.clone(), made).is_some() {
-            return Err(injected("make a snapshot twice"));
-        }
-        if state.failing_snapshots > 0 {
-            state.failing_snapshots -= 1;
-            return Err(injected("make a snapshot"));
-        }
-        Ok(Taken { usage, paused: Duration::ZERO, method: CopyMethod::Clone })
+        self.take("snapshot", id, artifact)
+    }
+
+    fn keeps_memory(&self) -> bool {
+        true
+    }
+
+    async fn snapshot_with_memory(
+        &self,
+        id: &SandboxId,
+        artifact: &SnapshotId,
+    ) -> Result<Taken, IsolationError> {
+        self.take(WITH_MEMORY, id, artifact)
     }
 
     async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError> {

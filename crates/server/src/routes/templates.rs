@@ -1,6 +1,7 @@
 //! Templates.
 
 use atoll_api::{CreateTemplate, Template, TemplateList};
+use atoll_store::TemplateRecord;
 use axum::extract::State;
 use http::StatusCode;
 use serde::Deserialize;
@@ -29,15 +30,18 @@ pub(crate) async fn create_template(
     };
     let (name, recipe) = request.into_parts(snapshot);
     let record = app.engine.create_template(&name, recipe, &caller.engine()).await?;
-    Ok((StatusCode::CREATED, Json(convert::template(record))))
+    Ok((StatusCode::CREATED, Json(view(&app, record).await?)))
 }
 
 /// Lists templates, the newest version of each.
 #[utoipa::path(get, path = "/v1/templates", tag = "templates", security(("key" = ["read"])),
     responses((status = 200, body = TemplateList)))]
 pub(crate) async fn list_templates(_: Caller<Read>, State(app): State<App>) -> ApiResult<Json<TemplateList>> {
-    let records = app.engine.templates().await?;
-    Ok(Json(TemplateList { items: records.into_iter().map(convert::template).collect() }))
+    let mut items = Vec::new();
+    for record in app.engine.templates().await? {
+        items.push(view(&app, record).await?);
+    }
+    Ok(Json(TemplateList { items }))
 }
 
 /// Which version.
@@ -58,7 +62,8 @@ pub(crate) async fn get_template(
     Path(name): Path<String>,
     Query(query): Query<OfVersion>,
 ) -> ApiResult<Json<Template>> {
-    Ok(Json(convert::template(app.engine.template(&name, query.version).await?)))
+    let record = app.engine.template(&name, query.version).await?;
+    Ok(Json(view(&app, record).await?))
 }
 
 /// Deletes one version of a template, or all. Sandboxes made from it go on.
@@ -72,4 +77,9 @@ pub(crate) async fn delete_template(
 ) -> ApiResult<StatusCode> {
     app.engine.delete_template(&name, query.version).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+async fn view(app: &App, record: TemplateRecord) -> ApiResult<Template> {
+    let memory = app.engine.template_memory(&record).await?;
+    Ok(convert::template(record, memory))
 }

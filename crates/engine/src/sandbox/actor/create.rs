@@ -1,0 +1,195 @@
+//! Coming into being: made, gone on from a template's memory, or taken over from a pool.
+
+use super::*;
+use crate::sandbox::teardown::remove_logs;
+
+impl Actor {
+    /// Publishes how the creation ended; undoes what failed. Says whether nothing is left of it.
+    pub(super) async fn undone(&mut self, made: Result<()>) -> bool {
+        let Err(error) = made else {
+            self.shared.set_made(Ok(()));
+            return false;
+        };
+        tracing::info!(sandbox = %self.record.id, %error, "a sandbox could not be made");
+        let undone = self.undo_create().await;
+        self.shared.set_made(Err(error));
+        undone
+    }
+
+    /// Gives a member of a pool its identity. No process, mount or namespace is made, and one small commit
+    /// is waited for.
+    pub(super) async fn claim(&mut self, member: Member, plan: &Plan) -> Result<()> {
+        fail::fail_point!("engine.claim.taken");
+        let spec = &self.record.spec;
+        let driver = Arc::clone(self.shared.driver());
+        let named = plan.hostname != member.id.as_str();
+        let recipe = Arc::clone(&member.recipe);
+        let exec = match member.ahead {
+            Some(ahead) => {
+                let exec = ahead.hand_over().await;
+                let idempotency_key = Some(start_key(&self.record.boot_id));
+                Some(ExecRecord { started_by: self.record.owner.clone(), idempotency_key, ..exec })
+            }
+            None => None,
+        };
+        let identify = async {
+            if named {
+                driver.rename(&member.id, &plan.hostname).await.map_err(|error| isolation_error(&error))?;
+            }
+            if spec.resources != recipe.plan.resources {
+                driver.update(&member.id, &spec.resources).await.map_err(|error| isolation_error(&error))?;
+            }
+            Ok(())
+        };
+        let configure = async {
+            if named || recipe.differs_inside(spec) {
+                self.configure(&member.client, plan).await
+            } else {
+                Ok(())
+            }
+        };
+        let network = async {
+            // Where something was started it is open, with the same policy.
+            if member.started { Ok(()) } else { self.inner.open_network(&self.shared).await }
+        };
+        tokio::try_join!(identify, configure, network)?;
+        fail::fail_point!("engine.claim.identified");
+        let record = SandboxRecord { state: SandboxState::Running, ..self.record.clone() };
+        match &exec {
+            Some(exec) => self.inner.store.insert_sandbox_with(&record, exec).await,
+            None => self.inner.store.insert_sandbox(&record).await,
+        }
+        .map_err(store_error)?;
+        self.inner.store_held_secrets(&record).await?;
+        fail::fail_point!("engine.claim.committed");
+        self.record = record;
+        if member.started {
+            usage::begin_claimed(&self.inner, &self.shared).await;
+            self.shared.set_started_ahead();
+        } else {
+            usage::begin(&self.shared);
+        }
+        self.shared.publish(self.record.clone());
+        self.start_link(member.client);
+        if let Some(exec) = exec {
+            self.enter_started(exec).await?;
+        }
+        Ok(())
+    }
+
+    /// The member could not be used: makes a sandbox in its place, under the same id.
+    pub(super) async fn create_instead(&mut self, plan: &Plan, why: Error) -> Result<()> {
+        tracing::warn!(sandbox = %self.record.id, error = %why, "a member of a pool could not be used");
+        remove(&self.inner, self.shared.driver().as_ref(), &self.record.id).await?;
+        self.create(plan, None).await
+    }
+
+    /// The creation saga. Its only undo is [`Self::undo_create`], whatever step failed.
+    pub(super) async fn create(&mut self, plan: &Plan, saved: Option<Arc<Saved>>) -> Result<()> {
+        fail::fail_point!("engine.create.before");
+        let inner = Arc::clone(&self.inner);
+        let _foreground = inner.pools.foreground();
+        let _turn = inner
+            .creates
+            .acquire()
+            .await
+            .or(Err(Error::new(Code::ShuttingDown, "the server is shutting down")))?;
+        inner.store.insert_sandbox(&self.record).await.map_err(store_error)?;
+        inner.store_held_visibility(&self.record.id).await?;
+        inner.store_held_secrets(&self.record).await?;
+        fail::fail_point!("engine.create.journalled");
+        let (client, running) = match saved {
+            Some(saved) => self.boot_or_go_on(plan, saved).await?,
+            None => (self.boot(plan).await?, None),
+        };
+        if let Some(exec) = &running {
+            inner.store.insert_exec(exec).await.map_err(store_error)?;
+            fail::fail_point!("engine.create.carried");
+        }
+        self.move_to(SandboxState::Running, None).await?;
+        fail::fail_point!("engine.create.committed");
+        usage::begin(&self.shared);
+        self.start_link(client);
+        if let Some(exec) = running {
+            self.shared.set_started_ahead();
+            self.enter_started(exec).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the instance, opens its network and tells its guest what it is.
+    async fn boot(&self, plan: &Plan) -> Result<GuestClient> {
+        let inner = &self.inner;
+        self.shared.driver().create(plan).await.map_err(|error| isolation_error(&error))?;
+        fail::fail_point!("engine.create.isolated");
+        inner.open_network(&self.shared).await?;
+        fail::fail_point!("engine.create.networked");
+        let client = tokio::select! {
+            client = link::connect(self.shared.driver().as_ref(), &self.record.id) => client?,
+            () = inner.shutdown.cancelled() => {
+                return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
+            }
+        };
+        fail::fail_point!("engine.create.connected");
+        self.configure(&client, plan).await?;
+        fail::fail_point!("engine.create.configured");
+        Ok(client)
+    }
+
+    /// The same, from a memory in which what the template starts runs and is ready: that is an exec, whose row is given.
+    /// Boots when the memory cannot be used.
+    async fn boot_or_go_on(
+        &self,
+        plan: &Plan,
+        saved: Arc<Saved>,
+    ) -> Result<(GuestClient, Option<ExecRecord>)> {
+        let error = match self.go_on_from(plan, &saved).await {
+            Ok((client, exec)) => {
+                self.inner.memories.worked(self.record.spec.template.as_deref());
+                return Ok((client, Some(exec)));
+            }
+            Err(error) => error,
+        };
+        let id = &self.record.id;
+        tracing::warn!(sandbox = %id, %error, "a sandbox cannot go on from its template's memory");
+        self.inner.memories.failed(saved, &error);
+        self.inner.gateway.detach(id);
+        destroy(self.shared.driver().as_ref(), id).await?;
+        remove_logs(&self.inner, id).await?;
+        Ok((self.boot(plan).await?, None))
+    }
+
+    async fn go_on_from(&self, plan: &Plan, saved: &Saved) -> Result<(GuestClient, ExecRecord)> {
+        let caller = Caller { key: self.record.owner.clone() };
+        let (plan, exec) = saved.begin(plan, &self.record.spec, &caller)?;
+        let client = self.boot(&plan).await?;
+        saved.give_log(&self.inner, &exec).await?;
+        let idempotency_key = Some(start_key(&self.record.boot_id));
+        Ok((client, ExecRecord { idempotency_key, ..exec }))
+    }
+
+    /// Takes up an exec that ran before its sandbox was there.
+    async fn enter_started(&self, exec: ExecRecord) -> Result<()> {
+        self.shared.meter.count_exec(exec.started_by.as_ref());
+        exec::enter_started(&self.inner, &self.shared, exec).await
+    }
+
+    /// Says whether nothing is left. If something is, it is a sandbox being deleted from now on.
+    async fn undo_create(&mut self) -> bool {
+        self.shared.dead.cancel();
+        let id = self.record.id.clone();
+        self.inner.gateway.detach(&id);
+        let Err(error) = remove(&self.inner, self.shared.driver().as_ref(), &id).await else {
+            self.inner.leave(&id);
+            return true;
+        };
+        tracing::error!(sandbox = %id, %error, "a failed creation could not be undone yet");
+        if let Err(error) = self.move_to(SandboxState::Deleting, None).await {
+            // The row, if there is one, says `creating`: the next start would finish this, too.
+            tracing::error!(sandbox = %id, %error, "nor could that be recorded");
+            self.record.state = SandboxState::Deleting;
+            self.shared.publish(self.record.clone());
+        }
+        false
+    }
+}
