@@ -31,7 +31,7 @@ fn vmm(sandbox: &str) -> i32 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_with_a_kernel_of_its_own() {
-    let Some(World { server, _dir, _turn }) = world().await else { return };
+    let Some(World { _turn, _dir, server }) = world().await else { return };
     let info = server.cli(&["info"]).ok();
     assert!(info.stdout.contains(" microvm\n"), "{info:?}");
     let made = server.cli(&[
@@ -113,7 +113,7 @@ fn confined(sandbox: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn outlives_the_server_and_dies_with_its_vmm() {
-    let Some(World { mut server, _dir, _turn }) = world().await else { return };
+    let Some(World { _turn, _dir, mut server }) = world().await else { return };
     let sandbox = server.client.create_sandbox(&machine()).await.unwrap().id;
     let exec = server.shell(&sandbox, "for i in 1 2 3 4; do echo $i; sleep 1; done").await;
     let endless = server.shell(&sandbox, "sleep 100000").await;
@@ -140,7 +140,7 @@ async fn outlives_the_server_and_dies_with_its_vmm() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sleeps_with_its_memory_and_forks() {
-    let Some(World { mut server, _dir, _turn }) = world().await else { return };
+    let Some(World { _turn, _dir, mut server }) = world().await else { return };
     let sandbox = server.client.create_sandbox(&machine()).await.unwrap().id;
     server.sh(&sandbox, "echo kept > /root/disk; echo kept > /dev/shm/memory").await;
     let create = argv(&["sh", "-c", "while :; do date +%s >> /root/beats; sleep 0.2; done"]);
@@ -215,7 +215,7 @@ async fn everything_it_sends_arrives_at_the_gateway() {
     let outside = Outside::new();
     let seen = outside.web(&format!("{WEB}:80"));
     outside.web(&format!("{OTHER}:80"));
-    let Some(World { mut server, _dir, _turn }) = world_with(&outside.args()).await else { return };
+    let Some(World { _turn, _dir, mut server }) = world_with(&outside.args()).await else { return };
     let sandbox = CreateSandbox { egress: Some(allow(&["web.test:80"])), ..machine() };
     let id = server.client.create_sandbox(&sandbox).await.unwrap().id;
     let perl = async |server: &Server, script: &str, args: &[&str]| {
@@ -297,7 +297,7 @@ async fn goes_on(server: &Server, sandbox: &str) {
 async fn forks_go_on_with_what_ran() {
     let outside = Outside::new();
     outside.web(&format!("{WEB}:80"));
-    let Some(World { mut server, _dir, _turn }) = world_with(&outside.args()).await else { return };
+    let Some(World { _turn, _dir, mut server }) = world_with(&outside.args()).await else { return };
     let template: CreateTemplate = serde_json::from_value(serde_json::json!({
         "name": "tool",
         "image": "debian",
@@ -373,7 +373,7 @@ async fn forks_go_on_with_what_ran() {
 /// Snapshots with memory are kept, used, and taken elsewhere without it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_keeps_what_ran() {
-    let Some(World { mut server, _dir, _turn }) = world().await else { return };
+    let Some(World { _turn, _dir, mut server }) = world().await else { return };
     let parent = server.client.create_sandbox(&machine()).await.unwrap().id;
     server.shell(&parent, COUNTING).await;
     server.sh(&parent, "echo kept > /root/disk; test -s /dev/shm/count || sleep 1").await;
@@ -422,7 +422,7 @@ async fn a_snapshot_keeps_what_ran() {
 /// A warm machine is claimed: renamed, limited, and the very one that was waiting.
 #[tokio::test(flavor = "multi_thread")]
 async fn waits_in_a_warm_pool() {
-    let Some(World { server, _dir, _turn }) = world().await else { return };
+    let Some(World { _turn, _dir, server }) = world().await else { return };
     let template: CreateTemplate = serde_json::from_value(serde_json::json!({
         "name": "tool",
         "image": "debian",
@@ -465,7 +465,7 @@ async fn is_slow(server: &Server, sandbox: &str) {
 /// server and of the machine, and changes while it runs.
 #[tokio::test(flavor = "multi_thread")]
 async fn its_disks_are_no_faster_than_allowed() {
-    let Some(World { mut server, _dir, _turn }) = world().await else { return };
+    let Some(World { _turn, _dir, mut server }) = world().await else { return };
     let args = "template create slow --image debian --isolation microvm --cpu 1 --memory 128MiB --disk 1GiB \
                 --io-bytes 4M/s --pool 1";
     server.cli(&args.split_whitespace().collect::<Vec<_>>()).ok();
@@ -525,7 +525,7 @@ fn what_is_no_kernel_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_asks_for_nothing_gets_what_the_server_gives() {
     let args = ["--default-isolation", "microvm", "--default-image", "debian"].map(str::to_owned);
-    let Some(World { server, _dir, _turn }) = world_with(&args).await else { return };
+    let Some(World { _turn, _dir, server }) = world_with(&args).await else { return };
     let plain = CreateSandbox { resources: SMALL, ..CreateSandbox::default() };
     let made = server.client.create_sandbox(&plain).await.unwrap();
     assert_eq!((made.isolation, made.image.as_str()), (IsolationLevel::Microvm, "debian"));

@@ -91,7 +91,7 @@ async fn started(server: &Server, sandbox: &str, token: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sandboxes_go_on_from_one_that_was_ready() {
-    let Some(World { mut server, _dir, _turn }) = world().await else { return };
+    let Some(World { _turn, _dir, mut server }) = world().await else { return };
     server.client.create_template(&template()).await.unwrap();
     until_saved(&server).await;
     let shown = server.cli(&["template", "show", "web"]).ok().stdout;
@@ -152,7 +152,7 @@ async fn sandboxes_go_on_from_one_that_was_ready() {
 /// Killed at every step: what is told to be saved is, and nothing else is left.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_while_it_is_saved_or_gone_on_from() {
-    let Some(World { mut server, _dir, _turn }) = world().await else { return };
+    let Some(World { _turn, _dir, mut server }) = world().await else { return };
     server.give_failpoints();
     for point in ["journalled", "taken", "kept", "saved"] {
         server.kill();

@@ -61,7 +61,8 @@ fn shared() -> Option<&'static Shared> {
     SHARED.get_or_init(make).as_ref()
 }
 
-/// A server with machines and the image; few tests have one at a time.
+/// A server with machines and the image; few tests have one at a time. Taken apart as `_turn, _dir, server`: the last is
+/// dropped first, and a server whose test failed needs its directory to find what is to be removed.
 pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) _dir: TempDir,
