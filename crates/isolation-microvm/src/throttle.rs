@@ -82,8 +82,10 @@ impl Inner {
         self.lift_throttle(id).await?;
         fail_point!("microvm::snapshot::lifted");
         let done = work.await;
-        self.throttle_again(id).await?;
-        done
+        let again = self.throttle_again(id).await;
+        // What failed first says more: a VMM that died meanwhile cannot be told either.
+        let done = done?;
+        again.map(|()| done)
     }
 
     /// Lets the disks of a machine be as fast as they can.

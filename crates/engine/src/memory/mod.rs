@@ -240,7 +240,12 @@ impl Engine {
         if !template.spec.memory {
             return Ok(None);
         }
-        let newest = self.template(&template.name, None).await?.version == template.version;
+        let newest = match self.template(&template.name, None).await {
+            Ok(newest) => newest.version == template.version,
+            // Removed since it was looked up.
+            Err(error) if error.code == Code::TemplateNotFound => false,
+            Err(error) => return Err(error),
+        };
         let state = self.inner.memories.lock();
         let entry = state.entries.get(&versioned(template)).filter(|_| newest);
         let saved = entry.and_then(|entry| entry.saved.as_ref());
