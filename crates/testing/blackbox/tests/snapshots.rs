@@ -296,7 +296,7 @@ struct Bucket {
 impl Bucket {
     async fn start() -> Self {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let moto = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/objects/moto");
+        let moto = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../tests/objects/moto");
         // Installs it the first time, which takes as long as it takes.
         run(std::process::Command::new(moto).arg("--help"));
         let child = std::process::Command::new(moto)

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 fn main() -> std::io::Result<()> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi/atoll.json");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../openapi/atoll.json");
     if let Some(dir) = file.parent() {
         std::fs::create_dir_all(dir)?;
     }

@@ -2,7 +2,7 @@
 
 #[test]
 fn the_committed_document_is_current() {
-    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi/atoll.json");
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../openapi/atoll.json");
     let committed = std::fs::read_to_string(file).unwrap_or_default();
     assert!(
         committed == atoll_server::openapi(),

@@ -11,14 +11,14 @@ use std::process::Command;
 const SOURCES: [&str; 6] = [
     "Cargo.lock",
     "Cargo.toml",
-    "crates/guest/Cargo.toml",
-    "crates/guest/src",
-    "crates/guest-protocol/Cargo.toml",
-    "crates/guest-protocol/src",
+    "crates/guest/agent/Cargo.toml",
+    "crates/guest/agent/src",
+    "crates/guest/protocol/Cargo.toml",
+    "crates/guest/protocol/src",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let workspace = PathBuf::from(variable("CARGO_MANIFEST_DIR")?).join("../..").canonicalize()?;
+    let workspace = PathBuf::from(variable("CARGO_MANIFEST_DIR")?).join("../../..").canonicalize()?;
     for source in SOURCES {
         println!("cargo::rerun-if-changed={}", workspace.join(source).display());
     }

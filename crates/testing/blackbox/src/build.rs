@@ -37,7 +37,7 @@ fn build(name: &str, extra: &[&str]) -> PathBuf {
     fs::create_dir_all(&ours).expect("make a directory");
     let lock = File::create(ours.join("lock")).expect("make a lock");
     flock(&lock, FlockOperation::LockExclusive).expect("take a lock");
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     run(Command::new(cargo)
         .current_dir(workspace)
