@@ -2,8 +2,9 @@
 
 .PHONY: demo test test-all deps build release bench lint openapi clean
 
-demo: deps release
-	scripts/demo
+demo: deps
+	cargo build --locked --profile demo -p atoll
+	ATOLL_BIN=$(CURDIR)/target/demo/atoll scripts/demo
 
 # What CI runs.
 test: deps
