@@ -27,7 +27,7 @@ use crate::wire::Message;
 
 pub(crate) use envelope::Requests;
 pub(crate) use fault::{Fault, Kind};
-pub(crate) use stream::{Answer, streamed};
+pub(crate) use stream::{Answer, Ending, Once, streamed};
 
 /// Longest message that a client may send, bytes: what is typed into a process travels in one.
 const MESSAGE_MAX_BYTES: usize = 8 << 20;

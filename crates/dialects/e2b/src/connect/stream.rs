@@ -52,7 +52,7 @@ pub(crate) async fn streamed<M: Message, A: Answer>(
         Err(fault) => Err(fault),
     };
     let body = match begun {
-        Ok(answer) => body(codec, answer),
+        Ok(answer) => messages(codec, answer),
         Err(fault) => Body::from(end(Some(&fault))),
     };
     let headers = [(CONTENT_TYPE, codec.content_type(true)), (CACHE_CONTROL, "no-store")];
@@ -69,7 +69,7 @@ fn end(fault: Option<&Fault>) -> Bytes {
     pack(END, payload.to_string().as_bytes())
 }
 
-fn body<A: Answer>(codec: Codec, answer: A) -> Body {
+fn messages<A: Answer>(codec: Codec, answer: A) -> Body {
     Body::from_stream(stream::unfold(Some(answer), move |answer| async move {
         let mut answer = answer?;
         let message = match answer.next().await {

@@ -32,7 +32,7 @@ use crate::view::Sandbox;
 const TIMEOUT_V1_S: u64 = 15;
 const TIMEOUT_V2_S: u64 = 300;
 /// What the accesses are called that let everybody reach ports.
-pub(crate) const ANYBODY: &str = "e2b public traffic";
+const ANYBODY: &str = "e2b public traffic";
 /// Who runs commands where nobody says.
 const USER: &str = "user";
 

@@ -127,8 +127,20 @@ pub(crate) enum EventType {
     Chmod = 5,
 }
 
-json::names!(file_type, super::FileType);
-json::names!(event_type, super::EventType);
+json::names!(file_type, FileType {
+    Unspecified = "FILE_TYPE_UNSPECIFIED",
+    File = "FILE_TYPE_FILE",
+    Directory = "FILE_TYPE_DIRECTORY",
+    Symlink = "FILE_TYPE_SYMLINK",
+});
+json::names!(event_type, EventType {
+    Unspecified = "EVENT_TYPE_UNSPECIFIED",
+    Create = "EVENT_TYPE_CREATE",
+    Write = "EVENT_TYPE_WRITE",
+    Remove = "EVENT_TYPE_REMOVE",
+    Rename = "EVENT_TYPE_RENAME",
+    Chmod = "EVENT_TYPE_CHMOD",
+});
 
 #[cfg(test)]
 mod tests {

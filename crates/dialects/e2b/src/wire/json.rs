@@ -74,12 +74,14 @@ pub(crate) mod time {
     }
 }
 
-/// Enumerations are their names. Readers take numbers too. For one that is given as a field's type:
-/// `json::names!(module, Type)`.
+/// Enumerations are their names. Readers take numbers too. Makes a module for a field of such a type:
+/// `json::names!(module, Type { Variant = "NAME", … })`.
 macro_rules! names {
-    ($module:ident, $kind:ty) => {
+    ($module:ident, $kind:ident { $($variant:ident = $name:literal),* $(,)? }) => {
         pub(crate) mod $module {
             use serde::{Deserialize, Deserializer, Serializer};
+
+            use super::$kind;
 
             #[derive(Deserialize)]
             #[serde(untagged)]
@@ -90,8 +92,8 @@ macro_rules! names {
 
             #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
             pub(crate) fn serialize<S: Serializer>(number: &i32, serializer: S) -> Result<S::Ok, S::Error> {
-                match <$kind>::try_from(*number) {
-                    Ok(kind) => serializer.serialize_str(kind.as_str_name()),
+                match $kind::try_from(*number) {
+                    $(Ok($kind::$variant) => serializer.serialize_str($name),)*
                     Err(_unknown) => serializer.serialize_i32(*number),
                 }
             }
@@ -99,7 +101,10 @@ macro_rules! names {
             pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Error> {
                 Ok(match Either::deserialize(deserializer)? {
                     Either::Number(number) => number,
-                    Either::Text(text) => <$kind>::from_str_name(&text).map_or(0, |kind| kind as i32),
+                    Either::Text(text) => match text.as_str() {
+                        $($name => $kind::$variant.into(),)*
+                        _ => $kind::Unspecified.into(),
+                    },
                 })
             }
         }
