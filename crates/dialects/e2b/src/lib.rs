@@ -40,6 +40,7 @@ use crate::envd::process::Delivered;
 use crate::envd::proxy;
 use crate::sandboxes::idempotency::Answers;
 use crate::sandboxes::metrics::Samples;
+use crate::templates::{Addresses, Orders};
 
 /// What to mount.
 pub const DIALECT: Dialect = Dialect { prefix: "/e2b", router };
@@ -52,6 +53,8 @@ pub(crate) struct App {
     pub(crate) watchers: Watchers,
     pub(crate) answers: Answers,
     pub(crate) samples: Samples,
+    pub(crate) orders: Orders,
+    pub(crate) addresses: Addresses,
 }
 
 impl FromRef<App> for Host {
@@ -68,6 +71,8 @@ fn router(host: Host) -> Router {
         watchers: Watchers::default(),
         answers: Answers::default(),
         samples: Samples::default(),
+        orders: Orders::default(),
+        addresses: Addresses::default(),
     };
     let envd = envd::routes().layer(DefaultBodyLimit::disable()).with_state(app.clone());
     let control = Router::new()

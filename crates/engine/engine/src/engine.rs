@@ -229,6 +229,18 @@ impl Engine {
         self.inner.config.defaults.isolation
     }
 
+    /// The image of a sandbox that nobody says anything about.
+    #[must_use]
+    pub fn default_image(&self) -> String {
+        self.inner.config.defaults.image.clone()
+    }
+
+    /// Where adapters of other APIs may keep files for a while: nothing here is needed to go on after a crash.
+    #[must_use]
+    pub fn spool_dir(&self) -> PathBuf {
+        self.inner.config.data_dir.join("spool")
+    }
+
     /// What executes machines, where there is a level that has them.
     #[must_use]
     pub fn accelerator(&self) -> Option<Accelerator> {

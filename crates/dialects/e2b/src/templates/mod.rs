@@ -3,6 +3,12 @@
 //! A template of the engine has a name; its id here is made from that, so that nothing has to remember it. A
 //! snapshot can stand wherever a template can.
 
+mod archives;
+mod build;
+mod list;
+mod status;
+mod translate;
+
 use atoll_core::id::SnapshotId;
 use atoll_core::spec::{IsolationLevel, SandboxDraft};
 use atoll_core::{Code, Error};
@@ -11,13 +17,16 @@ use atoll_store::TemplateRecord;
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
+use axum::routing::{any, get, patch, post, put};
 use http::StatusCode;
 use serde_json::json;
 
 use crate::App;
 use crate::error::{Failure, Result};
 use crate::request::{Caller, Manage, Read};
+
+pub(crate) use archives::Addresses;
+pub(crate) use build::Orders;
 
 /// What a client makes a sandbox from that names nothing: a template of that name, or the server's default image.
 pub(crate) const BASE: &str = "base";
@@ -30,7 +39,31 @@ const ID_CHARS: usize = 20;
 pub(crate) fn routes() -> Router<App> {
     Router::new()
         .route("/templates/aliases/{alias}", get(exists))
-        .route("/templates/{template}", axum::routing::delete(remove))
+        .route("/v3/templates", post(build::order))
+        .route("/templates", get(list::all))
+        .route("/v2/templates", get(list::all))
+        .route("/default-templates", get(list::defaults))
+        .route("/templates/{template}", get(list::one).delete(remove).patch(list::publish))
+        .route("/v2/templates/{template}", patch(list::publish))
+        .route("/templates/{template}/files/{hash}", get(archives::link))
+        .route("/uploads/{token}", put(archives::upload))
+        .route("/v2/templates/{template}/builds/{build}", post(build::begin))
+        .route("/templates/{template}/builds/{build}/status", get(status::status))
+        .route("/templates/{template}/builds/{build}/logs", get(status::logs))
+        .route("/templates/tags", post(list::tags_unsupported).delete(list::tags_unsupported))
+        .route("/templates/{template}/tags", get(list::tags))
+        .route("/teams", get(list::teams))
+        .route("/volumes", any(unsupported))
+        .route("/volumes/{*rest}", any(unsupported))
+        .route("/volumecontent/{*rest}", any(unsupported))
+        .route("/secrets", any(unsupported))
+        .route("/secrets/{*rest}", any(unsupported))
+}
+
+/// What this server does not have yet.
+async fn unsupported(_: Caller<Read>, uri: http::Uri) -> Failure {
+    let what = uri.path().split('/').nth(1).unwrap_or_default();
+    Failure::unsupported(format!("'{what}' of the E2B protocol is not supported by this server"))
 }
 
 /// The id of the template of this name.
