@@ -4,7 +4,7 @@
 
 mod common;
 
-use atoll_api::{CreateKey, CreateSandbox, PutSecret, Scope};
+use atoll_api::{CreateKey, CreateSandbox, KeyFormat, PutSecret, Scope};
 use atoll_blackbox::Server;
 use atoll_client::Client;
 use atoll_core::Code;
@@ -91,7 +91,12 @@ async fn scopes_are_kept_when_rules_are_set() {
     let server = Server::start();
     let client = &server.client;
     let other = client
-        .create_key(&CreateKey { name: "other".into(), scope: Scope::Manage, ttl_ms: None })
+        .create_key(&CreateKey {
+            name: "other".into(),
+            scope: Scope::Manage,
+            ttl_ms: None,
+            format: KeyFormat::Atoll,
+        })
         .await
         .unwrap();
     let keyed = scope(json!({"hosts": ["api.example.com"], "keys": [other.key.id]}));
