@@ -29,21 +29,60 @@ mod wire;
 
 use std::convert::Infallible;
 
-use atoll_server::dialect::{Dialect, Host};
+use atoll_core::Error;
+use atoll_core::secret::Secret;
+use atoll_server::dialect::{Arrival, Asked, Dialect, Host, Mount, credentials};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRef, Request};
 use axum::response::{IntoResponse as _, Response};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Uri};
 use tower::ServiceExt as _;
 
+use crate::connect::Fault;
 use crate::envd::filesystem::Watchers;
 use crate::envd::process::Delivered;
 use crate::envd::proxy;
+use crate::error::Failure;
 use crate::sandboxes::idempotency::Answers;
 use crate::sandboxes::metrics::Samples;
 use crate::templates::{Addresses, Orders};
 
 /// What to mount.
-pub const DIALECT: Dialect = Dialect { prefix: "/e2b", router };
+pub const DIALECT: Dialect = Dialect {
+    name: "e2b",
+    mounts: &[
+        Mount::Prefix("/e2b"),
+        Mount::Header("e2b-sandbox-id"),
+        Mount::Host(is_ours),
+        Mount::Prefix(FILES),
+    ],
+    router,
+    credential,
+    refuse,
+};
+
+/// Where signed addresses lead that clients without host names make: they name no sandbox.
+const FILES: &str = "/files";
+
+/// Host names of the control plane and of envd. Those of other ports are the native API's, which knows them too.
+fn is_ours(label: &str) -> bool {
+    label == "api" || proxy::by_host(label).is_some_and(|to| to.port == envd::PORT)
+}
+
+/// The key of a request to the control plane.
+fn credential(headers: &HeaderMap) -> Option<Secret> {
+    credentials::header(headers, "x-api-key").or_else(|| credentials::bearer(headers))
+}
+
+/// What the server refuses, in the form of whatever was asked.
+fn refuse(error: &Error, asked: &Asked) -> Response {
+    let kind = asked.content_type.as_ref().map_or(&b""[..], |kind| kind.as_bytes());
+    if kind.starts_with(b"application/connect") || kind.starts_with(b"application/proto") {
+        return Fault::of(error).into_response();
+    }
+    Failure::of(error).into_response()
+}
 
 /// The state of the routers.
 #[derive(Debug, Clone)]
@@ -88,7 +127,17 @@ fn router(host: Host) -> Router {
     })
 }
 
-async fn answer(app: &App, envd: &Router, control: Router, request: Request) -> Response {
+async fn answer(app: &App, envd: &Router, control: Router, mut request: Request) -> Response {
+    let arrival = request.extensions().get::<Arrival>().cloned().unwrap_or_default();
+    if arrival.prefix == FILES
+        && let Some(uri) = files_again(request.uri())
+    {
+        *request.uri_mut() = uri;
+    }
+    // The host name decides before headers: a page in a sandbox chooses only those.
+    if let Some(to) = arrival.label.as_deref().and_then(proxy::by_host) {
+        return proxy::serve(app, envd, to, request).await;
+    }
     match proxy::by_headers(request.headers()) {
         Some(Ok(to)) => return proxy::serve(app, envd, to, request).await,
         Some(Err(failure)) => return failure.into_response(),
@@ -97,6 +146,43 @@ async fn answer(app: &App, envd: &Router, control: Router, request: Request) -> 
     if let Some(to) = proxy::by_signature(app, &request) {
         return proxy::serve(app, envd, to, request).await;
     }
+    if arrival.prefix == FILES {
+        let why = "no sandbox is named: send E2b-Sandbox-Id, or a signature that one of them made";
+        return Failure::new(http::StatusCode::UNAUTHORIZED, why).into_response();
+    }
     let answered: Result<Response, Infallible> = control.oneshot(request).await;
     answered.unwrap_or_else(|never| match never {})
+}
+
+/// The address with the prefix that was taken off.
+fn files_again(uri: &Uri) -> Option<Uri> {
+    let rest = uri.path().trim_start_matches('/');
+    let path = if rest.is_empty() { FILES.to_owned() } else { format!("{FILES}/{rest}") };
+    let text = match uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path,
+    };
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(PathAndQuery::try_from(text).ok()?);
+    Uri::from_parts(parts).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_names() {
+        assert!(is_ours("api") && is_ours("49983-sb00000000000000000000"));
+        for other in ["3000-sb00000000000000000000", "49983-", "49983", "www", ""] {
+            assert!(!is_ours(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn signed_addresses_keep_their_query() {
+        let of = |text: &str| files_again(&text.parse().unwrap()).unwrap().to_string();
+        assert_eq!(of("/?path=a&signature=v1_x%2B"), "/files?path=a&signature=v1_x%2B");
+        assert_eq!(of("/compose"), "/files/compose");
+    }
 }

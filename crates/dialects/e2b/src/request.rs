@@ -8,7 +8,7 @@ use atoll_core::key::Scope;
 use atoll_core::limits::JSON_BODY_MAX_BYTES;
 use atoll_core::sharing::Requester;
 use atoll_engine::{Caller as EngineCaller, Pass, VerifiedKey};
-use atoll_server::dialect::read_all;
+use atoll_server::dialect::{Arrival, read_all};
 use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use http::StatusCode;
 use http::header::HOST;
@@ -175,14 +175,15 @@ pub(crate) struct Root(pub(crate) String);
 impl FromRequestParts<App> for Root {
     type Rejection = std::convert::Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Self::Rejection> {
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Self::Rejection> {
+        let prefix = parts.extensions.get::<Arrival>().map_or("", |arrival| arrival.prefix);
         let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
         // A proxy that ends TLS says so. Whoever lies here lies to himself only.
         let scheme = text("x-forwarded-proto").filter(|scheme| *scheme == "https").unwrap_or("http");
         let authority = parts.uri.authority().map(http::uri::Authority::as_str);
         let authority = text("x-forwarded-host").or_else(|| text(HOST.as_str())).or(authority);
         let authority = authority.unwrap_or("localhost");
-        Ok(Self(format!("{scheme}://{authority}{}", app.host.prefix())))
+        Ok(Self(format!("{scheme}://{authority}{prefix}")))
     }
 }
 

@@ -70,6 +70,13 @@ pub(crate) fn by_headers(headers: &HeaderMap) -> Option<Result<Destination, Fail
     })
 }
 
+/// What a host name says: `49983-sb….` before the domain.
+pub(crate) fn by_host(label: &str) -> Option<Destination> {
+    let (port, sandbox) = label.split_once('-')?;
+    let port = parse_port(port)?;
+    (!sandbox.is_empty()).then(|| Destination { sandbox: sandbox.to_owned(), port })
+}
+
 /// What a signed address means that names no sandbox at all.
 pub(crate) fn by_signature(app: &App, request: &Request) -> Option<Destination> {
     let operation = match *request.method() {
