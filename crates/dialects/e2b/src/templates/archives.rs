@@ -25,7 +25,7 @@ use tokio_util::io::SyncIoBridge;
 
 use crate::App;
 use crate::error::{Failure, Result};
-use crate::request::{Caller, Manage, Root};
+use crate::request::{Caller, Manage, Query, Root};
 use crate::time::now_ms;
 
 /// How long an address is good, milliseconds.
@@ -83,7 +83,7 @@ pub(super) async fn link(
         }
         table.insert(token.clone(), Address { place, until_ms: now + ADDRESS_MS });
     }
-    let url = format!("{}/uploads/{token}", root.0);
+    let url = format!("{}/uploads?token={token}", root.0);
     Ok((StatusCode::CREATED, axum::Json(json!({"present": false, "url": url}))))
 }
 
@@ -92,10 +92,16 @@ fn broken(error: &dyn std::fmt::Display) -> Failure {
     Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the archive cannot be kept")
 }
 
-/// `PUT /uploads/{token}`: takes an archive.
+/// Where an archive goes. In the query, which is not logged.
+#[derive(Debug, serde::Deserialize)]
+pub(super) struct Upload {
+    token: String,
+}
+
+/// `PUT /uploads`: takes an archive.
 pub(super) async fn upload(
     State(app): State<App>,
-    Path(token): Path<String>,
+    Query(Upload { token }): Query<Upload>,
     body: Body,
 ) -> Result<StatusCode> {
     let address = {

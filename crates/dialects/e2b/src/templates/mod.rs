@@ -46,7 +46,7 @@ pub(crate) fn routes() -> Router<App> {
         .route("/templates/{template}", get(list::one).delete(remove).patch(list::publish))
         .route("/v2/templates/{template}", patch(list::publish))
         .route("/templates/{template}/files/{hash}", get(archives::link))
-        .route("/uploads/{token}", put(archives::upload))
+        .route("/uploads", put(archives::upload))
         .route("/v2/templates/{template}/builds/{build}", post(build::begin))
         .route("/templates/{template}/builds/{build}/status", get(status::status))
         .route("/templates/{template}/builds/{build}/logs", get(status::logs))

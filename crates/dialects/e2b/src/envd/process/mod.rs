@@ -29,6 +29,8 @@ pub(crate) use delivered::Delivered;
 const RETAINED_MS: u64 = 30_000;
 /// Ended processes that are looked through.
 const RETAINED_COUNT: u32 = 100;
+/// How long a kill waits for the end.
+const KILL_WAIT: Duration = Duration::from_secs(5);
 /// Pause after which an idle stream is shown to be alive, when the client does not say.
 const KEEPALIVE: Duration = Duration::from_secs(90);
 
@@ -176,5 +178,10 @@ async fn signal(envd: &Envd, request: SendSignalRequest) -> Result<Empty, Fault>
     let tree = name == "KILL";
     let sent = envd.engine().signal_exec(envd.id(), view.record.id.as_str(), name, tree).await;
     sent.map_err(|error| envd.fault(&error))?;
+    if tree {
+        // Whoever is told that it was killed finds it gone.
+        let ended = envd.engine().wait_exec(envd.id(), view.record.id.as_str(), KILL_WAIT).await;
+        ended.map_err(|error| envd.fault(&error))?;
+    }
     Ok(Empty {})
 }
