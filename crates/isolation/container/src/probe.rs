@@ -9,7 +9,7 @@ use atoll_core::spec::Resources;
 use atoll_isolation::{Check, DiskSource, IsolationError, Plan, RootFs, Status};
 use atoll_isolation_host::Controller;
 use atoll_network::Steering;
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::Inner;
@@ -22,6 +22,11 @@ const DISK_BYTES: u64 = 16 << 20;
 pub(crate) fn checks(inner: &Inner) -> Vec<Check> {
     let mut checks = vec![
         tried("user_namespaces", user_namespace(inner), "set the sysctl user.max_user_namespaces above 0"),
+        tried(
+            "ids",
+            ids(userns::LAST_ID),
+            "sandboxes cannot have a terminal on this kernel: please report its version",
+        ),
         tried("mount_api", mount_api(), "Linux 5.19 or newer is needed, and the right to mount"),
         tried(
             "network",
@@ -69,6 +74,20 @@ fn kernel(step: &str, error: impl Into<std::io::Error>) -> IsolationError {
 fn user_namespace(inner: &Inner) -> Tried {
     let made = userns::make(&inner.ranges)?;
     Ok(format!("made one that maps {} ids from {}", userns::IDS_PER_SANDBOX, made.first_id()))
+}
+
+/// Mounts terminals that belong to the highest id that any sandbox of any installation gets: kernels differ in how large
+/// an id in a mount option may be, and a sandbox that is made for trying has one of the lower ones.
+fn ids(last: u32) -> Tried {
+    let step = "mount terminals of the highest id of a sandbox";
+    let mount = || {
+        let context = fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_set_string(&context, "gid", last.to_string())?;
+        fsconfig_create(&context)?;
+        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOSUID)
+    };
+    mount().map_err(|error| kernel(step, error))?;
+    Ok(format!("mounted terminals that belong to {last}, the highest id of a sandbox"))
 }
 
 fn mount_api() -> Tried {
