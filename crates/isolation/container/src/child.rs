@@ -27,6 +27,7 @@ use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change,
     move_mount, open_tree, unmount,
 };
+use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType, UnshareFlags};
 
 use crate::create::Command;
@@ -73,6 +74,8 @@ pub(crate) struct Launch {
     pub(crate) cgroup: OwnedFd,
     /// The agent's program.
     pub(crate) agent: std::sync::Arc<OwnedFd>,
+    /// Limits of it and of all that it starts.
+    pub(crate) limits: crate::rlimits::Limits,
     /// What the agent is called with.
     pub(crate) command: Command,
     /// Where it failed.
@@ -161,7 +164,7 @@ const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
 const CAPABILITY_MAX: u32 = 63;
 
 /// Files of /proc that are made unreadable and unwritable: they concern the host.
-const MASKED_FILES: [&CStr; 8] = [
+const MASKED_FILES: [&CStr; 10] = [
     c"proc/kcore",
     c"proc/keys",
     c"proc/timer_list",
@@ -170,10 +173,28 @@ const MASKED_FILES: [&CStr; 8] = [
     c"proc/sysrq-trigger",
     c"proc/kmsg",
     c"proc/interrupts",
+    c"proc/diskstats",
+    c"proc/partitions",
 ];
-/// Directories made empty.
-const MASKED_DIRECTORIES: [&CStr; 5] =
-    [c"proc/acpi", c"proc/scsi", c"proc/asound", c"sys/firmware", c"sys/devices/virtual/powercap"];
+/// Directories made empty: firmware, and the disks of the host, among which those of other sandboxes are, with paths.
+const MASKED_DIRECTORIES: [&CStr; 14] = [
+    c"proc/acpi",
+    c"proc/scsi",
+    c"proc/asound",
+    c"sys/firmware",
+    c"sys/devices/virtual/powercap",
+    c"sys/block",
+    c"sys/class/block",
+    c"sys/class/bdi",
+    c"sys/devices/virtual/block",
+    c"sys/devices/virtual/bdi",
+    c"sys/fs/ext4",
+    c"sys/fs/xfs",
+    c"sys/fs/btrfs",
+    c"sys/fs/erofs",
+];
+/// One of them that every kernel with disks has: made empty first.
+const EMPTY_DIRECTORY: &CStr = c"sys/dev/block";
 /// Directories of /proc made read-only.
 const READ_ONLY_DIRECTORIES: [&CStr; 4] = [c"proc/sys", c"proc/bus", c"proc/fs", c"proc/irq"];
 
@@ -234,6 +255,7 @@ fn run(launch: &Launch) -> Result<Errno> {
     at(19);
     join_user_namespace(userns.as_fd())?;
     at(20);
+    take_on_limits(&launch.limits)?;
     give_up_privileges(launch)?;
     at(21);
     sys::default_signal_actions();
@@ -372,9 +394,11 @@ fn hide(root: BorrowedFd<'_>) -> Result<()> {
         clone_onto(name, name, strict)?;
     }
     let empty = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    // One empty directory, seen in many places.
+    mount(c"tmpfs", EMPTY_DIRECTORY, c"tmpfs", empty, c"size=0,nr_inodes=1,mode=0555")?;
     for name in MASKED_DIRECTORIES {
-        match mount(c"tmpfs", name, c"tmpfs", empty, c"size=0,nr_inodes=1,mode=0555") {
-            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
+        match clone_onto(EMPTY_DIRECTORY, name, 0) {
+            Ok(()) | Err(Errno::NOTDIR) => {}
             Err(error) => return Err(error),
         }
     }
@@ -447,6 +471,15 @@ fn join_user_namespace(userns: BorrowedFd<'_>) -> Result<()> {
     sys::become_root()?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     Ok(())
+}
+
+/// Limits of each process. They are lower than before, so they need no right; and they are this process's own, although it
+/// shares the server's memory.
+fn take_on_limits(limits: &crate::rlimits::Limits) -> Result<()> {
+    let (soft, hard) = limits.open_files;
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(soft), maximum: Some(hard) })?;
+    let core = Some(limits.core);
+    rustix::process::setrlimit(Resource::Core, Rlimit { current: core, maximum: core })
 }
 
 /// All rights in the current user namespace become effective again (changing file ids takes some away).

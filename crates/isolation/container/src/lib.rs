@@ -22,6 +22,7 @@ mod hibernate;
 mod live;
 mod probe;
 mod record;
+mod rlimits;
 mod seccomp;
 mod skeleton;
 mod snapshot;

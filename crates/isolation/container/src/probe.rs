@@ -9,11 +9,13 @@ use atoll_core::spec::Resources;
 use atoll_isolation::{Check, DiskSource, IsolationError, Plan, RootFs, Status};
 use atoll_isolation_host::Controller;
 use atoll_network::Steering;
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+};
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::Inner;
-use crate::{seccomp, sys, userns};
+use crate::{rlimits, seccomp, sys, userns};
 
 /// Disk of the probing sandbox, bytes.
 const DISK_BYTES: u64 = 16 << 20;
@@ -36,6 +38,7 @@ pub(crate) fn checks(inner: &Inner) -> Vec<Check> {
         tried("pidfd", pidfd(), "Linux 5.4 or newer is needed"),
         tried("disk_limit", disk_limit(inner), "load the module 'loop' and install e2fsprogs"),
         tried("seccomp", seccomp_filter(), "a kernel with CONFIG_SECCOMP_FILTER is needed"),
+        open_files(),
         inner.storage.check(),
         cgroups(inner),
     ];
@@ -134,6 +137,23 @@ fn disk_limit(inner: &Inner) -> Tried {
 fn seccomp_filter() -> Tried {
     let filter = seccomp::compile()?;
     Ok(format!("compiled a filter of {} instructions; every sandbox runs under it", filter.len()))
+}
+
+/// Whether one sandbox can use up the host's open files. The memory of an open file is counted for the sandbox that has
+/// it, so the kernel's total protects nothing: systemd lifts it on its hosts.
+fn open_files() -> Check {
+    let processes = Resources::default().pids;
+    let each = rlimits::limits(processes).open_files.1;
+    let seen = format!("each of the {processes} processes of a sandbox may open {each} files");
+    if rlimits::can_use_up(processes) {
+        return Check::new(
+            "open_files",
+            Status::Limited,
+            format!("{seen}: more than this host has together"),
+        )
+        .hint("one sandbox can use them up for all: set the sysctl fs.file-max to 9223372036854775807");
+    }
+    Check::new("open_files", Status::Ok, seen)
 }
 
 fn cgroups(inner: &Inner) -> Check {
