@@ -19,6 +19,7 @@ mod destroy;
 mod disk;
 mod gate;
 mod hibernate;
+mod host_files;
 mod live;
 mod probe;
 mod record;

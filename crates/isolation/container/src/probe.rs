@@ -3,6 +3,7 @@
 
 use std::ffi::CString;
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
@@ -15,8 +16,10 @@ use rustix::mount::{
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::Inner;
-use crate::{rlimits, seccomp, sys, userns};
+use crate::{host_files, rlimits, seccomp, sys, userns};
 
+/// Files that are named at most.
+const KEPT_SHOWN_MAX: usize = 8;
 /// Disk of the probing sandbox, bytes.
 const DISK_BYTES: u64 = 16 << 20;
 
@@ -48,6 +51,7 @@ pub(crate) fn checks(inner: &Inner) -> Vec<Check> {
         whole(inner),
         "Linux 5.19 or newer with overlayfs on idmapped mounts is needed",
     ));
+    checks.push(host_image());
     checks.push(memory_pause());
     checks.push(kvm());
     checks
@@ -196,6 +200,27 @@ fn whole(inner: &Inner) -> Tried {
     made?;
     removed?;
     Ok("made a sandbox on an idmapped overlay and destroyed it".to_owned())
+}
+
+/// Whether the image `host` shows files that the host's root keeps from its users.
+fn host_image() -> Check {
+    let kept = host_files::kept(Path::new("/usr/local"), KEPT_SHOWN_MAX);
+    let names: Vec<_> = kept.files.iter().map(|path| path.display().to_string()).collect();
+    match (names.is_empty(), kept.is_whole) {
+        (true, true) => Check::new("host_image", Status::Ok, "everybody may read all files in /usr/local"),
+        (true, false) => {
+            Check::new("host_image", Status::Limited, "/usr/local has too many files to look at")
+        }
+        (false, _) => Check::new(
+            "host_image",
+            Status::Limited,
+            format!(
+                "root in a sandbox of the image 'host' can read what only root may outside: {}",
+                names.join(", ")
+            ),
+        )
+        .hint("move secrets out of /usr/local, or use an OCI image"),
+    }
 }
 
 fn probe_id() -> SandboxId {
