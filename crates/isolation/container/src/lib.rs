@@ -21,6 +21,7 @@ mod gate;
 mod hibernate;
 mod host_files;
 mod live;
+mod masks;
 mod probe;
 mod record;
 mod rlimits;

@@ -440,8 +440,9 @@ fn limit_tcp_memory(dir: BorrowedFd<'_>, memory_bytes: u64) -> rustix::io::Resul
     const TCP_MIN_BYTES: u64 = 16 << 20;
     let bytes = (memory_bytes / 4).max(TCP_MIN_BYTES).to_string();
     match write(dir, "memory.kmem.tcp.limit_in_bytes", &bytes) {
-        // A kernel that was built without version 1's kernel memory.
-        Err(Errno::NOENT) => Ok(()),
+        // A kernel that was built without version 1's kernel memory; or more is in use now than it is to be lowered to,
+        // and the limit of before stays.
+        Err(Errno::NOENT | Errno::BUSY) => Ok(()),
         other => other,
     }
 }
