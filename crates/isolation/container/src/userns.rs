@@ -36,7 +36,7 @@ pub(crate) const IDS_PER_SANDBOX: u32 = 1 << 16;
 pub(crate) const RANGES_MAX_COUNT: u32 = 3_072;
 /// The highest id that a sandbox can have.
 pub(crate) const LAST_ID: u32 = FIRST_ID + RANGES_MAX_COUNT * IDS_PER_SANDBOX - 1;
-const _: () = assert!(LAST_ID <= i32::MAX as u32, "ids are below 2^31");
+const _: () = assert!(LAST_ID <= i32::MAX.cast_unsigned(), "ids are below 2^31");
 /// Stack of the process that holds a namespace while its map is written.
 const STACK_BYTES: usize = 64 << 10;
 
