@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_api::{CreateKey, CreateSandbox, CreateSnapshot, ForkSandbox, TakeLease};
+use atoll_api::{CreateKey, CreateSandbox, CreateSnapshot, ForkSandbox, KeyFormat, TakeLease};
 use atoll_blackbox::Server;
 use atoll_client::{Client, GetUsage, ListSandboxes, ListSnapshots, WriteFile};
 use atoll_core::Code;
@@ -13,7 +13,7 @@ use crate::common::{argv, code};
 
 /// A key with a name of its own, and a client that uses it.
 async fn key(server: &Server, name: &str, scope: Scope) -> (String, Client) {
-    let create = CreateKey { name: name.into(), scope, ttl_ms: None };
+    let create = CreateKey { name: name.into(), scope, ttl_ms: None, format: KeyFormat::Atoll };
     let made = server.client.create_key(&create).await.unwrap();
     (made.key.id, Client::new(&server.url, &made.secret).unwrap())
 }

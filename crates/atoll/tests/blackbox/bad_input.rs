@@ -2,7 +2,7 @@
 //! surface, then what does not fit a table.
 
 use crate::common::shell;
-use atoll_api::{CreateKey, CreateSandbox};
+use atoll_api::{CreateKey, CreateSandbox, KeyFormat};
 use atoll_blackbox::{Server, host};
 use atoll_client::ListSandboxes;
 use atoll_core::key::Scope;
@@ -432,7 +432,7 @@ async fn keys_do_what_their_scope_says() {
         ("GET", "/v1/registries".into(), Value::Null, Scope::Admin),
     ];
     for scope in [Scope::Read, Scope::Exec, Scope::Manage, Scope::Admin] {
-        let create = CreateKey { name: "test".into(), scope, ttl_ms: None };
+        let create = CreateKey { name: "test".into(), scope, ttl_ms: None, format: KeyFormat::Atoll };
         let made = server.client.create_key(&create).await.unwrap();
         for (method, path, body, needs) in &calls {
             let request = server.bare(method, path).bearer_auth(made.secret.reveal());
@@ -448,7 +448,8 @@ async fn keys_do_what_their_scope_says() {
         let answer = server.send(server.bare("GET", "/v1/info").bearer_auth(made.secret.reveal())).await;
         assert_eq!(answer.status, 401, "a deleted key works");
     }
-    let short = CreateKey { name: "short".into(), scope: Scope::Read, ttl_ms: Some(1) };
+    let short =
+        CreateKey { name: "short".into(), scope: Scope::Read, ttl_ms: Some(1), format: KeyFormat::Atoll };
     let short = server.client.create_key(&short).await.unwrap();
     let expired = async || {
         let answer = server.send(server.bare("GET", "/v1/info").bearer_auth(short.secret.reveal())).await;

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use atoll_api::{CreateAccess, CreateExec, CreateKey, CreateSandbox};
+use atoll_api::{CreateAccess, CreateExec, CreateKey, CreateSandbox, KeyFormat};
 use atoll_blackbox::{Server, wait_until};
 use atoll_core::key::Scope;
 use atoll_core::sharing::{Role, Visibility};
@@ -66,7 +66,7 @@ impl Setup {
     }
 
     async fn key(&self, ttl_ms: Option<u64>) -> (String, String) {
-        let create = CreateKey { name: "k".to_owned(), scope: Scope::Exec, ttl_ms };
+        let create = CreateKey { name: "k".to_owned(), scope: Scope::Exec, ttl_ms, format: KeyFormat::Atoll };
         let made = self.server.client.create_key(&create).await.unwrap();
         (made.key.id, made.secret.reveal().to_owned())
     }

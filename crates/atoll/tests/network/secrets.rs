@@ -1,7 +1,7 @@
 //! The vault: values go in and never come out, versions, scopes, and changing the key.
 
 use crate::common::code;
-use atoll_api::{CreateKey, CreateSandbox, PutSecret, Scope};
+use atoll_api::{CreateKey, CreateSandbox, KeyFormat, PutSecret, Scope};
 use atoll_blackbox::Server;
 use atoll_client::Client;
 use atoll_core::Code;
@@ -87,7 +87,12 @@ async fn scopes_are_kept_when_rules_are_set() {
     let server = Server::start();
     let client = &server.client;
     let other = client
-        .create_key(&CreateKey { name: "other".into(), scope: Scope::Manage, ttl_ms: None })
+        .create_key(&CreateKey {
+            name: "other".into(),
+            scope: Scope::Manage,
+            ttl_ms: None,
+            format: KeyFormat::Atoll,
+        })
         .await
         .unwrap();
     let keyed = scope(json!({"hosts": ["api.example.com"], "keys": [other.key.id]}));
