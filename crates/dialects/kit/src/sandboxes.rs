@@ -16,7 +16,7 @@ const WAKE_WAIT: Duration = Duration::from_secs(20);
 /// # Errors
 /// As [`Engine::guest`]; [`Code::GuestUnavailable`], so that the client comes again, when it takes too long.
 pub async fn awake(engine: &Engine, sandbox: &str) -> Result<GuestLease, Error> {
-    tokio::time::timeout(WAKE_WAIT, engine.guest(sandbox)).await.unwrap_or_else(|_| {
+    tokio::time::timeout(WAKE_WAIT, engine.guest(sandbox)).await.unwrap_or_else(|_elapsed| {
         Err(Error::new(Code::GuestUnavailable, format!("sandbox '{sandbox}' is still waking up")))
     })
 }

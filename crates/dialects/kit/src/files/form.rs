@@ -132,7 +132,7 @@ impl Form {
             }
             all.extend_from_slice(&bytes);
         }
-        String::from_utf8(all).map_err(|_| Error::invalid("body", "a field is not UTF-8"))
+        String::from_utf8(all).map_err(|_malformed| Error::invalid("body", "a field is not UTF-8"))
     }
 
     fn behind_delimiter(&mut self, at: usize) {
