@@ -2,11 +2,11 @@
 
 use atoll_core::exec::OutputStream;
 use atoll_core::{Code, Error};
+use atoll_dialect_kit::exec::{Counting, Event, Feed, Offsets};
 use axum::extract::State;
 use http::StatusCode;
 use serde::Serialize;
 
-use super::feed::{Counting, Event, Feed, Offsets};
 use super::{Outcome, Request, get_or_create, outcome};
 use crate::App;
 use crate::boxes;
