@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,8 +15,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use atoll_isolation::IsolationError;
 use atoll_isolation::sparse::for_data;
 
+use crate::mounts::check_directories;
 use crate::step::{Step, failed};
-use crate::{Kind, LoopDevice, Storage, attach, attach_read_only, private_dir};
+use crate::superblock::{self, Made};
+use crate::{Kind, LoopDevice, Storage, Use, attach, attach_read_only, mount_ext4, private_dir};
 
 /// Sizes whose template is kept; the smallest, quickest to make again, goes first.
 const MAX_COUNT: usize = 16;
@@ -206,9 +209,11 @@ fn e2fsck(mode: &str, device: &LoopDevice) -> Result<std::process::Output, Isola
 /// [`IsolationError::BadArtifact`], [`IsolationError::Kernel`].
 pub fn check(image: &Path) -> Result<(), IsolationError> {
     let image = File::open(image).step("open the disk of a snapshot")?;
-    let output = e2fsck("-n", &attach_read_only(&image)?)?;
+    superblock::check(&image, Made::Disk)?;
+    let device = attach_read_only(&image)?;
+    let output = e2fsck("-n", &device)?;
     if output.status.success() {
-        return Ok(());
+        return check_directories(mount_ext4(&device.path(), Use::Reading)?.as_fd());
     }
     let said = String::from_utf8_lossy(&output.stdout);
     let said = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();

@@ -32,8 +32,10 @@ mod compare;
 pub mod filesystem;
 mod freeze;
 mod loops;
+mod mounts;
 mod pool;
 mod spare;
+mod superblock;
 mod sys;
 mod trim;
 mod volumes;
@@ -49,6 +51,7 @@ use atoll_isolation::{Check, IsolationError, Status};
 
 pub use freeze::{Frozen, MountedDisk};
 pub use loops::{LoopDevice, attach, attach_read_only, in_use as loops_in_use};
+pub use mounts::{Use, mount_ext4, open_upper, path_of, prepare_disk};
 pub use spare::Spare;
 pub use volumes::StoredVolumes;
 

@@ -24,15 +24,11 @@ use async_trait::async_trait;
 use atoll_core::id::VolumeId;
 use atoll_isolation::IsolationError;
 use atoll_isolation::volumes::{VolumeError, VolumeFile, VolumeUsage, VolumeWrite, Volumes};
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
-    fsmount, fsopen,
-};
 use tokio::io::AsyncRead;
 
 use crate::loops::{self, LoopDevice};
 use crate::step::{Step, failed};
-use crate::{Frozen, Storage};
+use crate::{Frozen, Storage, Use, mount_ext4};
 
 /// Where `mke2fs` may be.
 const MKE2FS: [&str; 4] = ["/usr/sbin/mke2fs", "/sbin/mke2fs", "/usr/bin/mke2fs", "/usr/local/sbin/mke2fs"];
@@ -215,16 +211,7 @@ impl Inner {
 
 /// A mount of the device, attached nowhere. The second one of a device is of the same file system.
 fn mount(device: &LoopDevice) -> Result<OwnedFd, IsolationError> {
-    let step = "mount a volume";
-    let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).step("open the file system type ext4")?;
-    fsconfig_set_string(&context, "source", device.path().to_string_lossy().as_ref()).step(step)?;
-    // What is freed goes back to the host.
-    fsconfig_set_flag(&context, "discard").step(step)?;
-    fsconfig_create(&context).step(step)?;
-    let attributes = MountAttrFlags::MOUNT_ATTR_NOATIME
-        | MountAttrFlags::MOUNT_ATTR_NOSUID
-        | MountAttrFlags::MOUNT_ATTR_NODEV;
-    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step(step)
+    mount_ext4(&device.path(), Use::Volume)
 }
 
 fn file<T>(result: rustix::io::Result<T>) -> Result<T, VolumeError> {
