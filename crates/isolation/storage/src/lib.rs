@@ -37,6 +37,7 @@ mod pool;
 mod spare;
 mod superblock;
 mod sys;
+mod tools;
 mod trim;
 mod volumes;
 
@@ -109,6 +110,8 @@ pub struct Storage {
     kind: Kind,
     /// A path that leads there from this process and its children.
     root: PathBuf,
+    /// Which artifacts are being sealed.
+    sealing: artifacts::Sealing,
     /// What the kernel calls the same place in the names of loop devices' files.
     seen: PathBuf,
     /// The directory on the host's file system.
@@ -157,7 +160,8 @@ impl Storage {
             None => (if native { Kind::Native } else { Kind::Copy }, plain.clone(), plain),
         };
         let trimmer = pooled.as_ref().map(|mount| Trimmer::start(mount.as_fd())).transpose()?;
-        let storage = Self { kind, root, seen, dir, refused, _trimmer: trimmer, mount: pooled };
+        let sealing = artifacts::Sealing::default();
+        let storage = Self { kind, root, seen, dir, refused, sealing, _trimmer: trimmer, mount: pooled };
         let parts =
             ["", "disks", "sandboxes", "machines", "prepared", "sentries", "artifacts", "volumes", "trash"];
         for part in parts {
