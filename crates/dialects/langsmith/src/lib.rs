@@ -42,20 +42,30 @@ mod view;
 
 use std::convert::Infallible;
 
-use atoll_server::dialect::{Dialect, Host};
+use atoll_server::dialect::{Dialect, Host, Mount, credentials};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRef, Request};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get, post};
 use http::Uri;
 use http::uri::PathAndQuery;
 use tower::ServiceExt as _;
 
+use crate::error::Failure;
 use crate::exec::marks::Bookmarks;
 use crate::snapshots::build::Builds;
 
 /// What to mount.
-pub const DIALECT: Dialect = Dialect { prefix: "/langsmith", router };
+pub const DIALECT: Dialect = Dialect {
+    name: "langsmith",
+    mounts: &[Mount::Prefix(PREFIX)],
+    router,
+    credential: credentials::bearer_or_api_key,
+    refuse: |error, _| Failure::control(error).into_response(),
+};
+
+/// Where it is.
+const PREFIX: &str = "/langsmith";
 
 /// The state of the router.
 #[derive(Debug, Clone)]

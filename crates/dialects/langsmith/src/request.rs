@@ -201,7 +201,7 @@ impl Root {
 impl FromRequestParts<App> for Root {
     type Rejection = std::convert::Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Self::Rejection> {
-        Ok(Self::of(&parts.headers, app.host.prefix()))
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Self::Rejection> {
+        Ok(Self::of(&parts.headers, crate::PREFIX))
     }
 }

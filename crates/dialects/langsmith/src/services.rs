@@ -16,11 +16,11 @@ use http::{HeaderMap, HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::App;
 use crate::error::{Failure, Result};
 use crate::ids;
 use crate::request::{Caller, Exec, Json, Name, Query, Read, Root};
 use crate::time::iso;
+use crate::{App, PREFIX};
 
 /// Carries the token of a service.
 const TOKEN: HeaderName = HeaderName::from_static("x-langsmith-sandbox-service-token");
@@ -185,13 +185,14 @@ pub(crate) async fn forward(
         return Err(unauthorized());
     }
     // The address as the client has it: answers are confined to what lies below.
-    let above = format!("{}/v2/sandboxes", app.host.prefix());
+    let above = format!("{PREFIX}/v2/sandboxes");
     let prefix = format!("{above}/{id}/services/{port}");
     let uri = format!("{above}{}", request.uri());
     *request.uri_mut() = uri.parse().map_err(|_malformed| Failure::field("path", "is malformed"))?;
     let pass = Pass::Access(access);
     let to = Forward { sandbox, port, prefix: Some(prefix), keep_host: false, pass };
-    Ok(app.host.ingress().forward(request, to).await)
+    let (ingress, headers) = (app.host.ingress(), request.headers().clone());
+    Ok(ingress.forward(request, to).await.unwrap_or_else(|error| ingress.page(error, &headers)))
 }
 
 /// A link to a file.

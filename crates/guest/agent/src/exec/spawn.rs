@@ -11,7 +11,7 @@
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the guest agent enters its children by hand, so far only on x86_64");
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -23,7 +23,7 @@ use crate::{sentry, sys};
 /// Stack of the child until it executes the program. It calls nothing deep.
 const STACK_BYTES: usize = 32 << 10;
 /// What is added to a command's badness when memory runs out: it goes before the agent does.
-const OOM_SCORE: &CStr = c"500";
+const OOM_SCORE: &str = "500";
 
 /// A program to start, ready for the child.
 #[derive(Debug)]
@@ -117,7 +117,10 @@ pub(crate) fn spawn(
     let pid = clone_child(&mut plan, cgroup).map_err(|errno| (Step::Clone, errno))?;
     // The child has executed the program or is gone: the kernel held us until then.
     let step = match plan.step.load(Ordering::Acquire) {
-        0 => return Ok(pid),
+        0 => {
+            raise_oom_score(pid);
+            return Ok(pid);
+        }
         IDENTITY => Step::Identity,
         CWD => Step::Cwd,
         EXECUTE => Step::Execute,
@@ -244,7 +247,6 @@ fn become_program(plan: &mut Plan) -> Result<std::convert::Infallible, (i32, c_i
         // SAFETY: sets no handler function.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
-    raise_oom_score();
     if let Some(max) = plan.processes_max {
         give_up_the_sentry(max)?;
     }
@@ -260,16 +262,11 @@ fn become_program(plan: &mut Plan) -> Result<std::convert::Infallible, (i32, c_i
     Err((EXECUTE, execute(plan)))
 }
 
-/// Not needed for the start: a sandbox may have no `/proc`.
-fn raise_oom_score() {
-    // SAFETY: a constant string.
-    let fd = unsafe { libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC) };
-    if fd >= 0 {
-        // SAFETY: a constant buffer with its length.
-        unsafe { libc::write(fd, OOM_SCORE.as_ptr().cast(), OOM_SCORE.count_bytes()) };
-        // SAFETY: ours, from above.
-        unsafe { libc::close(fd) };
-    }
+/// Done by the agent once the program runs: until then the child has the agent's memory, of which nobody in the sandbox
+/// may change anything, the agent included. What the program forks before that has the agent's own score, and is
+/// chosen by its size. Not needed for the start: a sandbox may have no `/proc`, and the program may have ended.
+fn raise_oom_score(pid: i32) {
+    drop(std::fs::write(format!("/proc/{pid}/oom_score_adj"), OOM_SCORE));
 }
 
 /// Takes on a limit of processes, and gives up what only the agent may.

@@ -9,6 +9,7 @@ use atoll_core::spec::{Caps, Defaults};
 use atoll_engine::{Config, EgressConfig, Engine, PoolConfig, Trust};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
+use atoll_server::dialect::Dialect;
 use atoll_server::{Server, ServerConfig};
 use atoll_store::{Store, StoreUrl};
 use atoll_vault::Vault;
@@ -54,6 +55,10 @@ impl Harness {
     }
 
     pub(crate) async fn start_with(change: impl FnOnce(&mut ServerConfig)) -> Self {
+        Self::start_dialects(change, &[]).await
+    }
+
+    pub(crate) async fn start_dialects(change: impl FnOnce(&mut ServerConfig), dialects: &[Dialect]) -> Self {
         let dir = tempfile::Builder::new().prefix("atoll-server-test").tempdir().unwrap();
         let host = FakeHost::new();
         let store = Store::open(&StoreUrl::SqliteFile(dir.path().join("atoll.db"))).await.unwrap();
@@ -86,7 +91,7 @@ impl Harness {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (stop, stopped) = oneshot::channel::<()>();
-        let server = Server::new(engine.clone(), config, &[]);
+        let server = Server::new(engine.clone(), config, dialects);
         let served = tokio::spawn(server.serve(listener, async { drop(stopped.await) }));
         Self {
             host,

@@ -27,7 +27,7 @@ impl Actor {
         }
         let id = self.record.id.clone();
         self.inner.store.begin_rollback(&id, to).await.map_err(store_error)?;
-        fail::fail_point!("engine.rollback.journalled");
+        atoll_failpoint::fail_point!("engine.rollback.journalled");
         // It may stand still for want of use.
         let outcome = match self.shared.thaw().await {
             Ok(()) => {
@@ -41,7 +41,7 @@ impl Actor {
             self.inner.store.end_rollback(&id).await.map_err(store_error)?;
         }
         outcome?;
-        fail::fail_point!("engine.rollback.recorded");
+        atoll_failpoint::fail_point!("engine.rollback.recorded");
         Ok(self.shared.record())
     }
 
@@ -105,7 +105,7 @@ impl Actor {
                 return Err(error);
             }
         }
-        fail::fail_point!("engine.rollback.replaced");
+        atoll_failpoint::fail_point!("engine.rollback.replaced");
         inner.gateway.detach(&self.record.id);
         let begun = async {
             inner.open_network(&self.shared).await?;
