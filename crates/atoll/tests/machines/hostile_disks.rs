@@ -8,7 +8,7 @@ use atoll_core::Code;
 /// Root in a machine has the disk itself, and puts a link to a directory of the host in the place of its layer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_cannot_make_the_host_read_its_own_files() {
-    let World { _turn, _dir, server } = world().await;
+    let World { _dir, server } = world().await;
     let hosts = tempfile::Builder::new().prefix("atoll-hosts-").tempdir_in("/var/tmp").unwrap();
     std::fs::write(hosts.path().join("secret"), "only the host knows\n").unwrap();
     let sandbox = server.client.create_sandbox(&machine()).await.unwrap().id;
