@@ -15,6 +15,7 @@
 mod domain;
 mod evaluate;
 pub mod inject;
+mod path;
 mod rule;
 mod secret;
 mod special;
@@ -29,8 +30,9 @@ use crate::limits::{
 
 pub use domain::{DomainPattern, HostName};
 pub use evaluate::{Basis, Decision, Destination, Http};
-pub use inject::{BasicAuth, InjectRule, Placeholder, RequestFacts};
-pub use rule::{Action, Cidr, PathPattern, PortRange, Rule};
+pub use inject::{BasicAuth, InjectRule, KEY_HEADERS, Placeholder, RequestFacts};
+pub use path::PathPattern;
+pub use rule::{Action, Cidr, PortRange, Rule};
 pub use secret::{SecretRef, SecretScope, SecretUser, Template, secret_name, secret_value};
 pub use special::{canonical, special};
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context as Task, Poll};
 
 use atoll_core::policy::HostName;
+use atoll_hop::upgrade;
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, Version, header};
 use http_body::{Frame, SizeHint};
@@ -14,7 +15,7 @@ use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use tokio::sync::Mutex;
 
-use super::request::{boxed, origin_form, strip, unreachable, upgrade};
+use super::request::{boxed, origin_form, strip, unreachable};
 use super::{Request, Response};
 use crate::connection::{Admitted, Dialer};
 use crate::dial::DialError;
