@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::EgressPolicy;
 use super::domain::{DomainPattern, HostName};
+use super::header::{KEY_HEADERS, header_name};
 use super::secret::{SecretRef, Template};
 use crate::error::{Error, Result, shorten};
 use crate::limits::{
@@ -22,56 +23,11 @@ use crate::limits::{
 use crate::secret::Secret;
 
 /// Longest name of a rule, of a header or of a parameter, bytes.
-const NAME_MAX_BYTES: usize = 128;
+pub(super) const NAME_MAX_BYTES: usize = 128;
 /// Longest path prefix, bytes.
 const PATH_MAX_BYTES: usize = 1024;
 /// What a placeholder starts with when its rule does not say.
 pub const PLACEHOLDER_PREFIX: &str = "atoll_secret_";
-/// Headers in which APIs want their keys, besides `Authorization`: a server takes what stands there for a credential, and
-/// neither stores nor repeats it.
-pub const KEY_HEADERS: [&str; 24] = [
-    "api-key",
-    "apikey",
-    "circle-token",
-    "dd-api-key",
-    "dd-application-key",
-    "ocp-apim-subscription-key",
-    "private-token",
-    "x-access-token",
-    "x-api-key",
-    "x-api-token",
-    "x-apikey",
-    "x-auth-key",
-    "x-auth-token",
-    "x-figma-token",
-    "x-functions-key",
-    "x-goog-api-key",
-    "x-key",
-    "x-rapidapi-key",
-    "x-shopify-access-token",
-    "x-subscription-token",
-    "x-token",
-    "x-tracker-token",
-    "x-vault-token",
-    "xi-api-key",
-];
-/// Headers that belong to the connection or to the framing, or say where the request goes.
-const FIXED_HEADERS: [&str; 13] = [
-    "connection",
-    "content-length",
-    "expect",
-    "host",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "via",
-];
-
 /// One rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -373,20 +329,6 @@ fn is_devious(path: &str) -> bool {
 fn check_name(field: &str, text: &str) -> Result<()> {
     if text.is_empty() || text.len() > NAME_MAX_BYTES || text.chars().any(char::is_control) {
         return Err(Error::invalid(field, "must have 1 to 128 bytes without control characters"));
-    }
-    Ok(())
-}
-
-fn header_name(field: &str, text: &str) -> Result<()> {
-    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-    if text.is_empty() || text.len() > NAME_MAX_BYTES || !text.bytes().all(token) {
-        return Err(Error::invalid(field, format_args!("'{}' is not the name of a header", shorten(text))));
-    }
-    if FIXED_HEADERS.contains(&text.to_ascii_lowercase().as_str()) {
-        return Err(Error::invalid(
-            field,
-            format_args!("'{text}' belongs to the connection: no rule sets it"),
-        ));
     }
     Ok(())
 }

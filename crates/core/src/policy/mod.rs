@@ -14,6 +14,7 @@
 
 mod domain;
 mod evaluate;
+mod header;
 pub mod inject;
 mod path;
 mod rule;
@@ -30,7 +31,8 @@ use crate::limits::{
 
 pub use domain::{DomainPattern, HostName};
 pub use evaluate::{Basis, Decision, Destination, Http};
-pub use inject::{BasicAuth, InjectRule, KEY_HEADERS, Placeholder, RequestFacts};
+pub use header::KEY_HEADERS;
+pub use inject::{BasicAuth, InjectRule, Placeholder, RequestFacts};
 pub use path::PathPattern;
 pub use rule::{Action, Cidr, PortRange, Rule};
 pub use secret::{SecretRef, SecretScope, SecretUser, Template, secret_name, secret_value};

@@ -64,6 +64,14 @@ pub fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(UPGRADE, protocol);
 }
 
+/// Says how a body of unknown length is framed, for a message whose headers were stripped and that goes over HTTP/1:
+/// without it the body of a `GET` would be left out.
+pub fn frame_body(headers: &mut HeaderMap, has_body: bool) {
+    if has_body && !headers.contains_key(CONTENT_LENGTH) {
+        headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
+}
+
 /// The headers that `Connection` names.
 fn named(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
     let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
@@ -108,6 +116,18 @@ mod tests {
         let left: std::collections::BTreeSet<_> = map.keys().map(HeaderName::as_str).collect();
         assert_eq!(left, ["accept", "content-length", "cookie", "host", "te"].into());
         assert_eq!(map[TE], "trailers");
+    }
+
+    #[test]
+    fn a_body_without_a_length_is_chunked() {
+        for (length, has_body, chunked) in
+            [(None, true, true), (None, false, false), (Some("3"), true, false)]
+        {
+            let mut map: HeaderMap =
+                length.map(|text| (CONTENT_LENGTH, HeaderValue::from_static(text))).into_iter().collect();
+            frame_body(&mut map, has_body);
+            assert_eq!(map.contains_key(TRANSFER_ENCODING), chunked);
+        }
     }
 
     #[test]

@@ -286,3 +286,71 @@ impl SandboxNet {
 fn burst(rate: Option<u64>) -> u64 {
     rate.map_or(0, |rate| rate / 4)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(policy: EgressPolicy) -> SandboxNet {
+        SandboxNet::new(SandboxId::from_parts(1, 1), policy, Transferred::default())
+    }
+
+    /// How many connections can be open at once.
+    fn room(net: &SandboxNet, most: usize) -> usize {
+        (0..).take_while(|_| net.enter("a.example:443", most).is_ok()).count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sandbox_has_its_own_limit_and_its_share_and_little_without_internet() {
+        assert_eq!(room(&net(EgressPolicy::open()), usize::MAX), 512);
+        assert_eq!(room(&net(EgressPolicy::open()), 100), 100);
+        assert_eq!(room(&net(EgressPolicy::default()), usize::MAX), CLOSED_CONNECTIONS_MAX_COUNT);
+        let full = net(EgressPolicy::open());
+        room(&full, usize::MAX);
+        let refusal = full.enter("a.example:443", usize::MAX).unwrap_err();
+        assert_eq!((refusal.what.as_str(), refusal.ask.as_deref()), ("a.example:443", Some("--connections")));
+        full.leave(1);
+        full.enter("a.example:443", usize::MAX).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn new_connections_and_handshakes_have_a_pace() {
+        let net = net(EgressPolicy::open());
+        let open_and_close = |count: u64| {
+            let opened = |_: &u64| net.enter("a", usize::MAX).map(|open| net.leave(open.number)).is_ok();
+            (0..count).filter(opened).count() as u64
+        };
+        let burst = OPENED_PER_S * OPENED_BURST_S;
+        assert_eq!(open_and_close(burst + 100), burst);
+        let refusal = net.enter("a", usize::MAX).unwrap_err();
+        assert_eq!(
+            (refusal.stage, refusal.what.as_str()),
+            (Stage::Limit, "connections"),
+            "said once for all"
+        );
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(open_and_close(burst), OPENED_PER_S);
+
+        let begun = tokio::time::Instant::now();
+        for _ in 0..HANDSHAKES_PER_S * HANDSHAKES_BURST_S {
+            drop(net.begin_interception("a".to_owned()).await.unwrap());
+        }
+        assert!(begun.elapsed().is_zero());
+        for _ in 0..HANDSHAKES_PER_S {
+            drop(net.begin_interception("a".to_owned()).await.unwrap());
+        }
+        assert!(begun.elapsed() >= Duration::from_millis(900), "further ones wait: {:?}", begun.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_that_are_looked_into_are_few() {
+        let net = net(EgressPolicy::open());
+        let mut places = Vec::new();
+        for _ in 0..INTERCEPTED_MAX_COUNT {
+            places.push(net.begin_interception("a".to_owned()).await.unwrap());
+        }
+        assert_eq!(net.begin_interception("a".to_owned()).await.unwrap_err().stage, Stage::Limit);
+        places.pop();
+        net.begin_interception("a".to_owned()).await.unwrap();
+    }
+}

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use atoll_core::policy::{InjectRule, RequestFacts};
-use atoll_hop::{set_upgrade, strip_hop_by_hop, upgrade};
+use atoll_hop::{frame_body, set_upgrade, strip_hop_by_hop, upgrade};
 use bytes::Bytes;
 use http::header::{ALT_SVC, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
@@ -283,6 +283,8 @@ impl Session {
                 if let Ok(value) = HeaderValue::from_str(&authority) {
                     request.headers_mut().insert(HOST, value);
                 }
+                let has_body = !request.body().is_end_stream();
+                frame_body(request.headers_mut(), has_body);
             }
             Protocol::Http2 => {
                 *request.version_mut() = Version::HTTP_2;

@@ -415,6 +415,15 @@ async fn no_connection_goes_on_from_an_earlier_one() {
 }
 
 #[tokio::test]
+async fn the_body_of_a_get_arrives() {
+    let house = House::new(bearer(), &[Protocol::Http1]);
+    let text =
+        "GET / HTTP/1.1\r\nHost: api.example.com\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n";
+    house.raw(text).await;
+    assert_eq!(house.origin.as_ref().unwrap().seen.lock().unwrap()[0].3, "body");
+}
+
+#[tokio::test]
 async fn http2_in_clear_is_no_upgrade() {
     let house = House::new(bearer(), &[Protocol::Http1]);
     let request = get("/").header("connection", "Upgrade, HTTP2-Settings").header("upgrade", "h2c");
