@@ -110,18 +110,13 @@ fn lines(policy: &EgressPolicy) -> Vec<String> {
 /// An injection rule in words: for which requests, and what happens to them. Secrets are named, never shown.
 fn injection(rule: &InjectRule) -> String {
     let join = |items: &mut dyn Iterator<Item = String>| items.collect::<Vec<_>>().join(",");
-    let mut text = format!("{}: ", rule.name);
-    if !rule.methods.is_empty() {
-        text.push_str(&format!("{} ", rule.methods.join(",")));
-    }
-    text.push_str(&join(&mut rule.hosts.iter().map(ToString::to_string)));
-    if !rule.ports.is_empty() {
-        text.push_str(&format!(":{}", join(&mut rule.ports.iter().map(ToString::to_string))));
-    }
-    if !rule.paths.is_empty() {
-        text.push_str(&format!(" {}", rule.paths.join(",")));
-    }
-    text.push_str(" →");
+    let methods = if rule.methods.is_empty() { String::new() } else { rule.methods.join(",") + " " };
+    let hosts = join(&mut rule.hosts.iter().map(ToString::to_string));
+    let ports = match rule.ports.as_slice() {
+        [] => String::new(),
+        ports => format!(":{}", join(&mut ports.iter().map(ToString::to_string))),
+    };
+    let paths: String = rule.paths.iter().map(|path| format!(" {path}")).collect();
     let mut does: Vec<String> = Vec::new();
     let pair = |what: &str, (name, value): (&String, &atoll_core::policy::Template)| {
         format!("{what} {name}: {}", value.as_str())
@@ -142,7 +137,7 @@ fn injection(rule: &InjectRule) -> String {
     does.extend(rule.env.keys().map(|name| format!("variable ${name}")));
     does.extend(rule.mask_responses.then(|| "answers masked".to_owned()));
     does.extend(rule.allow_plaintext.then(|| "also in clear".to_owned()));
-    format!("{text} {}", does.join(", "))
+    format!("{}: {methods}{hosts}{ports}{paths} → {}", rule.name, does.join(", "))
 }
 
 async fn show(client: &Client, printer: Printer, sandbox: &str) -> Result<()> {
