@@ -121,7 +121,7 @@ async fn pull(engine: &Engine, image: &str) -> Result<(), Error> {
     let (images, image, runtime) = (engine.images().clone(), image.to_owned(), Handle::current());
     // Its future borrows across waits in ways that the compiler cannot prove to be `Send`.
     let pulled = tokio::task::spawn_blocking(move || {
-        let options = PullOptions { credentials, ..PullOptions::default() };
+        let options = PullOptions { known: credentials.is_some(), credentials, ..PullOptions::default() };
         runtime.block_on(images.pull(&image, &options, &NoProgress)).map(drop)
     });
     let broken = |_| Error::new(Code::Internal, "the server failed to prepare the image");

@@ -363,7 +363,8 @@ impl Actor {
             self.inner.prepare_rules(&self.record, &by, &mut next.spec.egress, before, &update.secrets)?;
             self.trust_anew(&next.spec.egress).await?;
         }
-        self.inner.put_private_secrets(&next, &update.secrets).await?;
+        let by = Caller { key: update.asked_by.clone() };
+        self.inner.put_private_secrets(&next, &update.secrets, &by).await?;
         next.spec.idle = update.idle.over(next.spec.idle)?;
         if let Some(budget) = update.budget {
             next.spec.budget = budget;

@@ -22,6 +22,8 @@ use crate::{sentry, sys};
 
 /// Stack of the child until it executes the program. It calls nothing deep.
 const STACK_BYTES: usize = 32 << 10;
+/// Descriptors that a command may have unless it asks for more.
+const DESCRIPTORS_MAX_COUNT: libc::rlim_t = 65_536;
 /// What is added to a command's badness when memory runs out: it goes before the agent does.
 const OOM_SCORE: &str = "500";
 
@@ -247,6 +249,7 @@ fn become_program(plan: &mut Plan) -> Result<std::convert::Infallible, (i32, c_i
         // SAFETY: sets no handler function.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
+    lower_descriptors();
     if let Some(max) = plan.processes_max {
         give_up_the_sentry(max)?;
     }
@@ -267,6 +270,21 @@ fn become_program(plan: &mut Plan) -> Result<std::convert::Infallible, (i32, c_i
 /// chosen by its size. Not needed for the start: a sandbox may have no `/proc`, and the program may have ended.
 fn raise_oom_score(pid: i32) {
     drop(std::fs::write(format!("/proc/{pid}/oom_score_adj"), OOM_SCORE));
+}
+
+/// The server raises its own limit of descriptors as far as it may, and the agent has it from there. Programs that look at
+/// every descriptor they could have would take for ever, so commands begin with fewer; they may raise it again.
+fn lower_descriptors() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let none = ptr::null::<libc::rlimit>();
+    // SAFETY: a live structure to be filled; nothing is set.
+    let got = unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, none, &raw mut limit) };
+    if got == 0 && limit.rlim_cur > DESCRIPTORS_MAX_COUNT {
+        limit.rlim_cur = DESCRIPTORS_MAX_COUNT;
+        let none = ptr::null_mut::<libc::rlimit>();
+        // SAFETY: a live structure; what was before is not asked for.
+        unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, &raw const limit, none) };
+    }
 }
 
 /// Takes on a limit of processes, and gives up what only the agent may.

@@ -64,12 +64,12 @@ pub(crate) async fn pull_image(
 }
 
 async fn options(app: &App, request: PullImage) -> Result<PullOptions> {
+    let host = atoll_image::registry_of(&request.reference).map_err(image_error)?;
+    let stored = app.engine.registry_credentials(&host).await?;
+    let known = stored.is_some();
     let credentials = match request.credentials {
         Some(given) => Some(Credentials::Basic { username: given.username, password: given.password }),
-        None => match atoll_image::registry_of(&request.reference) {
-            Ok(host) => app.engine.registry_credentials(&host).await?,
-            Err(error) => return Err(image_error(error)),
-        },
+        None => stored,
     };
     let platform =
         request.platform.as_deref().map(str::parse::<Platform>).transpose().map_err(image_error)?;
@@ -78,6 +78,7 @@ async fn options(app: &App, request: PullImage) -> Result<PullOptions> {
         platform,
         insecure_http: request.insecure_http,
         extra_ca_pem: request.ca_pem,
+        known,
         ..PullOptions::default()
     })
 }
