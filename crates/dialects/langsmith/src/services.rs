@@ -9,6 +9,7 @@ use atoll_core::access::{AccessDraft, Target};
 use atoll_core::{Code, Error};
 use atoll_engine::{Access, Pass};
 use atoll_server::Forward;
+use atoll_server::dialect::ClientGone;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use http::header::HOST;
@@ -191,7 +192,9 @@ pub(crate) async fn forward(
     *request.uri_mut() = uri.parse().map_err(|_malformed| Failure::field("path", "is malformed"))?;
     let pass = Pass::Access(access);
     let to = Forward { sandbox, port, prefix: Some(prefix), keep_host: false, pass };
-    Ok(app.host.ingress().forward(request, to).await)
+    // What passes through ends with its client.
+    let client = ClientGone::of(request.extensions());
+    client.unless_gone(app.host.ingress().forward(request, to)).await.map_err(|error| fail(&error))
 }
 
 /// A link to a file.

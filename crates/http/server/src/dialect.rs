@@ -24,6 +24,7 @@ use crate::serve::Slot;
 use crate::shared::App;
 
 pub use crate::body::{Pieces, read_all};
+pub use crate::hangup::{ClientGone, Undo};
 pub use crate::transfer::{Source, body};
 
 /// A dialect to mount: the prefix, such as `/langsmith`, and what makes its router. The router sees paths
@@ -81,6 +82,12 @@ impl Host {
     /// as a WebSocket does, waits for [`Engine::until_unwelcome`] itself.
     pub fn admit(&self, extensions: &Extensions, pass: Pass) {
         crate::welcome::Guest::admit(extensions, pass);
+    }
+
+    /// What undoes what a request made when its client went before the answer. For what nobody else can know of: to
+    /// be given to the answer, as an extension.
+    pub fn undo_unless_answered(&self, work: impl Future<Output = ()> + Send + 'static) -> Undo {
+        Undo::new(&self.app.tasks, work)
     }
 
     /// Resolves when the server begins to stop: streams should end.

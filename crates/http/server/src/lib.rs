@@ -33,6 +33,7 @@ mod convert;
 pub mod dialect;
 mod error;
 mod extract;
+mod hangup;
 mod ingress;
 mod linger;
 mod metrics;
