@@ -94,7 +94,7 @@ pub(crate) fn aws() -> Result<Aws> {
 ///
 /// `kill` is SIGKILL to this process, on the spot; `kill@N` at the Nth passing. Everything else is an
 /// action of the crate `fail`, such as `panic` or `sleep(100)`.
-#[cfg(feature = "failpoints")]
+#[cfg(debug_assertions)]
 pub(crate) fn arm_failpoints() -> Result<()> {
     use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -106,14 +106,14 @@ pub(crate) fn arm_failpoints() -> Result<()> {
     for item in variable("ATOLL_FAILPOINTS")?.iter().flat_map(|text| text.split(';')) {
         let (name, action) = item.split_once('=').ok_or_else(|| wrong(item))?;
         let armed = match action.strip_prefix("kill") {
-            None => fail::cfg(name, action),
+            None => atoll_failpoint::cfg(name, action),
             Some(passing) => {
                 let nth = match passing.strip_prefix('@') {
                     None => 1,
                     Some(nth) => nth.parse::<u32>().or(Err(wrong(item)))?,
                 };
                 let passed = AtomicU32::new(0);
-                fail::cfg_callback(name, move || {
+                atoll_failpoint::cfg_callback(name, move || {
                     if passed.fetch_add(1, Ordering::SeqCst) + 1 == nth {
                         // It cannot fail: the process exists and is our own.
                         let _ = kill_process(getpid(), Signal::KILL);

@@ -35,7 +35,7 @@ struct Ready<'a> {
 }
 
 pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
-    #[cfg(feature = "failpoints")]
+    #[cfg(debug_assertions)]
     config::arm_failpoints()?;
     let otlp = args.otlp_endpoint.clone().map_or_else(config::otlp_endpoint, |given| Ok(Some(given)))?;
     let telemetry = Telemetry::start(&args.log, args.log_format, otlp.as_deref())?;

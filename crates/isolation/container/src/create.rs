@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use atoll_core::spec::{IsolationLevel, Resources};
+use atoll_failpoint::fail_point;
 use atoll_isolation::{IsolationError, Plan, PlannedVolume, RootFs};
 use atoll_isolation_host::{Membership, Process, check_hostname};
 use atoll_network::{RESOLVER_ADDRESS, Slot};
-use fail::fail_point;
 use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree};
 

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::snapshot::CopyMethod;
 use atoll_core::spec::IsolationLevel;
+use atoll_failpoint::fail_point;
 use atoll_isolation::{DiskSource, IsolationError, Plan, Taken, no_memory};
 use atoll_isolation_storage::{DISK_FILE, Kind, MountedDisk, loops_in_use};
-use fail::fail_point;
 
 use crate::Inner;
 use crate::disk::{self, Disk};

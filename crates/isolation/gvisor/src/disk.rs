@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::{Comparison, CopyMethod};
+use atoll_failpoint::fail_point;
 use atoll_isolation::{IsolationError, Plan, RootFs, Taken};
 use atoll_isolation_storage::{DISK_FILE, Frozen, Kind, loops_in_use};
-use fail::fail_point;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
 };

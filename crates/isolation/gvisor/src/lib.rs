@@ -69,7 +69,7 @@ use runsc::Runsc;
 use step::Step;
 
 /// Places where a test can kill the driver, in the order they are passed by a life of creation, hibernation, waking and
-/// removal. Compiled in with the feature `failpoints`.
+/// removal. In builds with debug assertions.
 pub const FAILPOINTS: [&str; 18] = [
     "gvisor::create::disk",
     "gvisor::create::directory",

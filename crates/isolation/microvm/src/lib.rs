@@ -76,7 +76,7 @@ const UIDS: u32 = 0xffff;
 const PLACEHOLDER_BYTES: u64 = 1 << 40;
 
 /// Places where a test can kill the driver, in the order they are passed by a life of creation, standing still and a
-/// snapshot of that, a copy with memory, pause with memory, waking and removal. Compiled in with the feature `failpoints`.
+/// snapshot of that, a copy with memory, pause with memory, waking and removal. In builds with debug assertions.
 pub const FAILPOINTS: [&str; 26] = [
     "microvm::create::disk",
     "microvm::create::directory",

@@ -326,7 +326,7 @@ impl<'a> Run<'a> {
             None => sandbox.insert(self.sandbox(now).await.map_err(|error| at(step.place, error))?).clone(),
         };
         self.work(step, &inside, numbered, results).await?;
-        fail::fail_point!("engine.build.worked");
+        atoll_failpoint::fail_point!("engine.build.worked");
         if matches!(step.work, Work::Directory(_)) && !last {
             return Ok(None);
         }

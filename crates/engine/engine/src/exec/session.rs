@@ -340,7 +340,7 @@ impl Session {
         }
         self.progressed = true;
         let complete = self.append(batch).await;
-        fail::fail_point!("engine.exec.appended");
+        atoll_failpoint::fail_point!("engine.exec.appended");
         self.reset_idle();
         if !complete {
             // The server stops or the sandbox died: not the end of the exec, which the guest tells again.
@@ -466,7 +466,7 @@ impl Session {
     async fn end(mut self, end: End) {
         match end {
             End::Exited(exited) => {
-                fail::fail_point!("engine.exec.exited");
+                atoll_failpoint::fail_point!("engine.exec.exited");
                 self.cpu_us = exited.cpu_us;
                 let killed = exited.signal == Some(SIGKILL) || exited.code == Some(128 + SIGKILL);
                 let oom_killed = killed && oom_kills(&self.sandbox).await > self.oom_kills_before;
@@ -507,7 +507,7 @@ impl Session {
                 () = self.inner.shutdown.cancelled() => return self.stop(),
             }
         }
-        fail::fail_point!("engine.exec.finished");
+        atoll_failpoint::fail_point!("engine.exec.finished");
         self.exec.progress.send_modify(|progress| {
             progress.state = state;
             progress.exit = Some(exit);

@@ -514,7 +514,7 @@ impl Actor {
         if self.record.state != SandboxState::Deleting {
             self.move_to(SandboxState::Deleting, None).await?;
         }
-        fail::fail_point!("engine.delete.marked");
+        atoll_failpoint::fail_point!("engine.delete.marked");
         usage::settle(&self.inner, &self.shared).await;
         self.shared.dead.cancel();
         self.inner.gateway.detach(&self.record.id);

@@ -31,7 +31,7 @@ impl Actor {
         }
         let id = self.record.id.clone();
         self.inner.store.begin_rollback(&id, to).await.map_err(store_error)?;
-        fail::fail_point!("engine.rollback.journalled");
+        atoll_failpoint::fail_point!("engine.rollback.journalled");
         // It may stand still for want of use.
         let outcome = match self.shared.thaw().await {
             Ok(()) => {
@@ -45,7 +45,7 @@ impl Actor {
             self.end_rollback().await;
         }
         outcome?;
-        fail::fail_point!("engine.rollback.recorded");
+        atoll_failpoint::fail_point!("engine.rollback.recorded");
         Ok(self.shared.record())
     }
 
@@ -137,7 +137,7 @@ impl Actor {
                 return Err(error);
             }
         }
-        fail::fail_point!("engine.rollback.replaced");
+        atoll_failpoint::fail_point!("engine.rollback.replaced");
         inner.gateway.detach(&self.record.id);
         let begun = async {
             inner.open_network(&self.shared).await?;
