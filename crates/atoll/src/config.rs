@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use crate::cli::GlobalArgs;
 use crate::failure::{Failure, Result};
+use crate::presets::{self, Presets};
 
 /// Largest configuration or key file, bytes.
 const FILE_MAX_BYTES: u64 = 64 << 10;
@@ -21,6 +22,9 @@ const FILE_MAX_BYTES: u64 = 64 << 10;
 struct File {
     url: Option<String>,
     api_key: Option<Secret>,
+    /// Lists of hosts, see [`crate::presets`].
+    #[serde(default)]
+    presets: Presets,
 }
 
 /// What was found.
@@ -152,6 +156,7 @@ pub(crate) fn load(args: &GlobalArgs) -> Result<Settings> {
         (None, Some(path)) => read_file(&path, true)?,
         (None, None) => File::default(),
     };
+    presets::configure(file.presets);
     let url = match &args.url {
         Some(url) => Some(url.clone()),
         None => variable("ATOLL_URL")?.or(file.url),
@@ -196,7 +201,7 @@ fn parse(path: &Path, text: &str) -> Result<File> {
         let why = error.message().lines().next().unwrap_or_default();
         Failure::Plain(
             Error::new(Code::InvalidArgument, format!("{}:{line}: {why}", path.display()))
-                .hint("the file may hold: url = \"http://…\", api_key = \"…\""),
+                .hint("the file may hold: url = \"http://…\", api_key = \"…\", and a table [presets]"),
         )
     })
 }

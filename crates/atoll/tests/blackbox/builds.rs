@@ -186,7 +186,7 @@ async fn stages_give_files_to_each_other_and_unneeded_ones_do_not_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_pulls_its_images_from_a_registry() {
-    let server = Server::start();
+    let server = Server::with(&["--registry-allow", "127.0.0.0/8"]);
     let registry = Registry::start(Flavour::Open);
     let tool = vec![Entry::file("opt/app/tool", b"from the second image\n").owner(1234, 1234)];
     let base = Layout::new(&[crate::common::base_layer()]).config(&[

@@ -47,9 +47,34 @@ fn plain(reference: &str) -> PullImage {
     }
 }
 
+/// The registries of these tests are on the loopback, where a server pulls from only when it is told so.
+const HERE: [&str; 2] = ["--registry-allow", "127.0.0.0/8"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_leads_nowhere_but_where_the_operator_wants_it() {
+    let server = Server::start();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    closed.set_nonblocking(true).unwrap();
+    let reference = format!("{}/app:1", closed.local_addr().unwrap());
+    assert_eq!(code(pull(&server, &plain(&reference)).await), Code::Forbidden);
+    let said = server.cli(&["image", "pull", &reference]);
+    assert!(said.code != Some(0) && said.stderr.contains("--registry-allow"), "{said:?}");
+    assert_eq!(code(pull(&server, &plain("169.254.169.254/app:1")).await), Code::Forbidden);
+    assert!(closed.accept().is_err(), "nobody has connected");
+    // A registry that the operator has configured.
+    let locked = Registry::start(Flavour::Password);
+    let layout = Layout::new(&[vec![Entry::dir("etc"), Entry::file("etc/x", b"x")]]);
+    let reference = locked.push(&layout.source(), "app:1", &[]);
+    assert_eq!(code(pull(&server, &plain(&reference)).await), Code::Forbidden);
+    let login = ["registry", "login", "-u", USERNAME, "--password-stdin", &locked.host()];
+    server.cli_with(&login, PASSWORD.as_bytes()).ok();
+    server.cli(&["image", "pull", &reference]).ok();
+    server.finish().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pulled_images_run_as_they_say() {
-    let server = Server::start();
+    let server = Server::with(&HERE);
     let registry = Registry::start(Flavour::Open);
     let layout = layout();
     let reference = registry.push(&layout.source(), "app:1", &[]);
@@ -100,7 +125,7 @@ fn fs_bytes(dir: &Path) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn registries_that_ask_for_a_password_or_have_their_own_authority() {
-    let server = Server::start();
+    let server = Server::with(&HERE);
     let layout = Layout::new(&[vec![Entry::dir("etc"), Entry::file("etc/x", b"x")]]);
     let locked = Registry::start(Flavour::Password);
     let reference = locked.push(&layout.source(), "app:1", &[]);
@@ -141,7 +166,7 @@ async fn registries_that_ask_for_a_password_or_have_their_own_authority() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn images_for_other_machines_and_registries_that_die() {
-    let mut server = Server::start();
+    let mut server = Server::with(&HERE);
     let registry = Registry::start(Flavour::Open);
     let foreign = Layout::new(&[vec![Entry::dir("etc")]]).config(&["--architecture=riscv64"]);
     let foreign = registry.push(&foreign.source(), "foreign:1", &[]);

@@ -20,6 +20,7 @@ mod checkpoints;
 mod cli;
 mod crash;
 mod execs;
+mod hostile_disks;
 mod images;
 mod isolation;
 mod pause;

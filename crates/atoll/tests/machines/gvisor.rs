@@ -85,7 +85,7 @@ fn confined(sandbox: &str) {
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
         let uids = field("Uid:");
         assert!(
-            uids.split_whitespace().all(|uid| uid.parse::<u32>().unwrap() >= 0xb000_0000),
+            uids.split_whitespace().all(|uid| uid.parse::<u32>().unwrap() >= 0x7c00_0000),
             "{pid}: {uids}"
         );
         assert_eq!(field("NoNewPrivs:"), "1", "{pid}");

@@ -12,5 +12,6 @@
 mod common;
 
 mod gvisor;
+mod hostile_disks;
 mod microvm;
 mod microvm_templates;

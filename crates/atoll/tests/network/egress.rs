@@ -40,6 +40,56 @@ async fn nothing_is_reached_unless_somebody_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn rules_come_and_go_by_the_command_line_and_nothing_else_changes() {
+    let outside = Outside::new();
+    outside.web(&format!("{WEB}:80"));
+    let server = outside.server();
+    let rules = json!({"internet": "rules", "rules": [{"action": "allow", "domain": "other.test"}],
+        "inject": [{"name": "team", "hosts": ["other.test"], "headers": {"x-team": "blue"}}]});
+    let id = sandbox(&server, policy(rules)).await.id;
+    let web = format!("{CURL} http://web.test/ -o /dev/null");
+    assert_ne!(server.sh(&id, &web).await.stdout, "200\n");
+    let said = server.cli(&["net", "allow", &id, "web.test:80", "@pypi"]).ok().stdout;
+    assert!(
+        said.contains("+ rule: allow web.test:80") && said.contains("+ rule: \"@pypi\": allow pypi.org:443"),
+        "{said}"
+    );
+    assert!(!said.contains("\n-"), "{said}");
+    assert_eq!(server.sh(&id, &web).await.stdout, "200\n");
+    let shown = server.cli(&["net", "show", &id]).ok().stdout;
+    assert!(
+        shown.contains("allow other.test") && shown.contains("inject team: other.test → header x-team: blue"),
+        "{shown}"
+    );
+    let said = server.cli(&["net", "deny", &id, "web.test"]).ok().stdout;
+    assert_eq!(said.trim(), "+ rule: deny web.test");
+    assert_ne!(server.sh(&id, &web).await.stdout, "200\n");
+    server.cli(&["net", "deny", "--remove", &id, "web.test"]).ok();
+    server.cli(&["net", "allow", "--remove", &id, "@pypi"]).ok();
+    assert_eq!(server.sh(&id, &web).await.stdout, "200\n");
+    let wrong = server.cli(&["net", "allow", "--remove", &id, "nothing.test"]);
+    assert!(wrong.code != Some(0) && wrong.stderr.contains("no rule"), "{wrong:?}");
+    // What a whole new policy takes away is said.
+    let said = server.cli(&["update", &id, "--allow-cidr", "10.1.2.3"]).ok().stderr;
+    assert!(said.contains("- inject: team") && said.contains("- rule: allow other.test"), "{said}");
+    let presets = server.cli(&["--json", "net", "presets"]).ok().json();
+    assert!(presets["npm"][0].as_str().unwrap().contains("npmjs"), "{presets}");
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_nobody_answers_for_can_be_found() {
+    // Nobody is there: the port was free a moment ago.
+    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let server = Server::with(&["--resolver", &nobody]);
+    let id = sandbox(&server, allow(&["web.test"])).await.id;
+    assert_ne!(server.sh(&id, "getent hosts web.test").await.code, Some(0));
+    let table = server.cli(&["net", "denied", &id]).ok().stdout;
+    assert!(table.contains("web.test") && table.contains("gave an answer"), "{table}");
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn rules_hold_by_name_port_method_and_path() {
     let outside = Outside::new();
     let seen = outside.web(&format!("{WEB}:80"));

@@ -32,6 +32,75 @@ async fn raw(server: &Server, id: &str, to: (&str, u16), bytes: &str) -> String 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nobody_connects_to_where_no_request_may_pass() {
+    let outside = Outside::new();
+    outside.web(&format!("{WEB}:80"));
+    let server = outside.server();
+    // TLS has to be opened for such a rule, and the server outside is asked first how it speaks.
+    let rules = json!({"internet": "on", "rules": [{"action": "deny", "methods": ["POST"]}]});
+    let id = sandbox(&server, policy(rules)).await.id;
+    for to in ["rebind.test", "lan.test"] {
+        for line in [
+            format!("curl -sSk --max-time 20 https://{to}/"),
+            format!("curl -sSk --max-time 20 -x http://10.0.2.2:3128 https://{to}/"),
+            format!(
+                "printf x | openssl s_client -connect $(getent hosts {to} | cut -d' ' -f1):443 -servername {to} 2>&1"
+            ),
+        ] {
+            server.sh(&id, &line).await;
+        }
+    }
+    assert_eq!(outside.dials(), Vec::<String>::new());
+    // However a path is written, what is denied stays outside.
+    let rules = json!({"internet": "on", "rules": [{"action": "deny", "path": "/admin*"}]});
+    let id = sandbox(&server, policy(rules)).await.id;
+    let ok = server.sh(&id, &format!("{CURL} http://web.test/x -o /dev/null")).await;
+    assert_eq!(ok.stdout, "200\n");
+    for path in ["/admin", "/%61dmin", "/ADMIN", "/;/admin", "/a;b"] {
+        let refused = server.sh(&id, &format!("{CURL} 'http://web.test{path}' -o /dev/null")).await;
+        assert_eq!(refused.stdout, "403\n", "{path}");
+    }
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_and_what_its_operator_closed_are_no_part_of_the_internet() {
+    let outside = Outside::new();
+    for address in [WEB, OTHER, SHARED] {
+        outside.web(&format!("{address}:80"));
+    }
+    outside.name("atoll.test", OTHER);
+    outside.name("1-atoll.ports.test", SHARED);
+    let closed = format!("{WEB}/32");
+    let server = outside.server_with(&[
+        "--closed-cidr",
+        &closed,
+        "--public-url",
+        "https://atoll.test",
+        "--ports-domain",
+        "ports.test",
+    ]);
+    let id = sandbox(&server, EgressPolicy::open()).await.id;
+    // The addresses of its names are looked up when the first sandbox is there.
+    atoll_blackbox::wait_until("the server's names", async || {
+        outside.questions().iter().any(|asked| asked.starts_with("1-atoll.ports.test 28")).then_some(())
+    })
+    .await;
+    for to in [WEB, OTHER, SHARED, "atoll.test", "3000-web.ports.test"] {
+        let refused = server.sh(&id, &format!("{CURL} -o /dev/null http://{to}/")).await;
+        assert_ne!(refused.stdout, "200\n", "{to}: {refused:?}");
+    }
+    assert_eq!(outside.dials(), Vec::<String>::new());
+    let rules = json!({"internet": "on", "rules": [{"action": "allow", "cidr": WEB}, {"action": "allow", "cidr": OTHER}]});
+    let id = sandbox(&server, policy(rules)).await.id;
+    for to in [WEB, OTHER] {
+        let reached = server.sh(&id, &format!("{CURL} -o /dev/null http://{to}/")).await;
+        assert_eq!(reached.stdout, "200\n", "{to}");
+    }
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_forged_server_name_on_another_address() {
     let outside = Outside::new();
     outside.banner(&format!("{OTHER}:443"));

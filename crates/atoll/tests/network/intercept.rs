@@ -7,8 +7,9 @@ use crate::common::code;
 use crate::common::world::{SECRET, World};
 use atoll_api::{CreateSandbox, PutSecret, UpdateSandbox};
 use atoll_blackbox::{Output, Server};
-use atoll_client::ListSecretUses;
+use atoll_client::{Client, ListSecretUses};
 use atoll_core::Code;
+use atoll_core::key::Scope;
 use atoll_core::policy::{EgressPolicy, InjectRule, Internet};
 use atoll_core::secret::Secret;
 use serde_json::{Value, json};
@@ -79,7 +80,7 @@ async fn real_clients_use_a_secret_that_is_nowhere_inside() {
     let world = World::new().await;
     let server = Server::with(&world.args());
     server.cli_with(&["secret", "set", "API_KEY", "--host", "*.example.com"], SECRET.as_bytes()).ok();
-    let hosts = "API_KEY=api.example.com,git.example.com,pypi.example.com,npm.example.com,prefix=sk-";
+    let hosts = "API_KEY=api.example.com,git.example.com,pypi.example.com,npm.example.com,prefix=sk-,query";
     let created = server.cli(&["create", "--secret", hosts, "--allow", "other.example.com"]).ok();
     let id = created.stdout.trim();
     let placeholder = ok(&server, id, "printenv API_KEY").await.stdout;
@@ -95,6 +96,19 @@ async fn real_clients_use_a_secret_that_is_nowhere_inside() {
     assert_eq!(seen["headers"]["x-api-key"], "<SECRET>");
     assert_eq!(seen["basic"], "me:<SECRET>");
     assert!(!seen["path"].as_str().unwrap().contains("sk-"), "{seen}");
+
+    // Beside credentials of somebody else, or where no rule wants it, it does not go.
+    for (line, why) in [
+        (
+            "curl -sS -X PUT -H 'Authorization: Bearer mine' https://api.example.com/echo?k=$API_KEY",
+            "of its own",
+        ),
+        ("curl -sS https://api.example.com/echo/$API_KEY", "the path"),
+        ("curl -sS -H \"x-note: $API_KEY\" https://api.example.com/echo", "x-note"),
+    ] {
+        let refused = ok(&server, id, line).await.stdout;
+        assert!(refused.starts_with("atoll: ") && refused.contains(why), "{line}: {refused}");
+    }
 
     // Python, its requests, Node.
     let python =
@@ -277,6 +291,24 @@ async fn rules_change_while_a_sandbox_runs_and_outlive_the_server() {
     assert!(!serde_json::to_string(&answer).unwrap().contains("another-value"));
     assert!(ok(&server, &id, echo).await.stdout.contains("Bearer another-value"));
     assert_eq!(server.client.list_secrets().await.unwrap().items.len(), 1, "it is not the server's");
+
+    // Somebody else who may change the sandbox cannot send its values elsewhere, neither as they are nor by way of an
+    // older version.
+    let other = server.client.create_key(&atoll_api::CreateKey {
+        name: "other".into(),
+        scope: Scope::Manage,
+        ttl_ms: None,
+    });
+    let other = Client::new(&server.url, &other.await.unwrap().secret).unwrap();
+    let elsewhere = |secret: &str| {
+        rule(json!({"name": "r", "hosts": ["other.example.com"], "bearer": format!("{{secret:{secret}}}")}))
+    };
+    assert_eq!(code(other.update_sandbox(&id, &change(vec![elsewhere("KEY")])).await), Code::Forbidden);
+    let mut taken = change(vec![elsewhere("KEY@1")]);
+    taken.secrets.insert("KEY".to_owned(), Secret::new("of-the-other"));
+    other.update_sandbox(&id, &taken).await.unwrap();
+    let refused = server.sh(&id, "curl -sS https://other.example.com/echo").await;
+    assert!(!refused.stdout.contains("another-value"), "{refused:?}");
 
     // A rule that names no secret of anybody.
     let wrong = rule(json!({"name": "r", "hosts": ["api.example.com"], "bearer": "{secret:NONE}"}));

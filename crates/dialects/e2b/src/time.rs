@@ -2,11 +2,7 @@
 
 const DAY_S: i64 = 24 * 3600;
 
-/// Milliseconds since the epoch.
-pub(crate) fn now_ms() -> u64 {
-    let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
+pub(crate) use atoll_dialect_kit::time::now_ms;
 
 /// `2026-11-21T19:15:00.123Z` for milliseconds since the epoch.
 pub(crate) fn of_ms(ms: u64) -> String {
@@ -26,27 +22,6 @@ pub(crate) fn rfc3339(seconds: i64, nanos: i32) -> String {
         n => format!(".{n:09}"),
     };
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
-}
-
-/// `Sat, 21 Nov 2026 19:15:00 GMT`, for HTTP headers.
-pub(crate) fn http(seconds: u64) -> String {
-    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let days = seconds / 86_400;
-    let (year, month, day) = civil(i64::try_from(days).unwrap_or_default());
-    let rest = seconds % 86_400;
-    let pick = |list: &[&'static str], at: u64| usize::try_from(at).ok().and_then(|at| list.get(at).copied());
-    let (name, month) = (
-        pick(&DAYS, days % 7).unwrap_or_default(),
-        pick(&MONTHS, u64::try_from(month - 1).unwrap_or_default()).unwrap_or_default(),
-    );
-    format!(
-        "{name}, {day:02} {month} {year:04} {:02}:{:02}:{:02} GMT",
-        rest / 3600,
-        rest / 60 % 60,
-        rest % 60
-    )
 }
 
 /// Milliseconds since the epoch of an RFC 3339 time, rounded down.
@@ -114,7 +89,6 @@ mod tests {
     fn known_times() {
         assert_eq!(of_ms(0), "1970-01-01T00:00:00Z");
         assert_eq!(of_ms(951_782_400_123), "2000-02-29T00:00:00.123Z");
-        assert_eq!(http(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(rfc3339(-1, 1), "1969-12-31T23:59:59.000000001Z");
         for ms in [0, 951_782_400_123, 1_735_689_599_999] {
             assert_eq!(parse(&of_ms(ms)), Some(ms));

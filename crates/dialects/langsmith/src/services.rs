@@ -9,6 +9,7 @@ use atoll_core::access::{AccessDraft, Target};
 use atoll_core::{Code, Error};
 use atoll_engine::{Access, Pass};
 use atoll_server::Forward;
+use atoll_server::dialect::ClientGone;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use http::header::HOST;
@@ -192,7 +193,10 @@ pub(crate) async fn forward(
     let pass = Pass::Access(access);
     let to = Forward { sandbox, port, prefix: Some(prefix), keep_host: false, pass };
     let (ingress, headers) = (app.host.ingress(), request.headers().clone());
-    Ok(ingress.forward(request, to).await.unwrap_or_else(|error| ingress.page(error, &headers)))
+    // What passes through ends with its client.
+    let client = ClientGone::of(request.extensions());
+    let forwarded = client.unless_gone(ingress.forward(request, to)).await.map_err(|error| fail(&error))?;
+    Ok(forwarded.unwrap_or_else(|error| ingress.page(error, &headers)))
 }
 
 /// A link to a file.

@@ -34,6 +34,7 @@ mod convert;
 pub mod dialect;
 mod error;
 mod extract;
+mod hangup;
 mod ingress;
 mod linger;
 mod metrics;

@@ -10,12 +10,13 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures::FutureExt as _;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use http_body_util::BodyExt as _;
 use tracing::Instrument as _;
 
 use crate::dialect::{Asked, Dialect};
 use crate::error::{ApiError, with_body};
+use crate::hangup::{self, ClientGone};
 use crate::linger::Lingering;
 use crate::origin;
 use crate::shared::App;
@@ -72,26 +73,36 @@ pub(crate) async fn around(State(around): State<Around>, mut request: Request, n
     let id = request_id(request.headers());
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
     // A dialect's routes are its own matter.
-    let route = around.dialect.map_or(route, |dialect| dialect.name);
+    let dialect = around.dialect.map(|dialect| dialect.name);
     // The query is not logged: it belongs to the caller.
     let span = tracing::info_span!("request", id = %id.0, %method, path = request.uri().path());
     request.extensions_mut().insert(id.clone());
     let guest = Guest::default();
     request.extensions_mut().insert(guest.clone());
+    let gone = ClientGone::default();
+    request.extensions_mut().insert(gone.clone());
     let request = request.map(|body| WhileWelcome::body(body, &guest, &app.engine));
 
+    let changes = hangup::may_change(&method);
+    let answering = {
+        let (app, guest) = (Arc::clone(app), guest.clone());
+        async move {
+            let origin = origin::check(&method, request.headers(), &app.config.hosts);
+            let response = match origin {
+                Ok(()) => guarded(answer(next, count_received(request, &app), &guest, &app)).await,
+                Err(error) => ApiError(error).into_response(),
+            };
+            let took = started.elapsed();
+            let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
+            let route = dialect.unwrap_or(route);
+            app.metrics.request(&method, route, response.status().as_u16(), took);
+            log(&response, took);
+            response
+        }
+    };
     let response = async {
-        let origin = origin::check(&method, request.headers(), &app.config.hosts);
-        let response = match origin {
-            Ok(()) => guarded(answer(next, count_received(request, app), &guest, app)).await,
-            Err(error) => ApiError(error).into_response(),
-        };
-        let took = started.elapsed();
-        app.metrics.request(&method, route, response.status().as_u16(), took);
-        log(&response, took);
-        response
+        if changes { hangup::to_its_end(&app.tasks, gone, answering).await } else { answering.await }
     }
     .instrument(span)
     .await;
@@ -105,9 +116,9 @@ pub(crate) async fn around(State(around): State<Around>, mut request: Request, n
 }
 
 /// Who only looks, and waits for something to see, is not kept waiting for what is none of his any more. What
-/// changes something is brought to its end.
+/// changes something is brought to its end, as when the client goes: see [`hangup`].
 async fn answer(next: Next, request: Request, guest: &Guest, app: &App) -> Response {
-    if request.method() != Method::GET {
+    if hangup::may_change(request.method()) {
         return next.run(request).await;
     }
     tokio::select! {

@@ -22,6 +22,8 @@ const HEADER: &str = "idempotency-key";
 const KEY_MAX_BYTES: usize = 255;
 /// Answers that are kept.
 const ANSWERS_MAX: usize = 10_000;
+/// The same, of one API key: nobody uses up what is everybody's.
+const OF_CALLER_MAX: usize = 2000;
 /// How long, milliseconds.
 const KEPT_MS: u64 = 24 * 3600 * 1000;
 /// Bytes of an answer that is kept.
@@ -83,10 +85,12 @@ impl Answers {
                     .into_response(),
             ),
             Some(Kept { answer: Some((status, body)), .. }) => Some(replayed(*status, body.clone())),
-            None if table.len() >= ANSWERS_MAX => Some(
-                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "too many Idempotency-Keys are in use")
-                    .into_response(),
-            ),
+            None if table.len() >= ANSWERS_MAX
+                || table.keys().filter(|(caller, _)| *caller == id.0).count() >= OF_CALLER_MAX =>
+            {
+                let message = "too many Idempotency-Keys were used today";
+                Some(Failure::new(StatusCode::TOO_MANY_REQUESTS, message).into_response())
+            }
             None => {
                 table.insert(id.clone(), Kept { print: print.to_owned(), at_ms: now, answer: None });
                 None

@@ -19,7 +19,6 @@ use crate::error::{Failure, Result};
 use crate::request::{Caller, Id, Read};
 use crate::view::Detail;
 
-
 /// The routes.
 pub(crate) fn routes() -> Router<App> {
     Router::new()

@@ -212,8 +212,6 @@ impl Plan {
             "name": format!("{PREFIX}transform-{index}"),
             "hosts": [host],
             "headers": headers,
-            // As the clients have it: a header is set on either port.
-            "allow_plaintext": true,
         });
         let inject: InjectRule = serde_json::from_value(inject)
             .map_err(|error| Failure::bad(format!("network.rules: '{host}': {error}")))?;

@@ -159,7 +159,10 @@ async fn make_room(dir: &FsPath) -> Result<()> {
     };
     let total = tokio::task::spawn_blocking(work).await.map_err(|error| broken(&error))?;
     if total.map_err(|error| broken(&error))? > TOTAL_MAX_BYTES {
-        return Err(Failure::new(StatusCode::INSUFFICIENT_STORAGE, "there are too many archives; try again tomorrow"));
+        return Err(Failure::new(
+            StatusCode::INSUFFICIENT_STORAGE,
+            "there are too many archives; try again tomorrow",
+        ));
     }
     Ok(())
 }

@@ -74,7 +74,9 @@ impl Orders {
     /// One that this key ordered.
     pub(super) fn find(&self, id: &str, key: &KeyId) -> Result<Order> {
         let found = self.table().get(id).filter(|order| order.key == *key).cloned();
-        found.ok_or_else(|| Failure::not_found(format!("build '{}' not found", atoll_core::error::shorten(id))))
+        found.ok_or_else(|| {
+            Failure::not_found(format!("build '{}' not found", atoll_core::error::shorten(id)))
+        })
     }
 }
 

@@ -107,7 +107,9 @@ pub(super) async fn tags(
 
 /// `POST` and `DELETE /templates/tags`.
 pub(super) async fn tags_unsupported(_: Caller<Manage>) -> Failure {
-    Failure::unsupported("tags of templates are not supported by this server; versions are: 'atoll template list'")
+    Failure::unsupported(
+        "tags of templates are not supported by this server; versions are: 'atoll template list'",
+    )
 }
 
 /// `GET /teams`: there is one.

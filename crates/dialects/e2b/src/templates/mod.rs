@@ -183,10 +183,14 @@ pub(crate) async fn find(engine: &Engine, reference: &str) -> Result<Found> {
 }
 
 /// Whether there is one of this name.
-async fn exists(_: Caller<Read>, State(app): State<App>, Path(alias): Path<String>) -> Result<Response> {
+async fn exists(caller: Caller<Read>, State(app): State<App>, Path(alias): Path<String>) -> Result<Response> {
     let id = match find(app.host.engine(), &alias).await? {
         Found::Template(record) => id_of(&record.name),
-        Found::Snapshot { told, .. } => told,
+        Found::Snapshot { id, told, .. } => {
+            let seen = app.host.engine().check_sees_snapshot(caller.sees().as_ref(), id.as_str()).await;
+            seen.map_err(|_hidden| no_template(&alias))?;
+            told
+        }
         Found::Base => id_of(BASE),
     };
     Ok(axum::Json(json!({"templateID": id, "public": false})).into_response())
@@ -208,7 +212,7 @@ async fn remove(
         return Ok(StatusCode::NO_CONTENT);
     }
     let found = snapshot(engine, &reference).await?.ok_or_else(|| no_template(&reference))?;
-    engine.check_sees_snapshot(Some(caller.key()), found.id.as_str()).await.map_err(gone)?;
+    engine.check_sees_snapshot(caller.sees().as_ref(), found.id.as_str()).await.map_err(gone)?;
     engine.delete_snapshot(found.id.as_str()).await.map_err(gone)?;
     Ok(StatusCode::NO_CONTENT)
 }

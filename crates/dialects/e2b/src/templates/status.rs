@@ -85,7 +85,8 @@ impl Log {
                     }
                 }
                 BuildEvent::End { at_ms, state, .. } => {
-                    let message = if state == BuildState::Succeeded { "Build finished" } else { "Build failed" };
+                    let message =
+                        if state == BuildState::Succeeded { "Build finished" } else { "Build failed" };
                     log.push(at_ms, "info", message, None);
                 }
             }
@@ -102,8 +103,7 @@ fn is_text(line: &str, shown: &str) -> bool {
 }
 
 async fn events(engine: &Engine, begun: &Begun) -> Result<(Vec<BuildEvent>, atoll_store::BuildRecord)> {
-    let mut log =
-        engine.build_log(begun.build.as_str(), 0).await.map_err(|error| Failure::of(&error))?;
+    let mut log = engine.build_log(begun.build.as_str(), 0).await.map_err(|error| Failure::of(&error))?;
     let mut events = Vec::new();
     let mut left = LOG_MAX_BYTES;
     loop {
@@ -166,10 +166,8 @@ fn reason(record: &atoll_store::BuildRecord, failed: Option<&Line>) -> Value {
     };
     let output = failure.and_then(|failure| failure.output.as_deref()).unwrap_or_default();
     let at = of_ms(record.ended_ms.unwrap_or_else(now_ms));
-    let entries: Vec<Value> = output
-        .lines()
-        .map(|line| json!({"timestamp": at, "level": "error", "message": line}))
-        .collect();
+    let entries: Vec<Value> =
+        output.lines().map(|line| json!({"timestamp": at, "level": "error", "message": line})).collect();
     let mut reason = json!({"message": message, "logEntries": entries});
     if let Some(line) = failed {
         reason["step"] = line.step.clone().into();
@@ -202,7 +200,13 @@ mod tests {
 
     fn step(text: &str, state: StepState) -> BuildEvent {
         BuildEvent::Step {
-            at_ms: 1, step: 1, total: 1, stage: None, text: text.to_owned(), state, took_ms: None,
+            at_ms: 1,
+            step: 1,
+            total: 1,
+            stage: None,
+            text: text.to_owned(),
+            state,
+            took_ms: None,
         }
     }
 

@@ -158,8 +158,7 @@ fn translate(mut plan: Plan, image: String, steps: &[AskedStep]) -> Result<Plan>
                     return Err(missing());
                 }
                 let pairs = step.args.chunks_exact(2);
-                let pairs: BTreeMap<_, _> =
-                    pairs.map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+                let pairs: BTreeMap<_, _> = pairs.map(|pair| (pair[0].clone(), pair[1].clone())).collect();
                 if !pairs.is_empty() {
                     plan.push(Step::Env(pairs), &number, None);
                 }
@@ -225,7 +224,8 @@ impl Plan {
         if bare.split('/').any(|part| part == "..") {
             return Err(Failure::bad("COPY: a source must not lead out of the archive"));
         }
-        let source = if bare.is_empty() || bare == "." { format!("{hash}/") } else { format!("{hash}/{bare}") };
+        let source =
+            if bare.is_empty() || bare == "." { format!("{hash}/") } else { format!("{hash}/{bare}") };
         // Several files go into a directory, whatever it is written like.
         let several = bare.contains(['*', '?', '[']) && !to.ends_with('/');
         let destination = if several { format!("{to}/") } else { to.to_owned() };
@@ -280,7 +280,10 @@ mod tests {
             _ => None,
         });
         let copy = copy.unwrap();
-        assert_eq!((copy.sources[0].as_str(), copy.destination.as_str()), (&*format!("{hash}/src/*"), "app/"));
+        assert_eq!(
+            (copy.sources[0].as_str(), copy.destination.as_str()),
+            (&*format!("{hash}/src/*"), "app/")
+        );
         assert_eq!(copy.user.as_deref(), Some("user"));
     }
 

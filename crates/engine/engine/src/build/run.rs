@@ -245,7 +245,7 @@ impl<'a> Run<'a> {
         let _stops_with_this = stop.clone().drop_guard();
         let runtime = Handle::current();
         let pulling = tokio::task::spawn_blocking(move || {
-            let options = PullOptions { credentials, ..PullOptions::default() };
+            let options = PullOptions { known: credentials.is_some(), credentials, ..PullOptions::default() };
             runtime.block_on(stop.run_until_cancelled(images.pull(&name, &options, &NoProgress)))
         });
         match pulling.await {

@@ -154,7 +154,7 @@ impl Engine {
         self.inner.access.hold(&shared.id, self.inner.access.get(&parent.id).visibility);
         self.inner.enter(&shared, true).inspect_err(|_taken| self.inner.access.forget(&shared.id))?;
         self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))?;
-        self.inner.secrets.hold(&shared.id, secrets);
+        self.inner.secrets.hold(&shared.id, secrets, Some(&parent.id));
         sandbox::spawn(&self.inner, &shared, Origin::Create(plan, None));
         shared.made().await?;
         self.started(&shared, caller).await?;

@@ -29,6 +29,7 @@ use crate::shared::App;
 pub use self::mount::{Arrival, Mount};
 pub(crate) use self::mount::{Mounts, claim};
 pub use crate::body::{Pieces, read_all};
+pub use crate::hangup::{ClientGone, Undo};
 pub use crate::transfer::{Source, body};
 
 /// Longest text that can be a key, bytes. Anything longer is refused unread.
@@ -146,6 +147,12 @@ impl Host {
     #[must_use]
     pub fn hold(&self, extensions: &Extensions) -> Held {
         Held { _task: self.app.tasks.token(), _slot: extensions.get::<Slot>().cloned() }
+    }
+
+    /// What undoes what a request made when its client went before the answer. For what nobody else can know of: to
+    /// be given to the answer, as an extension.
+    pub fn undo_unless_answered(&self, work: impl Future<Output = ()> + Send + 'static) -> Undo {
+        Undo::new(&self.app.tasks, work)
     }
 
     /// Counts bytes that a WebSocket took and gave.

@@ -25,8 +25,10 @@ pub(crate) const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-atoll-tok
 /// Carries a token in a link.
 pub(super) const TOKEN_PARAMETER: &str = "atoll_token";
 const API_KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
+/// What tokens begin with.
+const TOKEN_PREFIX: &str = "atollp_";
 /// What all our secrets begin with.
-const OURS: [&str; 2] = ["atoll_", "atollp_"];
+const OURS: [&str; 2] = ["atoll_", TOKEN_PREFIX];
 /// Longest text that can be a key or token, bytes.
 const TEXT_MAX_BYTES: usize = 256;
 
@@ -109,9 +111,11 @@ impl Shown {
             .all(|text| text.is_none())
     }
 
-    /// The token of a cookie or link, for pages that pass it on.
+    /// The token of a cookie or link, for pages that pass it on. Never what came in a header: that may be an API key,
+    /// and whoever can send headers needs no links.
     pub(super) fn token(&self) -> Option<&str> {
-        self.query.as_deref().or(self.cookie.as_deref()).or(self.header.as_deref())
+        let token = self.query.as_deref().or(self.cookie.as_deref());
+        token.filter(|text| text.starts_with(TOKEN_PREFIX))
     }
 
     /// Whether the request may reach `port` of the sandbox; without a port, all of them. The id is of the
@@ -274,6 +278,17 @@ mod tests {
         assert_eq!(shown.query.as_deref(), Some("atollp_x"));
         assert_eq!(shown.bearer.as_deref(), Some("atoll_key"));
         assert_eq!((shown.cookie.as_deref(), shown.api_key), (Some("atollp_w"), None));
+    }
+
+    #[test]
+    fn links_on_a_page_carry_no_api_key() {
+        let mut request =
+            parts("/", &[("x-atoll-token", "atoll_key"), ("authorization", "Bearer atoll_key")]);
+        assert_eq!(Shown::take(&mut request).token(), None);
+        let mut request = parts("/?atoll_token=atoll_key", &[("cookie", "atoll_port=atoll_key")]);
+        assert_eq!(Shown::take(&mut request).token(), None);
+        let mut request = parts("/", &[("x-atoll-token", "atoll_key"), ("cookie", "atoll_port=atollp_z")]);
+        assert_eq!(Shown::take(&mut request).token(), Some("atollp_z"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use atoll_core::id::SandboxId;
 use atoll_core::{Error, Result};
 use atoll_engine::Pass;
 use axum::body::Body;
+use axum::body::HttpBody as _;
 use axum::extract::Request;
 use axum::response::Response;
 use http::header::{CONTENT_TYPE, HOST};
@@ -61,6 +62,7 @@ pub(super) async fn forward(app: &App, request: Request, to: Forward) -> Result<
             upstream::send_http2(&app.engine, &app.ports, &key, Request::from_parts(parts, body)).await
         } else {
             parts.version = Version::HTTP_11;
+            atoll_hop::frame_body(&mut parts.headers, !body.is_end_stream());
             upstream::send(&app.engine, &app.ports, &key, Request::from_parts(parts, body)).await
         }
     };

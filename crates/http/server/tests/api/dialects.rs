@@ -62,7 +62,7 @@ async fn seen(uri: Uri, Extension(arrival): Extension<Arrival>) -> String {
 }
 
 async fn who(State(host): State<Host>, headers: HeaderMap) -> Result<String, StatusCode> {
-    let key = host.verify(&headers).map_err(|_| StatusCode::UNAUTHORIZED)?;
+    let key = host.verify(&headers).map_err(|_refused| StatusCode::UNAUTHORIZED)?;
     Ok(key.scope.as_str().to_owned())
 }
 

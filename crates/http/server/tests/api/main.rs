@@ -15,6 +15,8 @@ mod execs;
 #[cfg(test)]
 mod files;
 #[cfg(test)]
+mod hangup;
+#[cfg(test)]
 mod inputs;
 #[cfg(test)]
 mod keys;

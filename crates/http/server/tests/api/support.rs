@@ -28,6 +28,8 @@ pub(crate) const SANDBOXES_MAX: usize = 12;
 pub(crate) struct Harness {
     pub(crate) host: FakeHost,
     pub(crate) engine: Engine,
+    pub(crate) store: Store,
+    pub(crate) router: axum::Router,
     pub(crate) address: String,
     client: Client,
     keys: [String; 4],
@@ -78,9 +80,10 @@ impl Harness {
             pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, images: Vec::new() },
             egress: EgressConfig::default(),
         };
-        let engine = Engine::start(config, store, vault, images, vec![std::sync::Arc::new(host.driver())])
-            .await
-            .unwrap();
+        let engine =
+            Engine::start(config, store.clone(), vault, images, vec![std::sync::Arc::new(host.driver())])
+                .await
+                .unwrap();
         let mut keys = Vec::new();
         for scope in [Scope::Read, Scope::Exec, Scope::Manage, Scope::Admin] {
             let new = engine.create_key(scope.as_str(), scope, None).await.unwrap();
@@ -92,10 +95,13 @@ impl Harness {
         let address = listener.local_addr().unwrap().to_string();
         let (stop, stopped) = oneshot::channel::<()>();
         let server = Server::new(engine.clone(), config, dialects);
+        let router = server.router();
         let served = tokio::spawn(server.serve(listener, async { drop(stopped.await) }));
         Self {
             host,
             engine,
+            store,
+            router,
             address,
             client: Client::builder().timeout(DEADLINE).build().unwrap(),
             keys: keys.try_into().unwrap(),

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 
 use atoll_core::{Code, Error};
+use atoll_dialect_kit::files::{Wanted, wanted};
 use atoll_engine::{GuestLease, guest_error};
 use atoll_guest_protocol::client::FileReader;
 use atoll_guest_protocol::messages::{FileInfo, FileKind, Read, Stat};
@@ -16,7 +17,7 @@ use flate2::write::GzEncoder;
 use futures::stream;
 use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
-    CONTENT_TYPE, LAST_MODIFIED, RANGE, VARY,
+    CONTENT_TYPE, LAST_MODIFIED, VARY,
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
 
@@ -24,38 +25,6 @@ use super::{Operation, admitted, failure};
 use crate::App;
 use crate::envd::paths;
 use crate::error::{Failure, Result};
-
-/// A range that was asked for, given the file's size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
-    All,
-    /// From the first to the last byte.
-    Part(u64, u64),
-    /// It begins behind the end.
-    Nothing,
-}
-
-/// One range. What is not understood is ignored, as the protocol wants it.
-fn wanted(headers: &HeaderMap, size: u64) -> Wanted {
-    let text = headers.get(RANGE).and_then(|value| value.to_str().ok());
-    let parts = text.and_then(|text| text.strip_prefix("bytes=")).and_then(|text| text.split_once('-'));
-    let Some((first, last)) = parts else { return Wanted::All };
-    let number = |text: &str| text.trim().parse::<u64>().ok();
-    let (first, last) = match (first.trim(), last.trim()) {
-        ("", suffix) => match number(suffix) {
-            Some(suffix) => (Some(size.saturating_sub(suffix)), Some(u64::MAX)),
-            None => (None, None),
-        },
-        (first, "") => (number(first), Some(u64::MAX)),
-        (first, last) => (number(first), number(last)),
-    };
-    match (first, last) {
-        (Some(first), Some(last)) if last < first => Wanted::All,
-        (Some(first), Some(_)) if first >= size => Wanted::Nothing,
-        (Some(first), Some(last)) => Wanted::Part(first, last.min(size - 1)),
-        _ => Wanted::All,
-    }
-}
 
 /// How the answer is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,13 +132,14 @@ fn plan(asked: &HeaderMap, encoding: Encoding, info: &FileInfo, path: &str) -> P
         (ACCEPT_RANGES, HeaderValue::from_static("bytes")),
         (VARY, HeaderValue::from_static("Accept-Encoding")),
         (CONTENT_DISPOSITION, disposition(paths::name(path))),
-        (LAST_MODIFIED, header(&crate::time::http(seconds))),
+        (LAST_MODIFIED, header(&atoll_dialect_kit::time::http(seconds))),
     ]);
     let mut read = Read { path: path.to_owned(), offset: 0, length: 0 };
     let mut status = StatusCode::OK;
     // Files of /proc have content but no size: they are sent as they come.
     let mut length = (info.size > 0).then_some(info.size);
-    match wanted(asked, info.size) {
+    // Files here have no versions that a client could have kept.
+    match wanted(asked, info.size, &HeaderValue::from_static("")) {
         Wanted::All if encoding == Encoding::Gzip => {
             headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             length = None;
@@ -214,19 +184,6 @@ mod tests {
 
     fn headers(name: http::HeaderName, text: &'static str) -> HeaderMap {
         HeaderMap::from_iter([(name, HeaderValue::from_static(text))])
-    }
-
-    #[test]
-    fn ranges() {
-        let of = |text| wanted(&headers(RANGE, text), 10);
-        assert_eq!(of("bytes=0-0"), Wanted::Part(0, 0));
-        assert_eq!(of("bytes=2-99"), Wanted::Part(2, 9));
-        assert_eq!(of("bytes=-3"), Wanted::Part(7, 9));
-        assert_eq!(of("bytes=10-"), Wanted::Nothing);
-        for ignored in ["bytes=3-2", "bytes=0-1,4-5", "lines=1-2", "bytes=a-b"] {
-            assert_eq!(of(ignored), Wanted::All, "{ignored}");
-        }
-        assert_eq!(wanted(&headers(RANGE, "bytes=0-"), 0), Wanted::Nothing);
     }
 
     #[test]

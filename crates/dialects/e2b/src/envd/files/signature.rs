@@ -4,6 +4,7 @@
 //! key it was is found by trying those that may use the sandbox.
 
 use atoll_core::id::{KeyId, SandboxId};
+use atoll_core::limits::{PATH_MAX_BYTES, USER_MAX_BYTES};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use http::StatusCode;
@@ -33,6 +34,16 @@ fn sign(query: &Query, operation: Operation, token: &str) -> String {
         text.push_str(expiration);
     }
     format!("v1_{}", STANDARD_NO_PAD.encode(Sha256::digest(text)))
+}
+
+/// Whether it can be a signature of something at all: what is hashed for each candidate is small then.
+fn is_sane(query: &Query) -> bool {
+    const SIGNATURE_BYTES: usize = 46;
+    let short = |text: &Option<String>, max: usize| text.as_ref().is_none_or(|text| text.len() <= max);
+    query.signature.as_ref().is_some_and(|text| text.len() == SIGNATURE_BYTES && text.starts_with("v1_"))
+        && short(&query.path, PATH_MAX_BYTES)
+        && short(&query.username, USER_MAX_BYTES)
+        && short(&query.signature_expiration, 20)
 }
 
 /// Equal in a time that does not depend on where they differ.
@@ -71,6 +82,9 @@ pub(crate) async fn verify(
 }
 
 async fn signer(app: &App, sandbox: &SandboxId, query: &Query, operation: Operation) -> Option<KeyId> {
+    if !is_sane(query) {
+        return None;
+    }
     let engine = app.host.engine();
     let access = engine.access(sandbox.as_str()).ok()?;
     let known = access.owner.iter().chain(access.grants.keys());
@@ -85,7 +99,9 @@ async fn signer(app: &App, sandbox: &SandboxId, query: &Query, operation: Operat
 /// The sandbox that a signed address is for that does not say so: clients without host names make such. Only who
 /// made a sandbox is looked for.
 pub(crate) fn sandbox(app: &App, query: &Query, operation: Operation) -> Option<SandboxId> {
-    query.signature.as_deref().filter(|signature| signature.starts_with("v1_"))?;
+    if !is_sane(query) {
+        return None;
+    }
     let engine = app.host.engine();
     let signed = |(sandbox, owner): &(SandboxId, Option<KeyId>)| {
         owner.as_ref().is_some_and(|key| signed_by(app, sandbox, key, query, operation))
@@ -106,6 +122,9 @@ mod tests {
         );
         let expiring = Query { signature_expiration: Some("1".into()), ..query.clone() };
         assert_ne!(sign(&expiring, Operation::Write, "ea_tok"), sign(&query, Operation::Write, "ea_tok"));
+        let signed = Query { signature: Some(sign(&query, Operation::Read, "t")), ..query.clone() };
+        assert!(is_sane(&signed) && !is_sane(&query));
+        assert!(!is_sane(&Query { path: Some("x".repeat(PATH_MAX_BYTES + 1)), ..signed }));
         assert!(same("abc", "abc") && !same("abc", "abd") && !same("abc", "ab"));
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 
 use atoll_core::{Code, Error};
+use atoll_dialect_kit::files::Form;
 use atoll_engine::{GuestLease, guest_error};
 use atoll_guest_protocol::client::FileWriter;
 use atoll_guest_protocol::messages::{SetAttributes, Write};
@@ -15,7 +16,6 @@ use bytes::Bytes;
 use flate2::write::MultiGzDecoder;
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use multer::Multipart;
 use serde_json::{Value, json};
 
 use super::{Operation, admitted, failure};
@@ -51,9 +51,8 @@ pub(crate) async fn upload(State(app): State<App>, request: Request) -> Result<R
             {
                 return Err(Failure::bad("a form cannot be compressed: send application/octet-stream"));
             }
-            let boundary = multer::parse_boundary(kind)
-                .map_err(|error| Failure::bad(format!("the form cannot be read: {error}")))?;
-            to.form(Multipart::new(body.into_data_stream(), boundary), path).await?
+            let form = Form::new(&parts.headers, body).map_err(|error| broken(&error))?;
+            to.form(form, path).await?
         }
         "application/octet-stream" => {
             let path = path.ok_or_else(|| Failure::bad("the query parameter 'path' is missing"))?;
@@ -100,8 +99,8 @@ struct Uploads {
     metadata: BTreeMap<String, String>,
 }
 
-fn broken(error: &multer::Error) -> Failure {
-    Failure::bad(format!("the form cannot be read: {error}"))
+fn broken(error: &Error) -> Failure {
+    Failure::bad(format!("the form cannot be read: {}", error.message))
 }
 
 impl Uploads {
@@ -115,13 +114,13 @@ impl Uploads {
     }
 
     /// Every file of a form. The one path of the address is for a form with one file.
-    async fn form(&self, mut form: Multipart<'_>, path: Option<String>) -> Result<Vec<Value>> {
+    async fn form(&self, mut form: Form, path: Option<String>) -> Result<Vec<Value>> {
         let mut written: Vec<Value> = Vec::new();
-        while let Some(mut field) = form.next_field().await.map_err(|error| broken(&error))? {
-            if field.name() != Some(FIELD) {
+        while let Some(part) = form.next().await.map_err(|error| broken(&error))? {
+            if part.name.as_deref() != Some(FIELD) {
                 continue;
             }
-            let named = field.file_name().map(str::to_owned).filter(|name| !name.is_empty());
+            let named = part.file_name.filter(|name| !name.is_empty());
             let asked = match (&path, named) {
                 (Some(_), _) if !written.is_empty() => {
                     return Err(Failure::bad("more than one file for the one path of the address"));
@@ -131,7 +130,7 @@ impl Uploads {
                 (None, None) => return Err(Failure::bad("a file of the form has no name")),
             };
             let (path, mut writer) = self.open(&asked).await?;
-            while let Some(piece) = field.chunk().await.map_err(|error| broken(&error))? {
+            while let Some(piece) = form.chunk().await.map_err(|error| broken(&error))? {
                 writer.send(piece).await.map_err(|error| self.told(guest_error(error), &path))?;
             }
             let entry = self.close(path, writer).await?;

@@ -32,7 +32,7 @@ struct Shelf {
 
 /// The shelf, shared by all readers.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Bookmarks {
+pub struct Bookmarks {
     shelf: Arc<Mutex<Shelf>>,
 }
 

@@ -34,12 +34,12 @@ fn read(text: &str) -> Option<(u64, u64)> {
 }
 
 /// The UUID of a sandbox.
-pub(crate) fn of_sandbox(id: &SandboxId) -> String {
+pub fn of_sandbox(id: &SandboxId) -> String {
     write(id.parts())
 }
 
 /// What the engine knows a sandbox by, from a UUID or a name.
-pub(crate) fn sandbox(text: &str) -> String {
+pub fn sandbox(text: &str) -> String {
     match read(text) {
         Some((ms, random)) => SandboxId::from_parts(ms, random).to_string(),
         None => text.to_owned(),
@@ -47,12 +47,12 @@ pub(crate) fn sandbox(text: &str) -> String {
 }
 
 /// The UUID of a snapshot.
-pub(crate) fn of_snapshot(id: &SnapshotId) -> String {
+pub fn of_snapshot(id: &SnapshotId) -> String {
     write(id.parts())
 }
 
 /// The id of a snapshot, from its UUID or as it is.
-pub(crate) fn snapshot(text: &str) -> Option<String> {
+pub fn snapshot(text: &str) -> Option<String> {
     match read(text) {
         Some((ms, random)) => Some(SnapshotId::from_parts(ms, random).to_string()),
         None => text.parse::<SnapshotId>().ok().map(Into::into),

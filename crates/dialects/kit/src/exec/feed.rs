@@ -14,9 +14,11 @@ const READ_BYTES: usize = 128 << 10;
 
 /// Where a client left off, for each stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Offsets {
-    pub(crate) stdout: u64,
-    pub(crate) stderr: u64,
+pub struct Offsets {
+    /// Bytes it has of standard output.
+    pub stdout: u64,
+    /// And of standard error.
+    pub stderr: u64,
 }
 
 impl Offsets {
@@ -30,7 +32,7 @@ impl Offsets {
 
 /// How a client counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Counting {
+pub enum Counting {
     /// Bytes of the text it is sent.
     Text,
     /// Bytes as the command wrote them.
@@ -39,18 +41,32 @@ pub(crate) enum Counting {
 
 /// What comes next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Event {
+pub enum Event {
     /// Text of a stream, beginning at this offset.
-    Text { stream: OutputStream, offset: u64, text: String },
+    Text {
+        /// The stream.
+        stream: OutputStream,
+        /// In bytes of text.
+        offset: u64,
+        /// Whole characters.
+        text: String,
+    },
     /// Bytes of a stream, beginning at this offset.
-    Raw { stream: OutputStream, offset: u64, bytes: Bytes },
+    Raw {
+        /// The stream.
+        stream: OutputStream,
+        /// In bytes as they were written.
+        offset: u64,
+        /// As they were written.
+        bytes: Bytes,
+    },
     /// The end.
     End(Exit),
 }
 
 /// A reader of one command's output.
 #[derive(Debug)]
-pub(crate) struct Feed {
+pub struct Feed {
     engine: Engine,
     sandbox: String,
     exec: ExecId,
@@ -66,7 +82,7 @@ pub(crate) struct Feed {
 
 impl Feed {
     /// Starts to read. It counts as a client of the command as long as it lives.
-    pub(crate) async fn open(
+    pub async fn open(
         engine: &Engine,
         view: &ExecView,
         marks: &Bookmarks,
@@ -95,7 +111,7 @@ impl Feed {
     }
 
     /// Where the streams are now, in the client's counting.
-    pub(crate) fn offsets(&self) -> Offsets {
+    pub fn offsets(&self) -> Offsets {
         let (stdout, stderr) = (&self.position.stdout, &self.position.stderr);
         match self.counting {
             Counting::Text => Offsets { stdout: stdout.text, stderr: stderr.text },
@@ -107,7 +123,7 @@ impl Feed {
     ///
     /// # Errors
     /// When the log cannot be read or the server stops.
-    pub(crate) async fn next(&mut self) -> Result<Event, Error> {
+    pub async fn next(&mut self) -> Result<Event, Error> {
         loop {
             if self.ended {
                 return Ok(self.ending.remove(0));
@@ -123,7 +139,7 @@ impl Feed {
     ///
     /// # Errors
     /// When the log cannot be read.
-    pub(crate) async fn next_now(&mut self) -> Result<Option<Event>, Error> {
+    pub async fn next_now(&mut self) -> Result<Option<Event>, Error> {
         loop {
             if self.ended {
                 return Ok(Some(self.ending.remove(0)));

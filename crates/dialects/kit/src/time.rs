@@ -3,13 +3,13 @@
 const DAY_MS: u64 = 24 * 3600 * 1000;
 
 /// Milliseconds since the epoch.
-pub(crate) fn now_ms() -> u64 {
+pub fn now_ms() -> u64 {
     let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// `2026-11-21T19:15:00.123Z` for milliseconds since the epoch.
-pub(crate) fn iso(ms: u64) -> String {
+pub fn iso(ms: u64) -> String {
     let (year, month, day) = civil(ms / DAY_MS);
     let rest = ms % DAY_MS;
     let (hour, minute, second) = (rest / 3_600_000, rest / 60_000 % 60, rest / 1000 % 60);
@@ -17,7 +17,7 @@ pub(crate) fn iso(ms: u64) -> String {
 }
 
 /// `Sat, 21 Nov 2026 19:15:00 GMT`, for HTTP headers.
-pub(crate) fn http(seconds: u64) -> String {
+pub fn http(seconds: u64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
