@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use atoll_core::spec::Resources;
 use atoll_guest_protocol::messages::StartExec;
-use atoll_isolation::conformance::{Sandbox, eventually, plan};
 use atoll_isolation::RootFs;
+use atoll_isolation::conformance::{Sandbox, eventually, plan};
 use common::{Containers, containers};
 
 /// Two sandboxes of one installation.
