@@ -60,11 +60,8 @@ impl<M: Message> Requests<M> {
     /// # Errors
     /// When the body breaks off, or is none of the protocol's.
     pub(crate) async fn next(&mut self) -> Result<Option<M>, Fault> {
-        while !self.fill(HEAD_BYTES).await? {
-            if self.buffer.is_empty() {
-                return Ok(None);
-            }
-            return Err(broken());
+        if !self.fill(HEAD_BYTES).await? {
+            return if self.buffer.is_empty() { Ok(None) } else { Err(broken()) };
         }
         let flags = self.buffer[0];
         let length = u32::from_be_bytes([self.buffer[1], self.buffer[2], self.buffer[3], self.buffer[4]]);
