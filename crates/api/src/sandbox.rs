@@ -120,6 +120,7 @@ impl From<CreateSandbox> for SandboxDraft {
                 freeze_ms: request.idle_freeze_ms,
                 hibernate_after_ms: request.hibernate_after_ms,
                 delete_paused_after_ms: request.delete_paused_after_ms,
+                pause_at_end: None,
             },
             budget: request.budget.unwrap_or_default(),
             ..Self::default()
@@ -301,6 +302,7 @@ impl From<UpdateSandbox> for SandboxUpdate {
                 freeze_ms: request.idle_freeze_ms,
                 hibernate_after_ms: request.hibernate_after_ms,
                 delete_paused_after_ms: request.delete_paused_after_ms,
+                pause_at_end: None,
             },
             budget: request.budget,
         }

@@ -81,7 +81,11 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
     server_config.hosts.clone_from(&args.host);
     server_config.ports_domain.clone_from(&args.ports_domain);
     server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
-    let mut server = Server::new(daemon.engine.clone(), server_config, &[atoll_dialect_langsmith::DIALECT]);
+    let mut server = Server::new(
+        daemon.engine.clone(),
+        server_config,
+        &[atoll_dialect_langsmith::DIALECT, atoll_dialect_e2b::DIALECT],
+    );
     if !args.no_ssh {
         server = server.with_ssh(ssh(&daemon, &args.data_dir)?);
     }

@@ -74,6 +74,13 @@ impl Engine {
         Ok(self.inner.sandbox(id_or_name)?.id.clone())
     }
 
+    /// Every sandbox with the key that made it.
+    #[must_use]
+    pub fn owners(&self) -> Vec<(SandboxId, Option<KeyId>)> {
+        let all = self.inner.all_sandboxes();
+        all.iter().map(|sandbox| (sandbox.id.clone(), sandbox.record().owner)).collect()
+    }
+
     /// A page of sandboxes, newest first.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ mod tests {
     use crate::common::{Guest, eventually, reason, within};
 
     fn new_file(path: &str) -> Write {
-        Write { path: path.into(), mode: 0, user: String::new(), parents: false }
+        Write { path: path.into(), mode: 0, user: String::new(), parents: false, in_place: false }
     }
 
     async fn put(client: &GuestClient, request: Write, data: &'static [u8]) -> Result<u64, GuestError> {

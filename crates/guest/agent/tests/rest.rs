@@ -151,7 +151,8 @@ mod tests {
         let root = guest.path("root");
         std::fs::create_dir_all(format!("{root}/old")).unwrap();
         let at = |name: &str| format!("{root}/{name}");
-        let mut watch = client.watch(Watch { path: root.clone(), recursive: true }).await.unwrap();
+        let mut watch =
+            client.watch(Watch { path: root.clone(), recursive: true, marks: false }).await.unwrap();
         std::fs::write(at("old/file"), "x").unwrap();
         until(&mut watch, &[(ChangeKind::Created, &at("old/file")), (ChangeKind::Written, &at("old/file"))])
             .await;
@@ -185,7 +186,7 @@ mod tests {
             }
         });
         assert_eq!(reason(end.await), Reason::NotFound);
-        let none = client.watch(Watch { path: root, recursive: true }).await;
+        let none = client.watch(Watch { path: root, recursive: true, marks: false }).await;
         assert_eq!(reason(none), Reason::NotFound);
     }
 
@@ -193,7 +194,7 @@ mod tests {
     async fn watches_are_limited_and_given_back() {
         let guest = Guest::start();
         let client = guest.client().await;
-        let watch = || client.watch(Watch { path: "/tmp".into(), recursive: false });
+        let watch = || client.watch(Watch { path: "/tmp".into(), recursive: false, marks: false });
         let mut all = Vec::new();
         let refused = loop {
             match watch().await {

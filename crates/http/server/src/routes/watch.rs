@@ -46,7 +46,8 @@ pub(crate) async fn watch_files(
     Path(sandbox): Path<String>,
     Query(query): Query<WatchFiles>,
 ) -> ApiResult<impl IntoResponse> {
-    let request = messages::Watch { path: path("path", query.path)?, recursive: query.recursive };
+    let request =
+        messages::Watch { path: path("path", query.path)?, recursive: query.recursive, marks: false };
     let lease = app.engine.guest(&sandbox).await?;
     let watch = lease.watch(request).await.map_err(guest_error)?;
     let ready = stream::iter([Ok(Event::default().event("ready").data("{}"))]);
