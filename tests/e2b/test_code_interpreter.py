@@ -132,6 +132,15 @@ def test_a_kernel_that_dies_says_so_and_comes_back(box):
     assert text(box.run_code("1 + 1", context=context)) == "2"
 
 
+def test_a_restart_ends_what_runs(box):
+    context = box.create_code_context()
+    # The cell's own output says that it runs; it is the client's thread that restarts the kernel then.
+    restart = lambda _: box.restart_code_context(context)
+    ended = box.run_code("print('runs', flush=True)\nwhile True: pass", context=context, envs={"A": "1"}, on_stdout=restart)
+    assert ended.error.name == "KernelDied" and "restarted" in ended.error.value
+    assert text(box.run_code("import os; os.environ.get('A')", context=context)) in (None, "None", "")
+
+
 def test_bash(box):
     context = box.create_code_context(language="bash", cwd="/tmp")
     box.run_code("kept=5", context=context)

@@ -18,6 +18,8 @@ class Cell:
         # How it failed as the reply has it: said if the output did not, as when the kernel dropped what waited.
         self._unsaid = None
         self._interrupting = None
+        # Whether its kernel went before it ended.
+        self.lost = False
         self.ended = asyncio.Event()
 
     async def next(self):
@@ -49,6 +51,7 @@ class Cell:
     def kernel_died(self, why):
         """There will be no more messages."""
         if not self.ended.is_set():
+            self.lost = True
             self._put({"type": "error", "name": "KernelDied", "value": why, "traceback": ""})
             self._end("unexpected_end_of_execution")
 

@@ -53,6 +53,15 @@ class Context:
     async def begin(self, code, variables):
         """Runs code when it is its turn. The cell goes on by itself; who asked reads its events."""
         await self._turn.acquire()
+        beginning = asyncio.create_task(self._begin(code, variables))
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            # The client went while its variables were set: the cell begins, is interrupted, and undoes them.
+            beginning.add_done_callback(lambda done: done.exception() or done.result().abandon())
+            raise
+
+    async def _begin(self, code, variables):
         try:
             if self._removed:
                 raise Refused(404, f"Context {self.id} not found")
@@ -131,13 +140,18 @@ class Context:
                 await self._until_ended(cell)
             finally:
                 cell.abandon()
+            if cell.lost:
+                raise Refused(409, "the kernel ended before the cell could begin")
 
     async def _finish(self, cell, variables):
         """The task of a cell: waits for its end, undoes its variables, and lets the next one run."""
         try:
             await self._until_ended(cell)
-            if variables and self._manager is not None and await self._manager.is_alive():
+            # A kernel that went took them with it.
+            if variables and not cell.lost:
                 await self._silently(self.language.leave(variables))
+        except Refused as refused:
+            logger.warning("%s", refused)
         finally:
             self._cells.clear()
             self._tasks = [task for task in self._tasks if task is not asyncio.current_task()]

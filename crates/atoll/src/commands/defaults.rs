@@ -104,3 +104,30 @@ fn write_files(root: &Path) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_the_interpreter_is_carried() {
+        let dir =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../images/code-interpreter/code_interpreter");
+        let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        for name in names.filter(|name| name.ends_with(".py")) {
+            assert!(FILES.iter().any(|(carried, _)| carried.ends_with(&format!("/{name}"))), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_template_is_a_stage_of_the_recipe() {
+        for default in DEFAULTS {
+            let stage = format!(" AS {}\n", default.name);
+            assert!(DOCKERFILE.contains(&stage), "{}", default.name);
+        }
+        // Files are written where they are copied from.
+        let dir = tempfile::tempdir().unwrap();
+        write_files(dir.path()).unwrap();
+        assert!(dir.path().join("code-interpreter/pyproject.toml").is_file());
+    }
+}
