@@ -100,7 +100,8 @@ def test_connect_after_the_end(box):
     until(lambda: handle.pid not in [process.pid for process in box.commands.list()])
     with pytest.raises(CommandExitException) as caught:
         box.commands.connect(handle.pid).wait()
-    assert (caught.value.exit_code, caught.value.stdout) == (4, "gone\n")
+    # What the connection had taken before the client let go of it is not told again.
+    assert caught.value.exit_code == 4 and caught.value.stdout in ("gone\n", "")
 
 
 def test_killed_sandbox(own):
@@ -117,7 +118,9 @@ def test_killed_sandbox(own):
     until(lambda: own.commands.list())
     own.kill()
     running.join(20)
-    assert failed and "killed or reached its end of life" in failed[0], failed
+    # Clients of the time between say that its time is over.
+    told = ("killed or reached its end of life", "timeout when starting the sandbox")
+    assert failed and any(text in failed[0] for text in told), failed
 
 
 def test_terminal(box):

@@ -1,10 +1,11 @@
 //! Envelopes: a byte of flags, four of length, and so much payload.
 
 use std::marker::PhantomData;
+use std::time::Duration;
 
-use atoll_server::dialect::Pieces;
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use futures::StreamExt as _;
 use http::HeaderMap;
 
 use super::{Codec, Encoding, Fault, Kind, MESSAGE_MAX_BYTES, too_large};
@@ -15,6 +16,10 @@ const COMPRESSED: u8 = 1;
 /// The last one: its payload says how the stream ended.
 pub(super) const END: u8 = 2;
 const HEAD_BYTES: usize = 5;
+/// How long the first message may take.
+const FIRST_WAIT: Duration = Duration::from_secs(60);
+/// How long a client that streams what somebody types may pause.
+const PAUSE: Duration = Duration::from_secs(3600);
 
 /// One envelope.
 pub(super) fn pack(flags: u8, payload: &[u8]) -> Bytes {
@@ -29,7 +34,8 @@ pub(super) fn pack(flags: u8, payload: &[u8]) -> Bytes {
 /// The messages of a request's body.
 #[derive(Debug)]
 pub(crate) struct Requests<M> {
-    pieces: Pieces,
+    body: BodyDataStream,
+    begun: bool,
     buffer: BytesMut,
     codec: Codec,
     encoding: Encoding,
@@ -39,7 +45,14 @@ pub(crate) struct Requests<M> {
 impl<M: Message> Requests<M> {
     pub(super) fn new(codec: Codec, headers: &HeaderMap, body: Body) -> Result<Self, Fault> {
         let encoding = Encoding::of(headers, "connect-content-encoding")?;
-        Ok(Self { pieces: Pieces::new(body), buffer: BytesMut::new(), codec, encoding, kind: PhantomData })
+        Ok(Self {
+            body: body.into_data_stream(),
+            begun: false,
+            buffer: BytesMut::new(),
+            codec,
+            encoding,
+            kind: PhantomData,
+        })
     }
 
     /// The next message, or `None` when the client has no more.
@@ -47,11 +60,8 @@ impl<M: Message> Requests<M> {
     /// # Errors
     /// When the body breaks off, or is none of the protocol's.
     pub(crate) async fn next(&mut self) -> Result<Option<M>, Fault> {
-        while !self.fill(HEAD_BYTES).await? {
-            if self.buffer.is_empty() {
-                return Ok(None);
-            }
-            return Err(broken());
+        if !self.fill(HEAD_BYTES).await? {
+            return if self.buffer.is_empty() { Ok(None) } else { Err(broken()) };
         }
         let flags = self.buffer[0];
         let length = u32::from_be_bytes([self.buffer[1], self.buffer[2], self.buffer[3], self.buffer[4]]);
@@ -67,6 +77,7 @@ impl<M: Message> Requests<M> {
         }
         self.buffer.advance(HEAD_BYTES);
         let payload = self.buffer.split_to(length).freeze();
+        self.begun = true;
         if flags & END != 0 {
             return Ok(None);
         }
@@ -77,9 +88,15 @@ impl<M: Message> Requests<M> {
     /// Says whether so many bytes are there.
     async fn fill(&mut self, bytes: usize) -> Result<bool, Fault> {
         while self.buffer.len() < bytes {
-            match self.pieces.next().await.map_err(|error| Fault::of(&error))? {
-                Some(piece) => self.buffer.extend_from_slice(&piece),
-                None => return Ok(false),
+            let wait = if self.begun { PAUSE } else { FIRST_WAIT };
+            match tokio::time::timeout(wait, self.body.next()).await {
+                Ok(Some(Ok(piece))) => self.buffer.extend_from_slice(&piece),
+                Ok(Some(Err(error))) => {
+                    tracing::debug!(%error, "a request's body broke off");
+                    return Err(broken());
+                }
+                Ok(None) => return Ok(false),
+                Err(_elapsed) => return Err(Fault::deadline()),
             }
         }
         Ok(true)

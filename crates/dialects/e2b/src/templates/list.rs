@@ -49,7 +49,7 @@ fn item(record: &TemplateRecord) -> Value {
 pub(super) async fn all(_: Caller<Read>, State(app): State<App>) -> Result<axum::Json<Vec<Value>>> {
     let engine = app.host.engine();
     let all = engine.templates().await.map_err(|error| Failure::of(&error))?;
-    Ok(axum::Json(all.iter().map(|record| item(record)).collect()))
+    Ok(axum::Json(all.iter().map(item).collect()))
 }
 
 /// `GET /default-templates`: what has the names that the clients begin with.
@@ -57,7 +57,7 @@ pub(super) async fn defaults(_: Caller<Read>, State(app): State<App>) -> Result<
     let engine = app.host.engine();
     let all = engine.templates().await.map_err(|error| Failure::of(&error))?;
     let items = all.iter().filter(|record| record.name == BASE || record.name == "code-interpreter-v1");
-    Ok(axum::Json(items.map(|record| item(record)).collect()))
+    Ok(axum::Json(items.map(item).collect()))
 }
 
 async fn record(engine: &Engine, reference: &str) -> Result<TemplateRecord> {

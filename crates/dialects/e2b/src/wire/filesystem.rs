@@ -94,6 +94,7 @@ messages! {
 }
 
 /// One message of a watch.
+#[expect(clippy::large_enum_variant, reason = "the others are rare, and few wait at once")]
 #[derive(Clone, PartialEq, prost::Oneof, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Watched {

@@ -29,7 +29,6 @@ pub(crate) mod int64 {
     use serde::de::Error as _;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
     pub(crate) fn serialize<S: Serializer>(number: &i64, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(number)
     }
@@ -90,7 +89,6 @@ macro_rules! names {
                 Text(String),
             }
 
-            #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
             pub(crate) fn serialize<S: Serializer>(number: &i32, serializer: S) -> Result<S::Ok, S::Error> {
                 match $kind::try_from(*number) {
                     $(Ok($kind::$variant) => serializer.serialize_str($name),)*

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use atoll_guest_protocol::body::RecordWriter;
-use atoll_guest_protocol::messages::{Describe, Described, Failure, SetAttributes};
+use atoll_guest_protocol::messages::{Describe, Described, SetAttributes};
 use atoll_guest_protocol::wire::{Kind, encode_message};
 use atoll_guest_protocol::{ATTRIBUTES_MAX_BYTES, DESCRIBE_MAX_COUNT};
 use bytes::BytesMut;

@@ -69,11 +69,15 @@ fn disposition(name: &str) -> HeaderValue {
             if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
                 text.push(char::from(byte));
             } else {
-                text.push_str(&format!("%{byte:02X}"));
+                text.extend(['%', hex_digit(byte >> 4), hex_digit(byte & 15)]);
             }
         }
     }
     header(&text)
+}
+
+fn hex_digit(value: u8) -> char {
+    char::from_digit(value.into(), 16).map_or('0', |digit| digit.to_ascii_uppercase())
 }
 
 fn told(error: Error, path: &str) -> Failure {
