@@ -314,6 +314,11 @@ fn access_rule(action: &str, pattern: &str) -> Result<Rule> {
     }
     let (target, port) = split_port(pattern);
     let key = if is_address(target) { "cidr" } else { "domain" };
+    // No top-level domain begins with a digit: this was to be an address.
+    let last = target.rsplit('.').next().unwrap_or_default();
+    if key == "domain" && last.starts_with(|c: char| c.is_ascii_digit()) {
+        return Err(wrong(format_args!("'{pattern}': is neither a name nor an address")));
+    }
     let ports: Vec<u16> = match port {
         Some(port) => vec![port],
         None if action == "deny" => Vec::new(),

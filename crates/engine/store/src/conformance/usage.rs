@@ -31,7 +31,7 @@ pub(super) async fn usage_adds_up(store: &Store) {
     let rows = store.usage(&UsageFilter::default(), None).await.unwrap();
     let seen: Vec<_> = rows.iter().map(|row| (row.hour_ms, row.key.clone(), row.used.cpu_us)).collect();
     let some = Some(key.clone());
-    assert_eq!(seen, [(HOUR_MS, None, 5), (HOUR_MS, some.clone(), 7), (0, None, 10), (0, some.clone(), 14)]);
+    assert_eq!(seen, [(HOUR_MS, some.clone(), 7), (HOUR_MS, None, 5), (0, some.clone(), 14), (0, None, 10)]);
     let filters = [
         (UsageFilter { key: some, ..UsageFilter::default() }, 2),
         (UsageFilter { sandbox: Some(other.id.clone()), ..UsageFilter::default() }, 0),
