@@ -2,7 +2,7 @@
 
     export E2B_API_URL=http://localhost:4600/e2b
     export E2B_SANDBOX_URL=http://localhost:4600
-    export E2B_API_KEY=$(atoll key create quickstart --for e2b)
+    export E2B_API_KEY=$(atoll key create quickstart --scope manage --for e2b)
 
     pip install e2b && python examples/e2b_switch.py
 """
