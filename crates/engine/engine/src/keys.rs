@@ -178,7 +178,7 @@ impl Engine {
     pub async fn delete_key(&self, id: &str) -> Result<()> {
         let parsed: KeyId = id.parse()?;
         self.inner.keys.remove(&parsed);
-        self.inner.access.forget_key(&parsed);
+        self.inner.acl.forget_key(&parsed);
         let there = self.inner.store.delete_key(&parsed).await.map_err(store_error)?;
         if there { Ok(()) } else { Err(KeyId::not_found(id)) }
     }

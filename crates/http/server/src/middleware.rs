@@ -18,8 +18,8 @@ use crate::dialect::Mounted;
 use crate::error::{ApiError, with_body};
 use crate::linger::Lingering;
 use crate::origin;
+use crate::revocation::{GrantSlot, UntilRevoked, revoked};
 use crate::shared::App;
-use crate::welcome::{Guest, WhileWelcome, unwelcome};
 
 /// Carries the request's id, both ways.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -55,14 +55,14 @@ pub(crate) async fn around(State(app): State<App>, mut request: Request, next: N
     // The query is not logged: it belongs to the caller.
     let span = tracing::info_span!("request", id = %id.0, %method, path = request.uri().path());
     request.extensions_mut().insert(id.clone());
-    let guest = Guest::default();
-    request.extensions_mut().insert(guest.clone());
-    let request = request.map(|body| WhileWelcome::body(body, &guest, &app.engine));
+    let slot = GrantSlot::default();
+    request.extensions_mut().insert(slot.clone());
+    let request = request.map(|body| UntilRevoked::body(body, &slot, &app.engine));
 
     let response = async {
         let origin = origin::check(&method, request.headers(), &app.config.hosts);
         let response = match origin {
-            Ok(()) => guarded(answer(next, count_received(request, &app), &guest, &app)).await,
+            Ok(()) => guarded(answer(next, count_received(request, &app), &slot, &app)).await,
             Err(error) => ApiError(error).into_response(),
         };
         let took = started.elapsed();
@@ -74,7 +74,7 @@ pub(crate) async fn around(State(app): State<App>, mut request: Request, next: N
     .instrument(span)
     .await;
 
-    let response = response.map(|body| WhileWelcome::body(body, &guest, &app.engine));
+    let response = response.map(|body| UntilRevoked::body(body, &slot, &app.engine));
     let mut response = with_body(response, &id.0);
     if let Ok(value) = HeaderValue::from_str(&id.0) {
         response.headers_mut().insert(REQUEST_ID, value);
@@ -84,14 +84,14 @@ pub(crate) async fn around(State(app): State<App>, mut request: Request, next: N
 
 /// Who only looks, and waits for something to see, is not kept waiting for what is none of his any more. What
 /// changes something is brought to its end.
-async fn answer(next: Next, request: Request, guest: &Guest, app: &App) -> Response {
+async fn answer(next: Next, request: Request, slot: &GrantSlot, app: &App) -> Response {
     if request.method() != Method::GET {
         return next.run(request).await;
     }
     tokio::select! {
         biased;
         response = next.run(request) => response,
-        () = guest.until_unwelcome(&app.engine) => ApiError(unwelcome()).into_response(),
+        () = slot.until_revoked(&app.engine) => ApiError(revoked()).into_response(),
     }
 }
 

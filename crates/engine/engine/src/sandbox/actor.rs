@@ -20,7 +20,7 @@ use atoll_store::{ExecRecord, SandboxRecord};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::now_ms;
-use crate::engine::{Caller, Engine, Inner};
+use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, limit_error, store_error};
 use crate::memory::Saved;
 use crate::pool::Member;
@@ -358,9 +358,9 @@ impl Actor {
         }
         if let Some(egress) = &update.egress {
             next.spec.egress.clone_from(egress);
-            let by = Caller { key: update.asked_by.clone() };
+            let by = update.asked_by.as_ref();
             let before = &self.record.spec.egress;
-            self.inner.prepare_rules(&self.record, &by, &mut next.spec.egress, before, &update.secrets)?;
+            self.inner.prepare_rules(&self.record, by, &mut next.spec.egress, before, &update.secrets)?;
             self.trust_anew(&next.spec.egress).await?;
         }
         self.inner.put_private_secrets(&next, &update.secrets).await?;

@@ -10,7 +10,7 @@ use atoll_core::secret::Secret;
 use atoll_store::SandboxRecord;
 
 use super::{SecretDraft, Secrets};
-use crate::engine::{Caller, Inner};
+use crate::engine::Inner;
 
 impl Secrets {
     pub(super) fn held(&self) -> MutexGuard<'_, BTreeMap<SandboxId, BTreeMap<String, Secret>>> {
@@ -49,7 +49,6 @@ impl Inner {
         sandbox: &SandboxRecord,
         values: &BTreeMap<String, Secret>,
     ) -> Result<()> {
-        let caller = Caller { key: sandbox.owner.clone() };
         for (name, value) in values {
             // Its rules, given by the same caller, say where it goes.
             let scope = SecretScope {
@@ -59,7 +58,7 @@ impl Inner {
                 keys: Vec::new(),
             };
             let draft = SecretDraft { value: Some(value.clone()), scope: Some(scope), note: None };
-            self.put_secret(Some(&sandbox.id), name, draft, &caller).await?;
+            self.put_secret(Some(&sandbox.id), name, draft, sandbox.owner.as_ref()).await?;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use atoll_core::{Error, Result};
 use atoll_store::{SandboxRecord, UsageFilter, UsageMark, UsageRow};
 use futures::StreamExt as _;
 
+use crate::authorize::Caller;
 use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::errors::{chain, store_error};
@@ -47,9 +48,6 @@ pub struct UsageQuery {
     pub to_ms: Option<u64>,
     /// Added up by.
     pub group: UsageGroup,
-    /// Only what this key may see: what is on its own account, and of sandboxes that are there and visible to it.
-    /// Everything when absent.
-    pub visible_to: Option<KeyId>,
 }
 
 /// One line of an answer. What it is not grouped by is absent.
@@ -66,21 +64,22 @@ pub struct UsageItem {
 }
 
 impl Engine {
-    /// What was used, up to now.
+    /// What was used, up to now, as far as a caller may see it: what is on its own account, and of sandboxes that are
+    /// there and visible to it.
     ///
     /// # Errors
     /// [`atoll_core::Code::InvalidArgument`], [`atoll_core::Code::StoreUnavailable`].
-    pub async fn usage(&self, query: &UsageQuery) -> Result<Vec<UsageItem>> {
+    pub async fn usage(&self, query: &UsageQuery, caller: &Caller) -> Result<Vec<UsageItem>> {
         if let (Some(from), Some(to)) = (query.from_ms, query.to_ms)
             && from >= to
         {
             return Err(Error::invalid("from_ms", "must be before 'to_ms'"));
         }
         let sandbox = match &query.sandbox {
-            Some(name) => Some(match self.inner.sandbox(name) {
-                Ok(sandbox) => sandbox.id.clone(),
-                // It may be gone; what it used is not.
-                Err(_) => name.parse()?,
+            // By its id it may be gone; what it used is not.
+            Some(text) => Some(match text.parse() {
+                Ok(id) => id,
+                Err(_) => self.seen_sandbox(caller, text)?.id.clone(),
             }),
             None => None,
         };
@@ -92,11 +91,11 @@ impl Engine {
         let filter =
             UsageFilter { sandbox, key: query.key.clone(), from_ms: query.from_ms, to_ms: query.to_ms };
         let mut rows = self.inner.store.usage(&filter).await.map_err(store_error)?;
-        if let Some(key) = &query.visible_to {
+        if let Some(key) = caller.key().filter(|_| !caller.is_admin()) {
             let mut seen = BTreeMap::new();
             rows.retain(|row| {
                 row.key.as_ref() == Some(key)
-                    || *seen.entry(row.sandbox.clone()).or_insert_with_key(|id| self.sees(key, id))
+                    || *seen.entry(row.sandbox.clone()).or_insert_with_key(|id| self.sees(caller, id))
             });
         }
         Ok(group(rows, query.group))
