@@ -2,13 +2,12 @@
 
 use std::marker::PhantomData;
 
-use atoll_core::id::KeyId;
-use atoll_core::key::Scope;
+use atoll_core::id::SandboxId;
 use atoll_core::limits::JSON_BODY_MAX_BYTES;
-use atoll_core::sharing::Requester;
 use atoll_core::{Code, Error};
-use atoll_engine::{Caller as EngineCaller, Pass, VerifiedKey};
-use atoll_server::dialect::read_all;
+use atoll_engine::{Caller as EngineCaller, Grant, Target};
+pub(crate) use atoll_server::dialect::{Admin, Exec, Manage, Read};
+use atoll_server::dialect::{Requires, read_all};
 use axum::extract::{FromRequest, FromRequestParts, MatchedPath, RawPathParams, Request};
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, HOST};
@@ -21,97 +20,54 @@ use crate::App;
 use crate::error::Failure;
 use crate::ids;
 
-/// The scope that a route needs.
-pub(crate) trait Needs {
-    const SCOPE: Scope;
-}
-
-macro_rules! needs {
-    ($($name:ident)*) => {
-        $(
-            #[derive(Debug, Clone, Copy)]
-            pub(crate) enum $name {}
-            impl Needs for $name {
-                const SCOPE: Scope = Scope::$name;
-            }
-        )*
-    };
-}
-needs! { Read Exec Manage Admin }
-
-/// A caller whose key has at least the scope `S`. The first argument of every handler.
+/// A caller that may do what `S` requires, with the sandbox that the path names, if it names one. The first argument
+/// of every handler.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller<S> {
-    key: VerifiedKey,
-    pass: Pass,
+    caller: EngineCaller,
+    grant: Grant,
+    sandbox: Result<SandboxId, Error>,
     scope: PhantomData<fn() -> S>,
 }
 
 impl<S> Caller<S> {
-    /// For the engine's records.
-    pub(crate) fn engine(&self) -> EngineCaller {
-        EngineCaller { key: Some(self.key.id.clone()) }
+    /// Who asks, for the engine.
+    pub(crate) const fn engine(&self) -> &EngineCaller {
+        &self.caller
     }
 
-    /// The key itself.
-    pub(crate) fn key(&self) -> KeyId {
-        self.key.id.clone()
+    /// By what right it is here.
+    pub(crate) const fn grant(&self) -> &Grant {
+        &self.grant
     }
 
-    /// By what right it is here, on the sandbox if the path names one.
-    pub(crate) fn pass(&self) -> Pass {
-        self.pass.clone()
+    /// The sandbox that the path names, as it was found when it was authorised.
+    ///
+    /// # Errors
+    /// [`Code::SandboxNotFound`]; the handler knows how its clients want to hear that.
+    pub(crate) fn sandbox(&self) -> Result<&SandboxId, Error> {
+        self.sandbox.as_ref().map_err(Error::clone)
     }
 }
 
-impl<S: Needs> FromRequestParts<App> for Caller<S> {
+impl<S: Requires> FromRequestParts<App> for Caller<S> {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Failure> {
-        let key = app.host.verify(&parts.headers).map_err(|error| Failure::control(&error))?;
-        if key.scope < S::SCOPE {
-            let error = Error::new(Code::Forbidden, "the API key does not have the scope for this")
-                .hint("use a key with a higher scope: read, exec, manage, admin");
-            return Err(Failure::control(&error));
-        }
-        let pass = Pass::Key { key: key.id.clone(), needed: S::SCOPE, sandbox: None };
-        let mut caller = Self { key, pass, scope: PhantomData };
-        if let Some(sandbox) = sandbox_of(parts, app).await {
-            caller.check(app, &sandbox, S::SCOPE).map_err(|error| Failure::control(&error))?;
-            let sandbox = app.host.engine().sandbox_id(&sandbox).ok();
-            caller.pass = Pass::Key { key: caller.key(), needed: S::SCOPE, sandbox };
-        }
-        app.host.admit(&parts.extensions, caller.pass());
-        Ok(caller)
-    }
-}
-
-impl<S> Caller<S> {
-    /// Roles, visibility and leases of the sandbox that the path names: as in the native API. One that is not
-    /// there is the handler's matter.
-    fn check(&self, app: &App, sandbox: &str, needs: Scope) -> Result<(), Error> {
+        let fail = |error: Error| Failure::control(&error);
+        let caller = EngineCaller::of(&app.host.verify(&parts.headers).map_err(fail)?);
         let engine = app.host.engine();
-        if engine.sandbox(sandbox).is_err() {
-            return Ok(());
-        }
-        let who = Requester { key: &self.key.id, scope: self.key.scope, holder: None };
-        let standing = engine.standing(&who, sandbox)?;
-        if standing.scope < needs {
-            let role = standing.scope.as_str();
-            return Err(Error::new(
-                Code::Forbidden,
-                format!("the API key has the role '{role}' on this sandbox"),
-            ));
-        }
-        match standing.leased {
-            Some(error) if needs > Scope::Read => Err(error),
-            Some(_) | None => Ok(()),
-        }
-    }
-
-    /// Whose listings it gets; nobody's in particular when it may see all.
-    pub(crate) fn sees(&self) -> Option<KeyId> {
-        (self.key.scope < Scope::Admin).then(|| self.key.id.clone())
+        let whole = engine.authorize(&caller, S::NEEDS, Target::Installation).await.map_err(fail)?;
+        let (sandbox, grant) = match sandbox_of(parts, app).await {
+            None => (Err(Error::new(Code::SandboxNotFound, "no sandbox is named")), whole),
+            Some(text) => match engine.authorize(&caller, S::NEEDS, Target::Sandbox(&text)).await {
+                Ok(grant) => (grant.sandbox().cloned().ok_or_else(|| SandboxId::not_found(&text)), grant),
+                Err(error) if error.code == Code::SandboxNotFound => (Err(error), whole),
+                Err(error) => return Err(fail(error)),
+            },
+        };
+        app.host.fill(&parts.extensions, grant.clone());
+        Ok(Self { caller, grant, sandbox, scope: PhantomData })
     }
 }
 

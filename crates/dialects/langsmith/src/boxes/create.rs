@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use atoll_core::id::SnapshotId;
 use atoll_core::idle::{IdlePolicy, OnIdle};
+use atoll_core::sharing::Needs;
 use atoll_core::spec::SandboxDraft;
 use atoll_core::volume::VolumeMountDraft;
 use atoll_core::{Code, Error};
@@ -147,7 +148,7 @@ impl Create {
 
     /// What the sandbox is to be made from: a snapshot by UUID or name, in whichever field it stands; a
     /// template of that name; without any, the template [`DEFAULT_TEMPLATE`] if there is one.
-    async fn base(&self, engine: &Engine) -> std::result::Result<Base, Error> {
+    async fn base(&self, engine: &Engine, caller: &EngineCaller) -> std::result::Result<Base, Error> {
         let fields = [&self.snapshot_id, &self.snapshot, &self.snapshot_name];
         let mut given = fields.into_iter().flatten().filter(|text| !text.is_empty());
         let wanted = given.next();
@@ -155,7 +156,7 @@ impl Create {
             return Err(Error::invalid("snapshot", "give one of snapshot_id, snapshot and snapshot_name"));
         }
         let (name, missing) = match wanted {
-            Some(text) => match snapshots::find(engine, text).await {
+            Some(text) => match snapshots::find(engine, text, Needs::READ, caller).await {
                 Ok(found) => return Ok(Base::Snapshot(found.id)),
                 Err(error) => (text.as_str(), Some(error)),
             },
@@ -222,7 +223,7 @@ pub(crate) async fn create(
     let fail = |error: Error| Failure::create(&error);
     let mut extras = request.extras();
     let mut draft = request.draft(&extras)?;
-    let base = request.base(engine).await.map_err(fail)?;
+    let base = request.base(engine, caller.engine()).await.map_err(fail)?;
     let mut template_idle_ms = None;
     match base {
         Base::Snapshot(id) => draft.snapshot = Some(id.into()),
@@ -243,7 +244,7 @@ pub(crate) async fn create(
     let creation = getrandom::u64().map_err(no_randomness)?;
     extras.creation = Some(creation);
     draft.annotations = BTreeMap::from([(extras::KEY.to_owned(), extras.text()?)]);
-    let record = within(&host, draft, creation, caller.engine(), request.time()).await?;
+    let record = within(&host, draft, creation, caller.engine().clone(), request.time()).await?;
     Ok((StatusCode::CREATED, Json(Sandbox::new(record, &root))))
 }
 
@@ -264,7 +265,8 @@ async fn within(
     let engine = host.engine().clone();
     tokio::spawn(async move {
         // Its readiness may be far away. By its name, if it is ours that has it.
-        if let Ok(record) = engine.sandbox(&name)
+        if let Some(id) = engine.resolve_sandbox(&name)
+            && let Ok(record) = engine.sandbox(&id)
             && Extras::of(&record).creation == Some(creation)
         {
             delete(&engine, &record).await;
@@ -280,7 +282,7 @@ async fn within(
 }
 
 async fn delete(engine: &Engine, record: &SandboxRecord) {
-    match engine.delete_sandbox(record.id.as_str()).await {
+    match engine.delete_sandbox(&record.id).await {
         Err(error) if error.code != Code::SandboxNotFound => {
             tracing::warn!(sandbox = %record.id, %error, "a sandbox that took too long could not be deleted");
         }

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use atoll_core::id::SandboxId;
 use atoll_core::idle::OnIdle;
 use atoll_core::sandbox::PauseMode;
 use atoll_core::{Code, Error};
@@ -15,7 +16,7 @@ use http::StatusCode;
 
 use super::{ANSWER_WITHIN, find};
 use crate::error::{Failure, Result};
-use crate::request::{Caller, Exec, Json, Manage, Name, Root};
+use crate::request::{Caller, Exec, Json, Manage, Root};
 use crate::view::Sandbox;
 
 /// How long a call waits for a sandbox to wake. The clients wait for a handshake for thirty seconds, and come
@@ -26,7 +27,7 @@ const WAKE_WAIT: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// As the engine's; [`Code::GuestUnavailable`], so that the client comes again, when it takes too long.
-pub(crate) async fn awake(engine: &Engine, sandbox: &str) -> Result<GuestLease, Error> {
+pub(crate) async fn awake(engine: &Engine, sandbox: &SandboxId) -> Result<GuestLease, Error> {
     tokio::time::timeout(WAKE_WAIT, engine.guest(sandbox)).await.unwrap_or_else(|_| {
         Err(Error::new(Code::GuestUnavailable, format!("sandbox '{sandbox}' is still waking up")))
     })
@@ -35,12 +36,11 @@ pub(crate) async fn awake(engine: &Engine, sandbox: &str) -> Result<GuestLease, 
 /// Makes sure that a sandbox can be used. Answers when it can, at the latest after a few seconds: the client
 /// polls the status.
 pub(crate) async fn start(
-    _: Caller<Exec>,
+    caller: Caller<Exec>,
     root: Root,
     State(host): State<Host>,
-    Name(name): Name,
 ) -> Result<(StatusCode, Json<Sandbox>)> {
-    let id = find(&host, &name)?.id.to_string();
+    let id = find(&host, &caller)?.id;
     let (engine, sandbox) = (host.engine().clone(), id.clone());
     let starting = tokio::spawn(async move { engine.guest(&sandbox).await.map(drop) });
     let status = match tokio::time::timeout(ANSWER_WITHIN, starting).await {
@@ -48,22 +48,18 @@ pub(crate) async fn start(
         Ok(_) => StatusCode::OK,
         Err(_) => StatusCode::ACCEPTED,
     };
-    Ok((status, Json(Sandbox::new(find(&host, &id)?, &root))))
+    Ok((status, Json(Sandbox::new(find(&host, &caller)?, &root))))
 }
 
 /// Stops a sandbox; one that is stopped stays so. Answers when it is done, at the latest after a few seconds:
 /// the engine goes on.
-pub(crate) async fn stop(
-    _: Caller<Manage>,
-    State(host): State<Host>,
-    Name(name): Name,
-) -> Result<StatusCode> {
-    let record = find(&host, &name)?;
+pub(crate) async fn stop(caller: Caller<Manage>, State(host): State<Host>) -> Result<StatusCode> {
+    let record = find(&host, &caller)?;
     let mode = match record.spec.idle.on_idle {
         OnIdle::Freeze => PauseMode::Frozen,
         OnIdle::Delete | OnIdle::Hibernate => PauseMode::Filesystem,
     };
-    let (engine, id) = (host.engine().clone(), record.id.to_string());
+    let (engine, id) = (host.engine().clone(), record.id);
     let stopping = tokio::spawn(async move { engine.pause_sandbox(&id, mode).await });
     match tokio::time::timeout(ANSWER_WITHIN, stopping).await {
         Ok(Ok(Err(error))) => Err(Failure::control(&error)),

@@ -69,12 +69,8 @@ pub(crate) async fn list(
     State(host): State<Host>,
     Query(query): Query<List>,
 ) -> Result<Json<Page>> {
-    let mut wanted = SandboxQuery {
-        states: query.states()?,
-        limit: Some(PAGE_MAX_COUNT),
-        visible_to: caller.sees(),
-        ..SandboxQuery::default()
-    };
+    let mut wanted =
+        SandboxQuery { states: query.states()?, limit: Some(PAGE_MAX_COUNT), ..SandboxQuery::default() };
     let limit = query.limit.or(query.page_size).map_or(usize::MAX, |limit| limit.max(1) as usize);
     // Ids sort by age, as the listing does: the cursor is the last id of the page before.
     let after = query.cursor.as_deref().map(ids::sandbox);
@@ -82,7 +78,11 @@ pub(crate) async fn list(
     let mut found = Vec::new();
     let mut more = false;
     while !more {
-        let page = host.engine().sandboxes(&wanted).await.map_err(|error| Failure::control(&error))?;
+        let page = host
+            .engine()
+            .sandboxes(&wanted, caller.engine())
+            .await
+            .map_err(|error| Failure::control(&error))?;
         let of_page = page.items.into_iter().filter(|record| {
             query.matches(record) && after.as_ref().is_none_or(|after| record.id.as_str() < after.as_str())
         });

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use atoll_core::exec::Exit;
 use atoll_core::exec::ExitReason;
+use atoll_core::id::SandboxId;
 use atoll_core::spec::{Command, ExecDraft, TtySize};
 use atoll_core::{Code, Error};
 use atoll_engine::{Caller as EngineCaller, Engine, ExecView};
@@ -111,7 +112,7 @@ fn positive_ms(field: &str, seconds: Option<f64>) -> Result<Option<u64>, Error> 
 /// Runs a command, or finds the one that has its id already.
 pub(crate) async fn get_or_create(
     engine: &Engine,
-    sandbox: &str,
+    sandbox: &SandboxId,
     request: Request,
     caller: &EngineCaller,
 ) -> Result<ExecView, Error> {
@@ -136,7 +137,7 @@ pub(crate) async fn get_or_create(
 }
 
 /// The command with this id.
-pub(crate) async fn by_id(engine: &Engine, sandbox: &str, id: &str) -> Result<ExecView, Error> {
+pub(crate) async fn by_id(engine: &Engine, sandbox: &SandboxId, id: &str) -> Result<ExecView, Error> {
     let view = engine.exec_by_key(sandbox, id).await?;
     if is_missing_shell(&view)
         && let Ok(plain) = engine.exec_by_key(sandbox, &plain_key(id)).await
@@ -156,7 +157,7 @@ fn is_missing_shell(view: &ExecView) -> bool {
     not_found && view.record.spec.argv.first().is_some_and(|shell| shell == SHELL)
 }
 
-async fn has_file(engine: &Engine, sandbox: &str, path: &str) -> bool {
+async fn has_file(engine: &Engine, sandbox: &SandboxId, path: &str) -> bool {
     let Ok(guest) = engine.guest(sandbox).await else { return true };
     guest.stat(Stat { path: path.to_owned(), no_follow: false }).await.is_ok()
 }

@@ -17,8 +17,7 @@ use super::OfFile;
 use crate::App;
 use crate::boxes;
 use crate::error::{Failure, Result};
-use crate::ids;
-use crate::request::{Caller, Name, Query, Read};
+use crate::request::{Caller, Query, Read};
 use crate::time;
 
 const KIND: &str = "ReadError";
@@ -88,15 +87,15 @@ fn describe(info: &FileInfo) -> HeaderMap {
 
 /// The bytes of a file; with `HEAD`, only what it is.
 pub(crate) async fn download(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
-    Name(id): Name,
     Query(file): Query<OfFile>,
     method: Method,
     headers: HeaderMap,
 ) -> Result<Response> {
     let path = file.absolute(KIND)?;
-    let lease = boxes::awake(app.host.engine(), &ids::sandbox(&id)).await.map_err(|error| fail(&error))?;
+    let sandbox = caller.sandbox().map_err(|error| fail(&error))?;
+    let lease = boxes::awake(app.host.engine(), sandbox).await.map_err(|error| fail(&error))?;
     let stat = Stat { path: path.clone(), no_follow: false };
     let info = lease.stat(stat).await.map_err(|error| fail(&guest_error(error)))?;
     if info.kind() == FileKind::Directory {

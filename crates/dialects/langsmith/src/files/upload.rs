@@ -15,8 +15,7 @@ use super::multipart::Part;
 use crate::App;
 use crate::boxes;
 use crate::error::{Failure, Result};
-use crate::ids;
-use crate::request::{Caller, Exec, Json, Name, Query};
+use crate::request::{Caller, Exec, Json, Query};
 
 const KIND: &str = "WriteError";
 
@@ -27,9 +26,8 @@ fn fail(error: &Error) -> Failure {
 /// Writes a file, whole or not at all, with the directories above it. A file that is there keeps its
 /// permissions and its owner.
 pub(crate) async fn upload(
-    _: Caller<Exec>,
+    caller: Caller<Exec>,
     State(app): State<App>,
-    Name(id): Name,
     Query(file): Query<OfFile>,
     headers: HeaderMap,
     body: Body,
@@ -38,9 +36,9 @@ pub(crate) async fn upload(
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let mut part = Part::new(kind).map_err(|error| fail(&error))?;
     let engine = app.host.engine();
-    let sandbox = ids::sandbox(&id);
-    let user = engine.sandbox(&sandbox).map_err(|error| fail(&error))?.spec.user;
-    let lease = boxes::awake(engine, &sandbox).await.map_err(|error| fail(&error))?;
+    let sandbox = caller.sandbox().map_err(|error| fail(&error))?;
+    let user = engine.sandbox(sandbox).map_err(|error| fail(&error))?.spec.user;
+    let lease = boxes::awake(engine, sandbox).await.map_err(|error| fail(&error))?;
     let request = Write { path: path.clone(), mode: 0, user, parents: true };
     let told = |error| fail(&guest_error(error));
     let mut writer = lease.write(request).await.map_err(told)?;

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_core::id::SnapshotId;
+use atoll_core::id::{KeyId, SnapshotId};
 use atoll_core::snapshot::Reference;
 use atoll_core::spec::{self, ResourcesDraft, SandboxDraft};
 use atoll_core::{Code, Error};
@@ -57,6 +57,14 @@ pub(crate) struct Request {
 struct Build {
     snapshot: Snapshot,
     failed: bool,
+    /// Who asked for it: nobody else sees it before it is there, but administrators.
+    owner: Option<KeyId>,
+}
+
+impl Build {
+    fn is_seen_by(&self, caller: &EngineCaller) -> bool {
+        caller.is_admin() || self.owner.is_some() && self.owner.as_ref() == caller.key()
+    }
 }
 
 /// Builds of this process, by the UUID that their client was told.
@@ -77,14 +85,16 @@ impl Builds {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(&self, snapshot: Snapshot) -> Result<()> {
+    fn begin(&self, snapshot: Snapshot, caller: &EngineCaller) -> Result<()> {
         let mut inner = self.inner();
         let count = inner.by_id.values().filter(|build| !build.failed).count();
         if count >= UNDER_WAY_MAX_COUNT {
             let error = Error::new(Code::LimitExceeded, format!("{count} snapshots are being made already"));
             return Err(Failure::control(&error));
         }
-        inner.by_id.insert(snapshot.id.clone(), Build { snapshot, failed: false });
+        inner
+            .by_id
+            .insert(snapshot.id.clone(), Build { snapshot, failed: false, owner: caller.key().cloned() });
         Ok(())
     }
 
@@ -106,15 +116,16 @@ impl Builds {
         }
     }
 
-    /// The build with this id, under way or failed.
-    pub(crate) fn find(&self, id: &str) -> Option<Snapshot> {
-        self.inner().by_id.get(id).map(|build| build.snapshot.clone())
+    /// The caller's build with this id, under way or failed.
+    pub(crate) fn find(&self, id: &str, caller: &EngineCaller) -> Option<Snapshot> {
+        let inner = self.inner();
+        inner.by_id.get(id).filter(|build| build.is_seen_by(caller)).map(|build| build.snapshot.clone())
     }
 
-    /// Forgets a build that failed. Says whether it did; `None` when there is no such build.
-    pub(crate) fn forget(&self, id: &str) -> Option<bool> {
+    /// Forgets a build of the caller's that failed. Says whether it did; `None` when there is no such build.
+    pub(crate) fn forget(&self, id: &str, caller: &EngineCaller) -> Option<bool> {
         let mut inner = self.inner();
-        let failed = inner.by_id.get(id)?.failed;
+        let failed = inner.by_id.get(id).filter(|build| build.is_seen_by(caller))?.failed;
         if failed {
             inner.by_id.remove(id);
             inner.failed.retain(|other| other != id);
@@ -122,10 +133,10 @@ impl Builds {
         Some(failed)
     }
 
-    /// Those that have not ended.
-    pub(crate) fn under_way(&self) -> Vec<Snapshot> {
+    /// The caller's that have not ended.
+    pub(crate) fn under_way(&self, caller: &EngineCaller) -> Vec<Snapshot> {
         let inner = self.inner();
-        let under_way = inner.by_id.values().filter(|build| !build.failed);
+        let under_way = inner.by_id.values().filter(|build| !build.failed && build.is_seen_by(caller));
         under_way.map(|build| build.snapshot.clone()).collect()
     }
 
@@ -137,10 +148,11 @@ impl Builds {
     pub(crate) async fn run(
         &self,
         snapshot: Snapshot,
+        caller: &EngineCaller,
         making: impl Future<Output = Result<SnapshotRecord, Error>> + Send + 'static,
     ) -> Result<Option<Result<SnapshotRecord, Error>>> {
         let (builds, id) = (self.clone(), snapshot.id.clone());
-        builds.begin(snapshot)?;
+        builds.begin(snapshot, caller)?;
         let making = tokio::spawn(async move {
             let outcome = tokio::spawn(making).await;
             let outcome = outcome
@@ -175,9 +187,10 @@ pub(crate) async fn create(
         run_config: request.run_config.clone().unwrap_or_default(),
         ..Snapshot::building(&id, &tag)
     };
-    let caller = caller.engine();
-    let making = async move { make(&engine, request, id, tag, &caller).await };
-    match app.builds.run(building.clone(), making).await? {
+    let caller = caller.engine().clone();
+    let by = caller.clone();
+    let making = async move { make(&engine, request, id, tag, &by).await };
+    match app.builds.run(building.clone(), &caller, making).await? {
         Some(Ok(record)) => Ok((StatusCode::CREATED, Json(Snapshot::new(record)))),
         // The client polls, and is told there what failed.
         Some(Err(_)) | None => Ok((StatusCode::ACCEPTED, Json(building))),
@@ -212,8 +225,8 @@ async fn make(
     };
     let sandbox = engine.create_sandbox(draft, caller).await?.id;
     let order = super::order(id, tag, Begin::default());
-    let taken = engine.create_snapshot(sandbox.as_str(), order, caller).await;
-    if let Err(error) = engine.delete_sandbox(sandbox.as_str()).await {
+    let taken = engine.create_snapshot(&sandbox, order, caller).await;
+    if let Err(error) = engine.delete_sandbox(&sandbox).await {
         tracing::warn!(%sandbox, %error, "the sandbox of a snapshot stays until its time ends");
     }
     taken

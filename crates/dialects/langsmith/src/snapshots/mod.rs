@@ -9,9 +9,12 @@ use std::collections::BTreeSet;
 
 use atoll_core::id::SnapshotId;
 use atoll_core::limits::PAGE_MAX_COUNT;
+use atoll_core::sharing::Needs;
 use atoll_core::snapshot::{DEFAULT_TAG, Reference, SnapshotState};
 use atoll_core::{Code, Error};
-use atoll_engine::{Begin, Engine, SnapshotOrder, SnapshotQuery};
+use atoll_engine::{
+    Begin, Caller as EngineCaller, Engine, Resource, SnapshotGrant, SnapshotOrder, SnapshotQuery, Target,
+};
 use atoll_store::SnapshotRecord;
 use axum::extract::State;
 use http::StatusCode;
@@ -106,12 +109,16 @@ fn fail(error: &Error) -> Failure {
     Failure::control(error)
 }
 
-/// Every snapshot that is for people, the newest first.
-async fn all(engine: &Engine, name: Option<String>) -> Result<Vec<SnapshotRecord>, Error> {
+/// Every snapshot that is for people and that a caller may know of, the newest first.
+async fn all(
+    engine: &Engine,
+    name: Option<String>,
+    caller: &EngineCaller,
+) -> Result<Vec<SnapshotRecord>, Error> {
     let mut query = SnapshotQuery { name, limit: Some(PAGE_MAX_COUNT), ..SnapshotQuery::default() };
     let mut found = Vec::new();
     loop {
-        let page = engine.snapshots(&query).await?;
+        let page = engine.snapshots(&query, caller).await?;
         found.extend(page.items);
         match page.next {
             Some(next) => query.cursor = Some(next.to_string()),
@@ -120,18 +127,34 @@ async fn all(engine: &Engine, name: Option<String>) -> Result<Vec<SnapshotRecord
     }
 }
 
-/// The snapshot that a client means: by UUID, by `name:tag`, or by name, which is its `latest` or else its
-/// newest.
-pub(crate) async fn find(engine: &Engine, text: &str) -> Result<SnapshotRecord, Error> {
-    if let Some(id) = ids::snapshot(text) {
-        return engine.snapshot(&id).await;
-    }
-    match engine.snapshot(text).await {
-        Err(error) if error.code == Code::SnapshotNotFound && !text.contains(':') => {
-            let newest = all(engine, Some(text.to_owned())).await?.into_iter().next();
-            newest.ok_or(error)
+/// The snapshot that a client means, if it may do with it what it needs: by UUID, by `name:tag`, or by name, which is
+/// its `latest` or else its newest. With it the reference by which it was named, if there is one.
+pub(crate) async fn find(
+    engine: &Engine,
+    text: &str,
+    needs: Needs,
+    caller: &EngineCaller,
+) -> Result<SnapshotGrant, Error> {
+    let by_id = ids::snapshot(text).map(|id| id.to_string());
+    let named = by_id.as_deref().unwrap_or(text);
+    match authorized(engine, named, needs, caller).await {
+        Err(error) if error.code == Code::SnapshotNotFound && by_id.is_none() && !text.contains(':') => {
+            let newest = all(engine, Some(text.to_owned()), caller).await?.into_iter().next();
+            authorized(engine, newest.ok_or(error)?.id.as_str(), needs, caller).await
         }
         found => found,
+    }
+}
+
+async fn authorized(
+    engine: &Engine,
+    text: &str,
+    needs: Needs,
+    caller: &EngineCaller,
+) -> Result<SnapshotGrant, Error> {
+    match engine.authorize(caller, needs, Target::Snapshot(text)).await?.resource() {
+        Resource::Snapshot(found) => Ok(found.clone()),
+        _ => Err(Error::new(Code::Internal, "a snapshot was asked for")),
     }
 }
 
@@ -162,7 +185,6 @@ fn order(id: SnapshotId, tag: Reference, begin: Begin) -> SnapshotOrder {
 pub(crate) async fn capture(
     caller: Caller<Manage>,
     State(app): State<App>,
-    Name(name): Name,
     Json(request): Json<Capture>,
 ) -> Result<(StatusCode, Json<Snapshot>)> {
     if request.docker_image.as_ref().is_some_and(|image| !image.is_empty()) {
@@ -175,7 +197,7 @@ pub(crate) async fn capture(
     }
     let tag = reference(&request.name, request.tag.as_deref())?;
     let engine = app.host.engine().clone();
-    let source = engine.sandbox(&ids::sandbox(&name)).map_err(|error| fail(&error))?;
+    let source = caller.sandbox().and_then(|id| engine.sandbox(id)).map_err(|error| fail(&error))?;
     let id = engine.new_snapshot_id().map_err(|error| fail(&error))?;
     let run = request.run_config.unwrap_or_default();
     let building = Snapshot {
@@ -185,10 +207,10 @@ pub(crate) async fn capture(
         ..Snapshot::building(&id, &tag)
     };
     let begin = Begin { env: run.env_vars.unwrap_or_default(), user: run.user, workdir: run.work_dir };
-    let caller = caller.engine();
-    let making =
-        async move { engine.create_snapshot(source.id.as_str(), order(id, tag, begin), &caller).await };
-    match app.builds.run(building.clone(), making).await? {
+    let caller = caller.engine().clone();
+    let by = caller.clone();
+    let making = async move { engine.create_snapshot(&source.id, order(id, tag, begin), &by).await };
+    match app.builds.run(building.clone(), &caller, making).await? {
         Some(Ok(record)) => Ok((StatusCode::CREATED, Json(Snapshot::new(record)))),
         Some(Err(error)) => Err(fail(&error)),
         None => Ok((StatusCode::ACCEPTED, Json(building))),
@@ -216,14 +238,15 @@ pub(crate) struct Page {
 
 /// Lists snapshots, those that are being made first.
 pub(crate) async fn list(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Query(query): Query<List>,
 ) -> Result<Json<Page>> {
     let part = query.name_contains.unwrap_or_default().to_lowercase();
     let limit = query.limit.or(query.page_size).unwrap_or(PAGE_DEFAULT);
-    let records = all(app.host.engine(), None).await.map_err(|error| fail(&error))?;
-    let listed = app.builds.under_way().into_iter().chain(records.into_iter().map(Snapshot::new));
+    let records = all(app.host.engine(), None, caller.engine()).await.map_err(|error| fail(&error))?;
+    let listed =
+        app.builds.under_way(caller.engine()).into_iter().chain(records.into_iter().map(Snapshot::new));
     let matching = listed.filter(|snapshot| snapshot.name.to_lowercase().contains(&part));
     let items: Vec<Snapshot> = matching.skip(query.offset).take(limit).collect();
     Ok(Json(Page { snapshots: items.clone(), items, next_cursor: None, offset: query.offset }))
@@ -231,25 +254,27 @@ pub(crate) async fn list(
 
 /// One snapshot.
 pub(crate) async fn read(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Name(name): Name,
 ) -> Result<Json<Snapshot>> {
-    if let Some(building) = app.builds.find(&name) {
+    if let Some(building) = app.builds.find(&name, caller.engine()) {
         return Ok(Json(building));
     }
-    let found = find(app.host.engine(), &name).await;
-    found.map(|record| Json(Snapshot::new(record))).map_err(|error| fail(&error))
+    let engine = app.host.engine();
+    let found = find(engine, &name, Needs::READ, caller.engine()).await.map_err(|error| fail(&error))?;
+    let record = engine.snapshot(&found.id).await.map_err(|error| fail(&error))?;
+    Ok(Json(Snapshot::new(record)))
 }
 
 /// Removes a snapshot, by its id or name; or one tag, and the snapshot with its last.
 pub(crate) async fn remove(
-    _: Caller<Manage>,
+    caller: Caller<Manage>,
     State(app): State<App>,
     Name(name): Name,
 ) -> Result<StatusCode> {
     let engine = app.host.engine();
-    match app.builds.forget(&name) {
+    match app.builds.forget(&name, caller.engine()) {
         Some(true) => return Ok(StatusCode::NO_CONTENT),
         Some(false) => {
             let why = "the snapshot is still being made";
@@ -257,18 +282,22 @@ pub(crate) async fn remove(
         }
         None => {}
     }
-    let text = match (ids::snapshot(&name), name.contains(':')) {
-        (Some(id), _) => id,
-        (None, true) => name,
-        (None, false) => find(engine, &name).await.map_err(|error| fail(&error))?.id.to_string(),
-    };
-    engine.delete_snapshot(&text).await.map_err(|error| fail(&error))?;
+    let found = find(engine, &name, Needs::MANAGE, caller.engine()).await.map_err(|error| fail(&error))?;
+    // A bare name means the snapshot with all its tags; only a written tag means that one.
+    let reference = found.reference.filter(|_| name.contains(':'));
+    let removed = engine.delete_snapshot(&found.id, reference.as_ref(), caller.engine()).await;
+    removed.map_err(|error| fail(&error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// The tags of a name.
-pub(crate) async fn tags(_: Caller<Read>, State(app): State<App>, Name(name): Name) -> Result<Json<Value>> {
-    let records = all(app.host.engine(), Some(name.clone())).await.map_err(|error| fail(&error))?;
+pub(crate) async fn tags(
+    caller: Caller<Read>,
+    State(app): State<App>,
+    Name(name): Name,
+) -> Result<Json<Value>> {
+    let records =
+        all(app.host.engine(), Some(name.clone()), caller.engine()).await.map_err(|error| fail(&error))?;
     let mut seen = BTreeSet::new();
     let tags: Vec<Value> = records
         .iter()

@@ -122,7 +122,7 @@ fn templates_have_versions_and_sandboxes_follow_them() {
     let world = World::new();
     let server = world.start();
     let engine = &server.engine;
-    let caller = Caller::default();
+    let caller = Caller::system();
     let recipe = |n: u64| TemplateSpec {
         resources: ResourcesDraft { memory_bytes: Some(n << 30), ..ResourcesDraft::default() },
         labels: BTreeMap::from([("from".into(), format!("v{n}")), ("kept".into(), "yes".into())]),
@@ -176,7 +176,7 @@ fn an_image_is_in_use_while_somebody_needs_it() {
     assert!(in_use(), "its record still names it");
     server.delete(&id);
     assert!(!in_use());
-    server.run(engine.create_template("t", TemplateSpec::new("empty"), &Caller::default())).unwrap();
+    server.run(engine.create_template("t", TemplateSpec::new("empty"), &Caller::system())).unwrap();
     assert!(in_use());
     server.run(engine.delete_template("t", None)).unwrap();
     assert!(!in_use());

@@ -94,7 +94,7 @@ fn of_many_with_one_name_one_is_made() {
     let world = World::new();
     let server = world.start();
     world.host.delay_create(Duration::from_millis(20));
-    let caller = Caller::default();
+    let caller = Caller::system();
     let results = server.run(join_all((0..20).map(|_| server.engine.create_sandbox(named("same"), &caller))));
     let made: Vec<_> = results.iter().flatten().collect();
     assert_eq!(made.len(), 1);
@@ -109,7 +109,7 @@ fn there_are_never_more_than_allowed() {
     let mut world = World::new();
     world.sandboxes_max = 3;
     let server = world.start();
-    let caller = Caller::default();
+    let caller = Caller::system();
     let results =
         server.run(join_all((0..10).map(|_| server.engine.create_sandbox(SandboxDraft::default(), &caller))));
     let made: Vec<_> = results.iter().flatten().collect();
@@ -140,7 +140,7 @@ fn a_caller_that_goes_away_changes_nothing() {
         // The caller leaves at a different moment each time.
         let name = format!("n{n}");
         server.run(async {
-            let caller = Caller::default();
+            let caller = Caller::system();
             let create = server.engine.create_sandbox(named(&name), &caller);
             drop(tokio::time::timeout(Duration::from_millis(n * 10), create).await);
         });
@@ -165,7 +165,7 @@ fn deleting_what_is_being_made_deletes_it() {
     let server = world.start();
     world.host.delay_create(Duration::from_millis(50));
     let engine = server.engine.clone();
-    let create = server.spawn(async move { engine.create_sandbox(named("brief"), &Caller::default()).await });
+    let create = server.spawn(async move { engine.create_sandbox(named("brief"), &Caller::system()).await });
     until("it is entered", || server.engine.sandbox("brief").is_ok());
     // Several at once: all are told that it is gone.
     let deleted = server.run(join_all((0..3).map(|_| server.engine.delete_sandbox("brief"))));

@@ -175,7 +175,7 @@ fn a_key_runs_once() {
     let id = server.sandbox().id;
     let draft =
         |words: &[&str]| ExecDraft { idempotency_key: Some("once".into()), stdin: true, ..argv(words) };
-    let caller = Caller::default();
+    let caller = Caller::system();
     let results = server
         .run(join_all((0..10).map(|_| server.engine.create_exec(id.as_str(), draft(&["cat"]), &caller))));
     let views: Vec<_> = results.into_iter().map(Result::unwrap).collect();
@@ -210,7 +210,7 @@ fn racing_a_start_that_fails_gives_everybody_its_error() {
     let draft =
         || ExecDraft { idempotency_key: Some("k".into()), cwd: Some("/missing".into()), ..argv(&["true"]) };
     for _ in 0..20 {
-        let caller = Caller::default();
+        let caller = Caller::system();
         let results =
             server.run(join_all((0..8).map(|_| server.engine.create_exec(id.as_str(), draft(), &caller))));
         for result in results {

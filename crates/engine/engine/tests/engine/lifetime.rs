@@ -216,7 +216,7 @@ fn a_level_without_limits_of_disk_io_refuses_them_before_anything_is_made() {
     assert_eq!(server.engine.sandbox(id.as_str()).unwrap().name, None);
     let recipe =
         TemplateSpec { isolation: Some(IsolationLevel::Container), resources, ..TemplateSpec::new("host") };
-    let caller = Caller::default();
+    let caller = Caller::system();
     refused(server.run(server.engine.create_template("slow", recipe, &caller)).unwrap_err());
 }
 

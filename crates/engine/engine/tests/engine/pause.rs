@@ -70,7 +70,7 @@ fn what_a_template_starts_begins_again_with_each_boot() {
         start: Some(CommandText::Argv(vec!["sleep".to_owned(), "1000".to_owned()])),
         ..TemplateSpec::new("host")
     };
-    server.run(server.engine.create_template("web", recipe, &Caller::default())).unwrap();
+    server.run(server.engine.create_template("web", recipe, &Caller::system())).unwrap();
     let draft = SandboxDraft { template: Some("web".to_owned()), ..SandboxDraft::default() };
     let id = server.create(draft.clone()).unwrap().id;
     pause(&server, &id, PauseMode::Frozen);
@@ -81,7 +81,7 @@ fn what_a_template_starts_begins_again_with_each_boot() {
     until("it is started again", || starts(&server, &id, ExecState::Running) == 1);
     assert_eq!(starts(&server, &id, ExecState::Exited), 1);
     let order = ForkOrder { count: 1, ..ForkOrder::default() };
-    let children = server.run(server.engine.fork_sandbox(id.as_str(), &order, &Caller::default())).unwrap();
+    let children = server.run(server.engine.fork_sandbox(id.as_str(), &order, &Caller::system())).unwrap();
     let child = children.into_iter().next().unwrap().unwrap().id;
     assert_eq!(starts(&server, &child, ExecState::Running), 1);
     // Another server finds what runs and starts nothing.

@@ -231,7 +231,7 @@ fn members_of_a_template_follow_its_newest_version() {
     let mut world = world(0);
     world.pools.images.clear();
     let server = world.start();
-    let (engine, caller) = (&server.engine, Caller::default());
+    let (engine, caller) = (&server.engine, Caller::system());
     let recipe = |disk: u64, count: Option<u32>| TemplateSpec {
         resources: ResourcesDraft { disk_bytes: Some(disk << 20), ..ResourcesDraft::default() },
         env: BTreeMap::from([("DISK".to_owned(), disk.to_string())]),
@@ -291,7 +291,7 @@ fn what_a_call_sets_survives_a_restart_and_can_be_taken_back() {
     let gone = server.run(server.engine.delete_pool(&host()));
     assert_eq!(gone.unwrap_err().code, Code::PoolNotFound);
     let large = TemplateSpec { pool: Some(PoolSpec::fixed(1000)), ..TemplateSpec::new("host") };
-    let refused = server.run(server.engine.create_template("big", large, &Caller::default()));
+    let refused = server.run(server.engine.create_template("big", large, &Caller::system()));
     assert_eq!(refused.unwrap_err().code, Code::PoolTooLarge);
     empty(&mut world, server);
 }
@@ -339,7 +339,7 @@ fn members_run_what_their_template_starts() {
     let mut world = world(0);
     world.pools.images.clear();
     let server = world.start();
-    let (engine, caller) = (&server.engine, Caller::default());
+    let (engine, caller) = (&server.engine, Caller::system());
     server
         .run(engine.create_template("web", starting(&["sleep", "1000"], Some(&["true"]), 1), &caller))
         .unwrap();
@@ -389,7 +389,7 @@ fn a_member_that_does_not_become_ready_is_none() {
     let mut world = world(0);
     world.pools.images.clear();
     let server = world.start();
-    let (engine, caller) = (&server.engine, Caller::default());
+    let (engine, caller) = (&server.engine, Caller::system());
     let broken = starting(&["exit", "3"], Some(&["false"]), 1);
     server.run(engine.create_template("web", broken, &caller)).unwrap();
     until("the pool says why", || {
@@ -407,7 +407,7 @@ fn after_a_kill_a_claimed_start_goes_on() {
     world.pools.images.clear();
     let server = world.start();
     let recipe = starting(&["sleep", "1000"], None, 2);
-    server.run(server.engine.create_template("web", recipe, &Caller::default())).unwrap();
+    server.run(server.engine.create_template("web", recipe, &Caller::system())).unwrap();
     until_ready(&server, 2);
     let record = server.create(template("web")).unwrap();
     let before = execs_of(&server, &record.id);

@@ -169,7 +169,7 @@ fn a_crash_at_any_moment_of_a_creation_leaves_all_or_nothing() {
     for n in 0..12_u64 {
         let server = world.start();
         let engine = server.engine.clone();
-        server.spawn(async move { engine.create_sandbox(named("phoenix"), &Caller::default()).await });
+        server.spawn(async move { engine.create_sandbox(named("phoenix"), &Caller::system()).await });
         server.pass(Duration::from_millis(n));
         server.kill();
         let server = world.start();

@@ -41,7 +41,7 @@ fn whoever_waits_is_told() {
         }
         let view = tokio::time::timeout(DEADLINE, waiter).await.expect("it is told").unwrap().unwrap();
         assert_eq!(view.record.state, ExecState::Running);
-        let refused = engine.create_sandbox(named("late"), &Caller::default()).await.unwrap_err();
+        let refused = engine.create_sandbox(named("late"), &Caller::system()).await.unwrap_err();
         assert_eq!(refused.code, Code::ShuttingDown);
         // Not "there is no such sandbox": it is there.
         let refused = engine.delete_sandbox(id.as_str()).await.unwrap_err();
@@ -87,7 +87,7 @@ fn a_creation_that_waits_for_its_guest_is_undone() {
     let server = world.start();
     world.host.set_connect(Connect::Silent);
     let engine = server.engine.clone();
-    let create = server.spawn(async move { engine.create_sandbox(named("slow"), &Caller::default()).await });
+    let create = server.spawn(async move { engine.create_sandbox(named("slow"), &Caller::system()).await });
     until("it is being made", || world.host.calls("connect") > 0);
     server.stop_engine();
     assert_eq!(server.run(create).unwrap().unwrap_err().code, Code::ShuttingDown);

@@ -15,7 +15,7 @@ fn from(snapshot: &str) -> SandboxDraft {
 fn what_fails_leaves_nothing() {
     let world = World::new();
     let server = world.start();
-    let (engine, caller) = (&server.engine, Caller::default());
+    let (engine, caller) = (&server.engine, Caller::system());
     server.run(async {
         engine.create_sandbox(named("box"), &caller).await.unwrap();
         world.host.fail_snapshot(1);

@@ -181,7 +181,7 @@ impl Server {
     }
 
     pub(crate) fn create(&self, draft: SandboxDraft) -> Result<SandboxRecord> {
-        self.run(self.engine.create_sandbox(draft, &Caller::default()))
+        self.run(self.engine.create_sandbox(draft, &Caller::system()))
     }
 
     /// A running sandbox.
@@ -194,7 +194,7 @@ impl Server {
     }
 
     pub(crate) fn exec(&self, sandbox: &SandboxId, draft: ExecDraft) -> Result<ExecView> {
-        self.run(self.engine.create_exec(sandbox.as_str(), draft, &Caller::default()))
+        self.run(self.engine.create_exec(sandbox.as_str(), draft, &Caller::system()))
     }
 
     /// Waits for the end of an exec.
