@@ -148,13 +148,16 @@ fn templates_have_versions_and_sandboxes_follow_them() {
         assert_eq!((record.labels["from"].as_str(), record.labels["kept"].as_str()), ("me", "yes"));
         assert!(record.expires_ms.is_some());
     }
-    server.run(engine.delete_template("tool", Some(3))).unwrap();
+    server.run(engine.delete_template("tool", Some(3), &Caller::system())).unwrap();
     assert_eq!(make("tool").unwrap().spec.template.as_deref(), Some("tool:2"));
     assert_eq!(make("tool:3").unwrap_err().code, Code::TemplateNotFound);
     let next = server.run(engine.create_template("tool", recipe(4), &caller)).unwrap();
     assert_eq!(next.version, 4, "a number never means two things");
-    server.run(engine.delete_template("tool", None)).unwrap();
-    assert_eq!(server.run(engine.delete_template("tool", None)).unwrap_err().code, Code::TemplateNotFound);
+    server.run(engine.delete_template("tool", None, &Caller::system())).unwrap();
+    assert_eq!(
+        server.run(engine.delete_template("tool", None, &Caller::system())).unwrap_err().code,
+        Code::TemplateNotFound
+    );
     let refused = server.run(engine.create_template("x", TemplateSpec::new("missing"), &caller)).unwrap_err();
     assert_eq!(refused.code, Code::ImageNotFound);
 }
@@ -178,6 +181,6 @@ fn an_image_is_in_use_while_somebody_needs_it() {
     assert!(!in_use());
     server.run(engine.create_template("t", TemplateSpec::new("empty"), &Caller::system())).unwrap();
     assert!(in_use());
-    server.run(engine.delete_template("t", None)).unwrap();
+    server.run(engine.delete_template("t", None, &Caller::system())).unwrap();
     assert!(!in_use());
 }
