@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use atoll_core::Code;
 use atoll_core::spec::ResourcesDraft;
+use atoll_dialect_kit::pending::within;
 use atoll_server::dialect::Host;
 use atoll_store::SandboxRecord;
 use axum::extract::State;
@@ -20,8 +21,9 @@ use crate::error::{Failure, Result};
 use crate::request::{Caller, Json, Manage, Read, Root};
 use crate::view::{self, Sandbox};
 
+pub(crate) use atoll_dialect_kit::sandboxes::awake;
 pub(crate) use create::create;
-pub(crate) use lifecycle::{awake, start, stop};
+pub(crate) use lifecycle::{start, stop};
 pub(crate) use list::list;
 pub(crate) use update::update;
 
@@ -107,9 +109,8 @@ pub(crate) async fn status(caller: Caller<Read>, State(host): State<Host>) -> Re
 pub(crate) async fn remove(caller: Caller<Manage>, State(host): State<Host>) -> Result<StatusCode> {
     let id = find(&host, &caller)?.id;
     let engine = host.engine().clone();
-    let removing = tokio::spawn(async move { engine.delete_sandbox(&id).await });
-    match tokio::time::timeout(ANSWER_WITHIN, removing).await {
-        Ok(Ok(Err(error))) if error.code != Code::SandboxNotFound => Err(Failure::control(&error)),
+    match within(ANSWER_WITHIN, async move { engine.delete_sandbox(&id).await }).await {
+        Some(Err(error)) if error.code != Code::SandboxNotFound => Err(Failure::control(&error)),
         _ => Ok(StatusCode::NO_CONTENT),
     }
 }

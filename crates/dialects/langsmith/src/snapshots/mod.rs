@@ -12,6 +12,7 @@ use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sharing::Needs;
 use atoll_core::snapshot::{DEFAULT_TAG, Reference, SnapshotState};
 use atoll_core::{Code, Error};
+use atoll_dialect_kit::pending::Pending;
 use atoll_engine::{
     Begin, Caller as EngineCaller, Engine, Resource, SnapshotGrant, SnapshotOrder, SnapshotQuery, Target,
 };
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::App;
+use crate::boxes::ANSWER_WITHIN;
 use crate::error::{Failure, Result};
 use crate::extras::RunConfig;
 use crate::ids;
@@ -48,6 +50,17 @@ pub(crate) struct Snapshot {
     pub(crate) created_by: Option<String>,
     pub(crate) created_at: String,
     pub(crate) updated_at: String,
+}
+
+impl Pending for Snapshot {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn fail(&mut self, why: String) {
+        self.status = "failed";
+        self.status_message = Some(why);
+    }
 }
 
 impl Snapshot {
@@ -207,10 +220,10 @@ pub(crate) async fn capture(
         ..Snapshot::building(&id, &tag)
     };
     let begin = Begin { env: run.env_vars.unwrap_or_default(), user: run.user, workdir: run.work_dir };
-    let caller = caller.engine().clone();
-    let by = caller.clone();
-    let making = async move { engine.create_snapshot(&source.id, order(id, tag, begin), &by).await };
-    match app.builds.run(building.clone(), &caller, making).await? {
+    let (owner, caller) = (caller.key(), caller.engine().clone());
+    let making = async move { engine.create_snapshot(&source.id, order(id, tag, begin), &caller).await };
+    let made = app.builds.run(building.clone(), owner, ANSWER_WITHIN, making).await;
+    match made.map_err(|error| fail(&error))? {
         Some(Ok(record)) => Ok((StatusCode::CREATED, Json(Snapshot::new(record)))),
         Some(Err(error)) => Err(fail(&error)),
         None => Ok((StatusCode::ACCEPTED, Json(building))),
@@ -245,8 +258,8 @@ pub(crate) async fn list(
     let part = query.name_contains.unwrap_or_default().to_lowercase();
     let limit = query.limit.or(query.page_size).unwrap_or(PAGE_DEFAULT);
     let records = all(app.host.engine(), None, caller.engine()).await.map_err(|error| fail(&error))?;
-    let listed =
-        app.builds.under_way(caller.engine()).into_iter().chain(records.into_iter().map(Snapshot::new));
+    let under_way = app.builds.under_way(caller.sees());
+    let listed = under_way.into_iter().chain(records.into_iter().map(Snapshot::new));
     let matching = listed.filter(|snapshot| snapshot.name.to_lowercase().contains(&part));
     let items: Vec<Snapshot> = matching.skip(query.offset).take(limit).collect();
     Ok(Json(Page { snapshots: items.clone(), items, next_cursor: None, offset: query.offset }))
@@ -258,7 +271,7 @@ pub(crate) async fn read(
     State(app): State<App>,
     Name(name): Name,
 ) -> Result<Json<Snapshot>> {
-    if let Some(building) = app.builds.find(&name, caller.engine()) {
+    if let Some(building) = app.builds.find(&name, caller.sees()) {
         return Ok(Json(building));
     }
     let engine = app.host.engine();
@@ -274,7 +287,7 @@ pub(crate) async fn remove(
     Name(name): Name,
 ) -> Result<StatusCode> {
     let engine = app.host.engine();
-    match app.builds.forget(&name, caller.engine()) {
+    match app.builds.forget(&name, caller.sees()) {
         Some(true) => return Ok(StatusCode::NO_CONTENT),
         Some(false) => {
             let why = "the snapshot is still being made";

@@ -34,6 +34,7 @@ impl Inner {
         for key in [owner, by] {
             self.check_rules(
                 record,
+                by,
                 private,
                 policy,
                 &SecretUser {
@@ -71,6 +72,7 @@ impl Inner {
     fn check_rules(
         &self,
         sandbox: &SandboxRecord,
+        by: Option<&KeyId>,
         private: &BTreeMap<String, Secret>,
         policy: &EgressPolicy,
         user: &SecretUser<'_>,
@@ -78,10 +80,16 @@ impl Inner {
         let table = &self.secrets.table;
         for rule in &policy.inject {
             for secret in rule.secrets() {
-                let own = private.contains_key(&secret.name)
-                    || table.find(Some(&sandbox.id), &secret.name).is_some();
-                if own {
+                if private.contains_key(&secret.name) {
                     continue;
+                }
+                if let Some(own) = table.find(Some(&sandbox.id), &secret.name) {
+                    // Who gave it may send it elsewhere; others only to where it goes already.
+                    let strange = |host: &&DomainPattern| !reachable(&own.scope, host);
+                    match rule.hosts.iter().find(strange).filter(|_| own.created_by.as_ref() != by) {
+                        None => continue,
+                        Some(host) => return Err(redirected(&rule.name, &secret.name, host)),
+                    }
                 }
                 let record = table.find(None, &secret.name).ok_or_else(|| not_found(&secret.name))?;
                 record.scope.admits_user(&secret.name, user)?;
@@ -94,6 +102,13 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+fn redirected(rule: &str, secret: &str, host: &DomainPattern) -> Error {
+    let why =
+        format!("the rule '{rule}' sends '{secret}' to {host}, and whoever gave it has not sent it there");
+    Error::new(Code::Forbidden, why)
+        .hint("give its value anew with the rule, or let the key that gave it set the rule")
 }
 
 /// Whether some host that `pattern` means is admitted.

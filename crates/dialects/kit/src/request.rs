@@ -1,0 +1,157 @@
+//! The parts of a request that handlers take.
+
+use std::marker::PhantomData;
+
+use atoll_core::id::{KeyId, SandboxId};
+use atoll_core::limits::JSON_BODY_MAX_BYTES;
+use atoll_core::{Code, Error};
+use atoll_engine::{Caller as EngineCaller, Grant, Target};
+pub use atoll_server::dialect::{Admin, Exec, Manage, Read, Requires};
+use atoll_server::dialect::read_all;
+use axum::extract::{FromRequest, FromRequestParts, MatchedPath, RawPathParams, Request};
+use axum::response::{IntoResponse, Response};
+use http::HeaderValue;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::Protocol;
+
+/// Most of a parser's words that a message repeats, characters.
+const WHY_MAX_CHARS: usize = 400;
+
+/// A caller that may do what `S` requires, also on the sandbox that the request is about. The first argument of every
+/// handler, so that nothing else of a request is looked at before the key.
+#[derive(Debug, Clone)]
+pub struct Caller<S> {
+    caller: EngineCaller,
+    key: KeyId,
+    grant: Grant,
+    sandbox: Result<SandboxId, Error>,
+    scope: PhantomData<fn() -> S>,
+}
+
+impl<S> Caller<S> {
+    /// Who asks, for the engine.
+    #[must_use]
+    pub const fn engine(&self) -> &EngineCaller {
+        &self.caller
+    }
+
+    /// The key itself.
+    #[must_use]
+    pub fn key(&self) -> KeyId {
+        self.key.clone()
+    }
+
+    /// By what right it is here: what outlives the request ends with it, and asks it again for each thing that it
+    /// begins.
+    #[must_use]
+    pub const fn grant(&self) -> &Grant {
+        &self.grant
+    }
+
+    /// The sandbox that the request is about, as it was found when it was authorised. Nothing is looked up by its name
+    /// again: that may be another's by now.
+    ///
+    /// # Errors
+    /// [`Code::SandboxNotFound`], also for one that the key may not know of. The handler knows how its clients want to
+    /// hear that.
+    pub fn sandbox(&self) -> Result<&SandboxId, Error> {
+        self.sandbox.as_ref().map_err(Error::clone)
+    }
+
+    /// Whose listings it gets; nobody's in particular when it may see all.
+    #[must_use]
+    pub fn sees(&self) -> Option<&KeyId> {
+        (!self.caller.is_admin()).then_some(&self.key)
+    }
+}
+
+impl<P: Protocol, S: Requires> FromRequestParts<P> for Caller<S> {
+    type Rejection = P::Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &P) -> Result<Self, P::Failure> {
+        let refused = |error: Error| P::refused(&error);
+        let key = app.host().verify(&parts.headers).map_err(refused)?;
+        let caller = EngineCaller::of(&key);
+        let engine = app.host().engine();
+        let anywhere = engine.authorize(&caller, S::NEEDS, Target::Installation).await.map_err(refused)?;
+        let (sandbox, grant) = match sandbox_of(parts, app).await {
+            None => (Err(Error::new(Code::SandboxNotFound, "no sandbox is named")), anywhere),
+            Some(named) => match engine.authorize(&caller, S::NEEDS, Target::Sandbox(&named)).await {
+                Ok(grant) => (grant.sandbox().cloned().ok_or_else(|| SandboxId::not_found(&named)), grant),
+                Err(error) if error.code == Code::SandboxNotFound => (Err(error), anywhere),
+                Err(error) => return Err(refused(error)),
+            },
+        };
+        app.host().fill(&parts.extensions, grant.clone());
+        Ok(Self { caller, key: key.id, grant, sandbox, scope: PhantomData })
+    }
+}
+
+async fn sandbox_of<P: Protocol>(parts: &mut Parts, app: &P) -> Option<String> {
+    let route = parts.extensions.get::<MatchedPath>().map(|route| route.as_str().to_owned());
+    let params = RawPathParams::from_request_parts(parts, app).await.ok()?;
+    P::sandbox(route.as_deref().unwrap_or_default(), &params, parts)
+}
+
+/// JSON of a request, or of an answer. Unknown fields are ignored, because clients of other vendors send more than
+/// they document; an empty body is `{}`.
+#[derive(Debug)]
+pub struct Json<T>(pub T);
+
+impl<P: Protocol, T: DeserializeOwned> FromRequest<P> for Json<T> {
+    type Rejection = P::Failure;
+
+    async fn from_request(request: Request, _: &P) -> Result<Self, P::Failure> {
+        let read = read_all(request.into_body(), JSON_BODY_MAX_BYTES).await;
+        let bytes = read.map_err(|error| P::refused(&error))?;
+        let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+        serde_json::from_slice(text).map(Self).map_err(|error| malformed::<P>("body", &error))
+    }
+}
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        let text = serde_json::to_string(&self.0).unwrap_or_else(|error| {
+            // Types of a protocol have string keys and no failing serialisers.
+            tracing::error!(%error, "an answer cannot be written as JSON");
+            "null".to_owned()
+        });
+        ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], text).into_response()
+    }
+}
+
+/// The query string. Unknown parameters are ignored.
+#[derive(Debug)]
+pub struct Query<T>(pub T);
+
+impl<P: Protocol, T: DeserializeOwned> FromRequestParts<P> for Query<T> {
+    type Rejection = P::Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &P) -> Result<Self, P::Failure> {
+        let text = parts.uri.query().unwrap_or_default();
+        serde_html_form::from_str(text).map(Self).map_err(|error| malformed::<P>("query", &error))
+    }
+}
+
+/// Parts of the path, decoded.
+#[derive(Debug)]
+pub struct Path<T>(pub T);
+
+impl<P: Protocol, T: DeserializeOwned + Send> FromRequestParts<P> for Path<T> {
+    type Rejection = P::Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &P) -> Result<Self, P::Failure> {
+        let path = axum::extract::Path::<T>::from_request_parts(parts, app).await;
+        path.map(|path| Self(path.0)).map_err(|rejection| malformed::<P>("path", &rejection.body_text()))
+    }
+}
+
+/// Parsers quote what they were given: it is cut.
+fn malformed<P: Protocol>(part: &str, why: &dyn std::fmt::Display) -> P::Failure {
+    let why: String = why.to_string().chars().take(WHY_MAX_CHARS).collect();
+    P::refused(&Error::invalid(part, why))
+}
