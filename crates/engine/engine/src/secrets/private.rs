@@ -27,7 +27,6 @@ pub(super) struct Held {
     copied_from: Option<SandboxId>,
 }
 
-
 impl Secrets {
     pub(super) fn held(&self) -> MutexGuard<'_, BTreeMap<SandboxId, Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
