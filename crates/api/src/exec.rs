@@ -81,6 +81,7 @@ impl CreateExec {
             detach_timeout_ms: self.detach_timeout_ms,
             keep_output_bytes: self.keep_output_bytes,
             idempotency_key: self.idempotency_key,
+            tag: None,
         })
     }
 }

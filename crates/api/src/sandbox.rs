@@ -125,6 +125,7 @@ impl From<CreateSandbox> for SandboxDraft {
                 freeze_ms: request.idle_freeze_ms,
                 hibernate_after_ms: request.hibernate_after_ms,
                 delete_paused_after_ms: request.delete_paused_after_ms,
+                pause_at_end: None,
             },
             budget: request.budget.unwrap_or_default(),
             visibility: request.visibility,
@@ -307,6 +308,7 @@ impl From<UpdateSandbox> for SandboxUpdate {
                 freeze_ms: request.idle_freeze_ms,
                 hibernate_after_ms: request.hibernate_after_ms,
                 delete_paused_after_ms: request.delete_paused_after_ms,
+                pause_at_end: None,
             },
             budget: request.budget,
         }

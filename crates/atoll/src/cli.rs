@@ -43,7 +43,7 @@ pub(crate) use server::{
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
 };
-pub(crate) use template::{TemplateArgs, TemplateCommand};
+pub(crate) use template::{DefaultsArgs, TemplateArgs, TemplateCommand};
 pub(crate) use usage::{BudgetArgs, IdleArgs, PauseArgs, ResumeArgs, UsageArgs};
 pub(crate) use volume::{VolumeCommand, parse_mount};
 

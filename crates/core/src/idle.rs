@@ -69,6 +69,10 @@ pub struct IdlePolicy {
     pub hibernate_after_ms: Option<u64>,
     /// Delete it after it has been paused, in whatever mode, for so many milliseconds.
     pub delete_paused_after_ms: Option<u64>,
+    /// Pause it in this mode at the end of its time to live, rather than delete it. Once it is paused it has no end
+    /// any more: who resumes it gives it another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pause_at_end: Option<PauseMode>,
 }
 
 impl IdlePolicy {
@@ -103,6 +107,8 @@ pub struct IdleUpdate {
     pub hibernate_after_ms: Option<Option<u64>>,
     /// See [`IdlePolicy::delete_paused_after_ms`].
     pub delete_paused_after_ms: Option<Option<u64>>,
+    /// See [`IdlePolicy::pause_at_end`].
+    pub pause_at_end: Option<Option<PauseMode>>,
 }
 
 impl IdleUpdate {
@@ -116,6 +122,7 @@ impl IdleUpdate {
             freeze_ms: self.freeze_ms.unwrap_or(current.freeze_ms),
             hibernate_after_ms: self.hibernate_after_ms.unwrap_or(current.hibernate_after_ms),
             delete_paused_after_ms: self.delete_paused_after_ms.unwrap_or(current.delete_paused_after_ms),
+            pause_at_end: self.pause_at_end.unwrap_or(current.pause_at_end),
         };
         next.validate().map(|()| next)
     }
@@ -144,6 +151,7 @@ mod tests {
             freeze_ms: Some(500),
             hibernate_after_ms: Some(9),
             delete_paused_after_ms: Some(10),
+            pause_at_end: Some(PauseMode::Frozen),
         };
         let update = IdleUpdate { freeze_ms: Some(None), ..IdleUpdate::default() };
         assert_eq!(update.over(current).unwrap(), IdlePolicy { freeze_ms: None, ..current });

@@ -38,6 +38,8 @@ pub const PATH_MAX_BYTES: usize = 4095;
 pub const USER_MAX_BYTES: usize = 64;
 /// Longest idempotency key, bytes.
 pub const IDEMPOTENCY_KEY_MAX_BYTES: usize = 128;
+/// Longest word to find an exec by, bytes.
+pub const EXEC_TAG_MAX_BYTES: usize = 1024;
 /// Longest time to live and longest timeout: one year, milliseconds.
 pub const DURATION_MAX_MS: u64 = 365 * 24 * 3600 * 1000;
 /// Largest terminal, columns or rows.

@@ -97,6 +97,12 @@ fn parse_internet(text: &str) -> std::result::Result<Internet, String> {
 }
 
 impl EgressArgs {
+    /// Allows the hosts of presets, each such as `@pypi`.
+    pub(crate) fn presets(names: &[&str]) -> Self {
+        let allow = names.iter().map(|name| Named::Preset(Action::Allow, (*name).to_owned())).collect();
+        Self { allow, ..Self::default() }
+    }
+
     /// The policy that the arguments mean; `None` when they say nothing.
     pub(crate) fn policy(mut self) -> Result<Option<EgressPolicy>> {
         let inject = std::mem::take(&mut self.inject).rules();

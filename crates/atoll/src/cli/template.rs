@@ -13,6 +13,8 @@ use crate::units::{parse_bytes, parse_duration_ms, parse_pair};
 pub(crate) enum TemplateCommand {
     /// Build a template from a Dockerfile
     Build(Box<BuildArgs>),
+    /// Build the templates that clients of other vendors' protocols expect: base, code-interpreter-v1
+    BuildDefaults(Box<DefaultsArgs>),
     /// Make a template, or the next version of one
     Create(TemplateArgs),
     /// List templates
@@ -27,6 +29,34 @@ pub(crate) enum TemplateCommand {
         /// NAME or NAME:VERSION
         template: String,
     },
+}
+
+/// Which default templates to build, and from what.
+#[derive(Debug, Args)]
+pub(crate) struct DefaultsArgs {
+    /// Templates [default: all]
+    #[arg(value_name = "NAME", value_parser = ["base", "code-interpreter-v1"])]
+    pub(crate) names: Vec<String>,
+    /// Image to begin with: Debian, something made of it, or 'host'
+    #[arg(long, value_name = "IMAGE", default_value = "docker.io/library/debian:bookworm")]
+    pub(crate) from: String,
+    /// Value for an ARG of the recipe, such as PIP_INDEX_URL
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pair)]
+    pub(crate) build_arg: Vec<(String, String)>,
+    /// Do every step again
+    #[arg(long)]
+    pub(crate) no_cache: bool,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+    /// Writable disk, such as 10GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) disk: Option<u64>,
+    /// Give up on a build after this long [default: 1h]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
+    pub(crate) timeout: Option<u64>,
+    /// What the steps may reach, instead of @debian, @pypi and @npm
+    #[command(flatten)]
+    pub(crate) egress: EgressArgs,
 }
 
 #[derive(Debug, Args)]

@@ -22,8 +22,20 @@ use crate::units::{format_bytes, format_duration_ms};
 pub(super) async fn template_build(client: &Client, printer: Printer, args: BuildArgs) -> Result<()> {
     let (context, detach) = (args.context.clone(), args.detach);
     let (request, ignore) = request(args)?;
+    run(client, printer, &request, context, ignore, detach).await
+}
+
+/// Begins a build, sends its context if it wants one, and shows it until it ends.
+pub(super) async fn run(
+    client: &Client,
+    printer: Printer,
+    request: &CreateBuild,
+    context: PathBuf,
+    ignore: Ignore,
+    detach: bool,
+) -> Result<()> {
     let mut stops = Stops::catch()?;
-    let build = client.create_build(&request).await?;
+    let build = client.create_build(request).await?;
     if build.needs_context {
         let sent = tokio::select! {
             sent = send_context(client, printer, &build.id, context, ignore) => sent,

@@ -4,6 +4,7 @@ mod access;
 mod build;
 mod checkpoint;
 mod copy;
+mod defaults;
 mod doctor;
 mod exec;
 mod image;

@@ -1,7 +1,10 @@
 //! `atoll serve`: the server, in the foreground.
 
+use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use atoll_core::policy::EgressPolicy;
 use atoll_core::secret::Secret;
@@ -25,7 +28,7 @@ use crate::failure::{Failure, Result};
 use crate::output::Printer;
 
 /// How long a command may take that gives the vault's key.
-const VAULT_KEY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
+const VAULT_KEY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The line of `--ready-json`.
 #[derive(Serialize)]
@@ -33,6 +36,23 @@ struct Ready<'a> {
     url: &'a str,
     /// The operator's key, when this start made one; otherwise only its hash is known.
     api_key: Option<&'a str>,
+}
+
+/// For how long an address that is in use is tried again. A server that was killed while it made sandboxes can have
+/// a child for some milliseconds yet, with all its descriptors, before that becomes the sandbox's first process.
+const LISTEN_AGAIN_FOR: Duration = Duration::from_secs(1);
+
+async fn listen(address: SocketAddr) -> Result<TcpListener> {
+    let give_up = Instant::now() + LISTEN_AGAIN_FOR;
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < give_up => {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            Err(error) => return Err(Failure::io(format!("cannot listen on {address}"), error)),
+        }
+    }
 }
 
 pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
@@ -47,9 +67,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
 
     raise_descriptors();
     // Listen first: a port that is taken is said before sandboxes are taken up.
-    let listener = TcpListener::bind(args.listen)
-        .await
-        .map_err(|error| Failure::io(format!("cannot listen on {}", args.listen), error))?;
+    let listener = listen(args.listen).await?;
     let address = listener.local_addr().map_err(|error| Failure::io("cannot listen", error))?;
     let pool_memory = args.pool_memory.map_or_else(half_of_memory, Ok)?;
     for (image, spec) in &args.pool {
@@ -81,7 +99,11 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
     server_config.hosts.clone_from(&args.host);
     server_config.ports_domain.clone_from(&args.ports_domain);
     server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
-    let mut server = Server::new(daemon.engine.clone(), server_config, &[atoll_dialect_langsmith::DIALECT]);
+    let mut server = Server::new(
+        daemon.engine.clone(),
+        server_config,
+        &[atoll_dialect_langsmith::DIALECT, atoll_dialect_e2b::DIALECT],
+    );
     if !args.no_ssh {
         server = server.with_ssh(ssh(&daemon, &args.data_dir)?);
     }

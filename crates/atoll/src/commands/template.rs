@@ -13,6 +13,7 @@ use crate::output::{Printer, age, table};
 pub(super) async fn template(client: &Client, printer: Printer, command: TemplateCommand) -> Result<()> {
     match command {
         TemplateCommand::Build(args) => super::build::template_build(client, printer, *args).await,
+        TemplateCommand::BuildDefaults(args) => super::defaults::build_defaults(client, printer, *args).await,
         TemplateCommand::Create(args) => {
             let template = client.create_template(&request(args)?).await?;
             printer.result(&template, || format!("{}:{}", template.name, template.version))

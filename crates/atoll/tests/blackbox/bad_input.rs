@@ -274,6 +274,15 @@ fn cases(sandbox: &str, exec: &str, running: &str) -> Vec<Case> {
             "registry_unavailable",
             "127.0.0.1:1",
         ),
+        // Not what the server was allowed.
+        (
+            "POST",
+            "/v1/images/pull".into(),
+            json!({"reference": "127.0.0.1:2/x:y"}),
+            403,
+            "forbidden",
+            "127.0.0.1:2",
+        ),
         (
             "POST",
             "/v1/images/pull".into(),
@@ -301,7 +310,7 @@ fn cases(sandbox: &str, exec: &str, running: &str) -> Vec<Case> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_refusal_has_its_code_and_changes_nothing() {
-    let server = Server::start();
+    let server = Server::with(&["--registry-allow", "127.0.0.1:1"]);
     let create = CreateSandbox { name: Some("taken".into()), ..CreateSandbox::default() };
     let sandbox = server.client.create_sandbox(&create).await.unwrap().id;
     let exec = server.run(&sandbox, shell("echo x")).await.exec.id;

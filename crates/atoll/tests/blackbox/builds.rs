@@ -309,7 +309,7 @@ async fn step_lists_and_what_templates_start() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_fails_is_named_and_leaves_nothing() {
-    let server = Server::start();
+    let server = Server::with(&["--registry-allow", "127.0.0.0/8"]);
     let text = "FROM host\nRUN echo fine\nRUN echo last words; exit 7\nRUN never\n";
     let (build, entries) = built(&server, &dockerfile("fails", text)).await;
     let failure = build.failure.clone().unwrap();

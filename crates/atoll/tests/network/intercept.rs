@@ -294,13 +294,14 @@ async fn rules_change_while_a_sandbox_runs_and_outlive_the_server() {
 
     // Somebody else who may change the sandbox cannot send its values elsewhere, neither as they are nor by way of an
     // older version.
-    let other = server.client.create_key(&atoll_api::CreateKey {
+    let other = atoll_api::CreateKey {
         name: "other".into(),
         scope: Scope::Manage,
         ttl_ms: None,
         format: atoll_core::key::KeyFormat::Atoll,
-    });
-    let other = Client::new(&server.url, &other.await.unwrap().secret).unwrap();
+    };
+    let other = server.client.create_key(&other).await.unwrap();
+    let other = Client::new(&server.url, &other.secret).unwrap();
     let elsewhere = |secret: &str| {
         rule(json!({"name": "r", "hosts": ["other.example.com"], "bearer": format!("{{secret:{secret}}}")}))
     };

@@ -8,7 +8,7 @@ use super::check;
 use super::sandbox::SandboxSpec;
 use crate::error::{Error, Result};
 use crate::limits::{
-    ARG_MAX_BYTES, ARGV_MAX_COUNT, ARGV_TOTAL_MAX_BYTES, IDEMPOTENCY_KEY_MAX_BYTES,
+    ARG_MAX_BYTES, ARGV_MAX_COUNT, ARGV_TOTAL_MAX_BYTES, EXEC_TAG_MAX_BYTES, IDEMPOTENCY_KEY_MAX_BYTES,
     OUTPUT_KEEP_DEFAULT_BYTES, OUTPUT_KEEP_MAX_BYTES, OUTPUT_KEEP_MIN_BYTES, TTY_SIZE_MAX,
 };
 
@@ -97,6 +97,8 @@ pub struct ExecDraft {
     pub keep_output_bytes: Option<u64>,
     /// A second request with the same key in the same sandbox returns the first exec.
     pub idempotency_key: Option<String>,
+    /// A word to find it by while it runs. Need not be unique.
+    pub tag: Option<String>,
 }
 
 impl ExecDraft {
@@ -116,6 +118,7 @@ impl ExecDraft {
             detach_timeout_ms: None,
             keep_output_bytes: None,
             idempotency_key: None,
+            tag: None,
         }
     }
 }
@@ -147,6 +150,9 @@ pub struct ExecSpec {
     pub detach_timeout_ms: Option<u64>,
     /// Output kept on the host, bytes.
     pub keep_output_bytes: u64,
+    /// A word to find it by while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
 }
 
 impl ExecSpec {
@@ -182,6 +188,9 @@ impl ExecSpec {
         if let Some(key) = &draft.idempotency_key {
             validate_idempotency_key(key)?;
         }
+        if draft.tag.as_ref().is_some_and(|tag| tag.is_empty() || tag.len() > EXEC_TAG_MAX_BYTES) {
+            return Err(Error::invalid("tag", format_args!("must have 1 to {EXEC_TAG_MAX_BYTES} bytes")));
+        }
         let keep = draft.keep_output_bytes.unwrap_or(OUTPUT_KEEP_DEFAULT_BYTES);
         if !(OUTPUT_KEEP_MIN_BYTES..=OUTPUT_KEEP_MAX_BYTES).contains(&keep) {
             return Err(Error::invalid("keep_output_bytes", "must lie between 64 KiB and 16 GiB"));
@@ -204,6 +213,7 @@ impl ExecSpec {
             kill_on_disconnect: draft.kill_on_disconnect,
             detach_timeout_ms: draft.detach_timeout_ms,
             keep_output_bytes: keep,
+            tag: draft.tag,
         })
     }
 }

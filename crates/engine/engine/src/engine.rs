@@ -33,6 +33,7 @@ use crate::sandbox::SandboxShared;
 use crate::secrets::Secrets;
 use crate::sharing::AclTable;
 use crate::snapshot::Snapshots;
+use crate::tokens::TokenKey;
 use crate::usage;
 use crate::volumes::VolumeTable;
 
@@ -111,6 +112,7 @@ pub(crate) struct Inner {
     pub(crate) memories: Memories,
     pub(crate) acl: AclTable,
     pub(crate) volumes: VolumeTable,
+    pub(crate) tokens: TokenKey,
     pub(crate) snapshots: Snapshots,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
@@ -143,6 +145,7 @@ impl Engine {
         // Before anything of it is taken for what this server left.
         store.claim().await.map_err(store_error)?;
         let keys = KeyCache::load(&store).await?;
+        let tokens = TokenKey::open(&store, &vault).await?;
         let secrets = Secrets::load(&store).await?;
         let acl = AclTable::load(&store, config.visibility).await?;
         let share_links = ShareLinks::load(&store).await?;
@@ -155,6 +158,7 @@ impl Engine {
                 memories: Memories::default(),
                 acl,
                 volumes: VolumeTable::default(),
+                tokens,
                 snapshots: Snapshots::default(),
                 config,
                 store,
@@ -212,6 +216,24 @@ impl Engine {
     #[must_use]
     pub fn isolation_levels(&self) -> Vec<IsolationLevel> {
         self.inner.drivers.keys().copied().collect()
+    }
+
+    /// The isolation level of a sandbox that nobody says anything about.
+    #[must_use]
+    pub fn default_isolation(&self) -> IsolationLevel {
+        self.inner.config.defaults.isolation
+    }
+
+    /// The image of a sandbox that nobody says anything about.
+    #[must_use]
+    pub fn default_image(&self) -> String {
+        self.inner.config.defaults.image.clone()
+    }
+
+    /// Where adapters of other APIs may keep files for a while: nothing here is needed to go on after a crash.
+    #[must_use]
+    pub fn spool_dir(&self) -> PathBuf {
+        self.inner.config.data_dir.join("spool")
     }
 
     /// What executes machines, where there is a level that has them.

@@ -103,7 +103,16 @@ impl Engine {
         self.verified(&record).ok_or_else(refused)
     }
 
-    /// A key that something else stands for, if it is good.
+    /// A key that something else stands for, if it is good: a signature, a token. Whoever calls this has verified that.
+    ///
+    /// # Errors
+    /// [`Code::Unauthorized`].
+    pub fn key_behind(&self, id: &KeyId) -> Result<VerifiedKey> {
+        let gone = || Error::new(Code::Unauthorized, "the API key does not work any more");
+        self.verified_by_id(id).ok_or_else(gone)
+    }
+
+    /// The same, for ourselves.
     pub(crate) fn verified_by_id(&self, id: &KeyId) -> Option<VerifiedKey> {
         let record = self.inner.keys.find_id(id)?;
         self.verified(&record)

@@ -45,6 +45,7 @@ mod sharing;
 mod snapshot;
 mod start;
 mod templates;
+mod tokens;
 mod usage;
 mod volumes;
 

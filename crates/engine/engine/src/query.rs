@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_core::exec::ExecState;
-use atoll_core::id::SandboxId;
+use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::limits::{PAGE_DEFAULT_COUNT, PAGE_MAX_COUNT};
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::spec::SandboxUpdate;
@@ -66,6 +66,13 @@ impl Engine {
     }
 
     /// A page of the sandboxes that a caller may know of, newest first.
+    /// Every sandbox with the key that made it.
+    #[must_use]
+    pub fn owners(&self) -> Vec<(SandboxId, Option<KeyId>)> {
+        let all = self.inner.all_sandboxes();
+        all.iter().map(|sandbox| (sandbox.id.clone(), sandbox.record().owner)).collect()
+    }
+
     ///
     /// # Errors
     /// [`atoll_core::Code::InvalidArgument`] for the cursor or the limit.

@@ -41,6 +41,8 @@ pub(crate) struct Agent {
     pub(crate) threads: Threads,
     pub(crate) execs: Execs,
     pub(crate) watches: Cell<usize>,
+    /// The last mark for watches.
+    pub(crate) marks: tokio::sync::watch::Sender<u64>,
     pub(crate) waiting: Rc<Waiting>,
     pub(crate) sftp: Sessions,
     /// Dropping the sender ends the connection that is served.
@@ -153,6 +155,7 @@ async fn serve(source: Source, cgroup: Option<OwnedFd>, sandbox_id: &str) -> io:
         threads: Threads::new(),
         execs: Execs::new(cgroup),
         watches: Cell::new(0),
+        marks: tokio::sync::watch::Sender::new(0),
         waiting: Rc::default(),
         sftp: Sessions::new(),
         serving: RefCell::new(None),

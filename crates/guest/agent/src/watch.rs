@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use atoll_guest_protocol::body::RecordWriter;
-use atoll_guest_protocol::messages::{ChangeKind, Failure, Reason, Watch, WatchEvent, Watching};
+use atoll_guest_protocol::messages::{ChangeKind, Failure, MarkWatches, Reason, Watch, WatchEvent, Watching};
 use atoll_guest_protocol::server::failure;
 use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init, remove_watch};
 use rustix::io::Errno;
@@ -30,6 +30,8 @@ use crate::sys;
 const WATCHES_MAX: usize = 64;
 /// Directories of one recursive watch; what lies in further ones is not seen, and the host is told.
 const DIRECTORIES_MAX: usize = 16_384;
+/// Events that are read at once at most: those before a mark. The kernel's own limit for a queue is as large.
+const QUEUED_MAX: usize = 16_384;
 /// Entries that are told of when a directory appears with everything in it; beyond it, that some were missed.
 const EVENTS_MAX: usize = 10_000;
 /// How long the second half of a rename may take to appear.
@@ -65,6 +67,12 @@ impl Drop for Slot {
     }
 }
 
+/// `watch-mark`.
+pub(crate) fn mark(agent: &Rc<Agent>, request: &MarkWatches) -> Answer {
+    agent.marks.send_replace(request.mark);
+    Answer::done(0)
+}
+
 /// `watch`.
 pub(crate) async fn watch(
     agent: &Rc<Agent>,
@@ -73,6 +81,8 @@ pub(crate) async fn watch(
 ) -> Result<Answer, Stop> {
     let _slot = Slot::take(agent)?;
     checked(&request.path)?;
+    let mut marks = agent.marks.subscribe();
+    let with_marks = request.marks;
     // Reading a large tree takes a while.
     let (mut tree, inotify) = agent
         .threads
@@ -86,18 +96,29 @@ pub(crate) async fn watch(
     let inotify = sys::registered(inotify).map_err(|cause| errno("cannot watch", cause))?;
     response.message(&Watching {}).await?;
     loop {
+        let mut mark = None;
         let raw = tokio::select! {
             raw = read_events(&inotify) => raw?,
             () = response.cut() => return Err(Stop::Gone),
+            Ok(()) = marks.changed(), if with_marks => {
+                mark = Some(*marks.borrow_and_update());
+                // The kernel queues what happens as it happens: all of it is there already.
+                queued_events(&inotify)?
+            }
             // A rename's first half that got no second: it went out of sight.
             () = tokio::time::sleep(PAIR_WAIT), if tree.moving.is_some() => Vec::new(),
         };
         let mut events = Vec::new();
-        if raw.is_empty() {
-            tree.give_up_pair(&inotify, &mut events);
-        }
+        let alone = raw.is_empty();
         for event in raw {
             tree.take(&inotify, event, &mut events);
+        }
+        // Both halves of a rename are queued together: behind a mark no second half is to come.
+        if alone || mark.is_some() {
+            tree.give_up_pair(&inotify, &mut events);
+        }
+        if let Some(mark) = mark {
+            events.push(WatchEvent { kind: ChangeKind::Mark.into(), mark, ..WatchEvent::default() });
         }
         let mut previous = None;
         for event in events {
@@ -124,32 +145,47 @@ struct RawEvent {
 async fn read_events(inotify: &AsyncFd<OwnedFd>) -> Result<Vec<RawEvent>, Stop> {
     loop {
         let mut ready = inotify.readable().await.or(Err(Stop::Gone))?;
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut reader = Reader::new(inotify.get_ref(), &mut buffer);
-        let mut events = Vec::new();
-        // One buffer at a time, so that the queue stays in the kernel.
-        loop {
-            match reader.next() {
-                Ok(event) => events.push(RawEvent {
-                    watch: event.wd(),
-                    flags: event.events(),
-                    cookie: event.cookie(),
-                    name: event
-                        .file_name()
-                        .map(|name| PathBuf::from(std::ffi::OsStr::from_bytes(name.to_bytes()))),
-                }),
-                Err(Errno::AGAIN) => {
-                    ready.clear_ready();
-                    break;
-                }
-                Err(Errno::INTR) => {}
-                Err(cause) => return Err(errno("watch", cause).into()),
-            }
-            if reader.is_buffer_empty() {
-                break;
-            }
+        let events = some_events(inotify)?;
+        if events.is_empty() {
+            ready.clear_ready();
+        } else {
+            return Ok(events);
         }
-        if !events.is_empty() {
+    }
+}
+
+/// Everything that is queued.
+fn queued_events(inotify: &AsyncFd<OwnedFd>) -> Result<Vec<RawEvent>, Stop> {
+    let mut all = some_events(inotify)?;
+    let mut more = !all.is_empty();
+    while more && all.len() < QUEUED_MAX {
+        let events = some_events(inotify)?;
+        more = !events.is_empty();
+        all.extend(events);
+    }
+    Ok(all)
+}
+
+/// One buffer at a time, so that the queue stays in the kernel. Nothing when nothing is queued.
+fn some_events(inotify: &AsyncFd<OwnedFd>) -> Result<Vec<RawEvent>, Stop> {
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = Reader::new(inotify.get_ref(), &mut buffer);
+    let mut events = Vec::new();
+    loop {
+        match reader.next() {
+            Ok(event) => events.push(RawEvent {
+                watch: event.wd(),
+                flags: event.events(),
+                cookie: event.cookie(),
+                name: event
+                    .file_name()
+                    .map(|name| PathBuf::from(std::ffi::OsStr::from_bytes(name.to_bytes()))),
+            }),
+            Err(Errno::AGAIN) => return Ok(events),
+            Err(Errno::INTR) => {}
+            Err(cause) => return Err(errno("watch", cause).into()),
+        }
+        if reader.is_buffer_empty() && !events.is_empty() {
             return Ok(events);
         }
     }
@@ -335,5 +371,5 @@ impl Tree {
 }
 
 fn change(kind: ChangeKind, path: &Path) -> WatchEvent {
-    WatchEvent { kind: kind.into(), path: lossy(path.as_os_str()), from: String::new() }
+    WatchEvent { kind: kind.into(), path: lossy(path.as_os_str()), ..WatchEvent::default() }
 }

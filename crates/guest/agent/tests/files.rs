@@ -8,14 +8,15 @@ mod tests {
 
     use atoll_guest_protocol::client::{GuestClient, GuestError};
     use atoll_guest_protocol::messages::{
-        Chmod, FileKind, Find, List, Mkdir, Read, Reason, Remove, Rename, Stat, Write,
+        Chmod, Describe, FileKind, Find, List, Mkdir, Read, Reason, Remove, Rename, SetAttributes, Stat,
+        Write,
     };
     use bytes::Bytes;
 
     use crate::common::{Guest, eventually, reason, within};
 
     fn new_file(path: &str) -> Write {
-        Write { path: path.into(), mode: 0, user: String::new(), parents: false }
+        Write { path: path.into(), mode: 0, user: String::new(), parents: false, in_place: false }
     }
 
     async fn put(client: &GuestClient, request: Write, data: &'static [u8]) -> Result<u64, GuestError> {
@@ -125,6 +126,44 @@ mod tests {
         assert_eq!(reason(client.find(nowhere).await), Reason::NotFound);
         let file = Find { path: guest.path("tree/one.py"), max_count: 1, ..Find::default() };
         assert_eq!(reason(client.find(file).await), Reason::NotADirectory);
+    }
+
+    #[tokio::test]
+    async fn writes_in_place() {
+        let guest = Guest::start();
+        let client = guest.client().await;
+        let path = guest.path("d/file");
+        let request = || Write { in_place: true, parents: true, user: "4321:77".into(), ..new_file(&path) };
+        assert_eq!(put(&client, request(), b"hello world").await.unwrap(), 11);
+        let before = std::fs::metadata(&path).unwrap();
+        assert_eq!((before.uid(), before.gid(), before.mode() & 0o7777), (4321, 77, 0o644));
+        std::fs::hard_link(&path, guest.path("other")).unwrap();
+        assert_eq!(put(&client, request(), b"new").await.unwrap(), 3);
+        assert_eq!(std::fs::read(guest.path("other")).unwrap(), b"new", "it is the same file");
+        let directory = Write { in_place: true, ..new_file(&guest.path("d")) };
+        assert_eq!(reason(put(&client, directory, b"x").await), Reason::IsADirectory);
+    }
+
+    #[tokio::test]
+    async fn describes_paths() {
+        let guest = Guest::start();
+        let client = guest.client().await;
+        std::fs::write(guest.path("file"), "x").unwrap();
+        symlink("file", guest.path("link")).unwrap();
+        let paths = ["link", "none", "file"].map(|name| guest.path(name)).to_vec();
+        let ask = Describe { paths: paths.clone(), attributes: "user.test.".into() };
+        let found = within(client.describe(ask)).await.unwrap();
+        let resolved = found[0].resolved.as_ref().unwrap();
+        assert_eq!(
+            (resolved.kind(), found[0].info.as_ref().unwrap().kind()),
+            (FileKind::File, FileKind::Symlink)
+        );
+        assert_eq!((found[1].info.as_ref(), found[2].resolved.as_ref()), (None, None));
+        let many = Describe { paths: vec![paths[0].clone(); 1025], attributes: String::new() };
+        assert_eq!(reason(client.describe(many).await), Reason::Invalid);
+        let outside =
+            SetAttributes { path: paths[2].clone(), prefix: "trusted.".into(), ..Default::default() };
+        assert_eq!(reason(client.set_attributes(outside).await), Reason::Invalid);
     }
 
     #[tokio::test]

@@ -151,7 +151,8 @@ mod tests {
         let root = guest.path("root");
         std::fs::create_dir_all(format!("{root}/old")).unwrap();
         let at = |name: &str| format!("{root}/{name}");
-        let mut watch = client.watch(Watch { path: root.clone(), recursive: true }).await.unwrap();
+        let mut watch =
+            client.watch(Watch { path: root.clone(), recursive: true, marks: false }).await.unwrap();
         std::fs::write(at("old/file"), "x").unwrap();
         until(&mut watch, &[(ChangeKind::Created, &at("old/file")), (ChangeKind::Written, &at("old/file"))])
             .await;
@@ -185,15 +186,48 @@ mod tests {
             }
         });
         assert_eq!(reason(end.await), Reason::NotFound);
-        let none = client.watch(Watch { path: root, recursive: true }).await;
+        let none = client.watch(Watch { path: root, recursive: true, marks: false }).await;
         assert_eq!(reason(none), Reason::NotFound);
+    }
+
+    /// Whoever waits for the mark has seen everything that happened before it.
+    #[tokio::test]
+    async fn marks_come_behind_what_happened() {
+        let guest = Guest::start();
+        let client = guest.client().await;
+        let root = guest.path("root");
+        std::fs::create_dir_all(&root).unwrap();
+        let mut watch =
+            client.watch(Watch { path: root.clone(), recursive: false, marks: true }).await.unwrap();
+        let mut without =
+            client.watch(Watch { path: root.clone(), recursive: false, marks: false }).await.unwrap();
+        for mark in 1..=20 {
+            let (from, to) = (format!("{root}/f{mark}"), format!("{root}/g{mark}"));
+            std::fs::write(&from, "x").unwrap();
+            std::fs::rename(&from, &to).unwrap();
+            within(client.mark_watches(mark)).await.unwrap();
+            let mut seen = Vec::new();
+            loop {
+                let event = within(watch.next()).await.unwrap().unwrap();
+                if event.kind() == ChangeKind::Mark {
+                    assert_eq!(event.mark, mark);
+                    break;
+                }
+                seen.push((event.kind(), event.path));
+            }
+            assert!(seen.contains(&(ChangeKind::Created, from)), "{seen:?}");
+            assert!(seen.contains(&(ChangeKind::Moved, to)), "{seen:?}");
+        }
+        let last = format!("{root}/g20");
+        let seen = until(&mut without, &[(ChangeKind::Moved, &last)]).await;
+        assert!(seen.iter().all(|event| event.kind() != ChangeKind::Mark), "{seen:?}");
     }
 
     #[tokio::test]
     async fn watches_are_limited_and_given_back() {
         let guest = Guest::start();
         let client = guest.client().await;
-        let watch = || client.watch(Watch { path: "/tmp".into(), recursive: false });
+        let watch = || client.watch(Watch { path: "/tmp".into(), recursive: false, marks: false });
         let mut all = Vec::new();
         let refused = loop {
             match watch().await {

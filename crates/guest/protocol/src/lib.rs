@@ -59,5 +59,9 @@ pub const PORT_WINDOW_BYTES: u32 = 64 << 10;
 pub const STREAMS_MAX: u32 = 4096;
 /// Most that is sent of a line that was found, bytes.
 pub const FOUND_LINE_MAX_BYTES: usize = 4 << 10;
+/// Paths that are described at once at most.
+pub const DESCRIBE_MAX_COUNT: usize = 1024;
+/// Names and values of the extended attributes of a file that are told or set at most, bytes.
+pub const ATTRIBUTES_MAX_BYTES: usize = 64 << 10;
 /// Longest path, bytes (`PATH_MAX`).
 pub const PATH_MAX_BYTES: usize = 4096;

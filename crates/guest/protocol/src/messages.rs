@@ -289,6 +289,9 @@ message! {
         #[prost(string, tag = "3")] pub user: String,
         /// Make missing directories.
         #[prost(bool, tag = "4")] pub parents: bool,
+        /// Write into the file that is there rather than beside it, and give it to `user`: whoever watches it or
+        /// has it open sees it change, also half-way. A new file is made so, too.
+        #[prost(bool, tag = "5")] pub in_place: bool,
     }
     /// Makes a directory (`mkdir`).
     Mkdir {
@@ -326,6 +329,33 @@ message! {
         /// New owner: name or id, optionally `:group`; empty leaves it.
         #[prost(string, tag = "3")] pub user: String,
     }
+    /// Says more about paths than a listing does (`describe`): the answer is a [`Described`] record for each, in
+    /// order, then the end.
+    Describe {
+        /// The paths.
+        #[prost(string, repeated, tag = "1")] pub paths: Vec<String>,
+        /// Extended attributes whose names begin so are told; none when it is empty.
+        #[prost(string, tag = "2")] pub attributes: String,
+    }
+    /// What a path is, and what it stands for.
+    Described {
+        /// The path itself, a symbolic link not followed; absent when there is nothing.
+        #[prost(message, optional, tag = "1")] pub info: Option<FileInfo>,
+        /// What it leads to in the end, if it is a symbolic link that leads to something. The path is the real one.
+        #[prost(message, optional, tag = "2")] pub resolved: Option<FileInfo>,
+        /// The extended attributes that were asked for, without the beginning of their names, of what it leads to.
+        /// Values that are no text are left out.
+        #[prost(btree_map = "string, string", tag = "3")] pub attributes: BTreeMap<String, String>,
+    }
+    /// Replaces a file's extended attributes whose names begin with a prefix (`attributes`).
+    SetAttributes {
+        /// The path.
+        #[prost(string, tag = "1")] pub path: String,
+        /// The beginning of their names; must begin with `user.`.
+        #[prost(string, tag = "2")] pub prefix: String,
+        /// The rest of their names, and their values.
+        #[prost(btree_map = "string, string", tag = "3")] pub attributes: BTreeMap<String, String>,
+    }
     /// Success without more to say; also the number of bytes where one was written.
     Done {
         /// Bytes written.
@@ -352,6 +382,14 @@ message! {
         #[prost(string, tag = "1")] pub path: String,
         /// With everything below, also what appears later.
         #[prost(bool, tag = "2")] pub recursive: bool,
+        /// Report marks ([`MarkWatches`]).
+        #[prost(bool, tag = "3")] pub marks: bool,
+    }
+    /// Puts a mark behind everything that has happened so far (`watch-mark`): each watch that reports marks
+    /// sends it as a [`ChangeKind::Mark`] once it has sent what was before it.
+    MarkWatches {
+        /// A number that grows with each call.
+        #[prost(uint64, tag = "1")] pub mark: u64,
     }
     /// The watch is in place: changes from here on are reported.
     Watching {}
@@ -363,6 +401,8 @@ message! {
         #[prost(string, tag = "2")] pub path: String,
         /// Where a moved path came from, when that is known.
         #[prost(string, tag = "3")] pub from: String,
+        /// The number of a mark, or of a later one.
+        #[prost(uint64, tag = "4")] pub mark: u64,
     }
 
     /// Connects to a port on the sandbox's loopback (`dial`): [`Done`] when connected, then data
@@ -466,4 +506,6 @@ pub enum ChangeKind {
     Moved = 4,
     /// Permissions, owner or times changed.
     Attributes = 5,
+    /// A mark: nothing happened.
+    Mark = 6,
 }

@@ -129,7 +129,8 @@ pub(crate) fn file(info: messages::FileInfo) -> api::FileEntry {
 pub(crate) fn watch(event: messages::WatchEvent) -> api::WatchMessage {
     api::WatchMessage {
         change: match event.kind() {
-            messages::ChangeKind::Overflow => api::WatchChange::Overflow,
+            // Marks are not asked for here: a guest that sends one has lost count.
+            messages::ChangeKind::Overflow | messages::ChangeKind::Mark => api::WatchChange::Overflow,
             messages::ChangeKind::Created => api::WatchChange::Created,
             messages::ChangeKind::Written => api::WatchChange::Written,
             messages::ChangeKind::Removed => api::WatchChange::Removed,

@@ -40,7 +40,7 @@ pub(crate) async fn upload(
     let sandbox = caller.sandbox().map_err(|error| fail(&error))?;
     let user = engine.sandbox(sandbox).map_err(|error| fail(&error))?.spec.user;
     let lease = boxes::awake(engine, sandbox).await.map_err(|error| fail(&error))?;
-    let request = Write { path: path.clone(), mode: 0, user, parents: true };
+    let request = Write { path: path.clone(), mode: 0, user, parents: true, in_place: false };
     let told = |error| fail(&guest_error(error));
     let mut writer = lease.write(request).await.map_err(told)?;
     // Dropping the writer before it finished leaves no file.

@@ -130,6 +130,16 @@ impl Engine {
         }
     }
 
+    /// The execs of a sandbox that run now, in no particular order, but for what its template starts.
+    ///
+    /// # Errors
+    /// [`Code::SandboxNotFound`].
+    pub fn running_execs(&self, sandbox: &SandboxId) -> Result<Vec<ExecView>> {
+        let execs = self.inner.sandbox(sandbox)?.live_execs();
+        let views = execs.iter().filter(|exec| !exec.is_start()).map(|exec| exec.view());
+        Ok(views.filter(|view| !view.record.state.is_final()).collect())
+    }
+
     /// The exec of a sandbox that was made with this idempotency key, as it is now.
     ///
     /// # Errors

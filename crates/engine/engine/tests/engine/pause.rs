@@ -99,6 +99,28 @@ fn what_a_template_starts_begins_again_with_each_boot() {
 }
 
 #[test]
+fn the_end_may_be_a_pause() {
+    let world = World::new();
+    let server = world.start();
+    let idle = IdlePolicy { pause_at_end: Some(PauseMode::Frozen), ..IdlePolicy::default() };
+    let draft = SandboxDraft { ttl_ms: Some(50), ..policy(idle, None) };
+    let id = server.create(draft).unwrap().id;
+    server.until_state(&id, Some(SandboxState::Paused));
+    let record = server.run(async { server.engine.sandbox(id.as_str()) }).unwrap();
+    assert_eq!((record.paused, record.expires_ms), (Some(PauseMode::Frozen), None));
+    // Without another end it goes on; with one it is paused again.
+    resume(&server, &id);
+    let update = SandboxUpdate { ttl_ms: Some(Some(50)), ..SandboxUpdate::default() };
+    server.run(server.engine.update_sandbox(id.as_str(), update)).unwrap();
+    server.until_state(&id, Some(SandboxState::Paused));
+    let gone = IdleUpdate { pause_at_end: Some(None), ..IdleUpdate::default() };
+    let update = SandboxUpdate { idle: gone, ttl_ms: Some(Some(50)), ..SandboxUpdate::default() };
+    server.run(server.engine.update_sandbox(id.as_str(), update)).unwrap();
+    server.until_state(&id, None);
+    world.assert_empty(&server);
+}
+
+#[test]
 fn what_is_on_disk_boots_anew() {
     let world = World::new();
     let server = world.start();

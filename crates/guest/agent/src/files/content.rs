@@ -15,6 +15,7 @@ use crate::blocking::{BLOCK_BYTES, Framing, Inlet, Threads, consume, produce};
 use crate::failing::{Stop, invalid, io_error};
 use crate::operations::Answer;
 use crate::sys;
+use crate::users::Identity;
 
 /// Permission bits of a new file when the host names none.
 const FILE_MODE: u32 = 0o644;
@@ -120,6 +121,9 @@ fn write_file(request: &WriteFile, mut inlet: Inlet) -> Result<u64, Failure> {
     if request.parents && existing.is_none() {
         make_directories(directory, DIRECTORY_MODE, &owner)?;
     }
+    if request.in_place {
+        return write_in_place(request, &target, &owner, inlet).map_err(told);
+    }
     let mut beside = Beside::new(directory).map_err(told)?;
     let mut written = 0;
     while let Some(bytes) = inlet.next().map_err(told)? {
@@ -136,6 +140,30 @@ fn write_file(request: &WriteFile, mut inlet: Inlet) -> Result<u64, Failure> {
     fchown(&beside.file, Some(uid), Some(gid)).map_err(told)?;
     beside.file.set_permissions(Permissions::from_mode(mode & MODE_BITS)).map_err(told)?;
     beside.place(&target).map_err(told)?;
+    Ok(written)
+}
+
+/// Writes into the file itself.
+fn write_in_place(request: &WriteFile, target: &Path, owner: &Identity, mut inlet: Inlet) -> io::Result<u64> {
+    let mode = if request.mode == 0 { FILE_MODE } else { request.mode & MODE_BITS };
+    // What came in its place meanwhile may be a FIFO: opening it must not wait.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .custom_flags(flags)
+        .open(target)?;
+    fchown(&file, Some(owner.uid), Some(owner.gid))?;
+    if request.mode != 0 {
+        file.set_permissions(Permissions::from_mode(mode))?;
+    }
+    let mut written = 0;
+    while let Some(bytes) = inlet.next()? {
+        file.write_all(&bytes)?;
+        written += bytes.len() as u64;
+    }
     Ok(written)
 }
 

@@ -24,6 +24,7 @@ use crate::operations::Answer;
 use crate::users::{Database, Identity};
 
 mod archive;
+mod attributes;
 mod content;
 mod finding;
 mod listing;
@@ -31,6 +32,7 @@ mod pattern;
 mod walk;
 
 pub(crate) use archive::{pack, unpack};
+pub(crate) use attributes::{describe, set_attributes};
 pub(crate) use content::{read, write};
 pub(crate) use finding::find;
 pub(crate) use listing::list;

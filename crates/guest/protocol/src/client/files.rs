@@ -6,11 +6,11 @@ use h2::client::ResponseFuture;
 use super::{Call, GuestClient, GuestError, Link, NAME_MAX_BYTES, Reader, answer_first, within};
 use crate::body::RecordWriter;
 use crate::messages::{
-    Chmod, Done, FileInfo, Find, Found, List, Mkdir, Pack, Read, Remove, Rename, Stat, Unpack, Watch,
-    WatchEvent, Watching, Write,
+    Chmod, Describe, Described, Done, FileInfo, Find, Found, List, MarkWatches, Mkdir, Pack, Read, Remove,
+    Rename, SetAttributes, Stat, Unpack, Watch, WatchEvent, Watching, Write,
 };
 use crate::wire::{Kind, Record};
-use crate::{FOUND_LINE_MAX_BYTES, PATH_MAX_BYTES};
+use crate::{ATTRIBUTES_MAX_BYTES, FOUND_LINE_MAX_BYTES, PATH_MAX_BYTES};
 
 /// Bytes of a listing's text and entries that are kept at most.
 const LIST_MAX_BYTES: usize = 64 << 20;
@@ -171,6 +171,51 @@ impl GuestClient {
             entries.push(checked_info(reader.link.decode(payload)?, &reader.link)?);
         }
         Ok((entries, false))
+    }
+
+    /// Says more about paths; as many answers as paths, in order. There is a limit on how many at once:
+    /// [`crate::DESCRIBE_MAX_COUNT`].
+    ///
+    /// # Errors
+    /// [`GuestError`].
+    pub async fn describe(&self, request: Describe) -> Result<Vec<Described>, GuestError> {
+        let count = request.paths.len();
+        let mut reader = self.ask("describe", &request).await?;
+        let mut all = Vec::with_capacity(count.min(crate::DESCRIBE_MAX_COUNT));
+        while let Some(Record { kind, payload }) = reader.next().await? {
+            if kind != Kind::Message || all.len() >= count {
+                return Err(reader.link.violation("wrong record"));
+            }
+            let described: Described = reader.link.decode(payload)?;
+            let Described { info, resolved, attributes } = described;
+            let check =
+                |info: Option<FileInfo>| info.map(|info| checked_info(info, &reader.link)).transpose();
+            let bytes: usize = attributes.iter().map(|(name, value)| name.len() + value.len()).sum();
+            if bytes > ATTRIBUTES_MAX_BYTES {
+                return Err(reader.link.violation("too many attributes"));
+            }
+            all.push(Described { info: check(info)?, resolved: check(resolved)?, attributes });
+        }
+        if all.len() != count {
+            return Err(reader.link.violation("answers are missing"));
+        }
+        Ok(all)
+    }
+
+    /// Replaces extended attributes.
+    ///
+    /// # Errors
+    /// [`GuestError`].
+    pub async fn set_attributes(&self, request: SetAttributes) -> Result<(), GuestError> {
+        self.done("attributes", &request).await.map(drop)
+    }
+
+    /// Puts a mark into every watch that reports marks.
+    ///
+    /// # Errors
+    /// [`GuestError`].
+    pub async fn mark_watches(&self, mark: u64) -> Result<(), GuestError> {
+        self.done("watch-mark", &MarkWatches { mark }).await.map(drop)
     }
 
     /// Finds files or lines; says whether some were cut.

@@ -78,6 +78,14 @@ impl Ingress {
         pages::error(error, wants_html(headers), &request_id(headers).0)
     }
 
+    /// As [`Self::forward`], for a dialect that has words of its own for what goes wrong.
+    ///
+    /// # Errors
+    /// [`atoll_core::Code::PortClosed`], [`atoll_core::Code::PortBroken`], and what waking the sandbox gives.
+    pub async fn try_forward(&self, request: Request, to: Forward) -> Result<Response> {
+        forward::forward(&self.app, request, to).await
+    }
+
     /// Serves a tunnel over a byte stream until it ends, or the right by which it was opened does: yamux, the
     /// client opening a stream for each connection. See `docs/ports.md` for what travels.
     pub async fn tunnel<S>(&self, stream: S, sandbox: SandboxId, grant: Grant)

@@ -49,6 +49,7 @@ pub(crate) async fn write_file(
         mode: mode(query.mode.as_deref())?.unwrap_or_default(),
         user: owner(&app, caller.sandbox(), query.user)?,
         parents: query.parents,
+        in_place: false,
     };
     let lease = app.engine.guest(caller.sandbox()).await?;
     let writer = lease.write(request).await.map_err(guest_error)?;

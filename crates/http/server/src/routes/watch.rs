@@ -45,7 +45,8 @@ pub(crate) async fn watch_files(
     State(app): State<App>,
     Query(query): Query<WatchFiles>,
 ) -> ApiResult<impl IntoResponse> {
-    let request = messages::Watch { path: path("path", query.path)?, recursive: query.recursive };
+    let request =
+        messages::Watch { path: path("path", query.path)?, recursive: query.recursive, marks: false };
     let lease = app.engine.guest(caller.sandbox()).await?;
     let watch = lease.watch(request).await.map_err(guest_error)?;
     let ready = stream::iter([Ok(Event::default().event("ready").data("{}"))]);

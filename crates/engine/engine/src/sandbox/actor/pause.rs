@@ -57,7 +57,7 @@ impl Actor {
         let doze = spec.idle.freeze_ms.filter(|_| !self.shared.freezer.is_frozen());
         let over = running && spec.budget.exhausted(&self.shared.meter.lifetime()).is_some();
         [
-            self.record.expires_ms.map(|at| (at, Due::Delete)),
+            self.record.expires_ms.and_then(|at| Some((at, self.at_end()?))),
             after_idle(spec.idle_timeout_ms).map(|at| (at, idle_end)),
             after_idle(doze).map(|at| (at, Due::Doze)),
             hibernate.map(|ms| (since_pause(ms), Due::Pause(PauseMode::Filesystem))),
@@ -67,6 +67,20 @@ impl Actor {
         .into_iter()
         .flatten()
         .min_by_key(|(at, _)| *at)
+    }
+
+    /// What the end of its time to live means now.
+    fn at_end(&self) -> Option<Due> {
+        match (self.record.spec.idle.pause_at_end, self.record.state) {
+            (None, _) => Some(Due::Delete),
+            (Some(mode), SandboxState::Running) => Some(Due::Pause(mode)),
+            (Some(_), _) => None,
+        }
+    }
+
+    /// When it ends, once it is paused.
+    fn end_while_paused(&self) -> Option<u64> {
+        self.record.expires_ms.filter(|_| self.record.spec.idle.pause_at_end.is_none())
     }
 
     /// Does what is due. Says whether the sandbox is gone.
@@ -125,6 +139,7 @@ impl Actor {
             reason: why.map(str::to_owned),
             paused: Some(PauseMode::Frozen),
             paused_ms: Some(now_ms()),
+            expires_ms: self.end_while_paused(),
             ..self.record.clone()
         };
         if let Err(error) = self.record_pause(next, &[SandboxState::Running]).await {
@@ -148,6 +163,7 @@ impl Actor {
             reason: why.map(str::to_owned).or_else(|| self.record.reason.clone()),
             paused: Some(mode),
             paused_ms: self.record.paused_ms.or_else(|| Some(now_ms())),
+            expires_ms: self.end_while_paused(),
             ..self.record.clone()
         };
         let from = [SandboxState::Running, SandboxState::Pausing, SandboxState::Paused];

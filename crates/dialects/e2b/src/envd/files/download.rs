@@ -1,0 +1,209 @@
+//! Reading a file, or a part of it.
+
+use std::io::Write as _;
+
+use atoll_core::{Code, Error};
+use atoll_dialect_kit::files::{Wanted, wanted};
+use atoll_engine::{GuestLease, guest_error};
+use atoll_guest_protocol::client::FileReader;
+use atoll_guest_protocol::messages::{FileInfo, FileKind, Read, Stat};
+use atoll_server::dialect::{Source, body};
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use futures::stream;
+use http::header::{
+    ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_TYPE, LAST_MODIFIED, VARY,
+};
+use http::{HeaderMap, HeaderValue, StatusCode};
+
+use super::{Operation, admitted, failure};
+use crate::App;
+use crate::envd::paths;
+use crate::error::{Failure, Result};
+
+/// How the answer is encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    Identity,
+    Gzip,
+}
+
+/// Gzip only when it is named; nothing at all when the client takes neither.
+fn encoding(headers: &HeaderMap) -> Option<Encoding> {
+    let Some(accepted) = headers.get(ACCEPT_ENCODING) else { return Some(Encoding::Identity) };
+    let text = accepted.to_str().unwrap_or_default();
+    let mut best = Some(Encoding::Identity);
+    let mut gzip = false;
+    for part in text.split(',') {
+        let (name, parameters) = part.split_once(';').unwrap_or((part, ""));
+        let quality = parameters.trim().strip_prefix("q=").and_then(|text| text.trim().parse::<f32>().ok());
+        let refused = quality.is_some_and(|quality| quality <= 0.0);
+        match name.trim().to_ascii_lowercase().as_str() {
+            "gzip" | "x-gzip" => gzip = !refused,
+            "identity" | "*" if refused => best = None,
+            _ => {}
+        }
+    }
+    if gzip { Some(Encoding::Gzip) } else { best }
+}
+
+fn header(text: &str) -> HeaderValue {
+    HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))
+}
+
+/// `inline; filename="…"`, with the name in plain characters, and in all its own beside it.
+fn disposition(name: &str) -> HeaderValue {
+    let plain: String = name
+        .chars()
+        .map(|c| if c.is_ascii_graphic() && c != '"' && c != '\\' || c == ' ' { c } else { '_' })
+        .collect();
+    let mut text = format!("inline; filename=\"{plain}\"");
+    if plain != name {
+        text.push_str("; filename*=UTF-8''");
+        for byte in name.bytes() {
+            if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                text.push(char::from(byte));
+            } else {
+                text.extend(['%', hex_digit(byte >> 4), hex_digit(byte & 15)]);
+            }
+        }
+    }
+    header(&text)
+}
+
+fn hex_digit(value: u8) -> char {
+    char::from_digit(value.into(), 16).map_or('0', |digit| digit.to_ascii_uppercase())
+}
+
+fn told(error: Error, path: &str) -> Failure {
+    match error.code {
+        Code::FileNotFound | Code::NotADirectory => {
+            Failure::not_found(format!("path '{path}' does not exist"))
+        }
+        _ => Failure::of_file(&error),
+    }
+}
+
+/// The bytes of a file.
+pub(crate) async fn download(State(app): State<App>, request: Request) -> Result<Response> {
+    let (mut parts, _) = request.into_parts();
+    let (envd, query) = admitted(&mut parts, &app, Operation::Read).await?;
+    let asked = query.path.as_deref().filter(|path| !path.is_empty());
+    let asked = asked.ok_or_else(|| Failure::bad("the query parameter 'path' is missing"))?;
+    let guest = envd.guest().await.map_err(|error| Failure::of_file(&error))?;
+    let path = paths::resolve(&envd, &guest, asked).await.map_err(failure)?;
+    let stat = Stat { path: path.clone(), no_follow: false };
+    let info = guest.stat(stat).await.map_err(|error| told(guest_error(error), &path))?;
+    match info.kind() {
+        FileKind::File => {}
+        FileKind::Directory => return Err(Failure::bad(format!("path '{path}' is a directory"))),
+        FileKind::Symlink | FileKind::Other => {
+            return Err(Failure::bad(format!("path '{path}' is not a regular file")));
+        }
+    }
+    let encoding = encoding(&parts.headers)
+        .ok_or_else(|| Failure::new(StatusCode::NOT_ACCEPTABLE, "no acceptable encoding found"))?;
+    let plan = plan(&parts.headers, encoding, &info, &path);
+    let Plan { status, headers, read, length } = plan;
+    if status == StatusCode::RANGE_NOT_SATISFIABLE {
+        return Ok((status, headers).into_response());
+    }
+    let reader = guest.read(read).await.map_err(|error| told(guest_error(error), &path))?;
+    let body = match (encoding, length) {
+        (Encoding::Gzip, None) => gzipped(guest, reader),
+        (_, length) => body(guest, Source::File(reader), None, length),
+    };
+    Ok((status, headers, body).into_response())
+}
+
+struct Plan {
+    status: StatusCode,
+    headers: HeaderMap,
+    read: Read,
+    /// Bytes that are announced.
+    length: Option<u64>,
+}
+
+fn plan(asked: &HeaderMap, encoding: Encoding, info: &FileInfo, path: &str) -> Plan {
+    let seconds = u64::try_from(info.modified_ns.div_euclid(1_000_000_000)).unwrap_or_default();
+    let mut headers = HeaderMap::from_iter([
+        (CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
+        (ACCEPT_RANGES, HeaderValue::from_static("bytes")),
+        (VARY, HeaderValue::from_static("Accept-Encoding")),
+        (CONTENT_DISPOSITION, disposition(paths::name(path))),
+        (LAST_MODIFIED, header(&atoll_dialect_kit::time::http(seconds))),
+    ]);
+    let mut read = Read { path: path.to_owned(), offset: 0, length: 0 };
+    let mut status = StatusCode::OK;
+    // Files of /proc have content but no size: they are sent as they come.
+    let mut length = (info.size > 0).then_some(info.size);
+    // Files here have no versions that a client could have kept.
+    match wanted(asked, info.size, &HeaderValue::from_static("")) {
+        Wanted::All if encoding == Encoding::Gzip => {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            length = None;
+        }
+        Wanted::All => {}
+        Wanted::Nothing => {
+            status = StatusCode::RANGE_NOT_SATISFIABLE;
+            headers.insert(CONTENT_RANGE, header(&format!("bytes */{}", info.size)));
+        }
+        Wanted::Part(first, last) => {
+            (read.offset, read.length) = (first, last - first + 1);
+            length = Some(read.length);
+            status = StatusCode::PARTIAL_CONTENT;
+            headers.insert(CONTENT_RANGE, header(&format!("bytes {first}-{last}/{}", info.size)));
+        }
+    }
+    if let Some(length) = length.filter(|_| status != StatusCode::RANGE_NOT_SATISFIABLE) {
+        headers.insert(CONTENT_LENGTH, length.into());
+    }
+    Plan { status, headers, read, length }
+}
+
+/// A file that is compressed on its way.
+fn gzipped(guest: GuestLease, reader: FileReader) -> Body {
+    let packer = GzEncoder::new(Vec::new(), Compression::fast());
+    Body::from_stream(stream::try_unfold(Some((guest, reader, packer)), |state| async move {
+        let Some((guest, mut reader, mut packer)) = state else { return Ok(None) };
+        while packer.get_ref().is_empty() {
+            match reader.next().await.map_err(|error| std::io::Error::other(guest_error(error)))? {
+                Some(piece) => packer.write_all(&piece)?,
+                None => return Ok(Some((Bytes::from(packer.finish()?), None))),
+            }
+        }
+        let packed = Bytes::from(std::mem::take(packer.get_mut()));
+        Ok::<_, std::io::Error>(Some((packed, Some((guest, reader, packer)))))
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(name: http::HeaderName, text: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(name, HeaderValue::from_static(text))])
+    }
+
+    #[test]
+    fn encodings() {
+        let of = |text| encoding(&headers(ACCEPT_ENCODING, text));
+        assert_eq!(encoding(&HeaderMap::new()), Some(Encoding::Identity));
+        assert_eq!(of("gzip, deflate, br"), Some(Encoding::Gzip));
+        assert_eq!(of("gzip;q=0, identity"), Some(Encoding::Identity));
+        assert_eq!(of("br"), Some(Encoding::Identity));
+        assert_eq!(of("identity;q=0"), None);
+        assert_eq!(of("gzip;q=0.5, *;q=0"), Some(Encoding::Gzip));
+    }
+
+    #[test]
+    fn names_of_downloads() {
+        assert_eq!(disposition("a b.txt"), "inline; filename=\"a b.txt\"");
+        assert_eq!(disposition("ä\"\r\n"), "inline; filename=\"____\"; filename*=UTF-8''%C3%A4%22%0D%0A");
+    }
+}

@@ -1,0 +1,130 @@
+//! Signed addresses of files: for whoever has no token, such as a browser.
+//!
+//! The client makes the signature itself from its access token, so it stands for the key that got that token. Which
+//! key it was is found by trying those that may use the sandbox.
+
+use atoll_core::id::{KeyId, SandboxId};
+use atoll_core::limits::{PATH_MAX_BYTES, USER_MAX_BYTES};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use http::StatusCode;
+use sha2::{Digest as _, Sha256};
+
+use super::{Operation, Query};
+use crate::App;
+use crate::envd::auth::token;
+use crate::error::Failure;
+use crate::time::now_ms;
+
+fn refused(message: &str) -> Failure {
+    Failure::new(StatusCode::UNAUTHORIZED, message)
+}
+
+/// The signature that a token makes.
+fn sign(query: &Query, operation: Operation, token: &str) -> String {
+    let path = query.path.as_deref().unwrap_or_default();
+    let operation = match operation {
+        Operation::Read => "read",
+        Operation::Write => "write",
+    };
+    let user = query.username.as_deref().unwrap_or_default();
+    let mut text = format!("{path}:{operation}:{user}:{token}");
+    if let Some(expiration) = &query.signature_expiration {
+        text.push(':');
+        text.push_str(expiration);
+    }
+    format!("v1_{}", STANDARD_NO_PAD.encode(Sha256::digest(text)))
+}
+
+/// Whether it can be a signature of something at all: what is hashed for each candidate is small then.
+fn is_sane(query: &Query) -> bool {
+    const SIGNATURE_BYTES: usize = 46;
+    let short = |text: &Option<String>, max: usize| text.as_ref().is_none_or(|text| text.len() <= max);
+    query.signature.as_ref().is_some_and(|text| text.len() == SIGNATURE_BYTES && text.starts_with("v1_"))
+        && short(&query.path, PATH_MAX_BYTES)
+        && short(&query.username, USER_MAX_BYTES)
+        && short(&query.signature_expiration, 20)
+}
+
+/// Equal in a time that does not depend on where they differ.
+fn same(one: &str, other: &str) -> bool {
+    one.len() == other.len() && one.bytes().zip(other.bytes()).fold(0, |acc, (a, b)| acc | (a ^ b)) == 0
+}
+
+fn signed_by(app: &App, sandbox: &SandboxId, key: &KeyId, query: &Query, operation: Operation) -> bool {
+    let given = query.signature.as_deref().unwrap_or_default();
+    same(&sign(query, operation, &token(app.host.engine(), key, sandbox)), given)
+}
+
+/// The key that a signature stands for.
+///
+/// # Errors
+/// 401 with the texts that the clients know.
+pub(crate) async fn verify(
+    app: &App,
+    sandbox: &SandboxId,
+    query: &Query,
+    operation: Operation,
+) -> Result<KeyId, Failure> {
+    if query.signature.as_deref().is_none_or(str::is_empty) {
+        return Err(refused("missing signature query parameter"));
+    }
+    let signer = signer(app, sandbox, query, operation).await;
+    let signer = signer.ok_or_else(|| refused("invalid signature"))?;
+    if let Some(expiration) = &query.signature_expiration {
+        let expires: u64 =
+            expiration.parse().map_err(|_malformed| refused("invalid signature expiration"))?;
+        if expires < now_ms() / 1000 {
+            return Err(refused("signature is already expired"));
+        }
+    }
+    Ok(signer)
+}
+
+async fn signer(app: &App, sandbox: &SandboxId, query: &Query, operation: Operation) -> Option<KeyId> {
+    if !is_sane(query) {
+        return None;
+    }
+    let engine = app.host.engine();
+    let access = engine.access(sandbox).ok()?;
+    let known = access.owner.iter().chain(access.grants.keys());
+    if let Some(key) = known.into_iter().find(|key| signed_by(app, sandbox, key, query, operation)) {
+        return Some(key.clone());
+    }
+    // Keys that see it because all do, or because they administer.
+    let keys = engine.keys().await.ok()?;
+    keys.into_iter().map(|record| record.id).find(|key| signed_by(app, sandbox, key, query, operation))
+}
+
+/// The sandbox that a signed address is for that does not say so: clients without host names make such. Only who
+/// made a sandbox is looked for.
+pub(crate) fn sandbox(app: &App, query: &Query, operation: Operation) -> Option<SandboxId> {
+    if !is_sane(query) {
+        return None;
+    }
+    let engine = app.host.engine();
+    let signed = |(sandbox, owner): &(SandboxId, Option<KeyId>)| {
+        owner.as_ref().is_some_and(|key| signed_by(app, sandbox, key, query, operation))
+    };
+    engine.owners().into_iter().find(signed).map(|(sandbox, _)| sandbox)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_both_clients_sign() {
+        let query = Query { path: Some("x".into()), ..Query::default() };
+        assert_eq!(
+            sign(&query, Operation::Write, "ea_tok"),
+            "v1_0WsDYyFPuvqteXk5MThhAmto3LPuXVGaTaMZGd4ZMQg"
+        );
+        let expiring = Query { signature_expiration: Some("1".into()), ..query.clone() };
+        assert_ne!(sign(&expiring, Operation::Write, "ea_tok"), sign(&query, Operation::Write, "ea_tok"));
+        let signed = Query { signature: Some(sign(&query, Operation::Read, "t")), ..query.clone() };
+        assert!(is_sane(&signed) && !is_sane(&query));
+        assert!(!is_sane(&Query { path: Some("x".repeat(PATH_MAX_BYTES + 1)), ..signed }));
+        assert!(same("abc", "abc") && !same("abc", "abd") && !same("abc", "ab"));
+    }
+}

@@ -1,0 +1,171 @@
+//! Watching by asking: `CreateWatcher`, `GetWatcherEvents`, `RemoveWatcher`.
+//!
+//! A task of its own reads each watcher's events into a bounded buffer. Before an answer the guest puts a mark
+//! behind everything that has happened, so that whoever wrote a file finds the event of it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use atoll_core::id::SandboxId;
+use atoll_engine::guest_error;
+use atoll_guest_protocol::messages::ChangeKind;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::watch::Watching;
+use crate::connect::{Fault, Kind};
+use crate::envd::Envd;
+use crate::wire::filesystem::{
+    CreateWatcherResponse, Empty, FilesystemEvent, GetWatcherEventsResponse, WatchRequest, WatcherRequest,
+};
+
+/// Watchers of all sandboxes.
+const WATCHERS_MAX: usize = 4096;
+/// Events of a watcher that wait to be asked for; the oldest go first.
+const EVENTS_MAX: usize = 10_000;
+/// How long a watcher lives that nobody asks.
+const UNASKED: Duration = Duration::from_secs(3600);
+/// How long a mark may take to come.
+const MARK_WAIT: Duration = Duration::from_secs(5);
+
+/// The watchers of a server. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Watchers(Arc<Mutex<HashMap<String, Arc<Watcher>>>>);
+
+#[derive(Debug)]
+struct Watcher {
+    sandbox: SandboxId,
+    events: Mutex<Vec<FilesystemEvent>>,
+    /// The last mark that was passed; `None` when there is nothing more to come.
+    passed: watch::Sender<Option<u64>>,
+    /// Fires with each question.
+    asked: tokio::sync::Notify,
+    /// Fires when it is removed.
+    removed: CancellationToken,
+}
+
+/// Numbers the marks of all watchers.
+static MARK: AtomicU64 = AtomicU64::new(1);
+
+impl Watchers {
+    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Watcher>>> {
+        // A map is usable whatever panicked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One of this sandbox.
+    fn find(&self, envd: &Envd, id: &str) -> Result<Arc<Watcher>, Fault> {
+        let found = self.table().get(id).cloned();
+        found.filter(|watcher| watcher.sandbox == envd.sandbox).ok_or_else(|| {
+            let id: String = id.chars().take(64).collect();
+            Fault::new(Kind::NotFound, format!("watcher with id {id} not found"))
+        })
+    }
+}
+
+impl Watcher {
+    fn events(&self) -> std::sync::MutexGuard<'_, Vec<FilesystemEvent>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads until it is removed, nobody asks any more, or the sandbox is gone.
+    async fn run(self: &Arc<Self>, mut watching: Watching) {
+        loop {
+            let event = tokio::select! {
+                event = watching.next() => event,
+                () = self.asked.notified() => continue,
+                () = self.removed.cancelled() => return,
+                () = tokio::time::sleep(UNASKED) => return,
+            };
+            match event {
+                Ok(Some(event)) if event.kind() == ChangeKind::Mark => {
+                    self.passed.send_replace(Some(event.mark));
+                }
+                Ok(Some(event)) => {
+                    let told = watching.events(&event).await;
+                    let mut events = self.events();
+                    events.extend(told);
+                    let over = events.len().saturating_sub(EVENTS_MAX);
+                    events.drain(..over);
+                }
+                Ok(None) => {
+                    // Its directory is gone; what was seen of that can still be asked for.
+                    self.passed.send_replace(None);
+                    tokio::select! {
+                        () = self.removed.cancelled() => {}
+                        () = watching.guest().dead() => {}
+                        () = tokio::time::sleep(UNASKED) => {}
+                    }
+                    return;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a watcher ended");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// `CreateWatcher`.
+pub(super) async fn create(envd: &Envd, request: &WatchRequest) -> Result<CreateWatcherResponse, Fault> {
+    let watching = Watching::begin(envd, request).await?;
+    let random = getrandom::u64().map_err(|error| {
+        tracing::error!(%error, "no randomness for a watcher");
+        Fault::new(Kind::Internal, "the host's random generator failed")
+    })?;
+    let id = format!("w{random:016x}");
+    let watcher = Arc::new(Watcher {
+        sandbox: envd.sandbox.clone(),
+        events: Mutex::default(),
+        passed: watch::Sender::new(Some(0)),
+        asked: tokio::sync::Notify::new(),
+        removed: CancellationToken::new(),
+    });
+    let watchers = envd.app.watchers.clone();
+    {
+        let mut table = watchers.table();
+        if table.len() >= WATCHERS_MAX {
+            return Err(Fault::new(Kind::ResourceExhausted, "there are too many watchers already"));
+        }
+        table.insert(id.clone(), Arc::clone(&watcher));
+    }
+    let (of_task, draining) = (id.clone(), envd.app.host.draining_token());
+    let grant = envd.caller.grant.clone();
+    let engine = envd.engine().clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            () = watcher.run(watching) => {}
+            () = draining.cancelled() => {}
+            () = engine.until_revoked(&grant) => {}
+        }
+        watcher.passed.send_replace(None);
+        watchers.table().remove(&of_task);
+    });
+    Ok(CreateWatcherResponse { watcher_id: id })
+}
+
+/// `GetWatcherEvents`.
+pub(super) async fn events(envd: &Envd, request: WatcherRequest) -> Result<GetWatcherEventsResponse, Fault> {
+    let watcher = envd.app.watchers.find(envd, &request.watcher_id)?;
+    watcher.asked.notify_one();
+    let mark = MARK.fetch_add(1, Ordering::Relaxed);
+    let guest = super::guest(envd).await?;
+    let mut passed = watcher.passed.subscribe();
+    guest.mark_watches(mark).await.map_err(|error| Fault::of(&guest_error(error)))?;
+    let behind = passed.wait_for(|passed| passed.is_none_or(|passed| passed >= mark));
+    if tokio::time::timeout(MARK_WAIT, behind).await.is_err() {
+        tracing::warn!(sandbox = %envd.id(), "a guest does not report a mark; telling what there is");
+    }
+    Ok(GetWatcherEventsResponse { events: std::mem::take(&mut *watcher.events()) })
+}
+
+/// `RemoveWatcher`.
+pub(super) fn remove(envd: &Envd, request: &WatcherRequest) -> Result<Empty, Fault> {
+    let watcher = envd.app.watchers.find(envd, &request.watcher_id)?;
+    envd.app.watchers.table().remove(&request.watcher_id);
+    watcher.removed.cancel();
+    Ok(Empty {})
+}

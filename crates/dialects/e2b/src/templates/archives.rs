@@ -1,0 +1,247 @@
+//! The files of builds: archives that the clients send before, found again by the hash that they give them.
+//!
+//! The address to send one to carries its own authority, because the clients send nothing else: a random text that
+//! is good for one archive of one key, for a while. Archives of different keys are kept apart: a hash is only what a
+//! client says.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read, Seek as _};
+use std::path::{Path as FsPath, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use atoll_core::id::KeyId;
+use atoll_core::limits::BUILD_CONTEXT_MAX_BYTES;
+use atoll_engine::Engine;
+use atoll_server::dialect::Pieces;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use flate2::read::MultiGzDecoder;
+use http::StatusCode;
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWriteExt as _};
+use tokio_util::io::SyncIoBridge;
+
+use crate::App;
+use crate::error::{Failure, Result};
+use crate::request::{Caller, Manage, Query, Root};
+use crate::time::now_ms;
+
+/// How long an address is good, milliseconds.
+const ADDRESS_MS: u64 = 3600 * 1000;
+/// Addresses at once.
+const ADDRESSES_MAX: usize = 1000;
+/// How long an archive is kept that nobody sends again.
+const KEPT: Duration = Duration::from_secs(24 * 3600);
+/// All archives together, bytes.
+const TOTAL_MAX_BYTES: u64 = 16 << 30;
+/// Bytes of a context that are under way.
+const PIPE_BYTES: usize = 256 << 10;
+
+/// Where archives may be sent to now. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Addresses(Arc<Mutex<HashMap<String, Address>>>);
+
+#[derive(Debug, Clone)]
+struct Address {
+    place: PathBuf,
+    until_ms: u64,
+}
+
+/// Checks the hash of an archive: it becomes part of a path.
+pub(super) fn check_hash(hash: &str) -> Result<()> {
+    let form = hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase());
+    if form { Ok(()) } else { Err(Failure::bad("the hash of the files must be 64 hexadecimal digits")) }
+}
+
+fn place(engine: &Engine, key: &KeyId, hash: &str) -> PathBuf {
+    engine.spool_dir().join("e2b").join(format!("{key}-{hash}.tar"))
+}
+
+/// `GET /templates/{template}/files/{hash}`: whether an archive is here, else where to send it.
+pub(super) async fn link(
+    caller: Caller<Manage>,
+    root: Root,
+    State(app): State<App>,
+    Path((_, hash)): Path<(String, String)>,
+) -> Result<(StatusCode, axum::Json<Value>)> {
+    check_hash(&hash)?;
+    let place = place(app.host.engine(), caller.key(), &hash);
+    if tokio::fs::try_exists(&place).await.unwrap_or_default() {
+        return Ok((StatusCode::CREATED, axum::Json(json!({"present": true}))));
+    }
+    let mut bytes = [0_u8; 32];
+    getrandom::fill(&mut bytes).map_err(|error| broken(&error))?;
+    let token = blake3::Hash::from_bytes(bytes).to_hex().to_string();
+    let now = now_ms();
+    {
+        let mut table = app.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
+        table.retain(|_, address| address.until_ms > now);
+        if table.len() >= ADDRESSES_MAX {
+            return Err(Failure::new(StatusCode::TOO_MANY_REQUESTS, "too many uploads are under way"));
+        }
+        table.insert(token.clone(), Address { place, until_ms: now + ADDRESS_MS });
+    }
+    let url = format!("{}/uploads?token={token}", root.0);
+    Ok((StatusCode::CREATED, axum::Json(json!({"present": false, "url": url}))))
+}
+
+fn broken(error: &dyn std::fmt::Display) -> Failure {
+    tracing::error!(%error, "an archive cannot be kept");
+    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "the archive cannot be kept")
+}
+
+/// Where an archive goes. In the query, which is not logged.
+#[derive(Debug, serde::Deserialize)]
+pub(super) struct Upload {
+    token: String,
+}
+
+/// `PUT /uploads`: takes an archive.
+pub(super) async fn upload(
+    State(app): State<App>,
+    Query(Upload { token }): Query<Upload>,
+    body: Body,
+) -> Result<StatusCode> {
+    let address = {
+        let mut table = app.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Good once: whoever needs another try asks for another address.
+        table.remove(&token).filter(|address| address.until_ms > now_ms())
+    };
+    let address = address.ok_or_else(|| {
+        Failure::new(StatusCode::FORBIDDEN, "this address is not good any more: ask for another")
+    })?;
+    let dir = address.place.parent().map(FsPath::to_path_buf).unwrap_or_default();
+    tokio::fs::create_dir_all(&dir).await.map_err(|error| broken(&error))?;
+    make_room(&dir).await?;
+    let beside = address.place.with_extension(format!("{}.part", &token[..16.min(token.len())]));
+    let taken = take(&beside, body).await;
+    let kept = match taken {
+        Ok(()) => tokio::fs::rename(&beside, &address.place).await.map_err(|error| broken(&error)),
+        Err(failure) => Err(failure),
+    };
+    if kept.is_err() {
+        drop(tokio::fs::remove_file(&beside).await);
+    }
+    kept.map(|()| StatusCode::OK)
+}
+
+async fn take(beside: &FsPath, body: Body) -> Result<()> {
+    let mut file = tokio::fs::File::create(beside).await.map_err(|error| broken(&error))?;
+    let mut pieces = Pieces::new(body);
+    let mut taken = 0_u64;
+    while let Some(piece) = pieces.next().await.map_err(|error| Failure::of(&error))? {
+        taken += piece.len() as u64;
+        if taken > BUILD_CONTEXT_MAX_BYTES {
+            return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "the archive is too large"));
+        }
+        file.write_all(&piece).await.map_err(|error| broken(&error))?;
+    }
+    file.flush().await.map_err(|error| broken(&error))
+}
+
+/// Removes what is old; refuses when there is too much.
+async fn make_room(dir: &FsPath) -> Result<()> {
+    let dir = dir.to_path_buf();
+    let work = move || -> io::Result<u64> {
+        let mut total = 0;
+        for entry in std::fs::read_dir(&dir)?.flatten() {
+            let Ok(metadata) = entry.metadata() else { continue };
+            let age = metadata.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+            if age.is_some_and(|age| age > KEPT) {
+                drop(std::fs::remove_file(entry.path()));
+            } else {
+                total += metadata.len();
+            }
+        }
+        Ok(total)
+    };
+    let total = tokio::task::spawn_blocking(work).await.map_err(|error| broken(&error))?;
+    if total.map_err(|error| broken(&error))? > TOTAL_MAX_BYTES {
+        return Err(Failure::new(
+            StatusCode::INSUFFICIENT_STORAGE,
+            "there are too many archives; try again tomorrow",
+        ));
+    }
+    Ok(())
+}
+
+/// The archives of a build, as one context: the files of each below its hash.
+#[derive(Debug)]
+pub(super) struct Context {
+    files: Vec<(String, File)>,
+}
+
+impl Context {
+    /// Opens them: what is open stays, whatever is removed meanwhile.
+    ///
+    /// # Errors
+    /// 400 for one that was not sent.
+    pub(super) async fn open(engine: &Engine, key: &KeyId, hashes: &[String]) -> Result<Self> {
+        let mut files = Vec::with_capacity(hashes.len());
+        for hash in hashes {
+            let file = tokio::fs::File::open(place(engine, key, hash)).await;
+            let file = file.map_err(|_missing| {
+                Failure::bad(format!("the files with the hash {hash} were not uploaded"))
+            })?;
+            files.push((hash.clone(), file.into_std().await));
+        }
+        Ok(Self { files })
+    }
+
+    /// One archive of all, made as it is read.
+    pub(super) fn into_tar(self) -> impl AsyncRead + Send + Unpin + 'static {
+        let (reader, writer) = tokio::io::duplex(PIPE_BYTES);
+        tokio::task::spawn_blocking(move || {
+            let mut all = tar::Builder::new(SyncIoBridge::new(writer));
+            for (hash, file) in self.files {
+                if let Err(error) = append(&mut all, &hash, file) {
+                    // Without its end the archive is refused.
+                    tracing::info!(%error, "an archive of a build is malformed");
+                    return;
+                }
+            }
+            drop(all.finish());
+        });
+        reader
+    }
+}
+
+/// Puts the members of an archive, which may be gzipped, below a directory.
+fn append<W: io::Write>(all: &mut tar::Builder<W>, below: &str, mut file: File) -> io::Result<()> {
+    let mut magic = [0_u8; 2];
+    let len = file.read(&mut magic)?;
+    file.rewind()?;
+    let plain: Box<dyn Read> = match &magic[..len] {
+        [0x1f, 0x8b] => Box::new(MultiGzDecoder::new(io::BufReader::new(file))),
+        _ => Box::new(io::BufReader::new(file)),
+    };
+    for entry in tar::Archive::new(plain.take(BUILD_CONTEXT_MAX_BYTES)).entries()? {
+        let mut entry = entry?;
+        let path = FsPath::new(below).join(entry.path()?.strip_prefix("/").unwrap_or(&entry.path()?));
+        let mut header = entry.header().clone();
+        match entry.link_name()? {
+            // A link to another member goes along; what a symbolic link says is its own matter.
+            Some(target) if header.entry_type() == tar::EntryType::Link => {
+                all.append_link(&mut header, path, FsPath::new(below).join(target))?;
+            }
+            Some(target) => all.append_link(&mut header, path, target)?,
+            None => all.append_data(&mut header, path, &mut entry)?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_no_paths() {
+        assert!(check_hash(&"0a".repeat(32)).is_ok());
+        for bad in ["", "../../x", &"0A".repeat(32), &"g".repeat(64), &"a".repeat(63)] {
+            assert!(check_hash(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Templates: their names, and what a creation that names one begins with.
+//!
+//! A template of the engine has a name; its id here is made from that, so that nothing has to remember it. A
+//! snapshot can stand wherever a template can.
+
+mod archives;
+mod build;
+mod list;
+mod status;
+mod translate;
+
+use atoll_core::id::SnapshotId;
+use atoll_core::sharing::Needs;
+use atoll_core::spec::{IsolationLevel, SandboxDraft};
+use atoll_core::{Code, Error};
+use atoll_engine::{Caller as EngineCaller, Engine};
+use atoll_store::TemplateRecord;
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{any, get, patch, post, put};
+use http::StatusCode;
+use serde_json::json;
+
+use crate::App;
+use crate::error::{Failure, Result};
+use crate::request::{Caller, Manage, Read};
+
+pub(crate) use archives::Addresses;
+pub(crate) use build::Orders;
+
+/// What a client makes a sandbox from that names nothing: a template of that name, or the server's default image.
+pub(crate) const BASE: &str = "base";
+/// The tag of a reference that does not say one.
+pub(crate) const DEFAULT_TAG: &str = "default";
+/// Characters of an id.
+const ID_CHARS: usize = 20;
+
+/// The routes.
+pub(crate) fn routes() -> Router<App> {
+    Router::new()
+        .route("/templates/aliases/{alias}", get(exists))
+        .route("/v3/templates", post(build::order))
+        .route("/templates", get(list::all))
+        .route("/v2/templates", get(list::all))
+        .route("/default-templates", get(list::defaults))
+        .route("/templates/{template}", get(list::one).delete(remove).patch(list::publish))
+        .route("/v2/templates/{template}", patch(list::publish))
+        .route("/templates/{template}/files/{hash}", get(archives::link))
+        .route("/uploads", put(archives::upload))
+        .route("/v2/templates/{template}/builds/{build}", post(build::begin))
+        .route("/templates/{template}/builds/{build}/status", get(status::status))
+        .route("/templates/{template}/builds/{build}/logs", get(status::logs))
+        .route("/templates/tags", post(list::tags_unsupported).delete(list::tags_unsupported))
+        .route("/templates/{template}/tags", get(list::tags))
+        .route("/teams", get(list::teams))
+        .route("/volumes", any(unsupported))
+        .route("/volumes/{*rest}", any(unsupported))
+        .route("/volumecontent/{*rest}", any(unsupported))
+        .route("/secrets", any(unsupported))
+        .route("/secrets/{*rest}", any(unsupported))
+}
+
+/// What this server does not have yet.
+async fn unsupported(_: Caller<Read>, uri: http::Uri) -> Failure {
+    let what = uri.path().split('/').nth(1).unwrap_or_default();
+    Failure::unsupported(format!("'{what}' of the E2B protocol is not supported by this server"))
+}
+
+/// The id of the template of this name.
+pub(crate) fn id_of(name: &str) -> String {
+    const ALPHABET: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
+    let hash = blake3::derive_key("atoll e2b template id", name.as_bytes());
+    hash.iter().take(ID_CHARS).map(|byte| char::from(ALPHABET[usize::from(byte & 31)])).collect()
+}
+
+/// The name in `namespace/name:tag`: the namespace is everybody's.
+pub(crate) fn name_of(reference: &str) -> &str {
+    let bare = reference.rsplit('/').next().unwrap_or(reference);
+    bare.split(':').next().unwrap_or(bare)
+}
+
+/// The tag in a reference, if it has one.
+fn tag_of(reference: &str) -> Option<&str> {
+    reference.rsplit('/').next()?.split_once(':').map(|(_, tag)| tag)
+}
+
+/// What a creation begins with.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Template(Box<TemplateRecord>),
+    Snapshot { id: SnapshotId, memory: bool, isolation: IsolationLevel, told: String },
+    Base,
+}
+
+/// What the client is told about it, and what follows for the draft.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) id: String,
+    pub(crate) alias: Option<String>,
+    pub(crate) isolation: Option<IsolationLevel>,
+    /// Nothing says who runs commands.
+    pub(crate) default_user: bool,
+}
+
+impl Found {
+    /// Makes a draft begin with it.
+    pub(crate) fn apply(self, draft: &mut SandboxDraft) -> Origin {
+        match self {
+            Self::Template(record) => {
+                draft.template = Some(record.name.clone());
+                Origin {
+                    id: id_of(&record.name),
+                    default_user: record.spec.user.is_none(),
+                    isolation: record.spec.isolation,
+                    alias: Some(record.name),
+                }
+            }
+            Self::Snapshot { id, memory, isolation, told } => {
+                draft.snapshot = Some(id.to_string());
+                draft.memory = memory;
+                Origin { id: told, alias: None, isolation: Some(isolation), default_user: false }
+            }
+            Self::Base => {
+                Origin { id: id_of(BASE), alias: Some(BASE.to_owned()), isolation: None, default_user: true }
+            }
+        }
+    }
+}
+
+fn no_template(reference: &str) -> Failure {
+    let reference: String = reference.chars().take(128).collect();
+    Failure::not_found(format!("template '{reference}' not found"))
+}
+
+/// The template of a name or an id.
+async fn template(engine: &Engine, reference: &str) -> Result<Option<TemplateRecord>> {
+    let name = name_of(reference).to_ascii_lowercase();
+    match engine.template(&name, None).await {
+        Ok(record) => return Ok(Some(record)),
+        Err(error) if matches!(error.code, Code::TemplateNotFound | Code::InvalidArgument) => {}
+        Err(error) => return Err(Failure::of(&error)),
+    }
+    if name.len() != ID_CHARS {
+        return Ok(None);
+    }
+    let all = engine.templates().await.map_err(|error| Failure::of(&error))?;
+    Ok(all.into_iter().find(|record| id_of(&record.name) == name))
+}
+
+/// The snapshot that a reference means, if the caller may do with it what it needs; none that it may not know of.
+async fn snapshot(
+    engine: &Engine,
+    reference: &str,
+    needs: Needs,
+    caller: &EngineCaller,
+) -> Result<Option<atoll_store::SnapshotRecord>> {
+    let name = name_of(reference).to_ascii_lowercase();
+    let text = if name.parse::<SnapshotId>().is_ok() {
+        name
+    } else {
+        format!("{name}:{}", tag_of(reference).unwrap_or(DEFAULT_TAG))
+    };
+    match engine.usable_snapshot(&text, needs, caller).await {
+        Ok(record) => Ok(Some(record)),
+        Err(error) if matches!(error.code, Code::SnapshotNotFound | Code::InvalidArgument) => Ok(None),
+        Err(error) => Err(Failure::of(&error)),
+    }
+}
+
+/// What a creation that names this begins with.
+///
+/// # Errors
+/// 404.
+pub(crate) async fn find(engine: &Engine, reference: &str, caller: &EngineCaller) -> Result<Found> {
+    if reference.is_empty() {
+        return Err(Failure::bad("templateID: is missing"));
+    }
+    if let Some(record) = template(engine, reference).await? {
+        return Ok(Found::Template(Box::new(record)));
+    }
+    if let Some(record) = snapshot(engine, reference, Needs::READ, caller).await? {
+        let memory = record.manifest.kind == atoll_core::snapshot::SnapshotKind::Memory;
+        let told = reference.to_owned();
+        return Ok(Found::Snapshot { id: record.id, memory, isolation: record.manifest.isolation, told });
+    }
+    let name = name_of(reference);
+    if name == BASE || name == id_of(BASE) { Ok(Found::Base) } else { Err(no_template(reference)) }
+}
+
+/// Whether there is one of this name.
+async fn exists(caller: Caller<Read>, State(app): State<App>, Path(alias): Path<String>) -> Result<Response> {
+    let id = match find(app.host.engine(), &alias, caller.engine()).await? {
+        Found::Template(record) => id_of(&record.name),
+        Found::Snapshot { told, .. } => told,
+        Found::Base => id_of(BASE),
+    };
+    Ok(axum::Json(json!({"templateID": id, "public": false})).into_response())
+}
+
+/// Removes a template with all its versions, or a snapshot.
+async fn remove(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Path(reference): Path<String>,
+) -> Result<StatusCode> {
+    let engine = app.host.engine();
+    let gone = |error: Error| match error.code {
+        Code::TemplateNotFound | Code::SnapshotNotFound => no_template(&reference),
+        _ => Failure::of(&error),
+    };
+    if let Some(record) = template(engine, &reference).await? {
+        engine.delete_template(&record.name, None, caller.engine()).await.map_err(gone)?;
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    let found = snapshot(engine, &reference, Needs::MANAGE, caller.engine())
+        .await?
+        .ok_or_else(|| no_template(&reference))?;
+    engine.delete_snapshot(&found.id, None, caller.engine()).await.map_err(gone)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references() {
+        assert_eq!(name_of("ns/my:tag"), "my");
+        assert_eq!((name_of("my"), tag_of("my"), tag_of("ns/my:v1")), ("my", None, Some("v1")));
+        let id = id_of("base");
+        assert_eq!(id.len(), ID_CHARS);
+        assert!(id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()));
+        assert_ne!(id, id_of("other"));
+    }
+}

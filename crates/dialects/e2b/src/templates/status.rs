@@ -1,0 +1,227 @@
+//! How a build stands, and its log.
+
+use atoll_core::build::{BuildEvent, BuildState, StepState};
+use atoll_core::exec::OutputStream;
+use atoll_engine::Engine;
+use axum::extract::{Path, State};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::build::{Begun, Order};
+use super::translate::Line;
+use crate::App;
+use crate::error::{Failure, Result};
+use crate::request::{Caller, Query, Read};
+use crate::time::{now_ms, of_ms};
+
+/// Entries of one answer.
+const ENTRIES_MAX: usize = 100;
+/// Bytes of a log that are read.
+const LOG_MAX_BYTES: usize = 16 << 20;
+
+/// From which entry on.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct From {
+    #[serde(rename = "logsOffset")]
+    offset: usize,
+    limit: Option<usize>,
+}
+
+/// The log of a build, as its client reads it.
+#[derive(Debug, Default)]
+struct Log {
+    entries: Vec<Value>,
+    /// The line that failed.
+    failed: Option<Line>,
+}
+
+impl Log {
+    fn push(&mut self, at_ms: u64, level: &str, message: &str, step: Option<&str>) {
+        let mut entry = json!({"timestamp": of_ms(at_ms), "level": level, "message": message});
+        if let Some(step) = step {
+            entry["step"] = step.into();
+        }
+        self.entries.push(entry);
+    }
+
+    /// Reads events. An instruction is known by its text, and by how often that came before.
+    fn read(events: impl Iterator<Item = BuildEvent>, lines: &[Line]) -> Self {
+        let mut log = Self::default();
+        let mut next = 0;
+        let mut current: Option<Line> = None;
+        for event in events {
+            match event {
+                BuildEvent::Note { at_ms, text } => log.push(at_ms, "info", &text, None),
+                BuildEvent::Step { at_ms, text, state, .. } => {
+                    if matches!(state, StepState::Started | StepState::Cached) {
+                        let found = lines.iter().skip(next).position(|line| is_text(&line.text, &text));
+                        if let Some(at) = found {
+                            next += at + 1;
+                            current = lines.get(next - 1).cloned();
+                        }
+                    }
+                    let step = current.as_ref().map(|line| line.step.clone());
+                    let place = match step.as_deref() {
+                        Some("base") | None => "[base]".to_owned(),
+                        Some(number) => format!("[builder {number}]"),
+                    };
+                    match state {
+                        StepState::Started => {
+                            log.push(at_ms, "info", &format!("{place} {text}"), step.as_deref());
+                        }
+                        StepState::Cached => {
+                            log.push(at_ms, "info", &format!("CACHED {place} {text}"), step.as_deref());
+                        }
+                        StepState::Failed => log.failed = current.clone(),
+                        StepState::Done => {}
+                    }
+                }
+                BuildEvent::Output { at_ms, stream, text, .. } => {
+                    let level = if stream == OutputStream::Stderr { "warn" } else { "info" };
+                    let step = current.as_ref().map(|line| line.step.clone());
+                    for line in text.lines() {
+                        log.push(at_ms, level, line, step.as_deref());
+                    }
+                }
+                BuildEvent::End { at_ms, state, .. } => {
+                    let message =
+                        if state == BuildState::Succeeded { "Build finished" } else { "Build failed" };
+                    log.push(at_ms, "info", message, None);
+                }
+            }
+        }
+        log
+    }
+}
+
+/// Whether the engine's text, which may be shortened, is that of a line.
+fn is_text(line: &str, shown: &str) -> bool {
+    let first = |text: &str| text.split_whitespace().take(8).collect::<Vec<_>>().join(" ");
+    let shown = shown.trim_end_matches('…').trim_end_matches("...");
+    !line.is_empty() && (line.starts_with(shown) || first(line).starts_with(&first(shown)))
+}
+
+async fn events(engine: &Engine, begun: &Begun) -> Result<(Vec<BuildEvent>, atoll_store::BuildRecord)> {
+    let mut log = engine.build_log(&begun.build, 0).await.map_err(|error| Failure::of(&error))?;
+    let mut events = Vec::new();
+    let mut left = LOG_MAX_BYTES;
+    loop {
+        let before = events.len();
+        let page = log.now(left.min(1 << 20)).await.map_err(|error| Failure::of(&error))?;
+        left = left.saturating_sub(1 << 20);
+        events.extend(page.entries.into_iter().map(|entry| entry.event));
+        if events.len() == before || left == 0 {
+            return Ok((events, page.record));
+        }
+    }
+}
+
+/// `GET /templates/{template}/builds/{build}/status`.
+pub(super) async fn status(
+    caller: Caller<Read>,
+    State(app): State<App>,
+    Path((template, id)): Path<(String, String)>,
+    Query(from): Query<From>,
+) -> Result<axum::Json<Value>> {
+    let order = app.orders.find(&id, caller.key())?;
+    let answer = |status: &str, entries: &[Value], reason: Option<Value>| {
+        let limit = from.limit.unwrap_or(ENTRIES_MAX).min(ENTRIES_MAX);
+        let page: Vec<&Value> = entries.iter().skip(from.offset).take(limit).collect();
+        let texts: Vec<&Value> = page.iter().map(|entry| &entry["message"]).collect();
+        let mut answer = json!({
+            "templateID": template, "buildID": id, "status": status, "logs": texts, "logEntries": page,
+        });
+        if let Some(reason) = reason {
+            answer["reason"] = reason;
+        }
+        axum::Json(answer)
+    };
+    let Order { begun: Some(begun), .. } = order else { return Ok(answer("waiting", &[], None)) };
+    let (events, record) = events(app.host.engine(), &begun).await?;
+    let log = Log::read(events.into_iter(), &begun.lines);
+    Ok(match record.state {
+        BuildState::Waiting | BuildState::Queued | BuildState::Running => {
+            answer("building", &log.entries, None)
+        }
+        BuildState::Succeeded => answer("ready", &log.entries, None),
+        BuildState::Failed | BuildState::Cancelled => {
+            let reason = reason(&record, log.failed.as_ref());
+            answer("error", &log.entries, Some(reason))
+        }
+    })
+}
+
+/// Why a build failed, in the words that the clients look for.
+fn reason(record: &atoll_store::BuildRecord, failed: Option<&Line>) -> Value {
+    let failure = record.failure.as_ref();
+    let said = failure.map_or("the build was cancelled", |failure| failure.message.as_str());
+    let command = failed.and_then(|line| line.command.as_deref());
+    let message = match (command, failure.and_then(|failure| failure.exit_code)) {
+        (Some(command), Some(code)) => {
+            format!("failed to run command '{command}': command failed: exit status {code}")
+        }
+        (Some(command), None) => format!("failed to run command '{command}': {said}"),
+        (None, _) => said.to_owned(),
+    };
+    let output = failure.and_then(|failure| failure.output.as_deref()).unwrap_or_default();
+    let at = of_ms(record.ended_ms.unwrap_or_else(now_ms));
+    let entries: Vec<Value> =
+        output.lines().map(|line| json!({"timestamp": at, "level": "error", "message": line})).collect();
+    let mut reason = json!({"message": message, "logEntries": entries});
+    if let Some(line) = failed {
+        reason["step"] = line.step.clone().into();
+    }
+    reason
+}
+
+/// `GET /templates/{template}/builds/{build}/logs`.
+pub(super) async fn logs(
+    caller: Caller<Read>,
+    State(app): State<App>,
+    Path((_, id)): Path<(String, String)>,
+) -> Result<axum::Json<Value>> {
+    let order = app.orders.find(&id, caller.key())?;
+    let Some(begun) = order.begun else { return Ok(axum::Json(json!({"logs": []}))) };
+    let (events, _) = events(app.host.engine(), &begun).await?;
+    let mut entries = Log::read(events.into_iter(), &begun.lines).entries;
+    entries.reverse();
+    entries.truncate(ENTRIES_MAX);
+    Ok(axum::Json(json!({"logs": entries})))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str, step: &str) -> Line {
+        Line { text: text.to_owned(), step: step.to_owned(), command: Some(text.to_owned()) }
+    }
+
+    fn step(text: &str, state: StepState) -> BuildEvent {
+        BuildEvent::Step {
+            at_ms: 1,
+            step: 1,
+            total: 1,
+            stage: None,
+            text: text.to_owned(),
+            state,
+            took_ms: None,
+        }
+    }
+
+    #[test]
+    fn the_failed_step_is_found() {
+        let lines = [line("RUN a", "1"), line("RUN b", "2"), line("RUN a", "3")];
+        let events = [
+            step("RUN a", StepState::Cached),
+            step("RUN b", StepState::Started),
+            step("RUN b", StepState::Done),
+            step("RUN a", StepState::Started),
+            step("RUN a", StepState::Failed),
+        ];
+        let log = Log::read(events.into_iter(), &lines);
+        assert_eq!(log.failed.unwrap().step, "3");
+        assert_eq!(log.entries[0]["message"], "CACHED [builder 1] RUN a");
+    }
+}

@@ -1,0 +1,61 @@
+"""Ports of sandboxes, and what is said when there is nothing to reach."""
+
+import json
+import os
+
+from conftest import call, data_plane, until
+from e2b import Sandbox
+
+
+def serve(box, port):
+    box.commands.run(f"cd /tmp && echo served > served.txt && exec python3 -m http.server {port}", background=True)
+    until(lambda: data_plane(box.sandbox_id, "GET", "/served.txt", port=port)[0] == 200)
+
+
+def test_a_port_is_everybody_s(own):
+    status, _, text = data_plane(own.sandbox_id, "GET", "/", port=8123)
+    assert status == 502
+    assert json.loads(text) == {
+        "sandboxId": own.sandbox_id, "message": "The sandbox is running but port is not open", "port": 8123, "code": 502,
+    }
+    serve(own, 8123)
+    status, _, text = data_plane(own.sandbox_id, "GET", "/served.txt", port=8123)
+    assert (status, text) == (200, b"served\n")
+    assert own.get_host(8123).startswith(f"8123-{own.sandbox_id}.")
+
+
+def test_a_port_that_wants_a_token():
+    body = {"templateID": "base", "timeout": 120, "network": {"allowPublicTraffic": False}}
+    status, made = call("POST", "/v2/sandboxes", body)
+    assert status == 201 and made["trafficAccessToken"]
+    box = Sandbox.connect(made["sandboxID"])
+    try:
+        box.commands.run("cd /tmp && exec python3 -m http.server 8124", background=True)
+        with_token = {"e2b-traffic-access-token": made["trafficAccessToken"]}
+        until(lambda: data_plane(box.sandbox_id, "GET", "/", port=8124, headers=with_token)[0] == 200)
+        assert data_plane(box.sandbox_id, "GET", "/", port=8124)[0] == 403
+        assert data_plane(box.sandbox_id, "GET", "/", port=8124, headers={"e2b-traffic-access-token": "x"})[0] == 403
+        assert box.commands.run("echo envd").stdout == "envd\n"
+    finally:
+        box.kill()
+
+
+def test_strangers(own):
+    status, _, text = data_plane("sb00000000000000000000", "GET", "/health")
+    assert status == 502 and "was not found" in json.loads(text)["message"]
+    status, _, text = data_plane("../x", "GET", "/health")
+    assert status == 502
+    assert data_plane(own.sandbox_id, "GET", "/health", port=0)[0] == 400
+    status, _, text = data_plane(own.sandbox_id, "POST", "/process.Process/List", {})
+    assert status == 401 and "access token" in json.loads(text)["message"]
+    other = Sandbox.create(timeout=60)
+    try:
+        wrong = {"X-Access-Token": other._envd_access_token}
+        assert data_plane(own.sandbox_id, "POST", "/process.Process/List", {}, headers=wrong)[0] == 401
+        right = {"X-Access-Token": own._envd_access_token}
+        assert data_plane(own.sandbox_id, "POST", "/process.Process/List", {}, headers=right)[0] == 200
+        assert data_plane(own.sandbox_id, "POST", "/init", {}, headers=right)[0] == 404
+        assert data_plane(own.sandbox_id, "GET", "/envs", headers=right)[0] == 200
+        assert data_plane(own.sandbox_id, "GET", "/metrics", headers=right)[0] == 200
+    finally:
+        other.kill()

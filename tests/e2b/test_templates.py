@@ -1,0 +1,77 @@
+"""Building templates, and the names of them."""
+
+import os
+import uuid
+
+import pytest
+from conftest import call, containers_only, raw, since
+from e2b import Sandbox, Template
+from e2b.exceptions import BuildException, NotFoundException
+
+
+def test_names():
+    assert call("GET", "/templates/aliases/base")[0] == 200
+    assert call("GET", "/templates/aliases/no-such-template")[0] == 404
+    status, answer = call("POST", "/templates/tags", {"target": "x:y", "tags": ["z"]})
+    assert (status, answer["code"]) == (501, 501)
+    for path in ("/volumes", "/secrets", "/volumecontent/x/dir"):
+        status, answer = call("GET", path)
+        assert (status, answer["code"]) == (501, 501) and answer["message"]
+    status, headers, _ = raw("GET", "/volumes")
+    assert headers["should-retry"] == "false"
+
+
+@containers_only
+@since(2, 20)
+def test_a_build(tmp_path):
+    name = "e2b-test-" + uuid.uuid4().hex[:8]
+    (tmp_path / "files" / "sub").mkdir(parents=True)
+    (tmp_path / "files" / "a.txt").write_text("a")
+    (tmp_path / "files" / "sub" / "b.txt").write_text("b")
+    template = (
+        Template(file_context_path=str(tmp_path))
+        .from_template("base")
+        .copy("files", "copied")
+        .run_cmd("echo built > built.txt && id -un >> built.txt")
+        .set_envs({"FROM_TEMPLATE": "yes"})
+        .set_workdir("/home/user/copied")
+        .run_cmd("pwd > pwd.txt")
+    )
+    lines = []
+    Template.build(template, name, cpu_count=1, memory_mb=512, on_build_logs=lambda entry: lines.append(str(entry)))
+    assert any("built.txt" in line for line in lines)
+    assert call("GET", f"/templates/aliases/{name}")[0] == 200
+    sandbox = Sandbox.create(name, timeout=60)
+    try:
+        assert sandbox.files.read("built.txt") == "built\nuser\n"
+        assert sandbox.files.read("copied/sub/b.txt") == "b"
+        run = sandbox.commands.run("echo $FROM_TEMPLATE $PWD; cat pwd.txt; stat -c %U a.txt")
+        assert run.stdout == "yes /home/user/copied\n/home/user/copied\nuser\n"
+        assert sandbox.get_info().name == name
+    finally:
+        sandbox.kill()
+    assert call("DELETE", f"/templates/{name}")[0] == 204
+    assert call("DELETE", f"/templates/{name}")[0] == 404
+
+
+@containers_only
+@since(2, 20)
+def test_a_step_that_fails(tmp_path):
+    template = Template(file_context_path=str(tmp_path)).from_template("base").run_cmd("true").run_cmd("echo why >&2; exit 7")
+    with pytest.raises(BuildException) as caught:
+        Template.build(template, "e2b-test-" + uuid.uuid4().hex[:8])
+    assert "exit status 7" in str(caught.value)
+
+
+def test_uploads_have_one_place():
+    status, order = call("POST", "/v3/templates", {"name": "e2b-test-upload"})
+    assert status == 202
+    path = f"/templates/{order['templateID']}/files/" + "ab" * 32
+    status, link = call("GET", path)
+    assert status == 201 and link["present"] is False
+    assert link["url"].startswith(os.environ["E2B_API_URL"])
+    tail = link["url"][len(os.environ["E2B_API_URL"]) :]
+    assert raw("PUT", tail, b"x", key="none")[0] == 200
+    assert raw("PUT", tail, b"x", key="none")[0] == 403, "an address is good once"
+    assert call("GET", path)[1] == {"present": True}
+    assert call("GET", f"/templates/x/files/..%2Fx")[0] == 400
