@@ -204,6 +204,8 @@ pub(crate) enum Command {
     Info,
     /// Show what this host enforces, or what is left over on it
     Doctor(DoctorArgs),
+    /// End an installation: its sandboxes, snapshots, volumes, images, keys and everything else in its data directory
+    Purge(PurgeArgs),
     /// Print a completion script
     Completions {
         /// For this shell

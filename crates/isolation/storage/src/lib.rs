@@ -31,8 +31,10 @@ mod clone;
 mod compare;
 pub mod filesystem;
 mod freeze;
+mod guard;
 mod loops;
 mod pool;
+mod reserve;
 mod spare;
 mod sys;
 mod trim;
@@ -48,9 +50,11 @@ use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_isolation::{Check, IsolationError, Status};
 
 pub use freeze::{Frozen, MountedDisk};
+pub use guard::Guard;
 pub use loops::{LoopDevice, attach, attach_read_only, in_use as loops_in_use};
+pub use reserve::Reserve;
 pub use spare::Spare;
-pub use volumes::StoredVolumes;
+pub use volumes::{StoredVolumes, thaw_volumes_of};
 
 pub(crate) use atoll_isolation::step;
 

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -105,6 +106,9 @@ fn mount_image(path: &Path, image: &File) -> Result<(OwnedFd, LoopDevice), Isola
         };
         match mount(&device) {
             Ok(mount) => return Ok((mount, device)),
+            Err(error) if let Some(original) = original_of(&device, path) => {
+                return Err(is_copy(path, &original, &error));
+            }
             // An earlier server's mount is on its way out.
             Err(error) if is_passing(&error) && Instant::now() < deadline => {
                 tracing::debug!(%error, "mounting the storage pool again");
@@ -114,6 +118,36 @@ fn mount_image(path: &Path, image: &File) -> Result<(OwnedFd, LoopDevice), Isola
         drop(device);
         std::thread::sleep(MOUNT_PAUSE);
     }
+}
+
+fn is_copy(path: &Path, original: &str, error: &IsolationError) -> IsolationError {
+    IsolationError::Unavailable(format!(
+        "{} is a copy of {original}, which is in use on this host: a data directory has an identity, and two with the \
+         same one cannot be in use at once. End the other with 'atoll purge', or use the copy on another host ({error})",
+        path.display()
+    ))
+}
+
+/// Bytes of the beginning of an XFS file system up to the end of its identity, and where that begins.
+const XFS_HEAD_BYTES: usize = 48;
+const XFS_UUID_AT: usize = 32;
+
+/// The identity of the XFS file system on a device.
+fn identity(device: &Path) -> Option<[u8; XFS_HEAD_BYTES - XFS_UUID_AT]> {
+    let mut head = [0; XFS_HEAD_BYTES];
+    File::open(device).ok()?.read_exact_at(&mut head, 0).ok()?;
+    head.starts_with(b"XFSB").then(|| head[XFS_UUID_AT..].try_into().ok())?
+}
+
+/// The file of another device that has the same identity: one of the two was copied from the other.
+fn original_of(device: &LoopDevice, path: &Path) -> Option<String> {
+    let ours = identity(&device.path())?;
+    let others = loops::in_use().ok()?.into_iter();
+    let mut others = others.filter(|(_, image)| Path::new(image) != path && !image.ends_with(" (deleted)"));
+    others.find_map(|(number, image)| {
+        let other = LoopDevice::existing(number).ok()?;
+        (identity(&other.path()) == Some(ours)).then_some(image)
+    })
 }
 
 /// Busy, gone in between or while it was read, or the identity is still mounted from another device.

@@ -120,7 +120,7 @@ pub(super) async fn keep(sandbox: Arc<SandboxShared>, mut client: GuestClient, s
 }
 
 /// Connects to a guest that may stand still meanwhile: silence counts only while it does not.
-async fn connect_awake(sandbox: &SandboxShared) -> Result<GuestClient> {
+pub(super) async fn connect_awake(sandbox: &SandboxShared) -> Result<GuestClient> {
     loop {
         sandbox.thawed().await;
         let before = sandbox.freezer.now().total;
