@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use atoll_api::{Doctor, Leak, LeakList};
 use atoll_client::Client;
+use atoll_core::Code;
 use atoll_core::id::SnapshotId;
 use atoll_core::limits::PAGE_MAX_COUNT;
-use atoll_core::Code;
 use atoll_isolation::{Check, Isolation as _, Resource, Status};
 use atoll_isolation_host::{EPHEMERAL, Installation, installations};
 use atoll_isolation_storage::PoolSize;
@@ -139,7 +139,8 @@ async fn local_leaks(args: &DoctorArgs) -> Result<LeakList> {
 
 /// Installations that run here although their data directory is gone.
 fn gone_installations() -> Result<Vec<Installation>> {
-    let all = installations().map_err(|error| Failure::plain(Code::Internal, crate::failure::chain(&error)))?;
+    let all =
+        installations().map_err(|error| Failure::plain(Code::Internal, crate::failure::chain(&error)))?;
     Ok(all.into_iter().filter(Installation::is_gone).collect())
 }
 

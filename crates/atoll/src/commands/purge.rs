@@ -48,8 +48,11 @@ pub(super) fn end(installation: &str, data_dir: Option<&Path>) -> Result<usize> 
     let ended = thaw_volumes_of(installation, data_dir).and_then(|()| end_installation(installation));
     ended.map_err(|error| {
         Failure::Plain(
-            Error::new(Code::Internal, format!("the installation resists: {}", crate::failure::chain(&error)))
-                .hint("run as root; try again in a moment"),
+            Error::new(
+                Code::Internal,
+                format!("the installation resists: {}", crate::failure::chain(&error)),
+            )
+            .hint("run as root; try again in a moment"),
         )
     })
 }

@@ -48,7 +48,8 @@ pub(super) async fn serve(printer: Printer, mut args: ServeArgs) -> Result<()> {
     args.data_dir.clone_from(&path);
     let served = serve_on(printer, args).await;
     let ended = tokio::task::spawn_blocking(move || purge::end_ephemeral(&path)).await;
-    let ended = ended.unwrap_or_else(|error| Err(Failure::io("nothing was ended", std::io::Error::other(error))));
+    let ended =
+        ended.unwrap_or_else(|error| Err(Failure::io("nothing was ended", std::io::Error::other(error))));
     served.and(ended)
 }
 

@@ -29,8 +29,8 @@ use atoll_core::{Code, Error};
 use atoll_egress::intercept::TlsInterceptor;
 use atoll_engine::{EgressConfig, Engine, KeyScope, NewKey, PoolConfig, SecretDoor, Trust};
 use atoll_image::Images;
-use atoll_isolation::{HostDisk as _, Isolation};
 use atoll_isolation::volumes::Volumes;
+use atoll_isolation::{HostDisk as _, Isolation};
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
 use atoll_isolation_host::Halt;
 use atoll_isolation_storage::{Guard, PoolSize, Reserve, Storage, StorageConfig};
@@ -234,7 +234,9 @@ impl Daemon {
     /// Opens everything and takes up what an earlier server left.
     pub(crate) async fn start(dir: DataDir, database: Option<&str>, limits: &Limits) -> Result<Self> {
         if Reserve::of(dir.path()).give_up_if_tight() {
-            tracing::error!("the host's disk is full: the server starts with what was kept in reserve for that");
+            tracing::error!(
+                "the host's disk is full: the server starts with what was kept in reserve for that"
+            );
         }
         let store = open_store(&dir, database).await?;
         let vault = open_vault(&dir, limits.vault_key.as_ref())?;
@@ -250,7 +252,11 @@ impl Daemon {
             tracing::warn!(%error, "the kernel does not know where the data directory is");
         }
         let logs_max_bytes = limits.logs_max_bytes.unwrap_or_else(|| {
-            guard.space().iter().find(|space| space.place == "host").map_or(u64::MAX, |host| host.total_bytes / LOGS_PART)
+            guard
+                .space()
+                .iter()
+                .find(|space| space.place == "host")
+                .map_or(u64::MAX, |host| host.total_bytes / LOGS_PART)
         });
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let door = SecretDoor::default();

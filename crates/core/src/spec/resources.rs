@@ -4,9 +4,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::{Error, Result};
 use crate::limits::{
-    OUTPUT_DISK_PART, OUTPUT_SANDBOX_MIN_BYTES,
     CPU_MAX_MILLIS, CPU_MIN_MILLIS, DISK_MAX_BYTES, DISK_MIN_BYTES, IO_BYTES_MAX, IO_BYTES_MIN,
-    IO_OPERATIONS_MAX, IO_OPERATIONS_MIN, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES, PIDS_MAX, PIDS_MIN,
+    IO_OPERATIONS_MAX, IO_OPERATIONS_MIN, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES, OUTPUT_DISK_PART,
+    OUTPUT_SANDBOX_MIN_BYTES, PIDS_MAX, PIDS_MIN,
 };
 
 /// Limits of a sandbox, all enforced by the kernel or by the machine that it is in.

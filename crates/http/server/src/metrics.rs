@@ -158,7 +158,12 @@ impl DiskMetrics {
     fn register(registry: &mut Registry) -> Self {
         let disk = Self::default();
         let (free, total) = (disk.free.clone(), disk.total.clone());
-        registry.register_with_unit("disk_free", "Free where the data directory and disks lie", Unit::Bytes, free);
+        registry.register_with_unit(
+            "disk_free",
+            "Free where the data directory and disks lie",
+            Unit::Bytes,
+            free,
+        );
         registry.register_with_unit("disk_size", "Size of the same", Unit::Bytes, total);
         registry.register("disk_full", "1 while sandboxes stand still for want of room", disk.full.clone());
         registry.register_with_unit("logs", "Output of execs that is kept", Unit::Bytes, disk.logs.clone());

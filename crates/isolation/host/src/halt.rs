@@ -39,7 +39,9 @@ impl Halt {
             match held {
                 // There was no sandbox of this level yet.
                 Ok(()) | Err(Errno::NOENT) => {}
-                Err(error) => tracing::error!(%error, parent, still, "sandboxes cannot be stopped or let go on"),
+                Err(error) => {
+                    tracing::error!(%error, parent, still, "sandboxes cannot be stopped or let go on")
+                }
             }
         }
     }
@@ -53,8 +55,11 @@ impl Halt {
 
     fn of_sandboxes(&self) -> Option<u64> {
         let memory = self.layout.with(Controller::Memory)?;
-        let keys: [&str; 2] =
-            if memory.unified { ["file_dirty", "file_writeback"] } else { ["total_dirty", "total_writeback"] };
+        let keys: [&str; 2] = if memory.unified {
+            ["file_dirty", "file_writeback"]
+        } else {
+            ["total_dirty", "total_writeback"]
+        };
         let mut bytes = 0_u64;
         for parent in &self.parents {
             let dir = match files::open_dir(memory.root.as_fd(), parent) {

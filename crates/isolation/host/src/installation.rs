@@ -48,12 +48,10 @@ impl Installation {
     /// not there.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.data_dir.as_ref().is_some_and(|dir| {
-            match std::fs::read_to_string(dir.join("installation")) {
-                Ok(name) => name.trim() != self.name || is_left_over(dir),
-                Err(error) => {
-                    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
-                }
+        self.data_dir.as_ref().is_some_and(|dir| match std::fs::read_to_string(dir.join("installation")) {
+            Ok(name) => name.trim() != self.name || is_left_over(dir),
+            Err(error) => {
+                matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
             }
         })
     }
@@ -193,7 +191,9 @@ mod tests {
     fn only_our_own_names_are_ours() {
         assert_eq!(name_of("atoll-0123abcd"), Some("0123abcd"));
         assert_eq!(name_of("atoll-0123abcd-vm"), Some("0123abcd"));
-        for other in ["atoll-0123abcd-xx", "atoll-0123abc", "atoll-0123ABCD", "atoll.service", "atoll-€€€abcde"] {
+        for other in
+            ["atoll-0123abcd-xx", "atoll-0123abc", "atoll-0123ABCD", "atoll.service", "atoll-€€€abcde"]
+        {
             assert_eq!(name_of(other), None, "{other}");
         }
     }

@@ -79,7 +79,8 @@ impl Guard {
         let look = move || {
             // Only how soon it runs depends on it.
             let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
-            let mut watcher = Watcher { post: watching, full: tell, trimmed: Instant::now(), pause: PAUSE_MIN };
+            let mut watcher =
+                Watcher { post: watching, full: tell, trimmed: Instant::now(), pause: PAUSE_MIN };
             while ended.recv_timeout(watcher.pause) == Err(RecvTimeoutError::Timeout) {
                 watcher.step();
             }
@@ -168,14 +169,21 @@ impl Watcher {
             (false, true) => {
                 self.post.halt.hold(true);
                 let Look { free_bytes, unwritten_bytes, .. } = look;
-                tracing::error!(free_bytes, unwritten_bytes, "the host's disk is full: sandboxes stand still");
+                tracing::error!(
+                    free_bytes,
+                    unwritten_bytes,
+                    "the host's disk is full: sandboxes stand still"
+                );
                 self.full.send_replace(true);
                 self.pause = PAUSE_FULL;
             }
             (true, true) => self.keep_still(look),
             (true, false) => {
                 self.post.halt.hold(false);
-                tracing::info!(free_bytes = look.free_bytes, "there is room on the host's disk: sandboxes go on");
+                tracing::info!(
+                    free_bytes = look.free_bytes,
+                    "there is room on the host's disk: sandboxes go on"
+                );
                 self.full.send_replace(false);
             }
         }

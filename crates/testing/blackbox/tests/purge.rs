@@ -29,8 +29,7 @@ fn atoll(args: &[&str]) -> Command {
 
 /// A sandbox with a volume in which something runs.
 async fn with_something_in_it(client: &Client) {
-    let volume =
-        CreateVolume { name: "data".into(), size_bytes: Some(32 << 20), ..CreateVolume::default() };
+    let volume = CreateVolume { name: "data".into(), size_bytes: Some(32 << 20), ..CreateVolume::default() };
     client.create_volume(&volume).await.unwrap();
     let mount = VolumeMountDraft { volume: "data".into(), path: "/data".into(), read_only: false };
     let create = CreateSandbox { volumes: vec![mount], ..CreateSandbox::default() };
@@ -91,7 +90,8 @@ async fn the_doctor_ends_an_installation_whose_directory_is_gone() {
 
 /// An ephemeral server, how to talk to it, its installation and its directory.
 async fn ephemeral() -> (Child, Client, String, PathBuf) {
-    let mut server = atoll(&["serve", "--ephemeral", "--listen", "127.0.0.1:0", "--ready", "1", "--ready-json"]);
+    let mut server =
+        atoll(&["serve", "--ephemeral", "--listen", "127.0.0.1:0", "--ready", "1", "--ready-json"]);
     let mut server = server.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();

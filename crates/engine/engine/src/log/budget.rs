@@ -73,7 +73,8 @@ impl Logs {
         for entry in entries.flatten() {
             if let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<SandboxId>().ok()) {
                 let sandbox = self.of(&id);
-                let bytes = sandbox.logs(&BTreeSet::new()).map_or(0, |logs| logs.iter().map(Log::bytes).sum());
+                let bytes =
+                    sandbox.logs(&BTreeSet::new()).map_or(0, |logs| logs.iter().map(Log::bytes).sum());
                 sandbox.bytes.store(bytes, Ordering::Relaxed);
             }
         }
@@ -169,7 +170,7 @@ impl SandboxLogs {
     fn less(&self, bytes: u64) {
         let less = |now: u64| Some(now.saturating_sub(bytes));
         // Never fails: there is always a new value.
-        drop(self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less));
+        let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// Every log, oldest first, those that have ended before those that have not.

@@ -53,9 +53,10 @@ impl Message {
     pub(super) fn refuse(self, why: Result<()>) {
         let error = why.err().unwrap_or_else(|| Error::new(Code::InvalidState, "try again in a moment"));
         let told = match self {
-            Self::Update(_, reply) | Self::Pause(_, reply) | Self::Resume(reply) | Self::Rollback(_, reply) => {
-                reply.send(Err(error)).is_ok()
-            }
+            Self::Update(_, reply)
+            | Self::Pause(_, reply)
+            | Self::Resume(reply)
+            | Self::Rollback(_, reply) => reply.send(Err(error)).is_ok(),
             Self::Delete(reply) => reply.send(Err(error)).is_ok(),
             Self::GuestLost(..) => true,
         };

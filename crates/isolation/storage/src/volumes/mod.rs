@@ -161,7 +161,8 @@ impl Inner {
     /// for ever. One that resists does not keep the others.
     fn thaw_all_left_over(&self) -> Result<(), VolumeError> {
         let _turn = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_volume = |seen: &str| self.storage.within(seen).is_some_and(|path| path.starts_with("volumes"));
+        let is_volume =
+            |seen: &str| self.storage.within(seen).is_some_and(|path| path.starts_with("volumes"));
         Ok(thaw_volumes(is_volume)?)
     }
 
