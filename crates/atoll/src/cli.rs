@@ -36,7 +36,7 @@ pub(crate) use sandbox::{
 };
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{
-    DoctorArgs, GvisorArgs, LogFormat, MicrovmArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
+    DoctorArgs, GvisorArgs, LogFormat, MicrovmArgs, PurgeArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
 };
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
