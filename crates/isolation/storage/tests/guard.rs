@@ -96,16 +96,16 @@ fn what_was_answered_is_kept_although_there_was_no_room() {
     let image = place.dir.path().join("host.img");
     make_file_system(&image, 2 << 30);
     let host = place.mount("host", &image, "loop");
+    let instance = format!("{:08x}", std::process::id());
+    let config =
+        StorageConfig { dir: host.join("storage"), instance: instance.clone(), pool: PoolSize::default() };
+    let storage = Arc::new(Storage::open(&config).unwrap());
+    // A pool is as large as what was free when it was made.
     // Somebody else has half of it.
     let filler = host.join("filler");
     let file = File::create(&filler).unwrap();
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 1 << 30).unwrap();
     drop(file);
-
-    let instance = format!("{:08x}", std::process::id());
-    let config =
-        StorageConfig { dir: host.join("storage"), instance: instance.clone(), pool: PoolSize::default() };
-    let storage = Arc::new(Storage::open(&config).unwrap());
     let disk = storage.disks().join("disk.img");
     make_file_system(&disk, 2 << 30);
     let device = attach(&File::options().read(true).write(true).open(&disk).unwrap()).unwrap();
