@@ -1,21 +1,20 @@
 # The two commands of the README, and their parts. Logic lives in scripts/ and in the programs.
 
-.PHONY: demo test test-microvm test-clients deps build release bench lint openapi clean
+.PHONY: demo test test-all deps build release bench lint openapi clean
 
-demo: deps release
-	scripts/demo
+demo: deps
+	cargo build --locked --profile demo -p atoll
+	ATOLL_BIN=$(CURDIR)/target/demo/atoll scripts/demo
 
+# What CI runs.
 test: deps
-	scripts/test
+	scripts/test fast
 
-test-microvm: deps build
-	cargo test --locked -p atoll-isolation-microvm --features failpoints
-	cargo test --locked -p atoll-blackbox --test microvm
+# The same, with what takes longer: every set of clients, machines under the whole LangSmith suite, a release build.
+test-all: deps
+	scripts/test all
 	tests/langsmith/run machines
-	ATOLL_TEST_LEVEL=microvm cargo test --locked -p atoll-blackbox --test egress_bypass -- --test-threads 2
-
-test-clients: deps build
-	tests/langsmith/run all
+	ATOLL_TEST_LEVEL=microvm cargo nextest run --locked -p atoll --test network egress_bypass
 
 deps:
 	scripts/install-deps

@@ -104,6 +104,15 @@ def test_reattach_by_id(box):
     assert box.reconnect(handle.command_id).result.stdout.startswith("line 1\n")
 
 
+@since(0, 13)
+def test_input_is_closed_right_after_reattaching(box):
+    handle = box.run("cat; echo over", wait=False, close_input=False)
+    handle.send_input("hi\n")
+    again = box.reconnect(handle.command_id)
+    again.close_input()
+    assert again.result.stdout == "hi\nover\n"
+
+
 def test_reattach_to_what_is_not_there(box):
     with pytest.raises(SandboxOperationError):
         box.reconnect("00000000000000000000000000000000").result

@@ -1,6 +1,6 @@
 //! API keys.
 
-use atoll_core::key::Scope;
+use atoll_core::key::{KeyFormat, Scope};
 use atoll_core::secret::Secret;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -16,6 +16,9 @@ pub struct CreateKey {
     /// It stops working this long from now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
+    /// What it looks like, for clients of other vendors that want keys of theirs. It opens the same.
+    #[serde(default)]
+    pub format: KeyFormat,
 }
 
 /// A key, without its secret.

@@ -23,7 +23,7 @@ mod usage;
 mod volume;
 
 pub use access::{Access, AccessCreated, AccessFile, AccessList, CreateAccess, Port, PortList};
-pub use atoll_core::key::Scope;
+pub use atoll_core::key::{KeyFormat, Scope};
 pub use atoll_core::sharing::{Role, Visibility};
 pub use atoll_core::volume::{VolumeMount, VolumeMountDraft, VolumeState};
 pub use build::{

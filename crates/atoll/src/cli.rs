@@ -12,6 +12,7 @@ mod image;
 mod ingress;
 mod inject;
 mod key;
+mod net;
 mod pool;
 mod sandbox;
 mod secret;
@@ -23,13 +24,14 @@ mod volume;
 
 pub(crate) use access::{AccessCommand, LeaseCommand};
 pub(crate) use build::{BuildArgs, BuildCacheCommand, BuildCommand};
-pub(crate) use egress::{EgressArgs, NetCommand, read as read_policy};
+pub(crate) use egress::{EgressArgs, read as read_policy};
 pub(crate) use exec::{AttachArgs, ExecArgs, KillArgs, LogsArgs, RunArgs, ShellArgs, StreamArgs};
 pub(crate) use image::{ImageCommand, RegistryCommand};
 pub(crate) use ingress::{
     Forward, LinkArgs, PortCommand, PortUrlArgs, Reverse, SshArgs, SshKeyCommand, TunnelArgs,
 };
 pub(crate) use key::KeyCommand;
+pub(crate) use net::{ChangeArgs, NetCommand, rules as net_rules};
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use sandbox::{
     CopyArgs, ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs,

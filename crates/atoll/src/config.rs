@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use crate::cli::GlobalArgs;
 use crate::failure::{Failure, Result};
+use crate::presets::{self, Presets};
 
 /// Largest configuration or key file, bytes.
 const FILE_MAX_BYTES: u64 = 64 << 10;
@@ -21,6 +22,9 @@ const FILE_MAX_BYTES: u64 = 64 << 10;
 struct File {
     url: Option<String>,
     api_key: Option<Secret>,
+    /// Lists of hosts, see [`crate::presets`].
+    #[serde(default)]
+    presets: Presets,
 }
 
 /// What was found.
@@ -94,7 +98,7 @@ pub(crate) fn aws() -> Result<Aws> {
 ///
 /// `kill` is SIGKILL to this process, on the spot; `kill@N` at the Nth passing. Everything else is an
 /// action of the crate `fail`, such as `panic` or `sleep(100)`.
-#[cfg(feature = "failpoints")]
+#[cfg(debug_assertions)]
 pub(crate) fn arm_failpoints() -> Result<()> {
     use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -106,14 +110,14 @@ pub(crate) fn arm_failpoints() -> Result<()> {
     for item in variable("ATOLL_FAILPOINTS")?.iter().flat_map(|text| text.split(';')) {
         let (name, action) = item.split_once('=').ok_or_else(|| wrong(item))?;
         let armed = match action.strip_prefix("kill") {
-            None => fail::cfg(name, action),
+            None => atoll_failpoint::cfg(name, action),
             Some(passing) => {
                 let nth = match passing.strip_prefix('@') {
                     None => 1,
                     Some(nth) => nth.parse::<u32>().or(Err(wrong(item)))?,
                 };
                 let passed = AtomicU32::new(0);
-                fail::cfg_callback(name, move || {
+                atoll_failpoint::cfg_callback(name, move || {
                     if passed.fetch_add(1, Ordering::SeqCst) + 1 == nth {
                         // It cannot fail: the process exists and is our own.
                         let _ = kill_process(getpid(), Signal::KILL);
@@ -152,6 +156,7 @@ pub(crate) fn load(args: &GlobalArgs) -> Result<Settings> {
         (None, Some(path)) => read_file(&path, true)?,
         (None, None) => File::default(),
     };
+    presets::configure(file.presets);
     let url = match &args.url {
         Some(url) => Some(url.clone()),
         None => variable("ATOLL_URL")?.or(file.url),
@@ -196,7 +201,7 @@ fn parse(path: &Path, text: &str) -> Result<File> {
         let why = error.message().lines().next().unwrap_or_default();
         Failure::Plain(
             Error::new(Code::InvalidArgument, format!("{}:{line}: {why}", path.display()))
-                .hint("the file may hold: url = \"http://…\", api_key = \"…\""),
+                .hint("the file may hold: url = \"http://…\", api_key = \"…\", and a table [presets]"),
         )
     })
 }

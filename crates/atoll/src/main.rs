@@ -19,6 +19,7 @@ mod connection;
 mod daemon;
 mod failure;
 mod output;
+mod presets;
 mod progress;
 mod session;
 mod signals;

@@ -132,6 +132,18 @@ pub fn host_name(sandbox: &str, port: u16, domain: &str) -> Option<String> {
 /// `host` may have a port of its own and a final dot.
 #[must_use]
 pub fn parse_host_name(host: &str, domain: &str) -> Option<(u16, String)> {
+    let label = below_domain(host, domain)?;
+    if label.len() > LABEL_MAX_BYTES || label.contains('.') {
+        return None;
+    }
+    let (port, sandbox) = label.split_once('-')?;
+    Some((parse_port(port)?, sandbox.to_ascii_lowercase()))
+}
+
+/// What stands before `domain` in a host name: `a.b` of `a.b.example.com:4600`. `None` when it lies elsewhere.
+/// `host` may have a port of its own and a final dot.
+#[must_use]
+pub fn below_domain<'a>(host: &'a str, domain: &str) -> Option<&'a str> {
     let name = match host.rsplit_once(':') {
         Some((name, digits)) if digits.bytes().all(|b| b.is_ascii_digit()) => name,
         _ => host,
@@ -140,11 +152,7 @@ pub fn parse_host_name(host: &str, domain: &str) -> Option<(u16, String)> {
     let split = name.len().checked_sub(domain.len() + 1)?;
     let (label, rest) = (name.get(..split)?, name.get(split..)?);
     let below = rest.strip_prefix('.').is_some_and(|rest| rest.eq_ignore_ascii_case(domain));
-    if !below || label.len() > LABEL_MAX_BYTES || label.contains('.') {
-        return None;
-    }
-    let (port, sandbox) = label.split_once('-')?;
-    Some((parse_port(port)?, sandbox.to_ascii_lowercase()))
+    (below && !label.is_empty()).then_some(label)
 }
 
 /// A port in plain decimal, as it stands in host names and paths.

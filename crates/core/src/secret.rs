@@ -1,11 +1,14 @@
 //! A string that never shows itself.
 
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroize as _;
 
 /// A secret value. `Debug` and `Display` print `****`; only [`Secret::reveal`] gives the text.
 ///
 /// It deserialises from a plain string and, deliberately, serialises as `"****"`: a secret that
 /// is written anywhere through serde is a bug, and this makes the bug harmless.
+///
+/// Its memory is overwritten when it goes. What was copied out of it is not: see [`Secret::reveal`].
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
@@ -21,6 +24,12 @@ impl Secret {
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.zeroize();
     }
 }
 

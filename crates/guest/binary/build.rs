@@ -8,13 +8,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the agent is made of, relative to the workspace. A change in any of them builds it anew.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 8] = [
     "Cargo.lock",
     "Cargo.toml",
     "crates/guest/agent/Cargo.toml",
     "crates/guest/agent/src",
     "crates/guest/protocol/Cargo.toml",
     "crates/guest/protocol/src",
+    "crates/guest/tree/Cargo.toml",
+    "crates/guest/tree/src",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

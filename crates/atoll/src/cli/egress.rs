@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use atoll_core::policy::{Action, EgressLimits, EgressPolicy, Internet, Rule};
-use clap::{Args, Subcommand};
+use clap::Args;
 
 use super::inject::{InjectArgs, allowed};
 use crate::failure::{Failure, Result};
+use crate::presets;
 use crate::units::parse_bytes;
 
 /// What a sandbox may reach. Rules that deny come before rules that allow; for another order, methods
@@ -17,12 +18,13 @@ pub(crate) struct EgressArgs {
     /// What it may reach: nothing, everything public, or what rules allow
     #[arg(long, value_name = "on|off|rules", value_parser = parse_internet)]
     pub(crate) internet: Option<Internet>,
-    /// Allow a domain: example.com, *.example.com or *, optionally with :PORT or :FROM-TO
-    #[arg(long, value_name = "DOMAIN", value_parser = |text: &str| domain(Action::Allow, text))]
-    pub(crate) allow: Vec<Rule>,
-    /// Deny a domain
-    #[arg(long, value_name = "DOMAIN", value_parser = |text: &str| domain(Action::Deny, text))]
-    pub(crate) deny: Vec<Rule>,
+    /// Allow a domain: example.com, *.example.com or *, optionally with :PORT or :FROM-TO; or those of a preset
+    /// such as @pypi, @npm, @debian, @github ('atoll net presets')
+    #[arg(long, value_name = "DOMAIN|@PRESET", value_parser = |text: &str| named(Action::Allow, text))]
+    pub(crate) allow: Vec<Named>,
+    /// Deny a domain, or those of a preset
+    #[arg(long, value_name = "DOMAIN|@PRESET", value_parser = |text: &str| named(Action::Deny, text))]
+    pub(crate) deny: Vec<Named>,
     /// Allow addresses, such as 10.1.0.0/16:5432; the only way to reach private ones
     #[arg(long, value_name = "CIDR", value_parser = |text: &str| Rule::parse_cidr(Action::Allow, text))]
     pub(crate) allow_cidr: Vec<Rule>,
@@ -43,25 +45,38 @@ pub(crate) struct EgressArgs {
     pub(crate) inject: InjectArgs,
 }
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum NetCommand {
-    /// Show policy, open connections, and bytes by destination
-    Show {
-        /// Sandbox, by id or name
-        sandbox: String,
-    },
-    /// Show what was refused, with the reason
-    Denied {
-        /// Sandbox, by id or name
-        sandbox: String,
-    },
-}
-
 /// Largest policy in a file, bytes.
 const FILE_MAX_BYTES: u64 = 1 << 20;
 
+/// A domain, or a preset: which hosts that is shows when the configuration has been read.
+#[derive(Debug, Clone)]
+pub(crate) enum Named {
+    Domain(Rule),
+    Preset(Action, String),
+}
+
+fn named(action: Action, text: &str) -> std::result::Result<Named, String> {
+    if text.starts_with(presets::SIGN) {
+        return Ok(Named::Preset(action, text.to_owned()));
+    }
+    domain(action, text).map(Named::Domain)
+}
+
+fn expanded(all: Vec<Named>) -> Result<Vec<Rule>> {
+    let mut rules = Vec::new();
+    for one in all {
+        match one {
+            Named::Domain(rule) => rules.push(rule),
+            Named::Preset(action, text) => {
+                rules.extend(presets::rules(action, &text).map_err(Failure::Usage)?);
+            }
+        }
+    }
+    Ok(rules)
+}
+
 /// A rule about a domain. What people write instead of one is told from what is merely wrong.
-fn domain(action: Action, text: &str) -> std::result::Result<Rule, String> {
+pub(super) fn domain(action: Action, text: &str) -> std::result::Result<Rule, String> {
     if text.contains('/') {
         return Err(
             "write the host alone, as HOST or HOST:PORT; ranges of addresses go with the options for CIDR"
@@ -107,8 +122,8 @@ impl EgressArgs {
         if let Some(path) = &self.egress {
             return read(path).map(Some);
         }
-        let denies = self.deny.into_iter().chain(self.deny_cidr);
-        let allows: Vec<Rule> = self.allow.into_iter().chain(self.allow_cidr).collect();
+        let denies = expanded(self.deny)?.into_iter().chain(self.deny_cidr);
+        let allows: Vec<Rule> = expanded(self.allow)?.into_iter().chain(self.allow_cidr).collect();
         let limits = EgressLimits { connections: self.connections, bytes_per_s: self.bandwidth };
         let any_allowed = !allows.is_empty();
         let rules: Vec<Rule> = denies.chain(allows).collect();

@@ -12,8 +12,9 @@ use clap::Args;
 #[command(next_help_heading = "Network")]
 pub(crate) struct InjectArgs {
     /// Let it use a secret: NAME=HOST, such as OPENAI_API_KEY=api.openai.com. A placeholder stands in the
-    /// variable NAME; the value is put in on the way to the host. After HOST, separated by commas:
-    /// more hosts, env=VARIABLE, prefix=TEXT (of the placeholder), body, mask, plaintext
+    /// variable NAME; the value is put in on the way to the host where Authorization or the usual headers for keys
+    /// have it. After HOST, separated by commas: more hosts, env=VARIABLE, prefix=TEXT (of the placeholder),
+    /// header=NAME, path, query, body (where it is put in, too), mask, plaintext
     #[arg(long, value_name = "NAME=HOST[,…]", value_parser = parse_secret)]
     pub(crate) secret: Vec<InjectRule>,
     /// Change requests to a host: HOST[:PORT][/PATH]:WHAT, WHAT being header=NAME: VALUE, add-header=NAME:
@@ -63,14 +64,25 @@ fn parse_secret(text: &str) -> Result<InjectRule, String> {
         text.split_once('=').ok_or("write NAME=HOST, such as OPENAI_API_KEY=api.openai.com")?;
     let secret: SecretRef = name.parse().map_err(show)?;
     let mut rule = InjectRule { name: secret.name.clone(), ..InjectRule::default() };
-    let mut placeholder =
-        Placeholder { env: Some(secret.name.clone()), secret, prefix: None, body: false, value: None };
+    let mut placeholder = Placeholder {
+        env: Some(secret.name.clone()),
+        secret,
+        prefix: None,
+        headers: Vec::new(),
+        path: false,
+        query: false,
+        body: false,
+        value: None,
+    };
     for item in rest.split(',') {
         match item.split_once('=') {
             Some(("env", variable)) => placeholder.env = Some(variable.to_owned()),
             Some(("prefix", prefix)) => placeholder.prefix = Some(prefix.to_owned()),
-            Some((other, _)) => return Err(format!("'{other}' is not env or prefix")),
+            Some(("header", name)) => placeholder.headers.push(name.to_owned()),
+            Some((other, _)) => return Err(format!("'{other}' is not env, prefix or header")),
             None => match item {
+                "path" => placeholder.path = true,
+                "query" => placeholder.query = true,
                 "body" => placeholder.body = true,
                 "mask" => rule.mask_responses = true,
                 "plaintext" => rule.allow_plaintext = true,
@@ -160,6 +172,10 @@ mod tests {
         let rule = parse_secret("KEY@2=x.org:8443,body").unwrap();
         assert_eq!((rule.ports.as_slice(), rule.placeholders[0].body), (&[8443][..], true));
         assert_eq!(rule.placeholders[0].env.as_deref(), Some("KEY"));
+        let only = parse_secret("KEY=x.org").unwrap().placeholders.remove(0);
+        assert!(!only.path && !only.query && !only.body && only.headers.is_empty());
+        let more = parse_secret("KEY=x.org,path,query,header=X-Key").unwrap().placeholders.remove(0);
+        assert!(more.path && more.query && !more.body && more.headers == ["X-Key"]);
         let allowed: Vec<_> = allowed(&[rule]).unwrap();
         assert_eq!(allowed.len(), 1);
         for bad in ["KEY", "KEY=", "=x.org", "KEY=x.org,wat=1", "KEY=x.org:0x", "KEY=env=A", "K Y=x.org"] {

@@ -1,6 +1,6 @@
 //! Arguments that concern API keys.
 
-use atoll_api::Scope;
+use atoll_api::{KeyFormat, Scope};
 use clap::Subcommand;
 
 use crate::units::parse_duration_ms;
@@ -15,6 +15,10 @@ pub(crate) enum KeyCommand {
         /// It stops working after this long
         #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
         ttl: Option<u64>,
+        /// Make it look like this vendor's keys: e2b, daytona, runloop or modal; it opens the same
+        #[arg(long = "for", value_name = "VENDOR", value_parser = parse_format, default_value = "atoll",
+            hide_default_value = true)]
+        format: KeyFormat,
         /// What it is for
         name: String,
     },
@@ -26,6 +30,11 @@ pub(crate) enum KeyCommand {
         #[arg(required = true, value_name = "KEY")]
         keys: Vec<String>,
     },
+}
+
+fn parse_format(text: &str) -> Result<KeyFormat, String> {
+    KeyFormat::parse(text)
+        .ok_or_else(|| format!("no keys look like those of '{text}': atoll, e2b, daytona, runloop or modal"))
 }
 
 fn parse_scope(text: &str) -> Result<Scope, String> {

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use atoll_core::policy::Cidr;
 use atoll_core::pool::PoolSpec;
 use atoll_core::sharing::Visibility;
 use atoll_core::spec::IsolationLevel;
+use atoll_image::Allowed;
 use clap::Args;
 
 use super::access::parse_visibility;
@@ -64,6 +66,13 @@ pub(crate) struct ServeArgs {
     /// Resolver for sandboxes' names, as ADDRESS:PORT (repeatable) [default: those of the host]
     #[arg(long, value_name = "ADDR")]
     pub(crate) resolver: Vec<std::net::SocketAddr>,
+    /// Network that counts as private for sandboxes: reached only through a rule as narrow as it (repeatable)
+    #[arg(long, value_name = "CIDR")]
+    pub(crate) closed_cidr: Vec<Cidr>,
+    /// Registry, or network of registries, that images may be pulled from although its address is not public
+    /// (repeatable); those of 'atoll registry login' may be, too
+    #[arg(long, value_name = "HOST[:PORT]|CIDR")]
+    pub(crate) registry_allow: Vec<Allowed>,
     /// Authorities for servers outside whose TLS is looked into, besides the host's, PEM (repeatable)
     #[arg(long, value_name = "FILE")]
     pub(crate) upstream_ca: Vec<PathBuf>,
@@ -178,6 +187,17 @@ pub(crate) struct SetupMicrovmArgs {
 /// Scheme, host and port, as they are in a URL.
 #[derive(Debug, Clone)]
 pub(crate) struct PublicUrl(pub(crate) String);
+
+impl PublicUrl {
+    /// The host, without its port; an IPv6 address without its brackets.
+    pub(crate) fn host(&self) -> &str {
+        let rest = self.0.split_once("://").map_or("", |(_, rest)| rest).trim_end_matches('/');
+        match rest.strip_prefix('[') {
+            Some(address) => address.split(']').next().unwrap_or(address),
+            None => rest.rsplit_once(':').map_or(rest, |(host, _)| host),
+        }
+    }
+}
 
 fn parse_public_url(text: &str) -> Result<PublicUrl, String> {
     let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));

@@ -1,6 +1,6 @@
 //! API keys.
 
-use atoll_api::{CreateKey, Key};
+use atoll_api::{CreateKey, Key, KeyFormat};
 use atoll_client::Client;
 
 use crate::cli::KeyCommand;
@@ -10,9 +10,12 @@ use crate::output::{Printer, age, table, until};
 /// `atoll key …`
 pub(super) async fn key(client: &Client, printer: Printer, command: KeyCommand) -> Result<()> {
     match command {
-        KeyCommand::Create { scope, ttl, name } => {
-            let created = client.create_key(&CreateKey { name, scope, ttl_ms: ttl }).await?;
+        KeyCommand::Create { scope, ttl, format, name } => {
+            let created = client.create_key(&CreateKey { name, scope, ttl_ms: ttl, format }).await?;
             printer.note(&format!("key {}: its secret is shown only now", created.key.id));
+            if let Some(hint) = hint(format) {
+                printer.note(hint);
+            }
             printer.result(&created, || created.secret.reveal().to_owned())
         }
         KeyCommand::Ls => {
@@ -27,6 +30,19 @@ pub(super) async fn key(client: &Client, printer: Printer, command: KeyCommand) 
             }
             printer.result(&serde_json::json!({ "removed": keys }), String::new)
         }
+    }
+}
+
+/// Where a vendor's clients look for their key.
+const fn hint(format: KeyFormat) -> Option<&'static str> {
+    match format {
+        KeyFormat::Atoll => None,
+        KeyFormat::E2b => Some("put it into E2B_API_KEY"),
+        KeyFormat::Daytona => Some("put it into DAYTONA_API_KEY"),
+        KeyFormat::Runloop => Some("put it into RUNLOOP_API_KEY"),
+        KeyFormat::Modal => Some(
+            "put what stands before the colon into MODAL_TOKEN_ID, and what follows into MODAL_TOKEN_SECRET",
+        ),
     }
 }
 

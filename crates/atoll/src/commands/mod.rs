@@ -31,7 +31,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, NetCommand};
 use crate::config;
 use crate::connection::{self, Connection};
 use crate::failure::{EXIT_FAILURE, EXIT_USAGE, Failure, Result};
@@ -89,6 +89,11 @@ async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {
         Command::Doctor(args) => Box::pin(doctor::doctor(&cli.global, printer, &args)).await,
         Command::Purge(args) => purge::purge(printer, &args).map(|()| 0),
         Command::Setup(command) => Box::pin(setup::setup(printer, command)).await.map(|()| 0),
+        Command::Net(NetCommand::Presets) => {
+            // For the lists in it.
+            config::load(&cli.global)?;
+            net::presets(printer).map(|()| 0)
+        }
         command => {
             let connection = if matches!(command, Command::Run(_)) {
                 Box::pin(connection::connect_or_embed(&cli.global)).await?

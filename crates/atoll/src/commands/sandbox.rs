@@ -181,7 +181,15 @@ pub(super) async fn update(client: &Client, printer: Printer, args: UpdateArgs) 
                 .into(),
         ));
     }
+    // The policy is replaced as a whole: what goes with the old one is said.
+    let before = match &update.egress {
+        Some(_) => Some(client.get_sandbox(&args.sandbox).await?.egress),
+        None => None,
+    };
     let sandbox = client.update_sandbox(&args.sandbox, &update).await?;
+    if let Some(before) = before.filter(|before| *before != sandbox.egress) {
+        printer.note(&super::net::diff(&before, &sandbox.egress));
+    }
     printer.result(&sandbox, || summary(&sandbox))
 }
 

@@ -9,6 +9,7 @@ use atoll_core::spec::{self, Defaults};
 use atoll_core::{Code, Error};
 use atoll_egress::{GatewayConfig, UpstreamProxy};
 use atoll_engine::{EgressConfig, NewKey};
+use atoll_image::Reach;
 use atoll_isolation_host::EPHEMERAL;
 use atoll_isolation_storage::PoolSize;
 use atoll_objects::{Objects, ObjectsConfig};
@@ -54,7 +55,7 @@ pub(super) async fn serve(printer: Printer, mut args: ServeArgs) -> Result<()> {
 }
 
 async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
-    #[cfg(feature = "failpoints")]
+    #[cfg(debug_assertions)]
     config::arm_failpoints()?;
     let otlp = args.otlp_endpoint.clone().map_or_else(config::otlp_endpoint, |given| Ok(Some(given)))?;
     let telemetry = Telemetry::start(&args.log, args.log_format, otlp.as_deref())?;
@@ -63,6 +64,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     let mut interrupt =
         signal(SignalKind::interrupt()).map_err(|e| Failure::io("cannot wait for signals", e))?;
 
+    raise_descriptors();
     // Listen first: a port that is taken is said before sandboxes are taken up.
     let listener = TcpListener::bind(args.listen)
         .await
@@ -82,6 +84,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
         egress: egress(&args)?,
         vault_key: vault_key(&args).await?,
         upstream_ca: upstream_ca(&args)?,
+        registries: Reach::new(args.registry_allow.clone()),
         visibility: args.visibility,
         objects: objects(&args)?,
         storage: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
@@ -123,6 +126,17 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     daemon.engine.shutdown().await;
     telemetry.shutdown();
     Ok(())
+}
+
+/// Lets this process have as many descriptors as it may: every connection of every sandbox takes some. Commands in
+/// sandboxes begin with fewer, see the agent.
+fn raise_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+    {
+        tracing::warn!(%error, "the limit of open files cannot be raised");
+    }
 }
 
 /// Half of the host's memory, bytes.
@@ -194,7 +208,15 @@ fn egress(args: &ServeArgs) -> Result<EgressConfig> {
             text.parse::<UpstreamProxy>().map_err(|why| Failure::Usage(format!("--egress-proxy: {why}")))
         })
         .transpose()?;
-    let gateway = GatewayConfig { resolvers: args.resolver.clone(), upstream, interceptor: None };
+    let public = args.public_url.as_ref().map(|url| url.host().to_owned());
+    let own_hosts = public.into_iter().chain(args.host.iter().cloned()).chain([args.ports_domain.clone()]);
+    let gateway = GatewayConfig {
+        resolvers: args.resolver.clone(),
+        upstream,
+        closed: args.closed_cidr.clone(),
+        own_hosts: own_hosts.collect(),
+        ..GatewayConfig::default()
+    };
     Ok(EgressConfig { default_policy, gateway })
 }
 

@@ -28,7 +28,7 @@ use atoll_core::spec::{Caps, Defaults};
 use atoll_core::{Code, Error};
 use atoll_egress::intercept::TlsInterceptor;
 use atoll_engine::{EgressConfig, Engine, KeyScope, NewKey, PoolConfig, SecretDoor, Trust};
-use atoll_image::Images;
+use atoll_image::{Images, Reach, Settings};
 use atoll_isolation::volumes::Volumes;
 use atoll_isolation::{HostDisk as _, Isolation};
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
@@ -79,6 +79,8 @@ pub(crate) struct Limits {
     pub(crate) vault_key: Option<VaultKey>,
     /// Authorities for servers outside, besides the host's, PEM.
     pub(crate) upstream_ca: String,
+    /// Where pulls may lead.
+    pub(crate) registries: Reach,
     pub(crate) visibility: Visibility,
     /// Virtual machines, if they are to be had once they are set up.
     pub(crate) machines: Option<Machines>,
@@ -101,6 +103,8 @@ impl Default for Limits {
             objects: None,
             vault_key: None,
             upstream_ca: String::new(),
+            // Without a server nobody but its user gives references.
+            registries: Reach::everything(),
             visibility: Visibility::default(),
             machines: None,
             sentries: None,
@@ -240,8 +244,9 @@ impl Daemon {
         }
         let store = open_store(&dir, database).await?;
         let vault = open_vault(&dir, limits.vault_key.as_ref())?;
-        let images =
-            Images::open(&dir.path().join("images")).map_err(|error| Failure::Plain(error.to_core()))?;
+        let settings = Settings { reach: limits.registries.clone(), ..Settings::default() };
+        let images = Images::open_with(&dir.path().join("images"), settings)
+            .map_err(|error| Failure::Plain(error.to_core()))?;
         let Levels { storage, volumes, drivers } = {
             let (machines, sentries) = (limits.machines.as_ref(), limits.sentries.as_ref());
             open_levels(&dir, limits.ready, limits.storage, machines, sentries).await?

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use super::domain::HostName;
-use super::rule::{Action, Rule, is_unambiguous};
+use super::path::{Reading, could_match, is_unambiguous};
+use super::rule::{Action, Cidr, Rule};
 use super::special::{Block, block, canonical};
 use super::{EgressPolicy, Internet};
 
@@ -20,8 +21,10 @@ pub struct Destination<'a> {
     pub address: IpAddr,
     /// The port.
     pub port: u16,
-    /// Whether the address is one of the host's own.
+    /// Whether the address is one of the host's own, or leads to this server.
     pub own: bool,
+    /// The network that the operator has closed and that has the address; the narrowest if there are several.
+    pub closed: Option<Cidr>,
 }
 
 /// What is known about HTTP on a connection.
@@ -150,11 +153,38 @@ impl EgressPolicy {
         }
     }
 
+    /// Whether anything at all may pass to this destination: the connection itself, or some request on it.
+    /// Where nothing may, nobody may connect there on behalf of the sandbox, not even to find out more.
+    #[must_use]
+    pub fn could_allow(&self, to: &Destination<'_>) -> bool {
+        if self.internet == Internet::Off {
+            return false;
+        }
+        let block = closed(to);
+        for rule in &self.rules {
+            match (rule.action, speaks_of(rule, to.name, Some(to.address), Some(to.port))) {
+                // It is about some requests: others may pass.
+                (Action::Deny, Match::Yes | Match::Maybe) if rule.is_http() => {}
+                (Action::Deny, Match::Yes | Match::Maybe) => return false,
+                (Action::Allow, Match::Yes) if opens(rule, block) => return true,
+                (_, Match::No) | (Action::Allow, Match::Yes | Match::Maybe) => {}
+            }
+        }
+        block.is_none() && self.internet == Internet::On && !RESOLVER_PORTS.contains(&to.port)
+    }
+
+    /// As [`Self::could_allow`] where any of several names may be meant; without one, the address alone.
+    #[must_use]
+    pub fn could_allow_among(&self, names: &[HostName], to: &Destination<'_>) -> bool {
+        let could = |name| self.could_allow(&Destination { name, ..*to });
+        if names.is_empty() { could(None) } else { names.iter().any(|name| could(Some(name))) }
+    }
+
     /// Whether the decision about this destination depends on the request: the connection has to be opened
-    /// and looked into.
+    /// and looked into. Never where no request could pass.
     #[must_use]
     pub fn needs_http(&self, to: &Destination<'_>) -> bool {
-        if self.internet == Internet::Off {
+        if !self.could_allow(to) {
             return false;
         }
         let block = closed(to);
@@ -171,11 +201,18 @@ impl EgressPolicy {
     }
 }
 
-/// The block that an address is closed by.
+/// The block that an address is closed by; of several, the one that wants the narrowest rule. So a rule for a
+/// private network does not open a host that has an address in it. The loopback has a block of its own, which
+/// means the host already.
 fn closed(to: &Destination<'_>) -> Option<Block> {
     let address = canonical(to.address);
-    let own = || to.own.then_some(Block { what: "an address of the host itself", prefix: u8::MAX });
-    block(address).or_else(own)
+    let own = (to.own && !address.is_loopback())
+        .then_some(Block { what: "an address of the host itself", prefix: u8::MAX });
+    let by_operator = to.closed.map(|cidr| Block {
+        what: "an address that this server's operator closed",
+        prefix: cidr.net().prefix_len(),
+    });
+    [own, by_operator, block(address)].into_iter().flatten().max_by_key(|block| block.prefix)
 }
 
 /// Whether a rule that allows is narrow enough for a closed block.
@@ -210,11 +247,22 @@ fn speaks_of_http(rule: &Rule, http: Http<'_>) -> Match {
     let Http::Request { method, path } = http else {
         return if rule.is_http() { Match::Maybe } else { Match::Yes };
     };
-    let methods = Match::known(rule.methods.is_empty() || rule.methods.iter().any(|own| own == method));
-    let path = match &rule.path {
-        None => Match::Yes,
-        Some(_) if !is_unambiguous(path) => Match::Maybe,
-        Some(pattern) => Match::known(pattern.matches(path)),
+    // Servers differ in how they read methods and paths: a rule that allows covers what is written as it says, one
+    // that denies whatever some server may read so.
+    let same = |own: &String| match rule.action {
+        Action::Allow => own == method,
+        Action::Deny => own.eq_ignore_ascii_case(method),
+    };
+    let methods = Match::known(rule.methods.is_empty() || rule.methods.iter().any(same));
+    let path = match (&rule.path, rule.action) {
+        (None, _) => Match::Yes,
+        (Some(_), _) if !is_unambiguous(path) => Match::Maybe,
+        (Some(pattern), Action::Allow) => Match::known(pattern.matches(path)),
+        (Some(pattern), Action::Deny) => match could_match(pattern, path) {
+            Reading::No => Match::No,
+            Reading::Unclear => Match::Maybe,
+            Reading::Yes => Match::Yes,
+        },
     };
     methods.min(path)
 }

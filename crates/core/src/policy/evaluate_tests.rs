@@ -23,7 +23,7 @@ fn cidr(action: Action, text: &str) -> Rule {
 }
 
 fn to<'a>(name: Option<&'a HostName>, address: &str, port: u16) -> Destination<'a> {
-    Destination { name, address: address.parse().unwrap(), port, own: false }
+    Destination { name, address: address.parse().unwrap(), port, own: false, closed: None }
 }
 
 fn allowed(policy: &EgressPolicy, host: Option<&str>, address: &str, port: u16) -> bool {
@@ -76,6 +76,82 @@ fn the_hosts_own_public_address_needs_a_rule_about_it() {
     assert!(!policy.decide(&own, Http::Unknown).allowed);
     policy.rules = vec![cidr(Action::Allow, "8.8.8.8")];
     assert!(policy.decide(&own, Http::Unknown).allowed);
+}
+
+#[test]
+fn a_rule_for_a_network_does_not_open_the_host_in_it() {
+    let policy = EgressPolicy { rules: vec![cidr(Action::Allow, "10.0.0.0/8")], ..EgressPolicy::open() };
+    let there = to(None, "10.0.0.5", 22);
+    assert!(policy.decide(&there, Http::Unknown).allowed);
+    let own = Destination { own: true, ..there };
+    assert!(!policy.decide(&own, Http::Unknown).allowed && !policy.could_allow(&own));
+    let exact = EgressPolicy { rules: vec![cidr(Action::Allow, "10.0.0.5")], ..EgressPolicy::open() };
+    assert!(exact.decide(&own, Http::Unknown).allowed);
+    // The loopback is the host by name.
+    let loopback = EgressPolicy { rules: vec![cidr(Action::Allow, "127.0.0.0/8")], ..EgressPolicy::open() };
+    let to = Destination { own: true, ..to(None, "127.0.0.1", 22) };
+    assert!(loopback.decide(&to, Http::Unknown).allowed);
+}
+
+#[test]
+fn what_the_operator_closed_needs_a_rule_as_narrow() {
+    let closed: Cidr = "93.184.0.0/16".parse().unwrap();
+    let there = Destination { closed: Some(closed), ..to(None, "93.184.216.34", 443) };
+    let with = |rules: Vec<Rule>| EgressPolicy { rules, ..EgressPolicy::open() };
+    for (policy, opens) in [
+        (with(Vec::new()), false),
+        (with(vec![allow("*")]), false),
+        (with(vec![cidr(Action::Allow, "93.0.0.0/8")]), false),
+        (with(vec![cidr(Action::Allow, "93.184.0.0/16")]), true),
+        (with(vec![cidr(Action::Allow, "93.184.216.34")]), true),
+    ] {
+        assert_eq!(policy.decide(&there, Http::Unknown).allowed, opens, "{policy:?}");
+        assert_eq!(policy.could_allow(&there), opens, "{policy:?}");
+    }
+}
+
+#[test]
+fn nobody_connects_to_where_no_request_may_pass() {
+    let no_posts = Rule { methods: vec!["POST".into()], ..Rule::any(Action::Deny) };
+    let rebound = name("rebound.example");
+    let policy = EgressPolicy { rules: vec![no_posts], ..EgressPolicy::open() };
+    for address in ["127.0.0.1", "10.0.0.1", "169.254.169.254", "168.63.129.16"] {
+        let to = to(Some(&rebound), address, 443);
+        assert!(!policy.could_allow(&to) && !policy.needs_http(&to), "{address}");
+    }
+    let public = to(Some(&rebound), "93.184.216.34", 443);
+    assert!(policy.could_allow(&public) && policy.needs_http(&public));
+    assert!(!policy.could_allow(&Destination { port: 53, ..public }));
+    assert!(
+        policy.could_allow_among(&[], &public)
+            && policy.could_allow_among(std::slice::from_ref(&rebound), &public)
+    );
+    let denied = EgressPolicy { rules: vec![deny("rebound.example")], ..EgressPolicy::open() };
+    assert!(!denied.could_allow_among(std::slice::from_ref(&rebound), &public));
+}
+
+#[test]
+fn a_path_that_is_denied_is_denied_however_it_is_written() {
+    let no_admin = Rule { path: Some("/admin*".parse().unwrap()), ..Rule::any(Action::Deny) };
+    let no_posts = Rule { methods: vec!["POST".into()], ..Rule::any(Action::Deny) };
+    let policy = EgressPolicy { rules: vec![no_admin, no_posts], ..EgressPolicy::open() };
+    let to = to(None, "93.184.216.34", 443);
+    let ask = |method, path| policy.decide(&to, Http::Request { method, path }).allowed;
+    for path in ["/admin", "/%61dmin", "/%41dmin", "/;/admin", "/ADMIN/x", "/a;b", "/%c1%a1dmin"] {
+        assert!(!ask("GET", path), "{path}");
+    }
+    assert!(ask("GET", "/v1/a%20b") && !ask("POST", "/v1") && !ask("post", "/v1") && !ask("Post", "/v1"));
+    // What is allowed must be written as the rule says.
+    let only = Rule {
+        methods: vec!["GET".into()],
+        path: Some("/v1/*".parse().unwrap()),
+        ..Rule::any(Action::Allow)
+    };
+    let policy = EgressPolicy::only(vec![only]);
+    let ask = |method, path| policy.decide(&to, Http::Request { method, path }).allowed;
+    assert!(
+        ask("GET", "/v1/a;b%20c") && !ask("get", "/v1/a") && !ask("GET", "/V1/a") && !ask("GET", "/%761/a")
+    );
 }
 
 #[test]
@@ -189,7 +265,16 @@ proptest! {
         for to in [known, unknown] {
             prop_assert!(!policy.decide(&to, Http::Unknown).allowed || policy.decide(&to, request).allowed);
             if !policy.needs_http(&to) {
-                prop_assert_eq!(policy.decide(&to, Http::Unknown), policy.decide(&to, request));
+                let (before, then) = (policy.decide(&to, Http::Unknown), policy.decide(&to, request));
+                prop_assert_eq!(before.allowed, then.allowed);
+            }
+            // Nobody connects to where nothing may pass, and wherever something may, somebody can.
+            if policy.decide(&to, request).allowed || policy.decide(&to, Http::Unknown).allowed {
+                prop_assert!(policy.could_allow(&to));
+            }
+            if special(canonical(to.address)).is_some() && policy.could_allow(&to) {
+                let named = |rule: &Rule| rule.cidr.is_some_and(|cidr| special(cidr.net().network()).is_some());
+                prop_assert!(policy.rules.iter().any(|rule| rule.action == Action::Allow && named(rule)));
             }
         }
     }
@@ -229,7 +314,7 @@ proptest! {
     fn off_is_off(policy in policies(), address in any::<[u8; 4]>()) {
         let policy = EgressPolicy { internet: Internet::Off, ..policy };
         let host = name("a.example");
-        let to = Destination { name: Some(&host), address: Ipv4Addr::from(address).into(), port: 443, own: false };
+        let to = Destination { name: Some(&host), address: Ipv4Addr::from(address).into(), port: 443, own: false, closed: None };
         prop_assert!(!policy.decide(&to, Http::Unknown).allowed && !policy.may_resolve(&host).allowed);
         prop_assert!(!policy.needs_http(&to));
     }

@@ -13,36 +13,21 @@ use serde::{Deserialize, Serialize};
 
 use super::EgressPolicy;
 use super::domain::{DomainPattern, HostName};
+use super::header::{KEY_HEADERS, header_name};
 use super::secret::{SecretRef, Template};
 use crate::error::{Error, Result, shorten};
 use crate::limits::{
     ENV_NAME_MAX_BYTES, INJECT_PARTS_MAX_COUNT, INJECT_RULES_MAX_COUNT, PLACEHOLDER_MAX_BYTES,
     PLACEHOLDER_MIN_BYTES,
 };
+use crate::secret::Secret;
 
 /// Longest name of a rule, of a header or of a parameter, bytes.
-const NAME_MAX_BYTES: usize = 128;
+pub(super) const NAME_MAX_BYTES: usize = 128;
 /// Longest path prefix, bytes.
 const PATH_MAX_BYTES: usize = 1024;
 /// What a placeholder starts with when its rule does not say.
 pub const PLACEHOLDER_PREFIX: &str = "atoll_secret_";
-/// Headers that belong to the connection or to the framing, or say where the request goes.
-const FIXED_HEADERS: [&str; 13] = [
-    "connection",
-    "content-length",
-    "expect",
-    "host",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "via",
-];
-
 /// One rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -77,7 +62,7 @@ pub struct InjectRule {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, String>))]
     pub query: BTreeMap<String, Template>,
-    /// Sets `Authorization: Bearer …`, unless a placeholder of this rule was replaced in the request:
+    /// Sets `Authorization: Bearer …`, unless a placeholder of this rule was replaced in the request's head:
     /// then the client has put the credential where it belongs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
@@ -91,7 +76,8 @@ pub struct InjectRule {
     /// Variables for every command in the sandbox, as they are. The sandbox's own variables win.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Replace this rule's secrets by asterisks wherever an answer shows them.
+    /// Replace this rule's secrets by asterisks wherever an answer shows them. In the headers of answers to requests
+    /// that carried them that is always so.
     #[serde(default, skip_serializing_if = "is_false")]
     pub mask_responses: bool,
     /// Secrets may also be sent over plain HTTP, where everybody on the way can read them.
@@ -131,7 +117,16 @@ pub struct Placeholder {
     /// What the placeholder starts with, for programs that insist on a form such as `sk-`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
-    /// Replace it in request bodies, too (headers and query are always looked at).
+    /// Headers in which it is replaced, besides `Authorization` and the usual ones for keys, such as `X-Api-Key`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<String>,
+    /// Replace it in the path, too. Servers repeat paths in answers and write them down.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub path: bool,
+    /// Replace it in the query, too. Servers repeat queries in answers and write them down.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub query: bool,
+    /// Replace it in request bodies, too. What a server stores of a body can be read again.
     #[serde(default, skip_serializing_if = "is_false")]
     pub body: bool,
     /// The placeholder itself; made when absent, kept while the rule names the same secret.
@@ -247,8 +242,9 @@ impl InjectRule {
         }
         if self.basic.as_ref().is_some_and(|basic| basic.username.as_str().contains(':')) {
             // A reference has a colon of its own.
-            let user = self.basic.as_ref().map(|basic| basic.username.render(|_| Ok::<_, ()>(String::new())));
-            if user.is_some_and(|user| user.is_ok_and(|user| user.contains(':'))) {
+            let nothing = |_: &SecretRef| Ok::<_, ()>(Secret::new(""));
+            let user = self.basic.as_ref().map(|basic| basic.username.render(nothing));
+            if user.is_some_and(|user| user.is_ok_and(|user| user.reveal().contains(':'))) {
                 return Err(Error::invalid(&at("basic.username"), "must not contain ':'"));
             }
         }
@@ -266,7 +262,22 @@ impl InjectRule {
 }
 
 impl Placeholder {
+    /// Whether it is replaced in a header, by its name in lower case.
+    #[must_use]
+    pub fn in_header(&self, name: &str) -> bool {
+        name == "authorization"
+            || KEY_HEADERS.contains(&name)
+            || self.headers.iter().any(|own| own.eq_ignore_ascii_case(name))
+    }
+
     fn validate(&self, field: &str) -> Result<()> {
+        if self.headers.len() > INJECT_PARTS_MAX_COUNT {
+            let why = format_args!("more than {INJECT_PARTS_MAX_COUNT}");
+            return Err(Error::invalid(&format!("{field}.headers"), why));
+        }
+        for name in &self.headers {
+            header_name(&format!("{field}.headers"), name)?;
+        }
         if let Some(name) = &self.env {
             env_name(&format!("{field}.env"), name)?;
         }
@@ -318,20 +329,6 @@ fn is_devious(path: &str) -> bool {
 fn check_name(field: &str, text: &str) -> Result<()> {
     if text.is_empty() || text.len() > NAME_MAX_BYTES || text.chars().any(char::is_control) {
         return Err(Error::invalid(field, "must have 1 to 128 bytes without control characters"));
-    }
-    Ok(())
-}
-
-fn header_name(field: &str, text: &str) -> Result<()> {
-    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-    if text.is_empty() || text.len() > NAME_MAX_BYTES || !text.bytes().all(token) {
-        return Err(Error::invalid(field, format_args!("'{}' is not the name of a header", shorten(text))));
-    }
-    if FIXED_HEADERS.contains(&text.to_ascii_lowercase().as_str()) {
-        return Err(Error::invalid(
-            field,
-            format_args!("'{text}' belongs to the connection: no rule sets it"),
-        ));
     }
     Ok(())
 }

@@ -14,7 +14,9 @@
 
 mod domain;
 mod evaluate;
+mod header;
 pub mod inject;
+mod path;
 mod rule;
 mod secret;
 mod special;
@@ -29,8 +31,10 @@ use crate::limits::{
 
 pub use domain::{DomainPattern, HostName};
 pub use evaluate::{Basis, Decision, Destination, Http};
+pub use header::KEY_HEADERS;
 pub use inject::{BasicAuth, InjectRule, Placeholder, RequestFacts};
-pub use rule::{Action, Cidr, PathPattern, PortRange, Rule};
+pub use path::PathPattern;
+pub use rule::{Action, Cidr, PortRange, Rule};
 pub use secret::{SecretRef, SecretScope, SecretUser, Template, secret_name, secret_value};
 pub use special::{canonical, special};
 

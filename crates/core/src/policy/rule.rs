@@ -8,8 +8,9 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::domain::DomainPattern;
+use super::path::PathPattern;
 use crate::error::{Error, Result, shorten};
-use crate::limits::{EGRESS_RULE_NAME_MAX_BYTES, EGRESS_RULE_PATH_MAX_BYTES, EGRESS_RULE_PORTS_MAX_COUNT};
+use crate::limits::{EGRESS_RULE_NAME_MAX_BYTES, EGRESS_RULE_PORTS_MAX_COUNT};
 
 /// What a rule says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -154,76 +155,6 @@ impl From<PortRange> for PortText {
 impl fmt::Display for PortRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.from == self.to { write!(f, "{}", self.from) } else { write!(f, "{}-{}", self.from, self.to) }
-    }
-}
-
-/// Paths of HTTP requests: text in which `*` stands for any run of characters, slashes included.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct PathPattern(String);
-
-impl PathPattern {
-    /// Whether it covers a path (without its query).
-    #[must_use]
-    pub fn matches(&self, path: &str) -> bool {
-        let mut parts = self.0.split('*');
-        let Some(mut rest) = parts.next().and_then(|first| path.strip_prefix(first)) else { return false };
-        let Some(last) = parts.next_back() else { return rest.is_empty() };
-        for part in parts {
-            match rest.find(part) {
-                Some(at) => rest = &rest[at + part.len()..],
-                None => return false,
-            }
-        }
-        rest.ends_with(last)
-    }
-}
-
-/// Whether a path means the same to everybody: no dot segments, no encoded or doubled separators.
-/// Others are matched by no rule that allows and by every rule that denies.
-#[must_use]
-pub(super) fn is_unambiguous(path: &str) -> bool {
-    let lower = path.to_ascii_lowercase();
-    let tricks = ["//", "\\", "%2f", "%5c", "%2e", "%00", "%25"];
-    path.starts_with('/')
-        && !tricks.iter().any(|trick| lower.contains(trick))
-        && !path.split('/').any(|segment| {
-            let bare = segment.split(';').next().unwrap_or(segment);
-            bare == "." || bare == ".."
-        })
-}
-
-impl FromStr for PathPattern {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let form = text.starts_with('/') && text.len() <= EGRESS_RULE_PATH_MAX_BYTES;
-        let printable = text.bytes().all(|b| b.is_ascii_graphic() && b != b'?' && b != b'#');
-        if form && printable && is_unambiguous(text) {
-            return Ok(Self(text.to_owned()));
-        }
-        Err(Error::invalid("path", format_args!("'{}' is no pattern of paths", shorten(text)))
-            .hint("begin with '/'; '*' stands for any characters; no query, no dot segments"))
-    }
-}
-
-impl TryFrom<String> for PathPattern {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        text.parse()
-    }
-}
-
-impl From<PathPattern> for String {
-    fn from(pattern: PathPattern) -> Self {
-        pattern.0
-    }
-}
-
-impl fmt::Display for PathPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
@@ -384,30 +315,6 @@ impl fmt::Display for Rule {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn path_patterns() {
-        let covers = |pattern: &str, path: &str| pattern.parse::<PathPattern>().unwrap().matches(path);
-        assert!(covers("/v1/*", "/v1/a/b") && covers("/v1/*", "/v1/") && !covers("/v1/*", "/v1"));
-        assert!(covers("/v1", "/v1") && !covers("/v1", "/v1/x"));
-        assert!(covers("/a/*/c", "/a/b/c") && !covers("/a/*/c", "/a/c"));
-        assert!(covers("/*a*b", "/xaxab") && !covers("/*a*b", "/xb"));
-        assert!(!covers("/aa*aa", "/aaa"), "parts may not overlap");
-        for bad in ["", "v1", "/a?b", "/a/../b", "/a//b", "/%2e", "/ü"] {
-            assert!(bad.parse::<PathPattern>().is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn ambiguous_paths() {
-        for plain in ["/", "/a/b", "/a%20b", "/a.b/..c", "/a;b=1"] {
-            assert!(is_unambiguous(plain), "{plain}");
-        }
-        for bad in ["", "*", "/a/../b", "/a/..;/b", "/a/.", "/a%2Fb", "/a%252fb", "/a\\b", "//a", "/%2E%2e/"]
-        {
-            assert!(!is_unambiguous(bad), "{bad}");
-        }
-    }
 
     #[test]
     fn short_forms() {

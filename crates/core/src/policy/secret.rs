@@ -122,16 +122,23 @@ impl Template {
     /// The first that `value` gives.
     pub fn render<E>(
         &self,
-        mut value: impl FnMut(&SecretRef) -> std::result::Result<String, E>,
-    ) -> std::result::Result<String, E> {
-        let mut out = String::new();
+        mut value: impl FnMut(&SecretRef) -> std::result::Result<Secret, E>,
+    ) -> std::result::Result<Secret, E> {
+        let mut values = Vec::new();
+        for secret in self.secrets() {
+            values.push(value(secret)?);
+        }
+        // All at once: a text that grows leaves copies of itself behind.
+        let length = self.text.len() + values.iter().map(|value| value.reveal().len()).sum::<usize>();
+        let mut out = String::with_capacity(length);
+        let mut values = values.iter();
         for part in &self.parts {
             match part {
                 Part::Text(text) => out.push_str(text),
-                Part::Secret(secret) => out.push_str(&value(secret)?),
+                Part::Secret(_) => out.push_str(values.next().map_or("", Secret::reveal)),
             }
         }
-        Ok(out)
+        Ok(Secret::new(out))
     }
 }
 
@@ -284,9 +291,9 @@ mod tests {
         let template: Template = "Bearer {secret:KEY} {x} {secret:B@2}{".parse().unwrap();
         let names: Vec<_> = template.secrets().map(ToString::to_string).collect();
         assert_eq!(names, ["KEY", "B@2"]);
-        let text = template.render(|secret| Ok::<_, ()>(format!("<{secret}>"))).unwrap();
-        assert_eq!(text, "Bearer <KEY> {x} <B@2>{");
-        assert_eq!(template.render(|_| Err::<String, _>(7)), Err(7));
+        let text = template.render(|secret| Ok::<_, ()>(Secret::new(format!("<{secret}>")))).unwrap();
+        assert_eq!(text.reveal(), "Bearer <KEY> {x} <B@2>{");
+        assert_eq!(template.render(|_| Err::<Secret, _>(7)), Err(7));
     }
 
     #[test]
@@ -304,8 +311,9 @@ mod tests {
         #[test]
         fn any_text_parses_or_is_refused_and_stays_itself(text in "[a-z{}:@secret]{0,60}") {
             if let Ok(template) = text.parse::<Template>() {
-                let again = template.render(|secret| Ok::<_, ()>(format!("{{secret:{secret}}}"))).unwrap();
-                prop_assert_eq!(again, text);
+                let same = |secret: &SecretRef| Ok::<_, ()>(Secret::new(format!("{{secret:{secret}}}")));
+                let again = template.render(same).unwrap();
+                prop_assert_eq!(again.reveal(), text);
             }
         }
     }

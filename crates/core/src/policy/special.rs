@@ -4,12 +4,14 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// IPv4 blocks, with prefix length and what they are, as in the IANA registry of special purposes.
-const V4: [(Ipv4Addr, u8, &str); 15] = [
+const V4: [(Ipv4Addr, u8, &str); 16] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8, "the address of no host"),
     (Ipv4Addr::new(10, 0, 0, 0), 8, "a private address"),
     (Ipv4Addr::new(100, 64, 0, 0), 10, "a carrier's private address"),
     (Ipv4Addr::new(127, 0, 0, 0), 8, "the host's own loopback"),
     (Ipv4Addr::new(169, 254, 0, 0), 16, "a link-local address (cloud metadata)"),
+    // Not in the registry: on every virtual machine of Azure it is the host's agent, with credentials.
+    (Ipv4Addr::new(168, 63, 129, 16), 32, "Azure's address for its machines (cloud metadata)"),
     (Ipv4Addr::new(172, 16, 0, 0), 12, "a private address"),
     (Ipv4Addr::new(192, 0, 0, 0), 24, "a reserved address"),
     (Ipv4Addr::new(192, 0, 2, 0), 24, "a documentation address"),
@@ -95,6 +97,8 @@ mod tests {
             "100.127.255.255",
             "127.0.0.1",
             "169.254.169.254",
+            "168.63.129.16",
+            "::ffff:168.63.129.16",
             "172.16.0.0",
             "172.31.255.255",
             "192.168.0.1",
@@ -125,6 +129,8 @@ mod tests {
             "100.128.0.0",
             "126.255.255.255",
             "128.0.0.0",
+            "168.63.129.15",
+            "168.63.129.17",
             "172.15.255.255",
             "172.32.0.0",
             "192.167.255.255",

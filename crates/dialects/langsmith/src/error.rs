@@ -27,13 +27,7 @@ pub(crate) struct Failure {
 
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// One sentence with what to do about it.
-pub(crate) fn sentence(error: &Error) -> String {
-    match &error.hint {
-        Some(hint) => format!("{}; {hint}", error.message),
-        None => error.message.clone(),
-    }
-}
+pub(crate) use atoll_dialect_kit::sentence;
 
 impl Failure {
     pub(crate) fn new(status: StatusCode, error: &'static str, message: impl Into<String>) -> Self {

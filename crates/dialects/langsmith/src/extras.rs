@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use atoll_core::policy::Internet;
+use atoll_dialect_kit::annotation;
 use atoll_store::SandboxRecord;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -62,8 +63,7 @@ pub(crate) struct Extras {
 impl Extras {
     /// Those of a sandbox. What does not read is somebody else's annotation: as if there were none.
     pub(crate) fn of(record: &SandboxRecord) -> Self {
-        let text = record.annotations.get(KEY);
-        text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+        annotation::read(record, KEY)
     }
 
     /// The annotation's text.
@@ -71,6 +71,6 @@ impl Extras {
     /// # Errors
     /// When it cannot be written, which these types do not do.
     pub(crate) fn text(&self) -> Result<String> {
-        serde_json::to_string(self).map_err(|error| Failure::field("body", error))
+        annotation::text(self).map_err(|error| Failure::control(&error))
     }
 }

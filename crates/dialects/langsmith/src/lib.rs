@@ -22,47 +22,77 @@
 //! know (see [`extras`]) lives in an annotation of the sandbox. A sandbox's UUID is its Atoll id written
 //! in another way ([`ids`]). A command id is an exec's idempotency key. Offsets of output count the text
 //! that is sent, for each stream by itself, while the engine's log counts bytes of both together:
-//! [`exec::track`] has the translation.
+//! [`atoll_dialect_kit::exec::Feed`] has the translation. What other protocols need too is in that crate.
 
 mod boxes;
 mod error;
 mod exec;
 mod extras;
 mod files;
-mod ids;
 mod proxy;
 mod registries;
 mod request;
 mod services;
 mod snapshots;
-mod time;
 mod traces;
 mod tunnel;
 mod view;
 
 use std::convert::Infallible;
 
-use atoll_server::dialect::{Dialect, Host};
+use atoll_core::Error;
+use atoll_dialect_kit::Protocol;
+use atoll_dialect_kit::exec::Bookmarks;
+use atoll_dialect_kit::pending::Works;
+pub(crate) use atoll_dialect_kit::{time, uuid as ids};
+use atoll_server::dialect::{Dialect, Host, Mount, credentials};
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, FromRef, Request};
-use axum::response::Response;
+use axum::extract::{DefaultBodyLimit, FromRef, RawPathParams, Request};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get, post};
 use http::Uri;
+use http::request::Parts;
 use http::uri::PathAndQuery;
 use tower::ServiceExt as _;
 
-use crate::exec::marks::Bookmarks;
-use crate::snapshots::build::Builds;
+use crate::error::Failure;
+use crate::snapshots::Snapshot;
 
 /// What to mount.
-pub const DIALECT: Dialect = Dialect { prefix: "/langsmith", router };
+pub const DIALECT: Dialect = Dialect {
+    name: "langsmith",
+    mounts: &[Mount::Prefix(PREFIX)],
+    router,
+    credential: credentials::bearer_or_api_key,
+    refuse: |error, _| Failure::control(error).into_response(),
+};
+
+/// Where it is.
+const PREFIX: &str = "/langsmith";
 
 /// The state of the router.
 #[derive(Debug, Clone)]
 pub(crate) struct App {
     pub(crate) host: Host,
     pub(crate) marks: Bookmarks,
-    pub(crate) builds: Builds,
+    pub(crate) builds: Works<Snapshot>,
+}
+
+impl Protocol for App {
+    type Failure = Failure;
+
+    fn host(&self) -> &Host {
+        &self.host
+    }
+
+    fn refused(error: &Error) -> Failure {
+        Failure::control(error)
+    }
+
+    fn sandbox(route: &str, params: &RawPathParams, _: &Parts) -> Option<String> {
+        let param = if route.contains("/boxes/{name}") { "name" } else { "id" };
+        params.iter().find(|(name, _)| *name == param).map(|(_, value)| ids::sandbox(value))
+    }
 }
 
 impl FromRef<App> for Host {
@@ -124,7 +154,7 @@ fn routes(host: Host) -> Router {
         .fallback(error::route_not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
         .layer(DefaultBodyLimit::disable())
-        .with_state(App { host, marks: Bookmarks::default(), builds: Builds::default() })
+        .with_state(App { host, marks: Bookmarks::default(), builds: Works::default() })
 }
 
 /// `//api/v2/x`, `/api/v2/x` and `/v2//x` are `/v2/x`. `None` when it is written so already.

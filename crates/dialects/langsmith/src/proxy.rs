@@ -9,12 +9,13 @@
 //! | header `opaque` | secret of the sandbox, `{secret:…}` in the rule |
 //! | header `workspace_secret`, `{KEY}` | the server's secret of that name |
 //! | `allow_list` | these, then nothing |
-//! | `deny_list` | not these, then everything public |
+//! | `deny_list` | not these, on any port unless one is named, then everything public |
+//! | `deny_list` with `*` | nothing at all |
 //! | neither, and the sandbox reaches nothing | the hosts of the rules |
 
 use std::collections::BTreeMap;
 
-use atoll_core::policy::{Action, EgressPolicy, InjectRule, Internet, Rule};
+use atoll_core::policy::{Action, Cidr, EgressPolicy, InjectRule, Internet, Rule};
 use atoll_core::secret::Secret;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -24,21 +25,27 @@ use crate::extras::Opened;
 
 /// What the names of our rules begin with, to find them again.
 const PREFIX: &str = "langsmith-";
-/// Ports of a host that is named without one.
+/// Ports of a host that is allowed without one.
 const PORTS: [u16; 2] = [80, 443];
 
 /// The configuration, as far as it is understood. The rest of it is refused, not ignored: it would be about
 /// secrets or access.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 struct Config {
     rules: Vec<ConfigRule>,
     callbacks: Vec<Value>,
     access_control: Access,
+    /// For people.
+    #[serde(rename = "description")]
+    _description: Value,
+    /// The protocol says that it is ignored.
+    #[serde(rename = "no_proxy")]
+    _no_proxy: Value,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 struct Access {
     allow_list: Vec<String>,
     deny_list: Vec<String>,
@@ -62,6 +69,9 @@ struct ConfigRule {
     #[serde(default)]
     env_vars: BTreeMap<String, String>,
     rewrite: Option<Value>,
+    /// What is not known here. It could narrow the rule, so it is refused unless it says nothing.
+    #[serde(flatten)]
+    unknown: Map<String, Value>,
 }
 
 const fn yes() -> bool {
@@ -147,7 +157,8 @@ impl Plan {
         let mut rules =
             list.iter().map(|pattern| access_rule(action, pattern)).collect::<Result<Vec<_>>>()?;
         if action == "deny" {
-            self.policy.internet = Internet::On;
+            let everything = list.iter().any(|pattern| means_everything(pattern));
+            self.policy.internet = if everything { Internet::Off } else { Internet::On };
             return Ok(rules);
         }
         self.policy.internet = Internet::Rules;
@@ -175,6 +186,9 @@ impl Plan {
         }
         if rule.rewrite.is_some_and(|rewrite| !rewrite.is_null()) {
             return refuse("rewrite");
+        }
+        if let Some((field, _)) = rule.unknown.iter().find(|(_, value)| !value.is_null()) {
+            return refuse(&format!("'{field}' of a rule"));
         }
         let name = clean(&rule.name.unwrap_or_else(|| format!("rule-{index}")));
         let mut headers = Map::new();
@@ -285,14 +299,26 @@ fn split_port(pattern: &str) -> (&str, Option<u16>) {
     (target.trim_start_matches('[').trim_end_matches(']'), port)
 }
 
-/// A rule for `host`, `host:PORT`, `*.host`, an address or a network.
+/// Whether a pattern leaves nothing out: no name, no address, no port.
+fn means_everything(pattern: &str) -> bool {
+    let (target, port) = split_port(pattern);
+    let network = || target.parse::<Cidr>().is_ok_and(|cidr| cidr.is_everything());
+    port.is_none() && (target == "*" || network())
+}
+
+/// A rule for `host`, `host:PORT`, `*.host`, an address or a network. Without a port one that allows is for the
+/// ports of the web, one that denies for all: what is not said is never in favour.
 fn access_rule(action: &str, pattern: &str) -> Result<Rule> {
     if pattern.starts_with('~') {
         return Err(wrong(format_args!("'{pattern}': regular expressions are not supported by this server")));
     }
     let (target, port) = split_port(pattern);
     let key = if is_address(target) { "cidr" } else { "domain" };
-    let ports: Vec<u16> = port.map_or_else(|| PORTS.to_vec(), |port| vec![port]);
+    let ports: Vec<u16> = match port {
+        Some(port) => vec![port],
+        None if action == "deny" => Vec::new(),
+        None => PORTS.to_vec(),
+    };
     let rule = json!({"action": action, "name": format!("{PREFIX}{action}"), key: target, "ports": ports});
     serde_json::from_value(rule).map_err(|error| wrong(format_args!("'{pattern}': {error}")))
 }
@@ -379,8 +405,13 @@ mod tests {
 
     fn allows(policy: &EgressPolicy, host: &str, port: u16) -> bool {
         let host = host.parse().unwrap();
-        let to =
-            Destination { name: Some(&host), address: "93.184.216.34".parse().unwrap(), port, own: false };
+        let to = Destination {
+            name: Some(&host),
+            address: "93.184.216.34".parse().unwrap(),
+            port,
+            own: false,
+            closed: None,
+        };
         policy.decide(&to, Http::Unknown).allowed
     }
 
@@ -403,6 +434,98 @@ mod tests {
         let config = json!({"access_control": {"deny_list": ["*.example.com"]}});
         let policy = plan(&config, &EgressPolicy::default(), None).unwrap().policy;
         assert!(allows(&policy, "example.org", 443) && !allows(&policy, "a.example.com", 443));
+    }
+
+    #[test]
+    fn a_list_that_denies_everything_leaves_nothing() {
+        let lists = [json!(["*"]), json!(["a.example", "*"]), json!(["0.0.0.0/0"]), json!(["::/0"])];
+        for list in lists {
+            let mut config = github();
+            config["access_control"] = json!({ "deny_list": list });
+            let mirror = Rule::parse_domain(Action::Allow, "mirror.example").unwrap();
+            for base in [EgressPolicy::open(), EgressPolicy::default(), EgressPolicy::only(vec![mirror])] {
+                let policy = plan(&config, &base, None).unwrap().policy;
+                policy.validate("egress").unwrap();
+                for host in ["example.org", "mirror.example", "api.github.com"] {
+                    assert!(!policy.may_resolve(&host.parse().unwrap()).allowed, "{list}: {host}");
+                    for port in [22, 53, 80, 443, 8443] {
+                        assert!(!allows(&policy, host, port), "{list}: {host}:{port}");
+                    }
+                }
+                for address in ["8.8.8.8", "2606:4700::1"] {
+                    let to = Destination {
+                        name: None,
+                        address: address.parse().unwrap(),
+                        port: 22,
+                        own: false,
+                        closed: None,
+                    };
+                    assert!(!policy.decide(&to, Http::Unknown).allowed, "{list}: {address}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_denied_without_a_port_is_denied_on_all() {
+        let config = json!({"access_control": {"deny_list": ["a.example", "*.b.example", "8.8.8.0/24", "c.example:22"]}});
+        let policy = plan(&config, &EgressPolicy::default(), None).unwrap().policy;
+        for port in [22, 80, 443, 8443] {
+            assert!(!allows(&policy, "a.example", port) && !allows(&policy, "x.b.example", port));
+            assert_eq!(allows(&policy, "c.example", port), port != 22);
+            let host = "d.example".parse().unwrap();
+            let to = Destination {
+                name: Some(&host),
+                address: "8.8.8.8".parse().unwrap(),
+                port,
+                own: false,
+                closed: None,
+            };
+            assert!(!policy.decide(&to, Http::Unknown).allowed);
+        }
+        assert!(!policy.may_resolve(&"a.example".parse().unwrap()).allowed);
+    }
+
+    #[test]
+    fn a_pattern_that_is_not_understood_is_refused() {
+        for bad in [
+            "",
+            " ",
+            "*.",
+            "**",
+            "*.*",
+            "*a.example",
+            "a.*",
+            "a.example/",
+            "https://a.example",
+            "a.example:",
+            "a.example:0",
+            "a.example:x",
+            "a.example:1-9",
+            "a.example:65536",
+            "10.0.0.0/33",
+            "10.0.0.*",
+            "1.2.3.4-9",
+            "[::1",
+            "a b",
+            "~.*",
+            "!a.example",
+            "a.example,b.example",
+        ] {
+            for list in ["allow_list", "deny_list"] {
+                let config = json!({"access_control": {list: [bad]}});
+                assert!(plan(&config, &EgressPolicy::open(), None).is_err(), "{list}: {bad:?}");
+            }
+        }
+        for unknown in [
+            json!({"access_control": {"deny": ["*"]}}),
+            json!({"access_controls": {"deny_list": ["*"]}}),
+            json!({"rules": [{"match_hosts": ["a.example"], "match_methods": ["GET"]}]}),
+        ] {
+            assert!(plan(&unknown, &EgressPolicy::open(), None).is_err(), "{unknown}");
+        }
+        let said = json!({"no_proxy": ["x"], "description": "y", "rules": [{"match_hosts": ["a.example"], "aws": null}]});
+        plan(&said, &EgressPolicy::open(), None).unwrap();
     }
 
     #[test]

@@ -4,22 +4,19 @@ use std::marker::PhantomData;
 
 use atoll_core::id::KeyId;
 use atoll_core::key::Scope;
-use atoll_core::limits::JSON_BODY_MAX_BYTES;
 use atoll_core::sharing::Requester;
 use atoll_core::{Code, Error};
 use atoll_engine::{Caller as EngineCaller, Pass, VerifiedKey};
-use atoll_server::dialect::read_all;
-use axum::extract::{FromRequest, FromRequestParts, MatchedPath, RawPathParams, Request};
-use axum::response::{IntoResponse, Response};
-use http::header::{CONTENT_TYPE, HOST};
+use axum::extract::{FromRequestParts, MatchedPath, RawPathParams};
+use http::HeaderMap;
+use http::header::HOST;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::App;
 use crate::error::Failure;
 use crate::ids;
+
+pub(crate) use atoll_dialect_kit::request::{Json, Query};
 
 /// The scope that a route needs.
 pub(crate) trait Needs {
@@ -123,49 +120,6 @@ async fn sandbox_of(parts: &mut Parts, app: &App) -> Option<String> {
     params.iter().find(|(name, _)| *name == param).map(|(_, value)| ids::sandbox(value))
 }
 
-/// JSON of a request, or of an answer. Unknown fields are ignored; an empty body is `{}`.
-#[derive(Debug)]
-pub(crate) struct Json<T>(pub(crate) T);
-
-impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
-    type Rejection = Failure;
-
-    async fn from_request(request: Request, _: &App) -> Result<Self, Failure> {
-        let bytes = read_all(request.into_body(), JSON_BODY_MAX_BYTES)
-            .await
-            .map_err(|error| Failure::control(&error))?;
-        let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-        serde_json::from_slice(text).map(Self).map_err(|error| {
-            let error: String = error.to_string().chars().take(400).collect();
-            Failure::field("body", error)
-        })
-    }
-}
-
-impl<T: Serialize> IntoResponse for Json<T> {
-    fn into_response(self) -> Response {
-        let text = serde_json::to_string(&self.0).unwrap_or_else(|error| {
-            // Our types have string keys and no failing serialisers.
-            tracing::error!(%error, "an answer cannot be written as JSON");
-            "null".to_owned()
-        });
-        ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], text).into_response()
-    }
-}
-
-/// The query string. Unknown parameters are ignored.
-#[derive(Debug)]
-pub(crate) struct Query<T>(pub(crate) T);
-
-impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
-    type Rejection = Failure;
-
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Failure> {
-        let text = parts.uri.query().unwrap_or_default();
-        serde_html_form::from_str(text).map(Self).map_err(|error| Failure::field("query", error))
-    }
-}
-
 /// One part of the path, decoded.
 #[derive(Debug)]
 pub(crate) struct Name(pub(crate) String);
@@ -201,7 +155,7 @@ impl Root {
 impl FromRequestParts<App> for Root {
     type Rejection = std::convert::Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Self::Rejection> {
-        Ok(Self::of(&parts.headers, app.host.prefix()))
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Self::Rejection> {
+        Ok(Self::of(&parts.headers, crate::PREFIX))
     }
 }

@@ -9,6 +9,7 @@ use atoll_core::access::{AccessDraft, Target};
 use atoll_core::{Code, Error};
 use atoll_engine::{Access, Pass};
 use atoll_server::Forward;
+use atoll_server::dialect::ClientGone;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use http::header::HOST;
@@ -16,11 +17,11 @@ use http::{HeaderMap, HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::App;
 use crate::error::{Failure, Result};
 use crate::ids;
 use crate::request::{Caller, Exec, Json, Name, Query, Read, Root};
 use crate::time::iso;
+use crate::{App, PREFIX};
 
 /// Carries the token of a service.
 const TOKEN: HeaderName = HeaderName::from_static("x-langsmith-sandbox-service-token");
@@ -185,13 +186,17 @@ pub(crate) async fn forward(
         return Err(unauthorized());
     }
     // The address as the client has it: answers are confined to what lies below.
-    let above = format!("{}/v2/sandboxes", app.host.prefix());
+    let above = format!("{PREFIX}/v2/sandboxes");
     let prefix = format!("{above}/{id}/services/{port}");
     let uri = format!("{above}{}", request.uri());
     *request.uri_mut() = uri.parse().map_err(|_malformed| Failure::field("path", "is malformed"))?;
     let pass = Pass::Access(access);
     let to = Forward { sandbox, port, prefix: Some(prefix), keep_host: false, pass };
-    Ok(app.host.ingress().forward(request, to).await)
+    let (ingress, headers) = (app.host.ingress(), request.headers().clone());
+    // What passes through ends with its client.
+    let client = ClientGone::of(request.extensions());
+    let forwarded = client.unless_gone(ingress.forward(request, to)).await.map_err(|error| fail(&error))?;
+    Ok(forwarded.unwrap_or_else(|error| ingress.page(error, &headers)))
 }
 
 /// A link to a file.

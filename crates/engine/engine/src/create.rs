@@ -89,7 +89,7 @@ impl Engine {
                 Ok(Origin::Claim(Box::new(member), plan))
             }
         }?;
-        self.inner.secrets.hold(&shared.id, draft.secrets);
+        self.inner.secrets.hold(&shared.id, draft.secrets, None);
         sandbox::spawn(&self.inner, &shared, origin);
         shared.made().await?;
         self.started(&shared, caller).await?;

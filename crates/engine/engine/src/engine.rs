@@ -152,7 +152,7 @@ impl Engine {
     /// Starts the engine: takes up what an earlier process left, then is ready for calls.
     ///
     /// # Errors
-    /// When the store or a driver cannot be read; [`Code::IsolationUnavailable`] when there is no driver for what
+    /// When the store or a driver cannot be read, or another server has the store; [`Code::IsolationUnavailable`] when there is no driver for what
     /// sandboxes get by default.
     pub async fn start(
         config: Config,
@@ -161,6 +161,8 @@ impl Engine {
         images: Images,
         drivers: Vec<Arc<dyn Isolation>>,
     ) -> Result<Self> {
+        // Before anything of it is taken for what this server left.
+        store.claim().await.map_err(store_error)?;
         let keys = KeyCache::load(&store).await?;
         let secrets = Secrets::load(&store).await?;
         let access = AccessTable::load(&store, config.visibility).await?;
@@ -289,8 +291,8 @@ impl Engine {
         }
         leaks.retain(|leak| !before.contains(&leak.sandbox) && !self.inner.pools.holds(&leak.sandbox));
         // One that could not be recovered is not in the table, but has its row: it is no leak.
-        let rows = self.inner.store.sandbox_states().await.map_err(store_error)?;
-        let rows: BTreeSet<SandboxId> = rows.into_iter().map(|(id, _)| id).collect();
+        let rows = self.inner.store.sandbox_ids().await.map_err(store_error)?;
+        let rows: BTreeSet<SandboxId> = rows.into_iter().collect();
         leaks.retain(|leak| !rows.contains(&leak.sandbox));
         Ok(leaks)
     }

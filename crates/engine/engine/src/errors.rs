@@ -43,6 +43,8 @@ pub(crate) fn store_error(error: StoreError) -> Error {
             tracing::error!(error = chain(&error), "the database does not answer");
             Error::new(Code::StoreUnavailable, "the database does not answer")
         }
+        StoreError::Claimed => Error::new(Code::StoreUnavailable, "another Atoll server uses this database")
+            .hint("stop it, or give this one a database of its own (--database)"),
         StoreError::NotFound
         | StoreError::AlreadyExists
         | StoreError::Corrupt { .. }

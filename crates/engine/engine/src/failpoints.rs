@@ -1,4 +1,4 @@
-//! Places where a test can kill the process or inject an error (feature `failpoints`).
+//! Places where a test can kill the process or inject an error, in builds with debug assertions.
 //!
 //! The list is the contract with the crash test: it kills at each of them and checks that recovery
 //! leaves nothing behind.

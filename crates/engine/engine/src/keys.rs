@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use atoll_core::id::KeyId;
-pub use atoll_core::key::Scope as KeyScope;
+pub use atoll_core::key::{KeyFormat, Scope as KeyScope};
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error, Result};
 use atoll_store::{KeyRecord, Store};
@@ -133,11 +133,25 @@ impl Engine {
         });
     }
 
-    /// Makes a key.
+    /// Makes a key that looks like ours.
+    ///
+    /// # Errors
+    /// As [`Self::create_key_as`].
+    pub async fn create_key(&self, name: &str, scope: KeyScope, ttl_ms: Option<u64>) -> Result<NewKey> {
+        self.create_key_as(KeyFormat::Atoll, name, scope, ttl_ms).await
+    }
+
+    /// Makes a key. Whatever it looks like, it opens the same, everywhere.
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] for the name.
-    pub async fn create_key(&self, name: &str, scope: KeyScope, ttl_ms: Option<u64>) -> Result<NewKey> {
+    pub async fn create_key_as(
+        &self,
+        format: KeyFormat,
+        name: &str,
+        scope: KeyScope,
+        ttl_ms: Option<u64>,
+    ) -> Result<NewKey> {
         if name.is_empty() || name.len() > NAME_MAX_BYTES || name.chars().any(char::is_control) {
             return Err(Error::invalid("name", "must have 1 to 128 bytes without control characters"));
         }
@@ -145,7 +159,7 @@ impl Engine {
             return Err(Error::invalid("ttl_ms", "must be at least 1"));
         }
         let created_ms = now_ms();
-        let key = ApiKey::generate().map_err(|error| {
+        let key = ApiKey::generate(format).map_err(|error| {
             tracing::error!(%error, "no randomness for a key");
             Error::new(Code::Internal, "the host's random generator failed")
         })?;

@@ -57,7 +57,7 @@ pub use engine::{Caller, Config, Engine, Stats, Trust};
 pub use errors::guest_error;
 pub use exec::{ExecView, OutputEvent, OutputReader};
 pub use ingress::{Access, NewAccess, PortConnection, PortListener, VerifiedAccess};
-pub use keys::{KeyScope, NewKey, VerifiedKey};
+pub use keys::{KeyFormat, KeyScope, NewKey, VerifiedKey};
 pub use log::{Extent, Piece, READ_MAX_BYTES};
 pub use memory::{TemplateMemory, TemplateMemoryState};
 pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView};

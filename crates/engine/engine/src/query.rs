@@ -95,7 +95,12 @@ impl Engine {
         for record in &mut page.items {
             // Activity is published more often than it is stored.
             if let Some(shared) = self.inner.find(&record.id) {
-                record.last_active_ms = shared.record().last_active_ms;
+                let now = shared.record();
+                record.last_active_ms = now.last_active_ms;
+                // That a sandbox cannot be worked with is not stored.
+                if now.state == SandboxState::Failed {
+                    (record.state, record.reason) = (now.state, now.reason);
+                }
             }
         }
         Ok(page)

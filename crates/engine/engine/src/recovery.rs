@@ -11,6 +11,7 @@
 //! | `running`, `paused` (frozen) | dead | `failed`, its execs `lost`, its remains removed |
 //! | `deleting` | anything | deleted |
 //! | `failed` | anything | its remains removed, the record kept |
+//! | unreadable, or what resists | anything | left as it is; shown as `failed` if it can be; the next start tries again |
 //! | no row | anything | removed: a creation died before its row, or a deletion after it |
 
 use std::collections::BTreeSet;
@@ -32,17 +33,24 @@ const PAGE: u32 = 1000;
 impl Engine {
     pub(crate) async fn recover(&self) -> Result<()> {
         let records = self.all_records().await?;
-        let known: BTreeSet<SandboxId> = records.iter().map(|record| record.id.clone()).collect();
+        // Those of rows that cannot be read, too: they are somebody's all the same.
+        let known = self.inner.store.sandbox_ids().await.map_err(store_error)?;
+        let known: BTreeSet<SandboxId> = known.into_iter().collect();
         // The checkpoints of one that is being deleted go with it.
-        let kept = records.iter().filter(|record| record.state != SandboxState::Deleting);
-        self.recover_snapshots(&kept.map(|record| record.id.clone()).collect()).await?;
+        let going = records.iter().filter(|record| record.state == SandboxState::Deleting);
+        let going: BTreeSet<&SandboxId> = going.map(|record| &record.id).collect();
+        self.recover_snapshots(&known.iter().filter(|id| !going.contains(id)).cloned().collect()).await?;
         let rollbacks = self.inner.store.rollbacks().await.map_err(store_error)?;
         for record in records {
             let id = record.id.clone();
             let rollback = rollbacks.get(&id).cloned();
-            if let Err(error) = self.recover_one(record, rollback).await {
-                // One sandbox that resists must not keep the others down.
+            // One sandbox that resists must not keep the others down. It is shown, and can be deleted.
+            if let Err(error) = self.recover_one(record.clone(), rollback).await {
                 tracing::error!(sandbox = %id, %error, "a sandbox could not be recovered");
+                let why = format!("it could not be taken up when the server started: {}", error.message);
+                if let Err(error) = self.start_actor(record, Origin::Unusable(why)) {
+                    tracing::error!(sandbox = %id, %error, "it cannot be shown either");
+                }
             }
         }
         self.remove_unknown(&known).await;

@@ -175,7 +175,7 @@ impl Engine {
             owned.exec = Some(self.begin(id, &command, caller).await?);
             check_ended(&owned).await?;
         }
-        fail::fail_point!("engine.start.begun");
+        atoll_failpoint::fail_point!("engine.start.begun");
         match ready {
             Some(ready) => wait_ready(&owned, &ready).await,
             None => Ok(()),

@@ -254,13 +254,13 @@ impl Engine {
                 StoreError::NameTaken => name_taken(&record.name),
                 error => store_error(error),
             })?;
-            fail::fail_point!("engine.volume.journalled");
+            atoll_failpoint::fail_point!("engine.volume.journalled");
             match &source {
                 Some(source) => host.copy(&source.id, &record.id).await,
                 None => host.create(&record.id, record.size_bytes).await,
             }
             .map_err(|error| volume_error(&error))?;
-            fail::fail_point!("engine.volume.made");
+            atoll_failpoint::fail_point!("engine.volume.made");
             inner.store.set_volume_state(&record.id, VolumeState::Ready).await.map_err(store_error)
         };
         if let Err(error) = made.await {
@@ -278,7 +278,7 @@ impl Engine {
     async fn remove_volume(&self, id: &VolumeId) -> Result<()> {
         let inner = &self.inner;
         inner.volume_host()?.remove(id).await.map_err(|error| volume_error(&error))?;
-        fail::fail_point!("engine.volume.removed");
+        atoll_failpoint::fail_point!("engine.volume.removed");
         inner.store.delete_volume(id).await.map_err(store_error)?;
         inner.volumes.lock().remove(id);
         Ok(())
@@ -328,7 +328,7 @@ impl Engine {
             return Err(busy(&record.name, &users));
         }
         inner.store.set_volume_state(&record.id, VolumeState::Deleting).await.map_err(store_error)?;
-        fail::fail_point!("engine.volume.marked");
+        atoll_failpoint::fail_point!("engine.volume.marked");
         self.remove_volume(&record.id).await
     }
 

@@ -68,6 +68,12 @@ pub enum ImageError {
         /// What the check found.
         why: String,
     },
+    /// It, or where it leads, has an address that is not public.
+    #[error("the registry {registry}, or where it leads, has an address that is not public")]
+    RegistryClosed {
+        /// Host and port as the reference has them.
+        registry: String,
+    },
     /// The registry's answer makes no sense.
     #[error("the registry {registry} gave an answer that makes no sense: {why}")]
     RegistryInvalid {
@@ -144,6 +150,7 @@ impl ImageError {
             Self::NotFound(_) => Code::ImageNotFound,
             Self::Ambiguous(_) | Self::BadReference { .. } | Self::BadOption { .. } => Code::InvalidArgument,
             Self::RegistryDenied { .. } => Code::RegistryDenied,
+            Self::RegistryClosed { .. } => Code::Forbidden,
             Self::RegistryNotFound { .. } => Code::RegistryImageNotFound,
             Self::RegistryUnavailable { .. } => Code::RegistryUnavailable,
             Self::RegistryUntrusted { .. } | Self::RegistryInvalid { .. } => Code::RegistryInvalid,
@@ -169,6 +176,9 @@ impl ImageError {
             }
             Self::RegistryDenied { with_credentials: true, .. } => {
                 "check user name, password and the account's access to the repository"
+            }
+            Self::RegistryClosed { .. } => {
+                "whoever runs the server can allow it: 'atoll serve --registry-allow HOST[:PORT]', or 'atoll registry login' for the registry itself"
             }
             Self::RegistryNotFound { .. } => "check the repository and the tag",
             Self::RegistryUnavailable { .. } => {

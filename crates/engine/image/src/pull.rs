@@ -50,6 +50,8 @@ pub struct PullOptions {
     pub insecure_http: bool,
     /// Certificate authorities to trust besides the host's, PEM.
     pub extra_ca_pem: Option<String>,
+    /// The operator has configured this registry: it may be reached whatever its address is.
+    pub known: bool,
     /// No byte for this long is a stall, and one attempt is over.
     pub stall: Duration,
 }
@@ -61,6 +63,7 @@ impl Default for PullOptions {
             platform: None,
             insecure_http: false,
             extra_ca_pem: None,
+            known: false,
             stall: STALL_DEFAULT,
         }
     }
@@ -122,7 +125,9 @@ impl Images {
         let reference = Reference::parse(reference)?;
         let platform = options.platform.clone().unwrap_or_else(Platform::host);
         let host = reference.host();
-        let registry = retry(host, async || Registry::connect(&reference, options).await).await?;
+        let reach = &self.inner.settings.reach;
+        let reach = if options.known { reach.with(host) } else { reach.clone() };
+        let registry = retry(host, async || Registry::connect(&reference, options, &reach).await).await?;
         let (digest, config, layers) = manifest(&registry, &reference, &platform).await?;
         if config.size > CONFIG_MAX_BYTES {
             return Err(ImageError::Invalid(format!("its configuration has {} bytes", config.size)));

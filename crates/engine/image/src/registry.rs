@@ -5,9 +5,10 @@
 //!
 //! Credentials go to the registry itself and, when it asks for a token, to the token server that it names;
 //! over plain HTTP only when the registry itself is spoken to that way. They never follow a redirect to
-//! another host, and a redirect from HTTPS to HTTP is refused.
+//! another host, and a redirect from HTTPS to HTTP is refused. Where any of it may lead: [`crate::reach`].
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{
@@ -22,6 +23,7 @@ use crate::error::{ImageError, Result};
 use crate::limits::{BACKOFF_MAX, CONNECT_TIMEOUT, MANIFEST_MAX_BYTES, REDIRECTS_MAX_COUNT, TOKEN_MAX_BYTES};
 use crate::manifest::ACCEPT_MANIFESTS;
 use crate::pull::{Credentials, PullOptions};
+use crate::reach::{Closed, Lookups, Reach, was_closed};
 use crate::reference::Reference;
 
 /// A request that failed: for good, or so that it may be tried again.
@@ -50,6 +52,7 @@ pub(crate) struct Registry {
     credentials: Option<Credentials>,
     /// What the last challenge led to.
     authorization: tokio::sync::RwLock<Option<HeaderValue>>,
+    reach: Reach,
     stall: Duration,
 }
 
@@ -64,22 +67,27 @@ impl Registry {
     ///
     /// HTTPS, except for plain HTTP when the caller asks for it, or when a registry on the loopback does not
     /// speak TLS. A certificate that is not trusted is never answered with plain HTTP.
-    pub(crate) async fn connect(reference: &Reference, options: &PullOptions) -> Result<Self, Failure> {
+    pub(crate) async fn connect(
+        reference: &Reference,
+        options: &PullOptions,
+        reach: &Reach,
+    ) -> Result<Self, Failure> {
         let host = reference.host().to_owned();
         let mut registry = Self {
-            client: client(options)?,
+            client: client(options, reach)?,
             base: format!("https://{host}"),
             host,
             repository: reference.repository().to_owned(),
             credentials: options.credentials.clone(),
             authorization: tokio::sync::RwLock::new(None),
+            reach: reach.clone(),
             stall: options.stall,
         };
         let plain = format!("http://{}", registry.host);
         if options.insecure_http {
             registry.base = plain;
         } else if is_loopback(&registry.host) && options.extra_ca_pem.is_none() {
-            let probe = registry.client.get(format!("{}/v2/", registry.base));
+            let probe = registry.request(registry.url("")?)?;
             match tokio::time::timeout(registry.stall, probe.send()).await {
                 Ok(Err(error)) if speaks_no_tls(&error) => {
                     registry.base = plain;
@@ -171,8 +179,19 @@ impl Registry {
     }
 
     fn url(&self, rest: &str) -> Result<Url> {
-        Url::parse(&format!("{}/v2/{}/{rest}", self.base, self.repository))
+        let path = if rest.is_empty() { String::new() } else { format!("{}/{rest}", self.repository) };
+        Url::parse(&format!("{}/v2/{path}", self.base))
             .map_err(|_cause| self.invalid("its name makes no address"))
+    }
+
+    /// The only way in which requests are made: to addresses that may be reached.
+    fn request(&self, url: Url) -> Result<reqwest::RequestBuilder> {
+        self.reach.check(&url).map_err(|Closed| self.closed())?;
+        Ok(self.client.get(url))
+    }
+
+    fn closed(&self) -> ImageError {
+        ImageError::RegistryClosed { registry: self.host.clone() }
     }
 
     /// One request, with a second try after a challenge.
@@ -195,7 +214,7 @@ impl Registry {
         if let Some(value) = self.authorization.read().await.clone() {
             headers.insert(AUTHORIZATION, value);
         }
-        self.transmit(self.client.get(url).headers(headers)).await
+        self.transmit(self.request(url)?.headers(headers)).await
     }
 
     async fn transmit(&self, request: reqwest::RequestBuilder) -> Result<Response, Failure> {
@@ -262,7 +281,7 @@ impl Registry {
             url.query_pairs_mut().append_pair("service", service);
         }
         url.query_pairs_mut().append_pair("scope", &format!("repository:{}:pull", self.repository));
-        let mut request = self.client.get(url);
+        let mut request = self.request(url)?;
         if let Some(Credentials::Basic { username, password }) = &self.credentials {
             request = request.basic_auth(username, Some(password.reveal()));
         }
@@ -276,6 +295,9 @@ impl Registry {
     }
 
     fn failed(&self, error: &reqwest::Error) -> Failure {
+        if was_closed(error) {
+            return self.closed().into();
+        }
         if let Some(why) = certificate_error(error) {
             return ImageError::RegistryUntrusted { registry: self.host.clone(), why }.into();
         }
@@ -308,8 +330,12 @@ fn secret_header(text: String) -> Option<HeaderValue> {
     Some(value)
 }
 
-fn client(options: &PullOptions) -> Result<Client> {
-    let redirects = reqwest::redirect::Policy::custom(|attempt| {
+fn client(options: &PullOptions, reach: &Reach) -> Result<Client> {
+    let everywhere = reach.clone();
+    let redirects = reqwest::redirect::Policy::custom(move |attempt| {
+        if let Err(closed) = everywhere.check(attempt.url()) {
+            return attempt.error(closed);
+        }
         let downgrade =
             attempt.url().scheme() != "https" && attempt.previous().iter().any(|url| url.scheme() == "https");
         if downgrade || attempt.previous().len() > REDIRECTS_MAX_COUNT {
@@ -322,6 +348,7 @@ fn client(options: &PullOptions) -> Result<Client> {
         .user_agent(concat!("atoll/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(CONNECT_TIMEOUT)
         .redirect(redirects)
+        .dns_resolver(Arc::new(Lookups(reach.clone())))
         .no_proxy();
     if let Some(pem) = &options.extra_ca_pem {
         let certificates = reqwest::Certificate::from_pem_bundle(pem.as_bytes())

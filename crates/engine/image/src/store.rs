@@ -19,18 +19,21 @@ use crate::fetch::Blobs;
 use crate::image::{Image, Record};
 use crate::layer::{Prepared, boot_id};
 use crate::limits::{DIGEST_PREFIX_MIN_CHARS, UNPACKED_DEFAULT_BYTES};
+use crate::reach::Reach;
 use crate::reference::{Reference, local_or_normal};
 
 /// What an operator may set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// All layers of one image unpacked, bytes.
     pub unpacked_max_bytes: u64,
+    /// Where pulls may lead; to public addresses by default.
+    pub reach: Reach,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { unpacked_max_bytes: UNPACKED_DEFAULT_BYTES }
+        Self { unpacked_max_bytes: UNPACKED_DEFAULT_BYTES, reach: Reach::default() }
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use atoll_core::Code;
-use atoll_image::{ImageError, Images, NoProgress, PullOptions};
+use atoll_image::{ImageError, Images, NoProgress, PullOptions, Reach, Settings};
 use atoll_testing::{Entry, Flavour, Layout, Registry, run};
 
 const MIB: usize = 1 << 20;
@@ -27,6 +27,11 @@ enum Fault {
     TooLong,
     /// Every answer with a layer is 503.
     Unavailable,
+}
+
+/// The registries of these tests are here.
+fn on_this_host() -> Settings {
+    Settings { reach: Reach::new(vec!["127.0.0.0/8".parse().unwrap()]), ..Settings::default() }
 }
 
 /// What was asked of the proxy about layers: the first line and the `Range` header.
@@ -139,7 +144,7 @@ impl Setting {
         registry.push(&layout().source(), "app:1", &[]);
         let proxy = Proxy::start(&registry, fault);
         let dir = tempfile::Builder::new().prefix("atoll-images-").tempdir().unwrap();
-        let images = Images::open(dir.path()).unwrap();
+        let images = Images::open_with(dir.path(), on_this_host()).unwrap();
         Self { registry, proxy, dir, images }
     }
 

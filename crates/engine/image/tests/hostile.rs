@@ -209,10 +209,10 @@ async fn sparse_files_of_gnu_tar() {
 
 #[tokio::test]
 async fn bombs_do_not_go_off() {
-    let store = Store::with(Settings { unpacked_max_bytes: 1 << 20 });
+    let store = Store::with(Settings { unpacked_max_bytes: 1 << 20, ..Settings::default() });
     let exact = vec![Entry::file("a", &vec![0; 1 << 20])];
     store.import(&exact).await.unwrap();
-    let store = Store::with(Settings { unpacked_max_bytes: 1 << 20 });
+    let store = Store::with(Settings { unpacked_max_bytes: 1 << 20, ..Settings::default() });
     let beyond = vec![Entry::file("a", &vec![0; 1 << 20]), Entry::file("b", b"x")];
     let error = store.import(&beyond).await.unwrap_err();
     assert_eq!(error.to_core().code, Code::ImageInvalid);

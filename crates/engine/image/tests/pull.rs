@@ -7,12 +7,17 @@ use std::path::Path;
 
 use atoll_core::Code;
 use atoll_core::secret::Secret;
-use atoll_image::{Credentials, ImageError, Images, NoProgress, Platform, PullOptions};
+use atoll_image::{Credentials, ImageError, Images, NoProgress, Platform, PullOptions, Reach, Settings};
 use atoll_testing::{Entry, Flavour, Layout, PASSWORD, Registry, USERNAME};
+
+/// The registries of these tests are here.
+fn on_this_host() -> Settings {
+    Settings { reach: Reach::new(vec!["127.0.0.0/8".parse().unwrap()]), ..Settings::default() }
+}
 
 fn images() -> (tempfile::TempDir, Images) {
     let dir = tempfile::Builder::new().prefix("atoll-images-").tempdir().unwrap();
-    let images = Images::open(dir.path()).unwrap();
+    let images = Images::open_with(dir.path(), on_this_host()).unwrap();
     (dir, images)
 }
 
@@ -190,7 +195,7 @@ async fn images_survive_and_go_when_nobody_needs_them() {
     std::fs::write(dir.path().join("tmp/left"), b"x").unwrap();
     std::fs::write(dir.path().join("partial/left"), b"xyz").unwrap();
 
-    let images = Images::open(dir.path()).unwrap();
+    let images = Images::open_with(dir.path(), on_this_host()).unwrap();
     assert_eq!(images.resolve(&reference).unwrap(), image);
     assert!(!dir.path().join("tmp/left").try_exists().unwrap());
     let tagged = images.tag(&image.digest, "mine").await.unwrap();

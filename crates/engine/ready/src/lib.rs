@@ -54,7 +54,7 @@ impl<T, E> fmt::Debug for Pool<T, E> {
 impl<T, E> Pool<T, E>
 where
     T: Send + 'static,
-    E: fmt::Display + 'static,
+    E: std::error::Error + 'static,
 {
     /// Starts the thread `name` that keeps `min` things made by `make` ready; 0 makes each on demand.
     ///
@@ -110,7 +110,13 @@ impl<T, E> Drop for Pool<T, E> {
     }
 }
 
-fn fill<T, E: fmt::Display>(shared: &Shared<T, E>) {
+/// An error with all its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+fn fill<T, E: std::error::Error + 'static>(shared: &Shared<T, E>) {
     loop {
         let full = |state: &mut State<T>| !state.closing && state.ready.len() >= shared.min;
         let state = shared.changed.wait_while(shared.lock(), full).unwrap_or_else(PoisonError::into_inner);
@@ -121,7 +127,11 @@ fn fill<T, E: fmt::Display>(shared: &Shared<T, E>) {
         match (shared.make)() {
             Ok(made) => shared.lock().ready.push_back(made),
             Err(error) => {
-                tracing::warn!(pool = shared.name, %error, "cannot fill the pool; trying again");
+                tracing::warn!(
+                    pool = shared.name,
+                    error = chain(&error),
+                    "cannot fill the pool; trying again"
+                );
                 let rest = shared.changed.wait_timeout_while(shared.lock(), RETRY_AFTER, |s| !s.closing);
                 drop(rest.unwrap_or_else(PoisonError::into_inner));
             }
@@ -147,20 +157,20 @@ mod tests {
     fn keeps_the_minimum_and_makes_more_on_demand() {
         let made = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&made);
-        let make = move || Ok::<_, String>(counter.fetch_add(1, Ordering::SeqCst));
+        let make = move || Ok::<_, fmt::Error>(counter.fetch_add(1, Ordering::SeqCst));
         let pool = Pool::start("atoll-test", 2, make).unwrap();
         until(|| pool.ready() == 2);
         assert_eq!(pool.claim().unwrap(), 0, "the oldest goes first");
         until(|| pool.ready() == 2);
 
-        let empty = Pool::start("atoll-test", 0, || Ok::<_, String>(7)).unwrap();
+        let empty = Pool::start("atoll-test", 0, || Ok::<_, fmt::Error>(7)).unwrap();
         assert_eq!((empty.claim().unwrap(), empty.ready()), (7, 0));
     }
 
     #[test]
     fn a_failure_reaches_the_claimer_and_dropping_does_not_wait_for_the_retry() {
-        let pool = Pool::start("atoll-test", 1, || Err::<(), _>("no".to_owned())).unwrap();
-        assert_eq!(pool.claim().unwrap_err(), "no");
+        let pool = Pool::start("atoll-test", 1, || Err::<(), _>(fmt::Error)).unwrap();
+        assert_eq!(pool.claim().unwrap_err(), fmt::Error);
         drop(pool);
     }
 
@@ -168,7 +178,7 @@ mod tests {
     fn dropping_drops_what_was_ready() {
         let token = Arc::new(());
         let copy = Arc::clone(&token);
-        let pool = Pool::start("atoll-test", 3, move || Ok::<_, String>(Arc::clone(&copy))).unwrap();
+        let pool = Pool::start("atoll-test", 3, move || Ok::<_, fmt::Error>(Arc::clone(&copy))).unwrap();
         until(|| pool.ready() == 3);
         drop(pool);
         assert_eq!(Arc::strong_count(&token), 1);

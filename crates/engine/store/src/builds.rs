@@ -7,7 +7,7 @@ use crate::Store;
 use crate::db::{BadColumn, Row, Value, args, json};
 use crate::error::StoreError;
 use crate::record::{Cursor, Page, TemplateRecord};
-use crate::sandboxes::{add, any_of, newest_first, page};
+use crate::sandboxes::{add, any_of, decoded, newest_first, next_page};
 use crate::templates::insert;
 
 /// Version of the JSON form of a build's spec.
@@ -153,7 +153,7 @@ impl Store {
     /// A page of builds, newest first; in one of these states, unless there are none.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn list_builds(
         &self,
         states: &[BuildState],
@@ -167,11 +167,11 @@ impl Store {
             add(&mut sql, format_args!(" AND {states}"));
         }
         newest_first(&mut sql, &mut values, after, limit);
-        let rows = self
+        let mut rows = self
             .read(move |mut conn| Box::pin(async move { conn.rows(sqlx::AssertSqlSafe(sql), values).await }))
             .await?;
-        let items = rows.into_iter().map(decode).collect::<Result<Vec<_>, _>>()?;
-        Ok(page(items, limit, |last| Cursor::new(last.created_ms, last.id.to_string())))
+        let next = next_page(&mut rows, limit)?;
+        Ok(Page { items: decoded(rows.into_iter().map(decode))?, next })
     }
 
     /// Removes the ended builds beyond the `keep` newest ended ones, at most 1000 of them; gives their ids.

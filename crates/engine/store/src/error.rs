@@ -19,6 +19,9 @@ pub enum StoreError {
     /// The record changed since it was read, or is not in a state that was expected.
     #[error("the record was changed by somebody else")]
     Conflict,
+    /// Another server has the database. Nothing was changed.
+    #[error("another server uses this database")]
+    Claimed,
     /// A text holds a NUL byte, which PostgreSQL cannot store.
     #[error("a text contains a NUL byte")]
     Nul,

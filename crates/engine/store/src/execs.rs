@@ -9,7 +9,7 @@ use crate::Store;
 use crate::db::{BadColumn, Conn, Row, args, json};
 use crate::error::StoreError;
 use crate::record::{Cursor, ExecRecord, Insertion, Page};
-use crate::sandboxes::{add, any_of, newest_first, page};
+use crate::sandboxes::{add, any_of, decoded, newest_first, next_page};
 
 /// Version of the JSON form of an exec's spec.
 const SPEC_VERSION: i64 = 1;
@@ -27,7 +27,7 @@ impl Store {
     /// [`StoreError::NotFound`] when there is no such sandbox, [`StoreError::AlreadyExists`] for the id.
     pub async fn insert_exec(&self, exec: &ExecRecord) -> Result<Insertion, StoreError> {
         let exec = exec.clone();
-        self.write_one(move |conn| Box::pin(insert_or_get(conn, exec))).await
+        self.write_one_soon(move |conn| Box::pin(insert_or_get(conn, exec))).await
     }
 
     /// The exec with this id, if there is one.
@@ -64,7 +64,7 @@ impl Store {
     /// (1 to [`PAGE_MAX_COUNT`]).
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn list_execs(
         &self,
         sandbox: &SandboxId,
@@ -80,11 +80,11 @@ impl Store {
             add(&mut sql, format_args!(" AND {states}"));
         }
         newest_first(&mut sql, &mut values, after, limit);
-        let rows = self
+        let mut rows = self
             .read(move |mut conn| Box::pin(async move { conn.rows(AssertSqlSafe(sql), values).await }))
             .await?;
-        let items = rows.into_iter().map(decode).collect::<Result<Vec<_>, _>>()?;
-        Ok(page(items, limit, |exec| Cursor::new(exec.created_ms, exec.id.to_string())))
+        let next = next_page(&mut rows, limit)?;
+        Ok(Page { items: decoded(rows.into_iter().map(decode))?, next })
     }
 
     /// Records how an exec ended: as lost when its sandbox died, else as exited. The first end stands;
@@ -106,7 +106,7 @@ impl Store {
         let values =
             args![id.as_str(), end_state(exit).as_str(), json(exit)?, pid, output_bytes, cpu_us, ended_ms];
         let id = id.clone();
-        self.write_one(move |mut conn| {
+        self.write_one_soon(move |mut conn| {
             Box::pin(async move {
                 let count = conn.execute(SQL, values).await?;
                 was_changed(&mut conn, count, &id).await
@@ -136,21 +136,22 @@ impl Store {
         const SQL: &str = "UPDATE execs SET state = $4, exit = $2, ended_ms = $3 \
              WHERE sandbox_id = $1 AND state IN ('starting', 'running') RETURNING id";
         let values = args![sandbox.as_str(), json(exit)?, ended_ms, end_state(exit).as_str()];
-        let rows =
-            self.write_one(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
+        let rows = self
+            .write_one_soon(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await }))
+            .await?;
         ids(&rows)
     }
 
     /// Every exec of a sandbox that has not ended, the oldest first: what recovery starts from.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn open_execs(&self, sandbox: &SandboxId) -> Result<Vec<ExecRecord>, StoreError> {
         const SQL: &str = "SELECT * FROM execs WHERE sandbox_id = $1 AND state IN ('starting', 'running') \
              ORDER BY created_ms, id";
         let values = args![sandbox.as_str()];
         let rows = self.read(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
-        rows.into_iter().map(decode).collect()
+        decoded(rows.into_iter().map(decode))
     }
 
     /// Removes an exec. Says whether it was there.
@@ -159,23 +160,29 @@ impl Store {
     /// [`StoreError::Unavailable`].
     pub async fn delete_exec(&self, id: &ExecId) -> Result<bool, StoreError> {
         let values = args![id.as_str()];
-        self.write_one(move |mut conn| {
+        self.write_one_soon(move |mut conn| {
             Box::pin(async move { Ok(conn.execute("DELETE FROM execs WHERE id = $1", values).await? > 0) })
         })
         .await
     }
 
     /// Removes the ended execs of a sandbox beyond the `keep` newest ended ones, at most 1000 of
-    /// them; gives their ids. Call again while it gives any.
+    /// them, but not the one with the idempotency key `spare`; gives their ids. Call again while it gives any.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
-    pub async fn prune_execs(&self, sandbox: &SandboxId, keep: u64) -> Result<Vec<ExecId>, StoreError> {
+    pub async fn prune_execs(
+        &self,
+        sandbox: &SandboxId,
+        keep: u64,
+        spare: &str,
+    ) -> Result<Vec<ExecId>, StoreError> {
         const SQL: &str = "DELETE FROM execs WHERE id IN (SELECT id FROM execs WHERE sandbox_id = $1 \
-             AND state IN ('exited', 'lost') ORDER BY created_ms DESC, id DESC LIMIT $2 OFFSET $3) RETURNING id";
-        let values = args![sandbox.as_str(), PRUNE_MAX_COUNT, keep];
-        let rows =
-            self.write_one(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await })).await?;
+             AND state IN ('exited', 'lost') AND COALESCE(idempotency_key, '') <> $4 ORDER BY created_ms DESC, id DESC LIMIT $2 OFFSET $3) RETURNING id";
+        let values = args![sandbox.as_str(), PRUNE_MAX_COUNT, keep, spare];
+        let rows = self
+            .write_one_soon(move |mut conn| Box::pin(async move { conn.rows(SQL, values).await }))
+            .await?;
         ids(&rows)
     }
 }

@@ -23,6 +23,7 @@
 
 mod accesses;
 mod builds;
+mod claim;
 mod db;
 mod error;
 mod execs;

@@ -26,9 +26,9 @@ impl Store {
         let sandbox = sandbox.clone();
         // Labels are rows of their own: with them it is more than one statement.
         if sandbox.labels.is_empty() {
-            self.write_one(move |conn| Box::pin(insert(conn, sandbox))).await
+            self.write_one_soon(move |conn| Box::pin(insert(conn, sandbox))).await
         } else {
-            self.write(move |conn| Box::pin(insert(conn, sandbox))).await
+            self.write_soon(move |conn| Box::pin(insert(conn, sandbox))).await
         }
     }
 
@@ -42,7 +42,7 @@ impl Store {
         exec: &ExecRecord,
     ) -> Result<(), StoreError> {
         let (sandbox, exec) = (sandbox.clone(), exec.clone());
-        self.write(move |mut conn| {
+        self.write_soon(move |mut conn| {
             Box::pin(async move {
                 insert(conn.again(), sandbox).await?;
                 match insert_or_get(conn, exec).await? {
@@ -71,7 +71,7 @@ impl Store {
     /// Sandboxes that match `filter`, the newest first, at most `limit` (1 to [`PAGE_MAX_COUNT`]).
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn list_sandboxes(
         &self,
         filter: &SandboxFilter,
@@ -80,11 +80,11 @@ impl Store {
     ) -> Result<Page<SandboxRecord>, StoreError> {
         let limit = limit.clamp(1, PAGE_MAX_COUNT);
         let (sql, values) = list_query(filter, after, limit);
-        let rows = self
+        let mut rows = self
             .read(move |mut conn| Box::pin(async move { conn.rows(AssertSqlSafe(sql), values).await }))
             .await?;
-        let items = rows.into_iter().map(decode).collect::<Result<Vec<_>, _>>()?;
-        Ok(page(items, limit, |sandbox| Cursor::new(sandbox.created_ms, sandbox.id.to_string())))
+        let next = next_page(&mut rows, limit)?;
+        Ok(Page { items: decoded(rows.into_iter().map(decode))?, next })
     }
 
     /// Stores name, state, reason, spec, labels, annotations, image digest, end and last use of `sandbox` if its
@@ -116,7 +116,7 @@ impl Store {
             any_of("state", from.iter().map(|state| state.as_str()), &mut values)
         );
         let id = id.clone();
-        self.write_one(move |mut conn| {
+        self.write_one_soon(move |mut conn| {
             Box::pin(async move {
                 let row = conn.row(AssertSqlSafe(sql), values).await?;
                 changed(&mut conn, row, &id).await
@@ -131,28 +131,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::Conflict`] when it is in another state, [`StoreError::NotFound`].
     pub async fn set_pause(&self, sandbox: &SandboxRecord, from: &[SandboxState]) -> Result<i64, StoreError> {
-        let mut values = args![
-            sandbox.id.as_str(),
-            sandbox.state.as_str(),
-            sandbox.reason.as_deref().map(clean).as_deref(),
-            sandbox.paused.map(PauseMode::as_str),
-            sandbox.paused_ms,
-            sandbox.pauses_ms,
-            sandbox.boot_id.as_str(),
-        ];
-        let sql = format!(
-            "UPDATE sandboxes SET state = $2, reason = $3, paused = $4, paused_ms = $5, pauses_ms = $6, \
-             boot_id = $7, generation = generation + 1 WHERE id = $1 AND {} RETURNING generation",
-            any_of("state", from.iter().map(|state| state.as_str()), &mut values)
-        );
-        let id = sandbox.id.clone();
-        self.write_one(move |mut conn| {
-            Box::pin(async move {
-                let row = conn.row(AssertSqlSafe(sql), values).await?;
-                changed(&mut conn, row, &id).await
-            })
-        })
-        .await
+        let (sandbox, from) = (sandbox.clone(), from.to_vec());
+        self.write_one(move |conn| Box::pin(async move { set_pause(conn, &sandbox, &from).await })).await
     }
 
     /// Removes a sandbox and its execs. Says whether it was there.
@@ -161,12 +141,22 @@ impl Store {
     /// [`StoreError::Unavailable`].
     pub async fn delete_sandbox(&self, id: &SandboxId) -> Result<bool, StoreError> {
         let values = args![id.as_str()];
-        self.write_one(move |mut conn| {
+        self.write_one_soon(move |mut conn| {
             Box::pin(
                 async move { Ok(conn.execute("DELETE FROM sandboxes WHERE id = $1", values).await? > 0) },
             )
         })
         .await
+    }
+
+    /// The ids of all sandboxes, those of unreadable rows too: what must not be taken for nobody's.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn sandbox_ids(&self) -> Result<Vec<SandboxId>, StoreError> {
+        const SQL: &str = "SELECT id FROM sandboxes";
+        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
+        Ok(rows.iter().filter_map(|row| row.parse("id").ok()).collect())
     }
 
     /// Every sandbox and its state, the oldest first.
@@ -180,6 +170,30 @@ impl Store {
             .map(|row| row.decode("sandboxes", "id", |row| Ok((row.parse("id")?, row.sandbox_state()?))))
             .collect()
     }
+}
+
+/// As [`Store::set_pause`].
+pub(crate) async fn set_pause(
+    mut conn: Conn<'_>,
+    sandbox: &SandboxRecord,
+    from: &[SandboxState],
+) -> Result<i64, StoreError> {
+    let mut values = args![
+        sandbox.id.as_str(),
+        sandbox.state.as_str(),
+        sandbox.reason.as_deref().map(clean).as_deref(),
+        sandbox.paused.map(PauseMode::as_str),
+        sandbox.paused_ms,
+        sandbox.pauses_ms,
+        sandbox.boot_id.as_str(),
+    ];
+    let sql = format!(
+        "UPDATE sandboxes SET state = $2, reason = $3, paused = $4, paused_ms = $5, pauses_ms = $6, \
+         boot_id = $7, generation = generation + 1 WHERE id = $1 AND {} RETURNING generation",
+        any_of("state", from.iter().map(|state| state.as_str()), &mut values)
+    );
+    let row = conn.row(AssertSqlSafe(sql), values).await?;
+    changed(&mut conn, row, &sandbox.id).await
 }
 
 async fn insert(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<(), StoreError> {
@@ -337,13 +351,27 @@ pub(crate) fn newest_first(sql: &mut String, values: &mut Vec<Value>, after: Opt
     add(sql, format_args!(" ORDER BY created_ms DESC, id DESC LIMIT ${}", values.len()));
 }
 
-/// Cuts the extra row off and makes the cursor.
-pub(crate) fn page<T>(mut items: Vec<T>, limit: u32, cursor: impl FnOnce(&T) -> Cursor) -> Page<T> {
+/// Cuts the extra row off and makes the cursor, of rows that [`newest_first`] asked for.
+pub(crate) fn next_page(rows: &mut Vec<Row>, limit: u32) -> Result<Option<Cursor>, StoreError> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let more = items.len() > limit;
-    items.truncate(limit);
-    let next = if more { items.last().map(cursor) } else { None };
-    Page { items, next }
+    let more = rows.len() > limit;
+    rows.truncate(limit);
+    let cursor = |row: &Row| Ok(Cursor::new(row.uint("created_ms")?, row.text("id")?));
+    let last = rows.last().filter(|_| more);
+    last.map(|row| row.decode("a listing", "id", cursor)).transpose()
+}
+
+/// What can be read of a listing. One damaged row must not hide all the others.
+pub(crate) fn decoded<T>(records: impl Iterator<Item = Result<T, StoreError>>) -> Result<Vec<T>, StoreError> {
+    records
+        .filter_map(|record| match record {
+            Err(error @ StoreError::Corrupt { .. }) => {
+                tracing::error!(%error, "a row is left out");
+                None
+            }
+            record => Some(record),
+        })
+        .collect()
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "fits map over rows")]

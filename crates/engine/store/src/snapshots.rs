@@ -4,18 +4,20 @@ use std::collections::BTreeMap;
 
 use atoll_core::id::{KeyId, SandboxId, SnapshotId};
 use atoll_core::limits::PAGE_MAX_COUNT;
+use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::{CopyMethod, Purpose, Reference, SnapshotState};
 use sqlx::AssertSqlSafe;
 
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, Value, args, json};
 use crate::error::StoreError;
-use crate::record::{Cursor, Page, SnapshotFilter, SnapshotRecord};
-use crate::sandboxes::{add, any_of, newest_first, page};
+use crate::record::{Cursor, Page, SandboxRecord, SnapshotFilter, SnapshotRecord};
+use crate::sandboxes::{add, any_of, decoded, newest_first, next_page, set_pause};
 
 /// Version of the JSON form of a manifest.
 const MANIFEST_VERSION: i64 = 1;
 const TABLE: &str = "snapshots";
+const END_ROLLBACK: &str = "DELETE FROM rollbacks WHERE sandbox_id = $1";
 /// Who holds a checkpoint that its sandbox took by itself.
 const AUTO: &str = "auto";
 
@@ -131,7 +133,7 @@ impl Store {
     /// Snapshots that match `filter`, the newest first, at most `limit` (1 to [`PAGE_MAX_COUNT`]).
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when a row cannot be read.
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
     pub async fn list_snapshots(
         &self,
         filter: &SnapshotFilter,
@@ -140,16 +142,25 @@ impl Store {
     ) -> Result<Page<SnapshotRecord>, StoreError> {
         let limit = limit.clamp(1, PAGE_MAX_COUNT);
         let (sql, values) = list_query(filter, after, limit);
-        let items = self
-            .read(move |mut conn| {
-                Box::pin(async move {
-                    let rows = conn.rows(AssertSqlSafe(sql), values).await?;
-                    let records = rows.iter().map(decode).collect::<Result<Vec<_>, _>>()?;
-                    with_tags(&mut conn, records).await
-                })
+        self.read(move |mut conn| {
+            Box::pin(async move {
+                let mut rows = conn.rows(AssertSqlSafe(sql), values).await?;
+                let next = next_page(&mut rows, limit)?;
+                let items = with_tags(&mut conn, decoded(rows.iter().map(decode))?).await?;
+                Ok(Page { items, next })
             })
-            .await?;
-        Ok(page(items, limit, |snapshot| Cursor::new(snapshot.created_ms, snapshot.id.to_string())))
+        })
+        .await
+    }
+
+    /// The ids of all snapshots, those of unreadable rows too: what must not be taken for nobody's.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn snapshot_ids(&self) -> Result<Vec<SnapshotId>, StoreError> {
+        const SQL: &str = "SELECT id FROM snapshots";
+        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
+        Ok(rows.iter().filter_map(|row| row.parse("id").ok()).collect())
     }
 
     /// Whether a key may know of a snapshot.
@@ -274,8 +285,28 @@ impl Store {
     pub async fn end_rollback(&self, sandbox: &SandboxId) -> Result<(), StoreError> {
         let values = args![sandbox.as_str()];
         self.write_one(move |mut conn| {
+            Box::pin(async move { conn.execute(END_ROLLBACK, values).await.map(drop) })
+        })
+        .await
+    }
+
+    /// Stores pause and boot of `sandbox`, as [`Store::set_pause`] does, and that its rollback has ended: both or
+    /// neither. Else a start that finds the rollback under way would put it back once more, with all that was done
+    /// since.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when it is in another state, [`StoreError::NotFound`].
+    pub async fn finish_rollback(
+        &self,
+        sandbox: &SandboxRecord,
+        from: &[SandboxState],
+    ) -> Result<i64, StoreError> {
+        let (sandbox, from) = (sandbox.clone(), from.to_vec());
+        self.write(move |mut conn| {
             Box::pin(async move {
-                conn.execute("DELETE FROM rollbacks WHERE sandbox_id = $1", values).await.map(drop)
+                let generation = set_pause(conn.again(), &sandbox, &from).await?;
+                conn.execute(END_ROLLBACK, args![sandbox.id.as_str()]).await?;
+                Ok(generation)
             })
         })
         .await

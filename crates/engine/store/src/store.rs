@@ -10,10 +10,11 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Connection as _, PgPool, SqliteConnection, SqlitePool};
 
+use crate::claim::Claim;
 use crate::db::Conn;
 use crate::error::StoreError;
 use crate::url::StoreUrl;
-use crate::writer::{Changes, Writer};
+use crate::writer::{Changes, Kept, Writer};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
@@ -39,7 +40,10 @@ enum Backend {
         /// `None` for a database in memory: only the writer's connection can see it.
         readers: Option<SqlitePool>,
     },
-    Postgres(PgPool),
+    Postgres {
+        pool: PgPool,
+        claim: Claim,
+    },
 }
 
 impl Store {
@@ -60,7 +64,7 @@ impl Store {
                 let options = sqlite_options()
                     .filename(path)
                     .journal_mode(SqliteJournalMode::Wal)
-                    .synchronous(SqliteSynchronous::Normal);
+                    .synchronous(SqliteSynchronous::Full);
                 let writer = open_writer(&options).await?;
                 let readers = SqlitePoolOptions::new()
                     .max_connections(SQLITE_READERS_MAX_COUNT)
@@ -70,17 +74,29 @@ impl Store {
                 Backend::Sqlite { writer, readers: Some(readers) }
             }
             StoreUrl::Postgres(url) => {
-                let options: PgConnectOptions = url.reveal().parse()?;
+                let options = url.reveal().parse::<PgConnectOptions>()?.application_name("atoll");
                 let pool = PgPoolOptions::new()
                     .max_connections(POSTGRES_CONNECTIONS_MAX_COUNT)
                     .acquire_timeout(ACQUIRE_TIMEOUT)
-                    .connect_with(options.application_name("atoll"))
+                    .connect_with(options.clone())
                     .await?;
                 MIGRATIONS.run(&pool).await.map_err(schema_error)?;
-                Backend::Postgres(pool)
+                Backend::Postgres { pool, claim: Claim::new(options) }
             }
         };
         Ok(Self { backend })
+    }
+
+    /// Takes the database for one server, until [`Self::close`] or the end of the process. A SQLite file is in a data
+    /// directory that only one server has.
+    ///
+    /// # Errors
+    /// [`StoreError::Claimed`] when another server has it.
+    pub async fn claim(&self) -> Result<(), StoreError> {
+        match &self.backend {
+            Backend::Sqlite { .. } => Ok(()),
+            Backend::Postgres { claim, .. } => claim.take().await,
+        }
     }
 
     /// Finishes what was accepted, then lets go of the database. Later operations on any clone are
@@ -94,7 +110,10 @@ impl Store {
                 }
                 writer.close().await;
             }
-            Backend::Postgres(pool) => pool.close().await,
+            Backend::Postgres { pool, claim } => {
+                claim.close();
+                pool.close().await;
+            }
         }
     }
 
@@ -108,19 +127,22 @@ impl Store {
             Backend::Sqlite { readers: Some(pool), .. } => {
                 operation(Conn::Sqlite(&mut *pool.acquire().await?)).await
             }
-            Backend::Sqlite { writer, readers: None } => writer.run(Changes::Many, operation).await,
-            Backend::Postgres(pool) => operation(Conn::Postgres(&mut *pool.acquire().await?)).await,
+            Backend::Sqlite { writer, readers: None } => {
+                writer.run(Changes::Many, Kept::Process, operation).await
+            }
+            Backend::Postgres { pool, .. } => operation(Conn::Postgres(&mut *pool.acquire().await?)).await,
         }
     }
 
     /// Runs an operation in a transaction: it is committed when this returns `Ok`, undone when the
-    /// operation returns `Err`. The operation must wait for nothing but its connection.
+    /// operation returns `Err`. The operation must wait for nothing but its connection. Once it was polled it runs to
+    /// its end, whether or not anybody waits for that. What is committed outlives a power cut.
     pub(crate) async fn write<T, F>(&self, operation: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
     {
-        self.change(Changes::Many, operation).await
+        self.change(Changes::Many, Kept::Disk, operation).await
     }
 
     /// As [`Self::write`], for an operation in which one statement changes something, at most, and
@@ -130,28 +152,56 @@ impl Store {
         T: Send + 'static,
         F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
     {
-        self.change(Changes::One, operation).await
+        self.change(Changes::One, Kept::Disk, operation).await
     }
 
-    async fn change<T, F>(&self, changes: Changes, operation: F) -> Result<T, StoreError>
+    /// As [`Self::write`], without waiting for the disk: see [`Kept::Process`].
+    pub(crate) async fn write_soon<T, F>(&self, operation: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
+    {
+        self.change(Changes::Many, Kept::Process, operation).await
+    }
+
+    /// As [`Self::write_one`], without waiting for the disk: see [`Kept::Process`].
+    pub(crate) async fn write_one_soon<T, F>(&self, operation: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
+    {
+        self.change(Changes::One, Kept::Process, operation).await
+    }
+
+    async fn change<T, F>(&self, changes: Changes, kept: Kept, operation: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
     {
         match &self.backend {
-            Backend::Sqlite { writer, .. } => writer.run(changes, operation).await,
-            Backend::Postgres(pool) => {
-                let mut transaction = pool.begin().await?;
-                let result = operation(Conn::Postgres(&mut transaction)).await;
-                match result {
-                    Ok(value) => transaction.commit().await.map(|()| value).map_err(StoreError::from),
-                    Err(error) => {
-                        // Best effort: a connection that cannot roll back is dropped by the pool.
-                        drop(transaction.rollback().await);
-                        Err(error)
-                    }
-                }
+            Backend::Sqlite { writer, .. } => writer.run(changes, kept, operation).await,
+            Backend::Postgres { pool, claim } => {
+                claim.check()?;
+                // In a task of its own, as SQLite's writer is: it runs to its end when its caller goes away.
+                let transaction = transact(pool.clone(), operation);
+                tokio::spawn(transaction).await.unwrap_or_else(|ended| Err(StoreError::unavailable(ended)))
             }
+        }
+    }
+}
+
+async fn transact<T, F>(pool: PgPool, operation: F) -> Result<T, StoreError>
+where
+    F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>>,
+{
+    let mut transaction = pool.begin().await?;
+    let result = operation(Conn::Postgres(&mut transaction)).await;
+    match result {
+        Ok(value) => transaction.commit().await.map(|()| value).map_err(StoreError::from),
+        Err(error) => {
+            // Best effort: a connection that cannot roll back is dropped by the pool.
+            drop(transaction.rollback().await);
+            Err(error)
         }
     }
 }

@@ -64,14 +64,19 @@ impl Store {
         at_ms: u64,
     ) -> Result<(), StoreError> {
         let (sandbox, used) = (sandbox.clone(), used.clone());
-        self.write(move |conn| Box::pin(insert(conn, sandbox, used, mark, at_ms))).await
+        self.write_soon(move |conn| Box::pin(insert(conn, sandbox, used, mark, at_ms))).await
     }
 
-    /// Rows that match `filter`, the newest hour first, at most [`USAGE_ROWS_MAX_COUNT`].
+    /// Rows that match `filter`, the newest hour first, those after `after`, at most [`USAGE_ROWS_MAX_COUNT`]. There
+    /// may be more while as many come.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] when a row cannot be read.
-    pub async fn usage(&self, filter: &UsageFilter) -> Result<Vec<UsageRow>, StoreError> {
+    pub async fn usage(
+        &self,
+        filter: &UsageFilter,
+        after: Option<&UsageRow>,
+    ) -> Result<Vec<UsageRow>, StoreError> {
         let mut values = Vec::new();
         let mut sql = "SELECT * FROM usage WHERE 1 = 1".to_owned();
         if let Some(sandbox) = &filter.sandbox {
@@ -90,10 +95,19 @@ impl Store {
             values.extend(args![to]);
             add(&mut sql, format_args!(" AND hour_ms < ${}", values.len()));
         }
+        if let Some(after) = after {
+            let key = after.key.as_ref().map_or("", |key| key.as_str());
+            values.extend(args![after.hour_ms, after.sandbox.as_str(), key]);
+            let n = values.len();
+            add(
+                &mut sql,
+                format_args!(" AND (hour_ms, sandbox_id, key_id) < (${}, ${}, ${n})", n - 2, n - 1),
+            );
+        }
         values.extend(args![USAGE_ROWS_MAX_COUNT]);
         add(
             &mut sql,
-            format_args!(" ORDER BY hour_ms DESC, sandbox_id DESC, key_id LIMIT ${}", values.len()),
+            format_args!(" ORDER BY hour_ms DESC, sandbox_id DESC, key_id DESC LIMIT ${}", values.len()),
         );
         let rows = self
             .read(move |mut conn| Box::pin(async move { conn.rows(AssertSqlSafe(sql), values).await }))
@@ -135,7 +149,7 @@ impl Store {
     pub async fn prune_usage(&self, before_ms: u64) -> Result<u64, StoreError> {
         const SQL: &str = "DELETE FROM usage WHERE hour_ms < $1";
         let values = args![before_ms];
-        self.write_one(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await })).await
+        self.write_one_soon(move |mut conn| Box::pin(async move { conn.execute(SQL, values).await })).await
     }
 }
 

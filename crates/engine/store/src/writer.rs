@@ -53,9 +53,30 @@ pub(crate) enum Changes {
     Many,
 }
 
+/// When an operation is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kept {
+    /// When it would outlive the program. A power cut may undo it, and all that came after it: for what describes
+    /// processes, which a power cut ends anyway.
+    Process,
+    /// When it is on disk, and all that came before it.
+    Disk,
+}
+
+impl Kept {
+    /// What makes SQLite wait for the disk with each commit, or only when it tidies its log up.
+    const fn pragma(self) -> &'static str {
+        match self {
+            Self::Process => "PRAGMA synchronous = NORMAL",
+            Self::Disk => "PRAGMA synchronous = FULL",
+        }
+    }
+}
+
 /// One operation: run, then answered when its fate is known.
 trait Job: Send {
     fn changes(&self) -> Changes;
+    fn kept(&self) -> Kept;
     /// Runs the operation and keeps its result.
     fn run<'c>(&'c mut self, conn: &'c mut SqliteConnection) -> BoxFuture<'c, Outcome>;
     /// Answers with the kept result, or with `fate` if the transaction failed.
@@ -71,6 +92,7 @@ enum Outcome {
 
 struct Operation<T, F> {
     changes: Changes,
+    kept: Kept,
     operation: Option<F>,
     result: Option<Result<T, StoreError>>,
     reply: oneshot::Sender<Result<T, StoreError>>,
@@ -83,6 +105,10 @@ where
 {
     fn changes(&self) -> Changes {
         self.changes
+    }
+
+    fn kept(&self) -> Kept {
+        self.kept
     }
 
     fn run<'c>(&'c mut self, conn: &'c mut SqliteConnection) -> BoxFuture<'c, Outcome> {
@@ -119,13 +145,13 @@ impl Writer {
     }
 
     /// Runs one operation and waits for its commit.
-    pub(crate) async fn run<T, F>(&self, changes: Changes, operation: F) -> Result<T, StoreError>
+    pub(crate) async fn run<T, F>(&self, changes: Changes, kept: Kept, operation: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(Conn<'c>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let job = Operation { changes, operation: Some(operation), result: None, reply };
+        let job = Operation { changes, kept, operation: Some(operation), result: None, reply };
         if self.queue.send(Message::Run(Box::new(job))).await.is_err() {
             return Err(gone());
         }
@@ -149,6 +175,7 @@ fn gone() -> StoreError {
 async fn serve(mut conn: SqliteConnection, mut messages: mpsc::Receiver<Message>) {
     let mut received = Vec::with_capacity(BATCH_MAX_COUNT);
     let mut closing = None;
+    let mut kept = None;
     while closing.is_none() && messages.recv_many(&mut received, BATCH_MAX_COUNT).await > 0 {
         let mut jobs = Vec::with_capacity(received.len());
         for message in received.drain(..) {
@@ -158,7 +185,7 @@ async fn serve(mut conn: SqliteConnection, mut messages: mpsc::Receiver<Message>
             }
         }
         if !jobs.is_empty() {
-            let fate = transact(&mut conn, &mut jobs).await;
+            let fate = transact_as_asked(&mut conn, &mut jobs, &mut kept).await;
             jobs.into_iter().for_each(|job| job.answer(fate.clone()));
         }
     }
@@ -167,6 +194,21 @@ async fn serve(mut conn: SqliteConnection, mut messages: mpsc::Receiver<Message>
     if let Some(reply) = closing {
         let _ = reply.send(());
     }
+}
+
+/// Runs `jobs` in one transaction that is kept as well as the one that asks for most. `kept` is how well the last
+/// was: changing it takes a statement.
+async fn transact_as_asked(
+    conn: &mut SqliteConnection,
+    jobs: &mut [Box<dyn Job>],
+    kept: &mut Option<Kept>,
+) -> Result<(), StoreError> {
+    let asked = jobs.iter().map(|job| job.kept()).max().unwrap_or(Kept::Disk);
+    if *kept != Some(asked) {
+        statement(conn, asked.pragma()).await?;
+        *kept = Some(asked);
+    }
+    transact(conn, jobs).await
 }
 
 /// Runs `jobs` in one transaction. `Err` means that none of them happened.
@@ -224,7 +266,8 @@ mod tests {
     use futures::future::join_all;
 
     use crate::conformance;
-    use crate::{Store, StoreError, StoreUrl};
+    use crate::db::Conn;
+    use crate::{SandboxFilter, Store, StoreError, StoreUrl};
 
     /// Runs SQL of the test's own on the writing connection.
     async fn sql(store: &Store, sql: &'static str) {
@@ -232,6 +275,11 @@ mod tests {
             .read(move |mut conn| Box::pin(async move { conn.execute(sql, Vec::new()).await }))
             .await
             .unwrap();
+    }
+
+    async fn level(mut conn: Conn<'_>) -> Result<i64, StoreError> {
+        let row = conn.row("PRAGMA synchronous", Vec::new()).await?.unwrap();
+        Ok(row.int("synchronous").unwrap())
     }
 
     #[tokio::test]
@@ -269,6 +317,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_must_outlive_a_power_cut_is_on_disk_when_it_is_answered() {
+        const NORMAL: i64 = 1;
+        const FULL: i64 = 2;
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&StoreUrl::SqliteFile(dir.path().join("db"))).await.unwrap();
+        let parent = conformance::sandbox(1, 1);
+        store.insert_sandbox(&parent).await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(store.write_soon(|conn| Box::pin(level(conn))).await.unwrap(), NORMAL);
+            assert_eq!(store.write(|conn| Box::pin(level(conn))).await.unwrap(), FULL);
+            // In company the strictest counts.
+            let soon = store.write_soon(|conn| Box::pin(level(conn)));
+            let kept = store.write(|conn| Box::pin(level(conn)));
+            let (soon, kept) = futures::join!(soon, kept);
+            assert_eq!((soon.unwrap(), kept.unwrap()), (FULL, FULL));
+        }
+    }
+
+    #[tokio::test]
     async fn an_operation_runs_to_its_end_when_its_caller_goes_away() {
         let store = Store::open(&StoreUrl::SqliteMemory).await.unwrap();
         let parent = conformance::sandbox(1, 1);
@@ -301,6 +368,14 @@ mod tests {
                 }
                 other => panic!("{damage}: {other:?}"),
             }
+            let good = conformance::sandbox(2, 2);
+            store.insert_sandbox(&good).await.unwrap();
+            let page = store.list_sandboxes(&SandboxFilter::default(), None, 1).await.unwrap();
+            assert_eq!(page.items, [good.clone()]);
+            let rest = store.list_sandboxes(&SandboxFilter::default(), page.next.as_ref(), 1).await.unwrap();
+            assert_eq!((rest.items, rest.next), (Vec::new(), None), "it hides nothing but itself");
+            assert_eq!(store.sandbox_ids().await.unwrap().len(), 2, "and is not nobody's");
+            store.delete_sandbox(&good.id).await.unwrap();
             assert!(store.delete_sandbox(&record.id).await.unwrap(), "what is damaged can be removed");
         }
     }

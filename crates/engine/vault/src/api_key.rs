@@ -3,10 +3,15 @@
 //!
 //! The alphabet is lower-case Crockford base32, as in ids. The prefix lets secret scanners find a key
 //! that leaked; the checksum tells a mistyped key from an unknown one without asking the database.
+//!
+//! API keys may have the shape of another vendor's keys instead ([`KeyFormat`]), for clients that look at it.
+//! They have no checksum and at least 160 random bits: enough for a plain hash, too.
 
+use atoll_core::key::KeyFormat;
 use atoll_core::secret::Secret;
 use zeroize::Zeroizing;
 
+use crate::foreign::{self, shapes};
 use crate::vault::VaultError;
 
 /// What tells one kind of text from another. The contexts separate each use of the hash from every other.
@@ -72,54 +77,86 @@ impl Kind {
     }
 }
 
-macro_rules! secret_text {
-    ($(#[$doc:meta])* $name:ident, $kind:expr) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone)]
-        pub struct $name {
-            text: Secret,
-        }
-
-        impl $name {
-            /// Makes a new one from the system's randomness.
-            ///
-            /// # Errors
-            /// [`VaultError::Cipher`] when there is no randomness.
-            pub fn generate() -> Result<Self, VaultError> {
-                Ok(Self { text: $kind.generate()? })
-            }
-
-            /// Reads what a client showed.
-            ///
-            /// # Errors
-            /// [`InvalidApiKey`].
-            pub fn parse(text: &str) -> Result<Self, InvalidApiKey> {
-                Ok(Self { text: $kind.parse(text)? })
-            }
-
-            /// The text itself, to show once to whoever asked for it.
-            #[must_use]
-            pub const fn text(&self) -> &Secret {
-                &self.text
-            }
-
-            /// What is stored in place of the text.
-            #[must_use]
-            pub fn hash(&self) -> [u8; HASH_BYTES] {
-                $kind.hash(&self.text)
-            }
-        }
-    };
+/// A well-formed API key. Whether it is a valid one, the store knows.
+#[derive(Debug, Clone)]
+pub struct ApiKey {
+    text: Secret,
 }
 
-secret_text!(
-    /// A well-formed API key. Whether it is a valid one, the store knows.
-    ApiKey, API_KEY
-);
-secret_text!(
-    /// A well-formed token of an access. Whether it is a valid one, the store knows.
-    AccessToken, ACCESS_TOKEN
-);
+impl ApiKey {
+    /// Makes a new one from the system's randomness.
+    ///
+    /// # Errors
+    /// [`VaultError::Cipher`] when there is no randomness.
+    pub fn generate(format: KeyFormat) -> Result<Self, VaultError> {
+        let text = match shapes(format) {
+            [] => API_KEY.generate()?,
+            shapes => foreign::generate(shapes)?,
+        };
+        Ok(Self { text })
+    }
+
+    /// Reads what a client showed, in any format.
+    ///
+    /// # Errors
+    /// [`InvalidApiKey`].
+    pub fn parse(text: &str) -> Result<Self, InvalidApiKey> {
+        let is_foreign = || KeyFormat::ALL.iter().any(|format| foreign::fits(text, shapes(*format)));
+        match API_KEY.parse(text) {
+            Ok(text) => Ok(Self { text }),
+            Err(InvalidApiKey) if is_foreign() => Ok(Self { text: Secret::new(text) }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The text itself, to show once to whoever asked for it.
+    #[must_use]
+    pub const fn text(&self) -> &Secret {
+        &self.text
+    }
+
+    /// What is stored in place of the text.
+    #[must_use]
+    pub fn hash(&self) -> [u8; HASH_BYTES] {
+        API_KEY.hash(&self.text)
+    }
+}
+
+/// A well-formed token of an access. Whether it is a valid one, the store knows.
+#[derive(Debug, Clone)]
+pub struct AccessToken {
+    text: Secret,
+}
+
+impl AccessToken {
+    /// Makes a new one from the system's randomness.
+    ///
+    /// # Errors
+    /// [`VaultError::Cipher`] when there is no randomness.
+    pub fn generate() -> Result<Self, VaultError> {
+        Ok(Self { text: ACCESS_TOKEN.generate()? })
+    }
+
+    /// Reads what a client showed.
+    ///
+    /// # Errors
+    /// [`InvalidApiKey`].
+    pub fn parse(text: &str) -> Result<Self, InvalidApiKey> {
+        Ok(Self { text: ACCESS_TOKEN.parse(text)? })
+    }
+
+    /// The text itself, to show once to whoever asked for it.
+    #[must_use]
+    pub const fn text(&self) -> &Secret {
+        &self.text
+    }
+
+    /// What is stored in place of the text.
+    #[must_use]
+    pub fn hash(&self) -> [u8; HASH_BYTES] {
+        ACCESS_TOKEN.hash(&self.text)
+    }
+}
 
 /// Appends `len` characters: 5 bits each, most significant first, zero bits at the end.
 fn encode(bytes: &[u8], len: usize, out: &mut String) {
@@ -139,7 +176,7 @@ mod tests {
 
     #[test]
     fn round_trips() {
-        let key = ApiKey::generate().unwrap();
+        let key = ApiKey::generate(KeyFormat::Atoll).unwrap();
         let text = key.text().reveal();
         assert_eq!(text.len(), 64);
         let again = ApiKey::parse(text).unwrap();
@@ -149,7 +186,7 @@ mod tests {
 
     #[test]
     fn kinds_do_not_mix() {
-        let (key, token) = (ApiKey::generate().unwrap(), AccessToken::generate().unwrap());
+        let (key, token) = (ApiKey::generate(KeyFormat::Atoll).unwrap(), AccessToken::generate().unwrap());
         assert_eq!(ApiKey::parse(token.text().reveal()).unwrap_err(), InvalidApiKey);
         assert_eq!(AccessToken::parse(key.text().reveal()).unwrap_err(), InvalidApiKey);
         assert_eq!(AccessToken::parse(token.text().reveal()).unwrap().hash(), token.hash());
@@ -158,7 +195,7 @@ mod tests {
 
     #[test]
     fn keys_differ() {
-        let keys: Vec<_> = (0..100).map(|_| ApiKey::generate().unwrap()).collect();
+        let keys: Vec<_> = (0..100).map(|_| ApiKey::generate(KeyFormat::Atoll).unwrap()).collect();
         assert_eq!(keys.iter().map(ApiKey::hash).collect::<BTreeSet<_>>().len(), 100);
     }
 
@@ -177,7 +214,7 @@ mod tests {
 
     #[test]
     fn each_mistyped_character_is_noticed() {
-        let key = ApiKey::generate().unwrap();
+        let key = ApiKey::generate(KeyFormat::Atoll).unwrap();
         let text = key.text().reveal();
         for at in 0..text.len() {
             let mut bytes = text.as_bytes().to_vec();

@@ -5,13 +5,14 @@
 //!   context (such as `registry:docker.io`) is authenticated with it, so that a sealed value
 //!   cannot be moved to another row and be opened there. The key can be changed while the server runs, or
 //!   come from outside (a variable, a key management service).
-//! - [`ApiKey`] and [`AccessToken`] are texts that a client shows. Each is 256 random bits, so a plain hash of it is
+//! - [`ApiKey`] and [`AccessToken`] are texts that a client shows. Each is at least 160 random bits, so a plain hash of it is
 //!   enough to store: there is nothing to guess that a slow hash would protect.
 //!
 //! What this does not do: it does not protect against whoever can read both files, which is whoever
 //! is root or runs as the server's user.
 
 mod api_key;
+mod foreign;
 mod key_file;
 mod vault;
 

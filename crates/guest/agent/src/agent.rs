@@ -83,6 +83,7 @@ impl Agent {
 pub fn run(sandbox_id: &str, sockets: Option<&Path>) -> io::Result<()> {
     sys::single_heap();
     sys::reset_signals();
+    sys::keep_limits();
     let (way, cgroup) = if let Some(sockets) = sockets {
         (Source::Socket(sentry::enter(sockets)?), None)
     } else if machine::is_one() {

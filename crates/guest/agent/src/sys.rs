@@ -157,6 +157,18 @@ pub(crate) fn reset_signals() {
     set_signal_mask(0);
 }
 
+/// Sees to it that no other process changes this one's limits of resources: to do that with the same ids takes all of them
+/// to be the same, and the saved one is nobody else's from now on. It is root's again in what the agent starts. To be
+/// called before any thread is started.
+pub(crate) fn keep_limits() {
+    /// An id that no program runs as: one below what stands for "no id" in 16 bits would be `nobody`.
+    const SAVED_USER: u32 = 65_535;
+    const SAME: u32 = u32::MAX;
+    // Not possible, and not needed, where root inside is not confined.
+    // SAFETY: takes no pointers.
+    unsafe { libc::syscall(libc::SYS_setresuid, SAME, SAME, SAVED_USER) };
+}
+
 /// Random bytes.
 pub(crate) fn random() -> [u8; 16] {
     let mut bytes = [0; 16];

@@ -30,6 +30,8 @@ use crate::sys;
 const WATCHES_MAX: usize = 64;
 /// Directories of one recursive watch; what lies in further ones is not seen, and the host is told.
 const DIRECTORIES_MAX: usize = 16_384;
+/// Entries that are told of when a directory appears with everything in it; beyond it, that some were missed.
+const EVENTS_MAX: usize = 10_000;
 /// How long the second half of a rename may take to appear.
 const PAIR_WAIT: Duration = Duration::from_millis(20);
 
@@ -202,6 +204,9 @@ impl Tree {
             for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
                 let path = entry.path();
                 if report {
+                    if events.len() >= EVENTS_MAX {
+                        return false;
+                    }
                     events.push(change(ChangeKind::Created, &path));
                 }
                 if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

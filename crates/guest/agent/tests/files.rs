@@ -33,6 +33,45 @@ mod tests {
         Ok(all)
     }
 
+    /// Directories one in the other, deeper than any path and any stack.
+    fn nest(at: &str, depth: usize) {
+        use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut here = openat(CWD, at, flags, Mode::empty()).unwrap();
+        for _ in 0..depth {
+            mkdirat(&here, "d", Mode::from_raw_mode(0o755)).unwrap();
+            here = openat(&here, "d", flags, Mode::empty()).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn no_tree_is_too_deep_for_the_agent() {
+        let guest = Guest::start();
+        let client = guest.client().await;
+        // In memory: so many directories take a busy disk a minute.
+        let place = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = place.path().join("deep").to_str().unwrap().to_owned();
+        std::fs::create_dir(&path).unwrap();
+        nest(&path, 12_000);
+        let list = List { path: path.clone(), depth: u32::MAX, max_entries: 1000 };
+        let (listed, _) = within(client.list(list)).await.unwrap();
+        assert_eq!(listed.len(), 128, "listings have an end");
+        let find = Find { path: path.clone(), pattern: "**".into(), text: String::new(), max_count: 1000 };
+        assert!(within(client.find(find)).await.unwrap().0.len() <= 128);
+        let mut packed = client.pack(&path).await.unwrap();
+        let ended = loop {
+            match within(packed.next()).await {
+                Ok(Some(_)) => {}
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        assert_eq!(reason(ended), Reason::Invalid, "no name of an archive is that long");
+        within(client.remove(Remove { path: path.clone(), recursive: true })).await.unwrap();
+        assert!(!std::path::Path::new(&path).exists());
+        put(&client, new_file(&guest.path("after")), b"alive").await.unwrap();
+    }
+
     #[tokio::test]
     async fn finds_files_and_lines() {
         let guest = Guest::start();

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! socket ─ serve      accepts, limits connections, header size and header time; HTTP/1.1, HTTP/2, SSH
+//!        ─ dialect    what is of another vendor's protocol goes to its router, below a middleware of its own
 //!        ─ ingress    what is for a port of a sandbox goes there
 //!        ─ middleware request id, log span, metrics, the check of `Origin`, panics, the error's body
 //!        ─ router     route and method, or an error body
@@ -33,6 +34,7 @@ mod convert;
 pub mod dialect;
 mod error;
 mod extract;
+mod hangup;
 mod ingress;
 mod linger;
 mod metrics;

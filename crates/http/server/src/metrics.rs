@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use atoll_core::build::{BuildState, StepState};
 use atoll_core::sandbox::SandboxState;
+use atoll_core::spec::Accelerator;
 use atoll_core::usage::Usage;
 use atoll_engine::{BuildStats, EgressStats, PoolsView, Stats};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -41,6 +42,11 @@ struct PoolLabels {
 struct ClaimLabels {
     pool: String,
     outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AcceleratorLabels {
+    accelerator: &'static str,
 }
 
 /// Pools, as they were at the last scrape.
@@ -202,6 +208,7 @@ pub(crate) struct Metrics {
     pools: PoolMetrics,
     builds: BuildMetrics,
     connections: Gauge<i64>,
+    machines: Family<AcceleratorLabels, Gauge>,
     egress: EgressMetrics,
     disk: DiskMetrics,
 }
@@ -236,6 +243,8 @@ impl Metrics {
         registry.register("http_connections", "Connections open now", connections.clone());
         registry.register("sandboxes", "Sandboxes by state", sandboxes.clone());
         registry.register("execs_running", "Execs that run now", execs_running.clone());
+        let machines = Family::default();
+        registry.register("machines_accelerator", "1 for what new virtual machines run on", machines.clone());
         let egress = EgressMetrics::new(&mut registry);
         let used = UsedGauges::register(&mut registry);
         let pools = PoolMetrics::register(&mut registry);
@@ -252,6 +261,7 @@ impl Metrics {
             pools,
             builds,
             connections,
+            machines,
             egress,
             used,
             disk,
@@ -279,8 +289,17 @@ impl Metrics {
     }
 
     /// The exposition text.
-    pub(crate) fn text(&self, stats: &Stats, egress: &EgressStats, pools: &PoolsView) -> String {
+    pub(crate) fn text(
+        &self,
+        stats: &Stats,
+        egress: &EgressStats,
+        pools: &PoolsView,
+        accelerator: Option<Accelerator>,
+    ) -> String {
         self.egress.set(egress);
+        if let Some(accelerator) = accelerator {
+            self.machines.get_or_create(&AcceleratorLabels { accelerator: accelerator.as_str() }).set(1);
+        }
         self.pools.set(pools);
         for state in SandboxState::ALL {
             let count = stats.sandboxes.get(&state).copied().unwrap_or_default();

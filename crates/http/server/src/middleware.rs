@@ -10,12 +10,13 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures::FutureExt as _;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use http_body_util::BodyExt as _;
 use tracing::Instrument as _;
 
-use crate::dialect::Mounted;
+use crate::dialect::{Asked, Dialect};
 use crate::error::{ApiError, with_body};
+use crate::hangup::{self, ClientGone};
 use crate::linger::Lingering;
 use crate::origin;
 use crate::shared::App;
@@ -45,47 +46,79 @@ pub(crate) fn request_id(headers: &HeaderMap) -> RequestId {
     }
 }
 
+/// What the layer is around.
+#[derive(Debug, Clone)]
+pub(crate) struct Around {
+    pub(crate) app: App,
+    /// None for the native API.
+    pub(crate) dialect: Option<Dialect>,
+}
+
+impl Around {
+    /// Writes the body of an answer that ended with an error, in the words of who was asked; passes others on.
+    fn render(&self, response: Response, asked: Option<&Asked>, request_id: &str) -> Response {
+        let Some((dialect, asked)) = self.dialect.zip(asked) else { return with_body(response, request_id) };
+        match response.extensions().get::<ApiError>() {
+            Some(ApiError(error)) => (dialect.refuse)(error, asked),
+            None => response,
+        }
+    }
+}
+
 /// The layer around everything.
-pub(crate) async fn around(State(app): State<App>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn around(State(around): State<Around>, mut request: Request, next: Next) -> Response {
+    let app = &around.app;
+    let asked = around.dialect.is_some().then(|| Asked::of(&request));
     let started = Instant::now();
     let id = request_id(request.headers());
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
+    // A dialect's routes are its own matter.
+    let dialect = around.dialect.map(|dialect| dialect.name);
     // The query is not logged: it belongs to the caller.
     let span = tracing::info_span!("request", id = %id.0, %method, path = request.uri().path());
     request.extensions_mut().insert(id.clone());
     let guest = Guest::default();
     request.extensions_mut().insert(guest.clone());
+    let gone = ClientGone::default();
+    request.extensions_mut().insert(gone.clone());
     let request = request.map(|body| WhileWelcome::body(body, &guest, &app.engine));
 
+    let changes = hangup::may_change(&method);
+    let answering = {
+        let (app, guest) = (Arc::clone(app), guest.clone());
+        async move {
+            let origin = origin::check(&method, request.headers(), &app.config.hosts);
+            let response = match origin {
+                Ok(()) => guarded(answer(next, count_received(request, &app), &guest, &app)).await,
+                Err(error) => ApiError(error).into_response(),
+            };
+            let took = started.elapsed();
+            let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
+            let route = dialect.unwrap_or(route);
+            app.metrics.request(&method, route, response.status().as_u16(), took);
+            log(&response, took);
+            response
+        }
+    };
     let response = async {
-        let origin = origin::check(&method, request.headers(), &app.config.hosts);
-        let response = match origin {
-            Ok(()) => guarded(answer(next, count_received(request, &app), &guest, &app)).await,
-            Err(error) => ApiError(error).into_response(),
-        };
-        let took = started.elapsed();
-        let route = response.extensions().get::<Mounted>().map_or(route, |mounted| mounted.0);
-        app.metrics.request(&method, route, response.status().as_u16(), took);
-        log(&response, took);
-        response
+        if changes { hangup::to_its_end(&app.tasks, gone, answering).await } else { answering.await }
     }
     .instrument(span)
     .await;
 
     let response = response.map(|body| WhileWelcome::body(body, &guest, &app.engine));
-    let mut response = with_body(response, &id.0);
+    let mut response = around.render(response, asked.as_ref(), &id.0);
     if let Ok(value) = HeaderValue::from_str(&id.0) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
-    count_sent(response, &app)
+    count_sent(response, app)
 }
 
 /// Who only looks, and waits for something to see, is not kept waiting for what is none of his any more. What
-/// changes something is brought to its end.
+/// changes something is brought to its end, as when the client goes: see [`hangup`].
 async fn answer(next: Next, request: Request, guest: &Guest, app: &App) -> Response {
-    if request.method() != Method::GET {
+    if hangup::may_change(request.method()) {
         return next.run(request).await;
     }
     tokio::select! {

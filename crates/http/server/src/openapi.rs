@@ -1,9 +1,11 @@
 //! The OpenAPI document: made from the routes, committed as `openapi/atoll.json`, kept equal by a test.
 
+use atoll_core::Code;
 use utoipa::OpenApi as _;
 use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::schema::Type;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder};
+use utoipa::openapi::{ContentBuilder, Object, ObjectBuilder, OpenApi, Ref, RefOr, ResponseBuilder};
 
 use crate::routes;
 
@@ -22,6 +24,7 @@ use crate::routes;
         atoll_api::AttachServerMessage,
         atoll_api::AttachClientMessage,
         atoll_api::WatchMessage,
+        atoll_api::UsageGroup,
     )),
     tags(
         (name = "sandboxes", description = "Isolated computers"),
@@ -59,6 +62,7 @@ pub fn openapi() -> String {
         .description(Some("The token of an access."))
         .build();
     document.components.get_or_insert_default().add_security_scheme("token", SecurityScheme::Http(token));
+    document.components.get_or_insert_default().schemas.insert("Code".to_owned(), codes().into());
     finish(&mut document);
     let mut text = document.to_pretty_json().unwrap_or_else(|error| {
         // Plain data with string keys.
@@ -67,6 +71,15 @@ pub fn openapi() -> String {
     });
     text.push('\n');
     text
+}
+
+/// The codes as they are sent: their derived schema has the names that they have in Rust.
+fn codes() -> Object {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .description(Some("Machine-readable reason of an error. More may come."))
+        .enum_values(Some(Code::ALL.iter().map(|code| code.as_str())))
+        .build()
 }
 
 /// What is the same for every operation.

@@ -36,8 +36,16 @@ const HEADER_MAX_BYTES: usize = 64 << 10;
 const HEADER_LIST_MAX_BYTES: u32 = 64 << 10;
 /// Requests at once on one HTTP/2 connection.
 const STREAMS_MAX_COUNT: u32 = 256;
-/// Pause before a client's first bytes are looked at again.
-const PEEK_PAUSE: Duration = Duration::from_millis(10);
+/// Pause before the first bytes of a client that sends them in pieces are looked at again: doubles from the first to
+/// the last, so that one which sends no more costs nothing.
+const PEEK_PAUSE_FIRST: Duration = Duration::from_millis(1);
+const PEEK_PAUSE_LAST: Duration = Duration::from_secs(5);
+/// How long a client may take to answer a ping of its HTTP/2 connection.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// What a client of HTTP/2 says first.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Bytes that wait for one client, in each direction.
+const BUFFER_MAX_BYTES: usize = 128 << 10;
 /// Pause when the kernel refuses a connection, as when file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A peer that is gone without a word is noticed after idle time, then this many probes.
@@ -164,23 +172,25 @@ enum Protocol {
 
 /// The first bytes of a client tell.
 async fn protocol(stream: &TcpStream) -> io::Result<Option<Protocol>> {
+    let mut pause = PEEK_PAUSE_FIRST;
     loop {
-        let mut first = [0; 4];
+        let mut first = [0; PREFACE.len()];
         let known = match stream.peek(&mut first).await? {
             0 => return Ok(None),
             len => &first[..len],
         };
-        if known == b"PRI " {
+        if known == PREFACE {
             return Ok(Some(Protocol::Http2));
         }
-        if known == b"SSH-" {
+        if known.starts_with(b"SSH-") {
             return Ok(Some(Protocol::Ssh));
         }
-        if !b"PRI ".starts_with(known) && !b"SSH-".starts_with(known) {
+        if !PREFACE.starts_with(known) && !b"SSH-".starts_with(known) {
             return Ok(Some(Protocol::Http1));
         }
         // A few bytes of a beginning: there is no way to wait for more without taking these.
-        tokio::time::sleep(PEEK_PAUSE).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PEEK_PAUSE_LAST);
     }
 }
 
@@ -217,7 +227,8 @@ async fn connection(
                 .timer(TokioTimer::new())
                 .max_header_list_size(HEADER_LIST_MAX_BYTES)
                 .max_concurrent_streams(STREAMS_MAX_COUNT)
-                .keep_alive_interval(KEEPALIVE_IDLE);
+                .keep_alive_interval(KEEPALIVE_IDLE)
+                .keep_alive_timeout(PING_TIMEOUT);
             let mut served = pin!(builder.serve_connection(TokioIo::new(stream), service));
             tokio::select! {
                 ended = served.as_mut() => ended,
@@ -232,7 +243,8 @@ async fn connection(
             builder
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)
-                .max_header_size(HEADER_MAX_BYTES);
+                .max_header_size(HEADER_MAX_BYTES)
+                .max_buf_size(BUFFER_MAX_BYTES);
             let mut served = pin!(builder.serve_connection(TokioIo::new(stream), service).with_upgrades());
             tokio::select! {
                 ended = served.as_mut() => ended,

@@ -24,13 +24,13 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, mknodat, openat2};
 use rustix::io::{Errno, Result};
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change,
-    move_mount, open_tree, unmount,
+    MountFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags, mount, mount_change, move_mount, unmount,
 };
+use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType, UnshareFlags};
 
 use crate::create::Command;
-use crate::sys;
+use crate::{masks, sys};
 
 /// Everything the child needs, made beforehand.
 #[derive(Debug)]
@@ -73,6 +73,8 @@ pub(crate) struct Launch {
     pub(crate) cgroup: OwnedFd,
     /// The agent's program.
     pub(crate) agent: std::sync::Arc<OwnedFd>,
+    /// Limits of it and of all that it starts.
+    pub(crate) limits: crate::rlimits::Limits,
     /// What the agent is called with.
     pub(crate) command: Command,
     /// Where it failed.
@@ -160,23 +162,6 @@ const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
 /// Highest capability number to try to drop; the kernel refuses those it does not know.
 const CAPABILITY_MAX: u32 = 63;
 
-/// Files of /proc that are made unreadable and unwritable: they concern the host.
-const MASKED_FILES: [&CStr; 8] = [
-    c"proc/kcore",
-    c"proc/keys",
-    c"proc/timer_list",
-    c"proc/latency_stats",
-    c"proc/sched_debug",
-    c"proc/sysrq-trigger",
-    c"proc/kmsg",
-    c"proc/interrupts",
-];
-/// Directories made empty.
-const MASKED_DIRECTORIES: [&CStr; 5] =
-    [c"proc/acpi", c"proc/scsi", c"proc/asound", c"sys/firmware", c"sys/devices/virtual/powercap"];
-/// Directories of /proc made read-only.
-const READ_ONLY_DIRECTORIES: [&CStr; 4] = [c"proc/sys", c"proc/bus", c"proc/fs", c"proc/irq"];
-
 const DEVICES: [(&CStr, u32, u32); 6] = [
     (c"null", 1, 3),
     (c"zero", 1, 5),
@@ -234,6 +219,7 @@ fn run(launch: &Launch) -> Result<Errno> {
     at(19);
     join_user_namespace(userns.as_fd())?;
     at(20);
+    take_on_limits(&launch.limits)?;
     give_up_privileges(launch)?;
     at(21);
     sys::default_signal_actions();
@@ -344,7 +330,7 @@ fn mount_system(launch: &Launch, root: BorrowedFd<'_>) -> Result<()> {
     at(13);
     mount_on(&sys, c"sysfs", strict | MountFlags::RDONLY, None)?;
     at(14);
-    hide(root)
+    masks::hide(root)
 }
 
 fn fill_dev(launch: &Launch, dev: BorrowedFd<'_>) -> Result<()> {
@@ -359,42 +345,6 @@ fn fill_dev(launch: &Launch, dev: BorrowedFd<'_>) -> Result<()> {
     mount_on(&directory(dev, c"pts")?, c"devpts", no_run, Some(&launch.devpts_options))?;
     let shm = directory(dev, c"shm")?;
     mount_on(&shm, c"tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(&launch.shm_options))
-}
-
-/// Covers what concerns the host. What this kernel does not have is passed over.
-fn hide(root: BorrowedFd<'_>) -> Result<()> {
-    rustix::process::fchdir(root)?;
-    for name in MASKED_FILES {
-        clone_onto(c"dev/null", name, 0)?;
-    }
-    for name in READ_ONLY_DIRECTORIES {
-        let strict = sys::ATTR_RDONLY | sys::ATTR_NOSUID | sys::ATTR_NODEV | sys::ATTR_NOEXEC;
-        clone_onto(name, name, strict)?;
-    }
-    let empty = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    for name in MASKED_DIRECTORIES {
-        match mount(c"tmpfs", name, c"tmpfs", empty, c"size=0,nr_inodes=1,mode=0555") {
-            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Attaches a clone of the mount at `from` to `to`. Both are ours: below /dev, /proc or /sys.
-fn clone_onto(from: &CStr, to: &CStr, attributes: u64) -> Result<()> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let tree = match open_tree(CWD, from, flags) {
-        Err(Errno::NOENT) => return Ok(()),
-        other => other?,
-    };
-    if attributes != 0 {
-        sys::mount_setattr(tree.as_fd(), attributes, None)?;
-    }
-    match move_mount(&tree, c"", CWD, to, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH) {
-        Err(Errno::NOENT) => Ok(()),
-        other => other,
-    }
 }
 
 /// Whether the root has a plain file there.
@@ -447,6 +397,15 @@ fn join_user_namespace(userns: BorrowedFd<'_>) -> Result<()> {
     sys::become_root()?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     Ok(())
+}
+
+/// Limits of each process. They are lower than before, so they need no right; and they are this process's own, although it
+/// shares the server's memory.
+fn take_on_limits(limits: &crate::rlimits::Limits) -> Result<()> {
+    let (soft, hard) = limits.open_files;
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(soft), maximum: Some(hard) })?;
+    let core = Some(limits.core);
+    rustix::process::setrlimit(Resource::Core, Rlimit { current: core, maximum: core })
 }
 
 /// All rights in the current user namespace become effective again (changing file ids takes some away).

@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use atoll_core::spec::{IsolationLevel, Resources};
+use atoll_failpoint::fail_point;
 use atoll_isolation::{IsolationError, Plan, PlannedVolume, RootFs};
 use atoll_isolation_host::{Membership, Process, check_hostname};
 use atoll_network::{RESOLVER_ADDRESS, Slot};
-use fail::fail_point;
 use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
@@ -20,6 +20,7 @@ use crate::Inner;
 use crate::child::{Launch, Report};
 use crate::disk::Disk;
 use crate::live::Instance;
+use crate::rlimits;
 use crate::spawn;
 use crate::step::Step;
 use crate::sys;
@@ -29,6 +30,9 @@ use crate::userns::UserNamespace;
 const LAYERS_MAX_COUNT: usize = 500;
 /// Group of terminals inside, as on every Linux since the beginning.
 const TTY_GROUP: u32 = 5;
+/// Terminals of one sandbox. All sandboxes of a host have 3,072 of them between them (`kernel.pty.max`, less what is kept
+/// for the host).
+const TERMINALS_MAX: u32 = 64;
 
 impl Inner {
     /// Makes an instance. Blocks for about two milliseconds.
@@ -123,7 +127,8 @@ impl Inner {
             .map(|volume| self.mapped_volume(volume, userns))
             .collect::<Result<_, IsolationError>>()?;
         let dev = format!("mode=0755,size=1m,nr_inodes=4096,uid={first_id},gid={first_id}");
-        let devpts = format!("newinstance,ptmxmode=0666,mode=0620,gid={}", first_id + TTY_GROUP);
+        let terminals = first_id + TTY_GROUP;
+        let devpts = format!("newinstance,ptmxmode=0666,mode=0620,gid={terminals},max={TERMINALS_MAX}");
         Ok(Launch {
             v1_tasks: membership.v1_tasks,
             netns,
@@ -146,6 +151,7 @@ impl Inner {
             cgroup: membership.delegated,
             agent: Arc::clone(&self.agent),
             command: Command::new(&plan.id)?,
+            limits: rlimits::limits(plan.resources.pids),
             report: Report::default(),
         })
     }

@@ -6,9 +6,9 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use atoll_core::id::SandboxId;
+use atoll_failpoint::fail_point;
 use atoll_isolation::{IsolationError, Resource};
 use atoll_isolation_storage::loops_in_use;
-use fail::fail_point;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 

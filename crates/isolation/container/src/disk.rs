@@ -9,7 +9,7 @@
 //! pool lie in their own directory, which is emptied at start.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,11 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use atoll_core::id::SnapshotId;
 use atoll_isolation::IsolationError;
 use atoll_isolation_storage::filesystem::{self, Template, Templates};
-use atoll_isolation_storage::{LoopDevice, Storage, attach};
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
-    fsmount, fsopen,
-};
+use atoll_isolation_storage::{LoopDevice, Storage, Use, attach, mount_ext4, prepare_disk};
 
 use crate::step::{Step, failed};
 
@@ -77,7 +73,7 @@ impl Disk {
 
 impl Backing {
     fn mount(self) -> Result<Disk, IsolationError> {
-        Ok(Disk { mount: mount(&self.device.path())?, backing: self })
+        Ok(Disk { mount: mount_ext4(&self.device.path(), Use::Disk)?, backing: self })
     }
 }
 
@@ -150,7 +146,7 @@ impl Disks {
         match made {
             Ok(device) => {
                 let disk = Backing { bytes, image, device, path: Some(path) }.mount()?;
-                clear_work(&disk)?;
+                prepare_disk(disk.mount.as_fd())?;
                 Ok(disk)
             }
             Err(error) => {
@@ -170,7 +166,7 @@ impl Disks {
         let bytes = image.metadata().step("measure the disk of a sandbox")?.len();
         let device = attach(&image)?;
         let disk = Backing { bytes, image, device, path: None }.mount()?;
-        clear_work(&disk)?;
+        prepare_disk(disk.mount.as_fd())?;
         Ok(disk)
     }
 
@@ -234,33 +230,4 @@ impl Disks {
         backing.device.forget()?;
         template.reset(&self.storage, &backing.image)
     }
-}
-
-/// Empties the overlay's own directory in a disk that comes from a snapshot: what was going on there when
-/// the snapshot was taken does not go on, and an overlay that does not sync refuses to find its own traces.
-fn clear_work(disk: &Disk) -> Result<(), IsolationError> {
-    let work = place(&disk.mount, "work");
-    std::fs::remove_dir_all(&work).step("empty a disk's work directory")?;
-    std::fs::create_dir(&work).step("empty a disk's work directory")
-}
-
-/// A path of a mount that has no place.
-pub(crate) fn place(mount: &OwnedFd, path: &str) -> PathBuf {
-    use std::os::fd::AsRawFd;
-    PathBuf::from(format!("/proc/self/fd/{}/{path}", mount.as_raw_fd()))
-}
-
-/// Mounts a disk, or mounts it once more: then it is the same file system.
-pub(crate) fn mount(device: &Path) -> Result<OwnedFd, IsolationError> {
-    let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).step("open the file system type ext4")?;
-    fsconfig_set_string(&context, "source", device.to_string_lossy().as_ref())
-        .step("name the device of a disk")?;
-    // The inode tables are holes and read as zeros: no thread needs to write them. And a disk does not
-    // survive a crash of the host, its sandbox having died with it, so nobody waits for the host's own.
-    for option in ["noinit_itable", "nobarrier"] {
-        fsconfig_set_flag(&context, option).step("set an option of a disk")?;
-    }
-    fsconfig_create(&context).step("mount a disk")?;
-    let attributes = MountAttrFlags::MOUNT_ATTR_NOATIME;
-    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step("mount a disk")
 }

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::PauseMode;
+use atoll_failpoint::fail_point;
 use atoll_isolation::{IsolationError, Plan};
 use atoll_isolation_host::Process;
 use atoll_isolation_storage::loops_in_use;
-use fail::fail_point;
 
 use crate::step::{Step, failed};
 use crate::{Inner, create};

@@ -19,9 +19,12 @@ mod destroy;
 mod disk;
 mod gate;
 mod hibernate;
+mod host_files;
 mod live;
+mod masks;
 mod probe;
 mod record;
+mod rlimits;
 mod seccomp;
 mod skeleton;
 mod snapshot;
@@ -66,8 +69,8 @@ use userns::{Ranges, UserNamespace};
 /// Characters of [`ContainerConfig::instance`].
 pub const INSTANCE_LEN: usize = 8;
 
-/// Places where a test can stop or kill the driver, in the order they are passed. Compiled in with the
-/// feature `failpoints`.
+/// Places where a test can stop or kill the driver, in the order they are passed. In builds with
+/// debug assertions.
 pub const FAILPOINTS: [&str; 19] = [
     "container::create::start",
     "container::create::directory",

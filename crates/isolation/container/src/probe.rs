@@ -3,18 +3,23 @@
 
 use std::ffi::CString;
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
 use atoll_isolation::{Check, DiskSource, IsolationError, Plan, RootFs, Status};
 use atoll_isolation_host::Controller;
 use atoll_network::Steering;
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+};
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::Inner;
-use crate::{seccomp, sys, userns};
+use crate::{host_files, rlimits, seccomp, sys, userns};
 
+/// Files that are named at most.
+const KEPT_SHOWN_MAX: usize = 8;
 /// Disk of the probing sandbox, bytes.
 const DISK_BYTES: u64 = 16 << 20;
 
@@ -22,6 +27,11 @@ const DISK_BYTES: u64 = 16 << 20;
 pub(crate) fn checks(inner: &Inner) -> Vec<Check> {
     let mut checks = vec![
         tried("user_namespaces", user_namespace(inner), "set the sysctl user.max_user_namespaces above 0"),
+        tried(
+            "ids",
+            ids(userns::LAST_ID),
+            "sandboxes cannot have a terminal on this kernel: please report its version",
+        ),
         tried("mount_api", mount_api(), "Linux 5.19 or newer is needed, and the right to mount"),
         tried(
             "network",
@@ -31,6 +41,7 @@ pub(crate) fn checks(inner: &Inner) -> Vec<Check> {
         tried("pidfd", pidfd(), "Linux 5.4 or newer is needed"),
         tried("disk_limit", disk_limit(inner), "load the module 'loop' and install e2fsprogs"),
         tried("seccomp", seccomp_filter(), "a kernel with CONFIG_SECCOMP_FILTER is needed"),
+        open_files(),
         inner.storage.check(),
         cgroups(inner),
     ];
@@ -40,6 +51,7 @@ pub(crate) fn checks(inner: &Inner) -> Vec<Check> {
         whole(inner),
         "Linux 5.19 or newer with overlayfs on idmapped mounts is needed",
     ));
+    checks.push(host_image());
     checks.push(memory_pause());
     checks.push(kvm());
     checks
@@ -69,6 +81,20 @@ fn kernel(step: &str, error: impl Into<std::io::Error>) -> IsolationError {
 fn user_namespace(inner: &Inner) -> Tried {
     let made = userns::make(&inner.ranges)?;
     Ok(format!("made one that maps {} ids from {}", userns::IDS_PER_SANDBOX, made.first_id()))
+}
+
+/// Mounts terminals that belong to the highest id that any sandbox of any installation gets: kernels differ in how large
+/// an id in a mount option may be, and a sandbox that is made for trying has one of the lower ones.
+fn ids(last: u32) -> Tried {
+    let step = "mount terminals of the highest id of a sandbox";
+    let mount = || {
+        let context = fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_set_string(&context, "gid", last.to_string())?;
+        fsconfig_create(&context)?;
+        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOSUID)
+    };
+    mount().map_err(|error| kernel(step, error))?;
+    Ok(format!("mounted terminals that belong to {last}, the highest id of a sandbox"))
 }
 
 fn mount_api() -> Tried {
@@ -117,6 +143,23 @@ fn seccomp_filter() -> Tried {
     Ok(format!("compiled a filter of {} instructions; every sandbox runs under it", filter.len()))
 }
 
+/// Whether one sandbox can use up the host's open files. The memory of an open file is counted for the sandbox that has
+/// it, so the kernel's total protects nothing: systemd lifts it on its hosts.
+fn open_files() -> Check {
+    let processes = Resources::default().pids;
+    let each = rlimits::limits(processes).open_files.1;
+    let seen = format!("each of the {processes} processes of a sandbox may open {each} files");
+    if rlimits::can_use_up(processes) {
+        return Check::new(
+            "open_files",
+            Status::Limited,
+            format!("{seen}: more than this host has together"),
+        )
+        .hint("one sandbox can use them up for all: set the sysctl fs.file-max to 9223372036854775807");
+    }
+    Check::new("open_files", Status::Ok, seen)
+}
+
 fn cgroups(inner: &Inner) -> Check {
     let layout = inner.cgroups.layout();
     Check::new("cgroups", Status::Ok, format!("layout: {}", layout.name()))
@@ -157,6 +200,27 @@ fn whole(inner: &Inner) -> Tried {
     made?;
     removed?;
     Ok("made a sandbox on an idmapped overlay and destroyed it".to_owned())
+}
+
+/// Whether the image `host` shows files that the host's root keeps from its users.
+fn host_image() -> Check {
+    let kept = host_files::kept(Path::new("/usr/local"), KEPT_SHOWN_MAX);
+    let names: Vec<_> = kept.files.iter().map(|path| path.display().to_string()).collect();
+    match (names.is_empty(), kept.is_whole) {
+        (true, true) => Check::new("host_image", Status::Ok, "everybody may read all files in /usr/local"),
+        (true, false) => {
+            Check::new("host_image", Status::Limited, "/usr/local has too many files to look at")
+        }
+        (false, _) => Check::new(
+            "host_image",
+            Status::Limited,
+            format!(
+                "root in a sandbox of the image 'host' can read what only root may outside: {}",
+                names.join(", ")
+            ),
+        )
+        .hint("move secrets out of /usr/local, or use an OCI image"),
+    }
 }
 
 fn probe_id() -> SandboxId {

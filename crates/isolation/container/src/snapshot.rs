@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::snapshot::CopyMethod;
 use atoll_core::spec::IsolationLevel;
+use atoll_failpoint::fail_point;
 use atoll_isolation::{DiskSource, IsolationError, Plan, Taken, no_memory};
-use atoll_isolation_storage::{DISK_FILE, Kind, MountedDisk, loops_in_use};
-use fail::fail_point;
+use atoll_isolation_storage::{DISK_FILE, Kind, MountedDisk, Use, loops_in_use, mount_ext4};
 
 use crate::Inner;
-use crate::disk::{self, Disk};
+use crate::disk::Disk;
 use crate::step::Step;
 
 impl Inner {
@@ -69,7 +69,7 @@ impl Inner {
     pub(crate) fn mount_again(&self, id: &SandboxId) -> Result<Option<OwnedFd>, IsolationError> {
         for (number, seen) in loops_in_use().step("list the loop devices")? {
             if self.storage.sandbox_of(&seen).as_ref() == Some(id) {
-                return disk::mount(format!("/dev/loop{number}").as_ref()).map(Some);
+                return mount_ext4(format!("/dev/loop{number}").as_ref(), Use::Disk).map(Some);
             }
         }
         Ok(None)

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 
 use atoll_isolation::IsolationError;
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, Mode, SealFlags};
 use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
@@ -20,7 +20,8 @@ const NAMESPACES: libc::c_int =
     libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC;
 
 /// Puts the agent's program into a sealed anonymous file, from which every sandbox executes it: one copy in
-/// memory for all, and nobody can change it.
+/// memory for all, and nobody can change it. Nor can anybody inside read it: that makes the kernel guard the process that
+/// executes it (its memory, descriptors and limits, tracing it) against root inside, too.
 pub(crate) fn agent_file(program: &[u8]) -> Result<OwnedFd, IsolationError> {
     /// Says that the file is meant to be executed, where the host refuses that by default. Since Linux 6.3.
     const EXEC: MemfdFlags = MemfdFlags::from_bits_retain(0x10);
@@ -31,6 +32,7 @@ pub(crate) fn agent_file(program: &[u8]) -> Result<OwnedFd, IsolationError> {
     };
     let mut file = File::from(made.step("make a file in memory for the guest agent")?);
     file.write_all(program).step("copy the guest agent")?;
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(0o711)).step("make the guest agent unreadable")?;
     let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals).step("seal the guest agent")?;
     // A descriptor that is open for writing would make exec fail with "text file busy".

@@ -71,6 +71,31 @@ pub(crate) fn set_file_ids(id: u32) {
     unsafe { libc::syscall(libc::SYS_setfsuid, id) };
 }
 
+/// Does `work` with `user` as this thread's effective user and with all the rights that the thread is permitted, and then
+/// takes the thread back to where it was. A thread that cannot be taken back would go on as somebody else: the process
+/// ends instead.
+pub(crate) fn as_effective_user<T>(user: u32, work: impl FnOnce() -> T) -> rustix::io::Result<T> {
+    let before = rustix::thread::capabilities(None)?;
+    let own = rustix::process::geteuid().as_raw();
+    set_effective_user(user)?;
+    // Leaving user 0 took them away. They are still permitted, as the real and the saved user stay.
+    let all = rustix::thread::CapabilitySets { effective: before.permitted, ..before };
+    let done = rustix::thread::set_capabilities(None, all).map(|()| work());
+    let back = set_effective_user(own).and_then(|()| rustix::thread::set_capabilities(None, before));
+    if back.is_err() {
+        std::process::abort();
+    }
+    done
+}
+
+/// Changes the effective user of this thread alone.
+fn set_effective_user(user: u32) -> rustix::io::Result<()> {
+    const SAME: libc::uid_t = libc::uid_t::MAX;
+    // SAFETY: plain numbers. libc's function of this name would change all threads of the process.
+    check(unsafe { libc::syscall(libc::SYS_setresuid, SAME, user, SAME) })?;
+    Ok(())
+}
+
 /// Leaves the session keyring for a new, empty one.
 pub(crate) fn new_session_keyring() -> rustix::io::Result<()> {
     let name: *const libc::c_char = std::ptr::null();

@@ -7,6 +7,10 @@
 //!
 //! The namespace itself is a file descriptor, made ahead of need: 0.25 ms. Programs inside cannot make
 //! further user namespaces: the count is set to 0 inside, by the only process ever to have the right to.
+//!
+//! What the kernel counts for each user (inotify, queued signals, message queues, locked memory) it charges twice: to
+//! the user inside, and to the namespace's owner outside. The owner is therefore the sandbox's own root and not the
+//! host's: else all sandboxes, and the host's root with them, would share one allowance.
 #![expect(unsafe_code, reason = "starts a process that shares this one's memory")]
 
 use std::collections::BTreeSet;
@@ -26,8 +30,13 @@ use crate::sys;
 pub(crate) const FIRST_ID: u32 = 0x7000_0000;
 /// Ids of one sandbox.
 pub(crate) const IDS_PER_SANDBOX: u32 = 1 << 16;
-/// Sandboxes that can exist at once.
-pub(crate) const RANGES_MAX_COUNT: u32 = 16_384;
+/// Sandboxes that can run at once. Every id stays below 2^31: kernels before 6.18 read the ids in mount options as signed
+/// numbers and refuse larger ones, and below systemd's range for foreign images (0x7ffe0000). What is above
+/// these is for sentries.
+pub(crate) const RANGES_MAX_COUNT: u32 = 3_072;
+/// The highest id that a sandbox can have.
+pub(crate) const LAST_ID: u32 = FIRST_ID + RANGES_MAX_COUNT * IDS_PER_SANDBOX - 1;
+const _: () = assert!(LAST_ID <= i32::MAX.cast_unsigned(), "ids are below 2^31");
 /// Stack of the process that holds a namespace while its map is written.
 const STACK_BYTES: usize = 64 << 10;
 
@@ -44,7 +53,8 @@ struct State {
 }
 
 impl Ranges {
-    /// All of `taken` (first ids) are in use.
+    /// All of `taken` (first ids) are in use. Those that are none of today's ranges (earlier versions gave higher ones)
+    /// are left to the sandboxes that have them.
     pub(crate) fn new(instance: &str, taken: impl IntoIterator<Item = u32>) -> Self {
         let start = u32::from_str_radix(instance, 16).unwrap_or(0) % RANGES_MAX_COUNT;
         let taken = taken.into_iter().filter_map(slot_of).collect();
@@ -124,7 +134,7 @@ pub(crate) fn make(ranges: &Arc<Ranges>) -> Result<UserNamespace, IsolationError
 }
 
 fn make_mapped(first_id: u32) -> Result<OwnedFd, IsolationError> {
-    let holder = Holder::start()?;
+    let holder = Holder::start(first_id)?;
     let pid = holder.child.pid;
     let map = format!("0 {first_id} {IDS_PER_SANDBOX}");
     for file in ["uid_map", "gid_map"] {
@@ -148,17 +158,21 @@ struct Order {
 }
 
 impl Holder {
-    fn start() -> Result<Self, IsolationError> {
+    /// Starts it in a namespace that the user `owner` owns.
+    fn start(owner: u32) -> Result<Self, IsolationError> {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).step("make a pipe")?;
         let stack = sys::Stack::new(STACK_BYTES).step("map a stack")?;
         let mut order = Order { report: write, parent: Some(getpid()) };
         let argument = (&raw mut order).cast();
         let mask = sys::block_signals();
-        // SAFETY: `hold` makes only system calls and never returns. It uses `order` before it reports,
-        // and this function waits for the report; the stack lives as long as the holder.
-        let child = unsafe { sys::clone_sharing_memory(hold, argument, &stack, libc::CLONE_NEWUSER, None) };
+        let child = sys::as_effective_user(owner, || {
+            // SAFETY: `hold` makes only system calls and never returns. It uses `order` before it reports,
+            // and this function waits for the report; the stack lives as long as the holder.
+            unsafe { sys::clone_sharing_memory(hold, argument, &stack, libc::CLONE_NEWUSER, None) }
+        });
         mask.restore();
-        let holder = Self { child: child.step("make a user namespace")?, _stack: stack };
+        let child = child.step("become the owner of a user namespace")?.step("make a user namespace")?;
+        let holder = Self { child, _stack: stack };
         drop(order);
         let mut errno = [0; 1];
         let count = rustix::io::retry_on_intr(|| rustix::io::read(&read, &mut errno));
@@ -195,5 +209,36 @@ impl Drop for Holder {
         // Both can only fail when the child is gone already.
         let _ = pidfd_send_signal(pidfd, Signal::KILL);
         let _ = rustix::io::retry_on_intr(|| waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_range_of_every_installation_is_below_two_to_the_31st() {
+        for instance in ["00000000", "ffffffff", "00000bff", "00001000", "89abcdef"] {
+            let ranges = Ranges::new(instance, []);
+            let mut seen = BTreeSet::new();
+            while let Some(first_id) = ranges.take() {
+                assert!(first_id >= FIRST_ID && first_id <= LAST_ID - (IDS_PER_SANDBOX - 1), "{first_id:#x}");
+                assert!(i32::try_from(first_id + IDS_PER_SANDBOX - 1).is_ok(), "{first_id:#x}");
+                assert!(seen.insert(first_id), "{first_id:#x} twice");
+            }
+            assert_eq!(seen.len(), 3072, "{instance}");
+        }
+    }
+
+    #[test]
+    fn what_earlier_versions_gave_takes_no_place_and_can_be_given_back() {
+        // The first and the last range of an installation whose sandboxes an earlier version made.
+        let (above, last) = (0x7000_0000 + 4096 * IDS_PER_SANDBOX, 0xafff_0000);
+        let ranges = Ranges::new("00000000", [above, last, FIRST_ID]);
+        assert_eq!(ranges.take(), Some(FIRST_ID + IDS_PER_SANDBOX), "the one that is today's is taken");
+        for old in [above, last] {
+            ranges.give_back(old);
+        }
+        assert_eq!(ranges.take(), Some(FIRST_ID + 2 * IDS_PER_SANDBOX));
     }
 }

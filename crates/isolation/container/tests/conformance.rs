@@ -5,9 +5,4 @@ mod common;
 
 use common::containers;
 
-/// Containers there are on every host that tests run on.
-fn harness() -> Option<common::Containers> {
-    Some(containers())
-}
-
-atoll_isolation::conformance_tests!(harness);
+atoll_isolation::conformance_tests!(containers);

@@ -34,7 +34,7 @@ async fn killed() {
     let harness =
         Containers { _dir: None, path: life.directory, instance: life.instance, root: RootFs::Host };
     let driver = harness.driver();
-    fail::cfg_callback(&life.failpoint, kill_this_process).unwrap();
+    atoll_failpoint::cfg_callback(&life.failpoint, kill_this_process).unwrap();
     live(&driver, &plan(&life.sandbox)).await;
 }
 

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use atoll_core::id::SandboxId;
 use atoll_core::spec::{IsolationLevel, Resources};
+use atoll_failpoint::fail_point;
 use atoll_guest_protocol::control::Question;
 use atoll_isolation::{IsolationError, Plan, PlannedVolume, RootFs};
 use atoll_isolation_host::check_hostname;
 use atoll_isolation_storage::{DISK_FILE, Spare, attach};
 use atoll_network::Slot;
-use fail::fail_point;
 use tokio::process::Command;
 use tokio::time::Instant;
 

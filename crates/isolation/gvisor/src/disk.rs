@@ -10,12 +10,9 @@ use std::time::{Duration, Instant};
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::{Comparison, CopyMethod};
+use atoll_failpoint::fail_point;
 use atoll_isolation::{IsolationError, Plan, RootFs, Taken};
-use atoll_isolation_storage::{DISK_FILE, Frozen, Kind, loops_in_use};
-use fail::fail_point;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
-};
+use atoll_isolation_storage::{DISK_FILE, Frozen, Kind, Use, loops_in_use, mount_ext4};
 
 use crate::create;
 use crate::step::{Step, failed};
@@ -67,13 +64,7 @@ impl Inner {
     /// Mounts the disk of a live sandbox once more, which is the same file system; `None` when nothing has it mounted.
     fn mount_again(&self, id: &SandboxId) -> Result<Option<OwnedFd>, IsolationError> {
         let Some(device) = self.bound(id)?.pop() else { return Ok(None) };
-        let mount = || {
-            let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC)?;
-            fsconfig_set_string(&context, "source", device.as_os_str())?;
-            fsconfig_create(&context)?;
-            fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOATIME)
-        };
-        mount().step("mount the disk of a sandbox again").map(Some)
+        mount_ext4(&device, Use::Disk).map(Some)
     }
 
     /// Lets a disk go on that a process froze which was then killed. Who writes to it cannot even be killed before.

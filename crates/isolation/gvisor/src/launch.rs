@@ -20,11 +20,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use atoll_isolation::IsolationError;
+use atoll_isolation_storage::{Use, mount_ext4, prepare_disk};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
-    OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
-    mount, mount_bind, mount_change, mount_remount, move_mount, open_tree, unmount,
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind,
+    mount_change, mount_remount, move_mount, open_tree, unmount,
 };
 use rustix::process::pivot_root;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -199,7 +200,7 @@ fn show(from: &Path, to: &Path, flags: MountFlags) -> Result<(), String> {
 /// Puts the sandbox's root together. Everything is seen with the sandbox's ids, and made by them: the host's root does
 /// not exist on the disk.
 fn build_sandbox(jail: &Jail, userns: &OwnedFd) -> Result<(), String> {
-    let disk = mount_disk(&jail.disk).map_err(said("mount the disk"))?;
+    let disk = mount_ext4(&jail.disk, Use::Disk).map_err(whole)?;
     attach(&disk, "disk", sys::ATTR_NODEV, userns).map_err(said("attach the disk"))?;
     let mut lower = Vec::new();
     for (number, layer) in jail.layers.iter().enumerate().rev() {
@@ -222,9 +223,7 @@ fn build_sandbox(jail: &Jail, userns: &OwnedFd) -> Result<(), String> {
             .map_err(said(step()))?;
     }
     sys::take_on_ids(jail.first_id).map_err(said("take on the sandbox's ids"))?;
-    // What was going on when a disk was copied does not go on, and an overlay that does not sync refuses its own traces.
-    std::fs::remove_dir_all("disk/work").map_err(said("empty the disk's work directory"))?;
-    std::fs::create_dir("disk/work").map_err(said("empty the disk's work directory"))?;
+    prepare_disk(disk.as_fd()).map_err(whole)?;
     let options = format!("lowerdir={},upperdir=disk/upper,workdir=disk/work,volatile", lower.join(":"));
     let options = std::ffi::CString::new(options).map_err(said("name the layers"))?;
     mount("overlay", "root", "overlay", MountFlags::NODEV, options.as_c_str())
@@ -299,17 +298,6 @@ fn put_file(root: &OwnedFd, path: &Path, content: &str) -> io::Result<()> {
     File::from(file).write_all(content.as_bytes())
 }
 
-/// As the container level mounts disks: they are scratch, nobody waits for the host's own.
-fn mount_disk(device: &Path) -> rustix::io::Result<OwnedFd> {
-    let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_set_string(&context, "source", device.as_os_str())?;
-    for option in ["noinit_itable", "nobarrier"] {
-        fsconfig_set_flag(&context, option)?;
-    }
-    fsconfig_create(&context)?;
-    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOATIME)
-}
-
 /// Attaches a detached mount, mapped to the sandbox's ids.
 fn attach(tree: &OwnedFd, place: &str, attributes: u64, userns: &OwnedFd) -> rustix::io::Result<()> {
     sys::map_mount(tree.as_fd(), attributes, userns.as_fd())?;
@@ -354,4 +342,12 @@ fn write_whole(path: &Path, text: &str) -> io::Result<()> {
 fn said<E: std::fmt::Display>(step: impl Into<String>) -> impl FnOnce(E) -> String {
     let step = step.into();
     move |error| format!("failed to {step}: {error}")
+}
+
+/// An error with its cause, in one line.
+fn whole(error: IsolationError) -> String {
+    match std::error::Error::source(&error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
 }

@@ -69,7 +69,7 @@ use runsc::Runsc;
 use step::Step;
 
 /// Places where a test can kill the driver, in the order they are passed by a life of creation, hibernation, waking and
-/// removal. Compiled in with the feature `failpoints`.
+/// removal. In builds with debug assertions.
 pub const FAILPOINTS: [&str; 18] = [
     "gvisor::create::disk",
     "gvisor::create::directory",
@@ -94,10 +94,13 @@ pub const FAILPOINTS: [&str; 18] = [
 /// The same while a snapshot is taken.
 pub const SNAPSHOT_FAILPOINTS: [&str; 2] = ["gvisor::snapshot::frozen", "gvisor::snapshot::cloned"];
 
-/// First host id of sandboxes: above the container level's 16,384 ranges.
-const FIRST_ID: u32 = 0xb000_0000;
-/// Ranges of ids that sandboxes can have.
-const RANGES: u32 = 0x3fff;
+/// First host id of sandboxes: above the container level's 3,072 ranges.
+const FIRST_ID: u32 = 0x7c00_0000;
+/// Ranges of ids that sandboxes can have: up to systemd's range for foreign images, below 2^31 as kernels before 6.18 read
+/// the ids in mount options as signed numbers. Sandboxes that an earlier version made keep the higher ids that
+/// they have.
+const RANGES: u32 = 0x3fe;
+const _: () = assert!(FIRST_ID + RANGES * launch::IDS <= 0x7ffe_0000, "ids are below 2^31");
 /// What the sentry, the gofer and the jail may take on top of a sandbox's memory limit, and what a process may take
 /// before the agent notices. The cgroup ends there, and with it the sandbox.
 pub const OVERHEAD_MAX_BYTES: u64 = 256 << 20;

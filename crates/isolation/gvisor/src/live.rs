@@ -227,7 +227,7 @@ impl Inner {
         let inside = self.inside(id).await;
         Ok(Usage {
             pids: inside.map_or(0, |told| told.pids),
-            oom_kills: outside.oom_kills + inside.map_or(0, |told| told.oom_kills),
+            oom_kills: outside.oom_kills.saturating_add(inside.map_or(0, |told| told.oom_kills)),
             disk_bytes,
             ..outside
         })
@@ -235,7 +235,7 @@ impl Inner {
 
     pub(crate) async fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
         let outside = self.cgroups.oom_kills(id)?;
-        Ok(outside + self.inside(id).await.map_or(0, |told| told.oom_kills))
+        Ok(outside.saturating_add(self.inside(id).await.map_or(0, |told| told.oom_kills)))
     }
 
     async fn inside(&self, id: &SandboxId) -> Option<Told> {

@@ -93,7 +93,7 @@ impl Cgroups {
             self.parent
         ))?;
         if hierarchy.unified && !hierarchy.controllers.is_empty() {
-            let parent = open_dir(hierarchy.root.as_fd(), &self.parent).step("open a cgroup")?;
+            let parent = open_dir(hierarchy.root.as_fd(), self.parent.as_str()).step("open a cgroup")?;
             for controller in &hierarchy.controllers {
                 let enable = format!("+{}", controller.name());
                 let step = || format!("enable the cgroup controller {}", controller.name());
@@ -109,7 +109,7 @@ impl Cgroups {
     }
 
     fn open_in(&self, hierarchy: &Hierarchy, id: &SandboxId) -> Result<OwnedFd, IsolationError> {
-        open_dir(hierarchy.root.as_fd(), &self.path(id)).map_err(|error| match error {
+        open_dir(hierarchy.root.as_fd(), self.path(id).as_str()).map_err(|error| match error {
             Errno::NOENT => IsolationError::Gone,
             other => failed("open a cgroup".to_owned(), other.into()),
         })
@@ -347,7 +347,7 @@ impl Cgroups {
     pub fn pids(&self, id: &SandboxId) -> Result<BTreeSet<i32>, IsolationError> {
         let mut pids = BTreeSet::new();
         for hierarchy in &self.layout.hierarchies {
-            match open_dir(hierarchy.root.as_fd(), &self.path(id)) {
+            match open_dir(hierarchy.root.as_fd(), self.path(id).as_str()) {
                 Ok(dir) => {
                     collect_pids(dir.as_fd(), DEPTH_MAX, &mut pids).step("list the processes of a cgroup")?;
                 }
@@ -368,7 +368,7 @@ impl Cgroups {
         for hierarchy in &self.layout.hierarchies {
             let mut wait = Duration::from_micros(100);
             loop {
-                match remove_tree(hierarchy.root.as_fd(), &self.path(id), DEPTH_MAX) {
+                match remove_tree(hierarchy.root.as_fd(), self.path(id).as_str(), DEPTH_MAX) {
                     Ok(()) | Err(Errno::NOENT) => break,
                     Err(Errno::BUSY) if Instant::now() < deadline => {
                         self.kill(id)?;
@@ -390,12 +390,13 @@ impl Cgroups {
     pub fn scan(&self) -> Result<Vec<(SandboxId, String)>, IsolationError> {
         let mut found = Vec::new();
         for hierarchy in &self.layout.hierarchies {
-            let parent = match open_dir(hierarchy.root.as_fd(), &self.parent) {
+            let parent = match open_dir(hierarchy.root.as_fd(), self.parent.as_str()) {
                 Ok(parent) => parent,
                 Err(Errno::NOENT) => continue,
                 Err(error) => return Err(failed("open a cgroup".to_owned(), error.into())),
             };
             for name in subdirectories(parent.as_fd()).step("list cgroups")? {
+                let Ok(name) = name.to_str() else { continue };
                 if let Ok(id) = name.parse::<SandboxId>() {
                     found.push((id, format!("{}/{}/{name}", hierarchy.path.display(), self.parent)));
                 }
@@ -427,14 +428,27 @@ fn delegate(unified: &Hierarchy, path: &str, first_id: u32) -> rustix::io::Resul
     write(dir.as_fd(), "cgroup.max.descendants", DESCENDANTS_MAX)?;
     write(dir.as_fd(), "cgroup.max.depth", NESTING_MAX)?;
     let (user, group) = (Some(Uid::from_raw(first_id)), Some(Gid::from_raw(first_id)));
-    for name in [".", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"] {
+    for name in [".", "cgroup.procs"] {
         rustix::fs::chownat(&dir, name, user, group, AtFlags::SYMLINK_NOFOLLOW)?;
     }
     Ok(())
 }
 
-fn limit_memory(dir: BorrowedFd<'_>, unified: bool, bytes: u64) -> rustix::io::Result<()> {
-    let bytes = bytes.to_string();
+/// Version 1 counts the buffers of TCP beside all other memory, and as long as nobody sets a limit not at all: a quarter of
+/// what the sandbox has, but no less than a few fast connections need.
+fn limit_tcp_memory(dir: BorrowedFd<'_>, memory_bytes: u64) -> rustix::io::Result<()> {
+    const TCP_MIN_BYTES: u64 = 16 << 20;
+    let bytes = (memory_bytes / 4).max(TCP_MIN_BYTES).to_string();
+    match write(dir, "memory.kmem.tcp.limit_in_bytes", &bytes) {
+        // A kernel that was built without version 1's kernel memory; or more is in use now than it is to be lowered to,
+        // and the limit of before stays.
+        Err(Errno::NOENT | Errno::BUSY) => Ok(()),
+        other => other,
+    }
+}
+
+fn limit_memory(dir: BorrowedFd<'_>, unified: bool, limit: u64) -> rustix::io::Result<()> {
+    let bytes = limit.to_string();
     if unified {
         write(dir, "memory.max", &bytes)?;
         return match write(dir, "memory.swap.max", "0") {
@@ -444,6 +458,7 @@ fn limit_memory(dir: BorrowedFd<'_>, unified: bool, bytes: u64) -> rustix::io::R
     }
     // Memory may never be above memory and swap: which of the two goes first depends on the direction.
     let (memory, both) = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes");
+    limit_tcp_memory(dir, limit)?;
     match write(dir, memory, &bytes) {
         Err(Errno::INVAL) => {
             write(dir, both, &bytes)?;

@@ -34,7 +34,7 @@ impl Halt {
     pub fn hold(&self, still: bool) {
         let root = self.layout.unified().root.as_fd();
         for parent in &self.parents {
-            let held = files::open_dir(root, parent)
+            let held = files::open_dir(root, parent.as_str())
                 .and_then(|dir| files::write(dir.as_fd(), "cgroup.freeze", if still { "1" } else { "0" }));
             match held {
                 // There was no sandbox of this level yet.
@@ -62,7 +62,7 @@ impl Halt {
         };
         let mut bytes = 0_u64;
         for parent in &self.parents {
-            let dir = match files::open_dir(memory.root.as_fd(), parent) {
+            let dir = match files::open_dir(memory.root.as_fd(), parent.as_str()) {
                 Ok(dir) => dir,
                 Err(Errno::NOENT) => continue,
                 Err(_) => return None,

@@ -83,7 +83,7 @@ pub fn mark(name: &str, data_dir: &Path) -> Result<(), IsolationError> {
     let layout = Layout::find()?;
     let step = "write down where the data directory is";
     for parent in parents(name) {
-        match files::open_dir(layout.unified().root.as_fd(), &parent) {
+        match files::open_dir(layout.unified().root.as_fd(), parent.as_str()) {
             Ok(dir) => {
                 let value = data_dir.as_os_str().as_bytes();
                 fsetxattr(&dir, ATTRIBUTE, value, XattrFlags::empty()).step(step)?;
@@ -106,8 +106,8 @@ pub fn installations() -> Result<BTreeSet<Installation>, IsolationError> {
     let root = files::open_dir(unified.root.as_fd(), ".").step("list the cgroups")?;
     let mut found = BTreeSet::new();
     for cgroup in files::subdirectories(root.as_fd()).step("list the cgroups")? {
-        let Some(name) = name_of(&cgroup) else { continue };
-        let Ok(dir) = files::open_dir(root.as_fd(), &cgroup) else { continue };
+        let Some(name) = cgroup.to_str().ok().and_then(name_of) else { continue };
+        let Ok(dir) = files::open_dir(root.as_fd(), &*cgroup) else { continue };
         let mut value = [0; PATH_MAX_BYTES];
         let data_dir = fgetxattr(&dir, ATTRIBUTE, &mut value).ok().and_then(|len| value.get(..len));
         let data_dir = data_dir.map(|path| PathBuf::from(std::ffi::OsString::from_vec(path.to_vec())));
@@ -145,7 +145,7 @@ pub fn end_installation(name: &str) -> Result<usize, IsolationError> {
     for hierarchy in &layout.hierarchies {
         for parent in &parents {
             loop {
-                match files::remove_tree(hierarchy.root.as_fd(), parent, DEPTH_MAX) {
+                match files::remove_tree(hierarchy.root.as_fd(), parent.as_str(), DEPTH_MAX) {
                     Ok(()) | Err(Errno::NOENT) => break,
                     // The kernel takes its time to let go of what is dead.
                     Err(Errno::BUSY | Errno::NOTEMPTY) if Instant::now() < deadline => {
@@ -164,7 +164,7 @@ fn kill(layout: &Layout, parents: &[String]) -> Result<BTreeSet<i32>, IsolationE
     let mut pids = BTreeSet::new();
     for hierarchy in &layout.hierarchies {
         for parent in parents {
-            let dir = match files::open_dir(hierarchy.root.as_fd(), parent) {
+            let dir = match files::open_dir(hierarchy.root.as_fd(), parent.as_str()) {
                 Ok(dir) => dir,
                 Err(Errno::NOENT) => continue,
                 Err(error) => return Err(failed("open a cgroup".to_owned(), error.into())),

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::id::SandboxId;
+use atoll_failpoint::fail_point;
 use atoll_guest_protocol::control::{Become, Carried, Question};
 use atoll_isolation::{DiskSource, IsolationError, Plan};
 use atoll_isolation_host::check_hostname;
 use atoll_isolation_storage::{DISK_FILE, Spare};
 use atoll_network::{RESOLVER_ADDRESS, Slot, Steering};
-use fail::fail_point;
 
 use crate::control::moment;
 use crate::machine::{Machine, limits};

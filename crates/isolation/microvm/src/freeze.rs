@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use atoll_core::id::SandboxId;
+use atoll_failpoint::fail_point;
 use atoll_guest_protocol::control::Question;
 use atoll_isolation::IsolationError;
-use fail::fail_point;
 
 use crate::machine::{ANSWER_TIMEOUT, Machine};
 use crate::{Inner, vmm};

@@ -20,10 +20,10 @@ use std::time::Duration;
 
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::PauseMode;
+use atoll_failpoint::fail_point;
 use atoll_guest_protocol::control::Question;
 use atoll_isolation::{IsolationError, Plan};
 use atoll_isolation_storage::DISK_FILE;
-use fail::fail_point;
 
 use crate::control::moment;
 use crate::create::{self, Started};

@@ -27,7 +27,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_remount, unmount,
 };
-use rustix::process::{Gid, Uid, pivot_root};
+use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, pivot_root, setrlimit};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use serde::{Deserialize, Serialize};
 
@@ -228,6 +228,7 @@ fn become_vmm(jail: &Jail, log: File, held: Vec<(OwnedFd, RawFd)>) -> String {
         )
         .map_err(said("seal the root"))?;
         place(held)?;
+        limit_resources()?;
         give_up_privileges(jail.uid)
     };
     if let Err(error) = enter() {
@@ -262,6 +263,22 @@ fn place(held: Vec<(OwnedFd, RawFd)>) -> Result<(), String> {
         if unsafe { libc::dup2(fd.as_raw_fd(), number) } < 0 {
             return Err(format!("failed to place a descriptor: {}", io::Error::last_os_error()));
         }
+    }
+    Ok(())
+}
+
+/// What a VMM that its guest took over could take from the host and is in no cgroup's count. Its disks and the file that its
+/// memory is written to have sizes that change, so there is no limit of those here.
+fn limit_resources() -> Result<(), String> {
+    /// Descriptors: each processor and each device has a few, and what is handed over.
+    const OPEN_FILES: u64 = 4096;
+    /// Bytes of a core dump: with 1 the kernel starts no helper for it, with 0 it may.
+    const CORE: u64 = 1;
+    for (resource, most) in [(Resource::Nofile, OPEN_FILES), (Resource::Core, CORE), (Resource::Msgqueue, 0)]
+    {
+        let most = getrlimit(resource).maximum.map_or(most, |own| own.min(most));
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        setrlimit(resource, limit).map_err(said("limit the VMM"))?;
     }
     Ok(())
 }

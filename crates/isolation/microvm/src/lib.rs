@@ -76,7 +76,7 @@ const UIDS: u32 = 0xffff;
 const PLACEHOLDER_BYTES: u64 = 1 << 40;
 
 /// Places where a test can kill the driver, in the order they are passed by a life of creation, standing still and a
-/// snapshot of that, a copy with memory, pause with memory, waking and removal. Compiled in with the feature `failpoints`.
+/// snapshot of that, a copy with memory, pause with memory, waking and removal. In builds with debug assertions.
 pub const FAILPOINTS: [&str; 26] = [
     "microvm::create::disk",
     "microvm::create::directory",
@@ -151,6 +151,7 @@ struct Inner {
     qemu_version: String,
     choice: OnceLock<Choice>,
     tsc_khz: u64,
+    processor: String,
     cgroups: Cgroups,
     disks: Templates,
     live: Live<machine::Machine>,
@@ -182,7 +183,7 @@ impl MicrovmIsolation {
         let opened = tokio::task::spawn_blocking(move || Inner::open(config)).await;
         let inner = Arc::new(opened.map_err(std::io::Error::other).step("run a task")??);
         let choice = match inner.config.accelerator {
-            Some(accelerator) => Choice { accelerator, emulated: None },
+            Some(accelerator) => Choice { accelerator, emulated: None, expected: false },
             None => inner.choose().await,
         };
         // Nobody else has it yet, so this is the first.
@@ -202,6 +203,16 @@ impl MicrovmIsolation {
 /// Whether a file is there and can be reached.
 pub(crate) fn is_there(path: &Path) -> bool {
     path.try_exists().is_ok_and(|there| there)
+}
+
+/// What this host's processor is and can do, in the kernel's words: the lines of its first processor that do not change
+/// with the load.
+fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let lasting = ["vendor_id", "cpu family", "model", "model name", "stepping", "flags"];
+    let first = text.lines().take_while(|line| !line.is_empty());
+    let name = |line: &str| line.split(':').next().unwrap_or_default().trim().to_owned();
+    first.filter(|line| lasting.contains(&name(line).as_str())).collect::<Vec<_>>().join("\n")
 }
 
 /// A directory that only root may enter.
@@ -253,10 +264,12 @@ impl Inner {
         let placeholder = config.cache.join("placeholder");
         let empty = File::options().create(true).truncate(false).write(true).open(&placeholder);
         empty.and_then(|file| file.set_len(PLACEHOLDER_BYTES)).step("make a placeholder for disks")?;
+        template::sweep(&config.cache.join("templates")).step("look for machines that nobody finished")?;
         files::sweep(&config.cache.join("images")).step("look for images that are not needed")?;
         let inner = Self {
             qemu_version: qemu_version(&config.qemu)?,
             choice: OnceLock::new(),
+            processor: processor(),
             tsc_khz: clock::tsc_khz(&config.cache.join("tsc_khz")).step("measure the clock")?,
             cgroups: Cgroups::open(&format!("atoll-{}-vm", config.instance))?,
             disks: Templates::open(config.dir.join("disks"))?,
@@ -295,6 +308,11 @@ impl Inner {
     /// Why they are emulated, when they are and nobody asked for it.
     fn emulated(&self) -> Option<&str> {
         self.choice.get()?.emulated.as_deref()
+    }
+
+    /// Whether this host has what virtualizes.
+    fn expects_kvm(&self) -> bool {
+        self.choice.get().is_some_and(|choice| choice.expected)
     }
 
     fn booting(&self) -> MutexGuard<'_, BTreeSet<SandboxId>> {

@@ -23,10 +23,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use atoll_core::id::{SandboxId, SnapshotId};
+use atoll_failpoint::fail_point;
 use atoll_guest_protocol::control::Question;
 use atoll_isolation::{ArtifactUsage, IsolationError, Plan, Taken};
 use atoll_isolation_storage::DISK_FILE;
-use fail::fail_point;
 use serde::{Deserialize, Serialize};
 
 use crate::create::{BECOME_TIMEOUT, Started, check, is_stall, who};

@@ -10,7 +10,8 @@ use atoll_isolation::{Check, IsolationError, Status};
 use crate::record::Size;
 use crate::step::Step;
 use crate::stream::random;
-use crate::vmm::Model;
+use crate::template::{PROBE, remove_dir};
+use crate::vmm::{self, Model};
 use crate::{Inner, chain, is_there};
 
 /// How machines are run.
@@ -19,6 +20,8 @@ pub(crate) struct Choice {
     pub(crate) accelerator: Accelerator,
     /// Why they are emulated, when they are and nobody asked for it.
     pub(crate) emulated: Option<String>,
+    /// Whether this host has what virtualizes: then it is a fault that they are emulated.
+    pub(crate) expected: bool,
 }
 
 /// The smallest machine, for trying.
@@ -45,28 +48,47 @@ pub(crate) fn check_version(said: &str) -> Result<(), IsolationError> {
     )))
 }
 
-/// Why the processor cannot run machines, as far as it can be told without trying.
-fn no_hardware() -> Option<String> {
-    if let Err(error) = std::fs::File::options().read(true).write(true).open("/dev/kvm") {
-        return Some(format!("/dev/kvm does not open: {error}"));
-    }
+/// What can be told without trying: whether machines should run on the processor here, and why they cannot.
+struct Hardware {
+    expected: bool,
+    missing: Option<String>,
+}
+
+/// Looks at the processor, and opens the device as a VMM gets it: this process and the launcher, which opens it for the
+/// VMM, are the same user.
+fn hardware() -> Hardware {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let virtualizes = text.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");
-    (!virtualizes).then(|| "the processor shows neither vmx nor svm".to_owned())
+    let opened = std::fs::File::options().read(true).write(true).open(vmm::KVM);
+    let missing = match opened {
+        Err(error) => Some(format!("{} does not open: {error}", vmm::KVM)),
+        Ok(_) if !virtualizes => Some("the processor shows neither vmx nor svm".to_owned()),
+        Ok(_) => None,
+    };
+    Hardware { expected: virtualizes, missing }
 }
 
 impl Inner {
     /// Decides how machines are run on this host: tries KVM where there is hope, else emulates.
     pub(crate) async fn choose(self: &Arc<Self>) -> Choice {
-        let why = match no_hardware() {
+        let Hardware { expected, missing } = hardware();
+        let why = match missing {
             Some(why) => why,
             None => match self.saved_with(Accelerator::Kvm).await {
-                Ok(()) => return Choice { accelerator: Accelerator::Kvm, emulated: None },
+                Ok(()) => return Choice { accelerator: Accelerator::Kvm, emulated: None, expected },
                 Err(error) => format!("a machine does not boot on KVM: {}", chain(&error)),
             },
         };
-        tracing::info!(why, "machines are emulated");
-        Choice { accelerator: Accelerator::Emulated, emulated: Some(why) }
+        if expected {
+            tracing::warn!(
+                why,
+                "virtual machines are EMULATED although this processor can run them: ten to twenty times slower, and no \
+                 security boundary; 'atoll doctor' says more"
+            );
+        } else {
+            tracing::info!(why, "virtual machines are emulated");
+        }
+        Choice { accelerator: Accelerator::Emulated, emulated: Some(why), expected }
     }
 
     /// Boots the smallest machine, unless one was saved already.
@@ -98,7 +120,9 @@ impl Inner {
                 format!("{what}: booted one {accelerator} in {:.1?}", since.elapsed()),
             ),
             (Ok(()), Accelerator::Emulated) => {
-                let seen = format!("{what}: booted one, {accelerator}, in {:.1?}", since.elapsed());
+                let fault =
+                    if self.expects_kvm() { ", although this processor can run machines" } else { "" };
+                let seen = format!("{what}: booted one, {accelerator}{fault}, in {:.1?}", since.elapsed());
                 Check::new("microvm", Status::Limited, seen).hint(
                     "every sandbox has a kernel of its own, but QEMU's project calls its emulation no security boundary: \
                      what stands behind it is the confinement of the VMM's process. It is also ten to twenty times slower",
@@ -109,14 +133,10 @@ impl Inner {
     }
 
     async fn boot_once(self: &Arc<Self>) -> Result<(), IsolationError> {
-        let name = format!("probe-{:016x}", random().step("choose a name")?);
+        let name = format!("{PROBE}{:016x}", random().step("choose a name")?);
         let saved = self.config.cache.join("templates").join(name);
         let booted = self.save_machine(&self.model(SMALL), &saved, None).await;
-        let removed = match std::fs::remove_dir_all(&saved) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).step("remove a probe"),
-            _ => Ok(()),
-        };
-        booted.and(removed)
+        booted.and(remove_dir(&saved).step("remove a probe"))
     }
 }
 

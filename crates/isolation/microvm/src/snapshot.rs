@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::snapshot::{Comparison, CopyMethod};
+use atoll_failpoint::fail_point;
 use atoll_guest_protocol::control::Question;
 use atoll_isolation::{IsolationError, Plan, RootFs, Taken};
 use atoll_isolation_storage::{DISK_FILE, Kind, filesystem};
-use fail::fail_point;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::Inner;

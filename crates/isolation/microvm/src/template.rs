@@ -25,6 +25,12 @@ pub(crate) const VMM_BYTES: u64 = 192 << 20;
 /// Machines have a multiple of this, so that there are few kinds.
 pub(crate) const STEP_BYTES: u64 = 64 << 20;
 const MIB: u64 = 1 << 20;
+/// Ending of the name of a saved machine that is not finished.
+const UNFINISHED: &str = "new";
+/// Beginning of the name of one that is thrown away at once.
+pub(crate) const PROBE: &str = "probe-";
+/// How old one of those is at least that nobody is at any more.
+const PROBE_MAX_AGE: Duration = Duration::from_secs(3600);
 /// Processes and threads of a VMM: processors, and those that read and write disks.
 const VMM_PIDS: u32 = 192;
 /// How long a VMM may take to end once it was told.
@@ -44,6 +50,29 @@ pub(crate) fn vmm_limits(size: Size, resources: &Resources) -> Resources {
 /// Limits while a machine starts: what that costs is not its sandbox's doing.
 pub(crate) fn starting_limits(size: Size) -> Resources {
     vmm_limits(size, &Resources { cpu_millis: size.cpus * 1000, ..Resources::default() })
+}
+
+/// Removes a directory, if it is there.
+pub(crate) fn remove_dir(path: &Path) -> std::io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Removes what processes that were killed left of machines they tried. Another installation may be at one right now:
+/// what is young is left alone.
+pub(crate) fn sweep(templates: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(templates)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let is_probe = name.to_str().is_some_and(|name| name.starts_with(PROBE));
+        let age = entry.metadata().and_then(|meta| meta.modified()).ok().and_then(|at| at.elapsed().ok());
+        if is_probe && age.is_some_and(|age| age > PROBE_MAX_AGE) {
+            remove_dir(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Waits until nobody else, in this process or another, makes what `path` is to be.
@@ -90,6 +119,7 @@ impl Inner {
             initrd: self.initrd.clone(),
             size,
             tsc_khz: self.tsc_khz,
+            processor: self.processor.clone(),
         }
     }
 
@@ -131,23 +161,32 @@ impl Inner {
         self.blocking(move |_inner| files::image(&dir, &key, &layers)).await
     }
 
-    /// Boots a machine of this model and saves it in `saved`.
+    /// Boots a machine of this model and saves it in `saved`. Leaves nothing when that fails.
     pub(crate) async fn save_machine(
         self: &Arc<Self>,
         model: &Model,
         saved: &Path,
         within: Option<Duration>,
     ) -> Result<(), IsolationError> {
-        let new = saved.with_extension("new");
-        match fs::remove_dir_all(&new) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).step("remove what an earlier attempt left");
-            }
-            _ => {}
+        let new = saved.with_extension(UNFINISHED);
+        remove_dir(&new).step("remove what an earlier attempt left")?;
+        let made = self.save_machine_in(model, &new, saved, within).await;
+        if made.is_err() {
+            remove_dir(&new).step("remove a template that was not finished")?;
         }
-        fs::create_dir_all(&new).step("make the directory of a template")?;
+        made
+    }
+
+    async fn save_machine_in(
+        self: &Arc<Self>,
+        model: &Model,
+        new: &Path,
+        saved: &Path,
+        within: Option<Duration>,
+    ) -> Result<(), IsolationError> {
+        fs::create_dir_all(new).step("make the directory of a template")?;
         let booting = Booting::new(self)?;
-        let made = self.boot_and_save(model, booting.id(), &new, within).await;
+        let made = self.boot_and_save(model, booting.id(), new, within).await;
         let removed = self.destroy(booting.id()).await;
         made.and(removed)?;
         for name in [MEMORY_FILE, STATE_FILE] {
@@ -156,9 +195,9 @@ impl Inner {
             std::os::unix::fs::chown(&path, Some(0), Some(0)).step("take a file back")?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).step("open a template to read")?;
         }
-        std::os::unix::fs::chown(&new, Some(0), Some(0)).step("take a directory back")?;
-        fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).step("open a template to read")?;
-        fs::rename(&new, saved).step("put a template in its place")
+        std::os::unix::fs::chown(new, Some(0), Some(0)).step("take a directory back")?;
+        fs::set_permissions(new, fs::Permissions::from_mode(0o755)).step("open a template to read")?;
+        fs::rename(new, saved).step("put a template in its place")
     }
 
     async fn boot_and_save(
@@ -195,6 +234,27 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_killed_probes_left_is_removed_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = std::time::SystemTime::now() - 2 * PROBE_MAX_AGE;
+        for (name, is_old) in
+            [("probe-1.new", true), ("probe-2", true), ("probe-3.new", false), ("0123abcd", true)]
+        {
+            let path = dir.path().join(name);
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join(MEMORY_FILE), "memory").unwrap();
+            if is_old {
+                fs::File::open(&path).unwrap().set_modified(old).unwrap();
+            }
+        }
+        sweep(dir.path()).unwrap();
+        let mut left: Vec<_> =
+            fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["0123abcd", "probe-3.new"]);
+    }
 
     #[test]
     fn few_kinds_of_machines() {

@@ -9,8 +9,8 @@
 
 use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
+use atoll_failpoint::fail_point;
 use atoll_isolation::IsolationError;
-use fail::fail_point;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;

@@ -35,6 +35,9 @@ const IMAGE_FD: i32 = 13;
 const DISK_FD: i32 = 14;
 const TAP_FD: i32 = 15;
 const MEMORY_FD: i32 = 16;
+const KVM_FD: i32 = 17;
+/// What virtualizes, as the host's kernel offers it.
+pub(crate) const KVM: &str = "/dev/kvm";
 /// Where its descriptors are files, inside its jail.
 const OWN_FILES: &str = "/fds";
 /// How fast a machine is written out: as fast as the host can, bytes per second.
@@ -66,6 +69,8 @@ pub(crate) struct Model {
     pub(crate) size: Size,
     /// The host's time stamp counter, kHz: the guest cannot measure it under emulation.
     pub(crate) tsc_khz: u64,
+    /// The host's processor: on KVM a machine has a virtual copy of it.
+    pub(crate) processor: String,
 }
 
 /// What one VMM is given.
@@ -97,7 +102,8 @@ impl Model {
     fn machine(&self) -> Vec<String> {
         let Size { memory_mib, cpus } = self.size;
         let (accel, cpu, clock) = match self.accelerator {
-            Accelerator::Kvm => ("kvm".to_owned(), "host", String::new()),
+            // By descriptor, as everything: the VMM's user is in none of the groups that may open the device.
+            Accelerator::Kvm => (format!("kvm,device=/dev/fdset/{KVM_FD}"), "host", String::new()),
             Accelerator::Emulated => (
                 "tcg,thread=multi,tb-size=64".to_owned(),
                 "max",
@@ -106,6 +112,9 @@ impl Model {
         };
         let mut line = vec![self.qemu.display().to_string()];
         let mut add = |option: &str, value: &str| line.extend([option.to_owned(), value.to_owned()]);
+        if self.accelerator == Accelerator::Kvm {
+            add("-add-fd", &format!("fd={KVM_FD},set={KVM_FD}"));
+        }
         add("-accel", &accel);
         add("-cpu", cpu);
         add("-smp", &cpus.to_string());
@@ -176,13 +185,13 @@ impl Model {
             Memory::Copied(saved) => show.push(shown(saved, SAVED, false)),
             Memory::Mapped { .. } => {}
         }
-        if self.accelerator == Accelerator::Kvm {
-            show.push(shown(Path::new("/dev/kvm"), "/dev/kvm", true));
-        }
         let mut files = vec![
             Opened { path: place.image.clone(), fd: IMAGE_FD, writable: false },
             Opened { path: place.disk.clone(), fd: DISK_FD, writable: true },
         ];
+        if self.accelerator == Accelerator::Kvm {
+            files.push(Opened { path: KVM.into(), fd: KVM_FD, writable: true });
+        }
         let mut own_files = None;
         if let Memory::Mapped { file, .. } = memory {
             files.push(Opened { path: file.to_owned(), fd: MEMORY_FD, writable: false });
@@ -208,7 +217,12 @@ impl Model {
 
     /// What a saved machine depends on: another of any of it cannot be restored from it.
     pub(crate) fn key(&self, software: &str) -> String {
-        let text = format!("{software}\n{:?}", self.machine());
+        // An emulated machine has the same processor everywhere; what it was told of the clock is on its command line.
+        let hardware = match self.accelerator {
+            Accelerator::Kvm => format!("{}\n{}\n", self.processor, self.tsc_khz),
+            Accelerator::Emulated => String::new(),
+        };
+        let text = format!("{software}\n{hardware}{:?}", self.machine());
         blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
     }
 }
@@ -404,4 +418,79 @@ fn vmm(error: QmpError) -> IsolationError {
 
 fn refused(said: &str) -> IsolationError {
     failed("run a virtual machine".to_owned(), std::io::Error::other(said.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(accelerator: Accelerator) -> Model {
+        Model {
+            qemu: "/usr/bin/qemu-system-x86_64".into(),
+            accelerator,
+            vmlinux: "/cache/vmlinux".into(),
+            initrd: "/cache/initrd".into(),
+            size: Size { memory_mib: 192, cpus: 1 },
+            tsc_khz: 2_600_000,
+            processor: "a processor".to_owned(),
+        }
+    }
+
+    fn jail(model: &Model) -> Jail {
+        let record = Record { dir: "/sandboxes/one".into() };
+        let place = Place {
+            record: &record,
+            uid: 0x6fff_0000,
+            image: "/image".into(),
+            disk: "/disk".into(),
+            scratch: "/scratch".into(),
+            cgroups: Vec::new(),
+            netns: "/netns".into(),
+        };
+        model.jail(&place, Memory::Copied(Path::new("/saved")))
+    }
+
+    /// `/dev/kvm` belongs to root and a group, and a VMM is neither: its launcher, which is root, opens it.
+    #[test]
+    fn kvm_is_handed_over_open() {
+        let jail = jail(&model(Accelerator::Kvm));
+        let kvm = jail.files.iter().find(|file| file.path == Path::new(KVM)).expect("it is opened");
+        assert!(kvm.writable);
+        assert!(jail.show.iter().all(|shown| shown.from != Path::new(KVM)), "no name of it inside");
+        let after = |option: &str| {
+            let at = jail.argv.iter().enumerate().filter(move |(_, word)| *word == option);
+            at.map(|(at, _)| jail.argv[at + 1].clone()).collect::<Vec<_>>()
+        };
+        let set = format!("fd={},set={}", kvm.fd, kvm.fd);
+        assert!(after("-add-fd").contains(&set), "{:?}", jail.argv);
+        assert_eq!(after("-accel"), [format!("kvm,device=/dev/fdset/{}", kvm.fd)]);
+        let mut fds: Vec<_> = jail.files.iter().map(|file| file.fd).collect();
+        fds.extend(jail.sockets.iter().map(|(_, fd)| *fd));
+        fds.push(jail.tap);
+        let count = fds.len();
+        fds.sort_unstable();
+        fds.dedup();
+        assert_eq!(fds.len(), count, "every descriptor is one thing");
+    }
+
+    #[test]
+    fn emulated_machines_do_without() {
+        let jail = jail(&model(Accelerator::Emulated));
+        assert!(jail.files.iter().all(|file| file.path != Path::new(KVM)));
+        assert!(jail.argv.iter().all(|word| !word.contains("kvm")), "{:?}", jail.argv);
+    }
+
+    /// On KVM a saved machine remembers the processor and the clock that it booted on.
+    #[test]
+    fn a_machine_saved_on_another_processor_is_another_machine() {
+        let key = |accelerator, processor: &str, tsc_khz| {
+            Model { processor: processor.to_owned(), tsc_khz, ..model(accelerator) }.key("software")
+        };
+        let kvm = key(Accelerator::Kvm, "one", 2_600_000);
+        assert_eq!(kvm, key(Accelerator::Kvm, "one", 2_600_000));
+        assert_ne!(kvm, key(Accelerator::Kvm, "another", 2_600_000));
+        assert_ne!(kvm, key(Accelerator::Kvm, "one", 1_000_000));
+        let emulated = key(Accelerator::Emulated, "one", 2_600_000);
+        assert_eq!(emulated, key(Accelerator::Emulated, "another", 2_600_000));
+    }
 }

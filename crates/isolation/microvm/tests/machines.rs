@@ -19,7 +19,7 @@ fn small() -> Resources {
 /// Clones of one saved machine are told apart by everything that counts, and have a handful of devices.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kernel_of_its_own_and_few_devices() {
-    let Some(harness) = machines() else { return };
+    let harness = machines();
     let driver = harness.open().await;
     assert_eq!(driver.accelerator(), Some(Accelerator::Emulated), "as it was told");
     let host = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
@@ -44,7 +44,7 @@ async fn a_kernel_of_its_own_and_few_devices() {
 /// A guest that ends its kernel, either way, has ended, and is reported at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kernel_that_ends_is_a_sandbox_that_died() {
-    let Some(harness) = machines() else { return };
+    let harness = machines();
     for key in ["b", "c"] {
         let sandbox = Sandbox::create(&harness, small()).await;
         let driver = Arc::clone(&sandbox.driver);
@@ -60,7 +60,7 @@ async fn a_kernel_that_ends_is_a_sandbox_that_died() {
 /// After the first sandbox of an image, others go on from a machine that was made ahead: different ones all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_is_prepared_for_the_next() {
-    let Some(mut harness) = machines() else { return };
+    let mut harness = machines();
     harness.prepares = true;
     let driver = harness.open().await;
     let create = async |hostname: &str, resources| {
@@ -115,7 +115,7 @@ async fn a_machine_is_prepared_for_the_next() {
 /// What a machine cannot be given is refused with the reason, and leaves nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_it_cannot_have_is_refused() {
-    let Some(harness) = machines() else { return };
+    let harness = machines();
     let driver = harness.open().await;
     let plan = atoll_isolation::conformance::plan(RootFs::Host, small());
     let refused = driver.create(&plan).await;

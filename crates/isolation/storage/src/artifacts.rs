@@ -3,17 +3,44 @@
 //! The caller has written down the snapshot's id before it calls anything here, and removes what exists for
 //! that id when anything fails: the one undo is [`Storage::remove_artifact`].
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use atoll_core::id::SnapshotId;
 use atoll_isolation::{ArtifactUsage, IsolationError};
 
 use crate::step::Step;
 use crate::{DISK_FILE, Storage, filesystem};
+
+/// The artifacts that are being sealed: each by one at a time, and none waits for another's disk.
+#[derive(Debug, Default)]
+pub(crate) struct Sealing {
+    ids: Mutex<BTreeSet<SnapshotId>>,
+    ended: Condvar,
+}
+
+struct Turn<'a>(&'a Sealing, SnapshotId);
+
+impl Sealing {
+    fn take(&self, id: &SnapshotId) -> Turn<'_> {
+        let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ids =
+            self.ended.wait_while(ids, |ids| ids.contains(id)).unwrap_or_else(PoisonError::into_inner);
+        ids.insert(id.clone());
+        Turn(self, id.clone())
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.ids.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
+        self.0.ended.notify_all();
+    }
+}
 
 impl Storage {
     /// Makes the directory of a new artifact.
@@ -125,9 +152,8 @@ impl Storage {
     /// # Errors
     /// [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
     pub fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
-        /// Whoever exports an artifact seals it without waiting for the one who does so in the background.
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever exports an artifact seals it without waiting for the one who does so in the background.
+        let _turn = self.sealing.take(artifact);
         let disk = self.artifact_disk(artifact)?;
         let new = disk.with_extension("new");
         match fs::remove_file(&new) {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,8 +15,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use atoll_isolation::IsolationError;
 use atoll_isolation::sparse::for_data;
 
-use crate::step::{Step, failed};
-use crate::{Kind, LoopDevice, Storage, attach, attach_read_only, private_dir};
+use crate::mounts::check_directories;
+use crate::step::Step;
+use crate::superblock::{self, Made};
+use crate::tools::{self, Ended};
+use crate::{Kind, LoopDevice, Storage, Use, attach, attach_read_only, mount_ext4, private_dir};
 
 /// Sizes whose template is kept; the smallest, quickest to make again, goes first.
 const MAX_COUNT: usize = 16;
@@ -23,8 +27,6 @@ const MAX_COUNT: usize = 16;
 const BLOCK_BYTES: usize = 4096;
 /// Zeros written at once.
 const SCRUB_BYTES: usize = 256 << 10;
-/// Where the programs of e2fsprogs may be.
-const PROGRAM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"];
 
 /// An empty file system with the directories `upper` and `work`.
 pub struct Template {
@@ -150,22 +152,9 @@ impl Templates {
     }
 }
 
-/// A program of e2fsprogs.
-fn program(name: &str) -> Result<PathBuf, IsolationError> {
-    PROGRAM_DIRS
-        .into_iter()
-        .map(|dir| Path::new(dir).join(name))
-        .find(|path| path.try_exists().unwrap_or(false))
-        .ok_or_else(|| IsolationError::Unenforceable(format!("{name} is missing: install e2fsprogs")))
-}
-
 fn run(command: &mut Command, what: &str) -> Result<(), IsolationError> {
-    let output = command.env_clear().output().step(what)?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(failed(what.to_owned(), std::io::Error::other(said)))
+    let ended = tools::run(command, what)?;
+    if ended.status.is_some_and(|status| status.success()) { Ok(()) } else { Err(ended.error(what)) }
 }
 
 /// Grows the file system in an image that nothing uses to the size of the image.
@@ -173,8 +162,9 @@ fn run(command: &mut Command, what: &str) -> Result<(), IsolationError> {
 /// # Errors
 /// [`IsolationError::Kernel`].
 pub fn grow(image: &Path) -> Result<(), IsolationError> {
+    superblock::check(&File::open(image).step("open a disk image")?, Made::Disk)?;
     // Forced: it was copied while in use, so it is not marked as clean.
-    run(Command::new(program("resize2fs")?).arg("-f").arg(image), "grow the file system of a disk")
+    run(Command::new(tools::program("resize2fs")?).arg("-f").arg(image), "grow the file system of a disk")
 }
 
 /// Tidies a file system that was copied while in use: what was unlinked but open is freed, and it is marked as
@@ -184,19 +174,19 @@ pub fn grow(image: &Path) -> Result<(), IsolationError> {
 /// [`IsolationError::Kernel`].
 pub fn tidy(image: &Path) -> Result<(), IsolationError> {
     let image = File::options().read(true).write(true).open(image).step("open the disk of a snapshot")?;
-    let output = e2fsck("-y", &attach(&image)?)?;
+    superblock::check(&image, Made::Disk)?;
+    let ended = e2fsck("-y", &attach(&image)?)?;
     // 1: something was put in order.
-    if matches!(output.status.code(), Some(0 | 1)) {
-        return Ok(());
+    match ended.status.and_then(|status| status.code()) {
+        Some(0 | 1) => Ok(()),
+        _ => Err(ended.error("tidy the disk of a snapshot")),
     }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(failed("tidy the disk of a snapshot".to_owned(), std::io::Error::other(said)))
 }
 
 /// On a device: the program asks the kernel what a path really is, which in the pool leads nowhere.
-fn e2fsck(mode: &str, device: &LoopDevice) -> Result<std::process::Output, IsolationError> {
-    let mut command = Command::new(program("e2fsck")?);
-    command.args(["-f", mode]).arg(device.path()).env_clear().output().step("run e2fsck")
+fn e2fsck(mode: &str, device: &LoopDevice) -> Result<Ended, IsolationError> {
+    let mut command = Command::new(tools::program("e2fsck")?);
+    tools::run(command.args(["-f", mode]).arg(device.path()), "run e2fsck")
 }
 
 /// Checks a file system that came from elsewhere before the kernel is made to read it: nothing in it may be
@@ -206,13 +196,13 @@ fn e2fsck(mode: &str, device: &LoopDevice) -> Result<std::process::Output, Isola
 /// [`IsolationError::BadArtifact`], [`IsolationError::Kernel`].
 pub fn check(image: &Path) -> Result<(), IsolationError> {
     let image = File::open(image).step("open the disk of a snapshot")?;
-    let output = e2fsck("-n", &attach_read_only(&image)?)?;
-    if output.status.success() {
-        return Ok(());
+    superblock::check(&image, Made::Disk)?;
+    let device = attach_read_only(&image)?;
+    let ended = e2fsck("-n", &device)?;
+    if ended.status.is_some_and(|status| status.success()) {
+        return check_directories(mount_ext4(&device.path(), Use::Reading)?.as_fd());
     }
-    let said = String::from_utf8_lossy(&output.stdout);
-    let said = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    tracing::info!(said, "a disk that came from elsewhere is refused");
+    tracing::info!(said = ended.last_line(), "a disk that came from elsewhere is refused");
     Err(IsolationError::BadArtifact("its disk holds no sound ext4 file system".to_owned()))
 }
 
@@ -225,7 +215,7 @@ fn make_file_system(dir: &Path, bytes: u64) -> Result<Vec<(u64, Vec<u8>)>, Isola
     let image = File::create_new(&path).step("make the template of a disk")?;
     image.set_len(bytes).step("size the template of a disk")?;
     // No journal: a disk does not survive a crash of the host, its sandbox having died with it.
-    let mut command = Command::new(program("mke2fs")?);
+    let mut command = Command::new(tools::program("mke2fs")?);
     command
         .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0"])
         .args(["-O", "^has_journal,^resize_inode", "-E", "root_owner=0:0,nodiscard", "-d"])

@@ -33,10 +33,13 @@ pub mod filesystem;
 mod freeze;
 mod guard;
 mod loops;
+mod mounts;
 mod pool;
 mod reserve;
 mod spare;
+mod superblock;
 mod sys;
+mod tools;
 mod trim;
 mod volumes;
 
@@ -52,6 +55,7 @@ use atoll_isolation::{Check, IsolationError, Status};
 pub use freeze::{Frozen, MountedDisk};
 pub use guard::Guard;
 pub use loops::{LoopDevice, attach, attach_read_only, in_use as loops_in_use};
+pub use mounts::{Use, mount_ext4, open_upper, path_of, prepare_disk};
 pub use reserve::Reserve;
 pub use spare::Spare;
 pub use volumes::{StoredVolumes, thaw_volumes_of};
@@ -110,6 +114,8 @@ pub struct Storage {
     kind: Kind,
     /// A path that leads there from this process and its children.
     root: PathBuf,
+    /// Which artifacts are being sealed.
+    sealing: artifacts::Sealing,
     /// What the kernel calls the same place in the names of loop devices' files.
     seen: PathBuf,
     /// The directory on the host's file system.
@@ -158,7 +164,8 @@ impl Storage {
             None => (if native { Kind::Native } else { Kind::Copy }, plain.clone(), plain),
         };
         let trimmer = pooled.as_ref().map(|mount| Trimmer::start(mount.as_fd())).transpose()?;
-        let storage = Self { kind, root, seen, dir, refused, _trimmer: trimmer, mount: pooled };
+        let sealing = artifacts::Sealing::default();
+        let storage = Self { kind, root, seen, dir, refused, sealing, _trimmer: trimmer, mount: pooled };
         let parts =
             ["", "disks", "sandboxes", "machines", "prepared", "sentries", "artifacts", "volumes", "trash"];
         for part in parts {

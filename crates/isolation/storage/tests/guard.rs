@@ -127,7 +127,8 @@ fn what_was_answered_is_kept_although_there_was_no_room() {
     place.unmount();
     let mounted = place.mount("disk", &device.path(), "ro");
     for piece in 1..=PIECES {
-        let compare = format!("yes piece-{piece} | head -c {PIECE_MIB}M | cmp - {}/f{piece}", mounted.display());
+        let compare =
+            format!("yes piece-{piece} | head -c {PIECE_MIB}M | cmp - {}/f{piece}", mounted.display());
         run(Command::new("sh").arg("-c").arg(compare));
     }
     place.unmount();

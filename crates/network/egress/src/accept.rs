@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_core::network::Stage;
 use atoll_isolation::{Gate, Original};
 use rustix::net::sockopt::{ip_original_dst, set_socket_linger};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -14,6 +15,7 @@ use crate::connection::Context;
 use crate::dns;
 use crate::gateway::Shared;
 use crate::http;
+use crate::refusal::Refusal;
 use crate::route::route;
 use crate::sandbox::SandboxNet;
 
@@ -79,8 +81,19 @@ async fn accept(shared: &Arc<Shared>, net: &Arc<SandboxNet>, listener: &TcpListe
 }
 
 fn begin(shared: &Arc<Shared>, net: &Arc<SandboxNet>, stream: TcpStream, original: SocketAddr, own: Own) {
-    let connection = match net.enter(&original.to_string()) {
-        Ok(connection) => connection,
+    let entered = match Arc::clone(&shared.places).try_acquire_owned() {
+        Ok(place) => {
+            net.enter(&original.to_string(), shared.places_of_one).map(|connection| (connection, place))
+        }
+        Err(_full) => Err(Refusal {
+            stage: Stage::Limit,
+            what: "connections".to_owned(),
+            why: "this server has no place for more, of all its sandboxes together".to_owned(),
+            ask: None,
+        }),
+    };
+    let (connection, place) = match entered {
+        Ok(entered) => entered,
         Err(refusal) => {
             net.deny(&refusal);
             // A reset; whatever closing says otherwise does not matter.
@@ -90,7 +103,7 @@ fn begin(shared: &Arc<Shared>, net: &Arc<SandboxNet>, stream: TcpStream, origina
     };
     // An optimisation.
     drop(stream.set_nodelay(true));
-    let context = Context::new(Arc::clone(shared), Arc::clone(net), connection);
+    let context = Context::new(Arc::clone(shared), Arc::clone(net), connection, place);
     tokio::spawn(async move {
         let client = ClientStream::new(stream);
         let served = if original == own.proxy {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use atoll_core::policy::Cidr;
 use atoll_core::secret::Secret;
 
 use crate::interceptor::Interceptor;
@@ -18,6 +19,13 @@ pub struct GatewayConfig {
     pub upstream: Option<UpstreamProxy>,
     /// Who looks into connections where a policy asks for it.
     pub interceptor: Option<Arc<dyn Interceptor>>,
+    /// Networks that count as private, besides those that everybody has.
+    pub closed: Vec<Cidr>,
+    /// Names and addresses under which this server is reached, and below which its sandboxes' ports are: like the
+    /// host's own addresses, they are reached only through a rule that names the address.
+    pub own_hosts: Vec<String>,
+    /// Connections of all sandboxes together; as many as the process's descriptors allow when absent.
+    pub connections_max: Option<usize>,
 }
 
 /// What a proxy speaks.

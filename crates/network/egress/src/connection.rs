@@ -5,10 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::id::SandboxId;
-use atoll_core::policy::{Basis, Decision, Destination, EgressPolicy, HostName, Http, Internet, canonical};
+use atoll_core::policy::{
+    Basis, Cidr, Decision, Destination, EgressPolicy, HostName, Http, Internet, canonical,
+};
 use hickory_proto::rr::RecordType;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
+use crate::borders::Borders;
 use crate::dial::{self, DialError, UpstreamStream};
 use crate::gateway::Shared;
 use crate::refusal::Refusal;
@@ -19,33 +23,48 @@ use atoll_core::network::{ConnectionView, Stage};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     /// The names it may be meant by: one that is certain, or all that the address has.
-    pub(crate) names: Vec<HostName>,
+    pub(crate) names: Arc<[HostName]>,
     pub(crate) address: SocketAddr,
-    /// Whether the address is the host's own.
+    /// Whether it leads to the host itself or to this server.
     pub(crate) own: bool,
+    /// The network closed by the operator that has the address.
+    pub(crate) closed: Option<Cidr>,
 }
 
 impl Target {
-    pub(crate) fn new(names: Vec<HostName>, address: SocketAddr) -> Self {
+    pub(crate) fn new(borders: &Borders, names: Vec<HostName>, address: SocketAddr) -> Self {
         let address = SocketAddr::new(canonical(address.ip()), address.port());
-        Self { names, address, own: dial::is_own(address.ip()) }
+        let own = borders.is_own(&names, address.ip());
+        Self { names: names.into(), address, own, closed: borders.closed(address.ip()) }
+    }
+
+    /// The same, meant by other names.
+    pub(crate) fn meant(&self, borders: &Borders, names: Vec<HostName>) -> Self {
+        let own = self.own || borders.is_own_name(&names);
+        Self { names: names.into(), own, ..self.clone() }
     }
 
     pub(crate) fn destination(&self) -> Destination<'_> {
-        let name = match self.names.as_slice() {
+        let name = match &*self.names {
             [name] => Some(name),
             _ => None,
         };
-        Destination { name, address: self.address.ip(), port: self.address.port(), own: self.own }
+        let (address, port) = (self.address.ip(), self.address.port());
+        Destination { name, address, port, own: self.own, closed: self.closed }
     }
 
     pub(crate) fn decide(&self, policy: &EgressPolicy, http: Http<'_>) -> Decision {
         policy.decide_among(&self.names, &self.destination(), http)
     }
 
+    /// Whether a policy lets anything at all pass there.
+    pub(crate) fn could_pass(&self, policy: &EgressPolicy) -> bool {
+        policy.could_allow_among(&self.names, &self.destination())
+    }
+
     /// `name:port`, or the address.
     pub(crate) fn label(&self) -> String {
-        match self.names.as_slice() {
+        match &*self.names {
             [name] => format!("{name}:{}", self.address.port()),
             _ => self.address.to_string(),
         }
@@ -79,7 +98,7 @@ impl Target {
 
 /// What a connection is doing, for the policy to look at when it changes.
 #[derive(Debug, Clone)]
-enum Doing {
+enum Activity {
     /// It has not been decided upon.
     Opening,
     /// Bytes are carried as they are.
@@ -104,7 +123,7 @@ pub(crate) struct Connection {
     pub(crate) meter: Meter,
     /// Fires when it is no longer allowed, or the sandbox is let go of.
     pub(crate) cancel: CancellationToken,
-    doing: Mutex<Doing>,
+    activity: Mutex<Activity>,
     shown: Mutex<Shown>,
     next_request: AtomicU64,
 }
@@ -127,7 +146,7 @@ impl Connection {
             opened_ms: now_ms(),
             meter: Meter::default(),
             cancel,
-            doing: Mutex::new(Doing::Opening),
+            activity: Mutex::new(Activity::Opening),
             shown: Mutex::new(Shown { protocol: "proxy", target: None }),
             next_request: AtomicU64::new(1),
         }
@@ -140,38 +159,38 @@ impl Connection {
 
     /// From now on bytes are carried as they are. Enter this before asking the policy.
     pub(crate) fn begin_relay(&self, target: &Target) {
-        *lock(&self.doing) = Doing::Relay(target.clone());
+        *lock(&self.activity) = Activity::Relay(target.clone());
     }
 
     /// From now on requests are decided upon one by one.
     pub(crate) fn begin_requests(&self) {
-        *lock(&self.doing) = Doing::Requests(Vec::new());
+        *lock(&self.activity) = Activity::Requests(Vec::new());
     }
 
     fn enter_request(&self, target: &Target, method: &str, path: &str) -> u64 {
         let number = self.next_request.fetch_add(1, Ordering::Relaxed);
         let request =
             Request { number, target: target.clone(), method: method.to_owned(), path: path.to_owned() };
-        let mut doing = lock(&self.doing);
-        match &mut *doing {
-            Doing::Requests(requests) => requests.push(request),
-            Doing::Opening | Doing::Relay(_) => *doing = Doing::Requests(vec![request]),
+        let mut activity = lock(&self.activity);
+        match &mut *activity {
+            Activity::Requests(requests) => requests.push(request),
+            Activity::Opening | Activity::Relay(_) => *activity = Activity::Requests(vec![request]),
         }
         number
     }
 
     fn leave_request(&self, number: u64) {
-        if let Doing::Requests(requests) = &mut *lock(&self.doing) {
+        if let Activity::Requests(requests) = &mut *lock(&self.activity) {
             requests.retain(|request| request.number != number);
         }
     }
 
     /// Whether a policy allows what it is doing.
     pub(crate) fn is_allowed(&self, policy: &EgressPolicy) -> bool {
-        match &*lock(&self.doing) {
-            Doing::Opening => true,
-            Doing::Relay(target) => target.decide(policy, Http::Unknown).allowed,
-            Doing::Requests(requests) => requests.iter().all(|request| {
+        match &*lock(&self.activity) {
+            Activity::Opening => true,
+            Activity::Relay(target) => target.decide(policy, Http::Unknown).allowed,
+            Activity::Requests(requests) => requests.iter().all(|request| {
                 let http = Http::Request { method: &request.method, path: &request.path };
                 request.target.decide(policy, http).allowed
             }),
@@ -208,6 +227,7 @@ pub(crate) struct Context {
 struct Entry {
     net: Arc<SandboxNet>,
     number: u64,
+    _place: OwnedSemaphorePermit,
 }
 
 impl Drop for Entry {
@@ -217,8 +237,14 @@ impl Drop for Entry {
 }
 
 impl Context {
-    pub(crate) fn new(shared: Arc<Shared>, net: Arc<SandboxNet>, connection: Arc<Connection>) -> Self {
-        let entry = Arc::new(Entry { net: Arc::clone(&net), number: connection.number });
+    /// `place` is the connection's among those of all sandboxes.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        net: Arc<SandboxNet>,
+        connection: Arc<Connection>,
+        place: OwnedSemaphorePermit,
+    ) -> Self {
+        let entry = Arc::new(Entry { net: Arc::clone(&net), number: connection.number, _place: place });
         Self { shared, net, connection, _entry: entry }
     }
 
@@ -293,7 +319,8 @@ impl Dialer {
         let address = self.target.address;
         let name = host.parse::<HostName>().ok();
         let names = name.filter(|name| self.context.net.is_name_of(name, address.ip())).into_iter().collect();
-        Self { context: self.context.clone(), target: Target { names, ..self.target.clone() } }
+        let target = self.target.meant(&self.context.shared.borders, names);
+        Self { context: self.context.clone(), target }
     }
 
     /// Fires when the connection must end: it is no longer allowed, or the sandbox is gone.
@@ -322,11 +349,15 @@ impl Dialer {
     }
 
     /// Connects to where it leads, through the upstream proxy if there is one. What is carried is counted
-    /// and held to the sandbox's bandwidth. The caller has had the connection or a request allowed.
+    /// and held to the sandbox's bandwidth. The caller has had the connection or a request allowed, or needs to know
+    /// how the server speaks before there is one; where nothing may pass, nobody is connected to.
     ///
     /// # Errors
     /// [`DialError`].
     pub async fn connect(&self) -> Result<UpstreamStream, DialError> {
+        if !self.target.could_pass(&self.policy()) {
+            return Err(DialError::Forbidden);
+        }
         let meter = self.context.net.meter(&self.target.label());
         meter.connections.fetch_add(1, Ordering::Relaxed);
         let cancel = self.cancelled();

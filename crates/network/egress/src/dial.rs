@@ -26,6 +26,9 @@ pub enum DialError {
     /// The connection is no longer allowed.
     #[error("the connection is no longer allowed")]
     Cancelled,
+    /// The policy lets nothing pass there.
+    #[error("the policy lets nothing pass there")]
+    Forbidden,
     /// It took too long.
     #[error("connecting took longer than {} seconds", DIAL_TIMEOUT.as_secs())]
     Timeout,

@@ -8,10 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use atoll_core::id::SandboxId;
 use atoll_core::policy::EgressPolicy;
 use atoll_isolation::Gate;
+use tokio::sync::Semaphore;
 
 use crate::accept;
+use crate::borders::Borders;
 use crate::config::GatewayConfig;
 use crate::dns::Resolver;
+use crate::limits::{CONNECTION_DESCRIPTORS_COUNT, SHARE_OF_ONE};
 use crate::sandbox::SandboxNet;
 use atoll_core::network::{NetworkView, Transferred};
 
@@ -20,6 +23,11 @@ use atoll_core::network::{NetworkView, Transferred};
 pub(crate) struct Shared {
     pub(crate) config: GatewayConfig,
     pub(crate) resolver: Resolver,
+    pub(crate) borders: Borders,
+    /// Places for connections, of all sandboxes together.
+    pub(crate) places: Arc<Semaphore>,
+    /// How many there are for one sandbox.
+    pub(crate) places_of_one: usize,
 }
 
 /// Counts over all sandboxes, for metrics.
@@ -49,12 +57,24 @@ pub struct Gateway {
     table: Arc<Mutex<Table>>,
 }
 
+/// Connections that this process has descriptors for, when half of them are for other things.
+fn by_descriptors() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+    limit / 2 / CONNECTION_DESCRIPTORS_COUNT
+}
+
 impl Gateway {
     /// A gateway without sandboxes.
     #[must_use]
     pub fn new(config: GatewayConfig) -> Self {
         let resolver = Resolver::new(config.resolvers.clone());
-        Self { shared: Arc::new(Shared { config, resolver }), table: Arc::default() }
+        let borders = Borders::new(config.closed.clone(), &config.own_hosts);
+        let places = config.connections_max.unwrap_or_else(by_descriptors).clamp(1, Semaphore::MAX_PERMITS);
+        let places_of_one = (places / SHARE_OF_ONE).max(1);
+        let places = Arc::new(Semaphore::new(places));
+        let shared = Arc::new(Shared { config, resolver, borders, places, places_of_one });
+        Self { shared, table: Arc::default() }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -72,6 +92,7 @@ impl Gateway {
     pub fn attach(&self, id: &SandboxId, policy: EgressPolicy, gate: Gate) -> io::Result<()> {
         let earlier = self.take(id).map(|net| net.total.read()).unwrap_or_default();
         let net = Arc::new(SandboxNet::new(id.clone(), policy, earlier));
+        Borders::watch(&self.shared);
         accept::spawn(&self.shared, &net, gate)?;
         self.table().nets.insert(id.clone(), net);
         Ok(())

@@ -32,6 +32,7 @@
 //! this code does not move. Limits are in [`limits`].
 
 mod accept;
+mod borders;
 mod bucket;
 mod client;
 mod config;

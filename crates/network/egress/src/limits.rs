@@ -45,6 +45,28 @@ pub const DNS_CACHE_MAX_COUNT: usize = 10_000;
 pub const DNS_TTL_MAX: Duration = Duration::from_secs(3600);
 /// Addresses that one answer may give.
 pub const DNS_ADDRESSES_MAX_COUNT: usize = 32;
+/// Connections that one sandbox without internet may hold: enough to be told why nothing passes.
+pub const CLOSED_CONNECTIONS_MAX_COUNT: usize = 32;
+/// New connections per second of one sandbox, over a longer time.
+pub const OPENED_PER_S: u64 = 500;
+/// Seconds for which unused ones are saved up.
+pub const OPENED_BURST_S: u64 = 4;
+/// Descriptors that one connection may need: two sockets, and a pipe in each direction.
+pub const CONNECTION_DESCRIPTORS_COUNT: usize = 6;
+/// Part of all connections that one sandbox may hold, whatever its own limit: one of so many parts.
+pub const SHARE_OF_ONE: usize = 4;
+/// Connections of one sandbox that are looked into at once.
+pub const INTERCEPTED_MAX_COUNT: usize = 128;
+/// TLS handshakes per second that the gateway does for one sandbox. Further ones wait.
+pub const HANDSHAKES_PER_S: u64 = 50;
+/// Seconds for which unused handshakes are saved up.
+pub const HANDSHAKES_BURST_S: u64 = 4;
+/// How long a handshake looks whether its turn has come.
+pub const HANDSHAKE_TURN: Duration = Duration::from_millis(50);
+/// First refusals of their kind that are logged per second for one sandbox, and how many at once.
+pub const DENIALS_LOGGED_PER_S: u64 = 1;
+/// Seconds for which unused lines are saved up.
+pub const DENIALS_LOGGED_BURST_S: u64 = 20;
 /// Bytes that are copied at once.
 pub const COPY_BYTES: usize = 32 << 10;
 /// After so many bytes in one direction a connection gets a pipe, so that the kernel moves the rest.

@@ -18,7 +18,7 @@ use crate::limits::{COPY_BYTES, PIPE_BYTES, SPLICE_AFTER_BYTES};
 
 /// Which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     /// Out of the sandbox.
     Out,
     /// Into the sandbox.
@@ -30,8 +30,8 @@ pub(crate) async fn relay(mut client: ClientStream, upstream: UpstreamStream) ->
     let (upstream, account) = upstream.into_parts();
     send(&client.take_ahead(), &upstream, &account).await?;
     tokio::try_join!(
-        pump(client.socket(), &upstream, Way::Out, &account),
-        pump(&upstream, client.socket(), Way::In, &account),
+        pump(client.socket(), &upstream, Direction::Out, &account),
+        pump(&upstream, client.socket(), Direction::In, &account),
     )?;
     Ok(())
 }
@@ -44,16 +44,21 @@ pub(crate) async fn send(ahead: &[u8], upstream: &TcpStream, account: &Account) 
 }
 
 /// Carries one way until the end, which is passed on.
-pub(crate) async fn pump(from: &TcpStream, to: &TcpStream, way: Way, account: &Account) -> io::Result<()> {
+pub(crate) async fn pump(
+    from: &TcpStream,
+    to: &TcpStream,
+    direction: Direction,
+    account: &Account,
+) -> io::Result<()> {
     let mut carried = 0;
     let mut buffer = vec![0; COPY_BYTES];
     loop {
-        let count = read(from, &mut buffer[..portion(way, account, COPY_BYTES)]).await?;
+        let count = read(from, &mut buffer[..portion(direction, account, COPY_BYTES)]).await?;
         if count == 0 {
             return end(to);
         }
         write_all(to, &buffer[..count]).await?;
-        wait(charge(way, account, count)).await;
+        wait(charge(direction, account, count)).await;
         carried += count as u64;
         if carried >= SPLICE_AFTER_BYTES {
             break;
@@ -63,41 +68,41 @@ pub(crate) async fn pump(from: &TcpStream, to: &TcpStream, way: Way, account: &A
     let (input, output) = match pipe() {
         Ok(ends) => ends,
         // Too many descriptors, most likely: it goes on more slowly.
-        Err(_no_pipe) => return copy(from, to, way, account).await,
+        Err(_no_pipe) => return copy(from, to, direction, account).await,
     };
     loop {
-        let count = splice_in(from, &output, portion(way, account, PIPE_BYTES)).await?;
+        let count = splice_in(from, &output, portion(direction, account, PIPE_BYTES)).await?;
         if count == 0 {
             return end(to);
         }
         splice_out(&input, to, count).await?;
-        wait(charge(way, account, count)).await;
+        wait(charge(direction, account, count)).await;
     }
 }
 
-async fn copy(from: &TcpStream, to: &TcpStream, way: Way, account: &Account) -> io::Result<()> {
+async fn copy(from: &TcpStream, to: &TcpStream, direction: Direction, account: &Account) -> io::Result<()> {
     let mut buffer = vec![0; COPY_BYTES];
     loop {
-        let count = read(from, &mut buffer[..portion(way, account, COPY_BYTES)]).await?;
+        let count = read(from, &mut buffer[..portion(direction, account, COPY_BYTES)]).await?;
         if count == 0 {
             return end(to);
         }
         write_all(to, &buffer[..count]).await?;
-        wait(charge(way, account, count)).await;
+        wait(charge(direction, account, count)).await;
     }
 }
 
-fn charge(way: Way, account: &Account, count: usize) -> Duration {
-    match way {
-        Way::Out => account.sent(count),
-        Way::In => account.received(count),
+fn charge(direction: Direction, account: &Account, count: usize) -> Duration {
+    match direction {
+        Direction::Out => account.sent(count),
+        Direction::In => account.received(count),
     }
 }
 
-fn portion(way: Way, account: &Account, most: usize) -> usize {
-    let bucket = match way {
-        Way::Out => account.up(),
-        Way::In => account.down(),
+fn portion(direction: Direction, account: &Account, most: usize) -> usize {
+    let bucket = match direction {
+        Direction::Out => account.up(),
+        Direction::In => account.down(),
     };
     bucket.portion().map_or(most, |portion| portion.min(most))
 }

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::policy::{HostName, Http};
+use atoll_core::policy::{HostName, Http, Internet};
 use rustix::net::sockopt::set_socket_linger;
 use tokio::io::AsyncWriteExt as _;
 
@@ -14,7 +15,7 @@ use crate::dial::DialError;
 use crate::http;
 use crate::interceptor::{Ask, Flow, Protocol};
 use crate::limits::{SILENCE, SNIFF_TIMEOUT};
-use crate::relay::{self, Way};
+use crate::relay::{self, Direction};
 use crate::sniff::{Opening, sniff};
 use atoll_core::network::Stage;
 
@@ -32,7 +33,7 @@ pub(crate) async fn route(
         Some(name) => vec![name],
         None => context.net.names_of(to.ip()),
     };
-    let target = Target::new(names, to);
+    let target = Target::new(&context.shared.borders, names, to);
     context.connection.show("tcp", &target);
     let cancel = context.connection.cancel.clone();
     let first = {
@@ -55,6 +56,8 @@ pub(crate) async fn route(
                 }
             }
         }
+        // Nobody is to be asked for anything: no reason to keep a socket for that long.
+        None if context.net.policy().internet == Internet::Off => Opening::Other,
         None => {
             let (socket, ahead) = client.split();
             tokio::select! {
@@ -75,18 +78,18 @@ async fn settle(context: &Context, client: ClientStream, target: Target, opening
             context.connection.show("http", &target);
             http::serve_transparent(context.clone(), client, target).await
         }
-        Opening::Tls(said) => tls(context, client, target, said.as_deref()).await,
+        Opening::Tls(sni) => tls(context, client, target, sni.as_deref()).await,
         // Its requests could mean any name, so it has none.
-        Opening::Http2 => carry(context, client, Target { names: Vec::new(), ..target }, None).await,
+        Opening::Http2 => carry(context, client, Target { names: Arc::default(), ..target }, None).await,
         Opening::Other => carry(context, client, target, None).await,
     }
 }
 
-async fn tls(context: &Context, client: ClientStream, target: Target, said: Option<&str>) -> io::Result<()> {
-    let target = certain(context, target, said).await;
+async fn tls(context: &Context, client: ClientStream, target: Target, sni: Option<&str>) -> io::Result<()> {
+    let target = confirm_sni(context, target, sni).await;
     context.connection.show("tls", &target);
     let policy = context.net.policy();
-    if let (Some(interceptor), [name]) = (&context.shared.config.interceptor, target.names.as_slice()) {
+    if let (Some(interceptor), [name]) = (&context.shared.config.interceptor, &*target.names) {
         let ask = Ask {
             sandbox: &context.net.id,
             policy: &policy,
@@ -104,24 +107,35 @@ async fn tls(context: &Context, client: ClientStream, target: Target, said: Opti
                 client,
             };
             let cancel = context.connection.cancel.clone();
+            let begun = tokio::select! {
+                begun = context.net.begin_interception(target.label()) => begun,
+                () = cancel.cancelled() => return Ok(()),
+            };
+            let _place = match begun {
+                Ok(place) => place,
+                Err(refusal) => {
+                    context.net.deny(&refusal);
+                    return refuse(flow.client, true).await;
+                }
+            };
             return tokio::select! {
                 served = interceptor.serve(flow, context.dialer(target.clone())) => served,
                 () = cancel.cancelled() => Ok(()),
             };
         }
     }
-    carry(context, client, target, Some(said.unwrap_or("none"))).await
+    carry(context, client, target, Some(sni.unwrap_or("none"))).await
 }
 
 /// The target with the one name that is certain, or none.
-async fn certain(context: &Context, target: Target, said: Option<&str>) -> Target {
+async fn confirm_sni(context: &Context, target: Target, sni: Option<&str>) -> Target {
     let mut names = Vec::new();
-    if let Some(name) = said.and_then(|said| said.parse::<HostName>().ok())
+    if let Some(name) = sni.and_then(|sni| sni.parse::<HostName>().ok())
         && context.confirm(&name, target.address.ip()).await
     {
         names.push(name);
     }
-    Target { names, ..target }
+    target.meant(&context.shared.borders, names)
 }
 
 /// Decides upon a connection that is carried as it is, and carries it. `server_name` is what TLS says.
@@ -206,9 +220,10 @@ async fn server_first(
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         relay::send(&ahead.split(), &upstream, &account).await?;
-        relay::pump(socket, &upstream, Way::Out, &account).await
+        relay::pump(socket, &upstream, Direction::Out, &account).await
     };
-    let carried = async { tokio::try_join!(outwards, relay::pump(&upstream, socket, Way::In, &account)) };
+    let carried =
+        async { tokio::try_join!(outwards, relay::pump(&upstream, socket, Direction::In, &account)) };
     tokio::select! {
         carried = carried => carried.map(|_both| None),
         () = cancel.cancelled() => Ok(None),
@@ -220,13 +235,13 @@ async fn server_first(
 async fn may_follow(context: &Context, target: &Target, opening: &Opening) -> bool {
     match opening {
         Opening::Nothing | Opening::Other => true,
-        Opening::Tls(said) => {
-            let target = certain(context, target.clone(), said.as_deref()).await;
+        Opening::Tls(sni) => {
+            let target = confirm_sni(context, target.clone(), sni.as_deref()).await;
             context.connection.begin_relay(&target);
-            allowed(context, &target, Some(said.as_deref().unwrap_or("none")))
+            allowed(context, &target, Some(sni.as_deref().unwrap_or("none")))
         }
         Opening::Http | Opening::Http2 => {
-            let target = Target { names: Vec::new(), ..target.clone() };
+            let target = Target { names: Arc::default(), ..target.clone() };
             context.connection.begin_relay(&target);
             allowed(context, &target, None)
         }

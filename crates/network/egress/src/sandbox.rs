@@ -7,15 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use atoll_core::id::SandboxId;
-use atoll_core::policy::{EgressPolicy, HostName};
-use tokio::sync::Semaphore;
+use atoll_core::policy::{EgressPolicy, HostName, Internet};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::bucket::Bucket;
 use crate::connection::Connection;
 use crate::limits::{
-    DENIALS_MAX_COUNT, DENIALS_SHOWN_MAX_COUNT, DESTINATIONS_MAX_COUNT, DNS_BURST_S, DNS_LOOKUPS_PER_S,
-    DNS_QUESTIONS_PER_S, DNS_WAITING_MAX_COUNT,
+    CLOSED_CONNECTIONS_MAX_COUNT, DENIALS_LOGGED_BURST_S, DENIALS_LOGGED_PER_S, DENIALS_MAX_COUNT,
+    DENIALS_SHOWN_MAX_COUNT, DESTINATIONS_MAX_COUNT, DNS_BURST_S, DNS_LOOKUPS_PER_S, DNS_QUESTIONS_PER_S,
+    DNS_WAITING_MAX_COUNT, HANDSHAKE_TURN, HANDSHAKES_BURST_S, HANDSHAKES_PER_S, INTERCEPTED_MAX_COUNT,
+    OPENED_BURST_S, OPENED_PER_S,
 };
 use crate::names::Names;
 use crate::refusal::{Refusal, explain};
@@ -62,6 +64,13 @@ pub(crate) struct SandboxNet {
     pub(crate) questions: Bucket,
     pub(crate) lookups: Bucket,
     pub(crate) dns_waiting: Semaphore,
+    /// New connections.
+    opened: Bucket,
+    /// TLS handshakes of the gateway, and connections that it looks into.
+    handshakes: Bucket,
+    intercepted: Arc<Semaphore>,
+    /// Lines in the server's log.
+    logged: Bucket,
     /// Fires when the sandbox is let go of.
     pub(crate) closed: CancellationToken,
 }
@@ -90,6 +99,10 @@ impl SandboxNet {
             questions: Bucket::new(Some(DNS_QUESTIONS_PER_S), DNS_QUESTIONS_PER_S * DNS_BURST_S),
             lookups: Bucket::new(Some(DNS_LOOKUPS_PER_S), DNS_LOOKUPS_PER_S * DNS_BURST_S),
             dns_waiting: Semaphore::new(DNS_WAITING_MAX_COUNT),
+            opened: Bucket::new(Some(OPENED_PER_S), OPENED_PER_S * OPENED_BURST_S),
+            handshakes: Bucket::new(Some(HANDSHAKES_PER_S), HANDSHAKES_PER_S * HANDSHAKES_BURST_S),
+            intercepted: Arc::new(Semaphore::new(INTERCEPTED_MAX_COUNT)),
+            logged: Bucket::new(Some(DENIALS_LOGGED_PER_S), DENIALS_LOGGED_PER_S * DENIALS_LOGGED_BURST_S),
             policy: Mutex::new(Arc::new(policy)),
             names: Mutex::default(),
             open: Mutex::default(),
@@ -141,22 +154,46 @@ impl SandboxNet {
 
     // === connections ===
 
-    /// Enters a connection, if there is room.
-    pub(crate) fn enter(&self, what: &str) -> Result<Arc<Connection>, Refusal> {
-        let max = self.policy().limits.connections();
+    /// Enters a connection, if there is room. `most` is what one sandbox may have of all connections there are.
+    pub(crate) fn enter(&self, what: &str, most: usize) -> Result<Arc<Connection>, Refusal> {
+        let refuse = |why: String, ask: Option<&str>| {
+            // Not the destination: who opens many is told once, and not for each.
+            let what = if ask.is_some() { what } else { "connections" }.to_owned();
+            Err(Refusal { stage: Stage::Limit, what, why, ask: ask.map(str::to_owned) })
+        };
+        if !self.opened.take() {
+            return refuse(format!("more than {OPENED_PER_S} new connections a second"), None);
+        }
+        let policy = self.policy();
+        let own = usize::try_from(policy.limits.connections()).unwrap_or(usize::MAX);
+        let max = match policy.internet {
+            Internet::Off => own.min(most).min(CLOSED_CONNECTIONS_MAX_COUNT),
+            Internet::On | Internet::Rules => own.min(most),
+        };
         let mut open = lock(&self.open);
-        if open.len() >= usize::try_from(max).unwrap_or(usize::MAX) {
-            return Err(Refusal {
-                stage: Stage::Limit,
-                what: what.to_owned(),
-                why: format!("{max} connections are open already"),
-                ask: Some("--connections".to_owned()),
-            });
+        if open.len() >= max {
+            let ask = (max == own).then_some("--connections");
+            return refuse(format!("{max} connections are open already"), ask);
         }
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let connection = Arc::new(Connection::new(number, self.closed.child_token()));
         open.insert(number, Arc::clone(&connection));
         Ok(connection)
+    }
+
+    /// Waits for a turn to do a TLS handshake for this sandbox, on one of the connections that may be looked into. What
+    /// is given is kept while it is.
+    pub(crate) async fn begin_interception(&self, what: String) -> Result<OwnedSemaphorePermit, Refusal> {
+        let place = Arc::clone(&self.intercepted).try_acquire_owned().map_err(|_full| Refusal {
+            stage: Stage::Limit,
+            what,
+            why: format!("{INTERCEPTED_MAX_COUNT} connections are looked into already"),
+            ask: None,
+        })?;
+        while !self.handshakes.take() {
+            tokio::time::sleep(HANDSHAKE_TURN).await;
+        }
+        Ok(place)
     }
 
     pub(crate) fn leave(&self, number: u64) {
@@ -192,8 +229,13 @@ impl SandboxNet {
             denials.push_front(denial);
             return;
         }
-        // The first of its kind only: a program that tries all day must not fill the log.
-        tracing::info!(sandbox = %self.id, what = %refusal.what, why = %refusal.why, "egress refused");
+        // The first of its kind, and of those not too many: a program that tries all day, or makes up paths, must not
+        // fill the log.
+        if self.logged.take() {
+            tracing::info!(sandbox = %self.id, what = %refusal.what, why = %refusal.why, "egress refused");
+        } else {
+            tracing::debug!(sandbox = %self.id, what = %refusal.what, why = %refusal.why, "egress refused");
+        }
         denials.push_front(DenialView {
             stage: refusal.stage,
             what: refusal.what.clone(),
@@ -243,4 +285,72 @@ impl SandboxNet {
 /// A quarter of a second at full speed may be saved up.
 fn burst(rate: Option<u64>) -> u64 {
     rate.map_or(0, |rate| rate / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(policy: EgressPolicy) -> SandboxNet {
+        SandboxNet::new(SandboxId::from_parts(1, 1), policy, Transferred::default())
+    }
+
+    /// How many connections can be open at once.
+    fn room(net: &SandboxNet, most: usize) -> usize {
+        (0..).take_while(|_| net.enter("a.example:443", most).is_ok()).count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sandbox_has_its_own_limit_and_its_share_and_little_without_internet() {
+        assert_eq!(room(&net(EgressPolicy::open()), usize::MAX), 512);
+        assert_eq!(room(&net(EgressPolicy::open()), 100), 100);
+        assert_eq!(room(&net(EgressPolicy::default()), usize::MAX), CLOSED_CONNECTIONS_MAX_COUNT);
+        let full = net(EgressPolicy::open());
+        room(&full, usize::MAX);
+        let refusal = full.enter("a.example:443", usize::MAX).unwrap_err();
+        assert_eq!((refusal.what.as_str(), refusal.ask.as_deref()), ("a.example:443", Some("--connections")));
+        full.leave(1);
+        full.enter("a.example:443", usize::MAX).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn new_connections_and_handshakes_have_a_pace() {
+        let net = net(EgressPolicy::open());
+        let open_and_close = |count: u64| {
+            let opened = |_: &u64| net.enter("a", usize::MAX).map(|open| net.leave(open.number)).is_ok();
+            (0..count).filter(opened).count() as u64
+        };
+        let burst = OPENED_PER_S * OPENED_BURST_S;
+        assert_eq!(open_and_close(burst + 100), burst);
+        let refusal = net.enter("a", usize::MAX).unwrap_err();
+        assert_eq!(
+            (refusal.stage, refusal.what.as_str()),
+            (Stage::Limit, "connections"),
+            "said once for all"
+        );
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(open_and_close(burst), OPENED_PER_S);
+
+        let begun = tokio::time::Instant::now();
+        for _ in 0..HANDSHAKES_PER_S * HANDSHAKES_BURST_S {
+            drop(net.begin_interception("a".to_owned()).await.unwrap());
+        }
+        assert!(begun.elapsed().is_zero());
+        for _ in 0..HANDSHAKES_PER_S {
+            drop(net.begin_interception("a".to_owned()).await.unwrap());
+        }
+        assert!(begun.elapsed() >= Duration::from_millis(900), "further ones wait: {:?}", begun.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_that_are_looked_into_are_few() {
+        let net = net(EgressPolicy::open());
+        let mut places = Vec::new();
+        for _ in 0..INTERCEPTED_MAX_COUNT {
+            places.push(net.begin_interception("a".to_owned()).await.unwrap());
+        }
+        assert_eq!(net.begin_interception("a".to_owned()).await.unwrap_err().stage, Stage::Limit);
+        places.pop();
+        net.begin_interception("a".to_owned()).await.unwrap();
+    }
 }

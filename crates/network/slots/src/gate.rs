@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use fail::fail_point;
+use atoll_failpoint::fail_point;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::{NetworkError, PROXY_ADDRESS, RESOLVER_ADDRESS, Step, redirect, steer};

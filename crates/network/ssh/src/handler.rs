@@ -98,11 +98,14 @@ impl Handler {
         let (Some(waiting), Some(login)) = (self.waiting.remove(&id), self.login.get().cloned()) else {
             return Ok(session.channel_failure(id)?);
         };
+        // A forwarding may have taken the place meanwhile.
+        let Ok(permit) = Arc::clone(&self.channels).try_acquire_owned() else {
+            return Ok(session.channel_failure(id)?);
+        };
         session.channel_success(id)?;
         let wanted = Wanted { what, env: waiting.env, tty: waiting.tty, peer: self.peer };
         let ends = Ends::new(waiting.channel, &self.inboxes);
         let run = session::run(self.engine.clone(), login, wanted, ends, session.handle());
-        let permit = Arc::clone(&self.channels).try_acquire_owned();
         self.tasks.spawn(async move {
             run.await;
             drop(permit);
@@ -143,10 +146,8 @@ impl russh::server::Handler for Handler {
         reply: ChannelOpenHandle,
         _: &mut Session,
     ) -> Result<(), SessionError> {
-        if self.login.get().is_none()
-            || self.waiting.len() >= CHANNELS_MAX_COUNT
-            || self.channels.available_permits() == 0
-        {
+        // Those that wait to be told their command will take a place each.
+        if self.login.get().is_none() || self.waiting.len() >= self.channels.available_permits() {
             reply.reject(ChannelOpenFailure::ResourceShortage).await;
             return Ok(());
         }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use atoll_testing::machines::{cache, debian_with_tools, kernel_package};
+use atoll_testing::machines::{cache, debian_with_tools, exclusive, kernel_package};
 
 use crate::{command, program};
 
@@ -35,26 +35,45 @@ pub(crate) fn asked() -> Option<&'static Level> {
 fn prepare() -> Option<Level> {
     let level = std::env::var(LEVEL).ok()?;
     assert_eq!(level, "microvm", "{LEVEL} is microvm, or nothing");
-    let package = kernel_package().expect("there can be machines here");
+    let image = archive("debian-tools.tar", &debian_with_tools());
+    let args = ["--default-isolation", &level, "--default-image", IMAGE];
+    Some(Level { args: args.map(str::to_owned), machines: machines(), image })
+}
+
+/// What `atoll setup microvm` made, for the program under test: kept, and shared by all tests.
+///
+/// # Panics
+/// When there can be no virtual machines here: a test of them fails then.
+#[must_use]
+pub fn machines() -> PathBuf {
+    let package = kernel_package();
     let dir = cache().join("tested-machines");
+    // Tests are processes of their own; the first sets up while the others wait.
+    let _turn = exclusive("tested-machines");
     let set_up = command(program())
-        .args(["setup", "microvm", "--package"])
+        .args(["setup", "microvm", "--json", "--package"])
         .arg(package)
         .arg("--microvm-dir")
         .arg(&dir)
         .output()
         .expect("start the program");
     assert!(set_up.status.success(), "{}", String::from_utf8_lossy(&set_up.stderr));
-    let image = cache().join("debian-tools.tar");
-    if !image.try_exists().expect("look for a file") {
-        let new = cache().join(format!("debian-tools.{}.tar", std::process::id()));
-        atoll_testing::run(
-            Command::new("tar").arg("-C").arg(debian_with_tools()).arg("-cf").arg(&new).arg("."),
-        );
-        std::fs::rename(&new, &image).expect("put an archive in its place");
+    let told: serde_json::Value = serde_json::from_slice(&set_up.stdout).expect("JSON");
+    assert!(matches!(told["accelerator"].as_str(), Some("kvm" | "emulated")), "{told}");
+    dir
+}
+
+/// The archive of a root file system, kept under a name.
+#[must_use]
+pub fn archive(name: &str, root: &Path) -> PathBuf {
+    let archive = cache().join(name);
+    let _turn = exclusive(name);
+    if !archive.try_exists().expect("look for a file") {
+        let new = cache().join(format!("{name}.new"));
+        atoll_testing::run(Command::new("tar").arg("-C").arg(root).arg("-cf").arg(&new).arg("."));
+        std::fs::rename(&new, &archive).expect("put an archive in its place");
     }
-    let args = ["--default-isolation", &level, "--default-image", IMAGE];
-    Some(Level { args: args.map(str::to_owned), machines: dir, image })
+    archive
 }
 
 /// Whether the sandboxes of servers that were told nothing else are machines.

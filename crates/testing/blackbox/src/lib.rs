@@ -2,7 +2,7 @@
 //! command line, with real sandboxes. Nothing here is shipped.
 //!
 //! ```text
-//! program()   builds `atoll` once, with or without fail points
+//! program()   the program that was built with the tests
 //! Server      a running `atoll serve` with a data directory of its own: kill, restart, command line, raw HTTP
 //! level       the same tests at another isolation level
 //! host        what of an installation is on the host: processes, cgroups, mounts, loop devices, directories
@@ -13,11 +13,11 @@
 
 #![expect(clippy::missing_panics_doc, reason = "helpers of tests panic by design")]
 
-mod build;
 pub mod host;
 mod level;
+mod program;
 mod server;
 
-pub use build::{program, program_with_failpoints};
-pub use level::has_own_kernel;
+pub use level::{archive, has_own_kernel, machines};
+pub use program::program;
 pub use server::{Answer, Output, Server, command, wait_until};

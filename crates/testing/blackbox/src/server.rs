@@ -16,7 +16,7 @@ use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{host, level, program, program_with_failpoints};
+use crate::{host, level, program};
 
 /// Longest that anything here may take.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -160,21 +160,6 @@ impl Server {
     #[must_use]
     pub fn on(data: &Path, args: &[&str]) -> Self {
         Self::new(program(), args, data.to_owned())
-    }
-
-    /// Starts one that has fail points, none of them armed yet.
-    #[must_use]
-    pub fn with_failpoints(args: &[&str]) -> Self {
-        let mut server = Self::with(args);
-        server.give_failpoints();
-        server
-    }
-
-    /// Starts it again as one that has fail points, none of them armed yet.
-    pub fn give_failpoints(&mut self) {
-        self.program = program_with_failpoints().to_owned();
-        self.kill();
-        self.restart();
     }
 
     fn new(program: &Path, args: &[&str], data: PathBuf) -> Self {

@@ -6,16 +6,15 @@ use std::process::Command;
 /// gVisor's program, as Debian installs it.
 const RUNSC: &str = "/usr/bin/runsc";
 
-/// `runsc`; or why there can be no sandboxes in gVisor here, which has then been printed.
+/// `runsc`.
+///
+/// # Panics
+/// When it is not there: a test of gVisor fails then, it does not skip.
 #[must_use]
-#[expect(clippy::print_stderr, reason = "who runs the tests is to see that some did nothing")]
-pub fn runsc() -> Option<PathBuf> {
+pub fn runsc() -> PathBuf {
     match Command::new(RUNSC).arg("--version").output() {
-        Ok(output) if output.status.success() => Some(RUNSC.into()),
+        Ok(output) if output.status.success() => RUNSC.into(),
         Ok(_) => panic!("{RUNSC} is installed and does not start"),
-        Err(error) => {
-            eprintln!("SKIPPED, no gVisor: {RUNSC}: {error} (scripts/install-deps fetches it)");
-            None
-        }
+        Err(error) => panic!("no gVisor: {RUNSC}: {error} (scripts/install-deps fetches it)"),
     }
 }

@@ -1,5 +1,6 @@
 //! What tests of virtual machines need of the host.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -39,6 +40,7 @@ pub fn debian_with_tools() -> PathBuf {
 
 fn bootstrap(name: &str, packages: &str) -> PathBuf {
     let root = cache().join(name);
+    let _turn = exclusive(name);
     if !root.try_exists().expect("look for a directory") {
         let new = cache().join(format!("{name}.{}", std::process::id()));
         std::fs::create_dir_all(cache()).expect("make a directory");
@@ -49,25 +51,30 @@ fn bootstrap(name: &str, packages: &str) -> PathBuf {
                 .arg("bookworm")
                 .arg(&new),
         );
-        // Another process may have been faster.
-        if std::fs::rename(&new, &root).is_err() {
-            std::fs::remove_dir_all(&new).expect("remove a directory");
-        }
+        std::fs::rename(&new, &root).expect("put a directory in its place");
     }
     root
 }
 
-/// The package of a guest kernel; or why there can be no virtual machines here, which has then been printed.
+/// The package of a guest kernel.
+///
+/// # Panics
+/// When there can be no virtual machines here: a test of them fails then, it does not skip.
 #[must_use]
-#[expect(clippy::print_stderr, reason = "who runs the tests is to see that some did nothing")]
-pub fn kernel_package() -> Option<PathBuf> {
-    match find() {
-        Ok(package) => Some(package),
-        Err(why) => {
-            eprintln!("SKIPPED, no virtual machines: {why} (scripts/install-deps fetches what is needed)");
-            None
-        }
-    }
+pub fn kernel_package() -> PathBuf {
+    find().unwrap_or_else(|why| {
+        panic!("no virtual machines: {why} (scripts/install-deps fetches what is needed)")
+    })
+}
+
+/// Makes other processes wait that want the same, until it is dropped: tests are processes of their own and share
+/// what takes long to make.
+#[must_use]
+pub fn exclusive(name: &str) -> File {
+    std::fs::create_dir_all(cache()).expect("make a directory");
+    let lock = File::create(cache().join(format!("{name}.lock"))).expect("make a lock");
+    lock.lock().expect("take a lock");
+    lock
 }
 
 fn find() -> Result<PathBuf, String> {

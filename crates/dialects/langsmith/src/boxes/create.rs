@@ -9,8 +9,9 @@ use atoll_core::spec::SandboxDraft;
 use atoll_core::volume::VolumeMountDraft;
 use atoll_core::{Code, Error};
 use atoll_engine::{Caller as EngineCaller, Engine};
-use atoll_server::dialect::Host;
+use atoll_server::dialect::{Host, Undo};
 use atoll_store::SandboxRecord;
+use axum::Extension;
 use axum::extract::State;
 use http::StatusCode;
 use serde::Deserialize;
@@ -216,7 +217,7 @@ pub(crate) async fn create(
     root: Root,
     State(host): State<Host>,
     Json(request): Json<Create>,
-) -> Result<(StatusCode, Json<Sandbox>)> {
+) -> Result<(StatusCode, Extension<Undo>, Json<Sandbox>)> {
     request.check()?;
     let engine = host.engine();
     let fail = |error: Error| Failure::create(&error);
@@ -244,7 +245,10 @@ pub(crate) async fn create(
     extras.creation = Some(creation);
     draft.annotations = BTreeMap::from([(extras::KEY.to_owned(), extras.text()?)]);
     let record = within(&host, draft, creation, caller.engine(), request.time()).await?;
-    Ok((StatusCode::CREATED, Json(Sandbox::new(record, &root))))
+    // The protocol has no key by which a retry finds it: a client that left has lost it.
+    let (engine, made) = (host.engine().clone(), record.clone());
+    let undo = host.undo_unless_answered(async move { delete(&engine, &made).await });
+    Ok((StatusCode::CREATED, Extension(undo), Json(Sandbox::new(record, &root))))
 }
 
 /// Makes a sandbox within `time`. One that takes longer is deleted: nobody knows of it.
@@ -282,7 +286,7 @@ async fn within(
 async fn delete(engine: &Engine, record: &SandboxRecord) {
     match engine.delete_sandbox(record.id.as_str()).await {
         Err(error) if error.code != Code::SandboxNotFound => {
-            tracing::warn!(sandbox = %record.id, %error, "a sandbox that took too long could not be deleted");
+            tracing::warn!(sandbox = %record.id, %error, "a sandbox that nobody waits for any more could not be deleted");
         }
         _ => {}
     }

@@ -3,12 +3,9 @@
 //! A stop is the engine's pause: of the disk alone, or, for a sandbox that is to keep its memory, where it is.
 //! Whoever uses a stopped sandbox wakes it, so `start` is a wish like any other.
 
-use std::time::Duration;
-
 use atoll_core::idle::OnIdle;
 use atoll_core::sandbox::PauseMode;
-use atoll_core::{Code, Error};
-use atoll_engine::{Engine, GuestLease};
+use atoll_dialect_kit::pending::within;
 use atoll_server::dialect::Host;
 use axum::extract::State;
 use http::StatusCode;
@@ -17,20 +14,6 @@ use super::{ANSWER_WITHIN, find};
 use crate::error::{Failure, Result};
 use crate::request::{Caller, Exec, Json, Manage, Name, Root};
 use crate::view::Sandbox;
-
-/// How long a call waits for a sandbox to wake. The clients wait for a handshake for thirty seconds, and come
-/// again when they are told that it takes longer.
-const WAKE_WAIT: Duration = Duration::from_secs(20);
-
-/// The guest of a sandbox, which is woken if need be.
-///
-/// # Errors
-/// As the engine's; [`Code::GuestUnavailable`], so that the client comes again, when it takes too long.
-pub(crate) async fn awake(engine: &Engine, sandbox: &str) -> Result<GuestLease, Error> {
-    tokio::time::timeout(WAKE_WAIT, engine.guest(sandbox)).await.unwrap_or_else(|_| {
-        Err(Error::new(Code::GuestUnavailable, format!("sandbox '{sandbox}' is still waking up")))
-    })
-}
 
 /// Makes sure that a sandbox can be used. Answers when it can, at the latest after a few seconds: the client
 /// polls the status.
@@ -42,11 +25,11 @@ pub(crate) async fn start(
 ) -> Result<(StatusCode, Json<Sandbox>)> {
     let id = find(&host, &name)?.id.to_string();
     let (engine, sandbox) = (host.engine().clone(), id.clone());
-    let starting = tokio::spawn(async move { engine.guest(&sandbox).await.map(drop) });
-    let status = match tokio::time::timeout(ANSWER_WITHIN, starting).await {
-        Ok(Ok(Err(error))) => return Err(Failure::control(&error)),
-        Ok(_) => StatusCode::OK,
-        Err(_) => StatusCode::ACCEPTED,
+    let starting = async move { engine.guest(&sandbox).await.map(drop) };
+    let status = match within(ANSWER_WITHIN, starting).await {
+        Some(Err(error)) => return Err(Failure::control(&error)),
+        Some(Ok(())) => StatusCode::OK,
+        None => StatusCode::ACCEPTED,
     };
     Ok((status, Json(Sandbox::new(find(&host, &id)?, &root))))
 }
@@ -64,9 +47,8 @@ pub(crate) async fn stop(
         OnIdle::Delete | OnIdle::Hibernate => PauseMode::Filesystem,
     };
     let (engine, id) = (host.engine().clone(), record.id.to_string());
-    let stopping = tokio::spawn(async move { engine.pause_sandbox(&id, mode).await });
-    match tokio::time::timeout(ANSWER_WITHIN, stopping).await {
-        Ok(Ok(Err(error))) => Err(Failure::control(&error)),
-        _ => Ok(StatusCode::NO_CONTENT),
+    match within(ANSWER_WITHIN, async move { engine.pause_sandbox(&id, mode).await }).await {
+        Some(Err(error)) => Err(Failure::control(&error)),
+        Some(Ok(_)) | None => Ok(StatusCode::NO_CONTENT),
     }
 }

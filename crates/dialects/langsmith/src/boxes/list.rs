@@ -1,7 +1,7 @@
 //! Listing sandboxes.
 
-use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
+use atoll_dialect_kit::sandboxes;
 use atoll_engine::SandboxQuery;
 use atoll_server::dialect::Host;
 use atoll_store::SandboxRecord;
@@ -69,35 +69,16 @@ pub(crate) async fn list(
     State(host): State<Host>,
     Query(query): Query<List>,
 ) -> Result<Json<Page>> {
-    let mut wanted = SandboxQuery {
-        states: query.states()?,
-        limit: Some(PAGE_MAX_COUNT),
-        visible_to: caller.sees(),
-        ..SandboxQuery::default()
+    let wanted =
+        SandboxQuery { states: query.states()?, visible_to: caller.sees(), ..SandboxQuery::default() };
+    let page = sandboxes::Page {
+        // The cursor is the last id of the page before.
+        after: query.cursor.as_deref().map(ids::sandbox),
+        skip: query.offset.unwrap_or_default(),
+        limit: query.limit.or(query.page_size).map(|limit| limit.max(1) as usize),
     };
-    let limit = query.limit.or(query.page_size).map_or(usize::MAX, |limit| limit.max(1) as usize);
-    // Ids sort by age, as the listing does: the cursor is the last id of the page before.
-    let after = query.cursor.as_deref().map(ids::sandbox);
-    let mut left_to_skip = query.offset.unwrap_or_default();
-    let mut found = Vec::new();
-    let mut more = false;
-    while !more {
-        let page = host.engine().sandboxes(&wanted).await.map_err(|error| Failure::control(&error))?;
-        let of_page = page.items.into_iter().filter(|record| {
-            query.matches(record) && after.as_ref().is_none_or(|after| record.id.as_str() < after.as_str())
-        });
-        for record in of_page {
-            match left_to_skip.checked_sub(1) {
-                Some(left) => left_to_skip = left,
-                None if found.len() < limit => found.push(record),
-                None => more = true,
-            }
-        }
-        wanted.cursor = page.next.map(|next| next.to_string());
-        if wanted.cursor.is_none() {
-            break;
-        }
-    }
+    let listed = sandboxes::list(host.engine(), wanted, &page, |record| query.matches(record)).await;
+    let (found, more) = listed.map_err(|error| Failure::control(&error))?;
     let next_cursor = found.last().filter(|_| more).map(|last| ids::of_sandbox(&last.id));
     let objects = found.into_iter().map(|record| serde_json::to_value(Sandbox::new(record, &root)));
     let items: Vec<Value> = objects.filter_map(std::result::Result::ok).collect();

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use atoll_core::Code;
 use atoll_core::spec::ResourcesDraft;
+use atoll_dialect_kit::pending::within;
 use atoll_server::dialect::Host;
 use atoll_store::SandboxRecord;
 use axum::extract::State;
@@ -21,8 +22,9 @@ use crate::ids;
 use crate::request::{Caller, Json, Manage, Name, Read, Root};
 use crate::view::{self, Sandbox};
 
+pub(crate) use atoll_dialect_kit::sandboxes::awake;
 pub(crate) use create::create;
-pub(crate) use lifecycle::{awake, start, stop};
+pub(crate) use lifecycle::{start, stop};
 pub(crate) use list::list;
 pub(crate) use update::update;
 
@@ -115,9 +117,8 @@ pub(crate) async fn remove(
 ) -> Result<StatusCode> {
     let id = find(&host, &name)?.id.to_string();
     let engine = host.engine().clone();
-    let removing = tokio::spawn(async move { engine.delete_sandbox(&id).await });
-    match tokio::time::timeout(ANSWER_WITHIN, removing).await {
-        Ok(Ok(Err(error))) if error.code != Code::SandboxNotFound => Err(Failure::control(&error)),
+    match within(ANSWER_WITHIN, async move { engine.delete_sandbox(&id).await }).await {
+        Some(Err(error)) if error.code != Code::SandboxNotFound => Err(Failure::control(&error)),
         _ => Ok(StatusCode::NO_CONTENT),
     }
 }

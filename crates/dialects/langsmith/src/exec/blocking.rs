@@ -2,11 +2,13 @@
 
 use atoll_core::exec::OutputStream;
 use atoll_core::{Code, Error};
+use atoll_dialect_kit::exec::{Counting, Event, Feed, Offsets};
+use atoll_server::dialect::ClientGone;
+use axum::Extension;
 use axum::extract::State;
 use http::StatusCode;
 use serde::Serialize;
 
-use super::feed::{Counting, Event, Feed, Offsets};
 use super::{Outcome, Request, get_or_create, outcome};
 use crate::App;
 use crate::boxes;
@@ -37,6 +39,7 @@ pub(crate) async fn execute(
     caller: Caller<Exec>,
     State(app): State<App>,
     Name(id): Name,
+    Extension(client): Extension<ClientGone>,
     Json(mut request): Json<Request>,
 ) -> Result<Json<Answer>> {
     request.close_stdin = true;
@@ -53,7 +56,7 @@ pub(crate) async fn execute(
     let mut answer = Answer::default();
     let exit = loop {
         let event = tokio::select! {
-            event = feed.next() => event,
+            event = client.unless_gone(feed.next()) => event.flatten(),
             () = app.host.draining() => Err(Error::new(Code::Timeout, "the server is shutting down")),
         };
         match event.map_err(|error| failure(&error))? {

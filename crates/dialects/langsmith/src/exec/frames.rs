@@ -1,11 +1,11 @@
 //! Messages of the exec WebSocket: JSON texts, one each.
 
 use atoll_core::exec::OutputStream;
+use atoll_dialect_kit::exec::Offsets;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::Request;
-use super::feed::Offsets;
 
 /// Longest frame, bytes as they travel. The Python client takes 1 MiB.
 const FRAME_MAX_BYTES: usize = 64 << 10;
@@ -46,6 +46,11 @@ pub(crate) enum Later {
     CloseStdin,
     Kill,
     Resize { cols: u16, rows: u16 },
+}
+
+/// Whether a message is about a command that was named before.
+pub(crate) fn is_later(text: &str) -> bool {
+    serde_json::from_str::<Later>(text).is_ok()
 }
 
 pub(crate) fn started(command_id: &str, pid: Option<u32>) -> String {
@@ -115,6 +120,13 @@ fn fitting(text: &str, max: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_comes_first_is_told_from_what_follows() {
+        assert!(is_later(r#"{"type":"close_stdin"}"#) && is_later(r#"{"type":"input","data":"x"}"#));
+        assert!(!is_later(r#"{"type":"reconnect","command_id":"a"}"#) && !is_later(r#"{"type":"execute"}"#));
+        assert!(!is_later("close_stdin") && !is_later(r#"{"type":"nonsense"}"#));
+    }
 
     #[test]
     fn frames_are_bounded_and_lose_nothing() {

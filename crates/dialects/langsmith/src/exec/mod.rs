@@ -1,29 +1,24 @@
 //! Commands: what the clients ask for becomes an exec of the engine.
 
 pub(crate) mod blocking;
-pub(crate) mod feed;
 pub(crate) mod frames;
-pub(crate) mod marks;
 pub(crate) mod sse;
-pub(crate) mod track;
 pub(crate) mod ws;
 
 use std::collections::BTreeMap;
 
+use atoll_core::Error;
 use atoll_core::exec::Exit;
 use atoll_core::exec::ExitReason;
 use atoll_core::spec::{Command, ExecDraft, TtySize};
-use atoll_core::{Code, Error};
+use atoll_dialect_kit::exec as kit;
 use atoll_engine::{Caller as EngineCaller, Engine, ExecView};
-use atoll_guest_protocol::messages::Stat;
 use serde::Deserialize;
 
 use crate::extras::RunConfig;
 
-/// Shell of commands when the client does not name one.
-const SHELL: &str = "/bin/bash";
-/// What stands in for it in images without bash.
-const PLAIN_SHELL: &str = "/bin/sh";
+pub(crate) use kit::by_id;
+
 /// Size of a terminal whose client has not told its own yet.
 const TTY: TtySize = TtySize { cols: 80, rows: 24 };
 /// Output kept for reconnecting, bytes.
@@ -82,7 +77,6 @@ impl Request {
             kill_on_disconnect: self.kill_on_disconnect,
             detach_timeout_ms: positive_ms("idle_timeout_seconds", self.idle_timeout_seconds)?,
             keep_output_bytes: Some(KEEP_BYTES),
-            idempotency_key: self.command_id,
             ..ExecDraft::new(Command::Argv(argv))
         })
     }
@@ -117,48 +111,8 @@ pub(crate) async fn get_or_create(
 ) -> Result<ExecView, Error> {
     let id = request.command_id.clone();
     let shell = request.shell.clone().filter(|shell| !shell.is_empty());
-    let shell = shell.unwrap_or_else(|| SHELL.to_owned());
-    let view = engine.create_exec(sandbox, request.clone().draft(&shell)?, caller).await;
-    let missing = matches!(&view, Ok(view) if shell == SHELL && is_missing_shell(view));
-    match (view, id) {
-        // The sandbox's environment changed between two sendings: it is still the same command.
-        (Err(error), Some(id)) if error.code == Code::IdempotencyMismatch => {
-            engine.exec_by_key(sandbox, &id).await
-        }
-        (Ok(_), id) if missing && !has_file(engine, sandbox, SHELL).await => {
-            let mut draft = request.draft(PLAIN_SHELL)?;
-            // The id's exec is the one that found no bash.
-            draft.idempotency_key = id.map(|id| plain_key(&id));
-            engine.create_exec(sandbox, draft, caller).await
-        }
-        (view, _) => view,
-    }
-}
-
-/// The command with this id.
-pub(crate) async fn by_id(engine: &Engine, sandbox: &str, id: &str) -> Result<ExecView, Error> {
-    let view = engine.exec_by_key(sandbox, id).await?;
-    if is_missing_shell(&view)
-        && let Ok(plain) = engine.exec_by_key(sandbox, &plain_key(id)).await
-    {
-        return Ok(plain);
-    }
-    Ok(view)
-}
-
-/// Key of the exec that runs a command in the plain shell because there is no bash.
-fn plain_key(id: &str) -> String {
-    format!("{id}/sh")
-}
-
-fn is_missing_shell(view: &ExecView) -> bool {
-    let not_found = view.record.exit.as_ref().is_some_and(|exit| exit.error == Some(Code::CommandNotFound));
-    not_found && view.record.spec.argv.first().is_some_and(|shell| shell == SHELL)
-}
-
-async fn has_file(engine: &Engine, sandbox: &str, path: &str) -> bool {
-    let Ok(guest) = engine.guest(sandbox).await else { return true };
-    guest.stat(Stat { path: path.to_owned(), no_follow: false }).await.is_ok()
+    let draft = |shell: &str| request.clone().draft(shell);
+    kit::get_or_create(engine, sandbox, id.as_deref(), shell.as_deref(), draft, caller).await
 }
 
 /// How a command ended, in the clients' terms.
@@ -186,6 +140,7 @@ pub(crate) fn outcome(exit: &Exit) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_dialect_kit::exec::SHELL;
 
     fn parse(text: &str) -> Request {
         serde_json::from_str(text).unwrap()

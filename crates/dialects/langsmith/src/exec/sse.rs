@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use atoll_core::exec::OutputStream;
 use atoll_core::{Code, Error};
+use atoll_dialect_kit::exec::{Counting, Event, Feed, Offsets};
 use atoll_engine::ExecView;
 use axum::body::Body;
 use axum::extract::State;
@@ -20,7 +21,6 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::feed::{Counting, Event, Feed, Offsets};
 use super::{Outcome, Request, by_id, get_or_create, outcome};
 use crate::App;
 use crate::boxes;

@@ -17,6 +17,7 @@ use std::time::Duration;
 use atoll_core::limits::STDIN_CHUNK_MAX_BYTES;
 use atoll_core::spec::TtySize;
 use atoll_core::{Code, Error};
+use atoll_dialect_kit::exec::{Counting, Event, Feed};
 use atoll_engine::{Caller as EngineCaller, Engine, ExecView};
 use atoll_server::dialect::Held;
 use axum::extract::State;
@@ -28,7 +29,6 @@ use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt as _, StreamExt as _};
 use http::StatusCode;
 
-use super::feed::{Counting, Event, Feed};
 use super::frames::{self, First, Later};
 use super::{Outcome, by_id, get_or_create, outcome};
 use crate::App;
@@ -45,6 +45,8 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
 /// Longest message of a client, bytes: a command of 768 KiB in JSON escapes.
 const MESSAGE_MAX_BYTES: usize = 8 << 20;
+/// Messages that may come before the one that says which command they are for.
+const EARLY_MAX_COUNT: usize = 16;
 /// Output that is passed to the socket before it is flushed, bytes.
 const FLUSH_BYTES: usize = 512 << 10;
 
@@ -98,6 +100,8 @@ enum End {
     Said(String),
     /// The server stops.
     Away,
+    /// The client sent more at once than is taken.
+    TooLarge,
 }
 
 struct Session {
@@ -111,9 +115,14 @@ struct Session {
 impl Session {
     async fn run(self, socket: WebSocket) {
         let (mut sink, mut stream) = socket.split();
-        let Ok(Some(first)) = tokio::time::timeout(FIRST_WAIT, first_text(&mut stream)).await else { return };
+        let opening = tokio::time::timeout(FIRST_WAIT, Opening::read(&mut stream)).await;
+        let Ok(Some(Opening { first, early })) = opening else { return };
         let ended = match self.begin(&first).await {
-            Ok((view, feed, command_id)) => self.live(&mut sink, &mut stream, &view, feed, &command_id).await,
+            Ok((view, feed, command_id)) => {
+                let exec = Arc::<str>::from(view.record.id.as_str());
+                let started = frames::started(&command_id, view.record.pid);
+                self.live(&mut sink, &mut stream, &exec, started, feed, &early).await
+            }
             Err((kind, message)) => Ok(End::Said(frames::error(kind, &message))),
         };
         let Ok(end) = ended else { return };
@@ -156,15 +165,15 @@ impl Session {
         &self,
         sink: &mut Sink,
         stream: &mut SplitStream<WebSocket>,
-        view: &ExecView,
+        exec: &str,
+        started: String,
         mut feed: Feed,
-        command_id: &str,
+        early: &[String],
     ) -> std::result::Result<End, Gone> {
-        sink.feed(Message::text(frames::started(command_id, view.record.pid))).await?;
-        let exec = Arc::<str>::from(view.record.id.as_str());
+        sink.feed(Message::text(started)).await?;
         tokio::select! {
             ended = self.outgoing(sink, &mut feed) => ended,
-            () = self.incoming(stream, &exec) => Err(Gone),
+            ended = self.incoming(stream, exec, early) => ended,
         }
     }
 
@@ -209,18 +218,32 @@ impl Session {
         Ok(sent)
     }
 
-    /// Does what the client sends, one after the other, until it goes.
-    async fn incoming(&self, stream: &mut SplitStream<WebSocket>, exec: &str) {
-        while let Some(Ok(message)) = stream.next().await {
+    /// Does what the client sends, one after the other, until it goes. What it sent early comes first.
+    async fn incoming(
+        &self,
+        stream: &mut SplitStream<WebSocket>,
+        exec: &str,
+        early: &[String],
+    ) -> std::result::Result<End, Gone> {
+        for text in early {
+            self.command(exec, text).await;
+        }
+        while let Some(message) = stream.next().await {
             match message {
-                Message::Text(text) => {
+                Ok(Message::Text(text)) => {
                     self.app.host.count(text.len(), 0);
                     self.command(exec, &text).await;
                 }
-                Message::Close(_) => return,
-                Message::Binary(_) | Message::Ping(_) | Message::Pong(_) => {}
+                Ok(Message::Close(_)) => return Err(Gone),
+                Ok(Message::Binary(_) | Message::Ping(_) | Message::Pong(_)) => {}
+                // The connection broke, and then nobody hears this, or a message is too large to be taken.
+                Err(error) => {
+                    tracing::debug!(%error, "a client's message was not taken");
+                    return Ok(End::TooLarge);
+                }
             }
         }
+        Err(Gone)
     }
 
     /// The protocol has no answer to these but the end of the command, so errors are only logged.
@@ -250,15 +273,29 @@ impl Session {
     }
 }
 
-async fn first_text(stream: &mut SplitStream<WebSocket>) -> Option<String> {
-    while let Some(Ok(message)) = stream.next().await {
-        match message {
-            Message::Text(text) => return Some(text.to_string()),
-            Message::Close(_) => return None,
-            Message::Binary(_) | Message::Ping(_) | Message::Pong(_) => {}
+/// How a client begins.
+struct Opening {
+    /// Which command it wants.
+    first: String,
+    /// What it told that command before it said which: clients that reconnect send what they had waiting first.
+    early: Vec<String>,
+}
+
+impl Opening {
+    async fn read(stream: &mut SplitStream<WebSocket>) -> Option<Self> {
+        let mut early = Vec::new();
+        while let Some(Ok(message)) = stream.next().await {
+            match message {
+                Message::Text(text) if early.len() < EARLY_MAX_COUNT && frames::is_later(&text) => {
+                    early.push(text.to_string());
+                }
+                Message::Text(text) => return Some(Self { first: text.to_string(), early }),
+                Message::Close(_) => return None,
+                Message::Binary(_) | Message::Ping(_) | Message::Pong(_) => {}
+            }
         }
+        None
     }
-    None
 }
 
 /// An id for clients that make none.
@@ -300,6 +337,7 @@ async fn close(sink: &mut Sink, end: End) -> std::result::Result<(), axum::Error
             (close_code::NORMAL, "")
         }
         End::Away => (close_code::AWAY, "the server is shutting down"),
+        End::TooLarge => (close_code::SIZE, "a message is larger than 8 MiB; send input in smaller pieces"),
     };
     sink.feed(Message::Close(Some(CloseFrame { code, reason: reason.into() }))).await?;
     sink.flush().await

@@ -1,7 +1,6 @@
 //! Files of a sandbox.
 
 pub(crate) mod download;
-pub(crate) mod multipart;
 pub(crate) mod search;
 pub(crate) mod upload;
 

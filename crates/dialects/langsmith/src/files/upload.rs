@@ -1,17 +1,15 @@
 //! Writing a file: `upload`.
 
 use atoll_core::Error;
+use atoll_dialect_kit::files::Form;
 use atoll_engine::guest_error;
 use atoll_guest_protocol::messages::Write;
-use atoll_server::dialect::Pieces;
 use axum::body::Body;
 use axum::extract::State;
 use http::HeaderMap;
-use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
 use super::OfFile;
-use super::multipart::Part;
 use crate::App;
 use crate::boxes;
 use crate::error::{Failure, Result};
@@ -35,8 +33,11 @@ pub(crate) async fn upload(
     body: Body,
 ) -> Result<Json<Value>> {
     let path = file.absolute(KIND)?;
-    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let mut part = Part::new(kind).map_err(|error| fail(&error))?;
+    // The clients send one part.
+    let mut form = Form::new(&headers, body).map_err(|error| fail(&error))?;
+    if form.next().await.map_err(|error| fail(&error))?.is_none() {
+        return Err(fail(&Error::invalid("body", "has no file in it")));
+    }
     let engine = app.host.engine();
     let sandbox = ids::sandbox(&id);
     let user = engine.sandbox(&sandbox).map_err(|error| fail(&error))?.spec.user;
@@ -44,14 +45,10 @@ pub(crate) async fn upload(
     let request = Write { path: path.clone(), mode: 0, user, parents: true };
     let told = |error| fail(&guest_error(error));
     let mut writer = lease.write(request).await.map_err(told)?;
-    let mut pieces = Pieces::new(body);
-    while let Some(piece) = pieces.next().await.map_err(|error| fail(&error))? {
-        if let Some(content) = part.push(&piece).map_err(|error| fail(&error))? {
-            writer.send(content).await.map_err(told)?;
-        }
-    }
     // Dropping the writer before it finished leaves no file.
-    part.finish().map_err(|error| fail(&error))?;
+    while let Some(content) = form.chunk().await.map_err(|error| fail(&error))? {
+        writer.send(content).await.map_err(told)?;
+    }
     let bytes = writer.finish().await.map_err(told)?;
     Ok(Json(json!({"path": path, "size_bytes": bytes})))
 }

@@ -9,8 +9,6 @@
 //! What is under way is in memory only: a server that ends meanwhile forgets it, keeps the layers that came,
 //! and leaves no sandbox behind, for that one has a time to live.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_core::id::SnapshotId;
@@ -28,17 +26,13 @@ use tokio::runtime::Handle;
 use super::{Snapshot, reference};
 use crate::App;
 use crate::boxes::ANSWER_WITHIN;
-use crate::error::{Failure, Result, sentence};
+use crate::error::{Failure, Result};
 use crate::extras::RunConfig;
 use crate::registries;
 use crate::request::{Caller, Json, Manage};
 
 /// Time to live of the sandbox that a snapshot is taken of.
 const SANDBOX_TTL: Duration = Duration::from_secs(600);
-/// Builds that are remembered after they failed.
-const REMEMBERED_MAX_COUNT: usize = 1000;
-/// Builds at once.
-const UNDER_WAY_MAX_COUNT: usize = 32;
 
 /// A snapshot of an image.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -50,109 +44,6 @@ pub(crate) struct Request {
     tag: Option<String>,
     registry_id: Option<String>,
     run_config: Option<RunConfig>,
-}
-
-/// A build that has not ended, or has failed. One that is made is the engine's.
-#[derive(Debug, Clone)]
-struct Build {
-    snapshot: Snapshot,
-    failed: bool,
-}
-
-/// Builds of this process, by the UUID that their client was told.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Builds {
-    inner: Arc<Mutex<Inner>>,
-}
-
-#[derive(Debug, Default)]
-struct Inner {
-    by_id: BTreeMap<String, Build>,
-    /// Failed ones, the oldest first.
-    failed: VecDeque<String>,
-}
-
-impl Builds {
-    fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begin(&self, snapshot: Snapshot) -> Result<()> {
-        let mut inner = self.inner();
-        let count = inner.by_id.values().filter(|build| !build.failed).count();
-        if count >= UNDER_WAY_MAX_COUNT {
-            let error = Error::new(Code::LimitExceeded, format!("{count} snapshots are being made already"));
-            return Err(Failure::control(&error));
-        }
-        inner.by_id.insert(snapshot.id.clone(), Build { snapshot, failed: false });
-        Ok(())
-    }
-
-    fn end(&self, id: &str, outcome: &Result<SnapshotRecord, Error>) {
-        let mut inner = self.inner();
-        let Err(error) = outcome else {
-            inner.by_id.remove(id);
-            return;
-        };
-        let Some(build) = inner.by_id.get_mut(id) else { return };
-        build.failed = true;
-        build.snapshot.status = "failed";
-        build.snapshot.status_message = Some(sentence(error));
-        inner.failed.push_back(id.to_owned());
-        if inner.failed.len() > REMEMBERED_MAX_COUNT
-            && let Some(oldest) = inner.failed.pop_front()
-        {
-            inner.by_id.remove(&oldest);
-        }
-    }
-
-    /// The build with this id, under way or failed.
-    pub(crate) fn find(&self, id: &str) -> Option<Snapshot> {
-        self.inner().by_id.get(id).map(|build| build.snapshot.clone())
-    }
-
-    /// Forgets a build that failed. Says whether it did; `None` when there is no such build.
-    pub(crate) fn forget(&self, id: &str) -> Option<bool> {
-        let mut inner = self.inner();
-        let failed = inner.by_id.get(id)?.failed;
-        if failed {
-            inner.by_id.remove(id);
-            inner.failed.retain(|other| other != id);
-        }
-        Some(failed)
-    }
-
-    /// Those that have not ended.
-    pub(crate) fn under_way(&self) -> Vec<Snapshot> {
-        let inner = self.inner();
-        let under_way = inner.by_id.values().filter(|build| !build.failed);
-        under_way.map(|build| build.snapshot.clone()).collect()
-    }
-
-    /// Lets a snapshot be made. Gives what became of it within the time that a client waits; else the making
-    /// goes on, and the client polls.
-    ///
-    /// # Errors
-    /// When too many are being made.
-    pub(crate) async fn run(
-        &self,
-        snapshot: Snapshot,
-        making: impl Future<Output = Result<SnapshotRecord, Error>> + Send + 'static,
-    ) -> Result<Option<Result<SnapshotRecord, Error>>> {
-        let (builds, id) = (self.clone(), snapshot.id.clone());
-        builds.begin(snapshot)?;
-        let making = tokio::spawn(async move {
-            let outcome = tokio::spawn(making).await;
-            let outcome = outcome
-                .unwrap_or_else(|_panic| Err(Error::new(Code::Internal, "making the snapshot broke off")));
-            if let Err(error) = &outcome {
-                tracing::info!(%error, "a snapshot could not be made");
-            }
-            builds.end(&id, &outcome);
-            outcome
-        });
-        Ok(tokio::time::timeout(ANSWER_WITHIN, making).await.ok().and_then(std::result::Result::ok))
-    }
 }
 
 /// Makes a snapshot of an image.
@@ -175,9 +66,10 @@ pub(crate) async fn create(
         run_config: request.run_config.clone().unwrap_or_default(),
         ..Snapshot::building(&id, &tag)
     };
-    let caller = caller.engine();
+    let (owner, caller) = (caller.key(), caller.engine());
     let making = async move { make(&engine, request, id, tag, &caller).await };
-    match app.builds.run(building.clone(), making).await? {
+    let made = app.builds.run(building.clone(), owner, ANSWER_WITHIN, making).await;
+    match made.map_err(|error| Failure::control(&error))? {
         Some(Ok(record)) => Ok((StatusCode::CREATED, Json(Snapshot::new(record)))),
         // The client polls, and is told there what failed.
         Some(Err(_)) | None => Ok((StatusCode::ACCEPTED, Json(building))),
@@ -229,7 +121,7 @@ async fn pull(engine: &Engine, image: &str) -> Result<(), Error> {
     let (images, image, runtime) = (engine.images().clone(), image.to_owned(), Handle::current());
     // Its future borrows across waits in ways that the compiler cannot prove to be `Send`.
     let pulled = tokio::task::spawn_blocking(move || {
-        let options = PullOptions { credentials, ..PullOptions::default() };
+        let options = PullOptions { known: credentials.is_some(), credentials, ..PullOptions::default() };
         runtime.block_on(images.pull(&image, &options, &NoProgress)).map(drop)
     });
     let broken = |_| Error::new(Code::Internal, "the server failed to prepare the image");

@@ -11,6 +11,7 @@ use atoll_core::id::SnapshotId;
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::snapshot::{DEFAULT_TAG, Reference, SnapshotState};
 use atoll_core::{Code, Error};
+use atoll_dialect_kit::pending::Pending;
 use atoll_engine::{Begin, Engine, SnapshotOrder, SnapshotQuery};
 use atoll_store::SnapshotRecord;
 use axum::extract::State;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::App;
+use crate::boxes::ANSWER_WITHIN;
 use crate::error::{Failure, Result};
 use crate::extras::RunConfig;
 use crate::ids;
@@ -45,6 +47,17 @@ pub(crate) struct Snapshot {
     pub(crate) created_by: Option<String>,
     pub(crate) created_at: String,
     pub(crate) updated_at: String,
+}
+
+impl Pending for Snapshot {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn fail(&mut self, why: String) {
+        self.status = "failed";
+        self.status_message = Some(why);
+    }
 }
 
 impl Snapshot {
@@ -185,10 +198,11 @@ pub(crate) async fn capture(
         ..Snapshot::building(&id, &tag)
     };
     let begin = Begin { env: run.env_vars.unwrap_or_default(), user: run.user, workdir: run.work_dir };
-    let caller = caller.engine();
+    let (owner, caller) = (caller.key(), caller.engine());
     let making =
         async move { engine.create_snapshot(source.id.as_str(), order(id, tag, begin), &caller).await };
-    match app.builds.run(building.clone(), making).await? {
+    let made = app.builds.run(building.clone(), owner, ANSWER_WITHIN, making).await;
+    match made.map_err(|error| fail(&error))? {
         Some(Ok(record)) => Ok((StatusCode::CREATED, Json(Snapshot::new(record)))),
         Some(Err(error)) => Err(fail(&error)),
         None => Ok((StatusCode::ACCEPTED, Json(building))),
@@ -216,14 +230,18 @@ pub(crate) struct Page {
 
 /// Lists snapshots, those that are being made first.
 pub(crate) async fn list(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Query(query): Query<List>,
 ) -> Result<Json<Page>> {
     let part = query.name_contains.unwrap_or_default().to_lowercase();
     let limit = query.limit.or(query.page_size).unwrap_or(PAGE_DEFAULT);
     let records = all(app.host.engine(), None).await.map_err(|error| fail(&error))?;
-    let listed = app.builds.under_way().into_iter().chain(records.into_iter().map(Snapshot::new));
+    let listed = app
+        .builds
+        .under_way(caller.sees().as_ref())
+        .into_iter()
+        .chain(records.into_iter().map(Snapshot::new));
     let matching = listed.filter(|snapshot| snapshot.name.to_lowercase().contains(&part));
     let items: Vec<Snapshot> = matching.skip(query.offset).take(limit).collect();
     Ok(Json(Page { snapshots: items.clone(), items, next_cursor: None, offset: query.offset }))
@@ -231,11 +249,11 @@ pub(crate) async fn list(
 
 /// One snapshot.
 pub(crate) async fn read(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Name(name): Name,
 ) -> Result<Json<Snapshot>> {
-    if let Some(building) = app.builds.find(&name) {
+    if let Some(building) = app.builds.find(&name, caller.sees().as_ref()) {
         return Ok(Json(building));
     }
     let found = find(app.host.engine(), &name).await;
@@ -244,12 +262,12 @@ pub(crate) async fn read(
 
 /// Removes a snapshot, by its id or name; or one tag, and the snapshot with its last.
 pub(crate) async fn remove(
-    _: Caller<Manage>,
+    caller: Caller<Manage>,
     State(app): State<App>,
     Name(name): Name,
 ) -> Result<StatusCode> {
     let engine = app.host.engine();
-    match app.builds.forget(&name) {
+    match app.builds.forget(&name, caller.sees().as_ref()) {
         Some(true) => return Ok(StatusCode::NO_CONTENT),
         Some(false) => {
             let why = "the snapshot is still being made";

@@ -125,7 +125,7 @@ impl Engine {
             let _gate = engine.inner.builds.pins.gate.read().await;
             let order = SnapshotOrder::without_name(Purpose::Held(HOLDER.to_owned()), None);
             let snapshot = engine.create_snapshot(&sandbox, order, &caller).await?;
-            fail::fail_point!("engine.build.snapshot");
+            atoll_failpoint::fail_point!("engine.build.snapshot");
             let now = now_ms();
             let record = CacheRecord {
                 key,
@@ -138,7 +138,7 @@ impl Engine {
             };
             let kept = engine.kept(&snapshot);
             engine.inner.store.put_cached_step(&record).await.map_err(store_error)?;
-            fail::fail_point!("engine.build.cached");
+            atoll_failpoint::fail_point!("engine.build.cached");
             Ok(kept)
         };
         let kept = self.inner.tracker.spawn(work).await;

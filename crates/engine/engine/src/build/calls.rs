@@ -96,7 +96,7 @@ impl Engine {
             self.inner.builds.live().remove(&record.id);
             return Err(store_error(error));
         }
-        fail::fail_point!("engine.build.journalled");
+        atoll_failpoint::fail_point!("engine.build.journalled");
         self.inner.tracker.spawn(drive(self.clone(), live, recipe, caller.clone()));
         self.prune_builds().await;
         Ok(BuildView { record, needs_context })

@@ -68,7 +68,7 @@ async fn work(
     let closed = |_| Error::new(Code::ShuttingDown, "the server is shutting down");
     let _room = engine.inner.builds.room.acquire().await.map_err(closed)?;
     set_state(engine, live, BuildState::Running, Some(now_ms())).await?;
-    fail::fail_point!("engine.build.running");
+    atoll_failpoint::fail_point!("engine.build.running");
     let limit_ms = live.record().spec.timeout_ms.unwrap_or(BUILD_TIMEOUT_DEFAULT_MS);
     let run = Run::new(engine, live, recipe, &context, caller);
     match tokio::time::timeout(Duration::from_millis(limit_ms), Box::pin(run.run())).await {
@@ -147,7 +147,7 @@ async fn record_end(engine: &Engine, live: &Live, outcome: &Outcome, caller: &Ca
                 engine.inner.store.complete_build(&live.id, &made, ended_ms).await.map_err(store_error)?;
             let version = version
                 .ok_or_else(|| Error::new(Code::Internal, "the build was changed by somebody else"))?;
-            fail::fail_point!("engine.build.committed");
+            atoll_failpoint::fail_point!("engine.build.committed");
             engine.inner.templates_changed();
             record.state = BuildState::Succeeded;
             record.template_version = Some(version);

@@ -245,7 +245,7 @@ impl<'a> Run<'a> {
         let _stops_with_this = stop.clone().drop_guard();
         let runtime = Handle::current();
         let pulling = tokio::task::spawn_blocking(move || {
-            let options = PullOptions { credentials, ..PullOptions::default() };
+            let options = PullOptions { known: credentials.is_some(), credentials, ..PullOptions::default() };
             runtime.block_on(stop.run_until_cancelled(images.pull(&name, &options, &NoProgress)))
         });
         match pulling.await {
@@ -326,7 +326,7 @@ impl<'a> Run<'a> {
             None => sandbox.insert(self.sandbox(now).await.map_err(|error| at(step.place, error))?).clone(),
         };
         self.work(step, &inside, numbered, results).await?;
-        fail::fail_point!("engine.build.worked");
+        atoll_failpoint::fail_point!("engine.build.worked");
         if matches!(step.work, Work::Directory(_)) && !last {
             return Ok(None);
         }

@@ -1,5 +1,6 @@
 //! What callers can do with execs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use atoll_guest_protocol::messages;
 use atoll_guest_protocol::messages::{ResizeExec, SignalExec};
 use atoll_store::ExecRecord;
 use bytes::Bytes;
+use serde_json::Value;
 
 use crate::clock::now_ms;
 use crate::engine::{Caller, Engine, Inner};
@@ -86,9 +88,28 @@ impl Engine {
             return Ok(Some(live.view()));
         }
         match self.exec(sandbox.id.as_str(), record.id.as_str()).await {
-            Err(error) if error.code == Code::ExecNotFound => Ok(None),
+            Err(error) if error.code == Code::ExecNotFound => {
+                self.remove_orphan(sandbox, &record.id).await?;
+                Ok(None)
+            }
             view => view.map(Some),
         }
+    }
+
+    /// Removes the row of an exec that never came into being, and that could not be taken back when that was found:
+    /// the database was away, or it had stored it and its answer was lost. Its idempotency key is free then.
+    async fn remove_orphan(&self, sandbox: &SandboxShared, exec: &ExecId) -> Result<()> {
+        // In this order: a session records the end before it leaves, and enters before its row is written.
+        if sandbox.live_exec(exec).is_some() || sandbox.dead.is_cancelled() {
+            return Ok(());
+        }
+        let stored = self.inner.store.exec(exec).await.map_err(store_error)?;
+        // Sessions that let go because the server stops have no end either; the next process takes them up.
+        if stored.is_none_or(|record| record.state.is_final()) || self.inner.shutdown.is_cancelled() {
+            return Ok(());
+        }
+        tracing::warn!(%exec, "removing the row of an exec that never ran");
+        self.inner.store.delete_exec(exec).await.map(drop).map_err(store_error)
     }
 
     /// An exec as it is now.
@@ -331,18 +352,14 @@ pub(crate) fn new_record(
     caller: &Caller,
 ) -> Result<ExecRecord> {
     let idempotency_key = draft.idempotency_key.clone();
-    // The spec, not the draft, is digested: a retry may spell out a default.
+    let request_digest = digest(draft.clone(), spec)?;
     let spec = ExecSpec::resolve(draft, spec)?;
-    let text = serde_json::to_vec(&spec).map_err(|error| {
-        tracing::error!(%error, "a spec cannot be written as JSON");
-        Error::new(Code::Internal, "the request cannot be recorded")
-    })?;
     let created_ms = now_ms();
     Ok(ExecRecord {
         id: Inner::new_exec_id(created_ms)?,
         sandbox: sandbox.clone(),
         idempotency_key,
-        request_digest: blake3::hash(&text).to_hex().to_string(),
+        request_digest,
         spec,
         state: ExecState::Starting,
         pid: None,
@@ -354,4 +371,25 @@ pub(crate) fn new_record(
         created_ms,
         ended_ms: None,
     })
+}
+
+/// Tells a retry from a key that is used twice. A retry may spell out a default; what the sandbox adds is not part of
+/// the request, as it may change meanwhile; and a field that says nothing counts as absent, so that one which a later
+/// version adds does not make every older key a mismatch.
+fn digest(draft: ExecDraft, sandbox: &SandboxSpec) -> Result<String> {
+    let plain =
+        SandboxSpec { env: BTreeMap::new(), user: "root".to_owned(), workdir: None, ..sandbox.clone() };
+    let said = serde_json::to_value(ExecSpec::resolve(draft, &plain)?);
+    let text = said.and_then(|mut said| {
+        if let Some(fields) = said.as_object_mut() {
+            fields.retain(|_, value| *value != Value::Null && *value != Value::Bool(false));
+            fields.sort_keys();
+        }
+        serde_json::to_vec(&said)
+    });
+    let text = text.map_err(|error| {
+        tracing::error!(%error, "a spec cannot be written as JSON");
+        Error::new(Code::Internal, "the request cannot be recorded")
+    })?;
+    Ok(blake3::hash(&text).to_hex().to_string())
 }

@@ -23,6 +23,7 @@ use crate::engine::Inner;
 use crate::errors::chain;
 use crate::log::{LogShare, LogWriter};
 use crate::sandbox::{SandboxShared, Stillness};
+use crate::start::start_key;
 
 use super::disk::{append_from, blocking, blocking_with};
 use super::shared::{ExecShared, Started};
@@ -41,6 +42,10 @@ const ATTACH_PAUSE: Duration = Duration::from_millis(50);
 const PRUNE_EVERY_COUNT: u64 = 64;
 /// A kill is sent again this long after, until the exec has ended: a new process may have slipped by.
 const KILL_AGAIN: Duration = Duration::from_secs(2);
+
+/// An exec that is over its time, in a sandbox whose agent does not answer, ends with the sandbox this long after its
+/// kill was asked for.
+const HOST_KILL_AFTER: Duration = Duration::from_secs(60);
 
 /// Starts a new exec: enters its row, starts it in the guest, then serves it.
 pub(super) fn spawn_new(inner: &Arc<Inner>, sandbox: &Arc<SandboxShared>, exec: &Arc<ExecShared>) {
@@ -74,6 +79,8 @@ struct Session {
     timeout_at: Option<Instant>,
     idle_at: Option<Instant>,
     kill_again_at: Option<Instant>,
+    /// When the guest was first asked to kill it.
+    killing_since: Option<Instant>,
     /// Ends with everything else in the sandbox.
     boot: CancellationToken,
     /// How the sandbox stands. Time in which it stands still is not the exec's.
@@ -121,6 +128,7 @@ impl Session {
             timeout_at: None,
             idle_at: None,
             kill_again_at: None,
+            killing_since: None,
             boot: exec.boot(),
             still: sandbox.freezer.subscribe(),
             stood_still: Duration::ZERO,
@@ -158,6 +166,8 @@ impl Session {
             tracing::error!(exec = %self.exec.id(), %error, "an output log cannot be opened");
             return self.finish(Exit::sandbox_died()).await;
         }
+        // Kills before now were of others, or happened while the server was away, when nobody saw whose they were.
+        self.oom_kills_before = oom_kills(&self.sandbox).await;
         self.start_clocks();
         match self.attach_next_link().await {
             Ok(Some(stream)) => self.run(stream).await,
@@ -228,7 +238,8 @@ impl Session {
         let total = self.still.borrow_and_update().total;
         let stood = total.saturating_sub(self.stood_still);
         self.stood_still = total;
-        for clock in [&mut self.timeout_at, &mut self.idle_at].into_iter().flatten() {
+        for clock in [&mut self.timeout_at, &mut self.idle_at, &mut self.killing_since].into_iter().flatten()
+        {
             *clock += stood;
         }
     }
@@ -337,7 +348,7 @@ impl Session {
         }
         self.progressed = true;
         let complete = self.append(batch).await;
-        fail::fail_point!("engine.exec.appended");
+        atoll_failpoint::fail_point!("engine.exec.appended");
         self.reset_idle();
         if !complete {
             // The server stops or the sandbox died: not the end of the exec, which the guest tells again.
@@ -403,6 +414,11 @@ impl Session {
             return;
         }
         self.kill_again_at = Some(Instant::now() + KILL_AGAIN);
+        let since = *self.killing_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= HOST_KILL_AFTER && self.sandbox.is_unresponsive() {
+            // A limit holds whether or not the agent helps: who stops it gains nothing.
+            return self.sandbox.give_up("its agent does not answer, and a command had to be killed").await;
+        }
         let link = self.sandbox.guest.borrow().clone();
         let Some(link) = link else { return };
         let request = SignalExec { exec_id: self.exec.id().to_string(), signal: SIGKILL, tree: true };
@@ -458,7 +474,7 @@ impl Session {
     async fn end(mut self, end: End) {
         match end {
             End::Exited(exited) => {
-                fail::fail_point!("engine.exec.exited");
+                atoll_failpoint::fail_point!("engine.exec.exited");
                 self.cpu_us = exited.cpu_us;
                 let killed = exited.signal == Some(SIGKILL) || exited.code == Some(128 + SIGKILL);
                 let oom_killed = killed && oom_kills(&self.sandbox).await > self.oom_kills_before;
@@ -499,7 +515,7 @@ impl Session {
                 () = self.inner.shutdown.cancelled() => return self.stop(),
             }
         }
-        fail::fail_point!("engine.exec.finished");
+        atoll_failpoint::fail_point!("engine.exec.finished");
         self.exec.progress.send_modify(|progress| {
             progress.state = state;
             progress.exit = Some(exit);
@@ -527,6 +543,8 @@ impl Session {
         let exec = self.exec.id().clone();
         let inner = Arc::clone(&self.inner);
         let sandbox = self.sandbox.id.clone();
+        // Without its row what the template starts would be started once more in this boot.
+        let start = start_key(&self.sandbox.record().boot_id);
         let prunes = self.sandbox.count_ended() % PRUNE_EVERY_COUNT == PRUNE_EVERY_COUNT - 1;
         self.inner.tracker.spawn(async move {
             if let Some(link) = link
@@ -537,7 +555,7 @@ impl Session {
             if !prunes {
                 return;
             }
-            match inner.store.prune_execs(&sandbox, EXECS_KEPT_MAX_COUNT as u64).await {
+            match inner.store.prune_execs(&sandbox, EXECS_KEPT_MAX_COUNT as u64, &start).await {
                 Ok(pruned) => {
                     let remove = move || pruned.iter().try_for_each(|old| inner.logs.remove(&sandbox, old));
                     if let Err(error) = blocking(remove).await {

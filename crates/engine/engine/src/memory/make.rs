@@ -64,7 +64,7 @@ async fn save(engine: &Engine, template: &str, member: &mut Member) -> Result<Sa
     };
     let about = About { fits: fits(spec, &member.recipe.mold)?, exec: exec.id.clone(), pid: exec.pid };
     engine.begin_snapshot(&mut record).await?;
-    fail::fail_point!("engine.memory.journalled");
+    atoll_failpoint::fail_point!("engine.memory.journalled");
     let dir = engine.inner.memory_dir(&record.id);
     let outcome = match copy(engine, member, &exec, &about, &record.id).await {
         Ok(outcome) => outcome,
@@ -76,7 +76,7 @@ async fn save(engine: &Engine, template: &str, member: &mut Member) -> Result<Sa
     };
     match engine.finish_snapshot(record, &outcome).await {
         Ok(record) => {
-            fail::fail_point!("engine.memory.saved");
+            atoll_failpoint::fail_point!("engine.memory.saved");
             Ok(Saved { record, about, dir })
         }
         Err(error) => {
@@ -96,14 +96,14 @@ async fn copy(
     let driver = engine.inner.driver(member.recipe.spec.isolation)?;
     let taken = driver.snapshot_with_memory(&member.id, artifact).await;
     let taken = taken.map_err(|error| isolation_error(&error))?;
-    fail::fail_point!("engine.memory.taken");
+    atoll_failpoint::fail_point!("engine.memory.taken");
     // On the disk for good before anything says that it is there: half a memory must never run.
     let usage = driver.seal_artifact(artifact).await.map_err(|error| isolation_error(&error))?;
     let (log, dir) = (engine.inner.log_dir(&member.id, &exec.id), engine.inner.memory_dir(artifact));
     let about = about.clone();
     let kept = tokio::task::spawn_blocking(move || keep(&about, &log, &dir)).await;
     kept.unwrap_or_else(|panic| Err(io::Error::other(panic))).map_err(|error| host_error(&error))?;
-    fail::fail_point!("engine.memory.kept");
+    atoll_failpoint::fail_point!("engine.memory.kept");
     Ok(SnapshotOutcome {
         stored_bytes: usage.stored_bytes,
         paused_us: Some(u64::try_from(taken.paused.as_micros()).unwrap_or(u64::MAX)),

@@ -171,7 +171,7 @@ pub(crate) async fn remove(inner: &Inner, member: Member) {
         drop(ahead.hand_over().await);
     }
     unmake(inner, member.recipe.spec.isolation, &member.id).await;
-    fail::fail_point!("engine.pool.removed");
+    atoll_failpoint::fail_point!("engine.pool.removed");
     inner.pools.forget(&member.id);
 }
 

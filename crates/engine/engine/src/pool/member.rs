@@ -111,7 +111,7 @@ async fn try_make(
     drop(filler);
     inner.pools.nudge.notify_one();
     let ahead = inner.start_ahead(&client, id, spec).await?;
-    fail::fail_point!("engine.pool.started");
+    atoll_failpoint::fail_point!("engine.pool.started");
     Ok((client, ahead))
 }
 
@@ -123,7 +123,7 @@ async fn isolate(
     spec: &SandboxSpec,
 ) -> Result<GuestClient> {
     driver.create(plan).await.map_err(|error| isolation_error(&error))?;
-    fail::fail_point!("engine.pool.isolated");
+    atoll_failpoint::fail_point!("engine.pool.isolated");
     let client = connect(driver, &plan.id).await?;
     if needs_configuring(spec) {
         inner.configure(&client, &plan.hostname, spec).await?;
@@ -144,7 +144,7 @@ async fn go_on(
     inner.attach_network(driver, &plan.id, &spec.egress).await?;
     saved.give_log(inner, &exec).await?;
     let ahead = take_over_ahead(inner, &client, exec).await?;
-    fail::fail_point!("engine.pool.started");
+    atoll_failpoint::fail_point!("engine.pool.started");
     Ok((client, ahead))
 }
 

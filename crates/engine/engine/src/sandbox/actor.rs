@@ -4,6 +4,7 @@ mod create;
 mod pause;
 mod rollback;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestClient;
 use atoll_isolation::Plan;
 use atoll_store::{ExecRecord, SandboxRecord};
+use futures::FutureExt as _;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::now_ms;
@@ -59,14 +61,16 @@ pub(crate) enum Origin {
     FinishRollback(SnapshotId),
     /// It failed before; only its record is left.
     Failed,
+    /// It cannot be worked with, for this reason: shown as failed, which is not recorded, and left as it is until it
+    /// is deleted or the server starts again.
+    Unusable(String),
     /// An earlier process had begun to delete it.
     FinishDelete,
 }
 
 /// Starts the actor of a sandbox that was entered in the table.
 pub(crate) fn spawn(inner: &Arc<Inner>, shared: &Arc<SandboxShared>, origin: Origin) {
-    let inbox = shared.inbox.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let Some(inbox) = inbox else { return };
+    let Some(inbox) = Inbox::open(shared) else { return };
     let actor = Actor {
         inner: Arc::clone(inner),
         shared: Arc::clone(shared),
@@ -76,7 +80,47 @@ pub(crate) fn spawn(inner: &Arc<Inner>, shared: &Arc<SandboxShared>, origin: Ori
         budget_ms: 0,
         not_before: None,
     };
-    inner.tracker.spawn(actor.run(origin));
+    let (inner, shared) = (Arc::clone(inner), Arc::clone(shared));
+    inner.tracker.clone().spawn(async move {
+        if AssertUnwindSafe(actor.run(origin)).catch_unwind().await.is_err() {
+            tracing::error!(sandbox = %shared.id, "the task that owns a sandbox panicked");
+            spawn(&inner, &shared, Origin::Unusable("the server failed to handle it".to_owned()));
+        }
+    });
+}
+
+/// What is asked of a sandbox. An actor that panics leaves it to the next.
+struct Inbox {
+    shared: Arc<SandboxShared>,
+    /// `None` only while this is dropped.
+    messages: Option<mpsc::Receiver<Message>>,
+}
+
+impl Inbox {
+    /// `None`: another actor has it.
+    fn open(shared: &Arc<SandboxShared>) -> Option<Self> {
+        let messages = shared.inbox.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some(Self { shared: Arc::clone(shared), messages: Some(messages) })
+    }
+
+    async fn next(&mut self) -> Option<Message> {
+        self.messages.as_mut()?.recv().await
+    }
+
+    /// Takes no more; gives what came before.
+    fn close(&mut self) -> Vec<Message> {
+        let Some(messages) = &mut self.messages else { return Vec::new() };
+        messages.close();
+        std::iter::from_fn(|| messages.try_recv().ok()).collect()
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            *self.shared.inbox.lock().unwrap_or_else(PoisonError::into_inner) = self.messages.take();
+        }
+    }
 }
 
 struct Actor {
@@ -84,7 +128,7 @@ struct Actor {
     shared: Arc<SandboxShared>,
     /// The actor's own copy; what it publishes.
     record: SandboxRecord,
-    inbox: mpsc::Receiver<Message>,
+    inbox: Inbox,
     /// It stands still and nothing connects to its guest before it goes on.
     unlinked: bool,
     /// When its budget is to be looked at.
@@ -138,6 +182,16 @@ impl Actor {
                 self.shared.dead.cancel();
                 self.shared.set_made(Ok(()));
                 self.remove_remains().await;
+            }
+            Origin::Unusable(why) => {
+                self.shared.dead.cancel();
+                self.inner.gateway.detach(&self.record.id);
+                if self.record.state != SandboxState::Deleting {
+                    self.record.state = SandboxState::Failed;
+                }
+                self.record.reason = Some(why);
+                self.shared.publish(self.record.clone());
+                self.shared.set_made(Ok(()));
             }
             Origin::FinishDelete => {
                 self.shared.set_made(Ok(()));
@@ -261,7 +315,7 @@ impl Actor {
             let message = tokio::select! {
                 biased;
                 () = inner.shutdown.cancelled() => return true,
-                message = self.inbox.recv() => message,
+                message = self.inbox.next() => message,
                 () = inner.disk.wait_for(false) => break,
             };
             match message {
@@ -305,7 +359,7 @@ impl Actor {
             tokio::select! {
                 biased;
                 () = self.inner.shutdown.cancelled() => return,
-                message = self.inbox.recv() => match message {
+                message = self.inbox.next() => match message {
                     None => return,
                     Some(Message::Delete(reply)) => {
                         let outcome = self.delete().await;
@@ -405,37 +459,33 @@ impl Actor {
             let by = Caller { key: update.asked_by.clone() };
             let before = &self.record.spec.egress;
             self.inner.prepare_rules(&self.record, &by, &mut next.spec.egress, before, &update.secrets)?;
-            self.trust_anew(&next.spec.egress).await?;
         }
-        self.inner.put_private_secrets(&next, &update.secrets).await?;
         next.spec.idle = update.idle.over(next.spec.idle)?;
         if let Some(budget) = update.budget {
             next.spec.budget = budget;
-            self.budget_ms = 0;
         }
-        if resources != next.spec.resources {
-            if self.record.state != SandboxState::Running {
-                return Err(Error::new(Code::InvalidState, "limits can only change while the sandbox runs"));
-            }
-            // One that dozes cannot be told.
-            self.shared.rouse().await?;
-            let driver = self.shared.driver();
-            driver.update(&next.id, &resources).await.map_err(|error| isolation_error(&error))?;
-            next.spec.resources = resources;
+        let limits = resources != next.spec.resources;
+        if limits && self.record.state != SandboxState::Running {
+            return Err(Error::new(Code::InvalidState, "limits can only change while the sandbox runs"));
         }
+        next.spec.resources = resources;
+        // From here on something changes: what fails puts back what was done before it.
         let renamed = update.name.as_ref().filter(|name| self.record.name.as_ref() != Some(name));
         if let Some(name) = renamed {
             self.inner.enter_name(&next.id, name)?;
             next.name = Some(name.clone());
         }
-        match self.inner.store.update_sandbox(&next).await {
+        match self.apply(&next, limits, update).await {
             Ok(generation) => next.generation = generation,
             Err(error) => {
                 if let Some(name) = renamed {
                     self.inner.leave_name(&next.id, name);
                 }
-                return Err(store_error(error));
+                return Err(error);
             }
+        }
+        if update.budget.is_some() {
+            self.budget_ms = 0;
         }
         let before = std::mem::replace(&mut self.record, next);
         if update.egress.is_some() {
@@ -447,6 +497,35 @@ impl Actor {
         }
         self.shared.touch();
         Ok(self.shared.record())
+    }
+
+    /// Makes a change that was found good: all of it, or none but for secrets, which a repeated request puts again.
+    /// Gives the new generation.
+    async fn apply(&self, next: &SandboxRecord, limits: bool, update: &SandboxUpdate) -> Result<i64> {
+        if update.egress.is_some() {
+            self.trust_anew(&next.spec.egress).await?;
+        }
+        let driver = self.shared.driver();
+        if limits {
+            // One that dozes cannot be told.
+            self.shared.rouse().await?;
+            let told = driver.update(&next.id, &next.spec.resources).await;
+            told.map_err(|error| isolation_error(&error))?;
+        }
+        let by = Caller { key: update.asked_by.clone() };
+        let stored = async {
+            self.inner.put_private_secrets(next, &update.secrets, &by).await?;
+            self.inner.store.update_sandbox(next).await.map_err(store_error)
+        };
+        let stored = stored.await;
+        if limits
+            && stored.is_err()
+            && let Err(error) = driver.update(&next.id, &self.record.spec.resources).await
+        {
+            let id = &next.id;
+            tracing::error!(sandbox = %id, %error, "limits that were not recorded could not be taken back");
+        }
+        stored
     }
 
     // === end ===
@@ -481,7 +560,7 @@ impl Actor {
         if self.record.state != SandboxState::Deleting {
             self.move_to(SandboxState::Deleting, None).await?;
         }
-        fail::fail_point!("engine.delete.marked");
+        atoll_failpoint::fail_point!("engine.delete.marked");
         usage::settle(&self.inner, &self.shared).await;
         self.shared.dead.cancel();
         self.inner.gateway.detach(&self.record.id);
@@ -491,8 +570,7 @@ impl Actor {
         usage::settle(&self.inner, &self.shared).await;
         self.inner.leave(&self.record.id);
         // Who wanted the same meanwhile has it, too. Everybody else is told that it is gone.
-        self.inbox.close();
-        while let Ok(message) = self.inbox.try_recv() {
+        for message in self.inbox.close() {
             if let Message::Delete(reply) = message {
                 answer(reply, Ok(()));
             }

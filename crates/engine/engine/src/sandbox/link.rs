@@ -23,6 +23,8 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 /// Pause after a failed attempt: doubles from the first to the second.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_LAST: Duration = Duration::from_millis(500);
+/// How often a guest is asked whether it is there.
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(15);
 /// A connection that lived less than this counts as a failed attempt.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 
@@ -91,11 +93,12 @@ pub(super) async fn keep(sandbox: Arc<SandboxShared>, mut client: GuestClient, s
         let number = sandbox.links.fetch_add(1, Ordering::Relaxed) + 1;
         let closed = client.closed();
         let since = Instant::now();
-        sandbox.guest.send_replace(Some(GuestLink { number, client }));
+        sandbox.guest.send_replace(Some(GuestLink { number, client: client.clone() }));
         tokio::select! {
             () = closed => {}
             () = link.cancelled() => break,
             () = shutdown.cancelled() => break,
+            never = watch_over(&sandbox, client) => match never {},
         }
         sandbox.guest.send_replace(None);
         // A guest that ends every connection at once must not keep the host busy.
@@ -117,6 +120,21 @@ pub(super) async fn keep(sandbox: Arc<SandboxShared>, mut client: GuestClient, s
         }
     }
     sandbox.guest.send_replace(None);
+}
+
+/// Asks the guest again and again, and says in the sandbox's reason when it does not answer: root inside can stop its
+/// agent, and then nothing but this tells. Its silence counts only while it does not stand still.
+async fn watch_over(sandbox: &SandboxShared, client: GuestClient) -> std::convert::Infallible {
+    loop {
+        tokio::time::sleep(HEARTBEAT_EVERY).await;
+        sandbox.thawed().await;
+        let before = sandbox.freezer.now().total;
+        let answered = tokio::time::timeout(HEARTBEAT_EVERY, client.list_execs()).await;
+        let now = sandbox.freezer.now();
+        if answered.is_ok() || (now.since.is_none() && now.total == before) {
+            sandbox.set_unresponsive(answered.is_err());
+        }
+    }
 }
 
 /// Connects to a guest that may stand still meanwhile: silence counts only while it does not.

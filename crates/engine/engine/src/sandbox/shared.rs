@@ -30,6 +30,9 @@ const QUEUE_MAX_COUNT: usize = 64;
 /// How long a use waits for a sandbox to wake.
 const WAKE_WAIT: Duration = Duration::from_secs(60);
 
+/// Reason of a sandbox that runs while its agent does not answer.
+const UNRESPONSIVE: &str = "unresponsive: its agent does not answer";
+
 /// A change that somebody asks for.
 #[expect(clippy::large_enum_variant, reason = "few of them exist at a time, and none is kept")]
 #[derive(Debug)]
@@ -103,6 +106,8 @@ pub(crate) struct SandboxShared {
     pub(super) nudge: Notify,
     /// Whether idleness means anything to it.
     pub(super) watches_idle: AtomicBool,
+    /// Its agent does not answer.
+    unresponsive: AtomicBool,
     /// What its template starts ran before it was claimed.
     started_ahead: AtomicBool,
     /// When this server last woke it from disk or put it back.
@@ -143,6 +148,7 @@ impl SandboxShared {
             links: AtomicU64::new(0),
             nudge: Notify::new(),
             watches_idle: AtomicBool::new(false),
+            unresponsive: AtomicBool::new(false),
             started_ahead: AtomicBool::new(false),
             woken: Mutex::default(),
             made: watch::Sender::new(None),
@@ -171,7 +177,26 @@ impl SandboxShared {
     pub(super) fn stored_record(&self) -> SandboxRecord {
         let mut record = SandboxRecord::clone(&self.record.borrow());
         record.last_active_ms = self.last_active_ms.load(Ordering::Relaxed);
+        if record.state == SandboxState::Running && self.is_unresponsive() {
+            record.reason = Some(UNRESPONSIVE.to_owned());
+        }
         record
+    }
+
+    /// Whether its agent does not answer.
+    pub(crate) fn is_unresponsive(&self) -> bool {
+        self.unresponsive.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_unresponsive(&self, unresponsive: bool) {
+        if self.unresponsive.swap(unresponsive, Ordering::Relaxed) != unresponsive {
+            tracing::warn!(sandbox = %self.id, unresponsive, "whether a sandbox's agent answers has changed");
+        }
+    }
+
+    /// Ends everything in it, because that cannot be done by its agent.
+    pub(crate) async fn give_up(&self, why: &str) {
+        self.tell(Message::GuestLost(why.to_owned(), self.boot())).await;
     }
 
     /// Publishes a changed record. Only the actor calls this.
@@ -341,6 +366,7 @@ impl SandboxShared {
 
     /// What ends the connection that is about to be kept.
     pub(super) fn new_link(&self) -> CancellationToken {
+        self.unresponsive.store(false, Ordering::Relaxed);
         let token = self.boot().child_token();
         *self.link.lock().unwrap_or_else(PoisonError::into_inner) = token.clone();
         token

@@ -32,13 +32,13 @@ pub(crate) async fn destroy(driver: &dyn Isolation, id: &SandboxId) -> Result<()
 /// Removes instance, checkpoints, logs and row, in this order: while the row is there a crash is made good.
 pub(crate) async fn remove(inner: &Inner, driver: &dyn Isolation, id: &SandboxId) -> Result<()> {
     destroy(driver, id).await?;
-    fail::fail_point!("engine.delete.destroyed");
+    atoll_failpoint::fail_point!("engine.delete.destroyed");
     inner.remove_checkpoints(id).await?;
-    fail::fail_point!("engine.delete.checkpoints_removed");
+    atoll_failpoint::fail_point!("engine.delete.checkpoints_removed");
     remove_logs(inner, id).await?;
-    fail::fail_point!("engine.delete.logs_removed");
+    atoll_failpoint::fail_point!("engine.delete.logs_removed");
     inner.store.delete_sandbox(id).await.map_err(store_error)?;
-    fail::fail_point!("engine.delete.unrecorded");
+    atoll_failpoint::fail_point!("engine.delete.unrecorded");
     Ok(())
 }
 

@@ -7,8 +7,9 @@
 //!        └── tells of the use ──▶ queue ──▶ store (the record of uses)
 //! ```
 //!
-//! What is in memory is sealed, too: a value is open only while it is put into a request. A use is
-//! recorded before the request goes on; when the database does not keep up, requests wait.
+//! What is in memory is sealed, too, but for values of sandboxes that are being made: a value is open only while it is
+//! put into a request, and overwritten after it. A use is recorded before the request goes on; when the database does
+//! not keep up, requests wait.
 
 mod door;
 mod private;
@@ -35,6 +36,7 @@ use crate::engine::{Caller, Engine, Inner};
 use crate::errors::store_error;
 
 pub use door::SecretDoor;
+use private::Held;
 pub(crate) use record::Recorder;
 pub use record::UseQuery;
 use table::Table;
@@ -62,7 +64,7 @@ pub(crate) struct Secrets {
     pub(crate) sealing: Mutex<()>,
     pub(crate) recorder: Recorder,
     /// Values for sandboxes whose row is not written yet.
-    held: std::sync::Mutex<BTreeMap<SandboxId, BTreeMap<String, Secret>>>,
+    held: std::sync::Mutex<BTreeMap<SandboxId, Held>>,
 }
 
 impl Secrets {

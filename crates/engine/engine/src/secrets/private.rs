@@ -1,26 +1,47 @@
 //! Secrets of one sandbox: given with it, found by its rules only, and gone with it.
+//!
+//! They go to the hosts that the rules of whoever gave them name. Others who may change the sandbox's rules cannot send
+//! them elsewhere.
 
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 
 use atoll_core::Result;
 use atoll_core::id::SandboxId;
-use atoll_core::policy::{DomainPattern, SecretScope};
+use atoll_core::policy::{DomainPattern, EgressPolicy, HostName, SecretScope};
 use atoll_core::secret::Secret;
 use atoll_store::SandboxRecord;
 
 use super::{SecretDraft, Secrets};
 use crate::engine::{Caller, Inner};
+use crate::errors::store_error;
+
+/// Where a secret goes that no rule names yet. Nobody has a name below it (RFC 2606).
+const NOWHERE: &str = "nowhere.invalid";
+
+/// Values that wait for the row of their sandbox.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    values: BTreeMap<String, Secret>,
+    /// The sandbox whose secrets they are copies of: where those may go, these may.
+    copied_from: Option<SandboxId>,
+}
 
 impl Secrets {
-    pub(super) fn held(&self) -> MutexGuard<'_, BTreeMap<SandboxId, BTreeMap<String, Secret>>> {
+    pub(super) fn held(&self) -> MutexGuard<'_, BTreeMap<SandboxId, Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps values for a sandbox until it has a row.
-    pub(crate) fn hold(&self, sandbox: &SandboxId, values: BTreeMap<String, Secret>) {
+    /// Keeps values for a sandbox until it has a row. `copied_from` is another sandbox that they are of.
+    pub(crate) fn hold(
+        &self,
+        sandbox: &SandboxId,
+        values: BTreeMap<String, Secret>,
+        copied_from: Option<&SandboxId>,
+    ) {
         if !values.is_empty() {
-            self.held().insert(sandbox.clone(), values);
+            let held = Held { values, copied_from: copied_from.cloned() };
+            self.held().insert(sandbox.clone(), held);
         }
     }
 }
@@ -28,8 +49,22 @@ impl Secrets {
 impl Inner {
     /// Stores the values that were held for a sandbox; its row is there now.
     pub(crate) async fn store_held_secrets(&self, sandbox: &SandboxRecord) -> Result<()> {
-        let values = self.secrets.held().remove(&sandbox.id).unwrap_or_default();
-        self.put_private_secrets(sandbox, &values).await
+        let held = self.secrets.held().remove(&sandbox.id).unwrap_or_default();
+        let Some(original) = &held.copied_from else {
+            let by = Caller { key: sandbox.owner.clone() };
+            return self.put_private_secrets(sandbox, &held.values, &by).await;
+        };
+        for (name, value) in &held.values {
+            // A copy is no gift: whoever copies a sandbox may send its secrets nowhere else.
+            let known = self.secrets.table.find(Some(original), name);
+            let (scope, by) = match known {
+                Some(known) => (known.scope.clone(), known.created_by.clone()),
+                None => (scope_for(&sandbox.spec.egress, name, None), None),
+            };
+            let draft = SecretDraft { value: Some(value.clone()), scope: Some(scope), note: None };
+            self.put_secret(Some(&sandbox.id), name, draft, &Caller { key: by }).await?;
+        }
+        Ok(())
     }
 
     /// The newest values that a sandbox has of its own, for one that goes on from it.
@@ -43,24 +78,59 @@ impl Inner {
         Ok(values)
     }
 
-    /// Gives a sandbox values of its own.
+    /// Gives a sandbox values of its own, for the hosts that its rules name them for. Those that it has and that `by`
+    /// gave follow the rules.
     pub(crate) async fn put_private_secrets(
         &self,
         sandbox: &SandboxRecord,
         values: &BTreeMap<String, Secret>,
+        by: &Caller,
     ) -> Result<()> {
-        let caller = Caller { key: sandbox.owner.clone() };
+        let policy = &sandbox.spec.egress;
         for (name, value) in values {
-            // Its rules, given by the same caller, say where it goes.
-            let scope = SecretScope {
-                hosts: vec![DomainPattern::Any],
-                templates: Vec::new(),
-                sandboxes: Vec::new(),
-                keys: Vec::new(),
-            };
+            self.forget_strange(&sandbox.id, name, by).await?;
+            let scope = scope_for(policy, name, None);
             let draft = SecretDraft { value: Some(value.clone()), scope: Some(scope), note: None };
-            self.put_secret(Some(&sandbox.id), name, draft, &caller).await?;
+            self.put_secret(Some(&sandbox.id), name, draft, by).await?;
+        }
+        for known in self.secrets.table.private(&sandbox.id) {
+            let wider = scope_for(policy, &known.name, Some(&known.scope));
+            if known.created_by == by.key && wider != known.scope {
+                let draft = SecretDraft { value: None, scope: Some(wider), note: None };
+                self.put_secret(Some(&sandbox.id), &known.name, draft, by).await?;
+            }
         }
         Ok(())
     }
+}
+
+impl Inner {
+    /// Deletes a secret that somebody else gave and that is to be given anew: its versions must not go where the new
+    /// ones do.
+    async fn forget_strange(&self, sandbox: &SandboxId, name: &str, by: &Caller) -> Result<()> {
+        let _turn = self.secrets.sealing.lock().await;
+        let table = &self.secrets.table;
+        if let Some(known) = table.find(Some(sandbox), name).filter(|known| known.created_by != by.key) {
+            table.remove(&known);
+            self.store.delete_secret(&known.id).await.map_err(store_error)?;
+        }
+        Ok(())
+    }
+}
+
+/// The hosts that a policy's rules send a secret to, besides those of a scope that it has.
+fn scope_for(policy: &EgressPolicy, name: &str, before: Option<&SecretScope>) -> SecretScope {
+    let rules = policy.inject.iter().filter(|rule| rule.secrets().any(|secret| secret.name == name));
+    let nowhere = |host: &&DomainPattern| host.to_string() != NOWHERE;
+    let earlier = before.into_iter().flat_map(|scope| &scope.hosts).filter(nowhere);
+    let mut hosts: Vec<DomainPattern> = Vec::new();
+    for host in earlier.chain(rules.flat_map(|rule| &rule.hosts)) {
+        if !hosts.contains(host) {
+            hosts.push(host.clone());
+        }
+    }
+    if hosts.is_empty() {
+        hosts.extend(NOWHERE.parse::<HostName>().ok().map(DomainPattern::Exact));
+    }
+    SecretScope { hosts, templates: Vec::new(), sandboxes: Vec::new(), keys: Vec::new() }
 }

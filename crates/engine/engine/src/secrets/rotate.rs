@@ -25,7 +25,7 @@ impl Engine {
             }
             other => vault_failed(&other),
         })?;
-        fail::fail_point!("engine.rotate.begun");
+        atoll_failpoint::fail_point!("engine.rotate.begun");
         inner.reseal_all().await
     }
 }
@@ -56,12 +56,12 @@ impl Inner {
             };
             self.store.replace_sealed(&at, &sealed, &new).await.map_err(store_error)?;
             count += 1;
-            fail::fail_point!("engine.rotate.resealed");
+            atoll_failpoint::fail_point!("engine.rotate.resealed");
         }
         // What is in memory is sealed as well.
         self.secrets.table.replace(self.store.list_secrets().await.map_err(store_error)?);
         self.vault.finish_rotation().map_err(|error| vault_failed(&error))?;
-        fail::fail_point!("engine.rotate.finished");
+        atoll_failpoint::fail_point!("engine.rotate.finished");
         Ok(count)
     }
 }

@@ -33,6 +33,7 @@ impl Inner {
         for key in [owner, caller.key.as_ref()] {
             self.check_rules(
                 record,
+                caller,
                 private,
                 policy,
                 &SecretUser {
@@ -70,6 +71,7 @@ impl Inner {
     fn check_rules(
         &self,
         sandbox: &SandboxRecord,
+        caller: &Caller,
         private: &BTreeMap<String, Secret>,
         policy: &EgressPolicy,
         user: &SecretUser<'_>,
@@ -77,10 +79,16 @@ impl Inner {
         let table = &self.secrets.table;
         for rule in &policy.inject {
             for secret in rule.secrets() {
-                let own = private.contains_key(&secret.name)
-                    || table.find(Some(&sandbox.id), &secret.name).is_some();
-                if own {
+                if private.contains_key(&secret.name) {
                     continue;
+                }
+                if let Some(own) = table.find(Some(&sandbox.id), &secret.name) {
+                    // Who gave it may send it elsewhere; others only to where it goes already.
+                    let strange = |host: &&DomainPattern| !reachable(&own.scope, host);
+                    match rule.hosts.iter().find(strange).filter(|_| own.created_by != caller.key) {
+                        None => continue,
+                        Some(host) => return Err(redirected(&rule.name, &secret.name, host)),
+                    }
                 }
                 let record = table.find(None, &secret.name).ok_or_else(|| not_found(&secret.name))?;
                 record.scope.admits_user(&secret.name, user)?;
@@ -93,6 +101,13 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+fn redirected(rule: &str, secret: &str, host: &DomainPattern) -> Error {
+    let why =
+        format!("the rule '{rule}' sends '{secret}' to {host}, and whoever gave it has not sent it there");
+    Error::new(Code::Forbidden, why)
+        .hint("give its value anew with the rule, or let the key that gave it set the rule")
 }
 
 /// Whether some host that `pattern` means is admitted.

@@ -89,7 +89,7 @@ impl Engine {
         if order.memory {
             check_memory(&taken)?;
         }
-        fail::fail_point!("engine.fork.taken");
+        atoll_failpoint::fail_point!("engine.fork.taken");
         let (engine, order, caller) = (self.clone(), order.clone(), caller.clone());
         let parent = parent.record();
         // When the caller stops waiting, the children are made and the snapshot is removed all the same.
@@ -97,7 +97,7 @@ impl Engine {
             let children =
                 (1..=order.count).map(|number| engine.child(&parent, &taken, &order, number, &caller));
             let children = join_all(children).await;
-            fail::fail_point!("engine.fork.made");
+            atoll_failpoint::fail_point!("engine.fork.made");
             if order.at.is_none()
                 && let Err(error) = engine.delete_unused_snapshot(&taken).await
             {
@@ -154,7 +154,7 @@ impl Engine {
         self.inner.access.hold(&shared.id, self.inner.access.get(&parent.id).visibility);
         self.inner.enter(&shared, true).inspect_err(|_taken| self.inner.access.forget(&shared.id))?;
         self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))?;
-        self.inner.secrets.hold(&shared.id, secrets);
+        self.inner.secrets.hold(&shared.id, secrets, Some(&parent.id));
         sandbox::spawn(&self.inner, &shared, Origin::Create(plan, None));
         shared.made().await?;
         self.started(&shared, caller).await?;

@@ -159,7 +159,7 @@ impl Engine {
     /// What resists. Nothing to remove is no error.
     pub async fn delete_unused_snapshot(&self, found: &SnapshotRecord) -> Result<()> {
         if self.inner.store.mark_snapshot_deleting(&found.id).await.map_err(store_error)? {
-            fail::fail_point!("engine.snapshot.marked");
+            atoll_failpoint::fail_point!("engine.snapshot.marked");
             self.remove_snapshot(found).await?;
         }
         Ok(())

@@ -38,11 +38,15 @@ impl Engine {
         }
     }
 
+    /// The ids of all of them, those of rows that cannot be read too: their artifacts are not nobody's.
+    async fn known_snapshots(&self) -> Result<BTreeSet<SnapshotId>> {
+        Ok(self.inner.store.snapshot_ids().await.map_err(store_error)?.into_iter().collect())
+    }
+
     pub(crate) async fn recover_snapshots(&self, sandboxes: &BTreeSet<SandboxId>) -> Result<()> {
         let there = self.artifacts().await?;
-        let mut known = BTreeSet::new();
+        let known = self.known_snapshots().await?;
         for record in self.all_snapshots().await? {
-            known.insert(record.id.clone());
             let orphan = record.purpose.checkpoint().is_some()
                 && record.sandbox.as_ref().is_none_or(|sandbox| !sandboxes.contains(sandbox));
             let passing = match &record.purpose {
@@ -74,8 +78,7 @@ impl Engine {
     pub async fn leaked_artifacts(&self) -> Result<Vec<SnapshotId>> {
         // First what is there: a row is written before its artifact is made.
         let there = self.artifacts().await?;
-        let known: BTreeSet<SnapshotId> =
-            self.all_snapshots().await?.into_iter().map(|record| record.id).collect();
+        let known = self.known_snapshots().await?;
         Ok(there.into_iter().filter(|id| !known.contains(id)).collect())
     }
 

@@ -134,7 +134,7 @@ impl Engine {
             self.undo_snapshot(&record).await;
             return Err(error);
         }
-        fail::fail_point!("engine.snapshot.journalled");
+        atoll_failpoint::fail_point!("engine.snapshot.journalled");
         let driver = sandbox.driver();
         let taken = match order.kind {
             SnapshotKind::Disk => driver.snapshot(&sandbox.id, &record.id).await,
@@ -147,7 +147,7 @@ impl Engine {
                 return Err(refusal(&error));
             }
         };
-        fail::fail_point!("engine.snapshot.taken");
+        atoll_failpoint::fail_point!("engine.snapshot.taken");
         let outcome = SnapshotOutcome {
             stored_bytes: taken.usage.stored_bytes,
             paused_us: Some(u64::try_from(taken.paused.as_micros()).unwrap_or(u64::MAX)),
@@ -161,7 +161,7 @@ impl Engine {
             self.delete_unused_snapshot(&ready).await?;
             return Err(Error::new(Code::SandboxFailed, "the sandbox died"));
         }
-        fail::fail_point!("engine.snapshot.finished");
+        atoll_failpoint::fail_point!("engine.snapshot.finished");
         // What something else holds is named by nobody: it gets a digest when one is needed.
         if !matches!(ready.purpose, Purpose::Held(_)) {
             inner.tracker.spawn(super::digest::digest_later(self.clone(), ready.id.clone()));
@@ -208,7 +208,7 @@ impl Engine {
     pub(super) async fn remove_snapshot(&self, record: &SnapshotRecord) -> Result<()> {
         let driver = self.inner.driver(record.manifest.isolation)?;
         driver.remove_artifact(&record.id).await.map_err(|error| isolation_error(&error))?;
-        fail::fail_point!("engine.snapshot.removed");
+        atoll_failpoint::fail_point!("engine.snapshot.removed");
         self.inner.store.delete_snapshot(&record.id).await.map_err(store_error)?;
         Ok(())
     }

@@ -130,7 +130,7 @@ impl Engine {
             tags: Vec::new(),
         };
         self.begin_snapshot(&mut record).await?;
-        fail::fail_point!("engine.import.journalled");
+        atoll_failpoint::fail_point!("engine.import.journalled");
         let id = record.id.clone();
         let filled = async {
             let disk = driver.write_artifact(&id, header.disk_bytes).await;
@@ -146,7 +146,7 @@ impl Engine {
                 return Err(error);
             }
         };
-        fail::fail_point!("engine.import.filled");
+        atoll_failpoint::fail_point!("engine.import.filled");
         let outcome = SnapshotOutcome {
             stored_bytes: usage.stored_bytes,
             paused_us: None,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_core::id::{KeyId, SandboxId};
-use atoll_core::limits::USAGE_KEPT_MS;
+use atoll_core::limits::{USAGE_KEPT_MS, USAGE_ROWS_MAX_COUNT};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::usage::Usage;
 use atoll_core::{Error, Result};
@@ -91,23 +91,30 @@ impl Engine {
         }
         let filter =
             UsageFilter { sandbox, key: query.key.clone(), from_ms: query.from_ms, to_ms: query.to_ms };
-        let mut rows = self.inner.store.usage(&filter).await.map_err(store_error)?;
-        if let Some(key) = &query.visible_to {
-            let mut seen = BTreeMap::new();
-            rows.retain(|row| {
-                row.key.as_ref() == Some(key)
-                    || *seen.entry(row.sandbox.clone()).or_insert_with_key(|id| self.sees(key, id))
-            });
+        let (mut groups, mut seen, mut after) = (BTreeMap::new(), BTreeMap::new(), None);
+        loop {
+            let rows = self.inner.store.usage(&filter, after.as_ref()).await.map_err(store_error)?;
+            // A listing is of all that there is, however much: only the groups are kept.
+            let more = rows.len() >= USAGE_ROWS_MAX_COUNT as usize;
+            after = rows.last().filter(|_| more).cloned();
+            let visible = |row: &UsageRow| {
+                query.visible_to.as_ref().is_none_or(|key| {
+                    row.key.as_ref() == Some(key)
+                        || *seen.entry(row.sandbox.clone()).or_insert_with_key(|id| self.sees(key, id))
+                })
+            };
+            group(&mut groups, rows.into_iter().filter(visible), query.group);
+            if after.is_none() {
+                return Ok(items(groups));
+            }
         }
-        Ok(group(rows, query.group))
     }
 }
 
 /// What a line stands for: an hour, a sandbox, a key, as far as they are told apart.
 type Group = (Option<u64>, Option<SandboxId>, Option<KeyId>);
 
-fn group(rows: Vec<UsageRow>, by: UsageGroup) -> Vec<UsageItem> {
-    let mut groups: BTreeMap<Group, Usage> = BTreeMap::new();
+fn group(groups: &mut BTreeMap<Group, Usage>, rows: impl Iterator<Item = UsageRow>, by: UsageGroup) {
     for row in rows {
         let group = match by {
             UsageGroup::Total => (None, None, None),
@@ -117,6 +124,9 @@ fn group(rows: Vec<UsageRow>, by: UsageGroup) -> Vec<UsageItem> {
         };
         groups.entry(group).or_default().add(&row.used);
     }
+}
+
+fn items(groups: BTreeMap<Group, Usage>) -> Vec<UsageItem> {
     let item = |((hour_ms, sandbox, key), used)| UsageItem { sandbox, key, hour_ms, used };
     // The newest first, as in every listing: ids begin with their time.
     groups.into_iter().rev().map(item).collect()

@@ -9,6 +9,8 @@ mod death;
 #[cfg(test)]
 mod execs;
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod lifetime;
 #[cfg(test)]
 mod memory;

@@ -165,10 +165,10 @@ pub(super) async fn lists_and_pruning(store: &Store) {
     let newest_first: Vec<_> = records[2..].iter().rev().map(|record| record.id.clone()).collect();
     assert_eq!(seen, newest_first);
     // The open ones stay however old they are; of the ended ones the newest do.
-    let mut pruned = store.prune_execs(&parent.id, 5).await.unwrap();
+    let mut pruned = store.prune_execs(&parent.id, 5, "none").await.unwrap();
     pruned.sort();
     assert_eq!(pruned, records[2..5].iter().map(|record| record.id.clone()).collect::<Vec<_>>());
-    assert_eq!(store.prune_execs(&parent.id, 5).await.unwrap(), []);
+    assert_eq!(store.prune_execs(&parent.id, 5, "none").await.unwrap(), []);
     assert_eq!(store.list_execs(&parent.id, &[], None, 100).await.unwrap().items.len(), 7);
 }
 

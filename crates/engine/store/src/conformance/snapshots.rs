@@ -1,11 +1,12 @@
 //! What must hold for snapshots.
 
 use atoll_core::id::SnapshotId;
+use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::{CopyMethod, FORMAT, Manifest, Purpose, Reference, SnapshotKind, SnapshotState};
 use atoll_core::spec::{IsolationLevel, Resources};
 
 use super::sandbox;
-use crate::{SnapshotFilter, SnapshotOutcome, SnapshotRecord, Store, StoreError};
+use crate::{SandboxRecord, SnapshotFilter, SnapshotOutcome, SnapshotRecord, Store, StoreError};
 
 fn snapshot(n: u64, purpose: Purpose) -> SnapshotRecord {
     SnapshotRecord {
@@ -128,6 +129,15 @@ pub(super) async fn rollbacks_are_remembered(store: &Store) {
     assert_eq!(store.rollbacks().await.unwrap(), [(parent.id.clone(), to.clone())].into());
     store.end_rollback(&parent.id).await.unwrap();
     assert!(store.rollbacks().await.unwrap().is_empty());
+    // With the new boot, in one: both or neither.
+    store.begin_rollback(&parent.id, &to).await.unwrap();
+    let next = SandboxRecord { boot_id: "next".to_owned(), ..parent.clone() };
+    let refused = store.finish_rollback(&next, &[SandboxState::Deleting]).await;
+    assert!(matches!(refused, Err(StoreError::Conflict)));
+    assert!(!store.rollbacks().await.unwrap().is_empty());
+    store.finish_rollback(&next, &[parent.state]).await.unwrap();
+    assert!(store.rollbacks().await.unwrap().is_empty());
+    assert_eq!(store.sandbox(&parent.id).await.unwrap().unwrap().boot_id, "next");
     store.begin_rollback(&parent.id, &to).await.unwrap();
     store.delete_sandbox(&parent.id).await.unwrap();
     assert!(store.rollbacks().await.unwrap().is_empty());

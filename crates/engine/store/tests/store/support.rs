@@ -93,6 +93,14 @@ impl Postgres {
         admin.close().await.unwrap();
     }
 
+    /// Ends every session that holds an advisory lock, as a broken network does.
+    pub(crate) async fn end_sessions_with_locks(&self) {
+        let mut admin = self.admin().await;
+        let sql = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'";
+        sqlx::query(sql).execute(&mut admin).await.unwrap();
+        admin.close().await.unwrap();
+    }
+
     /// Ends the server as its owner would in a hurry.
     pub(crate) fn stop(&mut self) {
         self.server.as_mut().unwrap().stop();
@@ -142,6 +150,18 @@ pub(crate) fn registry(username: &str) -> RegistryRecord {
         username: username.to_owned(),
         sealed: vec![1],
         updated_ms: 1,
+    }
+}
+
+/// Polls until there is something.
+pub(crate) async fn once<T>(what: &str, attempt: impl AsyncFn() -> Option<T>) -> T {
+    let deadline = Instant::now() + START_TIMEOUT;
+    loop {
+        if let Some(found) = attempt().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        tokio::time::sleep(RETRY_EVERY).await;
     }
 }
 

@@ -206,11 +206,12 @@ impl Execs {
         let program = prepare::program(&request)?;
         let streams = Streams::open(&request, &program)
             .map_err(|cause| errno("cannot open standard streams", cause))?;
-        // Without one the exec still runs; its tree is searched for then.
-        let cgroup =
-            self.cgroup.get().and_then(|parent| ExecCgroup::make(parent.as_fd(), &request.exec_id).ok());
-        let (pid, cgroup) = start_process(&program, &streams, cgroup)
-            .map_err(|(step, cause)| prepare::start_failure(&request, step, cause))?;
+        let cgroup = self.make_cgroup(&request.exec_id)?;
+        let started = spawn::spawn(&program, streams.child(), cgroup.as_ref().map(ExecCgroup::fd));
+        let pid = started.map_err(|(step, cause)| {
+            cgroup.as_ref().map(ExecCgroup::remove);
+            prepare::start_failure(&request, step, cause)
+        })?;
         let exec = Rc::new(Exec {
             pid,
             window: RefCell::new(OutputWindow::new()),
@@ -226,6 +227,19 @@ impl Execs {
         streams.pump(&exec);
         self.by_id.borrow_mut().insert(exec.request.exec_id.clone(), Rc::clone(&exec));
         Ok(exec)
+    }
+
+    /// The cgroup of a new exec, where there are cgroups: then no exec runs without one, as its processes would be
+    /// found by searching only, which they can hide from. Elsewhere (in a sentry) there is none.
+    fn make_cgroup(&self, exec_id: &str) -> Result<Option<ExecCgroup>, Failure> {
+        let Some(parent) = self.cgroup.get() else { return Ok(None) };
+        match ExecCgroup::make(parent.as_fd(), exec_id) {
+            Ok(cgroup) => Ok(Some(cgroup)),
+            Err(rustix::io::Errno::AGAIN) => {
+                Err(failure(Reason::NoProcesses, "the sandbox has as many cgroups as it can have"))
+            }
+            Err(cause) => Err(errno("cannot make the cgroup of an exec", cause)),
+        }
     }
 
     pub(crate) fn signal(&self, request: &SignalExec) -> Result<Answer, Stop> {
@@ -290,29 +304,6 @@ impl Execs {
             exited: exec.reaped(),
         };
         ExecList { execs: execs.iter().map(info).collect() }
-    }
-}
-
-/// Starts the program in its cgroup, or outside where the kernel refuses that.
-fn start_process(
-    program: &spawn::Program,
-    streams: &Streams,
-    cgroup: Option<ExecCgroup>,
-) -> Result<(i32, Option<ExecCgroup>), (spawn::Step, rustix::io::Errno)> {
-    use rustix::io::Errno;
-    let Some(cgroup) = cgroup else {
-        return Ok((spawn::spawn(program, streams.child(), None)?, None));
-    };
-    match spawn::spawn(program, streams.child(), Some(cgroup.fd())) {
-        Ok(pid) => Ok((pid, Some(cgroup))),
-        Err((spawn::Step::Clone, Errno::ACCESS | Errno::PERM | Errno::BUSY | Errno::OPNOTSUPP)) => {
-            cgroup.remove();
-            Ok((spawn::spawn(program, streams.child(), None)?, None))
-        }
-        Err(failed) => {
-            cgroup.remove();
-            Err(failed)
-        }
     }
 }
 

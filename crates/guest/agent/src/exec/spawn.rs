@@ -11,7 +11,7 @@
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the guest agent enters its children by hand, so far only on x86_64");
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -22,8 +22,10 @@ use crate::{sentry, sys};
 
 /// Stack of the child until it executes the program. It calls nothing deep.
 const STACK_BYTES: usize = 32 << 10;
+/// Descriptors that a command may have unless it asks for more.
+const DESCRIPTORS_MAX_COUNT: libc::rlim_t = 65_536;
 /// What is added to a command's badness when memory runs out: it goes before the agent does.
-const OOM_SCORE: &CStr = c"500";
+const OOM_SCORE: &str = "500";
 
 /// A program to start, ready for the child.
 #[derive(Debug)]
@@ -117,7 +119,10 @@ pub(crate) fn spawn(
     let pid = clone_child(&mut plan, cgroup).map_err(|errno| (Step::Clone, errno))?;
     // The child has executed the program or is gone: the kernel held us until then.
     let step = match plan.step.load(Ordering::Acquire) {
-        0 => return Ok(pid),
+        0 => {
+            raise_oom_score(pid);
+            return Ok(pid);
+        }
         IDENTITY => Step::Identity,
         CWD => Step::Cwd,
         EXECUTE => Step::Execute,
@@ -244,7 +249,7 @@ fn become_program(plan: &mut Plan) -> Result<std::convert::Infallible, (i32, c_i
         // SAFETY: sets no handler function.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
-    raise_oom_score();
+    lower_descriptors();
     if let Some(max) = plan.processes_max {
         give_up_the_sentry(max)?;
     }
@@ -260,15 +265,25 @@ fn become_program(plan: &mut Plan) -> Result<std::convert::Infallible, (i32, c_i
     Err((EXECUTE, execute(plan)))
 }
 
-/// Not needed for the start: a sandbox may have no `/proc`.
-fn raise_oom_score() {
-    // SAFETY: a constant string.
-    let fd = unsafe { libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC) };
-    if fd >= 0 {
-        // SAFETY: a constant buffer with its length.
-        unsafe { libc::write(fd, OOM_SCORE.as_ptr().cast(), OOM_SCORE.count_bytes()) };
-        // SAFETY: ours, from above.
-        unsafe { libc::close(fd) };
+/// Done by the agent once the program runs: until then the child has the agent's memory, of which nobody in the sandbox
+/// may change anything, the agent included. What the program forks before that has the agent's own score, and is
+/// chosen by its size. Not needed for the start: a sandbox may have no `/proc`, and the program may have ended.
+fn raise_oom_score(pid: i32) {
+    drop(std::fs::write(format!("/proc/{pid}/oom_score_adj"), OOM_SCORE));
+}
+
+/// The server raises its own limit of descriptors as far as it may, and the agent has it from there. Programs that look at
+/// every descriptor they could have would take for ever, so commands begin with fewer; they may raise it again.
+fn lower_descriptors() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let none = ptr::null::<libc::rlimit>();
+    // SAFETY: a live structure to be filled; nothing is set.
+    let got = unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, none, &raw mut limit) };
+    if got == 0 && limit.rlim_cur > DESCRIPTORS_MAX_COUNT {
+        limit.rlim_cur = DESCRIPTORS_MAX_COUNT;
+        let none = ptr::null_mut::<libc::rlimit>();
+        // SAFETY: a live structure; what was before is not asked for.
+        unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, &raw const limit, none) };
     }
 }
 

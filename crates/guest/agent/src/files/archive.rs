@@ -26,6 +26,9 @@ use crate::failing::{Stop, errno, invalid, io_error};
 use crate::operations::Answer;
 use crate::users::Identity;
 
+/// Names of entries that wait to be packed.
+const NAMES_MAX: usize = 2_000_000;
+
 /// `pack`.
 pub(crate) async fn pack(
     threads: &Threads,
@@ -44,29 +47,61 @@ pub(crate) async fn pack(
 /// Packs a path with everything below on the same file system (so not `/proc` with `/`).
 fn pack_tree(root: &Path, blocks: Blocks) -> io::Result<u64> {
     let name = root.file_name().map_or_else(|| PathBuf::from("."), PathBuf::from);
-    let device = root.symlink_metadata()?.dev();
+    let metadata = root.symlink_metadata()?;
+    let device = metadata.dev();
     let mut builder = Builder::new(blocks);
-    let mut stack = vec![(root.to_path_buf(), name)];
-    while let Some((place, name)) = stack.pop() {
-        // What goes away meanwhile is left out, but for the path that was asked for.
+    append(&mut builder, root, &name, &metadata)?;
+    let mut held = 0;
+    let mut stack = Vec::new();
+    if metadata.is_dir() {
+        stack.push(Packed::open(root.to_path_buf(), name, &mut held)?);
+    }
+    while let Some(directory) = stack.last_mut() {
+        let Some(child) = directory.children.pop() else {
+            stack.pop();
+            continue;
+        };
+        held -= 1;
+        let (place, name) = (directory.place.join(&child), directory.name.join(&child));
+        // What goes away meanwhile is left out.
         let metadata = match place.symlink_metadata() {
             Ok(metadata) => metadata,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && place != root => continue,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
         append(&mut builder, &place, &name, &metadata)?;
         if metadata.is_dir() && metadata.dev() == device {
-            let mut children = Vec::new();
-            for entry in std::fs::read_dir(&place)? {
-                children.push(entry?.file_name());
-            }
-            children.sort_unstable_by(|a: &OsString, b| b.cmp(a));
-            stack.extend(children.into_iter().map(|child| (place.join(&child), name.join(&child))));
+            stack.push(Packed::open(place, name, &mut held)?);
         }
     }
     let mut blocks = builder.into_inner()?;
     blocks.flush()?;
     Ok(blocks.written)
+}
+
+/// A directory that is being packed.
+struct Packed {
+    place: PathBuf,
+    /// In the archive.
+    name: PathBuf,
+    /// Names whose turn has not come, the next one last.
+    children: Vec<OsString>,
+}
+
+impl Packed {
+    /// Reads a directory. `held` counts the names that wait in all of them.
+    fn open(place: PathBuf, name: PathBuf, held: &mut usize) -> io::Result<Self> {
+        let mut children = Vec::new();
+        for entry in std::fs::read_dir(&place)? {
+            *held += 1;
+            if *held > NAMES_MAX {
+                return Err(io::Error::other(format!("directories with more than {NAMES_MAX} entries")));
+            }
+            children.push(entry?.file_name());
+        }
+        children.sort_unstable_by(|a: &OsString, b| b.cmp(a));
+        Ok(Self { place, name, children })
+    }
 }
 
 fn append(builder: &mut Builder<Blocks>, place: &Path, name: &Path, metadata: &Metadata) -> io::Result<()> {

@@ -79,12 +79,11 @@ struct Search {
     looked_at: u64,
 }
 
-/// A directory that has to be looked through.
-struct Waiting {
+/// A directory that was looked through.
+struct Searched {
     relative: PathBuf,
-    places: Places,
-    depth: usize,
-    device: u64,
+    /// Directories in it that have to be looked through, the next one last: name, where the pattern is, device.
+    below: Vec<(OsString, Places, u64)>,
 }
 
 impl Search {
@@ -110,52 +109,61 @@ impl Search {
         if !metadata.is_dir() {
             return Err(failure(Reason::NotADirectory, format!("{}: not a directory", self.shown)));
         }
-        let mut stack = vec![Waiting {
-            relative: PathBuf::new(),
-            places: self.pattern.start(),
-            depth: 1,
-            device: metadata.dev(),
-        }];
-        while let Some(directory) = stack.pop() {
-            match self.directory(&directory, &mut stack) {
-                Ok(()) => {}
-                Err(Enough::Cut) => {
-                    self.send();
-                    return Ok(true);
+        let mut stack = Vec::new();
+        let mut next = Some((PathBuf::new(), self.pattern.start(), metadata.dev()));
+        loop {
+            if let Some((relative, places, device)) = next.take() {
+                match self.directory(relative, &places, device, stack.len() + 1) {
+                    Ok(searched) => stack.push(searched),
+                    Err(Enough::Cut) => {
+                        self.send();
+                        return Ok(true);
+                    }
+                    Err(Enough::Gone) => return Ok(false),
                 }
-                Err(Enough::Gone) => return Ok(false),
+            }
+            let Some(searched) = stack.last_mut() else { break };
+            match searched.below.pop() {
+                Some((name, places, device)) => next = Some((searched.relative.join(name), places, device)),
+                None => drop(stack.pop()),
             }
         }
         self.send();
         Ok(false)
     }
 
-    fn directory(&mut self, directory: &Waiting, stack: &mut Vec<Waiting>) -> Result<(), Enough> {
-        // One that cannot be read is as if it were empty.
-        let Ok(entries) = sorted(&self.root.join(&directory.relative)) else { return Ok(()) };
+    /// Looks through one directory, the `depth`th from the top.
+    fn directory(
+        &mut self,
+        directory: PathBuf,
+        places: &Places,
+        device: u64,
+        depth: usize,
+    ) -> Result<Searched, Enough> {
         let mut below = Vec::new();
+        // One that cannot be read is as if it were empty.
+        let entries = sorted(&self.root.join(&directory)).unwrap_or_default();
         for name in entries {
             self.look()?;
-            let places = self.pattern.step(&directory.places, name.as_bytes());
+            let places = self.pattern.step(places, name.as_bytes());
             let (is_match, leads_on) = (places.is_match(&self.pattern), places.leads_on(&self.pattern));
             if !is_match && !leads_on {
                 continue;
             }
-            let relative = directory.relative.join(&name);
+            let relative = directory.join(&name);
             let place = self.root.join(&relative);
             // It may have gone meanwhile.
             let Ok(metadata) = place.symlink_metadata() else { continue };
             if is_match {
                 self.found(&relative, &place, &metadata)?;
             }
-            let device = metadata.dev();
-            let enters = metadata.is_dir() && leads_on && directory.depth < DEPTH_MAX;
-            if enters && (device == directory.device || !is_of_the_kernel(&place)) {
-                below.push(Waiting { relative, places, depth: directory.depth + 1, device });
+            let enters = metadata.is_dir() && leads_on && depth < DEPTH_MAX;
+            if enters && (metadata.dev() == device || !is_of_the_kernel(&place)) {
+                below.push((name, places, metadata.dev()));
             }
         }
-        stack.extend(below.into_iter().rev());
-        Ok(())
+        below.reverse();
+        Ok(Searched { relative: directory, below })
     }
 
     fn look(&mut self) -> Result<(), Enough> {

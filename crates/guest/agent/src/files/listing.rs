@@ -41,13 +41,19 @@ fn walk(request: &List, outlet: &Outlet) -> Result<bool, Failure> {
         return Err(failure(Reason::NotADirectory, format!("{}: not a directory", request.path)));
     }
     let mut left = usize::try_from(request.max_entries).unwrap_or(usize::MAX).min(ENTRIES_MAX);
+    let depth = usize::try_from(request.depth.clamp(1, DEPTH_MAX)).unwrap_or(usize::MAX);
     let names = Names::read();
     let mut block = BytesMut::new();
     // Depth first, children right behind their directory.
-    let mut stack: Vec<(PathBuf, u32)> = Vec::new();
-    let mut cut = push_children(root, Path::new(""), 1, left, &mut stack)
-        .map_err(|error| io_error(&request.path, &error))?;
-    while let Some((relative, level)) = stack.pop() {
+    let (first, mut cut) =
+        Listed::open(root, PathBuf::new(), left).map_err(|error| io_error(&request.path, &error))?;
+    let mut stack = vec![first];
+    while let Some(directory) = stack.last_mut() {
+        let Some(name) = directory.children.pop() else {
+            stack.pop();
+            continue;
+        };
+        let relative = directory.relative.join(name);
         let place = root.join(&relative);
         // It may have gone meanwhile.
         let Ok(metadata) = place.symlink_metadata() else { continue };
@@ -60,9 +66,13 @@ fn walk(request: &List, outlet: &Outlet) -> Result<bool, Failure> {
         if block.len() >= SEND_BYTES {
             outlet.send(block.split().freeze()).map_err(|error| io_error("list", &error))?;
         }
-        if metadata.is_dir() && level < request.depth.clamp(1, DEPTH_MAX) {
-            // One that cannot be read is shown without content.
-            cut |= push_children(&place, &relative, level + 1, left, &mut stack).unwrap_or(false);
+        // One that cannot be read is shown without content.
+        if metadata.is_dir()
+            && stack.len() < depth
+            && let Ok((directory, more)) = Listed::open(&place, relative, left)
+        {
+            cut |= more;
+            stack.push(directory);
         }
     }
     if !block.is_empty() {
@@ -71,25 +81,26 @@ fn walk(request: &List, outlet: &Outlet) -> Result<bool, Failure> {
     Ok(cut)
 }
 
-/// Puts a directory's entries on the stack, the first by name on top; says whether there were more
-/// than `room`.
-fn push_children(
-    place: &Path,
-    relative: &Path,
-    level: u32,
-    room: usize,
-    stack: &mut Vec<(PathBuf, u32)>,
-) -> io::Result<bool> {
-    let mut entries: Vec<OsString> = Vec::new();
-    let mut cut = false;
-    for entry in std::fs::read_dir(place)? {
-        if entries.len() == room {
-            cut = true;
-            break;
+/// A directory that is being listed.
+struct Listed {
+    relative: PathBuf,
+    /// Names whose turn has not come, the next one last.
+    children: Vec<OsString>,
+}
+
+impl Listed {
+    /// Reads a directory; says whether there were more entries than `room`.
+    fn open(place: &Path, relative: PathBuf, room: usize) -> io::Result<(Self, bool)> {
+        let mut children: Vec<OsString> = Vec::new();
+        let mut cut = false;
+        for entry in std::fs::read_dir(place)? {
+            if children.len() == room {
+                cut = true;
+                break;
+            }
+            children.push(entry?.file_name());
         }
-        entries.push(entry?.file_name());
+        children.sort_unstable_by(|a, b| b.cmp(a));
+        Ok((Self { relative, children }, cut))
     }
-    entries.sort_unstable_by(|a, b| b.cmp(a));
-    stack.extend(entries.into_iter().map(|name| (relative.join(name), level)));
-    Ok(cut)
 }

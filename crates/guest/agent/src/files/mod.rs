@@ -3,9 +3,10 @@
 //! Symbolic links are followed as any program in the sandbox would: the agent sees the sandbox's root
 //! and nothing else. Only unpacking an archive stays below its directory ([`archive`]).
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -36,6 +37,8 @@ pub(crate) use listing::list;
 
 /// Permission bits of a directory when the host names none.
 const DIRECTORY_MODE: u32 = 0o755;
+/// Entries that one request removes, at most.
+const REMOVED_MAX_COUNT: u64 = 50_000_000;
 /// The permission bits that may be set.
 const MODE_BITS: u32 = 0o7777;
 
@@ -175,7 +178,7 @@ pub(crate) async fn remove(threads: &Threads, request: Remove) -> Result<Answer,
         let told = |error: io::Error| io_error(&request.path, &error);
         let is_directory = path.symlink_metadata().map_err(told)?.is_dir();
         match (is_directory, request.recursive) {
-            (true, true) => std::fs::remove_dir_all(path),
+            (true, true) => remove_tree(path),
             (true, false) => std::fs::remove_dir(path),
             (false, _) => std::fs::remove_file(path),
         }
@@ -183,6 +186,14 @@ pub(crate) async fn remove(threads: &Threads, request: Remove) -> Result<Answer,
     };
     threads.run(work).await?;
     Ok(Answer::done(0))
+}
+
+/// Removes a directory with everything in it, however deep that is.
+fn remove_tree(path: &Path) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::Error::from_raw_os_error(libc::EBUSY))?;
+    let name = CString::new(name.as_bytes())?;
+    let above = File::open(path.parent().unwrap_or(Path::new("/")))?;
+    atoll_tree::remove(above.as_fd(), &name, REMOVED_MAX_COUNT)
 }
 
 /// `rename`.

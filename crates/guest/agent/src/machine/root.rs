@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,8 @@ const IMAGE: &str = "/image";
 const DISK: &str = "/disk";
 /// Where the root is put together.
 const ROOT: &str = "/root";
+/// Most that the overlay's own directory may hold, entries: an overlay that ran leaves a few.
+const WORK_MAX_ENTRIES: u64 = 100_000;
 /// How long a disk may take to appear after its driver was loaded.
 const DISK_DEADLINE: Duration = Duration::from_secs(10);
 /// Pause between two looks for it.
@@ -77,16 +79,12 @@ impl Disks {
 /// root of the writable disk, which has no place any more.
 pub(super) fn enter(disks: &Disks, memory_bytes: u64) -> io::Result<OwnedFd> {
     put(&disks.image, "erofs", IMAGE, MountFlags::RDONLY, c"")?;
-    put(&disks.writable, "ext4", DISK, MountFlags::NOATIME, c"noinit_itable")?;
+    // A link on the disk leads nowhere.
+    let flags = MountFlags::NOATIME | MountFlags::NOSYMFOLLOW;
+    put(&disks.writable, "ext4", DISK, flags, c"noinit_itable,errors=remount-ro")?;
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
     let disk = rustix::fs::open(DISK, flags, rustix::fs::Mode::empty())?;
-    // An overlay that does not sync refuses to find its own traces, and nothing that an earlier machine had under
-    // way goes on.
-    if std::fs::read_dir("/disk/work")?.next().is_some() {
-        std::fs::remove_dir_all("/disk/work")
-            .map_err(|error| at("empty the disk's work directory", error))?;
-        make_directory("/disk/work")?;
-    }
+    prepare(&disk)?;
     // The disk is scratch, like a container's: nobody waits for it to be written.
     let layers = c"lowerdir=/image,upperdir=/disk/upper,workdir=/disk/work,volatile";
     put("overlay", "overlay", ROOT, MountFlags::NOATIME, layers)?;
@@ -102,6 +100,23 @@ pub(super) fn enter(disks: &Disks, memory_bytes: u64) -> io::Result<OwnedFd> {
     let shared = CString::new(format!("mode=1777,size={}", memory_bytes / 2)).map_err(io::Error::other)?;
     put("tmpfs", "tmpfs", "/dev/shm", MountFlags::NOSUID | MountFlags::NODEV, &shared)?;
     Ok(disk)
+}
+
+/// Refuses a disk that an earlier machine left without its directories, and empties the overlay's own: an overlay that
+/// does not sync refuses to find its own traces, and nothing that was under way there goes on.
+fn prepare(disk: &OwnedFd) -> io::Result<()> {
+    for name in ["upper", "work"] {
+        let meta = rustix::fs::statat(disk, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?;
+        if !rustix::fs::FileType::from_raw_mode(meta.st_mode).is_dir() {
+            return Err(io::Error::other(format!("'{name}' is no directory on the disk")));
+        }
+    }
+    if std::fs::read_dir("/disk/work")?.next().is_some() {
+        atoll_tree::remove(disk.as_fd(), c"work", WORK_MAX_ENTRIES)
+            .map_err(|error| at("empty the disk's work directory", error))?;
+        make_directory("/disk/work")?;
+    }
+    Ok(())
 }
 
 /// Writes the files that depend on the sandbox, in place of whatever is there but a directory.

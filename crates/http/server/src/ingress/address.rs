@@ -23,7 +23,7 @@ const SANDBOXES: &str = "/v1/sandboxes/";
 
 /// How a request names its port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Form {
+pub(crate) enum Form {
     Host,
     Headers,
     /// With this beginning of the path, which the server inside does not see.
@@ -34,7 +34,7 @@ pub(super) enum Form {
 
 /// What a request is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Address {
+pub(crate) enum Address {
     /// A port. The sandbox is an id or a name.
     Port { sandbox: String, port: u16, form: Form },
     /// The page that lists the ports of a sandbox.
@@ -42,7 +42,7 @@ pub(super) enum Address {
 }
 
 /// The host that a request names.
-pub(super) fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+pub(crate) fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     match uri.authority() {
         Some(authority) => Some(authority.as_str()),
         None => headers.get(HOST)?.to_str().ok(),
@@ -53,18 +53,23 @@ pub(super) fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> 
 ///
 /// # Errors
 /// [`atoll_core::Code::InvalidArgument`] for headers that name no port.
-pub(super) fn parse(uri: &Uri, headers: &HeaderMap, domain: &str) -> Result<Option<Address>> {
-    let host = host(uri, headers);
-    if let Some((port, sandbox)) = host.and_then(|host| parse_host_name(host, domain)) {
-        return Ok(Some(Address::Port { sandbox, port, form: Form::Host }));
-    }
-    if let Some(sandbox) = host.and_then(|host| page(host, domain)) {
-        return Ok(Some(Address::Page { sandbox }));
+pub(crate) fn parse(uri: &Uri, headers: &HeaderMap, domain: &str) -> Result<Option<Address>> {
+    if let Some(address) = by_host(uri, headers, domain) {
+        return Ok(Some(address));
     }
     if headers.contains_key(SANDBOX_HEADER) || headers.contains_key(PORT_HEADER) {
         return by_headers(headers).map(Some);
     }
     Ok(by_path(uri.path()))
+}
+
+/// What the host name alone says.
+pub(crate) fn by_host(uri: &Uri, headers: &HeaderMap, domain: &str) -> Option<Address> {
+    let host = host(uri, headers)?;
+    match parse_host_name(host, domain) {
+        Some((port, sandbox)) => Some(Address::Port { sandbox, port, form: Form::Host }),
+        None => page(host, domain).map(|sandbox| Address::Page { sandbox }),
+    }
 }
 
 /// `ports-<sandbox>.<domain>` is read as if `ports` were a port.

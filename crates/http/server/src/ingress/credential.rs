@@ -25,8 +25,10 @@ pub(crate) const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-atoll-tok
 /// Carries a token in a link.
 pub(super) const TOKEN_PARAMETER: &str = "atoll_token";
 const API_KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
+/// What tokens begin with.
+const TOKEN_PREFIX: &str = "atollp_";
 /// What all our secrets begin with.
-const OURS: [&str; 2] = ["atoll_", "atollp_"];
+const OURS: [&str; 2] = ["atoll_", TOKEN_PREFIX];
 /// Longest text that can be a key or token, bytes.
 const TEXT_MAX_BYTES: usize = 256;
 
@@ -71,12 +73,14 @@ fn is_ours(text: &str) -> bool {
 
 fn bearer(value: &HeaderValue) -> Option<&str> {
     let (scheme, text) = value.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| text.trim()).filter(|text| is_ours(text))
+    scheme.eq_ignore_ascii_case("bearer").then(|| text.trim())
 }
 
 impl Shown {
-    /// Takes every credential of ours out of a request.
-    pub(super) fn take(parts: &mut Parts) -> Self {
+    /// Takes every credential of ours out of a request. `opens` says whether a text is one of our keys: those that
+    /// look like another vendor's cannot be told from the app's own by their beginning.
+    pub(super) fn take(parts: &mut Parts, opens: impl Fn(&str) -> bool) -> Self {
+        let is_ours = |text: &&str| is_ours(text) || (text.len() <= TEXT_MAX_BYTES && opens(text));
         let headers = &mut parts.headers;
         let text = |value: HeaderValue| value.to_str().ok().map(str::to_owned);
         let mut shown = Self {
@@ -84,12 +88,11 @@ impl Shown {
             holder: headers.remove(HOLDER).and_then(text),
             ..Self::default()
         };
-        if let Some(token) = headers.get(AUTHORIZATION).and_then(bearer).map(str::to_owned) {
+        if let Some(token) = headers.get(AUTHORIZATION).and_then(bearer).filter(is_ours).map(str::to_owned) {
             headers.remove(AUTHORIZATION);
             shown.bearer = Some(token);
         }
-        let key =
-            headers.get(API_KEY_HEADER).and_then(|value| value.to_str().ok()).filter(|text| is_ours(text));
+        let key = headers.get(API_KEY_HEADER).and_then(|value| value.to_str().ok()).filter(is_ours);
         if let Some(key) = key.map(str::to_owned) {
             headers.remove(API_KEY_HEADER);
             shown.api_key = Some(key);
@@ -108,9 +111,11 @@ impl Shown {
             .all(|text| text.is_none())
     }
 
-    /// The token of a cookie or link, for pages that pass it on.
+    /// The token of a cookie or link, for pages that pass it on. Never what came in a header: that may be an API key,
+    /// and whoever can send headers needs no links.
     pub(super) fn token(&self) -> Option<&str> {
-        self.query.as_deref().or(self.cookie.as_deref()).or(self.header.as_deref())
+        let token = self.query.as_deref().or(self.cookie.as_deref());
+        token.filter(|text| text.starts_with(TOKEN_PREFIX))
     }
 
     /// Whether the request may reach `port` of the sandbox; without a port, all of them. The id is of the
@@ -265,7 +270,7 @@ mod tests {
                 ("cookie", "__Host-atoll_port=atollp_w"),
             ],
         );
-        let shown = Shown::take(&mut request);
+        let shown = Shown::take(&mut request, |_| false);
         assert_eq!(request.uri, "/a?b=1&c=2");
         assert_eq!(request.headers.get(COOKIE).unwrap(), "a=1; b=2");
         assert_eq!(request.headers.get("x-api-key").unwrap(), "sk-of-the-app");
@@ -276,16 +281,32 @@ mod tests {
     }
 
     #[test]
+    fn links_on_a_page_carry_no_api_key() {
+        let mut request =
+            parts("/", &[("x-atoll-token", "atoll_key"), ("authorization", "Bearer atoll_key")]);
+        assert_eq!(Shown::take(&mut request).token(), None);
+        let mut request = parts("/?atoll_token=atoll_key", &[("cookie", "atoll_port=atoll_key")]);
+        assert_eq!(Shown::take(&mut request).token(), None);
+        let mut request = parts("/", &[("x-atoll-token", "atoll_key"), ("cookie", "atoll_port=atollp_z")]);
+        assert_eq!(Shown::take(&mut request).token(), Some("atollp_z"));
+    }
+
+    #[test]
     fn what_the_app_sends_passes() {
         let pairs = [("authorization", "Bearer sk-1"), ("cookie", "atoll_portal=1")];
         let mut request = parts("http://h:1/?x=%20&y", &pairs);
-        let shown = Shown::take(&mut request);
+        let shown = Shown::take(&mut request, |_| false);
         assert!(shown.is_empty());
         assert_eq!(request.uri, "http://h:1/?x=%20&y");
         assert_eq!(request.headers.get(AUTHORIZATION).unwrap(), "Bearer sk-1");
         assert_eq!(request.headers.get(COOKIE).unwrap(), "atoll_portal=1");
+        let mut request = parts("/", &[("x-api-key", "e2b_ours"), ("authorization", "Bearer e2b_theirs")]);
+        let shown = Shown::take(&mut request, |text| text == "e2b_ours");
+        assert_eq!((shown.api_key.as_deref(), shown.bearer), (Some("e2b_ours"), None));
+        assert_eq!(request.headers.get(AUTHORIZATION).unwrap(), "Bearer e2b_theirs");
+        assert!(!request.headers.contains_key("x-api-key"));
         let mut request = parts("http://h:1/?atoll_token=t", &[]);
-        assert_eq!(Shown::take(&mut request).query.as_deref(), Some("t"));
+        assert_eq!(Shown::take(&mut request, |_| false).query.as_deref(), Some("t"));
         assert_eq!(request.uri, "http://h:1/");
     }
 }

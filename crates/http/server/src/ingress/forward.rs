@@ -6,6 +6,7 @@ use atoll_core::id::SandboxId;
 use atoll_core::{Error, Result};
 use atoll_engine::Pass;
 use axum::body::Body;
+use axum::body::HttpBody as _;
 use axum::extract::Request;
 use axum::response::Response;
 use http::header::{CONTENT_TYPE, HOST};
@@ -49,18 +50,19 @@ pub(super) async fn forward(app: &App, request: Request, to: Forward) -> Result<
     let (mut parts, body) = request.into_parts();
     let client = parts.extensions.remove::<OnUpgrade>();
     let slot = parts.extensions.remove::<Slot>();
-    let grpc = parts.version == Version::HTTP_2 && is_grpc(&parts.headers);
+    let http2 = parts.version == Version::HTTP_2 && needs_http2(&parts.headers);
     let switching = head(app, &mut parts, &to)?;
     let app_in = std::sync::Arc::clone(app);
     let body = Body::new(super::answer::counted(body, move |bytes| app_in.metrics.received(bytes)));
     let key = (to.sandbox.clone(), to.port);
     let sent = async {
-        if grpc {
+        if http2 {
             parts.version = Version::HTTP_2;
             parts.uri = absolute(&parts.uri, parts.headers.remove(HOST).as_ref())?;
             upstream::send_http2(&app.engine, &app.ports, &key, Request::from_parts(parts, body)).await
         } else {
             parts.version = Version::HTTP_11;
+            atoll_hop::frame_body(&mut parts.headers, !body.is_end_stream());
             upstream::send(&app.engine, &app.ports, &key, Request::from_parts(parts, body)).await
         }
     };
@@ -82,8 +84,12 @@ pub(super) async fn forward(app: &App, request: Request, to: Forward) -> Result<
     Ok(stream(app, answered, key, to))
 }
 
-fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+/// What streams both ways at once, or ends with trailers, needs HTTP/2 all the way: gRPC, and Connect's streams
+/// of protocol buffers.
+fn needs_http2(headers: &HeaderMap) -> bool {
+    const KINDS: [&[u8]; 2] = [b"application/grpc", b"application/connect+proto"];
+    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    KINDS.iter().any(|prefix| kind.starts_with(prefix))
 }
 
 /// Makes the head of the request what the server inside gets; says whether it asks for another protocol.
@@ -169,6 +175,15 @@ async fn relay(client: Upgraded, server: Upgraded) -> io::Result<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn streams_need_http2() {
+        let needs = |kind: &'static str| {
+            needs_http2(&HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]))
+        };
+        assert!(needs("application/grpc+proto") && needs("application/connect+proto"));
+        assert!(!needs("application/json") && !needs("application/proto") && !needs_http2(&HeaderMap::new()));
+    }
 
     #[test]
     fn the_prefix_is_taken_off_the_path() {

@@ -2,17 +2,13 @@
 
 use std::net::IpAddr;
 
-use http::header::{
-    CONNECTION, CONTENT_SECURITY_POLICY, EXPECT, HOST, LOCATION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
-    SET_COOKIE, TE, TRANSFER_ENCODING, UPGRADE,
-};
+use atoll_hop::{set_upgrade, strip_hop_by_hop};
+use http::header::{CONTENT_SECURITY_POLICY, EXPECT, HOST, LOCATION, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::address::{PORT_HEADER, SANDBOX_HEADER};
 use super::cookies;
 
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -24,44 +20,88 @@ const NEVER_FROM_INSIDE: [HeaderName; 3] = [
     HeaderName::from_static("alt-svc"),
     HeaderName::from_static("service-worker-allowed"),
 ];
+/// What a server inside may say in the form with a path, where its address is that of the API. Many headers are about a
+/// whole origin (`Strict-Transport-Security`, `Report-To`, `NEL`, `Origin-Agent-Cluster`, and whatever comes next), so
+/// what is not known to be about one answer does not pass.
+const ABOUT_ONE_ANSWER: [&str; 47] = [
+    "accept-ranges",
+    "access-control-allow-credentials",
+    "access-control-allow-headers",
+    "access-control-allow-methods",
+    "access-control-allow-origin",
+    "access-control-expose-headers",
+    "access-control-max-age",
+    "age",
+    "allow",
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "content-length",
+    "content-location",
+    "content-range",
+    "content-security-policy",
+    "content-type",
+    "cross-origin-embedder-policy",
+    "cross-origin-opener-policy",
+    "cross-origin-resource-policy",
+    "date",
+    "deprecation",
+    "etag",
+    "expires",
+    "grpc-message",
+    "grpc-status",
+    "last-modified",
+    "link",
+    "location",
+    "permissions-policy",
+    "pragma",
+    "preference-applied",
+    "ratelimit",
+    "referrer-policy",
+    "refresh",
+    "retry-after",
+    "sec-websocket-accept",
+    "sec-websocket-extensions",
+    "sec-websocket-protocol",
+    "server",
+    "server-timing",
+    "set-cookie",
+    "trailer",
+    "vary",
+    "warning",
+    "www-authenticate",
+];
+/// Beginnings of names that applications and their protocols use among themselves: no browser acts on them, but for
+/// those in [`ABOUT_AN_ORIGIN`].
+const OF_APPLICATIONS: [&str; 10] = [
+    "x-",
+    "mcp-",
+    "grpc-",
+    "ratelimit-",
+    "request-",
+    "upload-",
+    "tus-",
+    "openai-",
+    "anthropic-",
+    "langsmith-",
+];
+/// `X-…` that browsers act on beyond one answer.
+const ABOUT_AN_ORIGIN: [&str; 3] =
+    ["x-dns-prefetch-control", "x-permitted-cross-domain-policies", "x-content-security-policy"];
+
+/// Whether a header of a server inside may pass in the form with a path.
+fn passes_with_path(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    let of_applications = OF_APPLICATIONS.iter().any(|prefix| name.starts_with(prefix));
+    ABOUT_ONE_ANSWER.contains(&name) || (of_applications && !ABOUT_AN_ORIGIN.contains(&name))
+}
+
 /// In the form with a path a page shares the address with the API. This gives it an origin of its own all the
 /// same: it cannot read what belongs to the server's, and what it sends there is refused.
 const SANDBOXED: &str = "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts";
 /// Longest chain of `X-Forwarded-For` that is passed on, bytes.
 const CHAIN_MAX_BYTES: usize = 1024;
-
-/// Removes what concerns one connection only. Gives the protocol that is to be switched to, if any.
-fn remove_hop_by_hop(headers: &mut HeaderMap) -> Option<HeaderValue> {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|text| text.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    let upgrade = headers.get(UPGRADE).filter(|_| named.contains(&UPGRADE)).cloned();
-    let trailers = headers.get(TE).is_some_and(|te| te.as_bytes().eq_ignore_ascii_case(b"trailers"));
-    // What frames the message is not for `Connection` to take away.
-    for name in named.iter().filter(|name| !matches!(name.as_str(), "host" | "content-length" | "cookie")) {
-        headers.remove(name);
-    }
-    for name in [
-        CONNECTION,
-        KEEP_ALIVE,
-        PROXY_CONNECTION,
-        PROXY_AUTHENTICATE,
-        PROXY_AUTHORIZATION,
-        TE,
-        TRANSFER_ENCODING,
-        UPGRADE,
-    ] {
-        headers.remove(name);
-    }
-    if trailers {
-        headers.insert(TE, HeaderValue::from_static("trailers"));
-    }
-    upgrade
-}
 
 /// How a request came, as the server inside may know it.
 #[derive(Debug)]
@@ -75,7 +115,7 @@ pub(super) struct Origin<'a> {
 /// Makes the head of a request what the server inside gets. `host` is what it is to be called. Gives the
 /// protocol that is to be switched to, if any.
 pub(super) fn toward_inside(headers: &mut HeaderMap, origin: &Origin<'_>, host: &str) -> Option<HeaderValue> {
-    let upgrade = remove_hop_by_hop(headers);
+    let upgrade = strip_hop_by_hop(headers);
     for name in
         [SANDBOX_HEADER, PORT_HEADER, FORWARDED, FORWARDED_HOST, FORWARDED_PROTO, FORWARDED_PREFIX, EXPECT]
     {
@@ -96,8 +136,7 @@ pub(super) fn toward_inside(headers: &mut HeaderMap, origin: &Origin<'_>, host: 
     }
     add_peer(headers, origin.peer);
     if let Some(protocol) = &upgrade {
-        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        headers.insert(UPGRADE, protocol.clone());
+        set_upgrade(headers, protocol.clone());
     }
     upgrade
 }
@@ -119,7 +158,7 @@ fn add_peer(headers: &mut HeaderMap, peer: Option<IpAddr>) {
 
 /// Makes the head of an answer what the client gets. `switching` keeps what a 101 needs.
 pub(super) fn toward_client(headers: &mut HeaderMap, prefix: Option<&str>, switching: bool) {
-    let upgrade = remove_hop_by_hop(headers);
+    let upgrade = strip_hop_by_hop(headers);
     for name in NEVER_FROM_INSIDE {
         headers.remove(name);
     }
@@ -135,6 +174,11 @@ pub(super) fn toward_client(headers: &mut HeaderMap, prefix: Option<&str>, switc
         }
     }
     if let Some(prefix) = prefix {
+        let others: Vec<HeaderName> =
+            headers.keys().filter(|name| !passes_with_path(name)).cloned().collect();
+        for name in others {
+            headers.remove(name);
+        }
         headers.append(CONTENT_SECURITY_POLICY, HeaderValue::from_static(SANDBOXED));
         let moved = headers.get(LOCATION).and_then(|location| below(location, prefix));
         if let Some(location) = moved {
@@ -142,8 +186,7 @@ pub(super) fn toward_client(headers: &mut HeaderMap, prefix: Option<&str>, switc
         }
     }
     if switching && let Some(protocol) = upgrade {
-        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        headers.insert(UPGRADE, protocol);
+        set_upgrade(headers, protocol);
     }
 }
 
@@ -159,6 +202,8 @@ fn below(location: &HeaderValue, prefix: &str) -> Option<HeaderValue> {
 
 #[cfg(test)]
 mod tests {
+    use http::header::{CONNECTION, UPGRADE};
+
     use super::*;
 
     fn headers(pairs: &[(&str, &'static str)]) -> HeaderMap {
@@ -233,6 +278,46 @@ mod tests {
             (&HeaderValue::from_static("/p"), &HeaderValue::from_static("localhost:80"))
         );
         assert!(!map.contains_key("forwarded") && !map.contains_key("x-atoll-sandbox"));
+    }
+
+    #[test]
+    fn with_a_path_nothing_is_said_about_the_whole_origin() {
+        let about_all = [
+            ("strict-transport-security", "max-age=99"),
+            ("nel", "{}"),
+            ("report-to", "{}"),
+            ("reporting-endpoints", "a=\"https://evil\""),
+            ("origin-agent-cluster", "?1"),
+            ("expect-ct", "max-age=99"),
+            ("public-key-pins", "x"),
+            ("accept-ch", "DPR"),
+            ("critical-ch", "DPR"),
+            ("supports-loading-mode", "x"),
+            ("speculation-rules", "\"/x\""),
+            ("use-as-dictionary", "match=\"/*\""),
+            ("set-login", "logged-out"),
+            ("sourcemap", "/x"),
+            ("x-dns-prefetch-control", "on"),
+            ("a-header-of-tomorrow", "1"),
+        ];
+        let about_one = [
+            ("content-type", "text/html"),
+            ("x-own", "1"),
+            ("etag", "1"),
+            ("x-frame-options", "DENY"),
+            ("mcp-session-id", "1"),
+        ];
+        let mut map = headers(&about_all);
+        map.extend(headers(&about_one));
+        let mut by_name = map.clone();
+        toward_client(&mut map, Some("/p"), false);
+        let left: std::collections::BTreeSet<_> = map.keys().map(HeaderName::as_str).collect();
+        let want =
+            ["content-security-policy", "content-type", "etag", "mcp-session-id", "x-frame-options", "x-own"];
+        assert_eq!(left, want.into());
+        // With a host name of its own the origin is its own.
+        toward_client(&mut by_name, None, false);
+        assert!(by_name.contains_key("strict-transport-security") && by_name.contains_key("nel"));
     }
 
     #[test]

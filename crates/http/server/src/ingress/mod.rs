@@ -15,7 +15,7 @@
 //!
 //! Dialects have ways of their own to name a port and to let people in: they call [`Ingress::forward`].
 
-mod address;
+pub(crate) mod address;
 mod answer;
 mod cookies;
 mod credential;
@@ -63,13 +63,19 @@ pub struct Ingress {
 impl Ingress {
     /// Passes a request on to a port. Who may is the caller's to decide, before; so is what of the request's
     /// head is secret.
-    pub async fn forward(&self, request: Request, to: Forward) -> Response {
-        let html = wants_html(request.headers());
-        let id = request_id(request.headers());
-        match forward::forward(&self.app, request, to).await {
-            Ok(response) => response,
-            Err(error) => pages::error(error, html, &id.0),
-        }
+    ///
+    /// # Errors
+    /// [`atoll_core::Code::PortClosed`], [`atoll_core::Code::PortBroken`], [`atoll_core::Code::Timeout`], or what
+    /// waking the sandbox gives. [`Self::page`] makes an answer of it, if the protocol has none of its own.
+    pub async fn forward(&self, request: Request, to: Forward) -> Result<Response> {
+        forward::forward(&self.app, request, to).await
+    }
+
+    /// What people see in a browser, and programs as JSON, when [`Self::forward`] fails. `headers` are the
+    /// request's.
+    #[must_use]
+    pub fn page(&self, error: Error, headers: &HeaderMap) -> Response {
+        pages::error(error, wants_html(headers), &request_id(headers).0)
     }
 
     /// Serves a tunnel over a byte stream until it ends, or the rights of the key that opened it do: yamux, the
@@ -164,7 +170,7 @@ async fn serve(app: &App, request: Request, address: Address) -> Result<Response
     let (mut parts, body) = request.into_parts();
     // What nobody reads any more of a body is thrown away, so that the answer arrives.
     let body = axum::body::Body::new(Lingering::new(body));
-    let shown = Shown::take(&mut parts);
+    let shown = Shown::take(&mut parts, |text| app.engine.verify_key(text).is_ok());
     let domain = &app.config.ports_domain;
     let (sandbox, port) = match &address {
         Address::Port { sandbox, port, form: _ } => (sandbox, Some(*port)),

@@ -17,7 +17,7 @@ use atoll_core::key::Scope;
 use atoll_core::limits::STDIN_CHUNK_MAX_BYTES;
 use atoll_core::spec::TtySize;
 use atoll_core::{Code, Error, Result};
-use atoll_engine::{OutputEvent, OutputReader, Piece, READ_MAX_BYTES};
+use atoll_engine::{OutputEvent, OutputReader, Piece};
 use axum::Extension;
 use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
@@ -44,8 +44,12 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
 /// Errors that wait to be sent; a client that makes more of them than it reads loses some.
 const ERRORS_MAX_COUNT: usize = 16;
-/// Output that is passed to the socket before it is flushed, bytes.
-const FLUSH_BYTES: usize = 4 * READ_MAX_BYTES;
+/// Output that is read at once and passed to the socket before it is flushed, bytes. The log on disk is the buffer of
+/// a client that reads slowly; what is in memory for it is this.
+const PIECE_MAX_BYTES: usize = 64 << 10;
+const FLUSH_BYTES: usize = PIECE_MAX_BYTES;
+/// Bytes that are read from a client at once.
+const RECEIVE_BYTES: usize = 8 << 10;
 
 /// From where.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -86,6 +90,8 @@ pub(crate) async fn attach_exec(
     Ok(upgrade
         .max_message_size(STDIN_CHUNK_MAX_BYTES)
         .max_frame_size(STDIN_CHUNK_MAX_BYTES)
+        .read_buffer_size(RECEIVE_BYTES)
+        .write_buffer_size(0)
         .on_upgrade(move |socket| session.run(socket, reader, hello)))
 }
 
@@ -147,7 +153,7 @@ impl Session {
         sink.send(text(&hello)).await?;
         loop {
             let next = tokio::select! {
-                next = reader.next(READ_MAX_BYTES) => next,
+                next = reader.next(PIECE_MAX_BYTES) => next,
                 Some(error) = failed.recv() => {
                     sink.send(self.error(error)).await?;
                     continue;
@@ -188,7 +194,7 @@ impl Session {
             next = if last || fed >= FLUSH_BYTES {
                 None
             } else {
-                match reader.next_now(READ_MAX_BYTES).await {
+                match reader.next_now(PIECE_MAX_BYTES).await {
                     Ok(next) => next,
                     Err(error) => return Ok(Err(error)),
                 }

@@ -23,7 +23,7 @@ use crate::shared::{App, shutting_down};
 /// Where a client that comes back stopped.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// Most output in one event, bytes.
-const EVENT_MAX_BYTES: usize = 64 << 10;
+const EVENT_MAX_BYTES: usize = 32 << 10;
 
 /// From where.
 #[derive(Debug, Deserialize, IntoParams)]

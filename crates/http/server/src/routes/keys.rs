@@ -18,7 +18,7 @@ pub(crate) async fn create_key(
     State(app): State<App>,
     Json(request): Json<CreateKey>,
 ) -> ApiResult<(StatusCode, Json<KeyCreated>)> {
-    let new = app.engine.create_key(&request.name, request.scope, request.ttl_ms).await?;
+    let new = app.engine.create_key_as(request.format, &request.name, request.scope, request.ttl_ms).await?;
     let created = KeyCreated { key: convert::key(new.record), secret: new.secret };
     Ok((StatusCode::CREATED, Json(created)))
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use atoll_core::spec;
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
@@ -14,6 +15,7 @@ use crate::auth::{Caller, Manage};
 use crate::body::reader;
 use crate::error::ApiResult;
 use crate::extract::Query;
+use crate::hangup::ClientGone;
 use crate::shared::App;
 
 /// How to call it.
@@ -36,6 +38,7 @@ pub(crate) async fn load_images(
     caller: Caller<Manage>,
     State(app): State<App>,
     Query(query): Query<LoadImages>,
+    Extension(client): Extension<ClientGone>,
     body: Body,
 ) -> ApiResult<Response> {
     if let Some(name) = &query.name {
@@ -45,7 +48,7 @@ pub(crate) async fn load_images(
     let work = move |board: Arc<Board>| async move {
         images.load_stream(reader(body), query.name.as_deref(), &*board).await
     };
-    with_progress(app, caller.request_id(), work).await
+    with_progress(app, caller.request_id(), &client, work).await
 }
 
 /// How to call it.
@@ -67,6 +70,7 @@ pub(crate) async fn import_image(
     caller: Caller<Manage>,
     State(app): State<App>,
     Query(query): Query<ImportImage>,
+    Extension(client): Extension<ClientGone>,
     body: Body,
 ) -> ApiResult<Response> {
     spec::image_reference("name", &query.name)?;
@@ -74,5 +78,5 @@ pub(crate) async fn import_image(
     let work = move |_board: Arc<Board>| async move {
         images.import(&query.name, reader(body)).await.map(|image| vec![image])
     };
-    with_progress(app, caller.request_id(), work).await
+    with_progress(app, caller.request_id(), &client, work).await
 }

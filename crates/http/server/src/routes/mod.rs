@@ -44,9 +44,9 @@ use axum::Router;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::dialect::Mounts;
+use crate::dialect::{self, Mounts};
 use crate::ingress;
-use crate::middleware;
+use crate::middleware::{self, Around};
 use crate::shared::App;
 
 /// Every operation, with its documentation.
@@ -144,11 +144,13 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
 /// The router, with everything around the handlers.
 pub(crate) fn router(app: &App, mounts: Mounts) -> Router {
     let (router, _document) = documented().split_for_parts();
+    let around = Around { app: Arc::clone(app), dialect: None };
     router
-        .fallback(move |request| mounts.handle(request))
+        .fallback(middleware::route_not_found)
         .method_not_allowed_fallback(middleware::method_not_allowed)
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(app), middleware::around))
+        .layer(axum::middleware::from_fn_with_state(around, middleware::around))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(app), ingress::intercept))
+        .layer(axum::middleware::from_fn_with_state(mounts, dialect::claim))
         .with_state(Arc::clone(app))
 }
 

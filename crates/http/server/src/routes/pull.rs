@@ -15,6 +15,7 @@ use std::time::Duration;
 use atoll_api::{ImageProgress, LayerPhase, PullImage};
 use atoll_core::{Code, Error, Result, spec};
 use atoll_image::{Credentials, Image, LayerEvent, Phase, Platform, Progress, PullOptions};
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -33,6 +34,7 @@ use crate::auth::{Caller, Manage};
 use crate::convert;
 use crate::error::{ApiResult, body_of, json};
 use crate::extract::Json;
+use crate::hangup::ClientGone;
 use crate::shared::{App, shutting_down};
 
 /// Pause between reports.
@@ -51,6 +53,7 @@ const NDJSON: &str = "application/x-ndjson";
 pub(crate) async fn pull_image(
     caller: Caller<Manage>,
     State(app): State<App>,
+    Extension(client): Extension<ClientGone>,
     Json(request): Json<PullImage>,
 ) -> ApiResult<Response> {
     spec::image_reference("reference", &request.reference)?;
@@ -60,16 +63,16 @@ pub(crate) async fn pull_image(
     let work = move |board: Arc<Board>| async move {
         images.pull(&reference, &options, &*board).await.map(|image| vec![image])
     };
-    with_progress(app, caller.request_id(), work).await
+    with_progress(app, caller.request_id(), &client, work).await
 }
 
 async fn options(app: &App, request: PullImage) -> Result<PullOptions> {
+    let host = atoll_image::registry_of(&request.reference).map_err(image_error)?;
+    let stored = app.engine.registry_credentials(&host).await?;
+    let known = stored.is_some();
     let credentials = match request.credentials {
         Some(given) => Some(Credentials::Basic { username: given.username, password: given.password }),
-        None => match atoll_image::registry_of(&request.reference) {
-            Ok(host) => app.engine.registry_credentials(&host).await?,
-            Err(error) => return Err(image_error(error)),
-        },
+        None => stored,
     };
     let platform =
         request.platform.as_deref().map(str::parse::<Platform>).transpose().map_err(image_error)?;
@@ -78,6 +81,7 @@ async fn options(app: &App, request: PullImage) -> Result<PullOptions> {
         platform,
         insecure_http: request.insecure_http,
         extra_ca_pem: request.ca_pem,
+        known,
         ..PullOptions::default()
     })
 }
@@ -110,18 +114,23 @@ impl Board {
     }
 }
 
-/// Runs `work` and answers with its progress.
+/// Runs `work` and answers with its progress. It ends with its client.
 ///
 /// # Errors
 /// What `work` fails with before it has reported anything.
-pub(crate) async fn with_progress<F, Fut>(app: App, request_id: &str, work: F) -> ApiResult<Response>
+pub(crate) async fn with_progress<F, Fut>(
+    app: App,
+    request_id: &str,
+    client: &ClientGone,
+    work: F,
+) -> ApiResult<Response>
 where
     F: FnOnce(Arc<Board>) -> Fut + Send + 'static,
     Fut: Future<Output = atoll_image::Result<Vec<Arc<Image>>>>,
 {
     let (lines, mut received) = mpsc::channel(LINES_MAX_COUNT);
     let task = AbortOnDropHandle::new(tokio::spawn(async move { report(app, work, lines).await }));
-    let first = match received.recv().await {
+    let first = match client.unless_gone(received.recv()).await? {
         Some(Err(error)) => return Err(error.into()),
         Some(Ok(first)) => Some(Ok(first)),
         None => None,

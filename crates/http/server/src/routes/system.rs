@@ -92,7 +92,8 @@ pub(crate) async fn get_prometheus(
         auth::verify(&headers, &app)?;
     }
     let engine = &app.engine;
-    let text = app.metrics.text(&engine.stats(), &engine.egress_stats(), &engine.pools());
+    let text =
+        app.metrics.text(&engine.stats(), &engine.egress_stats(), &engine.pools(), engine.accelerator());
     Ok(([(CONTENT_TYPE, OPENMETRICS)], text))
 }
 

@@ -7,11 +7,15 @@ mod attach;
 #[cfg(test)]
 mod auth;
 #[cfg(test)]
+mod dialects;
+#[cfg(test)]
 mod drain;
 #[cfg(test)]
 mod execs;
 #[cfg(test)]
 mod files;
+#[cfg(test)]
+mod hangup;
 #[cfg(test)]
 mod inputs;
 #[cfg(test)]

@@ -27,3 +27,16 @@ fn every_operation_is_described() {
     }
     assert!(ids.len() > 40, "{ids:?}");
 }
+
+#[test]
+fn codes_are_those_that_are_sent_and_references_lead_somewhere() {
+    let document: serde_json::Value = serde_json::from_str(&atoll_server::openapi()).unwrap();
+    let schemas = &document["components"]["schemas"];
+    let codes: Vec<_> = atoll_core::Code::ALL.iter().map(|code| code.as_str()).collect();
+    assert_eq!(schemas["Code"]["enum"], serde_json::json!(codes));
+    let text = document.to_string();
+    for rest in text.split("\"#/components/schemas/").skip(1) {
+        let name = rest.split('"').next().unwrap();
+        assert!(schemas[name].is_object(), "{name} is not described");
+    }
+}

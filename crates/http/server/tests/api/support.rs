@@ -9,6 +9,7 @@ use atoll_core::spec::{Caps, Defaults};
 use atoll_engine::{Config, EgressConfig, Engine, PoolConfig, Trust};
 use atoll_image::Images;
 use atoll_isolation::fake::FakeHost;
+use atoll_server::dialect::Dialect;
 use atoll_server::{Server, ServerConfig};
 use atoll_store::{Store, StoreUrl};
 use atoll_vault::Vault;
@@ -27,6 +28,8 @@ pub(crate) const SANDBOXES_MAX: usize = 12;
 pub(crate) struct Harness {
     pub(crate) host: FakeHost,
     pub(crate) engine: Engine,
+    pub(crate) store: Store,
+    pub(crate) router: axum::Router,
     pub(crate) address: String,
     client: Client,
     keys: [String; 4],
@@ -54,6 +57,10 @@ impl Harness {
     }
 
     pub(crate) async fn start_with(change: impl FnOnce(&mut ServerConfig)) -> Self {
+        Self::start_dialects(change, &[]).await
+    }
+
+    pub(crate) async fn start_dialects(change: impl FnOnce(&mut ServerConfig), dialects: &[Dialect]) -> Self {
         let dir = tempfile::Builder::new().prefix("atoll-server-test").tempdir().unwrap();
         let host = FakeHost::new();
         let store = Store::open(&StoreUrl::SqliteFile(dir.path().join("atoll.db"))).await.unwrap();
@@ -75,9 +82,10 @@ impl Harness {
             pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, images: Vec::new() },
             egress: EgressConfig::default(),
         };
-        let engine = Engine::start(config, store, vault, images, vec![std::sync::Arc::new(host.driver())])
-            .await
-            .unwrap();
+        let engine =
+            Engine::start(config, store.clone(), vault, images, vec![std::sync::Arc::new(host.driver())])
+                .await
+                .unwrap();
         let mut keys = Vec::new();
         for scope in [Scope::Read, Scope::Exec, Scope::Manage, Scope::Admin] {
             let new = engine.create_key(scope.as_str(), scope, None).await.unwrap();
@@ -88,11 +96,14 @@ impl Harness {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (stop, stopped) = oneshot::channel::<()>();
-        let server = Server::new(engine.clone(), config, &[]);
+        let server = Server::new(engine.clone(), config, dialects);
+        let router = server.router();
         let served = tokio::spawn(server.serve(listener, async { drop(stopped.await) }));
         Self {
             host,
             engine,
+            store,
+            router,
             address,
             client: Client::builder().timeout(DEADLINE).build().unwrap(),
             keys: keys.try_into().unwrap(),

@@ -26,7 +26,7 @@ pub(crate) struct Sentries {
 }
 
 /// A driver for one test; none where gVisor is not installed, which has then been said.
-pub(crate) fn sentries() -> Option<Sentries> {
+pub(crate) fn sentries() -> Sentries {
     let dir = tempfile::Builder::new().prefix("atoll-gvisor-").tempdir().unwrap();
     let instance = format!("{:08x}", RandomState::new().hash_one("instance") & 0xffff_ffff);
     Sentries::of(dir.path().to_owned(), instance, Some(dir))
@@ -54,10 +54,9 @@ impl Drop for Sentries {
 }
 
 impl Sentries {
-    /// The installation of this name, wherever it was made; `None` as with [`sentries`].
-    pub(crate) fn of(path: PathBuf, instance: String, dir: Option<tempfile::TempDir>) -> Option<Self> {
-        let runsc = runsc()?;
-        Some(Self { _dir: dir, path, runsc, layer: debian(), instance, storage: OnceLock::new() })
+    /// The installation of this name, wherever it was made.
+    pub(crate) fn of(path: PathBuf, instance: String, dir: Option<tempfile::TempDir>) -> Self {
+        Self { _dir: dir, path, runsc: runsc(), layer: debian(), instance, storage: OnceLock::new() }
     }
 
     fn config(&self) -> GvisorConfig {

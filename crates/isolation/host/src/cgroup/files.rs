@@ -2,11 +2,13 @@
 //! never followed out of it.
 
 use std::collections::BTreeSet;
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::path::Arg;
 
 /// Most bytes read from a cgroup file that holds a few numbers.
 const SMALL_FILE_MAX_BYTES: usize = 4096;
@@ -18,7 +20,7 @@ pub(super) fn make_dir(root: BorrowedFd<'_>, path: &str) -> rustix::io::Result<(
     }
 }
 
-pub(crate) fn open_dir(root: BorrowedFd<'_>, path: &str) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn open_dir(root: BorrowedFd<'_>, path: impl Arg) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(root, path, flags, Mode::empty())
 }
@@ -53,14 +55,15 @@ pub(crate) fn field(dir: BorrowedFd<'_>, name: &str, key: &str) -> io::Result<u6
         .ok_or_else(|| io::Error::other(format!("{name} has no {key}")))
 }
 
-pub(crate) fn subdirectories(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<String>> {
+/// Names as the kernel has them: what a sandbox makes need not be text.
+pub(crate) fn subdirectories(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<CString>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
         if entry.file_type() == FileType::Directory {
-            let name = entry.file_name().to_string_lossy();
-            if name != "." && name != ".." {
-                names.push(name.into_owned());
+            let name = entry.file_name();
+            if name != c"." && name != c".." {
+                names.push(name.to_owned());
             }
         }
     }
@@ -86,7 +89,7 @@ pub(crate) fn collect_pids(
         return Ok(());
     }
     for name in subdirectories(dir)? {
-        match open_dir(dir, &name) {
+        match open_dir(dir, name.as_c_str()) {
             Ok(below) => collect_pids(below.as_fd(), depth - 1, pids)?,
             Err(Errno::NOENT) => {}
             Err(error) => return Err(error),
@@ -95,7 +98,7 @@ pub(crate) fn collect_pids(
     Ok(())
 }
 
-pub(crate) fn remove_tree(root: BorrowedFd<'_>, path: &str, depth: u32) -> rustix::io::Result<()> {
+pub(crate) fn remove_tree(root: BorrowedFd<'_>, path: impl Arg + Copy, depth: u32) -> rustix::io::Result<()> {
     match rustix::fs::unlinkat(root, path, AtFlags::REMOVEDIR) {
         // Something is below, or a process is still in it.
         Err(Errno::BUSY | Errno::NOTEMPTY) if depth > 0 => {}
@@ -103,7 +106,7 @@ pub(crate) fn remove_tree(root: BorrowedFd<'_>, path: &str, depth: u32) -> rusti
     }
     let dir = open_dir(root, path)?;
     for name in subdirectories(dir.as_fd())? {
-        remove_tree(dir.as_fd(), &name, depth - 1)?;
+        remove_tree(dir.as_fd(), name.as_c_str(), depth - 1)?;
     }
     rustix::fs::unlinkat(root, path, AtFlags::REMOVEDIR)
 }

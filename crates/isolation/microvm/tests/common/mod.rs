@@ -12,7 +12,7 @@ use atoll_isolation_microvm::kernel::Kernel;
 use atoll_isolation_microvm::{MicrovmConfig, MicrovmIsolation, OVERHEAD_MAX_BYTES};
 use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
 use atoll_network::SlotPool;
-use atoll_testing::machines::{cache, debian, kernel_package};
+use atoll_testing::machines::{cache, debian, exclusive, kernel_package};
 
 /// A driver's directory.
 #[derive(Debug)]
@@ -27,23 +27,21 @@ pub(crate) struct Machines {
     pub(crate) prepares: bool,
 }
 
-/// Kernel and saved machines, which all tests share; none where there can be no machines.
-fn shared() -> Option<PathBuf> {
-    static CACHE: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let cache = CACHE.get_or_init(|| {
-        let package = kernel_package()?;
-        let cache = cache().join("microvm").join(package.file_stem().unwrap());
-        if !cache.join("kernel").try_exists().unwrap() {
-            std::fs::create_dir_all(&cache).unwrap();
-            Kernel::set_up_from_package(&cache.join("kernel"), &package).unwrap();
-        }
-        Some(cache)
-    });
-    cache.clone()
+/// Kernel and saved machines, which all tests share.
+fn shared() -> PathBuf {
+    let package = kernel_package();
+    let cache = cache().join("microvm").join(package.file_stem().unwrap());
+    // Tests are processes of their own; the first sets up while the others wait.
+    let _turn = exclusive("microvm");
+    if !cache.join("kernel").try_exists().unwrap() {
+        std::fs::create_dir_all(&cache).unwrap();
+        Kernel::set_up_from_package(&cache.join("kernel"), &package).unwrap();
+    }
+    cache
 }
 
-/// A driver for one test; none where there can be no machines, which has then been said.
-pub(crate) fn machines() -> Option<Machines> {
+/// A driver for one test.
+pub(crate) fn machines() -> Machines {
     let dir = tempfile::Builder::new().prefix("atoll-microvm-").tempdir().unwrap();
     let instance = format!("{:08x}", RandomState::new().hash_one("instance") & 0xffff_ffff);
     Machines::of(dir.path().to_owned(), instance, Some(dir))
@@ -71,18 +69,17 @@ impl Drop for Machines {
 }
 
 impl Machines {
-    /// The installation of this name, wherever it was made; `None` as with [`machines`].
-    pub(crate) fn of(path: PathBuf, instance: String, dir: Option<tempfile::TempDir>) -> Option<Self> {
-        let cache = shared()?;
-        Some(Self {
+    /// The installation of this name, wherever it was made.
+    pub(crate) fn of(path: PathBuf, instance: String, dir: Option<tempfile::TempDir>) -> Self {
+        Self {
             _dir: dir,
             path,
-            cache,
+            cache: shared(),
             layer: debian(),
             instance,
             storage: OnceLock::new(),
             prepares: false,
-        })
+        }
     }
 
     /// Where its disks lie.

@@ -1,7 +1,7 @@
 //! One side of a comparison: a snapshot mounted as a sandbox would see it, and its own layer.
 
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use atoll_core::id::SnapshotId;
@@ -13,7 +13,7 @@ use rustix::mount::{
 };
 
 use crate::step::Step;
-use crate::{LoopDevice, Storage, attach_read_only};
+use crate::{LoopDevice, Storage, Use, attach_read_only, mount_ext4, open_upper, path_of};
 
 /// Nothing may be written, run, be a device or give rights.
 const HARMLESS: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY
@@ -46,9 +46,11 @@ impl Side {
         if let Some(artifact) = artifact {
             let image = File::open(storage.artifact_disk(artifact)?).step("open the disk of a snapshot")?;
             let attached = attach_read_only(&image)?;
-            let disk = mount_disk(&attached)?;
-            lower.insert(0, place(&disk, "upper"));
-            layer = Some(open_dir(&place(&disk, "upper"))?);
+            let disk = mount_ext4(&attached.path(), Use::Reading)?;
+            // Opened once: what is compared, and what the overlay stands on, is this very directory.
+            let upper = open_upper(disk.as_fd())?;
+            lower.insert(0, path_of(upper.as_fd()));
+            layer = Some(upper);
             mounts.push(disk);
             device = Some(attached);
         }
@@ -56,7 +58,7 @@ impl Side {
             [only] => open_dir(only)?,
             several => {
                 let overlay = mount_overlay(several)?;
-                let root = open_dir(&place(&overlay, "."))?;
+                let root = crate::freeze::root(overlay.as_fd())?;
                 mounts.insert(0, overlay);
                 root
             }
@@ -65,23 +67,9 @@ impl Side {
     }
 }
 
-/// A path of a mount that has no place.
-fn place(mount: &OwnedFd, path: &str) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}/{path}", mount.as_raw_fd()))
-}
-
 fn open_dir(path: &Path) -> Result<OwnedFd, IsolationError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat(CWD, path, flags, Mode::empty()).step("open one side of a comparison")
-}
-
-fn mount_disk(device: &LoopDevice) -> Result<OwnedFd, IsolationError> {
-    let step = "mount the disk of a snapshot";
-    let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).step(step)?;
-    fsconfig_set_string(&context, "source", device.path().to_string_lossy().as_ref()).step(step)?;
-    fsconfig_set_flag(&context, "ro").step(step)?;
-    fsconfig_create(&context).step(step)?;
-    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, HARMLESS).step(step)
 }
 
 fn mount_overlay(layers: &[PathBuf]) -> Result<OwnedFd, IsolationError> {
@@ -91,9 +79,9 @@ fn mount_overlay(layers: &[PathBuf]) -> Result<OwnedFd, IsolationError> {
     for layer in layers {
         // Short, whatever the path: options are bounded.
         let dir = open_dir(layer)?;
-        let place = format!("/proc/self/fd/{}", dir.as_raw_fd());
+        let place = path_of(dir.as_fd());
         held.push(dir);
-        fsconfig_set_string(&context, "lowerdir+", place.as_str()).map_err(|error| match error {
+        fsconfig_set_string(&context, "lowerdir+", place.as_os_str()).map_err(|error| match error {
             rustix::io::Errno::INVAL => {
                 IsolationError::Unavailable("comparing snapshots needs Linux 6.8 or newer".to_owned())
             }

@@ -17,10 +17,14 @@ use crate::step::{Step, failed};
 
 /// Changes that are noted; beyond it a comparison is cut short.
 const CHANGES_MAX_COUNT: usize = 50_000;
-/// Entries that are looked at.
-const ENTRIES_MAX_COUNT: usize = 4_000_000;
+/// Bytes of their paths together.
+const PATHS_MAX_BYTES: usize = 32 << 20;
+/// Longest path that is looked at, bytes: no program could name a longer one.
+const PATH_MAX_BYTES: usize = 4096;
+/// Entries that are looked at. Their names are held until it is their turn.
+const ENTRIES_MAX_COUNT: usize = 1_000_000;
 /// How deep directories may be nested. Each level holds four descriptors.
-const DEPTH_MAX: usize = 256;
+const DEPTH_MAX: usize = 128;
 /// Bytes read to find out whether files differ. Beyond it, files that look different count as different.
 const READ_MAX_BYTES: u64 = 8 << 30;
 /// Read at once.
@@ -32,6 +36,16 @@ struct Place {
     merged: Option<OwnedFd>,
     /// The same in the snapshot's own layer.
     layer: Option<OwnedFd>,
+}
+
+/// A directory that is being compared.
+struct Level {
+    path: String,
+    from: Place,
+    to: Place,
+    whole: bool,
+    /// Names in it whose turn has not come.
+    names: BTreeSet<CString>,
 }
 
 /// An entry on one side.
@@ -47,11 +61,19 @@ pub(super) struct Walk {
     entries: usize,
     read_bytes: u64,
     text_bytes: usize,
+    paths_bytes: usize,
 }
 
 impl Walk {
     pub(super) fn new(with_text: bool) -> Self {
-        Self { with_text, found: Comparison::default(), entries: 0, read_bytes: 0, text_bytes: 0 }
+        Self {
+            with_text,
+            found: Comparison::default(),
+            entries: 0,
+            read_bytes: 0,
+            text_bytes: 0,
+            paths_bytes: 0,
+        }
     }
 
     pub(super) fn run(mut self, from: &Side, to: &Side) -> Result<Comparison, IsolationError> {
@@ -60,7 +82,7 @@ impl Walk {
             Ok(Place { merged: Some(side.merged.try_clone()?), layer })
         };
         let (from, to) = (place(from).step("compare snapshots")?, place(to).step("compare snapshots")?);
-        self.directory("", &from, &to, false, 0).map_err(|error| match error {
+        self.walk(from, to).map_err(|error| match error {
             Errno::NOSPC => failed("compare snapshots".to_owned(), std::io::ErrorKind::Other.into()),
             other => failed("compare snapshots".to_owned(), other.into()),
         })?;
@@ -69,45 +91,72 @@ impl Walk {
     }
 
     fn is_full(&mut self) -> bool {
-        let full = self.found.changes.len() >= CHANGES_MAX_COUNT || self.entries >= ENTRIES_MAX_COUNT;
+        let full = self.found.changes.len() >= CHANGES_MAX_COUNT || self.paths_bytes >= PATHS_MAX_BYTES;
         self.found.truncated |= full;
         full
     }
 
-    /// Compares a directory. `whole`: also what neither layer mentions, because one of them hides what is below.
-    fn directory(
-        &mut self,
-        path: &str,
-        from: &Place,
-        to: &Place,
-        whole: bool,
-        depth: usize,
-    ) -> rustix::io::Result<()> {
-        if depth >= DEPTH_MAX {
-            self.found.truncated = true;
-            return Ok(());
-        }
-        let mut names = BTreeSet::new();
-        for place in [from, to] {
-            let dir = if whole { &place.merged } else { &place.layer };
-            if let Some(dir) = dir {
-                list(dir.as_fd(), &mut names)?;
-            }
-        }
-        for name in names {
-            self.entries += 1;
+    /// Compares two directories and everything below, without calling itself: how deep it goes is the guest's choice.
+    fn walk(&mut self, from: Place, to: Place) -> rustix::io::Result<()> {
+        let mut stack = vec![self.level(String::new(), from, to, false)?];
+        while let Some(level) = stack.last_mut() {
+            let Some(name) = level.names.pop_first() else {
+                stack.pop();
+                continue;
+            };
             if self.is_full() {
                 return Ok(());
             }
-            let path = format!("{path}/{}", name.to_string_lossy());
-            let (one, other) = (entry(from, &name)?, entry(to, &name)?);
-            self.entry(&path, &name, (from, one.as_ref()), (to, other.as_ref()))?;
+            let path = format!("{}/{}", level.path, name.to_string_lossy());
+            if path.len() > PATH_MAX_BYTES {
+                self.found.truncated = true;
+                continue;
+            }
+            let (one, other) = (entry(&level.from, &name)?, entry(&level.to, &name)?);
+            self.entry(&path, &name, (&level.from, one.as_ref()), (&level.to, other.as_ref()))?;
             let kinds = [&one, &other].map(|entry| entry.as_ref().is_some_and(|entry| is_dir(&entry.stat)));
-            if kinds.iter().any(|is_dir| *is_dir) {
-                let (below_from, below_to) = (below(from, &name, kinds[0])?, below(to, &name, kinds[1])?);
-                let hides = |place: &Place| place.layer.as_ref().is_some_and(|dir| is_opaque(dir.as_fd()));
-                let whole = whole || kinds != [true, true] || hides(&below_from) || hides(&below_to);
-                self.directory(&path, &below_from, &below_to, whole, depth + 1)?;
+            if kinds == [false, false] {
+                continue;
+            }
+            let (from, to) = (below(&level.from, &name, kinds[0])?, below(&level.to, &name, kinds[1])?);
+            let hides = |place: &Place| place.layer.as_ref().is_some_and(|dir| is_opaque(dir.as_fd()));
+            let whole = level.whole || kinds != [true, true] || hides(&from) || hides(&to);
+            if stack.len() >= DEPTH_MAX {
+                self.found.truncated = true;
+            } else {
+                let below = self.level(path, from, to, whole)?;
+                stack.push(below);
+            }
+        }
+        Ok(())
+    }
+
+    /// A directory with the names that have to be compared. `whole`: also what neither layer mentions, because one of
+    /// them hides what is below.
+    fn level(&mut self, path: String, from: Place, to: Place, whole: bool) -> rustix::io::Result<Level> {
+        let mut names = BTreeSet::new();
+        for place in [&from, &to] {
+            let dir = if whole { &place.merged } else { &place.layer };
+            if let Some(dir) = dir {
+                self.list(dir.as_fd(), &mut names)?;
+            }
+        }
+        Ok(Level { path, from, to, whole, names })
+    }
+
+    /// Adds the names in a directory, as many as may still be looked at.
+    fn list(&mut self, dir: BorrowedFd<'_>, names: &mut BTreeSet<CString>) -> rustix::io::Result<()> {
+        for entry in Dir::read_from(dir)? {
+            let name = entry?.file_name().to_owned();
+            if matches!(name.as_bytes(), b"." | b"..") {
+                continue;
+            }
+            if self.entries >= ENTRIES_MAX_COUNT {
+                self.found.truncated = true;
+                break;
+            }
+            if names.insert(name) {
+                self.entries += 1;
             }
         }
         Ok(())
@@ -137,6 +186,7 @@ impl Walk {
         } else {
             None
         };
+        self.paths_bytes += path.len();
         self.found.changes.push(Change {
             path: path.to_owned(),
             kind,
@@ -239,19 +289,6 @@ fn small_content(
     let read = file.take(text::FILE_MAX_BYTES).read_to_end(&mut content);
     read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     Ok(Some(content))
-}
-
-fn list(dir: BorrowedFd<'_>, names: &mut BTreeSet<CString>) -> rustix::io::Result<()> {
-    for entry in Dir::read_from(dir)? {
-        let name = entry?.file_name().to_owned();
-        if name.as_bytes() != b"." && name.as_bytes() != b".." {
-            names.insert(name);
-        }
-        if names.len() > ENTRIES_MAX_COUNT {
-            break;
-        }
-    }
-    Ok(())
 }
 
 fn entry(place: &Place, name: &CString) -> rustix::io::Result<Option<Entry>> {

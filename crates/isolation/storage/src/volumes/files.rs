@@ -2,7 +2,7 @@
 //! resolved by the kernel beneath the volume's root, never through a link of `/proc`, and only regular files
 //! are opened.
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -17,8 +17,8 @@ use rustix::io::{Errno, Result};
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-/// Deepest directory that is removed with everything in it.
-const DEPTH_MAX: u32 = 256;
+/// Entries that are removed with a directory, at most.
+const REMOVED_MAX_COUNT: u64 = 50_000_000;
 /// Longest target of a link that is shown, bytes.
 const TARGET_MAX_BYTES: usize = 4096;
 
@@ -181,27 +181,12 @@ fn make_parents(root: BorrowedFd<'_>, path: &str, write: VolumeWrite) -> Result<
 pub(super) fn remove(root: BorrowedFd<'_>, path: &str, recursive: bool) -> Result<()> {
     let (dir, name) = parent(root, path)?;
     match unlinkat(&dir, name, AtFlags::empty()) {
-        Err(Errno::ISDIR) if recursive => remove_tree(dir.as_fd(), name, DEPTH_MAX),
+        Err(Errno::ISDIR) if recursive => {
+            let name = CString::new(name.as_bytes()).or(Err(Errno::INVAL))?;
+            atoll_tree::remove(dir.as_fd(), &name, REMOVED_MAX_COUNT)
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::TOOBIG))
+        }
         Err(Errno::ISDIR) => unlinkat(&dir, name, AtFlags::REMOVEDIR),
         other => other,
     }
-}
-
-/// Removes a directory with everything in it. What appears meanwhile is found at the end: not empty.
-fn remove_tree(above: BorrowedFd<'_>, name: &OsStr, depth: u32) -> Result<()> {
-    if depth == 0 {
-        return Err(Errno::NAMETOOLONG);
-    }
-    let dir = openat2(above, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty(), BENEATH)?;
-    let names: Vec<Vec<u8>> =
-        Dir::read_from(&dir)?.map(|item| Ok(item?.file_name().to_bytes().to_vec())).collect::<Result<_>>()?;
-    for inner in names.iter().filter(|name| !matches!(name.as_slice(), b"." | b"..")) {
-        let inner = OsStr::from_bytes(inner);
-        match unlinkat(&dir, inner, AtFlags::empty()) {
-            Err(Errno::ISDIR) => remove_tree(dir.as_fd(), inner, depth - 1)?,
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    unlinkat(above, name, AtFlags::REMOVEDIR)
 }

@@ -24,18 +24,12 @@ use async_trait::async_trait;
 use atoll_core::id::VolumeId;
 use atoll_isolation::IsolationError;
 use atoll_isolation::volumes::{VolumeError, VolumeFile, VolumeUsage, VolumeWrite, Volumes};
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
-    fsmount, fsopen,
-};
 use tokio::io::AsyncRead;
 
 use crate::loops::{self, LoopDevice};
-use crate::step::{Step, failed};
-use crate::{Frozen, Storage};
+use crate::step::Step;
+use crate::{Frozen, Storage, Use, mount_ext4, tools};
 
-/// Where `mke2fs` may be.
-const MKE2FS: [&str; 4] = ["/usr/sbin/mke2fs", "/sbin/mke2fs", "/usr/bin/mke2fs", "/usr/local/sbin/mke2fs"];
 /// Attempts at mounting while an earlier user of the device lets go of it, and the pause between.
 const MOUNT_TRIES: u32 = 100;
 const MOUNT_PAUSE: Duration = Duration::from_millis(20);
@@ -172,21 +166,15 @@ impl Inner {
         let image = File::options().read(true).write(true).create_new(true).open(&path);
         let image = image.step("make the image of a volume")?;
         image.set_len(bytes).step("size the image of a volume")?;
-        let program =
-            MKE2FS.into_iter().find(|path| Path::new(path).try_exists().unwrap_or(false)).ok_or_else(
-                || IsolationError::Unenforceable("mke2fs is missing: install e2fsprogs".to_owned()),
-            )?;
-        let output = Command::new(program)
-            .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0"])
-            .args(["-E", "root_owner=0:0,lazy_itable_init=1,nodiscard"])
-            .arg(&path)
-            .env_clear()
-            .output()
-            .step("run mke2fs")?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            let why = std::io::Error::other(said);
-            return Err(failed(format!("make a file system of {bytes} bytes"), why).into());
+        let made = tools::run(
+            Command::new(tools::program("mke2fs")?)
+                .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0"])
+                .args(["-E", "root_owner=0:0,lazy_itable_init=1,nodiscard"])
+                .arg(&path),
+            "run mke2fs",
+        )?;
+        if !made.status.is_some_and(|status| status.success()) {
+            return Err(made.error(&format!("make a file system of {bytes} bytes")).into());
         }
         image.sync_all().step("write the image of a volume")?;
         drop(image);
@@ -269,16 +257,7 @@ fn thaw_volumes(is_one: impl Fn(&str) -> bool) -> Result<(), IsolationError> {
 
 /// A mount of the device, attached nowhere. The second one of a device is of the same file system.
 fn mount(device: &LoopDevice) -> Result<OwnedFd, IsolationError> {
-    let step = "mount a volume";
-    let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).step("open the file system type ext4")?;
-    fsconfig_set_string(&context, "source", device.path().to_string_lossy().as_ref()).step(step)?;
-    // What is freed goes back to the host.
-    fsconfig_set_flag(&context, "discard").step(step)?;
-    fsconfig_create(&context).step(step)?;
-    let attributes = MountAttrFlags::MOUNT_ATTR_NOATIME
-        | MountAttrFlags::MOUNT_ATTR_NOSUID
-        | MountAttrFlags::MOUNT_ATTR_NODEV;
-    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step(step)
+    mount_ext4(&device.path(), Use::Volume)
 }
 
 fn file<T>(result: rustix::io::Result<T>) -> Result<T, VolumeError> {

@@ -82,6 +82,7 @@ struct State {
     half_made: bool,
     failing_destroys: u32,
     failing_wakes: u32,
+    failing_adopts: u32,
     memory_available: Option<u64>,
     reclaimed: Vec<SandboxId>,
     failing_renames: u32,
@@ -135,6 +136,11 @@ impl FakeHost {
     /// The next `times` wakes fail half-way.
     pub fn fail_wake(&self, times: u32) {
         self.lock().failing_wakes = times;
+    }
+
+    /// The next so many instances cannot be taken up, though they are there.
+    pub fn fail_adopt(&self, times: u32) {
+        self.lock().failing_adopts = times;
     }
 
     /// What [`Isolation::memory_available`] says.
@@ -331,7 +337,11 @@ impl Isolation for FakeIsolation {
     }
 
     async fn adopt(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        let state = self.host.count("adopt");
+        let mut state = self.host.count("adopt");
+        if state.failing_adopts > 0 {
+            state.failing_adopts -= 1;
+            return Err(injected("take an instance up"));
+        }
         state.instances.get(id).filter(|instance| instance.alive()).map(|_| ()).ok_or(IsolationError::Gone)
     }
 

@@ -109,6 +109,18 @@ impl Resolver {
         last
     }
 
+    /// The addresses that resolvers give for a name of this server. Nobody else's question, so no policy is asked.
+    pub(crate) async fn addresses_of_host(&self, name: &HostName) -> Vec<IpAddr> {
+        let mut found = Vec::new();
+        for kind in [RecordType::A, RecordType::AAAA] {
+            match self.servers.ask(name, kind).await {
+                Ok(answer) => found.extend(answer.addresses()),
+                Err(why) => tracing::debug!(%name, why, "a name of this server cannot be looked up"),
+            }
+        }
+        found
+    }
+
     /// Asks for records, if the policy allows the name. The sandbox counts as having been told.
     pub(crate) async fn ask(
         &self,
@@ -132,7 +144,16 @@ impl Resolver {
                     });
                     return Err(NoAnswer::Failed("too many different names in a short time"));
                 }
-                let answer = self.servers.ask(name, kind).await.map_err(NoAnswer::Failed)?;
+                let answer = self.servers.ask(name, kind).await.map_err(|why| {
+                    // Not refused, but somebody who looks for the reason looks there.
+                    net.deny(&Refusal {
+                        stage: Stage::Dns,
+                        what: name.to_string(),
+                        why: why.to_owned(),
+                        ask: None,
+                    });
+                    NoAnswer::Failed(why)
+                })?;
                 self.cache.put(name, kind, &answer);
                 answer
             }

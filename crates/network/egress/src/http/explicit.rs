@@ -59,7 +59,7 @@ pub(super) async fn answer(request: Request, context: Context, upstream: &Arc<Mu
     // The first that is allowed; when none is, the first says why.
     let chosen = targets.iter().find(|t| t.decide(&policy, http).allowed).or(targets.first()).cloned();
     let Some(target) = chosen else { return unreachable(&named, "the name has no address") };
-    if let (Some(interceptor), [name]) = (&context.shared.config.interceptor, target.names.as_slice()) {
+    if let (Some(interceptor), [name]) = (&context.shared.config.interceptor, &*target.names) {
         let (sandbox, address, protocol) = (&context.net.id, target.address, Protocol::Http);
         if interceptor.wants(&Ask { sandbox, policy: &policy, name, address, protocol }) {
             context.connection.show("http", &target);
@@ -115,12 +115,13 @@ async fn connect(mut request: Request, context: Context) -> Response {
 /// The addresses that a host has, as our resolver says. The sandbox counts as having been told.
 async fn targets(context: &Context, host: &str, port: u16, what: &str) -> Result<Vec<Target>, Box<Response>> {
     if let Ok(address) = host.parse::<IpAddr>() {
-        return Ok(vec![Target::new(Vec::new(), SocketAddr::new(address, port))]);
+        return Ok(vec![Target::new(&context.shared.borders, Vec::new(), SocketAddr::new(address, port))]);
     }
     let Ok(name) = host.parse::<HostName>() else { return Err(Box::new(bad("it names no host"))) };
     match context.shared.resolver.addresses(&context.net, &name, what).await {
         Resolution::Addresses(addresses) => {
-            let target = |ip: &IpAddr| Target::new(vec![name.clone()], SocketAddr::new(*ip, port));
+            let borders = &context.shared.borders;
+            let target = |ip: &IpAddr| Target::new(borders, vec![name.clone()], SocketAddr::new(*ip, port));
             Ok(addresses.iter().map(target).collect())
         }
         Resolution::Refused(refusal) => Err(Box::new(boxed(refusal.response()))),

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::task::{Context as Task, Poll};
 
 use atoll_core::policy::HostName;
+use atoll_hop::{frame_body, upgrade};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, Version, header};
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use tokio::sync::Mutex;
 
-use super::request::{boxed, origin_form, strip, unreachable, upgrade};
+use super::request::{boxed, origin_form, strip, unreachable};
 use super::{Request, Response};
 use crate::connection::{Admitted, Dialer};
 use crate::dial::DialError;
@@ -72,6 +73,7 @@ fn rewrite(request: Request, dialer: &Dialer) -> http::Request<Incoming> {
     parts.uri = origin_form(&parts.uri);
     parts.version = Version::HTTP_11;
     strip(&mut parts.headers);
+    frame_body(&mut parts.headers, !body.is_end_stream());
     http::Request::from_parts(parts, body)
 }
 

@@ -44,7 +44,7 @@ pub(crate) async fn serve_transparent(
     target: Target,
 ) -> io::Result<()> {
     if let Some((interceptor, name)) = wanted(&context, &mut client, &target).await? {
-        let target = Target { names: vec![name.clone()], ..target };
+        let target = target.meant(&context.shared.borders, vec![name.clone()]);
         let flow = Flow {
             sandbox: context.net.id.clone(),
             original: target.address,

@@ -1,7 +1,8 @@
 //! Reading what a request says about its destination, and making the request that is sent on.
 
+use atoll_hop::{set_upgrade, strip_hop_by_hop};
 use bytes::{Bytes, BytesMut};
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap};
 use http::{StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full};
 use tokio::net::TcpStream;
@@ -10,18 +11,6 @@ use super::{Request, Response};
 use crate::client::read_more;
 use crate::limits::SNIFF_MAX_BYTES;
 use crate::refusal::plain;
-
-/// Headers that concern one connection only.
-const HOP_BY_HOP: [HeaderName; 7] = [
-    header::CONNECTION,
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("keep-alive"),
-];
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 /// What a request names as its host, with its port: the authority of its URI, else its only `Host`.
 pub(super) fn host(request: &Request) -> Result<Option<String>, &'static str> {
@@ -80,35 +69,10 @@ fn ends(head: &[u8]) -> bool {
     head.windows(4).any(|end| end == b"\r\n\r\n") || head.windows(2).any(|end| end == b"\n\n")
 }
 
-/// An upgrade that a message asks for or agrees to.
-pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
-    let connection = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    let asked = connection.flat_map(|text| text.split(',')).any(|t| t.trim().eq_ignore_ascii_case("upgrade"));
-    let to = headers.get(header::UPGRADE).filter(|_| asked)?;
-    // HTTP/2 in clear would carry requests unseen.
-    let http2 = to.to_str().map_or(true, |to| to.to_ascii_lowercase().contains("h2c"));
-    (!http2).then(|| to.clone())
-}
-
 /// Removes what concerns one connection only; puts back the upgrade.
 pub(super) fn strip(headers: &mut HeaderMap) {
-    let upgrade = upgrade(headers);
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|text| text.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        // A sender must not be able to remove what the receiver relies on.
-        .filter(|name| *name != header::HOST && *name != header::CONTENT_LENGTH)
-        .collect();
-    for name in HOP_BY_HOP.iter().chain([&PROXY_CONNECTION]).chain(&named) {
-        headers.remove(name);
-    }
-    headers.remove("http2-settings");
-    if let Some(upgrade) = upgrade {
-        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-        headers.insert(header::UPGRADE, upgrade);
+    if let Some(protocol) = strip_hop_by_hop(headers) {
+        set_upgrade(headers, protocol);
     }
 }
 
@@ -147,36 +111,5 @@ mod tests {
         ] {
             assert_eq!((without_port(text), port(text)), (host, number), "{text}");
         }
-    }
-
-    #[test]
-    fn only_what_concerns_one_connection_is_removed() {
-        let mut headers = HeaderMap::new();
-        for (name, value) in [
-            ("connection", "x-secret, host, keep-alive"),
-            ("x-secret", "1"),
-            ("host", "a.example"),
-            ("proxy-authorization", "Basic x"),
-            ("accept", "*/*"),
-        ] {
-            headers.append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
-        }
-        strip(&mut headers);
-        // In no particular order: a header map does not keep it when something is taken out.
-        let left: std::collections::BTreeSet<_> = headers.keys().map(HeaderName::as_str).collect();
-        assert_eq!(left, ["accept", "host"].into());
-    }
-
-    #[test]
-    fn websockets_are_upgrades_and_http2_is_none() {
-        let ask = |to: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::CONNECTION, HeaderValue::from_static("keep-alive, Upgrade"));
-            headers.insert(header::UPGRADE, to.parse().unwrap());
-            strip(&mut headers);
-            headers.contains_key(header::UPGRADE)
-        };
-        assert!(ask("websocket"));
-        assert!(!ask("h2c") && !ask("websocket, H2C"));
     }
 }

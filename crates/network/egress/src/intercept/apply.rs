@@ -3,29 +3,33 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use atoll_core::id::SandboxId;
-use atoll_core::policy::{HostName, InjectRule, Placeholder, SecretRef, Template};
+use atoll_core::policy::{HostName, InjectRule, KEY_HEADERS, Placeholder, SecretRef, Template};
 use atoll_core::secret::Secret;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, IF_RANGE, RANGE, SEC_WEBSOCKET_EXTENSIONS,
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, COOKIE, IF_RANGE, RANGE, REFERER,
+    SEC_WEBSOCKET_EXTENSIONS,
 };
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use zeroize::Zeroizing;
 
-use super::escape::{json_escaped, percent_decoded, percent_encoded};
+use super::escape::{json_escaped, percent_decoded, percent_encoded, shown_forms};
 use super::refusal::Refusal;
-use super::replace::Replacer;
+use super::replace::{Replacer, Text};
 use super::{SecretSource, SecretUsed};
 
 /// What rules did to a request, besides changing its head.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
     /// Placeholders to replace in the body, as bytes and what stands for them.
-    pub(super) body: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(super) body: Vec<(Text, Text)>,
     /// Texts that the answer must not show.
-    pub(super) masks: Vec<Vec<u8>>,
+    pub(super) masks: Vec<Text>,
+    /// Texts that the head of the answer must not show: those of every secret that went out.
+    pub(super) header_masks: Vec<Text>,
     /// Uses to be recorded before the request goes on.
     pub(super) uses: Vec<SecretUsed>,
 }
@@ -53,10 +57,15 @@ pub(super) fn apply(
         recorded: BTreeSet::new(),
         headers_set: HashSet::new(),
         query_set: BTreeSet::new(),
+        own: credentials_of_its_own(&parts.headers, rules),
         applied: Applied::default(),
     };
     for rule in rules {
         work.rule(parts, has_body, rule)?;
+    }
+    left_over(parts, rules)?;
+    for rule in rules.iter().filter(|rule| rule.mask_responses) {
+        work.mask_all(rule);
     }
     if !work.applied.masks.is_empty() {
         prepare_for_masking(&mut parts.headers);
@@ -80,6 +89,8 @@ struct Work<'a> {
     recorded: BTreeSet<(SecretRef, String)>,
     headers_set: HashSet<HeaderName>,
     query_set: BTreeSet<String>,
+    /// Headers in which the client sent credentials that are no placeholders.
+    own: Vec<HeaderName>,
     applied: Applied,
 }
 
@@ -105,7 +116,7 @@ impl Work<'_> {
         for (name, value) in &rule.query {
             let value = self.text(rule, value)?;
             if self.query_set.insert(name.clone()) {
-                set_query(parts, name, &value)?;
+                set_query(parts, name, value.reveal())?;
             }
         }
         if !replaced {
@@ -114,7 +125,11 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Replaces a placeholder in headers, path and query, and plans it for the body. Says whether it was found.
+    /// Replaces a placeholder where its rule wants it in the head, and plans it for the body. Says whether it was found
+    /// in the head.
+    ///
+    /// What a request says is done in the name of whoever its credentials belong to, and what is stored so is his. So a
+    /// secret goes into a request only as its credential, or where there is no other.
     fn placeholder(
         &mut self,
         parts: &mut Parts,
@@ -123,23 +138,49 @@ impl Work<'_> {
         placeholder: &Placeholder,
     ) -> Result<bool, Refusal> {
         let Some(text) = placeholder.value.as_deref() else { return Ok(false) };
-        let in_uri = parts.uri.path_and_query().is_some_and(|whole| whole.as_str().contains(text));
-        let in_headers = parts.headers.values().any(|value| holds(value, text));
-        let in_body = has_body && placeholder.body && !parts.headers.contains_key(CONTENT_ENCODING);
-        if !(in_uri || in_headers || in_body) {
+        let stands = |name: &HeaderName, value: &HeaderValue| {
+            placeholder.in_header(name.as_str()) && holds(value, text)
+        };
+        let in_headers = parts.headers.iter().any(|(name, value)| stands(name, value));
+        let in_path = placeholder.path && parts.uri.path().contains(text);
+        let in_query = placeholder.query && parts.uri.query().is_some_and(|query| query.contains(text));
+        let in_body = has_body
+            && placeholder.body
+            && self.own.is_empty()
+            && !parts.headers.contains_key(CONTENT_ENCODING);
+        if !(in_headers || in_path || in_query || in_body) {
             return Ok(false);
+        }
+        let beside = if in_path || in_query {
+            self.own.first()
+        } else {
+            self.own.iter().find(|name| in_headers && **name == AUTHORIZATION)
+        };
+        if let Some(name) = beside {
+            return Err(Refusal::forbidden(format!(
+                "the request has credentials of its own in '{name}': the secret '{}' does not go beside them; \
+                 leave them out",
+                placeholder.secret
+            )));
         }
         let value = self.secret(rule, &placeholder.secret)?;
         if in_headers {
-            for header in parts.headers.values_mut().filter(|header| holds(header, text)) {
+            for (_, header) in parts.headers.iter_mut().filter(|(name, header)| stands(name, header)) {
                 *header = with_secret(header, text, value.reveal())
                     .ok_or_else(|| unsendable(&placeholder.secret))?;
             }
         }
-        if in_uri {
-            let whole = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-            let new = whole.replace(text, &percent_encoded(value.reveal()));
-            set_path_and_query(parts, &new)?;
+        if in_path || in_query {
+            let encoded = Zeroizing::new(percent_encoded(value.reveal()));
+            let replaced = |whole: &str, wanted: bool| {
+                if wanted { whole.replace(text, &encoded) } else { whole.to_owned() }
+            };
+            let mut whole = Zeroizing::new(replaced(parts.uri.path(), in_path));
+            if let Some(query) = parts.uri.query() {
+                whole.push('?');
+                whole.push_str(&Zeroizing::new(replaced(query, in_query)));
+            }
+            set_path_and_query(parts, &whole)?;
         }
         if in_body {
             let kind =
@@ -151,24 +192,31 @@ impl Work<'_> {
             } else {
                 value.reveal().to_owned()
             };
-            self.applied.body.push((text.as_bytes().to_vec(), encoded.into_bytes()));
+            let text = Zeroizing::new(text.as_bytes().to_vec());
+            self.applied.body.push((text, Zeroizing::new(encoded.into_bytes())));
         }
-        Ok(in_uri || in_headers)
+        Ok(in_headers || in_path || in_query)
     }
 
     fn authorization(&mut self, parts: &mut Parts, rule: &InjectRule) -> Result<(), Refusal> {
         let text = if let Some(bearer) = &rule.bearer {
-            format!("Bearer {}", self.text(rule, bearer)?)
+            format!("Bearer {}", self.text(rule, bearer)?.reveal())
         } else if let Some(basic) = &rule.basic {
-            let pair = format!("{}:{}", self.text(rule, &basic.username)?, self.text(rule, &basic.password)?);
-            let encoded = BASE64.encode(pair);
-            if rule.mask_responses {
-                self.applied.masks.push(encoded.clone().into_bytes());
+            let (user, password) = (self.text(rule, &basic.username)?, self.text(rule, &basic.password)?);
+            let pair = Zeroizing::new(format!("{}:{}", user.reveal(), password.reveal()));
+            let encoded = BASE64.encode(pair.as_bytes());
+            // As a whole, too: what the parts have in common with their neighbours is in none of their forms.
+            if [&basic.username, &basic.password].iter().any(|part| part.secrets().next().is_some()) {
+                self.applied.header_masks.push(Zeroizing::new(encoded.clone().into_bytes()));
+                if rule.mask_responses {
+                    self.applied.masks.push(Zeroizing::new(encoded.clone().into_bytes()));
+                }
             }
             format!("Basic {encoded}")
         } else {
             return Ok(());
         };
+        let text = Zeroizing::new(text);
         if self.headers_set.insert(AUTHORIZATION) {
             parts.headers.insert(AUTHORIZATION, sensitive(&text).ok_or_else(|| unsendable(&rule.name))?);
         }
@@ -177,11 +225,11 @@ impl Work<'_> {
 
     fn header_value(&mut self, rule: &InjectRule, template: &Template) -> Result<HeaderValue, Refusal> {
         let text = self.text(rule, template)?;
-        sensitive(&text).ok_or_else(|| unsendable(&rule.name))
+        sensitive(text.reveal()).ok_or_else(|| unsendable(&rule.name))
     }
 
-    fn text(&mut self, rule: &InjectRule, template: &Template) -> Result<String, Refusal> {
-        template.render(|secret| self.secret(rule, secret).map(|value| value.reveal().to_owned()))
+    fn text(&mut self, rule: &InjectRule, template: &Template) -> Result<Secret, Refusal> {
+        template.render(|secret| self.secret(rule, secret))
     }
 
     /// Opens a secret, once for each request, and notes its use, once for each rule.
@@ -207,26 +255,66 @@ impl Work<'_> {
                 path: self.path.clone(),
                 rule: rule.name.clone(),
             });
+            let forms = shown_forms(opened.reveal());
             if rule.mask_responses {
-                self.mask(opened.reveal());
+                self.applied.masks.extend(forms.iter().cloned());
             }
+            self.applied.header_masks.extend(forms);
         }
         Ok(opened)
     }
 
-    /// Every form in which a server may show a secret.
-    fn mask(&mut self, value: &str) {
-        let json = json_escaped(value);
-        // Some writers of JSON escape slashes as well.
-        let slashes = json.replace('/', "\\/");
-        let forms = [value.to_owned(), percent_encoded(value), json, slashes, BASE64.encode(value)];
-        for form in forms {
-            let form = form.into_bytes();
-            if !self.applied.masks.contains(&form) {
-                self.applied.masks.push(form);
+    /// Masks secrets of a rule that are not in this request: an earlier one may have left them with the server. One that
+    /// cannot be opened for this host is none that it has.
+    fn mask_all(&mut self, rule: &InjectRule) {
+        for reference in rule.secrets().filter(|reference| !self.open.contains_key(reference)) {
+            let asking = self.asking;
+            if let Ok(opened) = asking.secrets.open(asking.sandbox, reference, asking.host) {
+                self.applied.masks.extend(shown_forms(opened.value.reveal()));
             }
         }
     }
+}
+
+/// Headers in which a request has credentials that are no placeholders of its rules.
+fn credentials_of_its_own(headers: &HeaderMap, rules: &[&InjectRule]) -> Vec<HeaderName> {
+    let texts: Vec<&str> = rules
+        .iter()
+        .flat_map(|rule| &rule.placeholders)
+        .filter_map(|placeholder| placeholder.value.as_deref())
+        .collect();
+    let carries =
+        |name: &HeaderName| *name == AUTHORIZATION || *name == COOKIE || KEY_HEADERS.contains(&name.as_str());
+    let own = |value: &HeaderValue| !texts.iter().any(|text| holds(value, text));
+    let found = headers.iter().filter(|(name, value)| carries(name) && own(value));
+    found.map(|(name, _)| name.clone()).collect()
+}
+
+/// Refuses a request in which a placeholder is left: it would only be told that its key is wrong.
+fn left_over(parts: &Parts, rules: &[&InjectRule]) -> Result<(), Refusal> {
+    for rule in rules {
+        for placeholder in &rule.placeholders {
+            let Some(text) = placeholder.value.as_deref() else { continue };
+            // Browsers repeat there where they come from.
+            let mut headers = parts.headers.iter().filter(|(name, _)| *name != REFERER);
+            let (place, allow) = if parts.uri.path().contains(text) {
+                ("the path".to_owned(), "path".to_owned())
+            } else if parts.uri.query().is_some_and(|query| query.contains(text)) {
+                ("the query".to_owned(), "query".to_owned())
+            } else if let Some((name, _)) = headers.find(|(_, value)| holds(value, text)) {
+                (format!("the header '{name}'"), format!("header={name}"))
+            } else {
+                continue;
+            };
+            return Err(Refusal::forbidden(format!(
+                "the placeholder of '{secret}' stands in {place}, where the rule '{}' does not replace it; whoever runs \
+                 this sandbox can allow that with --secret {secret}=HOST,{allow}",
+                rule.name,
+                secret = placeholder.secret,
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn header_name(name: &str) -> Result<HeaderName, Refusal> {
@@ -265,7 +353,8 @@ fn with_secret(header: &HeaderValue, text: &str, secret: &str) -> Option<HeaderV
     if let Some(pair) = basic(header, text) {
         return sensitive(&format!("Basic {}", BASE64.encode(pair.replace(text, secret))));
     }
-    let replacer = Replacer::new([(text.as_bytes().to_vec(), secret.as_bytes().to_vec())]);
+    let bytes = |text: &str| Zeroizing::new(text.as_bytes().to_vec());
+    let replacer = Replacer::new([(bytes(text), bytes(secret))]);
     let mut value = HeaderValue::from_bytes(&replacer.whole(header.as_bytes())).ok()?;
     value.set_sensitive(true);
     Some(value)

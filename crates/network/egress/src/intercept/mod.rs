@@ -32,10 +32,12 @@ use atoll_core::policy::{EgressPolicy, HostName, SecretRef};
 use atoll_core::secret::Secret;
 use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
+use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
+use tokio::sync::Semaphore;
 
 pub use authority::{Authority, AuthorityError, NewAuthority};
 use upstream::{Io, UpstreamTls};
@@ -49,13 +51,17 @@ const HEADERS_MAX_COUNT: usize = 200;
 /// Size of all headers of one request in HTTP/2, bytes.
 const HEADERS_MAX_BYTES: u32 = 64 << 10;
 /// Requests at once on one HTTP/2 connection.
-const STREAMS_MAX_COUNT: u32 = 128;
+const STREAMS_MAX_COUNT: u32 = 64;
 /// Bytes that may be under way on one HTTP/2 stream.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// Bytes that may be under way on one HTTP/2 connection.
-const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
+/// Bytes of one HTTP/2 stream that wait for a reader who does not read.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
+/// Bytes of bodies that are held as a whole at once, over all connections. Further ones are replaced as they flow.
+const BODIES_HELD_BYTES: usize = 64 << 20;
 /// Largest body that is held as a whole to replace placeholders in it; larger ones are replaced as they flow.
-const BODY_WHOLE_MAX_BYTES: usize = 1 << 20;
+const BODY_WHOLE_MAX_BYTES: u32 = 1 << 20;
 
 /// A request that may pass, for as long as it is kept.
 type Admitted = Arc<dyn std::any::Any + Send + Sync>;
@@ -135,6 +141,8 @@ struct Shared {
     authority: Authority,
     upstream: UpstreamTls,
     secrets: Arc<dyn SecretSource>,
+    /// [`BODIES_HELD_BYTES`], what is free of them.
+    held: Arc<Semaphore>,
 }
 
 fn provider() -> Arc<CryptoProvider> {
@@ -183,12 +191,15 @@ impl TlsInterceptor {
         if roots.is_empty() {
             tracing::warn!("this host has no certificate authorities: no server outside can be verified");
         }
-        let config = ClientConfig::builder_with_provider(provider())
+        let mut config = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_no_client_auth();
+        // Sandboxes share this client: a ticket that one server gave would be shown to another that a sandbox picks.
+        config.resumption = Resumption::disabled();
         let upstream = UpstreamTls::new(config);
-        Ok(Self { shared: Arc::new(Shared { authority, upstream, secrets }), roots_pem })
+        let held = Arc::new(Semaphore::new(BODIES_HELD_BYTES));
+        Ok(Self { shared: Arc::new(Shared { authority, upstream, secrets, held }), roots_pem })
     }
 
     /// The authority's certificate, PEM.

@@ -8,12 +8,16 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use zeroize::Zeroizing;
+
+/// A text that may be a secret.
+pub(super) type Text = Zeroizing<Vec<u8>>;
 
 /// A text and what stands in its place.
 #[derive(Clone)]
 struct Pair {
-    from: Vec<u8>,
-    to: Vec<u8>,
+    from: Text,
+    to: Text,
 }
 
 /// Replaces the leftmost and, of those, the longest match.
@@ -33,7 +37,7 @@ impl std::fmt::Debug for Replacer {
 
 impl Replacer {
     /// Replaces each first by its second. Empty texts are left out.
-    pub(super) fn new(pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Self {
+    pub(super) fn new(pairs: impl IntoIterator<Item = (Text, Text)>) -> Self {
         let pairs = pairs.into_iter().filter(|(from, _)| !from.is_empty());
         let mut pairs: Vec<Pair> = pairs.map(|(from, to)| Pair { from, to }).collect();
         pairs.sort_by_key(|pair| std::cmp::Reverse(pair.from.len()));
@@ -45,9 +49,9 @@ impl Replacer {
     }
 
     /// Replaces each text by as many asterisks.
-    pub(super) fn masking(texts: impl IntoIterator<Item = Vec<u8>>) -> Self {
+    pub(super) fn masking(texts: impl IntoIterator<Item = Text>) -> Self {
         Self::new(texts.into_iter().map(|text| {
-            let mask = vec![b'*'; text.len()];
+            let mask = Zeroizing::new(vec![b'*'; text.len()]);
             (text, mask)
         }))
     }
@@ -90,7 +94,7 @@ impl Replacer {
             if rest.is_empty() {
                 break;
             }
-            let found = self.pairs.iter().find(|pair| rest.starts_with(&pair.from));
+            let found = self.pairs.iter().find(|pair| rest.starts_with(pair.from.as_slice()));
             let found_len = found.map_or(0, |pair| pair.from.len());
             // A longer text may still come to its end.
             let more =
@@ -217,8 +221,12 @@ mod tests {
 
     use super::*;
 
+    fn text(text: &str) -> Text {
+        Zeroizing::new(text.as_bytes().to_vec())
+    }
+
     fn pairs(texts: &[(&str, &str)]) -> Replacer {
-        Replacer::new(texts.iter().map(|(from, to)| (from.as_bytes().to_vec(), to.as_bytes().to_vec())))
+        Replacer::new(texts.iter().map(|(from, to)| (text(from), text(to))))
     }
 
     /// By the book: at each place the longest text, else one byte.
@@ -246,8 +254,7 @@ mod tests {
             cuts in proptest::collection::vec(0_usize..8, 0..40),
         ) {
             let texts: Vec<_> = from.into_iter().enumerate().map(|(n, f)| (f, format!("<{n}>"))).collect();
-            let mut replacer =
-                Replacer::new(texts.iter().map(|(f, t)| (f.clone().into_bytes(), t.clone().into_bytes())));
+            let mut replacer = Replacer::new(texts.iter().map(|(f, t)| (text(f), text(t))));
             let (mut out, mut rest) = (Vec::new(), input.as_bytes());
             for cut in cuts {
                 let (chunk, after) = rest.split_at(cut.min(rest.len()));
@@ -262,7 +269,7 @@ mod tests {
 
     #[test]
     fn holds_back_only_what_may_be_a_beginning() {
-        let mut mask = Replacer::masking([b"hunter2".to_vec()]);
+        let mut mask = Replacer::masking([text("hunter2")]);
         assert_eq!(mask.push(b"data: 1\n\n"), b"data: 1\n\n");
         assert_eq!(mask.push(b"data: hunt"), b"data: ");
         assert_eq!(mask.push(b"ing\n"), b"hunting\n");
@@ -293,13 +300,12 @@ mod tests {
                 data.chain([Ok(Frame::trailers(trailers))]).collect::<Vec<_>>(),
             ))
         };
-        let body =
-            Replaced::new(frames(&["a hun", "ter2 b", "hunte"]), Replacer::masking([b"hunter2".to_vec()]));
+        let body = Replaced::new(frames(&["a hun", "ter2 b", "hunte"]), Replacer::masking([text("hunter2")]));
         let collected = body.collect().await.unwrap();
         assert_eq!(collected.trailers().unwrap()["x"], "a *******");
         assert_eq!(collected.to_bytes(), "a ******* bhunte");
         let full = http_body_util::Full::new(Bytes::from_static(b"a hunter2"));
-        let body = Replaced::new(full.clone(), Replacer::masking([b"hunter2".to_vec()]));
+        let body = Replaced::new(full.clone(), Replacer::masking([text("hunter2")]));
         assert_eq!(body.size_hint().exact(), Some(9));
         let body = Replaced::new(full, pairs(&[("hunter2", "x")]));
         assert_eq!(body.size_hint().exact(), None);

@@ -10,19 +10,19 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use atoll_core::policy::{InjectRule, RequestFacts};
+use atoll_hop::{frame_body, set_upgrade, strip_hop_by_hop, upgrade};
 use bytes::Bytes;
-use http::header::{
-    ALT_SVC, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE,
-};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
+use http::header::{ALT_SVC, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
+use hyper::ext::ReasonPhrase;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::server::Acceptor;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 use tokio_rustls::LazyConfigAcceptor;
 
 use super::apply::{Applied, Asking, apply};
@@ -34,22 +34,11 @@ use super::tasks::{EndTasks, Tasks};
 use super::upstream::{Io, Sender, UpstreamError};
 use super::{
     Admitted, BODY_WHOLE_MAX_BYTES, BoxError, CONNECTION_WINDOW_BYTES, HEAD_TIMEOUT, HEADERS_MAX_BYTES,
-    HEADERS_MAX_COUNT, OutBody, STREAM_WINDOW_BYTES, STREAMS_MAX_COUNT, Shared, Way,
+    HEADERS_MAX_COUNT, OutBody, SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES, STREAMS_MAX_COUNT, Shared, Way,
 };
 
 /// How long a client may take for its part of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Headers that belong to one connection only.
-const HOP_BY_HOP: [&str; 7] = [
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "transfer-encoding",
-    "upgrade",
-];
-
 /// What ends a request without an answer: the connection is closed, or the stream reset, as the server's was.
 #[derive(Debug, thiserror::Error)]
 #[error("the server closed the connection")]
@@ -169,6 +158,7 @@ impl Session {
                     .max_header_list_size(HEADERS_MAX_BYTES)
                     .initial_stream_window_size(STREAM_WINDOW_BYTES)
                     .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+                    .max_send_buf_size(SEND_BUFFER_BYTES)
                     .serve_connection(stream, service)
                     .await
             }
@@ -213,7 +203,7 @@ impl Session {
         tidy_request(&mut parts.headers, upgrade.is_some());
 
         let applied = self.apply(&mut parts, !body.is_end_stream()).await?;
-        let body = outgoing(&mut parts.headers, body, &applied).await?;
+        let body = outgoing(&mut parts.headers, body, &applied, &self.shared.held).await?;
         let request = Request::from_parts(parts, body);
         let response = self.exchange(request).await?;
         let answer = self.answer(response, upgrade, &applied, &admitted)?;
@@ -293,6 +283,8 @@ impl Session {
                 if let Ok(value) = HeaderValue::from_str(&authority) {
                     request.headers_mut().insert(HOST, value);
                 }
+                let has_body = !request.body().is_end_stream();
+                frame_body(request.headers_mut(), has_body);
             }
             Protocol::Http2 => {
                 *request.version_mut() = Version::HTTP_2;
@@ -323,8 +315,11 @@ impl Session {
         }
         let switching = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let (mut parts, body) = response.into_parts();
-        tidy_answer(&mut parts.headers, switching);
-        parts.version = Version::HTTP_11;
+        tidy_answer(&mut parts, switching);
+        if !applied.header_masks.is_empty() {
+            let masks = Replacer::masking(applied.header_masks.iter().cloned());
+            replace_headers(&mut parts.headers, &masks);
+        }
         let Some(masks) = masks else {
             return Ok(Response::from_parts(parts, body.map_err(BoxError::from).boxed()));
         };
@@ -368,64 +363,53 @@ impl http_body::Body for Kept {
 }
 
 fn wants_upgrade<B>(request: &Request<B>) -> bool {
-    let headers = request.headers();
-    request.version() == Version::HTTP_11
-        && headers.contains_key(UPGRADE)
-        && tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"))
-}
-
-fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> + use<'a> {
-    let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).map(str::trim).filter(|token| !token.is_empty())
-}
-
-/// Takes out what belongs to the connection that the message came on.
-fn untie(headers: &mut HeaderMap, keep_upgrade: bool) {
-    let upgrade = keep_upgrade.then(|| headers.get(UPGRADE).cloned()).flatten();
-    let named: Vec<String> = tokens(headers, &CONNECTION).map(str::to_owned).collect();
-    for name in named {
-        headers.remove(name.as_str());
-    }
-    for name in HOP_BY_HOP {
-        headers.remove(name);
-    }
-    if let Some(upgrade) = upgrade {
-        headers.insert(UPGRADE, upgrade);
-        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    }
+    request.version() == Version::HTTP_11 && upgrade(request.headers()).is_some()
 }
 
 fn tidy_request(headers: &mut HeaderMap, upgrade: bool) {
-    let trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
-    untie(headers, upgrade);
-    headers.remove(TE);
-    if trailers {
-        headers.insert(TE, HeaderValue::from_static("trailers"));
+    let protocol = strip_hop_by_hop(headers);
+    if let Some(protocol) = protocol.filter(|_| upgrade) {
+        set_upgrade(headers, protocol);
     }
     // The body is asked for when the server takes it: the client hears "100" from here.
     headers.remove(EXPECT);
 }
 
-fn tidy_answer(headers: &mut HeaderMap, switching: bool) {
-    untie(headers, switching);
+fn tidy_answer(parts: &mut http::response::Parts, switching: bool) {
+    let protocol = strip_hop_by_hop(&mut parts.headers);
+    if let Some(protocol) = protocol.filter(|_| switching) {
+        set_upgrade(&mut parts.headers, protocol);
+    }
     // It would lead the client to another port, or to QUIC, which goes nowhere from here.
-    headers.remove(ALT_SVC);
+    parts.headers.remove(ALT_SVC);
+    // A text of the server's own that no client needs, and that could hold a secret.
+    parts.extensions.remove::<ReasonPhrase>();
+    parts.version = Version::HTTP_11;
 }
 
 /// The body as it goes out, with placeholders replaced where a rule wants it.
-async fn outgoing(headers: &mut HeaderMap, body: Incoming, applied: &Applied) -> Result<OutBody, Refusal> {
+async fn outgoing(
+    headers: &mut HeaderMap,
+    body: Incoming,
+    applied: &Applied,
+    held: &Semaphore,
+) -> Result<OutBody, Refusal> {
     if applied.body.is_empty() {
         return Ok(body.map_err(BoxError::from).boxed());
     }
     let replacer = Replacer::new(applied.body.iter().cloned());
-    let small = body.size_hint().upper().is_some_and(|upper| upper <= BODY_WHOLE_MAX_BYTES as u64);
+    let small = body.size_hint().upper().and_then(|upper| u32::try_from(upper).ok());
+    let place = small
+        .filter(|upper| *upper <= BODY_WHOLE_MAX_BYTES)
+        .and_then(|upper| held.try_acquire_many(upper).ok());
     headers.remove(CONTENT_LENGTH);
     headers.remove(TRANSFER_ENCODING);
-    if !small {
+    // Held until it is replaced; from then on it is one of the bytes that are under way.
+    let Some(_place) = place else {
         return Ok(Replaced::new(body, replacer).map_err(BoxError::from).boxed());
-    }
+    };
     // Many servers want to know the length, and of a small body it can be known.
-    let whole = Limited::new(body, BODY_WHOLE_MAX_BYTES).collect().await;
+    let whole = Limited::new(body, BODY_WHOLE_MAX_BYTES as usize).collect().await;
     let whole = whole
         .map_err(|_error| Refusal::too_large("the request's body broke off or is longer than it said"))?;
     let bytes = Bytes::from(replacer.whole(&whole.to_bytes()));

@@ -50,6 +50,8 @@ type Seen = (Method, String, HeaderMap, String);
 struct Origin {
     config: Arc<ServerConfig>,
     seen: Arc<Mutex<Vec<Seen>>>,
+    /// Connections that went on from an earlier one.
+    resumed: Arc<std::sync::atomic::AtomicUsize>,
 }
 
 impl Origin {
@@ -58,7 +60,7 @@ impl Origin {
         let config = authority.server_config(&host.parse().unwrap(), protocols[0]).unwrap();
         let mut config = ServerConfig::clone(&config);
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.alpn().to_vec()).collect();
-        Self { config: Arc::new(config), seen: Arc::default() }
+        Self { config: Arc::new(config), seen: Arc::default(), resumed: Arc::default() }
     }
 
     fn serve(&self, stream: DuplexStream) {
@@ -67,6 +69,9 @@ impl Origin {
             let Ok(stream) = TlsAcceptor::from(Arc::clone(&origin.config)).accept(stream).await else {
                 return;
             };
+            if stream.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed) {
+                origin.resumed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
             let two = stream.get_ref().1.alpn_protocol() == Some(b"h2");
             let service = service_fn(move |request| origin.clone().answer(request));
             let stream = TokioIo::new(stream);
@@ -107,6 +112,13 @@ impl Origin {
         Ok(match path.as_str() {
             "/redirect" => {
                 Response::builder().status(302).header("location", "https://evil.com/").body(empty())?
+            }
+            "/reason" => {
+                let mut response =
+                    Response::builder().header("location", format!("/?key={SECRET}")).body(empty())?;
+                let reason = hyper::ext::ReasonPhrase::try_from(format!("Bad {SECRET}")).unwrap();
+                response.extensions_mut().insert(reason);
+                response
             }
             "/compressed" => Response::builder().header("content-encoding", "gzip").body(full("x"))?,
             "/events" => {
@@ -343,7 +355,7 @@ async fn bodies_stream_and_placeholders_in_them_are_replaced() {
     let length = house.origin.as_ref().unwrap().seen.lock().unwrap()[0].2["content-length"].clone();
     assert_eq!(length, (SECRET.len() + 10).to_string().as_str(), "a small body has its new length");
     // Larger than what is held as a whole, with the placeholder cut in two.
-    let large = "y".repeat(BODY_WHOLE_MAX_BYTES);
+    let large = "y".repeat(BODY_WHOLE_MAX_BYTES as usize);
     let chunks = [large.clone(), TOKEN[..9].to_owned(), format!("{}end", &TOKEN[9..])];
     let frames = chunks.map(|chunk| Ok(Frame::data(Bytes::from(chunk))));
     let stream: OutBody = http_body_util::BodyExt::boxed(StreamBody::new(futures::stream::iter(frames)));
@@ -378,6 +390,51 @@ async fn answers_are_masked_in_headers_streams_and_upgrades() {
         stream.read_to_string(&mut text).await.unwrap();
         assert_eq!(text, format!("{want} ping"));
     }
+}
+
+#[tokio::test]
+async fn the_head_of_an_answer_never_shows_a_secret() {
+    let house = House::new(bearer(), &[Protocol::Http1]);
+    let answer = house.raw("GET /reason HTTP/1.1\r\nHost: api.example.com\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && !answer.contains(SECRET), "{answer}");
+    let stars = "*".repeat(SECRET.len());
+    assert!(answer.to_ascii_lowercase().contains(&format!("location: /?key={stars}")), "{answer}");
+    let answer = house.raw("GET / HTTP/1.1\r\nHost: api.example.com\r\n\r\n").await;
+    assert!(answer.to_ascii_lowercase().contains(&format!("x-echo: bearer {stars}")), "{answer}");
+}
+
+#[tokio::test]
+async fn no_connection_goes_on_from_an_earlier_one() {
+    let house = House::new(bearer(), &[Protocol::Http1]);
+    for _ in 0..3 {
+        house.send(get("/").body(empty()).unwrap()).await;
+    }
+    let origin = house.origin.as_ref().unwrap();
+    assert_eq!(origin.seen.lock().unwrap().len(), 3);
+    assert_eq!(origin.resumed.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn the_body_of_a_get_arrives() {
+    let house = House::new(bearer(), &[Protocol::Http1]);
+    let text =
+        "GET / HTTP/1.1\r\nHost: api.example.com\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n";
+    house.raw(text).await;
+    assert_eq!(house.origin.as_ref().unwrap().seen.lock().unwrap()[0].3, "body");
+}
+
+#[tokio::test]
+async fn http2_in_clear_is_no_upgrade() {
+    let house = House::new(bearer(), &[Protocol::Http1]);
+    let request = get("/").header("connection", "Upgrade, HTTP2-Settings").header("upgrade", "h2c");
+    let (response, _) = house.send(request.header("http2-settings", "AAMAAABk").body(empty()).unwrap()).await;
+    assert_eq!(response.status(), 200);
+    let seen = house.origin.as_ref().unwrap().seen.lock().unwrap();
+    assert!(
+        !seen[0].2.contains_key("upgrade") && !seen[0].2.contains_key("http2-settings"),
+        "{:?}",
+        seen[0].2
+    );
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 
 use super::authority::Protocol;
 use super::tasks::Tasks;
-use super::{CONNECTION_WINDOW_BYTES, OutBody, STREAM_WINDOW_BYTES};
+use super::{CONNECTION_WINDOW_BYTES, OutBody, SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES};
 
 /// How long a server may take for its part of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -123,6 +123,7 @@ impl Sender {
                     .keep_alive_interval(KEEPALIVE)
                     .initial_stream_window_size(STREAM_WINDOW_BYTES)
                     .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+                    .max_send_buf_size(SEND_BUFFER_BYTES)
                     .handshake(stream)
                     .await
                     .map_err(UpstreamError::Http)?;

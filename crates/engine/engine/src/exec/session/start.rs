@@ -32,14 +32,14 @@ impl Session {
             self.exec.started.send_replace(Some(Started::Existing(other)));
             return Ok(None);
         }
-        fail::fail_point!("engine.exec.journalled");
+        atoll_failpoint::fail_point!("engine.exec.journalled");
         let log =
             LogWriter::fresh(&self.inner.log_dir(&record.sandbox, &record.id), record.spec.keep_output_bytes);
         self.log = Some(log.within(self.share()));
         self.exec.progress.send_modify(|progress| progress.state = ExecState::Running);
         let (started, oom_kills) = tokio::join!(self.start_in_guest(), oom_kills(&self.sandbox));
         self.oom_kills_before = oom_kills;
-        fail::fail_point!("engine.exec.started");
+        atoll_failpoint::fail_point!("engine.exec.started");
         self.start_clocks();
         match started {
             Ok(stream) => {

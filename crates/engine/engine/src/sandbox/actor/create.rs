@@ -19,7 +19,7 @@ impl Actor {
     /// Gives a member of a pool its identity. No process, mount or namespace is made, and one small commit
     /// is waited for.
     pub(super) async fn claim(&mut self, member: Member, plan: &Plan) -> Result<()> {
-        fail::fail_point!("engine.claim.taken");
+        atoll_failpoint::fail_point!("engine.claim.taken");
         let spec = &self.record.spec;
         let driver = Arc::clone(self.shared.driver());
         let named = plan.hostname != member.id.as_str();
@@ -53,7 +53,7 @@ impl Actor {
             if member.started { Ok(()) } else { self.inner.open_network(&self.shared).await }
         };
         tokio::try_join!(identify, configure, network)?;
-        fail::fail_point!("engine.claim.identified");
+        atoll_failpoint::fail_point!("engine.claim.identified");
         let record = SandboxRecord { state: SandboxState::Running, ..self.record.clone() };
         match &exec {
             Some(exec) => self.inner.store.insert_sandbox_with(&record, exec).await,
@@ -61,7 +61,7 @@ impl Actor {
         }
         .map_err(store_error)?;
         self.inner.store_held_secrets(&record).await?;
-        fail::fail_point!("engine.claim.committed");
+        atoll_failpoint::fail_point!("engine.claim.committed");
         self.record = record;
         if member.started {
             usage::begin_claimed(&self.inner, &self.shared).await;
@@ -86,7 +86,7 @@ impl Actor {
 
     /// The creation saga. Its only undo is [`Self::undo_create`], whatever step failed.
     pub(super) async fn create(&mut self, plan: &Plan, saved: Option<Arc<Saved>>) -> Result<()> {
-        fail::fail_point!("engine.create.before");
+        atoll_failpoint::fail_point!("engine.create.before");
         let inner = Arc::clone(&self.inner);
         let _foreground = inner.pools.foreground();
         let _turn = inner
@@ -97,17 +97,17 @@ impl Actor {
         inner.store.insert_sandbox(&self.record).await.map_err(store_error)?;
         inner.store_held_visibility(&self.record.id).await?;
         inner.store_held_secrets(&self.record).await?;
-        fail::fail_point!("engine.create.journalled");
+        atoll_failpoint::fail_point!("engine.create.journalled");
         let (client, running) = match saved {
             Some(saved) => self.boot_or_go_on(plan, saved).await?,
             None => (self.boot(plan).await?, None),
         };
         if let Some(exec) = &running {
             inner.store.insert_exec(exec).await.map_err(store_error)?;
-            fail::fail_point!("engine.create.carried");
+            atoll_failpoint::fail_point!("engine.create.carried");
         }
         self.move_to(SandboxState::Running, None).await?;
-        fail::fail_point!("engine.create.committed");
+        atoll_failpoint::fail_point!("engine.create.committed");
         usage::begin(&self.shared);
         self.start_link(client);
         if let Some(exec) = running {
@@ -121,18 +121,18 @@ impl Actor {
     async fn boot(&self, plan: &Plan) -> Result<GuestClient> {
         let inner = &self.inner;
         self.shared.driver().create(plan).await.map_err(|error| isolation_error(&error))?;
-        fail::fail_point!("engine.create.isolated");
+        atoll_failpoint::fail_point!("engine.create.isolated");
         inner.open_network(&self.shared).await?;
-        fail::fail_point!("engine.create.networked");
+        atoll_failpoint::fail_point!("engine.create.networked");
         let client = tokio::select! {
             client = link::connect(self.shared.driver().as_ref(), &self.record.id) => client?,
             () = inner.shutdown.cancelled() => {
                 return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
             }
         };
-        fail::fail_point!("engine.create.connected");
+        atoll_failpoint::fail_point!("engine.create.connected");
         self.configure(&client, plan).await?;
-        fail::fail_point!("engine.create.configured");
+        atoll_failpoint::fail_point!("engine.create.configured");
         Ok(client)
     }
 

@@ -114,7 +114,7 @@ impl Actor {
         // Said first: nobody who comes from now on takes the frozen one for one that dozes.
         self.show(SandboxState::Pausing);
         let frozen = self.shared.freeze().await;
-        fail::fail_point!("engine.pause.frozen");
+        atoll_failpoint::fail_point!("engine.pause.frozen");
         if let Err(error) = frozen {
             self.show(SandboxState::Running);
             return Err(error);
@@ -132,7 +132,7 @@ impl Actor {
             self.shared.thaw().await?;
             return Err(error);
         }
-        fail::fail_point!("engine.pause.recorded");
+        atoll_failpoint::fail_point!("engine.pause.recorded");
         Ok(())
     }
 
@@ -154,7 +154,7 @@ impl Actor {
         };
         let from = [SandboxState::Running, SandboxState::Pausing, SandboxState::Paused];
         self.record_pause(next, &from).await?;
-        fail::fail_point!("engine.hibernate.marked");
+        atoll_failpoint::fail_point!("engine.hibernate.marked");
         if mode == PauseMode::Memory {
             return match self.put_to_sleep().await {
                 Ok(()) => Ok(()),
@@ -177,12 +177,12 @@ impl Actor {
         usage::measure(&self.inner, &self.shared).await;
         self.inner.gateway.detach(&id);
         self.shared.driver().hibernate(&id, mode).await.map_err(|error| isolation_error(&error))?;
-        fail::fail_point!("engine.hibernate.done");
+        atoll_failpoint::fail_point!("engine.hibernate.done");
         self.unlinked = false;
         self.shared.set_frozen(false);
         let next = SandboxRecord { state: SandboxState::Paused, ..self.record.clone() };
         self.record_pause(next, &[SandboxState::Pausing, SandboxState::Paused]).await?;
-        fail::fail_point!("engine.hibernate.recorded");
+        atoll_failpoint::fail_point!("engine.hibernate.recorded");
         Ok(())
     }
 
@@ -196,7 +196,7 @@ impl Actor {
         let asleep = self.shared.driver().hibernate(&id, PauseMode::Memory).await;
         asleep.map_err(|error| isolation_error(&error))?;
         self.inner.gateway.detach(&id);
-        fail::fail_point!("engine.hibernate.done");
+        atoll_failpoint::fail_point!("engine.hibernate.done");
         let next = SandboxRecord { state: SandboxState::Paused, ..self.record.clone() };
         self.record_pause(next, &[SandboxState::Pausing, SandboxState::Paused]).await
     }
@@ -292,7 +292,7 @@ impl Actor {
         }
         let next = self.awake();
         self.store_pause(&next, &[SandboxState::Paused]).await?;
-        fail::fail_point!("engine.resume.recorded");
+        atoll_failpoint::fail_point!("engine.resume.recorded");
         let thawed = self.shared.thaw().await;
         self.publish_pause(next);
         if let Err(error) = thawed {
@@ -311,7 +311,7 @@ impl Actor {
             self.show(SandboxState::Paused);
             return Err(error);
         }
-        fail::fail_point!("engine.resume.recorded");
+        atoll_failpoint::fail_point!("engine.resume.recorded");
         let linked = async {
             self.shared.thaw().await?;
             let client = link::connect(self.shared.driver().as_ref(), &self.record.id).await?;
@@ -367,7 +367,7 @@ impl Actor {
         let stopping = || Error::new(Code::ShuttingDown, "the server is shutting down");
         let _turn = inner.creates.acquire().await.or(Err(stopping()))?;
         self.shared.driver().wake(&plan).await.map_err(|error| isolation_error(&error))?;
-        fail::fail_point!("engine.wake.started");
+        atoll_failpoint::fail_point!("engine.wake.started");
         inner.open_network(&self.shared).await?;
         let client = tokio::select! {
             client = link::connect(self.shared.driver().as_ref(), &self.record.id) => client?,
@@ -381,7 +381,7 @@ impl Actor {
             SandboxRecord { boot_id: Inner::new_boot_id()?, ..self.awake() }
         };
         self.store_pause(&next, &[SandboxState::Paused]).await?;
-        fail::fail_point!("engine.wake.recorded");
+        atoll_failpoint::fail_point!("engine.wake.recorded");
         usage::measure(&self.inner, &self.shared).await;
         self.shared.set_woken();
         self.start_link(client);

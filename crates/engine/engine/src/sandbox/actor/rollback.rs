@@ -13,9 +13,13 @@
 use atoll_core::exec::{Exit, ExitReason};
 use atoll_core::id::SnapshotId;
 use atoll_isolation::{DiskSource, IsolationError};
+use atoll_store::StoreError;
 
 use super::*;
 use crate::usage;
+
+/// Pause before telling the store again when it does not answer.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 impl Actor {
     /// Puts it back; what runs in it ends, and says why.
@@ -27,7 +31,7 @@ impl Actor {
         }
         let id = self.record.id.clone();
         self.inner.store.begin_rollback(&id, to).await.map_err(store_error)?;
-        fail::fail_point!("engine.rollback.journalled");
+        atoll_failpoint::fail_point!("engine.rollback.journalled");
         // It may stand still for want of use.
         let outcome = match self.shared.thaw().await {
             Ok(()) => {
@@ -37,11 +41,11 @@ impl Actor {
             Err(error) => Err(error),
         };
         // Who stops in the middle finishes at the next start.
-        if outcome.is_ok() || !self.inner.shutdown.is_cancelled() {
-            self.inner.store.end_rollback(&id).await.map_err(store_error)?;
+        if outcome.is_err() && !self.inner.shutdown.is_cancelled() {
+            self.end_rollback().await;
         }
         outcome?;
-        fail::fail_point!("engine.rollback.recorded");
+        atoll_failpoint::fail_point!("engine.rollback.recorded");
         Ok(self.shared.record())
     }
 
@@ -64,15 +68,43 @@ impl Actor {
             Err(error) => Err(error),
         };
         match outcome {
-            Ok(()) => {
-                if let Err(error) = self.inner.store.end_rollback(&id).await {
-                    tracing::error!(sandbox = %id, %error, "the end of a rollback could not be recorded");
-                }
-            }
+            Ok(()) => {}
             Err(_) if self.inner.shutdown.is_cancelled() => {}
             // What it was put back from is not known to be whole.
             Err(error) if self.record.state != SandboxState::Failed => self.fail(&error.message).await,
             Err(_) => {}
+        }
+    }
+
+    /// Writes down, in one, that it is put back and that no rollback is under way any more. Tries until that is
+    /// stored: a rollback that is found under way at the next start is done again, and would destroy the work since.
+    async fn record_rollback(&self, next: &SandboxRecord) -> Result<i64> {
+        loop {
+            let error = match self.inner.store.finish_rollback(next, &[SandboxState::Running]).await {
+                Ok(generation) => return Ok(generation),
+                Err(error @ StoreError::Unavailable { .. }) => error,
+                Err(error) => return Err(store_error(error)),
+            };
+            self.wait_for_store(&error).await?;
+        }
+    }
+
+    /// Writes down that a rollback which changed nothing is not under way any more.
+    async fn end_rollback(&self) {
+        while let Err(error) = self.inner.store.end_rollback(&self.record.id).await {
+            if self.wait_for_store(&error).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn wait_for_store(&self, error: &StoreError) -> Result<()> {
+        tracing::error!(sandbox = %self.record.id, %error, "how a rollback ended is not recorded yet");
+        tokio::select! {
+            () = tokio::time::sleep(STORE_PAUSE) => Ok(()),
+            () = self.inner.shutdown.cancelled() => {
+                Err(Error::new(Code::ShuttingDown, "the server is shutting down"))
+            }
         }
     }
 
@@ -105,7 +137,7 @@ impl Actor {
                 return Err(error);
             }
         }
-        fail::fail_point!("engine.rollback.replaced");
+        atoll_failpoint::fail_point!("engine.rollback.replaced");
         inner.gateway.detach(&self.record.id);
         let begun = async {
             inner.open_network(&self.shared).await?;
@@ -119,8 +151,7 @@ impl Actor {
         match begun.await {
             Ok(client) => {
                 let next = SandboxRecord { boot_id: Inner::new_boot_id()?, ..self.record.clone() };
-                self.record.generation =
-                    inner.store.set_pause(&next, &[SandboxState::Running]).await.map_err(store_error)?;
+                self.record.generation = self.record_rollback(&next).await?;
                 self.record = SandboxRecord { generation: self.record.generation, ..next };
                 self.shared.set_woken();
                 self.shared.publish(self.record.clone());

@@ -107,10 +107,88 @@ fn a_placeholder_is_replaced_where_it_stands_and_then_no_bearer_is_set() {
         parts.headers["authorization"],
         format!("Basic {}", BASE64.encode("user:s3cret-value")).as_str()
     );
-    let (parts, _) =
-        run(Request::get(format!("/bot{TOKEN}/x?k={TOKEN}")), &[rule(placeholder("ODD"))]).unwrap();
+}
+
+/// As [`placeholder`], with more said about it.
+fn placed(secret: &str, more: serde_json::Value) -> InjectRule {
+    let mut rule = placeholder(secret);
+    rule["placeholders"][0].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    self::rule(rule)
+}
+
+#[test]
+fn the_address_is_looked_at_where_a_rule_says_so() {
     let odd = "a%20%22b%22%26c%2Fd";
+    let both = placed("ODD", serde_json::json!({"path": true, "query": true}));
+    let address = format!("/bot{TOKEN}/x?k={TOKEN}");
+    let (parts, _) = run(Request::get(&address), &[both]).unwrap();
     assert_eq!(parts.uri, format!("/bot{odd}/x?k={odd}").as_str());
+    assert!(!parts.headers.contains_key("authorization"), "the client has put it where it belongs");
+    for (more, what) in [
+        (serde_json::json!({}), "the path"),
+        (serde_json::json!({"query": true}), "the path"),
+        (serde_json::json!({"path": true}), "the query"),
+    ] {
+        let refusal = run(Request::get(&address), &[placed("KEY", more)]).unwrap_err();
+        assert!(refusal.to_string().contains(what) && !refusal.to_string().contains("s3cret"), "{refusal}");
+        assert_eq!(refusal.into_response().status(), 403);
+    }
+    let (parts, _) =
+        run(Request::get("/").header("referer", &address), &[placed("KEY", serde_json::json!({}))]).unwrap();
+    assert_eq!(parts.headers["referer"], address.as_str());
+}
+
+#[test]
+fn only_headers_for_keys_are_looked_at() {
+    for name in ["Authorization", "X-Api-Key", "x-goog-api-key", "PRIVATE-TOKEN"] {
+        let (parts, _) = run(Request::get("/").header(name, TOKEN), &[rule(placeholder("KEY"))]).unwrap();
+        assert_eq!(parts.headers[name], "s3cret-value");
+    }
+    for name in ["x-note", "user-agent", "cookie", "content-type"] {
+        let refusal = run(Request::get("/").header(name, TOKEN), &[rule(placeholder("KEY"))]).unwrap_err();
+        assert!(refusal.to_string().contains(&format!("header={name}")), "{refusal}");
+    }
+    let named = placed("KEY", serde_json::json!({"headers": ["X-Note"]}));
+    let (parts, _) = run(Request::get("/").header("x-note", format!("key={TOKEN}")), &[named]).unwrap();
+    assert_eq!(parts.headers["x-note"], "key=s3cret-value");
+}
+
+#[test]
+fn a_secret_never_goes_beside_credentials_of_somebody_else() {
+    let everywhere =
+        placed("KEY", serde_json::json!({"path": true, "query": true, "body": true, "headers": ["X-Note"]}));
+    let at = format!("/repos/attacker/{TOKEN}");
+    for request in [
+        Request::put(&at).header("authorization", "Bearer of-the-attacker"),
+        Request::put(format!("/?q={TOKEN}")).header("authorization", "Bearer of-the-attacker"),
+        Request::put("/").header("x-note", TOKEN).header("authorization", "Basic b2Y6YXR0YWNrZXI="),
+        Request::put("/").header("authorization", TOKEN).header("authorization", "Bearer of-the-attacker"),
+        Request::put(&at).header("x-api-key", "of-the-attacker"),
+        Request::put(&at).header("cookie", "session=of-the-attacker"),
+        Request::put(&at)
+            .header("authorization", format!("Bearer {TOKEN}"))
+            .header("x-api-key", "of-the-attacker"),
+    ] {
+        let refusal = run(request, std::slice::from_ref(&everywhere)).unwrap_err();
+        assert!(refusal.to_string().contains("credentials of its own"), "{refusal}");
+        assert_eq!(refusal.into_response().status(), 403);
+    }
+    // A body is sent as it is then: whether the placeholder stands in it is seen too late for a refusal.
+    for name in ["authorization", "x-api-key", "cookie"] {
+        let (_, applied) =
+            run(Request::put("/").header(name, "of-the-attacker"), std::slice::from_ref(&everywhere))
+                .unwrap();
+        assert!(applied.body.is_empty(), "{name}");
+    }
+    let mine = Request::put("/").header("authorization", format!("Bearer {TOKEN}"));
+    assert_eq!(run(mine, &[everywhere]).unwrap().1.body.len(), 1);
+}
+
+#[test]
+fn what_the_gateway_sets_takes_the_place_of_what_the_client_said() {
+    let request = Request::get("/").header("authorization", "Bearer of-the-client");
+    let (parts, _) = run(request, &[rule(placeholder("KEY"))]).unwrap();
+    assert_eq!(parts.headers.get_all("authorization").iter().collect::<Vec<_>>(), ["Bearer s3cret-value"]);
 }
 
 #[test]
@@ -120,7 +198,7 @@ fn bodies_are_planned_in_the_form_of_their_type() {
     let planned = |kind: &str| {
         let (_, applied) =
             run(Request::post("/").header("content-type", kind), &[with_body.clone()]).unwrap();
-        String::from_utf8(applied.body[0].1.clone()).unwrap()
+        String::from_utf8(applied.body[0].1.to_vec()).unwrap()
     };
     assert_eq!(planned("application/json"), "a \\\"b\\\"&c/d");
     assert_eq!(planned("application/x-www-form-urlencoded"), "a%20%22b%22%26c%2Fd");
@@ -136,7 +214,7 @@ fn masks_cover_every_form() {
     );
     let request = || Request::get("/").header("accept-encoding", "gzip").header("range", "bytes=0-1");
     let (parts, applied) = run(request(), &[masked.clone()]).unwrap();
-    let texts: Vec<_> = applied.masks.iter().map(|mask| String::from_utf8(mask.clone()).unwrap()).collect();
+    let texts: Vec<_> = applied.masks.iter().map(|mask| String::from_utf8(mask.to_vec()).unwrap()).collect();
     for form in ["a \"b\"&c/d", "a%20%22b%22%26c%2Fd", "a \\\"b\\\"&c/d", &BASE64.encode("u:a \"b\"&c/d")] {
         assert!(texts.iter().any(|text| text == form), "{form}");
     }
@@ -145,6 +223,18 @@ fn masks_cover_every_form() {
     masked.mask_responses = false;
     let (parts, applied) = run(request(), &[masked]).unwrap();
     assert!(applied.masks.is_empty() && parts.headers.contains_key("range"));
+    assert!(!applied.header_masks.is_empty(), "heads are always looked through");
+}
+
+#[test]
+fn what_an_earlier_request_left_with_the_server_is_masked_too() {
+    let mut masked = rule(serde_json::json!({"mask_responses": true, "placeholders": [
+        {"secret": "KEY", "value": TOKEN}, {"secret": "NONE", "value": "atoll_secret_of_nothing"}]}));
+    let (_, applied) = run(Request::get("/settings"), &[masked.clone()]).unwrap();
+    assert!(applied.masks.iter().any(|mask| mask.as_slice() == b"s3cret-value"));
+    assert!(applied.uses.is_empty(), "it was not used");
+    masked.mask_responses = false;
+    assert!(run(Request::get("/settings"), &[masked]).unwrap().1.masks.is_empty());
 }
 
 #[test]

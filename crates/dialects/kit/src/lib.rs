@@ -1,0 +1,29 @@
+//! What every adapter of another vendor's sandbox protocol needs, and none should write again.
+//!
+//! A dialect is a crate with a [`Dialect`](atoll_server::dialect::Dialect) for the server to mount and a router, whose
+//! state implements [`Protocol`]: what errors look like, and where a path names its sandbox. In return it gets
+//!
+//! - [`request`]: who asks ([`request::Caller`], which checks key, scope and the rights on the sandbox), and the parts
+//!   of a request, with errors in the protocol's words;
+//! - [`exec`]: commands by an id of the client, a shell if there is none, output from offsets that count each stream
+//!   by itself;
+//! - [`files`]: answers with a file or a range of it, uploads as forms;
+//! - [`sandboxes`]: waking, listing by filters that the engine does not know;
+//! - [`annotation`]: what the protocol must say back and the engine has no field for;
+//! - [`pending`]: what takes longer than a client waits, and who may see it;
+//! - [`status`]: errors as gRPC and Connect tell them; [`uuid`] and [`time`]: ids and times as texts.
+//!
+//! Nothing here knows a vendor.
+
+pub mod annotation;
+pub mod exec;
+pub mod files;
+pub mod pending;
+mod protocol;
+pub mod request;
+pub mod sandboxes;
+pub mod status;
+pub mod time;
+pub mod uuid;
+
+pub use protocol::{Protocol, sentence};

@@ -1,0 +1,206 @@
+//! What takes longer than a client waits: snapshots, images, builds.
+//!
+//! The call answers when the work is done, or after a few seconds with the id that the result will have; the client
+//! polls. What is under way is in memory only: a server that ends meanwhile forgets it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use atoll_core::id::KeyId;
+use atoll_core::{Code, Error};
+
+use crate::sentence;
+
+/// Failed work that is remembered.
+const REMEMBERED_MAX_COUNT: usize = 1000;
+/// Work at once.
+const UNDER_WAY_MAX_COUNT: usize = 32;
+
+/// Something that is being made, as its client sees it.
+pub trait Pending: Clone + Send + 'static {
+    /// The id under which the client polls.
+    fn id(&self) -> &str;
+    /// It was not made: `why`.
+    fn fail(&mut self, why: String);
+}
+
+#[derive(Debug, Clone)]
+struct Item<T> {
+    view: T,
+    /// The key that began it.
+    owner: KeyId,
+    failed: bool,
+}
+
+#[derive(Debug)]
+struct Shelf<T> {
+    by_id: BTreeMap<String, Item<T>>,
+    /// Failed ones, the oldest first.
+    failed: VecDeque<String>,
+}
+
+/// What is under way or has failed. Each entry is its owner's, and of those who see everything.
+#[derive(Debug)]
+pub struct Works<T> {
+    shelf: Arc<Mutex<Shelf<T>>>,
+}
+
+impl<T> Clone for Works<T> {
+    fn clone(&self) -> Self {
+        Self { shelf: Arc::clone(&self.shelf) }
+    }
+}
+
+impl<T> Default for Works<T> {
+    fn default() -> Self {
+        Self { shelf: Arc::new(Mutex::new(Shelf { by_id: BTreeMap::new(), failed: VecDeque::new() })) }
+    }
+}
+
+impl<T: Pending> Works<T> {
+    fn shelf(&self) -> MutexGuard<'_, Shelf<T>> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, view: T, owner: KeyId) -> Result<(), Error> {
+        let mut shelf = self.shelf();
+        let count = shelf.by_id.values().filter(|item| !item.failed).count();
+        if count >= UNDER_WAY_MAX_COUNT {
+            return Err(Error::new(Code::LimitExceeded, format!("{count} snapshots are being made already")));
+        }
+        shelf.by_id.insert(view.id().to_owned(), Item { view, owner, failed: false });
+        Ok(())
+    }
+
+    fn end(&self, id: &str, failure: Option<&Error>) {
+        let mut shelf = self.shelf();
+        let Some(error) = failure else {
+            shelf.by_id.remove(id);
+            return;
+        };
+        let Some(item) = shelf.by_id.get_mut(id) else { return };
+        item.failed = true;
+        item.view.fail(sentence(error));
+        shelf.failed.push_back(id.to_owned());
+        if shelf.failed.len() > REMEMBERED_MAX_COUNT
+            && let Some(oldest) = shelf.failed.pop_front()
+        {
+            shelf.by_id.remove(&oldest);
+        }
+    }
+
+    /// The work with this id, under way or failed, if the key may see it; `None` sees all.
+    #[must_use]
+    pub fn find(&self, id: &str, sees: Option<&KeyId>) -> Option<T> {
+        self.shelf().by_id.get(id).filter(|item| item.is_seen_by(sees)).map(|item| item.view.clone())
+    }
+
+    /// Forgets work that failed. Says whether it did; `None` when the key sees no such work.
+    pub fn forget(&self, id: &str, sees: Option<&KeyId>) -> Option<bool> {
+        let mut shelf = self.shelf();
+        let failed = shelf.by_id.get(id).filter(|item| item.is_seen_by(sees))?.failed;
+        if failed {
+            shelf.by_id.remove(id);
+            shelf.failed.retain(|other| other != id);
+        }
+        Some(failed)
+    }
+
+    /// What has not ended, of what the key may see.
+    #[must_use]
+    pub fn under_way(&self, sees: Option<&KeyId>) -> Vec<T> {
+        let shelf = self.shelf();
+        let seen = shelf.by_id.values().filter(|item| !item.failed && item.is_seen_by(sees));
+        seen.map(|item| item.view.clone()).collect()
+    }
+
+    /// Lets something be made. Gives what became of it within `wait`; else the making goes on, and the client polls.
+    ///
+    /// # Errors
+    /// [`Code::LimitExceeded`] when too much is being made.
+    pub async fn run<R: Send + 'static>(
+        &self,
+        view: T,
+        owner: KeyId,
+        wait: Duration,
+        making: impl Future<Output = Result<R, Error>> + Send + 'static,
+    ) -> Result<Option<Result<R, Error>>, Error> {
+        let (works, id) = (self.clone(), view.id().to_owned());
+        works.begin(view, owner)?;
+        let making = tokio::spawn(async move {
+            let outcome = tokio::spawn(making).await;
+            let outcome = outcome
+                .unwrap_or_else(|_panic| Err(Error::new(Code::Internal, "making the snapshot broke off")));
+            if let Err(error) = &outcome {
+                tracing::info!(%error, "a snapshot could not be made");
+            }
+            works.end(&id, outcome.as_ref().err());
+            outcome
+        });
+        Ok(tokio::time::timeout(wait, making).await.ok().and_then(Result::ok))
+    }
+}
+
+impl<T> Item<T> {
+    fn is_seen_by(&self, key: Option<&KeyId>) -> bool {
+        key.is_none_or(|key| *key == self.owner)
+    }
+}
+
+/// Does something that the client may not wait out: answers within `wait`, `None` when it goes on.
+pub async fn within<R: Send + 'static>(
+    wait: Duration,
+    doing: impl Future<Output = R> + Send + 'static,
+) -> Option<R> {
+    tokio::time::timeout(wait, tokio::spawn(doing)).await.ok().and_then(Result::ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Clone, PartialEq)]
+    struct View(String, Option<String>);
+
+    impl Pending for View {
+        fn id(&self) -> &str {
+            &self.0
+        }
+        fn fail(&mut self, why: String) {
+            self.1 = Some(why);
+        }
+    }
+
+    fn view(id: &str) -> View {
+        View(id.to_owned(), None)
+    }
+
+    #[tokio::test]
+    async fn work_is_its_owners() {
+        let works = Works::<View>::default();
+        let (mine, other) = (KeyId::from_parts(1, 1), KeyId::from_parts(1, 2));
+        let never = std::future::pending::<Result<(), Error>>();
+        let ended = works.run(view("a"), mine.clone(), Duration::ZERO, never).await.unwrap();
+        assert!(ended.is_none());
+        assert_eq!(works.under_way(Some(&mine)), [view("a")]);
+        assert_eq!(works.under_way(None), [view("a")]);
+        assert_eq!((works.under_way(Some(&other)), works.find("a", Some(&other))), (vec![], None));
+        assert_eq!((works.forget("a", Some(&other)), works.forget("a", Some(&mine))), (None, Some(false)));
+    }
+
+    #[tokio::test]
+    async fn failures_are_remembered_until_they_are_forgotten() {
+        let works = Works::<View>::default();
+        let key = KeyId::from_parts(1, 1);
+        let wait = Duration::from_secs(60);
+        let fails = async { Err::<(), _>(Error::new(Code::Timeout, "too late").hint("try again")) };
+        let ended = works.run(view("a"), key.clone(), wait, fails).await.unwrap();
+        assert_eq!(ended.unwrap().unwrap_err().code, Code::Timeout);
+        assert_eq!(works.find("a", Some(&key)).unwrap().1.unwrap(), "too late; try again");
+        assert_eq!(works.under_way(None), []);
+        assert_eq!((works.forget("a", None), works.forget("a", None)), (Some(true), None));
+        assert_eq!(works.run(view("b"), key, wait, async { Ok(7) }).await.unwrap(), Some(Ok(7)));
+        assert_eq!(works.find("b", None), None);
+    }
+}

@@ -1,0 +1,65 @@
+//! Waking sandboxes, and finding them.
+
+use std::time::Duration;
+
+use atoll_core::limits::PAGE_MAX_COUNT;
+use atoll_core::{Code, Error};
+use atoll_engine::{Engine, GuestLease, SandboxQuery};
+use atoll_store::SandboxRecord;
+
+/// How long a call waits for a sandbox to wake. Clients wait for about thirty seconds, and come again when they are
+/// told that it takes longer.
+const WAKE_WAIT: Duration = Duration::from_secs(20);
+
+/// The guest of a sandbox, which is woken if need be.
+///
+/// # Errors
+/// As [`Engine::guest`]; [`Code::GuestUnavailable`], so that the client comes again, when it takes too long.
+pub async fn awake(engine: &Engine, sandbox: &str) -> Result<GuestLease, Error> {
+    tokio::time::timeout(WAKE_WAIT, engine.guest(sandbox)).await.unwrap_or_else(|_elapsed| {
+        Err(Error::new(Code::GuestUnavailable, format!("sandbox '{sandbox}' is still waking up")))
+    })
+}
+
+/// Which of the sandboxes that match are wanted.
+#[derive(Debug, Clone, Default)]
+pub struct Page {
+    /// The last of the page before, as the engine knows it: those made before it follow.
+    pub after: Option<String>,
+    /// Matching ones to leave out.
+    pub skip: usize,
+    /// Most to give; `None` is all.
+    pub limit: Option<usize>,
+}
+
+/// Lists sandboxes by a filter of the protocol's own, the newest first. Says whether there are more.
+///
+/// # Errors
+/// As [`Engine::sandboxes`].
+pub async fn list(
+    engine: &Engine,
+    mut query: SandboxQuery,
+    page: &Page,
+    matches: impl Fn(&SandboxRecord) -> bool,
+) -> Result<(Vec<SandboxRecord>, bool), Error> {
+    query.limit = Some(PAGE_MAX_COUNT);
+    // Ids sort by age, as the listing does.
+    let is_after =
+        |record: &SandboxRecord| page.after.as_ref().is_none_or(|after| record.id.as_str() < after.as_str());
+    let mut left_to_skip = page.skip;
+    let mut found = Vec::new();
+    loop {
+        let listed = engine.sandboxes(&query).await?;
+        for record in listed.items.into_iter().filter(|record| is_after(record) && matches(record)) {
+            match left_to_skip.checked_sub(1) {
+                Some(left) => left_to_skip = left,
+                None if page.limit.is_none_or(|limit| found.len() < limit) => found.push(record),
+                None => return Ok((found, true)),
+            }
+        }
+        match listed.next {
+            Some(next) => query.cursor = Some(next.to_string()),
+            None => return Ok((found, false)),
+        }
+    }
+}

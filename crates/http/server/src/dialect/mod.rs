@@ -1,0 +1,163 @@
+//! Where other vendors' protocols join the server.
+//!
+//! A *dialect* is a crate with a router of its own. The server passes on to it what its [`Mount`]s claim: below a
+//! path, under a host name, with a header, or of a gRPC service. It gets a [`Host`]: the engine, who asks, and how
+//! the server stops. The middleware around every request (id, log, metrics, the check of `Origin`, panics) is the
+//! server's; how paths are read, in which shape a key is shown, and what errors look like, is the dialect's: what
+//! the middleware itself refuses is rendered by [`Dialect::refuse`] too.
+
+pub mod credentials;
+mod mount;
+
+use std::sync::Arc;
+
+use atoll_core::secret::Secret;
+use atoll_core::{Code, Error};
+use atoll_engine::{Engine, Pass, VerifiedKey};
+use axum::Router;
+use axum::extract::Request;
+use axum::response::Response;
+use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Uri};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::ingress::Ingress;
+use crate::serve::Slot;
+use crate::shared::App;
+
+pub use self::mount::{Arrival, Mount};
+pub(crate) use self::mount::{Mounts, claim};
+pub use crate::body::{Pieces, read_all};
+pub use crate::hangup::{ClientGone, Undo};
+pub use crate::transfer::{Source, body};
+
+/// Longest text that can be a key, bytes. Anything longer is refused unread.
+const KEY_MAX_BYTES: usize = 256;
+
+/// A dialect to mount.
+#[derive(Debug, Clone, Copy)]
+pub struct Dialect {
+    /// Its name, for metrics.
+    pub name: &'static str,
+    /// Which requests are its own.
+    pub mounts: &'static [Mount],
+    /// Makes the router. It sees paths without the prefix by which a request came.
+    pub router: fn(Host) -> Router,
+    /// Finds the key that a request shows, in whichever headers and shape: see [`credentials`]. It is verified as
+    /// any other key of this installation.
+    pub credential: fn(&HeaderMap) -> Option<Secret>,
+    /// Renders an error that the server makes: a request from another web site, a right that ended, a panic.
+    pub refuse: fn(&Error, &Asked) -> Response,
+}
+
+/// What an error's form may depend on.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// The method.
+    pub method: Method,
+    /// The address, as the dialect's router sees it.
+    pub uri: Uri,
+    /// Of the request's body.
+    pub content_type: Option<HeaderValue>,
+    /// What the client takes.
+    pub accept: Option<HeaderValue>,
+    /// The client.
+    pub user_agent: Option<HeaderValue>,
+}
+
+impl Asked {
+    /// Of this request.
+    #[must_use]
+    pub fn of(request: &Request) -> Self {
+        let header = |name| request.headers().get(name).cloned();
+        Self {
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            content_type: header(CONTENT_TYPE),
+            accept: header(ACCEPT),
+            user_agent: header(USER_AGENT),
+        }
+    }
+}
+
+/// What a dialect gets of the server.
+#[derive(Debug, Clone)]
+pub struct Host {
+    app: App,
+    dialect: Dialect,
+}
+
+/// Keeps the server from stopping, and the connection counted, while something goes on.
+#[derive(Debug)]
+pub struct Held {
+    _task: TaskTrackerToken,
+    _slot: Option<Slot>,
+}
+
+impl Host {
+    /// The use cases.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.app.engine
+    }
+
+    /// The domain of ports: names below it lead here.
+    #[must_use]
+    pub fn ports_domain(&self) -> &str {
+        &self.app.config.ports_domain
+    }
+
+    /// The ways to ports of sandboxes.
+    #[must_use]
+    pub fn ingress(&self) -> Ingress {
+        Ingress { app: Arc::clone(&self.app) }
+    }
+
+    /// The key that a request shows.
+    ///
+    /// # Errors
+    /// [`atoll_core::Code::Unauthorized`]: one answer for every way of being wrong.
+    pub fn verify(&self, headers: &HeaderMap) -> Result<VerifiedKey, Error> {
+        let shown = (self.dialect.credential)(headers);
+        let shown = shown.filter(|key| key.reveal().len() <= KEY_MAX_BYTES);
+        shown.and_then(|key| self.app.engine.verify_key(key.reveal()).ok()).ok_or_else(|| {
+            Error::new(Code::Unauthorized, "a valid API key is needed").hint("'atoll key create' makes one")
+        })
+    }
+
+    /// Notes by what right a request is answered: its bodies break off when that ends. What outlives the request,
+    /// as a WebSocket does, waits for [`Engine::until_unwelcome`] itself.
+    pub fn admit(&self, extensions: &Extensions, pass: Pass) {
+        crate::welcome::Guest::admit(extensions, pass);
+    }
+
+    /// Resolves when the server begins to stop: streams should end.
+    pub fn draining(&self) -> WaitForCancellationFuture<'_> {
+        self.app.draining.cancelled()
+    }
+
+    /// The token behind [`Self::draining`], for streams that outlive a borrow.
+    #[must_use]
+    pub fn draining_token(&self) -> CancellationToken {
+        self.app.draining.clone()
+    }
+
+    /// For what outlives its HTTP request, as a WebSocket does. `extensions` are the request's.
+    #[must_use]
+    pub fn hold(&self, extensions: &Extensions) -> Held {
+        Held { _task: self.app.tasks.token(), _slot: extensions.get::<Slot>().cloned() }
+    }
+
+    /// What undoes what a request made when its client went before the answer. For what nobody else can know of: to
+    /// be given to the answer, as an extension.
+    pub fn undo_unless_answered(&self, work: impl Future<Output = ()> + Send + 'static) -> Undo {
+        Undo::new(&self.app.tasks, work)
+    }
+
+    /// Counts bytes that a WebSocket took and gave.
+    pub fn count(&self, received: usize, sent: usize) {
+        self.app.metrics.received(received);
+        self.app.metrics.sent(sent);
+    }
+}

@@ -1,0 +1,108 @@
+//! Every change runs to its end once begun, whoever hangs up.
+//!
+//! hyper drops the future that answers a request when the client goes. A change that is dropped half way leaves the
+//! store, the memory and the host with three opinions. So the handler of a request that may change something runs as
+//! a task of the server, and the connection only waits for its answer. What a client sends or is sent still ends with
+//! the client: the request's body breaks off, and the answer's body is dropped.
+//!
+//! A handler that only waits, or passes bytes on, asks [`ClientGone`] and ends by itself. One that makes something
+//! whose id nobody else can know gives its answer an [`Undo`].
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use atoll_core::{Code, Error};
+use axum::response::{IntoResponse as _, Response};
+use futures::future::BoxFuture;
+use http::{Extensions, Method};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
+
+use crate::error::ApiError;
+
+/// Tells a handler that the client which asked has gone: nobody takes the answer any more.
+#[derive(Debug, Clone, Default)]
+pub struct ClientGone(CancellationToken);
+
+impl ClientGone {
+    /// That of the request to which `extensions` belong. Never fires where the request ends with its client anyway.
+    #[must_use]
+    pub fn of(extensions: &Extensions) -> Self {
+        extensions.get::<Self>().cloned().unwrap_or_default()
+    }
+
+    /// Waits for `work`; gives it up, and answers what nobody will read, when the client goes.
+    ///
+    /// # Errors
+    /// [`Code::Timeout`] when the client went.
+    pub async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        let gone = || Error::new(Code::Timeout, "the client went before the answer");
+        self.0.run_until_cancelled(work).await.ok_or_else(gone)
+    }
+}
+
+/// What is to be undone when nobody takes the answer that carries this.
+#[derive(Clone)]
+pub struct Undo(Arc<Armed>);
+
+struct Armed {
+    work: Mutex<Option<BoxFuture<'static, ()>>>,
+    tasks: TaskTracker,
+}
+
+impl Undo {
+    pub(crate) fn new(tasks: &TaskTracker, work: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(Arc::new(Armed { work: Mutex::new(Some(Box::pin(work))), tasks: tasks.clone() }))
+    }
+}
+
+impl fmt::Debug for Undo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Undo")
+    }
+}
+
+impl Armed {
+    fn take(&self) -> Option<BoxFuture<'static, ()>> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Drop for Armed {
+    fn drop(&mut self) {
+        // The answer went unread with the client that had asked.
+        if let Some(work) = self.take()
+            && tokio::runtime::Handle::try_current().is_ok()
+        {
+            tracing::info!("a client went before it was answered; what was made for it is undone");
+            drop(self.tasks.spawn(work.in_current_span()));
+        }
+    }
+}
+
+/// Whether a request may change something.
+pub(crate) fn may_change(method: &Method) -> bool {
+    !method.is_safe()
+}
+
+/// Runs `answer`, which `extensions` belong to, as a task and waits for it. It goes on when the waiting is given up;
+/// [`ClientGone`] tells it of that.
+pub(crate) async fn to_its_end<F>(tasks: &TaskTracker, gone: ClientGone, answer: F) -> Response
+where
+    F: Future<Output = Response> + Send + 'static,
+{
+    let hung_up = gone.0.drop_guard();
+    let answered = tasks.spawn(answer.in_current_span()).await;
+    drop(hung_up.disarm());
+    match answered {
+        Ok(mut response) => {
+            if let Some(undo) = response.extensions_mut().remove::<Undo>() {
+                drop(undo.0.take());
+            }
+            response
+        }
+        // It catches its own panics: the runtime is going down.
+        Err(_ended) => ApiError(crate::shared::shutting_down()).into_response(),
+    }
+}

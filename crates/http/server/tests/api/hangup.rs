@@ -1,0 +1,232 @@
+//! Clients that hang up in the middle of a change. It runs to its end: what is in memory, what is stored and what is
+//! on the host agree, and the same can be asked again.
+//!
+//! hyper drops the future that answers a request when its client goes. So do these tests, after each number of
+//! polls that there is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::poll_fn;
+use std::task::Poll;
+
+use atoll_core::key::Scope;
+use atoll_core::sandbox::SandboxState;
+use atoll_isolation::Isolation as _;
+use atoll_store::SandboxFilter;
+use axum::body::Body;
+use http::Request;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+use crate::support::{Answer, Harness, eventually};
+
+/// Sends a request and hangs up after `polls`; the status, if it was answered before.
+async fn cut(harness: &Harness, method: &Method, path: &str, body: &Value, polls: u32) -> Option<u16> {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "localhost")
+        .header("authorization", format!("Bearer {}", harness.key(Scope::Admin)))
+        .header("content-type", "application/json")
+        .body(if body.is_null() { Body::empty() } else { Body::from(body.to_string()) })
+        .unwrap();
+    let mut answer = Box::pin(harness.router.clone().oneshot(request));
+    let mut left = polls;
+    let answered = poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        answer.as_mut().poll(cx).map(Some)
+    });
+    Some(answered.await?.unwrap().status().as_u16())
+}
+
+async fn whole(harness: &Harness, method: &Method, path: &str, body: &Value) -> Answer {
+    harness.send(harness.request(method.clone(), path).json(body)).await
+}
+
+/// Whether memory, store and host say the same.
+async fn agrees(harness: &Harness) -> Option<()> {
+    let store = &harness.store;
+    let rows = store.list_sandboxes(&SandboxFilter::default(), None, 1000).await.unwrap().items;
+    let access: BTreeMap<_, _> = store.list_access().await.unwrap();
+    for row in &rows {
+        let seen = harness.engine.sandbox(row.id.as_str()).ok()?;
+        let view = harness.engine.access(row.id.as_str()).ok()?;
+        let said = access.get(&row.id).cloned().unwrap_or_default();
+        let same = seen.state == row.state
+            && (&seen.name, &seen.labels) == (&row.name, &row.labels)
+            && view.grants == said.grants
+            && view.is_default == said.visibility.is_none();
+        if !same || row.state != SandboxState::Running {
+            return None;
+        }
+    }
+    if harness.engine.stats().sandboxes.values().sum::<u64>() != rows.len() as u64 {
+        return None;
+    }
+    let on_host: BTreeSet<_> =
+        harness.host.driver().scan().await.unwrap().into_iter().map(|found| found.sandbox).collect();
+    if on_host != rows.iter().map(|row| row.id.clone()).collect() {
+        return None;
+    }
+    let stored: BTreeMap<_, _> =
+        store.list_secrets().await.unwrap().into_iter().map(|one| (one.name, one.versions)).collect();
+    let known: BTreeMap<_, _> =
+        harness.engine.secrets().into_iter().map(|one| (one.name, one.versions)).collect();
+    (stored == known).then_some(())
+}
+
+/// Cuts a change at every point that there is; `prepare` makes the state before it and names its path and body,
+/// `check` looks at what became of it. The same change, asked again, must be answered with one of `again`.
+async fn cut_everywhere(
+    what: &str,
+    method: Method,
+    again: &[u16],
+    mut prepare: impl AsyncFnMut(&Harness, u32) -> (String, Value),
+) {
+    let harness = Harness::start().await;
+    for polls in 1.. {
+        assert!(polls < 1000, "{what} is never answered");
+        let (path, body) = prepare(&harness, polls).await;
+        let answered = cut(&harness, &method, &path, &body, polls).await;
+        eventually(&format!("{what}, cut after {polls} polls: all agree"), async || agrees(&harness).await)
+            .await;
+        let answer = whole(&harness, &method, &path, &body).await;
+        assert!(again.contains(&answer.status), "{what} once more after {polls} polls: {answer:?}");
+        eventually(&format!("{what}, done again: all agree"), async || agrees(&harness).await).await;
+        for sandbox in harness.get("/v1/sandboxes").await.body["items"].as_array().unwrap() {
+            harness.delete(&format!("/v1/sandboxes/{}", sandbox["id"].as_str().unwrap())).await;
+        }
+        if answered.is_some() {
+            return;
+        }
+    }
+}
+
+async fn fresh(harness: &Harness) -> String {
+    harness.sandbox(json!({})).await.id
+}
+
+async fn a_key(harness: &Harness) -> String {
+    let answer = harness.post("/v1/keys", json!({ "name": "one", "scope": "read" })).await;
+    answer.body["key"]["id"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_role_that_is_given() {
+    cut_everywhere("a grant", Method::PUT, &[200], async |harness, _| {
+        let path = format!("/v1/sandboxes/{}/sharing/{}", fresh(harness).await, a_key(harness).await);
+        (path, json!({ "role": "exec" }))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_role_that_is_taken_away() {
+    cut_everywhere("a revocation", Method::DELETE, &[200, 404], async |harness, _| {
+        let path = format!("/v1/sandboxes/{}/sharing/{}", fresh(harness).await, a_key(harness).await);
+        whole(harness, &Method::PUT, &path, &json!({ "role": "exec" })).await;
+        (path, Value::Null)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_sees_a_sandbox() {
+    cut_everywhere("visibility", Method::PUT, &[200], async |harness, _| {
+        (format!("/v1/sandboxes/{}/sharing", fresh(harness).await), json!({ "visibility": "private" }))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_secret_that_is_replaced() {
+    cut_everywhere("a secret", Method::PUT, &[200], async |harness, polls| {
+        let path = format!("/v1/secrets/s{polls}");
+        let body = json!({ "value": "first", "scope": { "hosts": ["example.com"] } });
+        assert_eq!(whole(harness, &Method::PUT, &path, &body).await.status, 200);
+        (path, json!({ "value": "second" }))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_sandbox_that_is_made_starts_what_belongs_to_it() {
+    let harness = Harness::start().await;
+    let template = json!({ "name": "starts", "image": "host", "start": ["sleep", "1000"] });
+    assert_eq!(harness.post("/v1/templates", template).await.status, 201);
+    for polls in 1.. {
+        let name = format!("made-{polls}");
+        let body = json!({ "template": "starts", "name": name });
+        let answered = cut(&harness, &Method::POST, "/v1/sandboxes", &body, polls).await;
+        if harness.get(&format!("/v1/sandboxes/{name}")).await.status == 404 && answered.is_none() {
+            // It had not begun when the client went, or is about to.
+            assert!(polls < 1000, "it never begins");
+        }
+        eventually("all agree", async || agrees(&harness).await).await;
+        if harness.get(&format!("/v1/sandboxes/{name}")).await.status == 200 {
+            eventually("the start command runs", async || {
+                let execs = harness.get(&format!("/v1/sandboxes/{name}/execs")).await;
+                (execs.body["items"].as_array()?.len() == 1).then_some(())
+            })
+            .await;
+            harness.delete(&format!("/v1/sandboxes/{name}")).await;
+        }
+        if answered.is_some() {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_that_is_made() {
+    cut_everywhere("a creation", Method::POST, &[201, 409], async |_, polls| {
+        ("/v1/sandboxes".to_owned(), json!({ "name": format!("one-{polls}") }))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_sandbox_that_is_changed() {
+    cut_everywhere("an update", Method::PATCH, &[200], async |harness, polls| {
+        let body = json!({ "name": format!("new-{polls}"), "labels": { "a": "b" } });
+        (format!("/v1/sandboxes/{}", fresh(harness).await), body)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_sandbox_that_is_deleted() {
+    cut_everywhere("a deletion", Method::DELETE, &[204, 404], async |harness, _| {
+        (format!("/v1/sandboxes/{}", fresh(harness).await), Value::Null)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_fork() {
+    cut_everywhere("a fork", Method::POST, &[200], async |harness, polls| {
+        let body = json!({ "count": 1, "name": format!("child-{polls}") });
+        (format!("/v1/sandboxes/{}/fork", fresh(harness).await), body)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_snapshot() {
+    cut_everywhere("a snapshot", Method::POST, &[201], async |harness, polls| {
+        let body = json!({ "tags": [format!("kept:v{polls}")] });
+        (format!("/v1/sandboxes/{}/snapshots", fresh(harness).await), body)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_template() {
+    cut_everywhere("a template", Method::POST, &[201], async |_, polls| {
+        ("/v1/templates".to_owned(), json!({ "name": format!("t{polls}"), "image": "host" }))
+    })
+    .await;
+}

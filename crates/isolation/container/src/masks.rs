@@ -1,0 +1,83 @@
+//! What concerns the host in /proc and /sys, and is covered. In a new sandbox's first process: system calls only.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::CWD;
+use rustix::io::{Errno, Result};
+use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount, move_mount, open_tree};
+
+use crate::sys;
+
+/// Files of /proc that are made unreadable and unwritable: they concern the host.
+const MASKED_FILES: [&CStr; 10] = [
+    c"proc/kcore",
+    c"proc/keys",
+    c"proc/timer_list",
+    c"proc/latency_stats",
+    c"proc/sched_debug",
+    c"proc/sysrq-trigger",
+    c"proc/kmsg",
+    c"proc/interrupts",
+    c"proc/diskstats",
+    c"proc/partitions",
+];
+/// Directories made empty: firmware, and the disks of the host, among which those of other sandboxes are, with paths.
+const MASKED_DIRECTORIES: [&CStr; 14] = [
+    c"proc/acpi",
+    c"proc/scsi",
+    c"proc/asound",
+    c"sys/firmware",
+    c"sys/devices/virtual/powercap",
+    c"sys/block",
+    c"sys/class/block",
+    c"sys/class/bdi",
+    c"sys/devices/virtual/block",
+    c"sys/devices/virtual/bdi",
+    c"sys/fs/ext4",
+    c"sys/fs/xfs",
+    c"sys/fs/btrfs",
+    c"sys/fs/erofs",
+];
+/// One of them that every kernel with disks has: made empty first.
+const EMPTY_DIRECTORY: &CStr = c"sys/dev/block";
+/// Directories of /proc made read-only.
+const READ_ONLY_DIRECTORIES: [&CStr; 4] = [c"proc/sys", c"proc/bus", c"proc/fs", c"proc/irq"];
+
+/// Covers what concerns the host. What this kernel does not have is passed over.
+pub(crate) fn hide(root: BorrowedFd<'_>) -> Result<()> {
+    rustix::process::fchdir(root)?;
+    for name in MASKED_FILES {
+        clone_onto(c"dev/null", name, 0)?;
+    }
+    for name in READ_ONLY_DIRECTORIES {
+        let strict = sys::ATTR_RDONLY | sys::ATTR_NOSUID | sys::ATTR_NODEV | sys::ATTR_NOEXEC;
+        clone_onto(name, name, strict)?;
+    }
+    let empty = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    // One empty directory, seen in many places.
+    mount(c"tmpfs", EMPTY_DIRECTORY, c"tmpfs", empty, c"size=0,nr_inodes=1,mode=0555")?;
+    for name in MASKED_DIRECTORIES {
+        match clone_onto(EMPTY_DIRECTORY, name, 0) {
+            Ok(()) | Err(Errno::NOTDIR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Attaches a clone of the mount at `from` to `to`. Both are ours: below /dev, /proc or /sys.
+fn clone_onto(from: &CStr, to: &CStr, attributes: u64) -> Result<()> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = match open_tree(CWD, from, flags) {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other?,
+    };
+    if attributes != 0 {
+        sys::mount_setattr(tree.as_fd(), attributes, None)?;
+    }
+    match move_mount(&tree, c"", CWD, to, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH) {
+        Err(Errno::NOENT) => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,103 @@
+//! Calls that are answered with something else than "not permitted", before the list is asked.
+
+use libc::sock_filter;
+
+/// Numbers from here on are of calls that nobody has looked at yet. On x86-64 those of x32, the same calls under other
+/// numbers, are far above.
+pub(super) const UNKNOWN_FROM: u32 = 470;
+
+/// What the kernel gives a filter, `struct seccomp_data`: offsets of the number and of an argument's halves.
+const NUMBER: u32 = 0;
+const fn low(argument: u32) -> u32 {
+    16 + 8 * argument
+}
+const fn high(argument: u32) -> u32 {
+    low(argument) + 4
+}
+
+/// `BPF_LD | BPF_W | BPF_ABS`, `BPF_JMP` with `BPF_JEQ`, `BPF_JGE`, `BPF_JSET`, each `| BPF_K`, and `BPF_RET | BPF_K`.
+const LOAD: u16 = 0x20;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const JUMP_IF_AT_LEAST: u16 = 0x35;
+const JUMP_IF_ANY_BIT: u16 = 0x45;
+const RETURN: u16 = 0x06;
+
+/// A question about what a call was made with.
+#[derive(Debug, Clone, Copy)]
+enum Test {
+    /// The four bytes at an offset are this number.
+    Is(u32, u32),
+    /// They have one of these bits.
+    HasAny(u32, u32),
+}
+
+/// Not of libc for all targets: a file of huge pages without a file system.
+const MFD_HUGETLB: u32 = 4;
+const HUGE_SEGMENT: u32 = 0o4000;
+const HUGE_MAPPING: u32 = 0x4_0000;
+/// The limit of a core dump's size.
+const CORE: u32 = 4;
+/// A call that libc has no name for.
+const IO_PGETEVENTS: libc::c_long = 333;
+/// Every bit of half a pointer.
+const ALL: u32 = u32::MAX;
+
+/// The instructions: they end with an answer, or go on with what follows them.
+pub(super) fn answers() -> Vec<sock_filter> {
+    let mut program = vec![
+        step(LOAD, NUMBER, 0, 0),
+        step(JUMP_IF_AT_LEAST, UNKNOWN_FROM, 0, 1),
+        step(RETURN, errno(libc::ENOSYS), 0, 0),
+    ];
+    // One number of slots for the whole host. Programs fall back, as where the kernel was built without it.
+    for call in [
+        libc::SYS_io_setup,
+        libc::SYS_io_destroy,
+        libc::SYS_io_getevents,
+        libc::SYS_io_submit,
+        libc::SYS_io_cancel,
+        IO_PGETEVENTS,
+    ] {
+        program.extend(answer(call, &[], libc::ENOSYS));
+    }
+    // One reserve for the whole host: here it is empty.
+    program.extend(answer(libc::SYS_mmap, &[Test::HasAny(low(3), HUGE_MAPPING)], libc::ENOMEM));
+    program.extend(answer(libc::SYS_shmget, &[Test::HasAny(low(2), HUGE_SEGMENT)], libc::ENOMEM));
+    program.extend(answer(libc::SYS_memfd_create, &[Test::HasAny(low(1), MFD_HUGETLB)], libc::ENOMEM));
+    // Sandboxes have the limit 1, which alone keeps the kernel from starting the host's helper: even 0, which a process
+    // could set, does not. There are no core dumps, whatever one asks for, so asking is answered with "done".
+    program.extend(answer(libc::SYS_setrlimit, &[Test::Is(low(0), CORE)], 0));
+    for half in [low(2), high(2)] {
+        let sets = [Test::Is(low(1), CORE), Test::HasAny(half, ALL)];
+        let only_sets = [sets[0], sets[1], Test::Is(low(3), 0), Test::Is(high(3), 0)];
+        program.extend(answer(libc::SYS_prlimit64, &only_sets, 0));
+        program.extend(answer(libc::SYS_prlimit64, &sets, libc::EPERM));
+    }
+    program
+}
+
+/// Answers one call with an error (0: with success, and nothing is done) when all tests hold.
+fn answer(call: libc::c_long, tests: &[Test], error: libc::c_int) -> Vec<sock_filter> {
+    let number = u32::try_from(call).unwrap_or(u32::MAX);
+    // Two instructions for each question, the number's among them, and one for the answer.
+    let mut left = u8::try_from(2 * tests.len() + 1).unwrap_or(u8::MAX);
+    let mut program = vec![step(LOAD, NUMBER, 0, 0), step(JUMP_IF_EQUAL, number, 0, left)];
+    for test in tests {
+        left -= 2;
+        let (offset, jump, value) = match *test {
+            Test::Is(offset, value) => (offset, JUMP_IF_EQUAL, value),
+            Test::HasAny(offset, bits) => (offset, JUMP_IF_ANY_BIT, bits),
+        };
+        program.extend([step(LOAD, offset, 0, 0), step(jump, value, 0, left)]);
+    }
+    program.push(step(RETURN, errno(error), 0, 0));
+    program
+}
+
+const fn errno(error: libc::c_int) -> u32 {
+    libc::SECCOMP_RET_ERRNO | error.cast_unsigned()
+}
+
+const fn step(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
+    sock_filter { code, jt, jf, k }
+}

@@ -1,0 +1,149 @@
+//! The filter, executed here as the kernel executes it, call by call.
+
+use super::compile;
+use super::docker::{DOCKER, OTHERS};
+use super::special::UNKNOWN_FROM;
+
+/// `AUDIT_ARCH_X86_64`.
+const ARCH: u32 = 0xc000_003e;
+const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+
+/// What is let through and Docker's profile refuses, with the reason.
+const MORE: &[(&str, &str)] = &[
+    ("clone3", "the agent starts commands in their cgroups with it; namespaces are forbidden by other means"),
+    ("unshare", "without any flag of a namespace: descriptors and directories of a thread's own"),
+];
+
+/// What Docker's profile lets through and is refused or answered here, with the reason.
+const LESS: &[(&str, &str)] = &[
+    ("adjtimex", "nothing inside sets a clock, and who reads it has other calls"),
+    ("clock_adjtime", "nothing inside sets a clock, and who reads it has other calls"),
+    ("io_setup", "its slots are one number for the whole host"),
+    ("io_destroy", "there is nothing to destroy without io_setup"),
+    ("io_getevents", "there is nothing to get without io_setup"),
+    ("io_pgetevents", "there is nothing to get without io_setup"),
+    ("io_submit", "there is nowhere to submit to without io_setup"),
+    ("io_cancel", "there is nothing to cancel without io_setup"),
+    ("epoll_ctl_old", "no kernel has it"),
+    ("epoll_wait_old", "no kernel has it"),
+    ("get_thread_area", "no 64-bit kernel has it"),
+    ("set_thread_area", "no 64-bit kernel has it"),
+];
+
+/// Executes the filter.
+fn verdict(number: u32, arguments: [u64; 6]) -> u32 {
+    let mut data = [0_u32; 16];
+    (data[0], data[1]) = (number, ARCH);
+    for (at, argument) in arguments.into_iter().enumerate() {
+        data[4 + 2 * at] = u32::try_from(argument & 0xffff_ffff).unwrap();
+        data[5 + 2 * at] = u32::try_from(argument >> 32).unwrap();
+    }
+    let program = compile().unwrap();
+    let (mut at, mut accumulator) = (0, 0);
+    loop {
+        let step = program[at];
+        at += 1;
+        let jump = |yes: bool| usize::from(if yes { step.jt } else { step.jf });
+        match step.code {
+            0x20 => accumulator = data[usize::try_from(step.k / 4).unwrap()],
+            0x54 => accumulator &= step.k,
+            0x05 => at += usize::try_from(step.k).unwrap(),
+            0x15 => at += jump(accumulator == step.k),
+            0x25 => at += jump(accumulator > step.k),
+            0x35 => at += jump(accumulator >= step.k),
+            0x45 => at += jump(accumulator & step.k != 0),
+            0x06 => return step.k,
+            code => panic!("instruction {code:#x}"),
+        }
+    }
+}
+
+fn plain(number: i64) -> u32 {
+    verdict(u32::try_from(number).unwrap(), [0; 6])
+}
+
+fn errno(error: libc::c_int) -> u32 {
+    libc::SECCOMP_RET_ERRNO | error.cast_unsigned()
+}
+
+#[test]
+fn reachable_calls_are_those_of_docker_but_for_what_is_listed() {
+    let has = |table: &[(&str, &str)], name: &str| table.iter().any(|(listed, _)| *listed == name);
+    let mut wrong = Vec::new();
+    for (name, number) in DOCKER {
+        if (plain(*number) == ALLOW) == has(LESS, name) {
+            wrong.push(*name);
+        }
+    }
+    for (name, number) in OTHERS {
+        if (plain(*number) == ALLOW) != has(MORE, name) {
+            wrong.push(*name);
+        }
+    }
+    assert!(wrong.is_empty(), "differs from Docker's profile without a listed reason, or no more: {wrong:?}");
+    assert!(LESS.iter().all(|(name, _)| DOCKER.iter().any(|(known, _)| known == name)));
+    assert!(MORE.iter().all(|(name, _)| OTHERS.iter().any(|(known, _)| known == name)));
+}
+
+#[test]
+fn what_nobody_has_looked_at_does_not_exist() {
+    assert!(DOCKER.iter().chain(OTHERS).all(|(_, number)| *number < i64::from(UNKNOWN_FROM)));
+    for number in [UNKNOWN_FROM, 500, 1000, 0x4000_0000, 0x4000_0000 + 41, u32::MAX] {
+        assert_eq!(verdict(number, [0; 6]), errno(libc::ENOSYS), "{number}");
+    }
+    // Holes in the numbers below are no calls, and 32-bit programs are not there.
+    assert_eq!(verdict(400, [0; 6]), errno(libc::EPERM));
+}
+
+#[test]
+fn arguments_count_where_they_lead_to_something_else() {
+    let call = |number: libc::c_long, arguments: &[u64]| {
+        let mut all = [0; 6];
+        all[..arguments.len()].copy_from_slice(arguments);
+        verdict(u32::try_from(number).unwrap(), all)
+    };
+    let refused = errno(libc::EPERM);
+    for namespace in [0x1000_0000, 0x2_0000, 0x2000_0000, 0x4000_0000, 0x800_0000, 0x400_0000, 0x200_0000_u64]
+    {
+        assert_eq!(call(libc::SYS_clone, &[namespace | 17]), refused, "{namespace:#x}");
+        assert_eq!(call(libc::SYS_unshare, &[namespace]), refused, "{namespace:#x}");
+    }
+    assert_eq!(call(libc::SYS_unshare, &[0x80]), refused);
+    assert_eq!(call(libc::SYS_unshare, &[0x400]), ALLOW);
+    assert_eq!(call(libc::SYS_clone, &[0x3d_0f00]), ALLOW, "a thread");
+    assert_eq!(call(libc::SYS_clone, &[0x120_0011]), ALLOW, "a process");
+    for (family, answer) in
+        [(1, ALLOW), (2, ALLOW), (10, ALLOW), (16, ALLOW), (17, refused), (38, refused), (40, refused)]
+    {
+        assert_eq!(call(libc::SYS_socket, &[family, 1]), answer, "family {family}");
+        assert_eq!(call(libc::SYS_socketpair, &[family, 1]), answer, "family {family}");
+    }
+    assert_eq!(call(libc::SYS_personality, &[0xffff_ffff]), ALLOW);
+    assert_eq!(call(libc::SYS_personality, &[0x4_0000]), refused);
+}
+
+#[test]
+fn what_belongs_to_the_whole_host_is_not_to_be_had() {
+    let call = |number: libc::c_long, arguments: [u64; 4]| {
+        let [a, b, c, d] = arguments;
+        verdict(u32::try_from(number).unwrap(), [a, b, c, d, 0, 0])
+    };
+    let (none, no_memory) = (errno(0), errno(libc::ENOMEM));
+    assert_eq!(call(libc::SYS_io_setup, [128, 1, 0, 0]), errno(libc::ENOSYS));
+    assert_eq!(call(libc::SYS_mmap, [0, 2 << 20, 3, 0x4_0022]), no_memory);
+    assert_eq!(call(libc::SYS_mmap, [0, 2 << 20, 3, 0x22]), ALLOW);
+    assert_eq!(call(libc::SYS_shmget, [0, 2 << 20, 0o5600, 0]), no_memory);
+    assert_eq!(call(libc::SYS_shmget, [0, 2 << 20, 0o1600, 0]), ALLOW);
+    assert_eq!(call(libc::SYS_memfd_create, [1, 4, 0, 0]), no_memory);
+    assert_eq!(call(libc::SYS_memfd_create, [1, 1, 0, 0]), ALLOW);
+    // The limit of core dumps cannot be changed, by whatever pointer; it can be read, and the others can be set.
+    assert_eq!(call(libc::SYS_setrlimit, [4, 1, 0, 0]), none);
+    assert_eq!(call(libc::SYS_setrlimit, [7, 1, 0, 0]), ALLOW);
+    for pointer in [0x1000, 0x1_0000_0000, u64::MAX] {
+        assert_eq!(call(libc::SYS_prlimit64, [0, 4, pointer, 0]), none, "{pointer:#x}");
+        assert_eq!(call(libc::SYS_prlimit64, [0, 4, pointer, 0x1000]), errno(libc::EPERM), "{pointer:#x}");
+        assert_eq!(call(libc::SYS_prlimit64, [0, 4, pointer, 1 << 32]), errno(libc::EPERM), "{pointer:#x}");
+        assert_eq!(call(libc::SYS_prlimit64, [0, 7, pointer, 0]), ALLOW);
+    }
+    assert_eq!(call(libc::SYS_prlimit64, [0, 4, 0, 0x1000]), ALLOW);
+}

@@ -1,0 +1,172 @@
+//! Runs the programs of e2fsprogs on images that sandboxes wrote.
+//!
+//! What such a program says, how long it takes and how much memory it wants is the image's choice, within bounds that
+//! are ours: its words are read as they come and all but the last are dropped, and it ends when its time is up.
+
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use atoll_isolation::IsolationError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+use crate::step::{Step, failed};
+
+/// Where the programs of e2fsprogs may be.
+const PROGRAM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"];
+/// How long one may take.
+const DEADLINE: Duration = Duration::from_secs(600);
+/// Processor time that one may use, seconds.
+const CPU_MAX_SECONDS: u64 = 300;
+/// Address space that one may have, bytes.
+const MEMORY_MAX_BYTES: u64 = 4 << 30;
+/// Most of what one says that is kept, bytes from its end.
+const SAID_BYTES: usize = 4096;
+/// Pause between two looks whether one that closed its output has ended.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// How a program ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// `None`: its time was up, and it was ended.
+    pub(crate) status: Option<ExitStatus>,
+    /// The last it said, on both its streams.
+    pub(crate) said: String,
+}
+
+impl Ended {
+    /// An error that says what failed.
+    pub(crate) fn error(&self, what: &str) -> IsolationError {
+        let cause = match self.status {
+            None => io::Error::from(io::ErrorKind::TimedOut),
+            Some(_) => io::Error::other(self.last_line().to_owned()),
+        };
+        failed(what.to_owned(), cause)
+    }
+
+    /// Its last line with anything in it.
+    pub(crate) fn last_line(&self) -> &str {
+        self.said.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
+    }
+}
+
+/// A program of e2fsprogs.
+///
+/// # Errors
+/// [`IsolationError::Unenforceable`] when it is missing.
+pub(crate) fn program(name: &str) -> Result<PathBuf, IsolationError> {
+    PROGRAM_DIRS
+        .into_iter()
+        .map(|dir| Path::new(dir).join(name))
+        .find(|path| path.try_exists().unwrap_or(false))
+        .ok_or_else(|| IsolationError::Unenforceable(format!("{name} is missing: install e2fsprogs")))
+}
+
+/// Runs one to its end, which comes by itself or at the deadline. Blocks.
+///
+/// # Errors
+/// [`IsolationError::Kernel`] when it cannot be run; not when it fails.
+pub(crate) fn run(command: &mut Command, what: &str) -> Result<Ended, IsolationError> {
+    run_until(command, Instant::now() + DEADLINE).step(what)
+}
+
+fn run_until(command: &mut Command, deadline: Instant) -> io::Result<Ended> {
+    let (reader, writer) = io::pipe()?;
+    command.env_clear().stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let mut child = command.spawn()?;
+    // Ours of the writing end; with them open, the end of what it says would never come.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let followed = limit(&child).and_then(|()| follow(&mut child, reader, deadline));
+    if !matches!(followed, Ok(Ended { status: Some(_), .. })) {
+        // It may have ended by itself just now.
+        drop(child.kill());
+        child.wait()?;
+    }
+    followed
+}
+
+/// Reads what it says until it has ended, or the deadline.
+fn follow(child: &mut Child, mut reader: io::PipeReader, deadline: Instant) -> io::Result<Ended> {
+    let mut kept = Vec::new();
+    let mut piece = [0; SAID_BYTES];
+    let mut is_open = true;
+    loop {
+        let Some(left) = deadline.checked_duration_since(Instant::now()) else {
+            return Ok(Ended { status: None, said: text(&kept) });
+        };
+        if !is_open {
+            if let Some(status) = child.try_wait()? {
+                return Ok(Ended { status: Some(status), said: text(&kept) });
+            }
+            std::thread::sleep(LOOK.min(left));
+            continue;
+        }
+        let wait = Timespec::try_from(left).map_err(io::Error::other)?;
+        let mut fds = [PollFd::from_borrowed_fd(reader.as_fd(), PollFlags::IN)];
+        match poll(&mut fds, Some(&wait)) {
+            Err(rustix::io::Errno::INTR) | Ok(0) => continue,
+            other => drop(other?),
+        }
+        let len = reader.read(&mut piece)?;
+        is_open = len > 0;
+        kept.extend_from_slice(&piece[..len]);
+        let surplus = kept.len().saturating_sub(SAID_BYTES);
+        kept.drain(..surplus);
+    }
+}
+
+/// It does next to nothing before this reaches it.
+fn limit(child: &Child) -> io::Result<()> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let at_most = |most| Rlimit { current: Some(most), maximum: Some(most) };
+    for (resource, most) in
+        [(Resource::Core, 0), (Resource::Cpu, CPU_MAX_SECONDS), (Resource::As, MEMORY_MAX_BYTES)]
+    {
+        match prlimit(pid, resource, at_most(most)) {
+            // It has ended already.
+            Ok(_) | Err(rustix::io::Errno::SRCH) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(line: &str) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", line]);
+        command
+    }
+
+    #[test]
+    fn of_all_that_is_said_the_end_is_kept() {
+        let ended = run(&mut shell("yes no | head -c 50000000; echo; echo last; exit 3"), "try").unwrap();
+        assert_eq!(ended.status.and_then(|status| status.code()), Some(3));
+        assert!(ended.said.len() <= SAID_BYTES && ended.last_line() == "last", "{}", ended.said.len());
+    }
+
+    #[test]
+    fn one_that_does_not_end_is_ended() {
+        for line in ["exec sleep 1000", "exec sleep 1000 > /dev/null 2>&1", "while :; do echo x; done"] {
+            let ended = run_until(&mut shell(line), Instant::now() + Duration::from_millis(200)).unwrap();
+            assert!(ended.status.is_none());
+            assert!(ended.error("wait").to_string().contains("wait"));
+        }
+    }
+
+    #[test]
+    fn memory_has_an_end() {
+        let ended = run(&mut shell("ulimit -v; ulimit -c"), "ask").unwrap();
+        assert_eq!(ended.said, format!("{}\n0\n", MEMORY_MAX_BYTES >> 10));
+    }
+}
