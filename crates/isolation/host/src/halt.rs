@@ -68,11 +68,21 @@ impl Halt {
                 Err(_) => return None,
             };
             for key in keys {
-                bytes = bytes.saturating_add(files::field(dir.as_fd(), "memory.stat", key).ok()?);
+                match files::field(dir.as_fd(), "memory.stat", key) {
+                    Ok(of_level) => bytes = bytes.saturating_add(of_level),
+                    Err(error) if is_gone(&error) => {}
+                    Err(_) => return None,
+                }
             }
         }
         Some(bytes)
     }
+}
+
+/// Whether the cgroup was removed meanwhile: nothing of it is unwritten that could be told, and the whole host's must not
+/// count instead.
+fn is_gone(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error().map(Errno::from_raw_os_error), Some(Errno::NODEV | Errno::NOENT))
 }
 
 /// By `/proc/meminfo`.

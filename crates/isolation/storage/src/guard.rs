@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 use crate::reserve::Reserve;
 use crate::step::Step;
-use crate::{Kind, Storage, trim};
+use crate::{Kind, Storage, pool, trim};
 
 /// What is held back is this part of the place, within bounds, bytes.
 const MARGIN_PART: u64 = 16;
@@ -35,8 +35,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Between two looks while everything stands still.
 const PAUSE_FULL: Duration = Duration::from_millis(100);
-/// Between two attempts at giving back to the host what was freed in the pool, while it is full.
-const TRIM_EVERY: Duration = Duration::from_millis(500);
+/// Between two attempts, while it is full, at giving back to the host what was freed in the pool, and at giving to the
+/// pool what was freed on the host.
+const LEVEL_EVERY: Duration = Duration::from_millis(500);
 /// How soon the thread is to run among others: as soon as any.
 const NICE: i32 = -20;
 
@@ -80,7 +81,7 @@ impl Guard {
             // Only how soon it runs depends on it.
             let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
             let mut watcher =
-                Watcher { post: watching, full: tell, trimmed: Instant::now(), pause: PAUSE_MIN };
+                Watcher { post: watching, full: tell, levelled: Instant::now(), pause: PAUSE_MIN };
             while ended.recv_timeout(watcher.pause) == Err(RecvTimeoutError::Timeout) {
                 watcher.step();
             }
@@ -128,26 +129,32 @@ struct Look {
 
 impl Post {
     fn look(&self, was_full: bool) -> Result<Look, IsolationError> {
-        let room = self.storage.room()?;
-        let margin = margin_bytes(room.total_bytes);
-        let unwritten_bytes = self.halt.unwritten_bytes();
+        Ok(weigh(&self.storage.spaces()?, self.halt.unwritten_bytes(), was_full))
+    }
+}
+
+/// Judges by what is free and what is unwritten. The fullest place decides.
+fn weigh(spaces: &[DiskSpace], unwritten_bytes: u64, was_full: bool) -> Look {
+    let mut look =
+        Look { full: false, free_bytes: u64::MAX, unwritten_bytes, left_bytes: u64::MAX, roomy: true };
+    // One that does not know its size has no end that is known: a tmpfs without a limit, some in user space.
+    for space in spaces.iter().filter(|space| space.total_bytes > 0) {
+        let margin = margin_bytes(space.total_bytes);
         let needed = margin.saturating_add(unwritten_bytes);
         // Twice as much must be there again before they go on: what they write at once must not stop them again.
         let threshold = if was_full { needed.saturating_add(margin) } else { needed };
-        Ok(Look {
-            full: room.free_bytes < threshold,
-            free_bytes: room.free_bytes,
-            unwritten_bytes,
-            left_bytes: room.free_bytes.saturating_sub(needed),
-            roomy: room.free_bytes > 3 * margin + needed,
-        })
+        look.full |= space.free_bytes < threshold;
+        look.free_bytes = look.free_bytes.min(space.free_bytes);
+        look.left_bytes = look.left_bytes.min(space.free_bytes.saturating_sub(needed));
+        look.roomy &= space.free_bytes > needed.saturating_add(3 * margin);
     }
+    look
 }
 
 struct Watcher {
     post: Arc<Post>,
     full: watch::Sender<bool>,
-    trimmed: Instant,
+    levelled: Instant,
     pause: Duration,
 }
 
@@ -196,9 +203,9 @@ impl Watcher {
         if look.free_bytes < look.unwritten_bytes {
             self.post.reserve.give_up(look.unwritten_bytes - look.free_bytes);
         }
-        if self.trimmed.elapsed() >= TRIM_EVERY {
-            self.post.storage.give_back();
-            self.trimmed = Instant::now();
+        if self.levelled.elapsed() >= LEVEL_EVERY {
+            self.post.storage.level();
+            self.levelled = Instant::now();
         }
         self.pause = PAUSE_FULL;
     }
@@ -235,12 +242,14 @@ impl Storage {
         Ok(spaces)
     }
 
-    /// Gives what was freed in the pool back to the host.
-    fn give_back(&self) {
-        if let Some(mount) = &self.mount
-            && let Err(error) = trim::now(mount.as_fd())
-        {
+    /// Gives what was freed in the pool back to the host, and what was freed on the host to the pool.
+    fn level(&self) {
+        let Some(mount) = &self.mount else { return };
+        if let Err(error) = trim::now(mount.as_fd()) {
             tracing::warn!(%error, "what was freed is not given back to the host");
+        }
+        if let Err(error) = pool::follow_host(&self.dir, mount.as_fd(), self.pool_size) {
+            tracing::warn!(%error, "the storage pool does not grow");
         }
     }
 }
@@ -254,6 +263,36 @@ mod tests {
         assert_eq!(pause(0), PAUSE_MIN);
         assert_eq!(pause(u64::MAX), PAUSE_MAX);
         assert!(pause(1 << 30) >= pause(1 << 28));
+    }
+
+    fn host(free_bytes: u64, total_bytes: u64) -> DiskSpace {
+        DiskSpace { place: "host", free_bytes, total_bytes }
+    }
+
+    #[test]
+    fn what_counts_is_what_is_left_not_how_much_is_taken() {
+        // Nine tenths of it are taken, and the host has much unwritten.
+        let look = weigh(&[host(50 << 30, 500 << 30)], 8 << 30, false);
+        assert!(!look.full && look.roomy, "{look:?}");
+        // Of any place, however large, no more is held back than this and what is unwritten.
+        assert!(!weigh(&[host(MARGIN_MAX_BYTES + 1, 1 << 50)], 0, false).full);
+        assert!(weigh(&[host(MARGIN_MAX_BYTES - 1, 1 << 50)], 0, false).full);
+        assert!(weigh(&[host(MARGIN_MAX_BYTES + (1 << 20), 1 << 50)], 2 << 20, false).full);
+    }
+
+    #[test]
+    fn they_go_on_when_there_is_twice_as_much() {
+        let space = host(MARGIN_MAX_BYTES + (64 << 20), 1 << 40);
+        assert!(!weigh(&[space], 0, false).full);
+        assert!(weigh(&[space], 0, true).full);
+        assert!(!weigh(&[host(2 * MARGIN_MAX_BYTES, 1 << 40)], 0, true).full);
+    }
+
+    #[test]
+    fn the_fullest_place_decides_and_one_without_a_size_does_not() {
+        let pool = DiskSpace { place: "pool", free_bytes: 0, total_bytes: 10 << 30 };
+        assert!(weigh(&[host(1 << 40, 1 << 41), pool], 0, false).full);
+        assert!(!weigh(&[host(0, 0)], 1 << 30, true).full);
     }
 
     #[test]

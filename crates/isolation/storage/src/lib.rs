@@ -120,6 +120,8 @@ pub struct Storage {
     seen: PathBuf,
     /// The directory on the host's file system.
     dir: PathBuf,
+    /// How large a pool may be.
+    pool_size: PoolSize,
     /// Why there is no pool although one was wanted.
     refused: Option<String>,
     /// Gives back what was freed in the pool. Before the mount, which must be the last to go.
@@ -165,7 +167,17 @@ impl Storage {
         };
         let trimmer = pooled.as_ref().map(|mount| Trimmer::start(mount.as_fd())).transpose()?;
         let sealing = artifacts::Sealing::default();
-        let storage = Self { kind, root, seen, dir, refused, sealing, _trimmer: trimmer, mount: pooled };
+        let storage = Self {
+            kind,
+            root,
+            seen,
+            dir,
+            pool_size: config.pool,
+            refused,
+            sealing,
+            _trimmer: trimmer,
+            mount: pooled,
+        };
         let parts =
             ["", "disks", "sandboxes", "machines", "prepared", "sentries", "artifacts", "volumes", "trash"];
         for part in parts {

@@ -24,6 +24,8 @@ use crate::{PoolSize, sys};
 const MIN_BYTES: u64 = 320 << 20;
 /// A pool grows when it could be larger by this part of itself.
 const GROW_PART: u64 = 10;
+/// The same while it is full.
+const GROW_PART_FULL: u64 = 100;
 /// The log, bytes: the least that `mkfs.xfs` makes. All of it is written, so it never lacks room later.
 const LOG_BYTES: u64 = 64 << 20;
 /// Where `mkfs.xfs` may be.
@@ -50,10 +52,25 @@ pub(crate) fn open(dir: &Path, instance: &str, size: PoolSize) -> Result<OwnedFd
     }
     let image = File::options().read(true).write(true).open(&path).step("open the storage pool")?;
     let (mount, device) = mount_image(&path, &image)?;
-    if let Err(error) = grow(dir, &image, &device, mount.as_fd(), size) {
+    if let Err(error) = grow(dir, &image, &device, mount.as_fd(), size, GROW_PART) {
         tracing::warn!(%error, "the storage pool does not grow");
     }
     Ok(mount)
+}
+
+/// Follows a host that got more room while the pool is open and full: every bit counts then.
+pub(crate) fn follow_host(
+    dir: &Path,
+    mount: std::os::fd::BorrowedFd<'_>,
+    size: PoolSize,
+) -> Result<(), IsolationError> {
+    let path = image_path(dir);
+    let image = File::options().read(true).write(true).open(&path).step("open the storage pool")?;
+    match find(&path).step("look for the storage pool's device")? {
+        Some(device) => grow(dir, &image, &device, mount, size, GROW_PART_FULL),
+        // Whoever mounted it has moved it since: it grows when it is opened there.
+        None => Ok(()),
+    }
 }
 
 /// How large it may be: what is free on the host, and what it has already.
@@ -183,18 +200,19 @@ fn mount(device: &LoopDevice) -> Result<OwnedFd, IsolationError> {
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step(step)
 }
 
-/// Follows a host that got more room.
+/// Follows a host that got more room, if that is at least this part of what the pool has.
 fn grow(
     dir: &Path,
     image: &File,
     device: &LoopDevice,
     mount: std::os::fd::BorrowedFd<'_>,
     size: PoolSize,
+    least_part: u64,
 ) -> Result<(), IsolationError> {
     use std::os::unix::fs::MetadataExt;
     let meta = image.metadata().step("measure the storage pool")?;
     let wanted = wanted(dir, meta.blocks() * 512, size)?;
-    if wanted <= meta.len() + meta.len() / GROW_PART {
+    if wanted <= meta.len() + meta.len() / least_part {
         return Ok(());
     }
     image.set_len(wanted).step("size the storage pool")?;

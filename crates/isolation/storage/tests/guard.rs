@@ -21,7 +21,9 @@ use atoll_isolation_storage::{Guard, PoolSize, Storage, StorageConfig, attach};
 const PIECES: u32 = 24;
 const PIECE_MIB: u32 = 64;
 /// Everything that is waited for happens within this, or the test fails.
-const DEADLINE: Duration = Duration::from_secs(300);
+const DEADLINE: Duration = Duration::from_secs(120);
+/// Longer than a system call of the writer takes.
+const SETTLES: Duration = Duration::from_secs(3);
 
 fn run(command: &mut Command) {
     let status = command.status().unwrap();
@@ -89,23 +91,48 @@ fn writer(instance: &str, disk: &Path) -> Child {
     Command::new("sh").arg("-c").arg(script).spawn().unwrap()
 }
 
-#[test]
-fn what_was_answered_is_kept_although_there_was_no_room() {
+/// What a test made in the kernel: gone with this, whatever came of the test, and nothing stands still that is left.
+struct Installation(String);
+
+impl Drop for Installation {
+    fn drop(&mut self) {
+        if let Ok(halt) = Halt::open(&self.0) {
+            halt.hold(false);
+        }
+        drop(end_installation(&self.0));
+    }
+}
+
+/// Somebody else on the host's file system.
+fn fill(host: &Path, bytes: u64) -> PathBuf {
+    let filler = host.join("filler");
+    let file = File::create(&filler).unwrap();
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).unwrap();
+    filler
+}
+
+/// What the writer has written, bytes.
+fn written(disk: &Path) -> u64 {
+    (1..=PIECES)
+        .filter_map(|piece| fs::metadata(disk.join(format!("f{piece}"))).ok())
+        .map(|meta| meta.len())
+        .sum()
+}
+
+/// A writer wants more than there is, until somebody else gives half of the host's disk back.
+fn stops_and_goes_on(name: &str, taken_first: bool) {
     let dir = tempfile::Builder::new().prefix("atoll-guard-").tempdir_in("/var/tmp").unwrap();
     let mut place = Place { dir, mounts: Vec::new() };
     let image = place.dir.path().join("host.img");
     make_file_system(&image, 2 << 30);
     let host = place.mount("host", &image, "loop");
-    let instance = format!("{:08x}", std::process::id());
+    let instance = format!("{name}{:06x}", std::process::id() & 0x00ff_ffff);
+    // A pool is as large as what is free when it is made.
+    let taken = taken_first.then(|| fill(&host, 1 << 30));
     let config =
         StorageConfig { dir: host.join("storage"), instance: instance.clone(), pool: PoolSize::default() };
     let storage = Arc::new(Storage::open(&config).unwrap());
-    // A pool is as large as what was free when it was made.
-    // Somebody else has half of it.
-    let filler = host.join("filler");
-    let file = File::create(&filler).unwrap();
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 1 << 30).unwrap();
-    drop(file);
+    let filler = taken.unwrap_or_else(|| fill(&host, 1 << 30));
     let disk = storage.disks().join("disk.img");
     make_file_system(&disk, 2 << 30);
     let device = attach(&File::options().read(true).write(true).open(&disk).unwrap()).unwrap();
@@ -114,15 +141,28 @@ fn what_was_answered_is_kept_although_there_was_no_room() {
     let guard = Guard::start(Arc::clone(&storage), &host, Halt::open(&instance).unwrap()).unwrap();
     let full = guard.full();
     assert!(!*full.borrow());
-    let mut writer = writer(&instance, &mounted);
-    until("the writer to be stopped", || *full.borrow());
+    let installation = Installation(instance);
+    let mut writer = writer(&installation.0, &mounted);
+    until("the guard to see that it is full", || *full.borrow());
+    // It may be in the middle of a system call.
+    std::thread::sleep(SETTLES);
+    let before = written(&mounted);
+    std::thread::sleep(SETTLES);
+    assert_eq!(written(&mounted), before, "it goes on writing although there is no room");
     assert!(writer.try_wait().unwrap().is_none(), "it ended");
-    let free = storage.room().unwrap().free_bytes;
-    assert!(free > 0, "it was stopped when nothing was left");
+    let spaces = storage.spaces().unwrap();
+    assert!(
+        spaces.iter().all(|space| space.free_bytes > 0),
+        "it was stopped when nothing was left: {spaces:?}"
+    );
     fs::remove_file(filler).unwrap();
     until("it to go on", || !*full.borrow());
-    let status = writer.wait().unwrap();
-    assert_eq!(status.code(), Some(0), "{status}");
+    let mut status = None;
+    until("it to write the rest", || {
+        status = writer.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.and_then(|status| status.code()), Some(0), "{status:?}");
     // Read from the disk, not from memory.
     place.unmount();
     let mounted = place.mount("disk", &device.path(), "ro");
@@ -132,6 +172,14 @@ fn what_was_answered_is_kept_although_there_was_no_room() {
         run(Command::new("sh").arg("-c").arg(compare));
     }
     place.unmount();
-    drop((guard, device));
-    end_installation(&instance).unwrap();
+}
+
+#[test]
+fn what_was_answered_is_kept_although_the_host_had_no_room() {
+    stops_and_goes_on("0a", false);
+}
+
+#[test]
+fn a_pool_that_is_full_grows_with_the_host_while_it_is_open() {
+    stops_and_goes_on("0b", true);
 }
