@@ -217,3 +217,45 @@ async fn a_lease_keeps_others_from_changing_anything() {
     .await;
     server.finish().await;
 }
+
+/// A child may not be called what another sandbox's id is, and no name hides an id.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_name_takes_the_place_of_an_id() {
+    let server = Server::start();
+    let victim = server.client.create_sandbox(&CreateSandbox::default()).await.unwrap();
+    let parent = server.client.create_sandbox(&CreateSandbox::default()).await.unwrap();
+    let fork = ForkSandbox { count: 1, name: Some(victim.id.clone()), ..ForkSandbox::default() };
+    assert_eq!(code(server.client.fork_sandbox(&parent.id, &fork).await), Code::InvalidArgument);
+    assert_eq!(server.client.get_sandbox(&victim.id).await.unwrap().id, victim.id);
+    server.finish().await;
+}
+
+/// Also by LangSmith's protocol: a private sandbox's snapshots are its owner's.
+#[tokio::test(flavor = "multi_thread")]
+async fn private_snapshots_do_not_exist_for_others_in_any_protocol() {
+    let server = Server::with(&["--visibility", "private"]);
+    let (_, owner) = key(&server, "owner", Scope::Manage).await;
+    let other =
+        CreateKey { name: "other".into(), scope: Scope::Manage, ttl_ms: None, format: KeyFormat::Atoll };
+    let other = server.client.create_key(&other).await.unwrap();
+    let sandbox = owner.create_sandbox(&CreateSandbox::default()).await.unwrap();
+    let order = CreateSnapshot { tags: vec!["secret:1".into()], ..CreateSnapshot::default() };
+    let snapshot = owner.create_snapshot(&sandbox.id, &order).await.unwrap();
+    let http = reqwest::Client::new();
+    let ask = async |method: reqwest::Method, path: &str| {
+        let url = format!("{}/langsmith/v2/sandboxes{path}", server.url);
+        let answer =
+            http.request(method, url).header("x-api-key", other.secret.reveal()).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    let listed = ask(reqwest::Method::GET, "/snapshots").await;
+    assert!(listed.0 == 200 && !listed.1.contains("secret"), "{listed:?}");
+    for path in ["/snapshots/secret", "/snapshots/secret:1", "/snapshots-by-name/secret"] {
+        assert_eq!(ask(reqwest::Method::GET, path).await.0, 404, "{path}");
+    }
+    for path in ["/snapshots/secret", "/snapshots/secret:1"] {
+        assert_eq!(ask(reqwest::Method::DELETE, path).await.0, 404, "{path}");
+    }
+    assert_eq!(owner.get_snapshot(&snapshot.id).await.unwrap().id, snapshot.id);
+    server.finish().await;
+}

@@ -298,6 +298,7 @@ async fn rules_change_while_a_sandbox_runs_and_outlive_the_server() {
         name: "other".into(),
         scope: Scope::Manage,
         ttl_ms: None,
+        format: atoll_core::key::KeyFormat::Atoll,
     });
     let other = Client::new(&server.url, &other.await.unwrap().secret).unwrap();
     let elsewhere = |secret: &str| {

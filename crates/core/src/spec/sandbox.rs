@@ -341,8 +341,11 @@ impl ImageDefaults {
     }
 }
 
-/// A name that cannot be taken for an id.
-pub(super) fn sandbox_name(name: &str) -> Result<()> {
+/// Checks the name of a sandbox: one that cannot be taken for an id.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] naming the field.
+pub fn sandbox_name(name: &str) -> Result<()> {
     check::name("name", name)?;
     if name.parse::<crate::id::SandboxId>().is_ok() {
         return Err(Error::invalid("name", "looks like a sandbox id"));

@@ -195,7 +195,8 @@ pub(crate) async fn forward(
     let (ingress, headers) = (app.host.ingress(), request.headers().clone());
     // What passes through ends with its client.
     let client = ClientGone::of(request.extensions());
-    let forwarded = client.unless_gone(ingress.forward(request, to)).await.map_err(|error| fail(&error))?;
+    let forwarding = Box::pin(ingress.forward(request, to));
+    let forwarded = client.unless_gone(forwarding).await.map_err(|error| fail(&error))?;
     Ok(forwarded.unwrap_or_else(|error| ingress.page(error, &headers)))
 }
 

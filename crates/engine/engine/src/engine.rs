@@ -335,9 +335,11 @@ impl Inner {
     /// The sandbox with this id or name.
     pub(crate) fn sandbox(&self, id_or_name: &str) -> Result<Arc<SandboxShared>> {
         let table = self.table();
-        let id = match table.by_name.get(id_or_name) {
-            Some(id) => id.clone(),
-            None => id_or_name.parse()?,
+        // An id first: whatever a name looks like, it hides nobody's id.
+        let id = match (id_or_name.parse::<SandboxId>(), table.by_name.get(id_or_name)) {
+            (Ok(id), _) => id,
+            (Err(_), Some(id)) => id.clone(),
+            (Err(error), None) => return Err(error),
         };
         table.by_id.get(&id).cloned().ok_or_else(|| SandboxId::not_found(id_or_name))
     }

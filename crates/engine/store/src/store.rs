@@ -34,6 +34,7 @@ pub struct Store {
 }
 
 #[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "there is one, and it is not moved about")]
 enum Backend {
     Sqlite {
         writer: Writer,

@@ -371,7 +371,7 @@ mod tests {
             let good = conformance::sandbox(2, 2);
             store.insert_sandbox(&good).await.unwrap();
             let page = store.list_sandboxes(&SandboxFilter::default(), None, 1).await.unwrap();
-            assert_eq!(page.items, [good.clone()]);
+            assert_eq!(page.items, std::slice::from_ref(&good));
             let rest = store.list_sandboxes(&SandboxFilter::default(), page.next.as_ref(), 1).await.unwrap();
             assert_eq!((rest.items, rest.next), (Vec::new(), None), "it hides nothing but itself");
             assert_eq!(store.sandbox_ids().await.unwrap().len(), 2, "and is not nobody's");

@@ -85,7 +85,8 @@ pub(crate) async fn around(State(around): State<Around>, mut request: Request, n
     let request = request.map(|body| WhileWelcome::body(body, &guest, &app.engine));
 
     let changes = hangup::may_change(&method);
-    let answering = {
+    // Boxed: it is a large future, and is moved into a task.
+    let answering = Box::pin({
         let (app, guest) = (Arc::clone(app), guest.clone());
         async move {
             let origin = origin::check(&method, request.headers(), &app.config.hosts);
@@ -100,7 +101,7 @@ pub(crate) async fn around(State(around): State<Around>, mut request: Request, n
             log(&response, took);
             response
         }
-    };
+    });
     let response = async {
         if changes { hangup::to_its_end(&app.tasks, gone, answering).await } else { answering.await }
     }

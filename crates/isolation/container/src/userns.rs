@@ -222,7 +222,7 @@ mod tests {
             let ranges = Ranges::new(instance, []);
             let mut seen = BTreeSet::new();
             while let Some(first_id) = ranges.take() {
-                assert!(first_id >= FIRST_ID && first_id <= LAST_ID - (IDS_PER_SANDBOX - 1), "{first_id:#x}");
+                assert!((FIRST_ID..=LAST_ID - (IDS_PER_SANDBOX - 1)).contains(&first_id), "{first_id:#x}");
                 assert!(i32::try_from(first_id + IDS_PER_SANDBOX - 1).is_ok(), "{first_id:#x}");
                 assert!(seen.insert(first_id), "{first_id:#x} twice");
             }

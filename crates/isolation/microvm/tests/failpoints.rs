@@ -109,7 +109,11 @@ async fn whatever_is_half_done_can_be_removed_and_nothing_is_lost() {
         } else if failpoint.contains("snapshot") {
             driver.adopt(&id).await.unwrap_or_else(|error| panic!("{failpoint}: {error:?}"));
             let record = harness.path.join("microvm/sandboxes").join(id.as_str());
-            assert!(record.join("io.json").exists() && !record.join("unthrottled").exists(), "{failpoint}");
+            assert!(
+                record.join("io.json").try_exists().unwrap()
+                    && !record.join("unthrottled").try_exists().unwrap(),
+                "{failpoint}"
+            );
             if ["awake", "lifted", "still"].iter().any(|step| failpoint.ends_with(step)) {
                 // It ran for the snapshot only.
                 assert_stands_still(&*driver, &id, failpoint).await;

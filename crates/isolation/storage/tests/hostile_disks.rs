@@ -1,5 +1,12 @@
 //! Disks as a guest that has the block device, or a client that imports one, can make them. Needs root.
 
+#![allow(
+    clippy::tests_outside_test_module,
+    clippy::unwrap_used,
+    clippy::allow_attributes,
+    reason = "an integration test"
+)]
+
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, symlink};

@@ -351,6 +351,6 @@ mod tests {
         }
         assert_eq!(net.begin_interception("a".to_owned()).await.unwrap_err().stage, Stage::Limit);
         places.pop();
-        net.begin_interception("a".to_owned()).await.unwrap();
+        drop(net.begin_interception("a".to_owned()).await.unwrap());
     }
 }

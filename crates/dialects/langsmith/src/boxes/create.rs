@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use atoll_core::id::KeyId;
 use atoll_core::id::SnapshotId;
 use atoll_core::idle::{IdlePolicy, OnIdle};
 use atoll_core::spec::SandboxDraft;
@@ -148,7 +149,7 @@ impl Create {
 
     /// What the sandbox is to be made from: a snapshot by UUID or name, in whichever field it stands; a
     /// template of that name; without any, the template [`DEFAULT_TEMPLATE`] if there is one.
-    async fn base(&self, engine: &Engine) -> std::result::Result<Base, Error> {
+    async fn base(&self, engine: &Engine, sees: Option<&KeyId>) -> std::result::Result<Base, Error> {
         let fields = [&self.snapshot_id, &self.snapshot, &self.snapshot_name];
         let mut given = fields.into_iter().flatten().filter(|text| !text.is_empty());
         let wanted = given.next();
@@ -156,7 +157,7 @@ impl Create {
             return Err(Error::invalid("snapshot", "give one of snapshot_id, snapshot and snapshot_name"));
         }
         let (name, missing) = match wanted {
-            Some(text) => match snapshots::find(engine, text).await {
+            Some(text) => match snapshots::find(engine, sees, text).await {
                 Ok(found) => return Ok(Base::Snapshot(found.id)),
                 Err(error) => (text.as_str(), Some(error)),
             },
@@ -223,7 +224,7 @@ pub(crate) async fn create(
     let fail = |error: Error| Failure::create(&error);
     let mut extras = request.extras();
     let mut draft = request.draft(&extras)?;
-    let base = request.base(engine).await.map_err(fail)?;
+    let base = request.base(engine, caller.sees().as_ref()).await.map_err(fail)?;
     let mut template_idle_ms = None;
     match base {
         Base::Snapshot(id) => draft.snapshot = Some(id.into()),

@@ -7,7 +7,7 @@ pub(crate) mod build;
 
 use std::collections::BTreeSet;
 
-use atoll_core::id::SnapshotId;
+use atoll_core::id::{KeyId, SnapshotId};
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::snapshot::{DEFAULT_TAG, Reference, SnapshotState};
 use atoll_core::{Code, Error};
@@ -119,9 +119,15 @@ fn fail(error: &Error) -> Failure {
     Failure::control(error)
 }
 
-/// Every snapshot that is for people, the newest first.
-async fn all(engine: &Engine, name: Option<String>) -> Result<Vec<SnapshotRecord>, Error> {
-    let mut query = SnapshotQuery { name, limit: Some(PAGE_MAX_COUNT), ..SnapshotQuery::default() };
+/// Every snapshot that is for people and that a key may know of (all, when `sees` is nobody), the newest first.
+async fn all(
+    engine: &Engine,
+    sees: Option<&KeyId>,
+    name: Option<String>,
+) -> Result<Vec<SnapshotRecord>, Error> {
+    let visible_to = sees.cloned();
+    let mut query =
+        SnapshotQuery { name, visible_to, limit: Some(PAGE_MAX_COUNT), ..SnapshotQuery::default() };
     let mut found = Vec::new();
     loop {
         let page = engine.snapshots(&query).await?;
@@ -134,14 +140,16 @@ async fn all(engine: &Engine, name: Option<String>) -> Result<Vec<SnapshotRecord
 }
 
 /// The snapshot that a client means: by UUID, by `name:tag`, or by name, which is its `latest` or else its
-/// newest.
-pub(crate) async fn find(engine: &Engine, text: &str) -> Result<SnapshotRecord, Error> {
-    if let Some(id) = ids::snapshot(text) {
-        return engine.snapshot(&id).await;
-    }
-    match engine.snapshot(text).await {
-        Err(error) if error.code == Code::SnapshotNotFound && !text.contains(':') => {
-            let newest = all(engine, Some(text.to_owned())).await?.into_iter().next();
+/// newest. One that the key may not know of is not there.
+pub(crate) async fn find(engine: &Engine, sees: Option<&KeyId>, text: &str) -> Result<SnapshotRecord, Error> {
+    let named = ids::snapshot(text).unwrap_or_else(|| text.to_owned());
+    let found = match engine.snapshot(&named).await {
+        Ok(found) => engine.check_sees_snapshot(sees, found.id.as_str()).await.map(|()| found),
+        Err(error) => Err(error),
+    };
+    match found {
+        Err(error) if error.code == Code::SnapshotNotFound && !named.contains(':') => {
+            let newest = all(engine, sees, Some(named)).await?.into_iter().next();
             newest.ok_or(error)
         }
         found => found,
@@ -236,7 +244,7 @@ pub(crate) async fn list(
 ) -> Result<Json<Page>> {
     let part = query.name_contains.unwrap_or_default().to_lowercase();
     let limit = query.limit.or(query.page_size).unwrap_or(PAGE_DEFAULT);
-    let records = all(app.host.engine(), None).await.map_err(|error| fail(&error))?;
+    let records = all(app.host.engine(), caller.sees().as_ref(), None).await.map_err(|error| fail(&error))?;
     let listed = app
         .builds
         .under_way(caller.sees().as_ref())
@@ -256,7 +264,7 @@ pub(crate) async fn read(
     if let Some(building) = app.builds.find(&name, caller.sees().as_ref()) {
         return Ok(Json(building));
     }
-    let found = find(app.host.engine(), &name).await;
+    let found = find(app.host.engine(), caller.sees().as_ref(), &name).await;
     found.map(|record| Json(Snapshot::new(record))).map_err(|error| fail(&error))
 }
 
@@ -275,18 +283,22 @@ pub(crate) async fn remove(
         }
         None => {}
     }
-    let text = match (ids::snapshot(&name), name.contains(':')) {
-        (Some(id), _) => id,
-        (None, true) => name,
-        (None, false) => find(engine, &name).await.map_err(|error| fail(&error))?.id.to_string(),
-    };
+    let found = find(engine, caller.sees().as_ref(), &name).await.map_err(|error| fail(&error))?;
+    // By a tag, that tag goes, and the snapshot with its last.
+    let text = if name.contains(':') { name } else { found.id.to_string() };
     engine.delete_snapshot(&text).await.map_err(|error| fail(&error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// The tags of a name.
-pub(crate) async fn tags(_: Caller<Read>, State(app): State<App>, Name(name): Name) -> Result<Json<Value>> {
-    let records = all(app.host.engine(), Some(name.clone())).await.map_err(|error| fail(&error))?;
+pub(crate) async fn tags(
+    caller: Caller<Read>,
+    State(app): State<App>,
+    Name(name): Name,
+) -> Result<Json<Value>> {
+    let sees = caller.sees();
+    let records =
+        all(app.host.engine(), sees.as_ref(), Some(name.clone())).await.map_err(|error| fail(&error))?;
     let mut seen = BTreeSet::new();
     let tags: Vec<Value> = records
         .iter()

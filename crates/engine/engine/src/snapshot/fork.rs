@@ -51,7 +51,7 @@ impl ForkOrder {
             let why = format_args!("{} is not between 1 and {FORK_MAX_COUNT}", self.count);
             return Err(Error::invalid("count", why));
         }
-        (1..=self.count).filter_map(|number| self.name(number)).try_for_each(|name| spec::name("name", &name))
+        (1..=self.count).filter_map(|number| self.name(number)).try_for_each(|name| spec::sandbox_name(&name))
     }
 
     fn name(&self, number: u32) -> Option<String> {

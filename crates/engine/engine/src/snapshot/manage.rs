@@ -79,11 +79,18 @@ impl Engine {
     /// Refuses a key that may not know of a snapshot; one that is not there passes. `None` sees all.
     ///
     /// # Errors
-    /// [`Code::SnapshotNotFound`], as for one that is not there.
+    /// [`Code::SnapshotNotFound`], as for one that is not there; [`Code::StoreUnavailable`].
     pub async fn check_sees_snapshot(&self, key: Option<&KeyId>, text: &str) -> Result<()> {
         let Some(key) = key else { return Ok(()) };
         let admin = self.verified_by_id(key).is_some_and(|key| key.scope == Scope::Admin);
-        let Ok(found) = self.snapshot(text).await else { return Ok(()) };
+        let found = match self.snapshot(text).await {
+            Ok(found) => found,
+            // What is not there, or cannot be a name, is for the caller to say.
+            Err(error) if matches!(error.code, Code::SnapshotNotFound | Code::InvalidArgument) => {
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
         if admin || self.inner.store.snapshot_is_visible(&found.id, key).await.map_err(store_error)? {
             return Ok(());
         }

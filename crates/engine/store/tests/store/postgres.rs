@@ -9,7 +9,7 @@ mod tests {
     #[tokio::test]
     async fn conforms() {
         let postgres = Postgres::start().await;
-        conformance::run(async || postgres.store().await).await;
+        Box::pin(conformance::run(async || postgres.store().await)).await;
         postgres.clean().await;
     }
 

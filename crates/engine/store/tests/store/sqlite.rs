@@ -19,16 +19,16 @@ mod tests {
     async fn conforms_in_a_file() {
         let dir = tempfile::Builder::new().prefix("atoll-store").tempdir().unwrap();
         let count = std::sync::atomic::AtomicU32::new(0);
-        conformance::run(async || {
+        Box::pin(conformance::run(async || {
             let n = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             open(&dir, &format!("{n}.db")).await.unwrap()
-        })
+        }))
         .await;
     }
 
     #[tokio::test]
     async fn conforms_in_memory() {
-        conformance::run(async || Store::open(&StoreUrl::SqliteMemory).await.unwrap()).await;
+        Box::pin(conformance::run(async || Store::open(&StoreUrl::SqliteMemory).await.unwrap())).await;
     }
 
     #[tokio::test]
