@@ -269,8 +269,11 @@ impl Engine {
     /// What this host enforces, by every driver.
     pub async fn doctor(&self) -> Vec<Check> {
         let mut checks = Vec::new();
-        for driver in self.inner.drivers.values() {
-            checks.extend(driver.doctor().await);
+        // What drivers try would stand still with the sandboxes, and whoever asks with it.
+        if !self.is_disk_full() {
+            for driver in self.inner.drivers.values() {
+                checks.extend(driver.doctor().await);
+            }
         }
         checks.extend(self.check_disk());
         checks.push(self.check_logs());
