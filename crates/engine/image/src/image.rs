@@ -120,6 +120,7 @@ mod tests {
             key: key.into(),
             diff_id: Digest::of(key.as_bytes()),
             size_bytes: 1,
+            entries: 1,
             boot: String::new(),
         };
         let layers = ["a", "b", "a", "c"].map(layer);

@@ -18,8 +18,12 @@ pub const INDEX_MAX_DEPTH: usize = 4;
 pub const BLOB_MAX_BYTES: u64 = 64 << 30;
 /// Layers that are fetched at once.
 pub const FETCH_PARALLEL_COUNT: usize = 4;
-/// Entries in one layer.
+/// Entries in all layers of one image together.
 pub const ENTRIES_MAX_COUNT: u64 = 2_000_000;
+/// The part of its inodes that a file system with images keeps free for everything else.
+pub const INODES_RESERVE_PART: u64 = 20;
+/// Entries between two looks at the inodes that are left.
+pub const INODES_LOOK_COUNT: u64 = 1024;
 /// Files in a saved image archive.
 pub const ARCHIVE_FILES_MAX_COUNT: usize = 4096;
 /// Longest path in an archive, bytes.

@@ -16,7 +16,8 @@ use crate::fetch::Blob;
 use crate::image::{Image, Record, chains};
 use crate::layer::{Expected, Packed, Prepared, unpack};
 use crate::limits::{
-    CONFIG_MAX_BYTES, FETCH_PARALLEL_COUNT, INDEX_MAX_DEPTH, PROGRESS_INTERVAL, STALL_DEFAULT,
+    CONFIG_MAX_BYTES, ENTRIES_MAX_COUNT, FETCH_PARALLEL_COUNT, INDEX_MAX_DEPTH, PROGRESS_INTERVAL,
+    STALL_DEFAULT,
 };
 use crate::manifest::{Config, Descriptor, Manifest, Platform, select};
 use crate::progress::{LayerEvent, Phase, Progress};
@@ -224,7 +225,9 @@ pub(crate) fn prepare<R: std::io::Read>(
     let used: u64 = below.iter().map(|layer| layer.size_bytes).sum();
     let budget = inner.settings.unpacked_max_bytes.saturating_sub(used);
     let lowers: Vec<PathBuf> = below.iter().map(|layer| Prepared::root(&layers, &layer.key)).collect();
-    unpack(packed, expected, (&inner.tmp(), &layers), &lowers, budget)
+    let entries: u64 = below.iter().map(|layer| layer.entries).sum();
+    let entries_max = ENTRIES_MAX_COUNT.saturating_sub(entries);
+    unpack(packed, expected, (&inner.tmp(), &layers), &lowers, (budget, entries_max))
 }
 
 /// Waits for blocking work and reports its counter from time to time.

@@ -28,7 +28,8 @@ use super::tar_reader::{Kind, Member, TarReader, unreadable};
 use super::tree::{Node, Tree, node, open_below, remove, set_opaque};
 use crate::error::{ImageError, Result};
 use crate::limits::{
-    DEPTH_MAX_COUNT, ENTRIES_MAX_COUNT, NAME_MAX_BYTES, PATH_MAX_BYTES, XATTR_VALUE_MAX_BYTES,
+    DEPTH_MAX_COUNT, ENTRIES_MAX_COUNT, INODES_LOOK_COUNT, INODES_RESERVE_PART, NAME_MAX_BYTES,
+    PATH_MAX_BYTES, XATTR_VALUE_MAX_BYTES,
 };
 
 const WHITEOUT: &[u8] = b".wh.";
@@ -42,6 +43,7 @@ pub(super) struct Applier<'a> {
     /// Bytes of files that may still be written.
     budget: u64,
     entries: u64,
+    entries_max: u64,
     written: u64,
     /// Times of directories, set at the end because every entry changes its parent's.
     dir_times: BTreeMap<Vec<u8>, (i64, u32)>,
@@ -53,6 +55,7 @@ pub(super) struct Applier<'a> {
 pub(super) struct Outcome {
     pub(super) depends_on_lowers: bool,
     pub(super) size_bytes: u64,
+    pub(super) entries: u64,
 }
 
 fn lost(error: Errno) -> ImageError {
@@ -60,11 +63,12 @@ fn lost(error: Errno) -> ImageError {
 }
 
 impl<'a> Applier<'a> {
-    pub(super) fn new(root: OwnedFd, lowers: &'a [OwnedFd], budget: u64) -> Self {
+    pub(super) fn new(root: OwnedFd, lowers: &'a [OwnedFd], budget: u64, entries_max: u64) -> Self {
         Self {
             tree: Tree::new(root, lowers),
             budget,
             entries: 0,
+            entries_max,
             written: 0,
             dir_times: BTreeMap::new(),
             buffer: vec![0; COPY_BUFFER_BYTES],
@@ -74,8 +78,11 @@ impl<'a> Applier<'a> {
     /// Applies one entry; `data` gives its stored bytes.
     pub(super) fn apply<R: Read>(&mut self, member: &Member, data: &mut TarReader<R>) -> Result<()> {
         self.entries += 1;
-        if self.entries > ENTRIES_MAX_COUNT {
-            return Err(ImageError::Invalid(format!("a layer has more than {ENTRIES_MAX_COUNT} entries")));
+        if self.entries > self.entries_max {
+            return Err(ImageError::Invalid(format!("it has more than {ENTRIES_MAX_COUNT} entries")));
+        }
+        if self.entries % INODES_LOOK_COUNT == 1 {
+            self.check_inodes()?;
         }
         let path = components(&member.path)?;
         let Some((&name, parents)) = path.split_last() else {
@@ -116,6 +123,16 @@ impl<'a> Applier<'a> {
         }
     }
 
+    /// Stops while the file system has inodes for everything else that lives there. Some make them as they are needed
+    /// and tell of none.
+    fn check_inodes(&self) -> Result<()> {
+        let room = fs::fstatvfs(self.tree.root().as_ref()).map_err(lost)?;
+        if room.f_files > 0 && room.f_favail < room.f_files / INODES_RESERVE_PART {
+            return Err(lost(Errno::NOSPC));
+        }
+        Ok(())
+    }
+
     /// Sets what could not be set on the way.
     pub(super) fn finish(self) -> Result<Outcome> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -129,7 +146,11 @@ impl<'a> Applier<'a> {
                 Err(error) => return Err(lost(error)),
             }
         }
-        Ok(Outcome { depends_on_lowers: self.tree.depends_on_lowers(), size_bytes: self.written })
+        Ok(Outcome {
+            depends_on_lowers: self.tree.depends_on_lowers(),
+            size_bytes: self.written,
+            entries: self.entries,
+        })
     }
 
     fn apply_root(&mut self, member: &Member) -> Result<()> {

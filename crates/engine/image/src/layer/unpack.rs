@@ -32,6 +32,9 @@ pub(crate) struct Prepared {
     pub(crate) diff_id: Digest,
     /// Bytes of all files in it.
     pub(crate) size_bytes: u64,
+    /// Entries of its archive; 0 for one that was made before they were counted.
+    #[serde(default)]
+    pub(crate) entries: u64,
     /// Boot of the host in which it was made.
     pub(crate) boot: String,
 }
@@ -85,7 +88,7 @@ impl<R: Read> Read for Packed<R> {
 }
 
 /// Unpacks a layer into the store: `dirs` are `tmp/` and `layers/`, `lowers` the trees below, lowest first,
-/// `budget` the bytes it may take. Blocking.
+/// `budget` the bytes it may take, with the entries it may have. Blocking.
 ///
 /// # Errors
 /// [`ImageError::Invalid`], [`ImageError::DigestMismatch`], [`ImageError::HostFull`]. Nothing stays behind.
@@ -94,7 +97,7 @@ pub(crate) fn unpack<R: Read>(
     expected: &Expected,
     (tmp, layers): (&Path, &Path),
     lowers: &[PathBuf],
-    budget: u64,
+    (budget, entries_max): (u64, u64),
 ) -> Result<Prepared> {
     let work = tempfile::Builder::new()
         .prefix("layer-")
@@ -103,7 +106,7 @@ pub(crate) fn unpack<R: Read>(
     let root = work.path().join(ROOT);
     make_root(&root)?;
     let lowers = lowers.iter().rev().map(|path| open_root(path)).collect::<Result<Vec<_>>>()?;
-    let mut applier = Applier::new(open_root(&root)?, &lowers, budget);
+    let mut applier = Applier::new(open_root(&root)?, &lowers, budget, entries_max);
     let diff_id = stream(packed, expected, budget, &mut applier)?;
     let outcome = applier.finish()?;
     if let Some(wanted) = &expected.diff_id
@@ -115,7 +118,8 @@ pub(crate) fn unpack<R: Read>(
     let chain = expected.chain.as_ref().unwrap_or(&diff_id);
     let [alone, chained] = Prepared::keys(&diff_id, chain);
     let key = if outcome.depends_on_lowers { chained } else { alone };
-    let prepared = Prepared { key, diff_id, size_bytes: outcome.size_bytes, boot: boot_id()? };
+    let prepared =
+        Prepared { key, diff_id, size_bytes: outcome.size_bytes, entries: outcome.entries, boot: boot_id()? };
     commit(&work.keep(), &prepared, layers)?;
     Ok(prepared)
 }
