@@ -126,7 +126,11 @@ async fn the_key_changes_and_a_crash_at_any_step_is_made_good() {
     let key = || std::fs::read(server.data().join("vault.key")).unwrap();
     let mut last = key();
     let changed = server.cli(&["secret", "rotate-key"]).ok();
-    assert!(changed.stdout.starts_with("5 values"), "three secrets, the authority, the key of tokens: {}", changed.stdout);
+    assert!(
+        changed.stdout.starts_with("5 values"),
+        "three secrets, the authority, the key of tokens: {}",
+        changed.stdout
+    );
     assert_ne!(key(), last);
     last = key();
     for step in ["begun=kill", "resealed=kill", "resealed=kill@3", "finished=kill"] {
