@@ -20,7 +20,7 @@ def run(box, session, command, **more):
 
 
 def test_state_goes_on(box, session):
-    run(box, session, 'cd /var; A="one \'two\' $((1 + 2))"; export B=2; f() { echo "f $A $1"; }; alias hi="echo hey"')
+    run(box, session, 'cd /var; A="one \'two\' $((1 + 2))"; export B=2; f() { echo "f $A $1"; }; shopt -s expand_aliases; alias hi="echo hey"')
     run(box, session, "shopt -s nullglob; umask 077; arr=(1 '2 3')")
     done = run(box, session, 'pwd; f x; sh -c "echo $B"; umask; echo "${arr[1]}"; shopt -q nullglob && echo set; hi')
     assert done.exit_code == 0

@@ -119,7 +119,7 @@ async fn forward(app: &App, label: &str, mut request: Request) -> Result<Respons
         }
         To::Sandbox(text) => {
             let id =
-                engine.sandbox_id(&text).map_err(|_missing| who::refused("a preview token is needed"))?;
+                engine.sandbox_id(&text).map_err(|_missing| no_token())?;
             match admit(app, &id, port, &mut request)? {
                 Admitted::Pass(pass) => (id, pass),
                 Admitted::Page(response) => return Ok(response),
@@ -133,6 +133,11 @@ async fn forward(app: &App, label: &str, mut request: Request) -> Result<Respons
     let forwarding = Box::pin(ingress.forward(request, to));
     let forwarded = client.unless_gone(forwarding).await?;
     Ok(forwarded.unwrap_or_else(|error| ingress.page(error, &headers)))
+}
+
+/// The same whether the sandbox is there or not.
+fn no_token() -> Failure {
+    who::refused("a preview token is needed: X-Daytona-Preview-Token, or an API key as bearer")
 }
 
 enum Admitted {
@@ -174,10 +179,10 @@ fn admit(app: &App, sandbox: &SandboxId, port: u16, request: &mut Request) -> Re
     match kept {
         Some(token) => {
             let pass = who::of_port(app, &HeaderMap::new(), Some(&token), sandbox)?;
-            pass.map(Admitted::Pass).ok_or_else(|| who::refused("a preview token is needed"))
+            pass.map(Admitted::Pass).ok_or_else(no_token)
         }
         None => {
-            Err(who::refused("a preview token is needed: X-Daytona-Preview-Token, or an API key as bearer"))
+            Err(no_token())
         }
     }
 }

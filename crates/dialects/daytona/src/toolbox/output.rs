@@ -6,7 +6,7 @@ use atoll_engine::{Engine, OutputEvent, OutputReader, Piece};
 use bytes::BytesMut;
 
 /// Most of an output that goes into one answer, bytes. The newest is kept.
-const KEEP_BYTES: usize = 32 << 20;
+const KEEP_BYTES: usize = 16 << 20;
 /// Bytes read from the log at once.
 const READ_BYTES: usize = 256 << 10;
 
