@@ -10,7 +10,7 @@
 //! What opens the door is taken out of the request: the server inside must not see it.
 
 use atoll_core::access::parse_port;
-use atoll_core::id::SandboxId;
+use atoll_core::id::{AccessId, SandboxId};
 use atoll_dialect_kit::uuid;
 use atoll_engine::Pass;
 use atoll_server::Forward;
@@ -25,12 +25,13 @@ use crate::App;
 use crate::error::{Failure, Result, Source};
 use crate::who::{self, TOKEN_HEADER, TOKEN_PARAMETER};
 
-/// What the engine's tokens begin with: not what a host name may hold.
-const TOKEN_PREFIX: &str = "atollp_";
-/// What stands for that in a host name.
-const LABEL_PREFIX: &str = "s";
-/// Characters of a token behind its prefix, at least.
-const TOKEN_MIN_CHARS: usize = 32;
+/// What a signed address begins with, behind the port.
+const SIGNED: &str = "s";
+/// Characters of an id behind its prefix.
+const ID_CHARS: usize = 20;
+/// Characters of the code that makes a signed address: hexadecimal digits, 64 bits. With a port of five digits the whole
+/// is 63 characters, the longest name there is.
+pub(crate) const CODE_CHARS: usize = 16;
 /// Life of the cookie, seconds.
 const COOKIE_S: u32 = 3600;
 /// Headers of Daytona's proxy that are none of the server's inside.
@@ -47,8 +48,40 @@ struct Destination {
 enum To {
     /// A sandbox, by its id.
     Sandbox(String),
-    /// Whatever this token is for.
-    Signed(String),
+    /// Whatever this address was made for.
+    Signed(Signed),
+}
+
+/// A signed address: an access, and a code that only this installation can make.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Signed {
+    pub(crate) sandbox: SandboxId,
+    pub(crate) access: AccessId,
+    pub(crate) code: String,
+}
+
+impl Signed {
+    /// As a host name holds it: the ids without what is the same in all.
+    pub(crate) fn label(&self) -> String {
+        let sandbox = self.sandbox.as_str().trim_start_matches(SandboxId::PREFIX);
+        let access = self.access.as_str().trim_start_matches(AccessId::PREFIX);
+        format!("{SIGNED}{sandbox}{access}{}", self.code)
+    }
+
+    /// From what a host name holds.
+    pub(crate) fn parse(label: &str) -> Option<Self> {
+        let rest = label.strip_prefix(SIGNED)?;
+        if rest.len() != 2 * ID_CHARS + CODE_CHARS || !rest.is_ascii() {
+            return None;
+        }
+        let (sandbox, rest) = rest.split_at(ID_CHARS);
+        let (access, code) = rest.split_at(ID_CHARS);
+        Some(Self {
+            sandbox: format!("{}{sandbox}", SandboxId::PREFIX).parse().ok()?,
+            access: format!("{}{access}", AccessId::PREFIX).parse().ok()?,
+            code: code.to_owned(),
+        })
+    }
 }
 
 /// Whether a host name is one of this dialect's. Those with an id or a name of Atoll's own are not.
@@ -63,20 +96,7 @@ fn parse(label: &str) -> Option<Destination> {
     if id != rest {
         return Some(Destination { port, to: To::Sandbox(id) });
     }
-    token_of(rest).map(|token| Destination { port, to: To::Signed(token) })
-}
-
-/// A token of the engine, as a host name can hold it.
-pub(crate) fn label_of(token: &str) -> String {
-    format!("{LABEL_PREFIX}{}", token.strip_prefix(TOKEN_PREFIX).unwrap_or(token))
-}
-
-/// The token again.
-pub(crate) fn token_of(label: &str) -> Option<String> {
-    let rest = label.strip_prefix(LABEL_PREFIX)?;
-    let plain =
-        rest.len() >= TOKEN_MIN_CHARS && rest.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    plain.then(|| format!("{TOKEN_PREFIX}{rest}"))
+    Signed::parse(rest).map(|signed| Destination { port, to: To::Signed(signed) })
 }
 
 /// The address of a host name: with the scheme and port under which the client reached this server.
@@ -109,17 +129,12 @@ async fn forward(app: &App, label: &str, mut request: Request) -> Result<Respons
     let engine = app.host.engine();
     request.headers_mut().remove(SKIP_ACTIVITY);
     let (sandbox, pass) = match to {
-        To::Signed(token) => {
-            let refused = || who::refused("this preview URL has expired, or never was");
-            let access = engine.verify_access(&token).map_err(|_over| refused())?;
-            if !access.target().covers_port(port) {
-                return Err(refused());
-            }
-            (access.sandbox().clone(), Pass::Access(access))
+        To::Signed(signed) => {
+            let pass = who::by_signed(engine, &signed, port)?;
+            (signed.sandbox, pass)
         }
         To::Sandbox(text) => {
-            let id =
-                engine.sandbox_id(&text).map_err(|_missing| no_token())?;
+            let id = engine.sandbox_id(&text).map_err(|_missing| no_token())?;
             match admit(app, &id, port, &mut request)? {
                 Admitted::Pass(pass) => (id, pass),
                 Admitted::Page(response) => return Ok(response),
@@ -181,9 +196,7 @@ fn admit(app: &App, sandbox: &SandboxId, port: u16, request: &mut Request) -> Re
             let pass = who::of_port(app, &HeaderMap::new(), Some(&token), sandbox)?;
             pass.map(Admitted::Pass).ok_or_else(no_token)
         }
-        None => {
-            Err(no_token())
-        }
+        None => Err(no_token()),
     }
 }
 
@@ -274,10 +287,15 @@ mod tests {
     fn only_our_host_names_are_taken() {
         let id = uuid::sandbox(UUID);
         assert_eq!(parse(&format!("3000-{UUID}")), Some(Destination { port: 3000, to: To::Sandbox(id) }));
-        let token = format!("s{}", "0a".repeat(20));
-        let signed = parse(&format!("80-{token}")).unwrap();
-        assert_eq!(signed.to, To::Signed(format!("atollp_{}", "0a".repeat(20))));
-        assert_eq!(label_of(&format!("atollp_{}", "0a".repeat(20))), token);
+        let signed = Signed {
+            sandbox: SandboxId::from_parts(1, 2),
+            access: AccessId::from_parts(3, 4),
+            code: "0123456789abcdef".to_owned(),
+        };
+        let label = format!("65535-{}", signed.label());
+        assert_eq!(label.len(), 63);
+        assert_eq!(parse(&label), Some(Destination { port: 65535, to: To::Signed(signed) }));
+        assert!(!is_ours(&label[..62]) && !is_ours(&format!("{label}0")));
         for other in ["3000-web", "3000-sb0123456789abcdefghjk", "api", "0-x", &format!("x-{UUID}"), UUID] {
             assert!(!is_ours(other), "{other}");
         }

@@ -7,12 +7,12 @@
 //! | ports | the same, in Daytona's places ([`crate::preview`]) |
 //! | files by a signed address | the signing key of the sandbox, which stands for the key that asked for it |
 
-use atoll_core::id::{KeyId, SandboxId};
+use atoll_core::id::{AccessId, KeyId, SandboxId};
 use atoll_core::key::Scope;
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::request::{Caller as KitCaller, Needs};
 use atoll_dialect_kit::uuid;
-use atoll_engine::{Caller as EngineCaller, Engine, Pass};
+use atoll_engine::{Access, Caller as EngineCaller, Engine, Pass};
 use atoll_store::SandboxRecord;
 use axum::extract::{FromRequestParts, RawPathParams};
 use http::request::Parts;
@@ -21,6 +21,7 @@ use http::{HeaderMap, HeaderName};
 use crate::App;
 use crate::error::{Failure, Result, Source};
 use crate::extras::Extras;
+use crate::preview::{CODE_CHARS, Signed};
 
 pub(crate) use atoll_dialect_kit::request::{Exec, Manage, Read};
 
@@ -184,6 +185,38 @@ pub(crate) fn of_port(
     let Some(token) = token else { return Ok(None) };
     let (id, key) = by_token(engine, token, sandbox.as_str())?;
     Ok(Some(pass(&key, &id)))
+}
+
+/// The code of a signed address of a port.
+fn code_of(engine: &Engine, key: &KeyId, sandbox: &SandboxId, access: &AccessId, port: u16) -> String {
+    let token = engine.sandbox_token(&format!("daytona signed {access} {port}"), key, sandbox);
+    let code = token.reveal().rsplit('_').next().unwrap_or_default();
+    code.chars().take(CODE_CHARS).collect()
+}
+
+/// The signed address of an access to a port. It stands for the key that made the access.
+pub(crate) fn sign(engine: &Engine, key: &KeyId, access: &Access, port: u16) -> Signed {
+    let code = code_of(engine, key, &access.sandbox, &access.id, port);
+    Signed { sandbox: access.sandbox.clone(), access: access.id.clone(), code }
+}
+
+/// The right that a signed address gives, as long as its access is there and its key may use the sandbox.
+///
+/// # Errors
+/// 401, whatever is wrong with it.
+pub(crate) fn by_signed(engine: &Engine, signed: &Signed, port: u16) -> Result<Pass> {
+    let refused = || refused("this preview URL has expired, or never was");
+    let all = engine.accesses(signed.sandbox.as_str()).map_err(|_missing| refused())?;
+    let access = all.into_iter().find(|access| access.id == signed.access).ok_or_else(refused)?;
+    let key = access.created_by.clone().filter(|_| access.target.covers_port(port)).ok_or_else(refused)?;
+    let code = code_of(engine, &key, &signed.sandbox, &signed.access, port);
+    // In a time that does not depend on where they differ.
+    let same = code.bytes().zip(signed.code.bytes()).fold(0, |acc, (a, b)| acc | (a ^ b)) == 0;
+    if !same || code.len() != signed.code.len() {
+        return Err(refused());
+    }
+    may_use(engine, &key, &signed.sandbox)?;
+    Ok(pass(&key, &signed.sandbox))
 }
 
 /// The key with which a client signs addresses of files. It stands for its API key, until it is replaced.

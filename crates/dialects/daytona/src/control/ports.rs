@@ -1,8 +1,8 @@
 //! Addresses of ports, of the toolbox, and who may use them.
 
+use atoll_core::Code;
 use atoll_core::access::{AccessDraft, Target, parse_port};
 use atoll_core::limits::DURATION_MAX_MS;
-use atoll_core::{Code, Error};
 use atoll_dialect_kit::uuid;
 use axum::extract::State;
 use http::header::HOST;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::create::{PUBLIC, open_ports};
 use crate::App;
 use crate::error::{Failure, Result};
-use crate::preview;
+use crate::preview::{self, Signed};
 use crate::request::{Json, Path, Query, Root};
 use crate::view;
 use crate::who::{self, Exec, Manage, On, Read};
@@ -78,8 +78,7 @@ pub(super) async fn signed(
         ttl_ms: Some(ttl_ms),
     };
     let made = app.host.engine().create_access(on.id.as_str(), draft, &on.caller.engine()).await?;
-    let token = made.token.ok_or_else(|| Error::new(Code::Internal, "an access without a token"))?;
-    let token = preview::label_of(token.reveal());
+    let token = who::sign(app.host.engine(), &on.caller.key(), &made.record, port).label();
     let url = preview::address(&app, &format!("{port}-{token}"), &on.id, port, host_of(&headers))?;
     Ok(Json(json!({"sandboxId": uuid::of_sandbox(&on.id), "port": port, "token": token, "url": url})))
 }
@@ -92,12 +91,9 @@ pub(super) async fn expire(
 ) -> Result<StatusCode> {
     let (engine, port) = (app.host.engine(), port_of(&port)?);
     let unknown = || Failure::not_found("this signed preview URL is not there, or has expired");
-    let token = preview::token_of(&token).ok_or_else(unknown)?;
-    let access = engine.verify_access(&token).map_err(|_over| unknown())?;
-    if *access.sandbox() != on.id || !access.target().covers_port(port) {
-        return Err(unknown());
-    }
-    engine.revoke_access(on.id.as_str(), access.id().as_str()).await?;
+    let signed = Signed::parse(&token).filter(|signed| signed.sandbox == on.id).ok_or_else(unknown)?;
+    who::by_signed(engine, &signed, port).map_err(|_over| unknown())?;
+    engine.revoke_access(on.id.as_str(), signed.access.as_str()).await?;
     Ok(StatusCode::OK)
 }
 
