@@ -36,12 +36,6 @@ pub struct VerifiedAccess {
 }
 
 impl VerifiedAccess {
-    /// Its id.
-    #[must_use]
-    pub fn id(&self) -> &AccessId {
-        &self.entry.record.id
-    }
-
     /// The sandbox.
     #[must_use]
     pub fn sandbox(&self) -> &SandboxId {
