@@ -50,7 +50,7 @@ mod welcome;
 
 pub use atoll_egress::Stats as EgressStats;
 pub use atoll_isolation::volumes::{VolumeFile, VolumeFileKind, VolumeWrite};
-pub use authority::open as open_authority;
+pub use authority::{kept as kept_authority, open as open_authority};
 pub use build::{BuildLog, BuildStats, BuildView, CacheEntry, CachePruned, LogEntry, LogPage};
 pub use egress::EgressConfig;
 pub use engine::{Caller, Config, Engine, Stats, Trust};
