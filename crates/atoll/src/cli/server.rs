@@ -117,7 +117,7 @@ pub(crate) struct ServeArgs {
     /// Another name under which browsers may reach the server (repeatable)
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Vec<String>,
-    /// Domain of this server: it is reached as NAME and api.NAME, ports of sandboxes as <port>-<sandbox>.NAME
+    /// Domain of this server: it is reached as NAME, ports of sandboxes as <port>-<sandbox>.NAME
     #[arg(long, alias = "ports-domain", value_name = "NAME", default_value = LOCALHOST, value_parser = parse_domain)]
     pub(crate) domain: String,
     #[command(flatten)]

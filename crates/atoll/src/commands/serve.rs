@@ -299,9 +299,7 @@ fn announce(printer: Printer, args: &ServeArgs, address: SocketAddr, key: Option
         return printer.stream_item(&Ready { url, api_key: secret });
     }
     if has_tls {
-        let name =
-            if args.domain == LOCALHOST { LOCALHOST.to_owned() } else { format!("api.{}", args.domain) };
-        printer.note(&format!("atoll speaks TLS on https://{name}:{}", address.port()));
+        printer.note(&format!("atoll speaks TLS on https://{}:{}", args.domain, address.port()));
     }
     printer.note(&format!("atoll listens on {url}"));
     if let Some(secret) = secret {
