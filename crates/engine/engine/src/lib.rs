@@ -23,6 +23,7 @@ mod authority;
 mod build;
 mod clock;
 mod create;
+mod disk;
 mod egress;
 mod engine;
 mod errors;

@@ -31,9 +31,11 @@ mod clone;
 mod compare;
 pub mod filesystem;
 mod freeze;
+mod guard;
 mod loops;
 mod mounts;
 mod pool;
+mod reserve;
 mod spare;
 mod superblock;
 mod sys;
@@ -51,10 +53,12 @@ use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_isolation::{Check, IsolationError, Status};
 
 pub use freeze::{Frozen, MountedDisk};
+pub use guard::Guard;
 pub use loops::{LoopDevice, attach, attach_read_only, in_use as loops_in_use};
 pub use mounts::{Use, mount_ext4, open_upper, path_of, prepare_disk};
+pub use reserve::Reserve;
 pub use spare::Spare;
-pub use volumes::StoredVolumes;
+pub use volumes::{StoredVolumes, thaw_volumes_of};
 
 pub(crate) use atoll_isolation::step;
 
@@ -116,6 +120,8 @@ pub struct Storage {
     seen: PathBuf,
     /// The directory on the host's file system.
     dir: PathBuf,
+    /// How large a pool may be.
+    pool_size: PoolSize,
     /// Why there is no pool although one was wanted.
     refused: Option<String>,
     /// Gives back what was freed in the pool. Before the mount, which must be the last to go.
@@ -161,7 +167,17 @@ impl Storage {
         };
         let trimmer = pooled.as_ref().map(|mount| Trimmer::start(mount.as_fd())).transpose()?;
         let sealing = artifacts::Sealing::default();
-        let storage = Self { kind, root, seen, dir, refused, sealing, _trimmer: trimmer, mount: pooled };
+        let storage = Self {
+            kind,
+            root,
+            seen,
+            dir,
+            pool_size: config.pool,
+            refused,
+            sealing,
+            _trimmer: trimmer,
+            mount: pooled,
+        };
         let parts =
             ["", "disks", "sandboxes", "machines", "prepared", "sentries", "artifacts", "volumes", "trash"];
         for part in parts {

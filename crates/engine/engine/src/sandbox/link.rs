@@ -138,7 +138,7 @@ async fn watch_over(sandbox: &SandboxShared, client: GuestClient) -> std::conver
 }
 
 /// Connects to a guest that may stand still meanwhile: silence counts only while it does not.
-async fn connect_awake(sandbox: &SandboxShared) -> Result<GuestClient> {
+pub(super) async fn connect_awake(sandbox: &SandboxShared) -> Result<GuestClient> {
     loop {
         sandbox.thawed().await;
         let before = sandbox.freezer.now().total;

@@ -146,6 +146,7 @@ impl Engine {
     /// # Errors
     /// [`Code::SnapshotNotFound`]; [`Code::SnapshotInUse`] with who uses it.
     pub async fn delete_snapshot(&self, text: &str) -> Result<RemovedSnapshot> {
+        self.inner.make_room();
         let found = self.snapshot(text).await?;
         let one: Option<Reference> = text.parse::<SnapshotId>().is_err().then(|| text.parse()).transpose()?;
         if let Some(one) = one

@@ -152,6 +152,8 @@ impl Actor {
     }
 
     async fn hibernate(&mut self, mode: PauseMode, why: Option<&str>) -> Result<()> {
+        // What runs must be asked to end, or its memory be written.
+        self.inner.disk.check()?;
         if mode == PauseMode::Memory {
             // Nothing may change before it is known to be possible.
             self.shared.driver().memory_pause().map_err(|error| isolation_error(&error))?;
@@ -258,6 +260,7 @@ impl Actor {
 
     pub(super) async fn resume(&mut self) -> Result<SandboxRecord> {
         admit(self.record.state, Wish::Resume, self.record.reason.as_deref())?;
+        self.inner.disk.check()?;
         match (self.record.state, self.record.paused) {
             (SandboxState::Running, _) => drop(self.shared.rouse().await?),
             (_, Some(mode)) => {
