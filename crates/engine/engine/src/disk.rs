@@ -33,11 +33,16 @@ impl DiskState {
 
     /// Refuses what would have to write.
     pub(crate) fn check(&self) -> Result<()> {
-        if !self.is_full() {
-            return Ok(());
+        if self.is_full() { Err(is_full()) } else { Ok(()) }
+    }
+
+    /// Does what waits for a guest that is being made. When the disk gets full meanwhile it is broken off: the guest
+    /// stands still, and so would whoever waits. What there is of it is for the caller to undo.
+    pub(crate) async fn unless_full<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            done = work => done,
+            () = self.wait_for(true) => Err(is_full()),
         }
-        Err(Error::new(Code::HostDiskFull, "the host's disk is full: sandboxes stand still until there is room")
-            .hint("remove sandboxes, snapshots, volumes or images, or free space on the host; they go on by themselves"))
     }
 
     /// Waits until it is full, or is not.
@@ -53,6 +58,12 @@ impl DiskState {
             std::future::pending::<()>().await;
         }
     }
+}
+
+fn is_full() -> Error {
+    Error::new(Code::HostDiskFull, "the host's disk is full: sandboxes stand still until there is room").hint(
+        "remove sandboxes, snapshots, volumes or images, or free space on the host; they go on by themselves",
+    )
 }
 
 impl Inner {

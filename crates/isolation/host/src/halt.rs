@@ -3,10 +3,12 @@
 
 use std::os::fd::AsFd;
 
+use atoll_core::id::SandboxId;
 use atoll_isolation::IsolationError;
 use rustix::io::Errno;
 
 use crate::cgroup::files;
+use crate::installation;
 use crate::layout::{Controller, Layout};
 
 /// What the names of the levels' cgroups end with.
@@ -43,6 +45,14 @@ impl Halt {
                     tracing::error!(%error, parent, still, "sandboxes cannot be stopped or let go on")
                 }
             }
+        }
+    }
+
+    /// Kills whatever there is of a sandbox, whether it stands still or not.
+    pub fn kill(&self, id: &SandboxId) {
+        let places = self.parents.each_ref().map(|parent| format!("{parent}/{id}"));
+        if let Err(error) = installation::kill(&self.layout, &places) {
+            tracing::error!(sandbox = %id, %error, "a sandbox that is being made cannot be ended");
         }
     }
 

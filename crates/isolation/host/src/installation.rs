@@ -159,8 +159,8 @@ pub fn end_installation(name: &str) -> Result<usize, IsolationError> {
     Ok(killed.len())
 }
 
-/// Kills once; gives what was there.
-fn kill(layout: &Layout, parents: &[String]) -> Result<BTreeSet<i32>, IsolationError> {
+/// Kills what is in these cgroups, once; gives what was there.
+pub(crate) fn kill(layout: &Layout, parents: &[String]) -> Result<BTreeSet<i32>, IsolationError> {
     let mut pids = BTreeSet::new();
     for hierarchy in &layout.hierarchies {
         for parent in parents {

@@ -7,7 +7,8 @@
 //!
 //! Between two looks the sandboxes can write only so much: the thread looks the more often the less is left, by the
 //! fastest that memory can be written to, and what is held back ([`margin_bytes`]) is for the time that it takes to
-//! look and to stop. They go on by themselves when there is room again.
+//! look and to stop. They go on by themselves when there is room again. What is being made then is ended
+//! ([`crate::making`]).
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -70,7 +71,7 @@ impl Guard {
     pub fn start(storage: Arc<Storage>, data_dir: &Path, halt: Halt) -> Result<Self, IsolationError> {
         let post = Arc::new(Post { storage, reserve: Reserve::of(data_dir), halt });
         let first = post.look(false)?;
-        post.halt.hold(first.full);
+        post.hold(first.full);
         if first.full {
             tracing::error!(free_bytes = first.free_bytes, "the host's disk is full: sandboxes stand still");
         }
@@ -131,6 +132,22 @@ impl Post {
     fn look(&self, was_full: bool) -> Result<Look, IsolationError> {
         Ok(weigh(&self.storage.spaces()?, self.halt.unwritten_bytes(), was_full))
     }
+
+    /// Stops what runs and ends what is being made, or lets all go on.
+    fn hold(&self, still: bool) {
+        let makings = &self.storage.makings;
+        if !still {
+            self.halt.hold(false);
+            makings.shut(false);
+            return;
+        }
+        // First of all: a process that is started where everything stands still never gets as far as to be known.
+        makings.shut(true);
+        self.halt.hold(true);
+        for id in makings.under_way() {
+            self.halt.kill(&id);
+        }
+    }
 }
 
 /// Judges by what is free and what is unwritten. The fullest place decides.
@@ -174,7 +191,7 @@ impl Watcher {
             (false, false) if look.roomy => self.fill_reserve(),
             (false, false) => {}
             (false, true) => {
-                self.post.halt.hold(true);
+                self.post.hold(true);
                 let Look { free_bytes, unwritten_bytes, .. } = look;
                 tracing::error!(
                     free_bytes,
@@ -186,7 +203,7 @@ impl Watcher {
             }
             (true, true) => self.keep_still(look),
             (true, false) => {
-                self.post.halt.hold(false);
+                self.post.hold(false);
                 tracing::info!(
                     free_bytes = look.free_bytes,
                     "there is room on the host's disk: sandboxes go on"
@@ -198,7 +215,7 @@ impl Watcher {
 
     fn keep_still(&mut self, look: Look) {
         // Also those whose cgroups were made meanwhile.
-        self.post.halt.hold(true);
+        self.post.hold(true);
         // Somebody else takes the room of what is yet to be put on disk.
         if look.free_bytes < look.unwritten_bytes {
             self.post.reserve.give_up(look.unwritten_bytes - look.free_bytes);
