@@ -124,6 +124,40 @@ async fn a_server_starts_on_a_full_disk_and_removes_what_it_is_told_to() {
     end(server, &small.path().join("data")).await;
 }
 
+/// What is being made cannot stand still: whoever asked for it would wait for as long as that lasts.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_being_made_when_it_gets_full_ends_at_once() {
+    // Long enough for the disk to be filled meanwhile: before there is a process, and when the process is there.
+    for point in ["container::create::socket", "engine.create.networked"] {
+        let small = SmallDisk::new(1 << 30);
+        let data = small.path().join("data");
+        let mut server = Server::on(&data, &[]);
+        server.stop();
+        server.restart_with(&format!("{point}=sleep(6000)"));
+        let client = server.client.clone();
+        let making = tokio::spawn(async move { client.create_sandbox(&CreateSandbox::default()).await });
+        let client = server.client.clone();
+        let trying = tokio::spawn(async move { client.doctor().await });
+        wait_until("a sandbox that is being made", || async {
+            let all = server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap();
+            (!all.items.is_empty()).then_some(())
+        })
+        .await;
+        let filler = small.fill(0);
+        until_ready_says(&server, "host_disk_full").await;
+        assert_eq!(code(making.await.unwrap()), Code::HostDiskFull, "{point}");
+        trying.await.unwrap().unwrap();
+        let left = server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap();
+        assert!(left.items.is_empty(), "{point}: {left:?}");
+        assert!(server.client.list_leaks().await.unwrap().items.is_empty(), "{point}");
+        std::fs::remove_file(filler).unwrap();
+        until_ready_says(&server, "ok").await;
+        let made = create(&server).await;
+        assert_eq!(server.sh(&made.id, "echo it works").await.stdout, "it works\n");
+        end(server, &data).await;
+    }
+}
+
 /// Everything is removed while the small file system is still there.
 async fn end(mut server: Server, data: &Path) {
     let installation = server.installation();
