@@ -81,6 +81,10 @@ impl Protocol for App {
     fn sandbox(_: &str, params: &RawPathParams, _: &Parts) -> Option<String> {
         who::named(params)
     }
+
+    fn missing(named: &str) -> Option<Failure> {
+        Some(who::missing(named))
+    }
 }
 
 impl FromRef<App> for Host {

@@ -12,9 +12,9 @@
 use atoll_core::access::parse_port;
 use atoll_core::id::{AccessId, SandboxId};
 use atoll_dialect_kit::uuid;
-use atoll_engine::Pass;
+use atoll_engine::Grant;
 use atoll_server::Forward;
-use atoll_server::dialect::ClientGone;
+use atoll_server::dialect::{ClientGone, Named};
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
 use http::header::{ACCEPT, AUTHORIZATION, CACHE_CONTROL, COOKIE, HOST, LOCATION, ORIGIN, SET_COOKIE};
@@ -85,8 +85,8 @@ impl Signed {
 }
 
 /// Whether a host name is one of this dialect's. Those with an id or a name of Atoll's own are not.
-pub(crate) fn is_ours(label: &str) -> bool {
-    parse(label).is_some()
+pub(crate) fn is_ours(named: &Named<'_>) -> bool {
+    parse(named.label).is_some()
 }
 
 fn parse(label: &str) -> Option<Destination> {
@@ -107,7 +107,7 @@ pub(crate) fn address(
     port: u16,
     host: Option<&str>,
 ) -> Result<String> {
-    let own = app.host.ingress().port_url(sandbox.as_str(), port, host)?;
+    let own = app.host.ingress().port_url(sandbox, port, host)?;
     let (scheme, rest) = own.split_once("://").unwrap_or(("http", own.as_str()));
     let port =
         rest.trim_end_matches('/').rsplit_once(':').map(|(_, port)| format!(":{port}")).unwrap_or_default();
@@ -128,20 +128,20 @@ async fn forward(app: &App, label: &str, mut request: Request) -> Result<Respons
     let Destination { port, to } = parse(label).ok_or_else(no_port)?;
     let engine = app.host.engine();
     request.headers_mut().remove(SKIP_ACTIVITY);
-    let (sandbox, pass) = match to {
+    let (sandbox, grant) = match to {
         To::Signed(signed) => {
-            let pass = who::by_signed(engine, &signed, port)?;
-            (signed.sandbox, pass)
+            let grant = who::by_signed(engine, &signed, port).await?;
+            (signed.sandbox, grant)
         }
         To::Sandbox(text) => {
-            let id = engine.sandbox_id(&text).map_err(|_missing| no_token())?;
-            match admit(app, &id, port, &mut request)? {
-                Admitted::Pass(pass) => (id, pass),
+            let id: SandboxId = text.parse().map_err(|_malformed| no_token())?;
+            match admit(app, &id, port, &mut request).await? {
+                Admitted::Grant(grant) => (id, grant),
                 Admitted::Page(response) => return Ok(response),
             }
         }
     };
-    let to = Forward { sandbox, port, prefix: None, keep_host: true, pass };
+    let to = Forward { sandbox, port, prefix: None, keep_host: true, grant };
     let (ingress, headers) = (app.host.ingress(), request.headers().clone());
     // What passes through ends with its client.
     let client = ClientGone::of(request.extensions());
@@ -156,7 +156,7 @@ fn no_token() -> Failure {
 }
 
 enum Admitted {
-    Pass(Pass),
+    Grant(Grant),
     /// The same page again, now that the token is in a cookie.
     Page(Response),
 }
@@ -166,7 +166,7 @@ fn cookie_name(sandbox: &SandboxId) -> String {
 }
 
 /// Finds and takes out what opens the door.
-fn admit(app: &App, sandbox: &SandboxId, port: u16, request: &mut Request) -> Result<Admitted> {
+async fn admit(app: &App, sandbox: &SandboxId, port: u16, request: &mut Request) -> Result<Admitted> {
     let engine = app.host.engine();
     let token = who::preview_token(request.headers(), request.uri().query());
     let cookie = take_cookie(request.headers_mut(), &cookie_name(sandbox));
@@ -176,7 +176,7 @@ fn admit(app: &App, sandbox: &SandboxId, port: u16, request: &mut Request) -> Re
         *request.uri_mut() = uri;
     }
     let ours = app.host.verify(request.headers()).is_ok();
-    let by_token = who::of_port(app, request.headers(), token.as_deref(), sandbox);
+    let by_token = who::of_port(app, request.headers(), token.as_deref(), sandbox).await;
     if ours {
         request.headers_mut().remove(AUTHORIZATION);
     }
@@ -184,17 +184,17 @@ fn admit(app: &App, sandbox: &SandboxId, port: u16, request: &mut Request) -> Re
         (Ok(Some(_)), Some(token)) if by_link && !ours && is_page(request) => {
             return Ok(Admitted::Page(keep(request.uri(), sandbox, &token)));
         }
-        (Ok(Some(pass)), _) => return Ok(Admitted::Pass(pass)),
+        (Ok(Some(grant)), _) => return Ok(Admitted::Grant(grant)),
         _ => {}
     }
-    if let Some(access) = engine.public_access(sandbox.as_str(), port) {
-        return Ok(Admitted::Pass(Pass::Access(access)));
+    if let Some(access) = engine.public_access(sandbox, port) {
+        return Ok(Admitted::Grant(Grant::of_link(access)));
     }
     let kept = cookie.filter(|_| !is_foreign(request.headers(), app.host.ports_domain(), sandbox));
     match kept {
         Some(token) => {
-            let pass = who::of_port(app, &HeaderMap::new(), Some(&token), sandbox)?;
-            pass.map(Admitted::Pass).ok_or_else(no_token)
+            let grant = who::of_port(app, &HeaderMap::new(), Some(&token), sandbox).await?;
+            grant.map(Admitted::Grant).ok_or_else(no_token)
         }
         None => Err(no_token()),
     }
@@ -295,9 +295,9 @@ mod tests {
         let label = format!("65535-{}", signed.label());
         assert_eq!(label.len(), 63);
         assert_eq!(parse(&label), Some(Destination { port: 65535, to: To::Signed(signed) }));
-        assert!(!is_ours(&label[..62]) && !is_ours(&format!("{label}0")));
+        assert!(parse(&label[..62]).is_none() && parse(&format!("{label}0")).is_none());
         for other in ["3000-web", "3000-sb0123456789abcdefghjk", "api", "0-x", &format!("x-{UUID}"), UUID] {
-            assert!(!is_ours(other), "{other}");
+            assert!(parse(other).is_none(), "{other}");
         }
     }
 

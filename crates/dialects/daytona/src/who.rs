@@ -8,11 +8,11 @@
 //! | files by a signed address | the signing key of the sandbox, which stands for the key that asked for it |
 
 use atoll_core::id::{AccessId, KeyId, SandboxId};
-use atoll_core::key::Scope;
+use atoll_core::sharing::Needs;
 use atoll_core::{Code, Error};
-use atoll_dialect_kit::request::{Caller as KitCaller, Needs};
+use atoll_dialect_kit::request::{Caller as KitCaller, Requires};
 use atoll_dialect_kit::uuid;
-use atoll_engine::{Access, Caller as EngineCaller, Engine, Pass};
+use atoll_engine::{Access, Caller as EngineCaller, Engine, Grant, Target, VerifiedKey};
 use atoll_store::SandboxRecord;
 use axum::extract::{FromRequestParts, RawPathParams};
 use http::request::Parts;
@@ -50,23 +50,20 @@ pub(crate) struct On<S> {
     pub(crate) id: SandboxId,
 }
 
-impl<S: Needs + Send + Sync> FromRequestParts<App> for On<S> {
+impl<S: Requires> FromRequestParts<App> for On<S> {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
         let caller = KitCaller::<S>::from_request_parts(parts, app).await?;
-        match caller.pass() {
-            Pass::Key { sandbox: Some(id), .. } => Ok(Self { caller, id }),
-            _ => Err(no_sandbox(parts, app).await),
-        }
+        let id = caller.sandbox()?.clone();
+        Ok(Self { caller, id })
     }
 }
 
-async fn no_sandbox(parts: &mut Parts, app: &App) -> Failure {
-    let params = RawPathParams::from_request_parts(parts, app).await.ok();
-    let text = params.as_ref().and_then(|params| params.iter().find(|(name, _)| *name == PARAM));
-    let text: String = text.map(|(_, value)| value.chars().take(64).collect()).unwrap_or_default();
-    Failure::not_found(format!("Sandbox with ID or name {text} not found"))
+/// What is told about a sandbox that is not there, or not for the key to know of.
+pub(crate) fn missing(named: &str) -> Failure {
+    let shown = named.parse::<SandboxId>().map_or_else(|_name| named.to_owned(), |id| uuid::of_sandbox(&id));
+    Failure::not_found(format!("Sandbox with ID or name {} not found", atoll_core::error::shorten(&shown)))
 }
 
 /// Whoever may run commands in a sandbox, and the sandbox.
@@ -74,8 +71,8 @@ async fn no_sandbox(parts: &mut Parts, app: &App) -> Failure {
 pub(crate) struct Inside {
     pub(crate) app: App,
     pub(crate) id: SandboxId,
-    key: KeyId,
-    pass: Pass,
+    caller: EngineCaller,
+    grant: Grant,
 }
 
 impl FromRequestParts<App> for Inside {
@@ -85,44 +82,46 @@ impl FromRequestParts<App> for Inside {
         let bearer = parts.headers.contains_key(http::header::AUTHORIZATION);
         if let Some(token) = preview_token(&parts.headers, parts.uri.query()).filter(|_| !bearer) {
             let params = RawPathParams::from_request_parts(parts, app).await.ok();
-            let sandbox = params.as_ref().and_then(named).unwrap_or_default();
-            let (id, key) = by_token(app.host.engine(), &token, &sandbox)?;
-            let pass = pass(&key, &id);
-            app.host.admit(&parts.extensions, pass.clone());
-            return Ok(Self { app: app.clone(), id, key, pass });
+            let id = params.as_ref().and_then(named).and_then(|named| named.parse().ok());
+            let id: SandboxId = id.ok_or_else(|| refused("a preview token is for a sandbox by its id"))?;
+            let (caller, grant) = by_token(app.host.engine(), &token, &id).await?;
+            app.host.fill(&parts.extensions, grant.clone());
+            return Ok(Self { app: app.clone(), id, caller, grant });
         }
         let on = On::<Exec>::from_request_parts(parts, app).await?;
-        Ok(Self { app: app.clone(), id: on.id, key: on.caller.key(), pass: on.caller.pass() })
+        let (caller, grant) = (on.caller.engine().clone(), on.caller.grant().clone());
+        Ok(Self { app: app.clone(), id: on.id, caller, grant })
     }
-}
-
-fn pass(key: &KeyId, sandbox: &SandboxId) -> Pass {
-    Pass::Key { key: key.clone(), needed: Scope::Exec, sandbox: Some(sandbox.clone()) }
 }
 
 impl Inside {
     /// With the right that a signed address gives.
-    pub(crate) fn signed(app: &App, id: SandboxId, key: KeyId) -> Self {
-        let pass = pass(&key, &id);
-        Self { app: app.clone(), id, key, pass }
+    pub(crate) fn signed(app: &App, id: SandboxId, caller: EngineCaller, grant: Grant) -> Self {
+        Self { app: app.clone(), id, caller, grant }
     }
 
     pub(crate) fn engine(&self) -> &Engine {
         self.app.host.engine()
     }
 
-    pub(crate) fn id(&self) -> &str {
-        self.id.as_str()
+    pub(crate) const fn id(&self) -> &SandboxId {
+        &self.id
     }
 
-    /// For the engine's records.
-    pub(crate) fn recorded(&self) -> EngineCaller {
-        EngineCaller { key: Some(self.key.clone()) }
+    /// Who calls, for the engine.
+    pub(crate) const fn recorded(&self) -> &EngineCaller {
+        &self.caller
     }
 
     /// What outlives the request ends with it.
-    pub(crate) fn pass(&self) -> Pass {
-        self.pass.clone()
+    pub(crate) const fn grant(&self) -> &Grant {
+        &self.grant
+    }
+
+    /// Whether it may do at this moment what it was let in for: what goes on after an upgrade asks for each thing that it
+    /// begins.
+    pub(crate) fn recheck(&self) -> Result<(), Error> {
+        self.engine().recheck(&self.grant, Needs::EXEC)
     }
 
     pub(crate) fn record(&self) -> Result<SandboxRecord> {
@@ -148,22 +147,22 @@ pub(crate) fn token_of(engine: &Engine, key: &KeyId, sandbox: &SandboxId) -> Str
 }
 
 /// Whom a preview token stands for, if he may use the sandbox now.
-pub(crate) fn by_token(engine: &Engine, token: &str, sandbox: &str) -> Result<(SandboxId, KeyId)> {
-    let refused = || refused("the preview token is not valid for this sandbox");
-    let id = engine.sandbox_id(sandbox).map_err(|_missing| refused())?;
-    let key = engine.verify_sandbox_token(PREVIEW, token, &id).map_err(|_wrong| refused())?;
-    may_use(engine, &key, &id)?;
-    Ok((id, key))
+async fn by_token(engine: &Engine, token: &str, sandbox: &SandboxId) -> Result<(EngineCaller, Grant)> {
+    let key = engine.verify_sandbox_token(PREVIEW, token, sandbox);
+    let key = key.map_err(|_wrong| refused("the preview token is not valid for this sandbox"))?;
+    may_use(engine, &key, sandbox).await
 }
 
-/// Whether a key may run commands in a sandbox, told in one way if it may not know of it.
-pub(crate) fn may_use(engine: &Engine, key: &KeyId, sandbox: &SandboxId) -> Result<()> {
-    engine.may_exec(key, sandbox.as_str()).map_err(|error| match error.code {
-        Code::Unauthorized | Code::SandboxNotFound => {
-            refused("the key behind this token is not valid any more")
+/// The right of a key to run commands in a sandbox, refused in one way if it may not know of it.
+async fn may_use(engine: &Engine, key: &VerifiedKey, sandbox: &SandboxId) -> Result<(EngineCaller, Grant)> {
+    let caller = EngineCaller::of(key);
+    match engine.authorize(&caller, Needs::EXEC, Target::Sandbox(sandbox.as_str())).await {
+        Ok(grant) => Ok((caller, grant)),
+        Err(error) if matches!(error.code, Code::Unauthorized | Code::SandboxNotFound) => {
+            Err(refused("the preview token is not valid for this sandbox"))
         }
-        _ => Failure::of(&error),
-    })
+        Err(error) => Err(Failure::of(&error)),
+    }
 }
 
 /// The right of whoever shows an API key or a preview token, to use the ports of a sandbox. `None` when nothing of
@@ -171,20 +170,18 @@ pub(crate) fn may_use(engine: &Engine, key: &KeyId, sandbox: &SandboxId) -> Resu
 ///
 /// # Errors
 /// 401, 403 for what is ours and not enough.
-pub(crate) fn of_port(
+pub(crate) async fn of_port(
     app: &App,
     headers: &HeaderMap,
     token: Option<&str>,
     sandbox: &SandboxId,
-) -> Result<Option<Pass>> {
+) -> Result<Option<Grant>> {
     let engine = app.host.engine();
     if let Ok(key) = app.host.verify(headers) {
-        may_use(engine, &key.id, sandbox)?;
-        return Ok(Some(pass(&key.id, sandbox)));
+        return Ok(Some(may_use(engine, &key, sandbox).await?.1));
     }
     let Some(token) = token else { return Ok(None) };
-    let (id, key) = by_token(engine, token, sandbox.as_str())?;
-    Ok(Some(pass(&key, &id)))
+    Ok(Some(by_token(engine, token, sandbox).await?.1))
 }
 
 /// The code of a signed address of a port.
@@ -204,9 +201,9 @@ pub(crate) fn sign(engine: &Engine, key: &KeyId, access: &Access, port: u16) -> 
 ///
 /// # Errors
 /// 401, whatever is wrong with it.
-pub(crate) fn by_signed(engine: &Engine, signed: &Signed, port: u16) -> Result<Pass> {
+pub(crate) async fn by_signed(engine: &Engine, signed: &Signed, port: u16) -> Result<Grant> {
     let refused = || refused("this preview URL has expired, or never was");
-    let all = engine.accesses(signed.sandbox.as_str()).map_err(|_missing| refused())?;
+    let all = engine.accesses(&signed.sandbox).map_err(|_missing| refused())?;
     let access = all.into_iter().find(|access| access.id == signed.access).ok_or_else(refused)?;
     let key = access.created_by.clone().filter(|_| access.target.covers_port(port)).ok_or_else(refused)?;
     let code = code_of(engine, &key, &signed.sandbox, &signed.access, port);
@@ -215,8 +212,8 @@ pub(crate) fn by_signed(engine: &Engine, signed: &Signed, port: u16) -> Result<P
     if !same || code.len() != signed.code.len() {
         return Err(refused());
     }
-    may_use(engine, &key, &signed.sandbox)?;
-    Ok(pass(&key, &signed.sandbox))
+    let key = engine.key_behind(&key).map_err(|_gone| refused())?;
+    Ok(may_use(engine, &key, &signed.sandbox).await?.1)
 }
 
 /// The key with which a client signs addresses of files. It stands for its API key, until it is replaced.
@@ -225,16 +222,17 @@ pub(crate) fn signing_key(engine: &Engine, key: &KeyId, record: &SandboxRecord) 
     engine.sandbox_token(&purpose, key, &record.id).reveal().to_owned()
 }
 
-/// The API key whose signing key made a signature: the one of those who may use the sandbox for which `signed` holds.
+/// The API key whose signing key made a signature, and its right: the one of those who may use the sandbox for which
+/// `signed` holds.
 pub(crate) async fn signer(
     engine: &Engine,
     sandbox: &SandboxId,
     signed: impl Fn(&str) -> bool,
-) -> Result<KeyId> {
+) -> Result<(EngineCaller, Grant)> {
     let refused = || refused("the signature is not valid");
-    let record = engine.sandbox(sandbox.as_str()).map_err(|_missing| refused())?;
+    let record = engine.sandbox(sandbox).map_err(|_missing| refused())?;
     let is = |key: &KeyId| signed(&signing_key(engine, key, &record));
-    let access = engine.access(sandbox.as_str()).map_err(|_missing| refused())?;
+    let access = engine.access(sandbox).map_err(|_missing| refused())?;
     let known = access.owner.iter().chain(access.grants.keys());
     let key = match known.into_iter().find(|key| is(key)).cloned() {
         Some(key) => key,
@@ -244,8 +242,8 @@ pub(crate) async fn signer(
             keys.into_iter().map(|record| record.id).find(is).ok_or_else(refused)?
         }
     };
-    may_use(engine, &key, sandbox)?;
-    Ok(key)
+    let key = engine.key_behind(&key).map_err(|_gone| refused())?;
+    may_use(engine, &key, sandbox).await
 }
 
 pub(crate) fn refused(message: &str) -> Failure {

@@ -87,15 +87,15 @@ pub(super) async fn without_context(engine: &Engine, view: &BuildView) -> Result
     if !view.needs_context {
         return Ok(());
     }
-    engine.cancel_build(view.record.id.as_str()).await?;
+    engine.cancel_build(&view.record.id).await?;
     Err(no_context())
 }
 
 /// The last build of a name.
-pub(super) async fn latest(engine: &Engine, name: &str) -> Result<Option<BuildRecord>> {
+pub(super) async fn latest(engine: &Engine, by: &EngineCaller, name: &str) -> Result<Option<BuildRecord>> {
     let mut cursor: Option<String> = None;
     for _ in 0..LOOKED_AT_PAGES {
-        let page = engine.builds(&[], cursor.as_deref(), Some(PAGE_MAX_COUNT)).await?;
+        let page = engine.builds(&[], cursor.as_deref(), Some(PAGE_MAX_COUNT), by).await?;
         if let Some(found) = page.items.into_iter().find(|build| build.spec.name == name) {
             return Ok(Some(found));
         }
@@ -127,7 +127,7 @@ pub(super) async fn template_of(engine: &Engine, by: &EngineCaller, info: &Build
     if origin::template(engine, &name).await?.is_some() {
         return Ok(name);
     }
-    let running = latest(engine, &name).await?.filter(|build| !build.state.is_final());
+    let running = latest(engine, by, &name).await?.filter(|build| !build.state.is_final());
     let build = match running {
         // Somebody else wants the same.
         Some(build) => build,
@@ -137,7 +137,7 @@ pub(super) async fn template_of(engine: &Engine, by: &EngineCaller, info: &Build
             view.record
         }
     };
-    let mut log = engine.build_log(build.id.as_str(), 0).await?;
+    let mut log = engine.build_log(&build.id, 0).await?;
     loop {
         let page = log.now(READ_BYTES).await?;
         if page.record.state == BuildState::Succeeded {
@@ -155,12 +155,12 @@ pub(super) async fn template_of(engine: &Engine, by: &EngineCaller, info: &Build
 
 /// Where the log of a build is.
 pub(super) async fn log_url(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     root: Root,
     State(app): State<App>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>> {
-    latest(app.host.engine(), &name).await?.ok_or_else(|| origin::missing(&name))?;
+    latest(app.host.engine(), caller.engine(), &name).await?.ok_or_else(|| origin::missing(&name))?;
     let name = percent_encoding::utf8_percent_encode(&name, percent_encoding::NON_ALPHANUMERIC);
     Ok(Json(json!({"url": root.url(&format!("/api/snapshots/{name}/build-logs"))})))
 }
@@ -174,14 +174,14 @@ pub(super) struct Follow {
 
 /// The log of a build, as plain text.
 pub(super) async fn log(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Path(name): Path<String>,
     Query(query): Query<Follow>,
 ) -> Result<Response> {
     let engine = app.host.engine();
-    let build = latest(engine, &name).await?.ok_or_else(|| origin::missing(&name))?;
-    let log = engine.build_log(build.id.as_str(), 0).await?;
+    let build = latest(engine, caller.engine(), &name).await?.ok_or_else(|| origin::missing(&name))?;
+    let log = engine.build_log(&build.id, 0).await?;
     let (follow, draining) = (query.follow.unwrap_or_default(), app.host.draining_token());
     let lines = stream::try_unfold(log, move |mut log| {
         let draining = draining.clone();

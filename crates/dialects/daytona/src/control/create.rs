@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use atoll_core::access::{AccessDraft, Target};
-use atoll_core::id::KeyId;
 use atoll_core::idle::{IdlePolicy, OnIdle};
 use atoll_core::spec::{ResourcesDraft, SandboxDraft};
 use atoll_core::volume::VolumeMountDraft;
@@ -109,9 +108,9 @@ pub(super) async fn create(
     State(app): State<App>,
     Json(request): Json<Create>,
 ) -> Result<Response> {
-    let (engine, by, sees) = (app.host.engine().clone(), caller.engine(), caller.sees());
+    let (engine, by) = (app.host.engine().clone(), caller.engine().clone());
     let made = async move {
-        let draft = request.draft(&engine, &by, sees.as_ref()).await?;
+        let draft = request.draft(&engine, &by).await?;
         make(&engine, &by, draft, request.public == Some(true)).await
     };
     let record =
@@ -139,7 +138,7 @@ async fn make(
 }
 
 async fn delete(engine: &Engine, record: &SandboxRecord) {
-    match engine.delete_sandbox(record.id.as_str()).await {
+    match engine.delete_sandbox(&record.id).await {
         Err(error) if error.code != Code::SandboxNotFound => {
             tracing::warn!(sandbox = %record.id, %error, "a sandbox that nobody waits for could not be deleted");
         }
@@ -151,7 +150,7 @@ async fn delete(engine: &Engine, record: &SandboxRecord) {
 pub(super) async fn open_ports(engine: &Engine, record: &SandboxRecord, by: &EngineCaller) -> Result<()> {
     let access =
         AccessDraft { target: Target::Ports, public: true, name: Some(PUBLIC.to_owned()), ttl_ms: None };
-    engine.create_access(record.id.as_str(), access, by).await?;
+    engine.create_access(&record.id, access, by).await?;
     Ok(())
 }
 
@@ -183,7 +182,7 @@ impl Create {
         Ok(())
     }
 
-    async fn draft(&self, engine: &Engine, by: &EngineCaller, sees: Option<&KeyId>) -> Result<SandboxDraft> {
+    async fn draft(&self, engine: &Engine, by: &EngineCaller) -> Result<SandboxDraft> {
         self.check()?;
         let labels = self.labels.clone().unwrap_or_default();
         let mut draft = SandboxDraft {
@@ -199,7 +198,7 @@ impl Create {
         };
         match &self.build_info {
             Some(info) => draft.template = Some(builds::template_of(engine, by, info).await?),
-            None => origin::find(engine, sees, self.snapshot.as_deref()).await?.apply(&mut draft),
+            None => origin::find(engine, by, self.snapshot.as_deref()).await?.apply(&mut draft),
         }
         self.intervals(&mut draft)?;
         let mut extras = Extras {

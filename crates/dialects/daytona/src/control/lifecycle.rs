@@ -38,12 +38,12 @@ pub(super) async fn note(
     }
     let annotations = [(extras::KEY.to_owned(), Some(extras.text()?))].into();
     let update = SandboxUpdate { annotations, ..SandboxUpdate::default() };
-    Ok(engine.update_sandbox(record.id.as_str(), update).await?)
+    Ok(engine.update_sandbox(&record.id, update).await?)
 }
 
 /// Lets a sandbox go on.
 pub(super) async fn start(on: On<Exec>, root: Root, State(app): State<App>) -> Result<Json<Value>> {
-    let record = app.host.engine().sandbox(on.id.as_str())?;
+    let record = app.host.engine().sandbox(&on.id)?;
     let record = started(app.host.engine(), record).await?;
     Ok(Json(view::in_state(&record, &root, "started")))
 }
@@ -51,18 +51,18 @@ pub(super) async fn start(on: On<Exec>, root: Root, State(app): State<App>) -> R
 async fn started(engine: &Engine, record: SandboxRecord) -> Result<SandboxRecord> {
     let record = note(engine, &record, |extras| extras.archived = false).await?;
     let engine = engine.clone();
-    to_the_end(async move { engine.resume_sandbox(record.id.as_str()).await }).await
+    to_the_end(async move { engine.resume_sandbox(&record.id).await }).await
 }
 
 /// Stops a sandbox: its files stay. One that is to go when it stops goes.
 pub(super) async fn stop(on: On<Manage>, root: Root, State(app): State<App>) -> Result<Json<Value>> {
     let engine = app.host.engine().clone();
-    let record = engine.sandbox(on.id.as_str())?;
+    let record = engine.sandbox(&on.id)?;
     if Extras::of(&record).ephemeral || record.spec.idle.on_idle == OnIdle::Delete {
-        to_the_end(async move { engine.delete_sandbox(on.id.as_str()).await }).await?;
+        to_the_end(async move { engine.delete_sandbox(&on.id).await }).await?;
         return Ok(Json(view::in_state(&record, &root, "destroyed")));
     }
-    let stopping = async move { engine.pause_sandbox(on.id.as_str(), PauseMode::Filesystem).await };
+    let stopping = async move { engine.pause_sandbox(&on.id, PauseMode::Filesystem).await };
     let record = to_the_end(stopping).await?;
     Ok(Json(view::in_state(&record, &root, "stopped")))
 }
@@ -78,14 +78,14 @@ const fn full_pause(level: IsolationLevel) -> PauseMode {
 /// Pauses a sandbox with its processes.
 pub(super) async fn pause(on: On<Manage>, root: Root, State(app): State<App>) -> Result<Json<Value>> {
     let engine = app.host.engine().clone();
-    let mode = full_pause(engine.sandbox(on.id.as_str())?.spec.isolation);
-    let record = to_the_end(async move { engine.pause_sandbox(on.id.as_str(), mode).await }).await?;
+    let mode = full_pause(engine.sandbox(&on.id)?.spec.isolation);
+    let record = to_the_end(async move { engine.pause_sandbox(&on.id, mode).await }).await?;
     Ok(Json(view::sandbox(&record, &root)))
 }
 
 /// Nothing fails here in a way that could be recovered from: what has failed says so.
 pub(super) async fn recover(on: On<Manage>, root: Root, State(app): State<App>) -> Result<Json<Value>> {
-    let record = app.host.engine().sandbox(on.id.as_str())?;
+    let record = app.host.engine().sandbox(&on.id)?;
     if record.state == SandboxState::Failed {
         let why = record.reason.as_deref().unwrap_or("no reason was recorded");
         return Err(Failure::bad(format!(
@@ -98,7 +98,7 @@ pub(super) async fn recover(on: On<Manage>, root: Root, State(app): State<App>) 
 /// Archives a sandbox that is stopped. It lies where it lay: only its state says so.
 pub(super) async fn archive(on: On<Manage>, root: Root, State(app): State<App>) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    let record = engine.sandbox(on.id.as_str())?;
+    let record = engine.sandbox(&on.id)?;
     match view::state(&record) {
         "stopped" | "archived" => {}
         _ => return Err(Failure::bad("Sandbox is not stopped")),
@@ -110,7 +110,7 @@ pub(super) async fn archive(on: On<Manage>, root: Root, State(app): State<App>) 
 /// Ends a sandbox.
 pub(super) async fn remove(on: On<Manage>, root: Root, State(app): State<App>) -> Result<Json<Value>> {
     let engine = app.host.engine().clone();
-    let record = engine.sandbox(on.id.as_str())?;
-    to_the_end(async move { engine.delete_sandbox(on.id.as_str()).await }).await?;
+    let record = engine.sandbox(&on.id)?;
+    to_the_end(async move { engine.delete_sandbox(&on.id).await }).await?;
     Ok(Json(view::in_state(&record, &root, "destroyed")))
 }

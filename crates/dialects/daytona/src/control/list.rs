@@ -123,16 +123,17 @@ pub(super) async fn list(
         }
         None => None,
     };
-    let wanted = SandboxQuery { visible_to: caller.sees(), ..SandboxQuery::default() };
+    let wanted = SandboxQuery::default();
     let matches = |record: &SandboxRecord| filter.matches(record);
     let (found, more) = if query.ascending() {
         let everything = sandboxes::Page::default();
-        let (all, _) = sandboxes::list(app.host.engine(), wanted, &everything, matches).await?;
+        let (all, _) =
+            sandboxes::list(app.host.engine(), wanted, &everything, caller.engine(), matches).await?;
         oldest_first(all, after.as_ref(), limit)
     } else {
         let after = after.map(Into::into);
         let page = sandboxes::Page { after, limit: Some(limit), ..sandboxes::Page::default() };
-        sandboxes::list(app.host.engine(), wanted, &page, matches).await?
+        sandboxes::list(app.host.engine(), wanted, &page, caller.engine(), matches).await?
     };
     let next = found.last().filter(|_| more).map(|last| uuid::of_sandbox(&last.id));
     let items: Vec<Value> = found.iter().map(|record| view::sandbox(record, &root)).collect();

@@ -87,6 +87,6 @@ fn refused() -> Router<App> {
 
 /// One sandbox.
 async fn read(on: On<Read>, root: Root, State(app): State<App>) -> Result<Json<Value>> {
-    let record = app.host.engine().sandbox(on.id.as_str())?;
+    let record = app.host.engine().sandbox(&on.id)?;
     Ok(Json(view::sandbox(&record, &root)))
 }

@@ -101,7 +101,7 @@ pub(super) async fn update(
     Json(asked): Json<Network>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    let record = engine.sandbox(on.id.as_str())?;
+    let record = engine.sandbox(&on.id)?;
     let mut extras = Extras::of(&record);
     let network = Network {
         network_block_all: Some(asked.network_block_all.unwrap_or(false)),
@@ -112,7 +112,7 @@ pub(super) async fn update(
     network.note(&mut extras);
     let annotations = [(crate::extras::KEY.to_owned(), Some(extras.text()?))].into();
     let update = SandboxUpdate { egress, annotations, ..SandboxUpdate::default() };
-    let record = engine.update_sandbox(on.id.as_str(), update).await?;
+    let record = engine.update_sandbox(&on.id, update).await?;
     Ok(Json(view::sandbox(&record, &root)))
 }
 

@@ -1,11 +1,11 @@
 //! What a sandbox is made from: Daytona's snapshots are Atoll's templates and snapshots.
 
-use atoll_core::id::{KeyId, SnapshotId};
+use atoll_core::sharing::Needs;
 use atoll_core::snapshot::SnapshotKind;
 use atoll_core::spec::SandboxDraft;
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::uuid;
-use atoll_engine::Engine;
+use atoll_engine::{Caller as EngineCaller, Engine};
 use atoll_store::{SnapshotRecord, TemplateRecord};
 
 use crate::error::{Failure, Result};
@@ -50,7 +50,7 @@ fn is_vendors(name: &str) -> bool {
 ///
 /// # Errors
 /// 404.
-pub(crate) async fn find(engine: &Engine, sees: Option<&KeyId>, name: Option<&str>) -> Result<Origin> {
+pub(crate) async fn find(engine: &Engine, by: &EngineCaller, name: Option<&str>) -> Result<Origin> {
     let Some(name) = name.filter(|name| !name.is_empty() && !is_vendors(name)) else {
         return Ok(template(engine, DEFAULT)
             .await?
@@ -59,7 +59,7 @@ pub(crate) async fn find(engine: &Engine, sees: Option<&KeyId>, name: Option<&st
     if let Some(found) = template(engine, name).await? {
         return Ok(Origin::Template(found.into()));
     }
-    match snapshot(engine, sees, name).await? {
+    match snapshot(engine, Needs::READ, by, name).await? {
         Some(found) => Ok(Origin::Snapshot(found.into())),
         None if name == DEFAULT => Ok(Origin::Image),
         None => Err(missing(name)),
@@ -79,23 +79,23 @@ pub(crate) async fn template(engine: &Engine, name: &str) -> Result<Option<Templ
     }
 }
 
-/// The snapshot of an id or a name, if the key may see it.
+/// The snapshot of an id or a name, if the caller may do with it what it needs; none that it may not know of.
 pub(crate) async fn snapshot(
     engine: &Engine,
-    sees: Option<&KeyId>,
+    needs: Needs,
+    by: &EngineCaller,
     name: &str,
 ) -> Result<Option<SnapshotRecord>> {
     let text = match uuid::snapshot(name) {
-        Some(id) if id.parse::<SnapshotId>().is_ok() => id,
-        _ if name.contains(':') => name.to_owned(),
-        _ => format!("{name}:{TAG}"),
+        Some(id) => id.to_string(),
+        None if name.contains(':') => name.to_owned(),
+        None => format!("{name}:{TAG}"),
     };
-    let found = match engine.ready_snapshot(&text).await {
-        Ok(record) => record,
-        Err(Error { code: Code::SnapshotNotFound | Code::InvalidArgument, .. }) => return Ok(None),
-        Err(error) => return Err(Failure::of(&error)),
-    };
-    Ok(engine.check_sees_snapshot(sees, found.id.as_str()).await.is_ok().then_some(found))
+    match engine.usable_snapshot(&text, needs, by).await {
+        Ok(record) => Ok(Some(record)),
+        Err(Error { code: Code::SnapshotNotFound | Code::InvalidArgument, .. }) => Ok(None),
+        Err(error) => Err(Failure::of(&error)),
+    }
 }
 
 #[cfg(test)]

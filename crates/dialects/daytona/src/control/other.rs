@@ -29,20 +29,20 @@ pub(super) async fn fork(
     Json(asked): Json<Fork>,
 ) -> Result<Json<Value>> {
     let (engine, by) = (app.host.engine(), on.caller.engine());
-    let parent = engine.sandbox(on.id.as_str())?;
+    let parent = engine.sandbox(&on.id)?;
     let order = ForkOrder {
         count: 1,
         name: asked.name.filter(|name| !name.is_empty()),
         memory: parent.spec.isolation == IsolationLevel::Microvm,
         ..ForkOrder::default()
     };
-    let made = engine.fork_sandbox(on.id.as_str(), &order, &by).await?;
+    let made = engine.fork_sandbox(&on.id, &order, by).await?;
     let child = made.into_iter().next().ok_or_else(|| Failure::internal("the fork made nothing"))??;
     // Its ports are not open to everybody because its parent's are.
     let extras = Extras { public: false, ..Extras::of(&parent) };
     let annotations = [(extras::KEY.to_owned(), Some(extras.text()?))].into();
     let update = SandboxUpdate { annotations, ..SandboxUpdate::default() };
-    let child = engine.update_sandbox(child.id.as_str(), update).await?;
+    let child = engine.update_sandbox(&child.id, update).await?;
     Ok(Json(view::in_state(&child, &root, "started")))
 }
 

@@ -77,7 +77,7 @@ pub(super) async fn signed(
         name: Some(SIGNED.to_owned()),
         ttl_ms: Some(ttl_ms),
     };
-    let made = app.host.engine().create_access(on.id.as_str(), draft, &on.caller.engine()).await?;
+    let made = app.host.engine().create_access(&on.id, draft, on.caller.engine()).await?;
     let token = who::sign(app.host.engine(), &on.caller.key(), &made.record, port).label();
     let url = preview::address(&app, &format!("{port}-{token}"), &on.id, port, host_of(&headers))?;
     Ok(Json(json!({"sandboxId": uuid::of_sandbox(&on.id), "port": port, "token": token, "url": url})))
@@ -92,8 +92,8 @@ pub(super) async fn expire(
     let (engine, port) = (app.host.engine(), port_of(&port)?);
     let unknown = || Failure::not_found("this signed preview URL is not there, or has expired");
     let signed = Signed::parse(&token).filter(|signed| signed.sandbox == on.id).ok_or_else(unknown)?;
-    who::by_signed(engine, &signed, port).map_err(|_over| unknown())?;
-    engine.revoke_access(on.id.as_str(), signed.access.as_str()).await?;
+    who::by_signed(engine, &signed, port).await.map_err(|_over| unknown())?;
+    engine.revoke_access(&on.id, signed.access.as_str()).await?;
     Ok(StatusCode::OK)
 }
 
@@ -105,14 +105,14 @@ pub(super) async fn set_public(
     Path((_, public)): Path<(String, bool)>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    let record = engine.sandbox(on.id.as_str())?;
-    let ours = engine.accesses(on.id.as_str())?.into_iter();
+    let record = engine.sandbox(&on.id)?;
+    let ours = engine.accesses(&on.id)?.into_iter();
     let ours: Vec<_> = ours.filter(|access| access.name.as_deref() == Some(PUBLIC)).collect();
     if public && ours.is_empty() {
-        open_ports(engine, &record, &on.caller.engine()).await?;
+        open_ports(engine, &record, on.caller.engine()).await?;
     }
     for access in ours.iter().filter(|_| !public) {
-        match engine.revoke_access(on.id.as_str(), access.id.as_str()).await {
+        match engine.revoke_access(&on.id, access.id.as_str()).await {
             Err(error) if error.code != Code::AccessNotFound => return Err(error.into()),
             _ => {}
         }
@@ -128,14 +128,14 @@ pub(super) async fn toolbox_url(_: On<Read>, root: Root) -> Json<Value> {
 
 /// With what a client signs addresses of files: it stands for the key that asks.
 pub(super) async fn signing_key(on: On<Exec>, State(app): State<App>) -> Result<Json<String>> {
-    let record = app.host.engine().sandbox(on.id.as_str())?;
+    let record = app.host.engine().sandbox(&on.id)?;
     Ok(Json(who::signing_key(app.host.engine(), &on.caller.key(), &record)))
 }
 
 /// Makes everything worthless that was signed so far.
 pub(super) async fn rotate_signing_key(on: On<Manage>, State(app): State<App>) -> Result<Json<String>> {
     let engine = app.host.engine();
-    let record = engine.sandbox(on.id.as_str())?;
+    let record = engine.sandbox(&on.id)?;
     let record = super::lifecycle::note(engine, &record, |extras| extras.signing += 1).await?;
     Ok(Json(who::signing_key(engine, &on.caller.key(), &record)))
 }

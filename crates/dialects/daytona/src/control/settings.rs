@@ -31,14 +31,14 @@ pub(super) async fn labels(
     Json(Labels { labels }): Json<Labels>,
 ) -> Result<Json<Labels>> {
     let engine = app.host.engine();
-    let mut extras = Extras::of(&engine.sandbox(on.id.as_str())?);
+    let mut extras = Extras::of(&engine.sandbox(&on.id)?);
     extras.labels = Some(labels.clone());
     let update = SandboxUpdate {
         labels: Some(extras::fitting(&labels)),
         annotations: [(extras::KEY.to_owned(), Some(extras.text()?))].into(),
         ..SandboxUpdate::default()
     };
-    engine.update_sandbox(on.id.as_str(), update).await?;
+    engine.update_sandbox(&on.id, update).await?;
     Ok(Json(Labels { labels }))
 }
 
@@ -55,12 +55,12 @@ pub(super) async fn resize(
         ));
     }
     let update = SandboxUpdate { resources: size.resources()?, ..SandboxUpdate::default() };
-    let record = app.host.engine().update_sandbox(on.id.as_str(), update).await?;
+    let record = app.host.engine().update_sandbox(&on.id, update).await?;
     Ok(Json(view::sandbox(&record, &root)))
 }
 
 async fn update(app: &App, on: &On<Manage>, root: &Root, update: SandboxUpdate) -> Result<Json<Value>> {
-    let record = app.host.engine().update_sandbox(on.id.as_str(), update).await?;
+    let record = app.host.engine().update_sandbox(&on.id, update).await?;
     Ok(Json(view::sandbox(&record, root)))
 }
 
@@ -81,7 +81,7 @@ pub(super) async fn auto_stop(
     State(app): State<App>,
     Path((_, interval)): Path<(String, i64)>,
 ) -> Result<Json<Value>> {
-    let ephemeral = Extras::of(&app.host.engine().sandbox(on.id.as_str())?).ephemeral;
+    let ephemeral = Extras::of(&app.host.engine().sandbox(&on.id)?).ephemeral;
     let on_idle = if ephemeral { OnIdle::Delete } else { OnIdle::Hibernate };
     update(&app, &on, &root, when_idle(interval, on_idle)?).await
 }
@@ -107,7 +107,7 @@ pub(super) async fn auto_archive(
     // The longest there is, in the protocol's words.
     let after = u64::try_from(interval).ok().filter(|minutes| *minutes > 0).unwrap_or(30 * 24 * 60);
     let engine = app.host.engine();
-    let record = engine.sandbox(on.id.as_str())?;
+    let record = engine.sandbox(&on.id)?;
     let record = super::lifecycle::note(engine, &record, |extras| extras.auto_archive = Some(after)).await?;
     Ok(Json(view::sandbox(&record, &root)))
 }
@@ -120,7 +120,7 @@ pub(super) async fn auto_delete(
     Path((_, interval)): Path<(String, i64)>,
 ) -> Result<Json<Value>> {
     let after = minutes("interval", Some(interval).filter(|minutes| *minutes > 0))?;
-    let record = app.host.engine().sandbox(on.id.as_str())?;
+    let record = app.host.engine().sandbox(&on.id)?;
     let mut extras = Extras::of(&record);
     extras.ephemeral = interval == 0;
     let on_idle = match (interval, record.spec.idle.on_idle) {
@@ -153,6 +153,6 @@ pub(super) async fn ttl(
 
 /// Keeps it from being idle.
 pub(super) async fn touch(on: On<Exec>, State(app): State<App>) -> Result<StatusCode> {
-    drop(app.host.engine().guest(on.id.as_str()).await?);
+    drop(app.host.engine().guest(&on.id).await?);
     Ok(StatusCode::CREATED)
 }

@@ -1,6 +1,7 @@
 //! Daytona's snapshots: templates that are built of an image, and snapshots of sandboxes.
 
 use atoll_core::build::{BuildSpec, BuildState, CommandText, StartFrom};
+use atoll_core::sharing::Needs;
 use atoll_core::snapshot::{Reference, SnapshotKind};
 use atoll_core::spec::{self, IsolationLevel};
 use atoll_dialect_kit::request::Caller;
@@ -153,8 +154,10 @@ pub(super) async fn create(
     let engine = app.host.engine();
     spec::name("name", &order.name)?;
     if origin::template(engine, &order.name).await?.is_some()
-        || origin::snapshot(engine, None, &order.name).await?.is_some()
-        || builds::latest(engine, &order.name).await?.is_some_and(|build| !build.state.is_final())
+        || origin::snapshot(engine, Needs::READ, caller.engine(), &order.name).await?.is_some()
+        || builds::latest(engine, caller.engine(), &order.name)
+            .await?
+            .is_some_and(|build| !build.state.is_final())
     {
         return Err(Failure::conflict(format!("Snapshot with name \"{}\" already exists", order.name)));
     }
@@ -172,7 +175,7 @@ pub(super) async fn create(
         resources: order.size.resources()?,
         ..builds::spec(order.name, dockerfile)
     };
-    let view = engine.create_build(spec, &caller.engine()).await?;
+    let view = engine.create_build(spec, caller.engine()).await?;
     builds::without_context(engine, &view).await?;
     Ok(Json(of_build(&view.record)))
 }
@@ -182,10 +185,12 @@ async fn find(engine: &Engine, caller: &Caller<Read>, name: &str) -> Result<Valu
     if let Some(record) = origin::template(engine, name).await? {
         return Ok(of_template(&record));
     }
-    if let Some(record) = origin::snapshot(engine, caller.sees().as_ref(), name).await? {
+    if let Some(record) = origin::snapshot(engine, Needs::READ, caller.engine(), name).await? {
         return Ok(of_snapshot(&record));
     }
-    let build = builds::latest(engine, name).await?.filter(|build| build.state != BuildState::Succeeded);
+    let build = builds::latest(engine, caller.engine(), name)
+        .await?
+        .filter(|build| build.state != BuildState::Succeeded);
     build.as_ref().map(of_build).ok_or_else(|| origin::missing(name))
 }
 
@@ -208,7 +213,7 @@ pub(super) async fn activate(
     if let Some(record) = origin::template(engine, &name).await? {
         return Ok(Json(of_template(&record)));
     }
-    let found = origin::snapshot(engine, caller.sees().as_ref(), &name).await?;
+    let found = origin::snapshot(engine, Needs::READ, caller.engine(), &name).await?;
     found.as_ref().map(|record| Json(of_snapshot(record))).ok_or_else(|| origin::missing(&name))
 }
 
@@ -243,9 +248,9 @@ pub(super) async fn list(
         all.extend(templates.iter().map(of_template));
     }
     let source = query.source.as_deref().map(uuid::sandbox);
-    let mut wanted = SnapshotQuery { sandbox: source, visible_to: caller.sees(), ..SnapshotQuery::default() };
+    let mut wanted = SnapshotQuery { sandbox: source, ..SnapshotQuery::default() };
     loop {
-        let found = engine.snapshots(&wanted).await?;
+        let found = engine.snapshots(&wanted, caller.engine()).await?;
         all.extend(found.items.iter().map(of_snapshot));
         wanted.cursor = found.next.map(|next| next.to_string());
         if wanted.cursor.is_none() {
@@ -268,16 +273,16 @@ pub(super) async fn remove(
 ) -> Result<StatusCode> {
     let engine = app.host.engine();
     if let Some(record) = origin::template(engine, &name).await? {
-        engine.delete_template(&record.name, None).await?;
+        engine.delete_template(&record.name, None, caller.engine()).await?;
         return Ok(StatusCode::OK);
     }
-    if let Some(found) = origin::snapshot(engine, caller.sees().as_ref(), &name).await? {
-        engine.delete_snapshot(found.id.as_str()).await?;
+    if let Some(found) = origin::snapshot(engine, Needs::MANAGE, caller.engine(), &name).await? {
+        engine.delete_snapshot(&found.id, None, caller.engine()).await?;
         return Ok(StatusCode::OK);
     }
-    match builds::latest(engine, &name).await? {
+    match builds::latest(engine, caller.engine(), &name).await? {
         Some(build) if !build.state.is_final() => {
-            engine.cancel_build(build.id.as_str()).await?;
+            engine.cancel_build(&build.id).await?;
             Ok(StatusCode::OK)
         }
         // What failed is a record only: there is nothing to remove.
@@ -304,11 +309,11 @@ pub(super) async fn of_sandbox(
     let engine = app.host.engine();
     spec::name("name", &asked.name)?;
     if origin::template(engine, &asked.name).await?.is_some()
-        || origin::snapshot(engine, None, &asked.name).await?.is_some()
+        || origin::snapshot(engine, Needs::READ, on.caller.engine(), &asked.name).await?.is_some()
     {
         return Err(Failure::conflict(format!("Snapshot with name \"{}\" already exists", asked.name)));
     }
-    let record = engine.sandbox(on.id.as_str())?;
+    let record = engine.sandbox(&on.id)?;
     let mut order = SnapshotOrder::unnamed();
     order.tags.push(format!("{}:{TAG}", asked.name).parse::<Reference>()?);
     if asked.include_memory == Some(true) {
@@ -319,6 +324,6 @@ pub(super) async fn of_sandbox(
         }
         order.kind = SnapshotKind::Memory;
     }
-    engine.create_snapshot(on.id.as_str(), order, &on.caller.engine()).await?;
-    Ok(Json(view::sandbox(&engine.sandbox(on.id.as_str())?, &root)))
+    engine.create_snapshot(&on.id, order, on.caller.engine()).await?;
+    Ok(Json(view::sandbox(&engine.sandbox(&on.id)?, &root)))
 }

@@ -1,10 +1,12 @@
 //! Volumes. They are Atoll's: real file systems of a size, which several sandboxes can have at once.
 
+use atoll_core::id::VolumeId;
+use atoll_core::sharing::Needs;
 use atoll_core::volume::{VolumeDraft, VolumeState};
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::request::Caller;
 use atoll_dialect_kit::time;
-use atoll_engine::VolumeView;
+use atoll_engine::{Resource, Target, VolumeView};
 use axum::extract::State;
 use http::StatusCode;
 use serde::Deserialize;
@@ -45,8 +47,8 @@ fn missing(error: Error, name: &str) -> Failure {
 }
 
 /// All of them.
-pub(super) async fn list(_: Caller<Read>, State(app): State<App>) -> Json<Vec<Value>> {
-    Json(app.host.engine().volumes().iter().map(shown).collect())
+pub(super) async fn list(caller: Caller<Read>, State(app): State<App>) -> Json<Vec<Value>> {
+    Json(app.host.engine().volumes(caller.engine()).iter().map(shown).collect())
 }
 
 /// A volume that is wanted.
@@ -63,25 +65,36 @@ pub(super) async fn create(
     Json(Create { name }): Json<Create>,
 ) -> Result<Json<Value>> {
     let draft = VolumeDraft { name, size_bytes: None, from: None, read_only: false };
-    Ok(Json(shown(&app.host.engine().create_volume(draft, &caller.engine()).await?)))
+    Ok(Json(shown(&app.host.engine().create_volume(draft, caller.engine()).await?)))
+}
+
+/// The volume that a text names, if the caller may do with it what it needs.
+async fn find<S>(app: &App, caller: &Caller<S>, needs: Needs, name: &str) -> Result<VolumeId> {
+    let grant = app.host.engine().authorize(caller.engine(), needs, Target::Volume(name)).await;
+    match grant.map_err(|error| missing(error, name))?.resource() {
+        Resource::Volume(id) => Ok(id.clone()),
+        _ => Err(Failure::not_found(format!("Volume {} not found", atoll_core::error::shorten(name)))),
+    }
 }
 
 /// One of them, by id or name.
 pub(super) async fn read(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>> {
-    let view = app.host.engine().volume(&name).await.map_err(|error| missing(error, &name))?;
+    let id = find(&app, &caller, Needs::READ, &name).await?;
+    let view = app.host.engine().volume(&id, caller.engine()).await.map_err(|error| missing(error, &name))?;
     Ok(Json(shown(&view)))
 }
 
 /// Removes one with everything in it.
 pub(super) async fn remove(
-    _: Caller<Manage>,
+    caller: Caller<Manage>,
     State(app): State<App>,
     Path(name): Path<String>,
 ) -> Result<StatusCode> {
-    app.host.engine().delete_volume(&name).await.map_err(|error| missing(error, &name))?;
+    let id = find(&app, &caller, Needs::MANAGE, &name).await?;
+    app.host.engine().delete_volume(&id, caller.engine()).await.map_err(|error| missing(error, &name))?;
     Ok(StatusCode::OK)
 }

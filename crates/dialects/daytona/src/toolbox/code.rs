@@ -56,7 +56,7 @@ pub(super) async fn run(inside: Inside, Json(request): Json<Run>) -> Result<Json
         ..ExecDraft::new(Command::Argv(argv.collect()))
     };
     let fail = |error: Error| Failure::of_daemon(&error);
-    let view = inside.engine().create_exec(inside.id(), draft, &inside.recorded()).await.map_err(fail)?;
+    let view = inside.engine().create_exec(inside.id(), draft, inside.recorded()).await.map_err(fail)?;
     let exec = view.record.id.as_str();
     // Both at once: a program may say much before all of it was read.
     let (fed, ended) = tokio::join!(feed(&inside, exec, Bytes::from(request.code)), ended(&inside, exec));

@@ -89,7 +89,7 @@ async fn start(inside: &Inside, id: &str, cwd: Option<&str>) -> Result<ExecView>
         tag: Some(format!("{TAG}{id}")),
         ..ExecDraft::new(Command::Argv(argv))
     };
-    let view = inside.engine().create_exec(inside.id(), draft, &inside.recorded()).await.map_err(fail)?;
+    let view = inside.engine().create_exec(inside.id(), draft, inside.recorded()).await.map_err(fail)?;
     if view.record.exit.as_ref().is_some_and(|exit| exit.error.is_some()) {
         return Err(Failure::internal("this sandbox has no python3").from(Source::Daemon));
     }

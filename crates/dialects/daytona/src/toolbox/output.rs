@@ -1,6 +1,7 @@
 //! What a command wrote, all at once.
 
 use atoll_core::exec::{Exit, OutputStream};
+use atoll_core::id::SandboxId;
 use atoll_core::{Code, Error};
 use atoll_engine::{Engine, OutputEvent, OutputReader, Piece};
 use bytes::BytesMut;
@@ -77,7 +78,7 @@ pub(crate) async fn whole(mut reader: OutputReader) -> Result<(Output, Exit), Er
 ///
 /// # Errors
 /// When the log cannot be read.
-pub(crate) async fn so_far(engine: &Engine, sandbox: &str, exec: &str) -> Result<Output, Error> {
+pub(crate) async fn so_far(engine: &Engine, sandbox: &SandboxId, exec: &str) -> Result<Output, Error> {
     let mut reader = engine.output(sandbox, exec, 0, false).await?;
     let mut output = Output::default();
     loop {

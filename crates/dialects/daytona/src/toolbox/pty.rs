@@ -153,7 +153,7 @@ async fn start(inside: &Inside, asked: Create) -> Result<ExecView> {
             ..ExecDraft::new(Command::Argv(vec![shell.to_owned()]))
         })
     };
-    get_or_create(inside.engine(), inside.id(), None, None, draft, &inside.recorded()).await.map_err(fail)
+    get_or_create(inside.engine(), inside.id(), None, None, draft, inside.recorded()).await.map_err(fail)
 }
 
 /// Makes a terminal, to be connected to.
@@ -313,6 +313,9 @@ impl Terminal {
                 Message::Close(_) => return,
                 Message::Ping(_) | Message::Pong(_) => continue,
             };
+            if self.inside.recheck().is_err() {
+                return;
+            }
             while !bytes.is_empty() {
                 let piece = bytes.split_to(bytes.len().min(STDIN_CHUNK_MAX_BYTES));
                 let engine = self.inside.engine();

@@ -48,7 +48,7 @@ impl Line {
                 ..ExecDraft::new(Command::Argv(argv))
             })
         };
-        let view = get_or_create(inside.engine(), inside.id(), None, None, draft, &inside.recorded()).await?;
+        let view = get_or_create(inside.engine(), inside.id(), None, None, draft, inside.recorded()).await?;
         if long {
             feed(inside, view.record.id.as_str(), Bytes::from(self.command.clone())).await?;
         }

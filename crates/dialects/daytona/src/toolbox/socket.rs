@@ -57,14 +57,15 @@ where
         upgrade.set_selected_protocol(chosen);
     }
     let held = inside.app.host.hold(&parts.extensions);
-    let (engine, pass, draining) = (inside.engine().clone(), inside.pass(), inside.app.host.draining_token());
+    let (engine, grant, draining) =
+        (inside.engine().clone(), inside.grant().clone(), inside.app.host.draining_token());
     Ok(upgrade.max_message_size(MESSAGE_MAX_BYTES).max_frame_size(MESSAGE_MAX_BYTES).on_upgrade(
         move |socket| async move {
             let _held = held;
             tokio::select! {
                 () = serve(socket, draining) => {}
                 // Cut, not closed: a client that comes back is told why.
-                () = engine.until_unwelcome(&pass) => {}
+                () = engine.until_revoked(&grant) => {}
             }
         },
     ))

@@ -42,7 +42,7 @@ pub(super) async fn admitted(parts: &mut Parts, app: &App) -> Result<(Inside, St
     let params = RawPathParams::from_request_parts(parts, app).await.ok();
     let named = params.as_ref().and_then(who::named).unwrap_or_default();
     let refused = || who::refused("the signature is not valid").from(Source::Proxy);
-    let sandbox: SandboxId = app.host.engine().sandbox_id(&named).map_err(|_missing| refused())?;
+    let sandbox: SandboxId = named.parse().map_err(|_malformed| refused())?;
     let expires = query.expires.as_deref().unwrap_or_default();
     let seconds: u64 = expires.parse().map_err(|_malformed| refused())?;
     // What is hashed for each candidate is small.
@@ -50,12 +50,13 @@ pub(super) async fn admitted(parts: &mut Parts, app: &App) -> Result<(Inside, St
         return Err(refused());
     }
     let text = format!("v1:files:{}:{}:{expires}", parts.method, query.path);
-    let key = who::signer(app.host.engine(), &sandbox, |key| same(&sign(key, &text), &signature)).await?;
+    let (caller, grant) =
+        who::signer(app.host.engine(), &sandbox, |key| same(&sign(key, &text), &signature)).await?;
     if seconds != 0 && seconds < time::now_ms() / 1000 {
         return Err(who::refused("the signed address has expired").from(Source::Proxy));
     }
-    let inside = Inside::signed(app, sandbox, key);
-    app.host.admit(&parts.extensions, inside.pass());
+    let inside = Inside::signed(app, sandbox, caller, grant);
+    app.host.fill(&parts.extensions, inside.grant().clone());
     Ok((inside, query.path))
 }
 

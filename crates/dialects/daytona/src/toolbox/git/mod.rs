@@ -96,7 +96,7 @@ pub(super) async fn git(inside: &Inside, input: Input, arguments: &[&str]) -> Re
         ..ExecDraft::new(Command::Argv(argv.map(|part| (*part).to_owned()).collect()))
     };
     let fail = |error: atoll_core::Error| Failure::of_daemon(&error);
-    let view = inside.engine().create_exec(inside.id(), draft, &inside.recorded()).await.map_err(fail)?;
+    let view = inside.engine().create_exec(inside.id(), draft, inside.recorded()).await.map_err(fail)?;
     if let Some(text) = text {
         feed(inside, view.record.id.as_str(), Bytes::from(text)).await.map_err(fail)?;
     }

@@ -134,7 +134,7 @@ async fn start(inside: &Inside, dir: &str, session: &str, id: &str, request: &Ru
             ..ExecDraft::new(Command::Argv(argv))
         })
     };
-    let made = get_or_create(inside.engine(), inside.id(), Some(id), None, draft, &inside.recorded()).await;
+    let made = get_or_create(inside.engine(), inside.id(), Some(id), None, draft, inside.recorded()).await;
     made.map_err(fail)
 }
 
