@@ -7,10 +7,10 @@
 use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::key::Scope;
 use atoll_core::secret::Secret;
-use atoll_core::sharing::Requester;
+use atoll_core::sharing::Needs;
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::status::Status;
-use atoll_engine::{Caller as EngineCaller, Engine, Pass};
+use atoll_engine::{Caller as EngineCaller, Engine, Grant, Target, VerifiedKey};
 use atoll_server::dialect::{ClientGone, credentials};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -39,9 +39,9 @@ pub(crate) fn credential(headers: &HeaderMap) -> Option<Secret> {
 pub(crate) struct Asker {
     pub(crate) app: App,
     pub(crate) head: Head,
+    /// Who it is, for the engine.
+    caller: EngineCaller,
     key: KeyId,
-    /// The most the key may do.
-    scope: Scope,
 }
 
 /// What is read of a call's head.
@@ -77,53 +77,45 @@ impl Asker {
     ///
     /// # Errors
     /// `UNAUTHENTICATED`.
-    pub(crate) fn with_key(app: &App, head: Head) -> Result<Self> {
+    pub(crate) async fn with_key(app: &App, head: Head) -> Result<Self> {
         let key = app.host.verify(&head.headers)?;
-        let (id, scope) = (key.id, key.scope);
-        let pass = Pass::Key { key: id.clone(), needed: Scope::Read, sandbox: None };
-        app.host.admit(&head.extensions, pass);
-        Ok(Self { app: app.clone(), head, key: id, scope })
+        let caller = EngineCaller::of(&key);
+        let grant = app.host.engine().authorize(&caller, Needs::READ, Target::Installation).await?;
+        app.host.fill(&head.extensions, grant);
+        Ok(Self { app: app.clone(), head, caller, key: key.id })
     }
 
     /// Who calls a sandbox's task. Gives the sandbox too: no other is reached with that token.
     ///
     /// # Errors
-    /// `UNAUTHENTICATED`, upon which the clients get another token; as [`Engine::may_exec`].
-    pub(crate) fn with_token(app: &App, head: Head) -> Result<(Self, SandboxId)> {
+    /// `UNAUTHENTICATED`, upon which the clients get another token; as [`Engine::authorize`].
+    pub(crate) async fn with_token(app: &App, head: Head) -> Result<(Self, SandboxId)> {
         let refused = || Fault::new(Status::Unauthenticated, "the token is not valid for this task");
         let shown = credentials::bearer(&head.headers).ok_or_else(refused)?;
         let engine = app.host.engine();
-        let (key, scope, sandbox) = read(engine, shown.reveal(), now_s()).ok_or_else(refused)?;
-        engine.may_exec(&key, sandbox.as_str()).map_err(|error| match error.code {
-            Code::Unauthorized => refused(),
-            _ => Fault::of(&error),
-        })?;
-        let pass = Pass::Key { key: key.clone(), needed: Scope::Exec, sandbox: Some(sandbox.clone()) };
-        app.host.admit(&head.extensions, pass);
-        Ok((Self { app: app.clone(), head, key, scope }, sandbox))
+        let (key, sandbox) = read(engine, shown.reveal(), now_s()).ok_or_else(refused)?;
+        let caller = EngineCaller::of(&key);
+        let grant = engine.authorize(&caller, Needs::EXEC, Target::Sandbox(sandbox.as_str())).await?;
+        app.host.fill(&head.extensions, grant);
+        Ok((Self { app: app.clone(), head, caller, key: key.id }, sandbox))
     }
 
     pub(crate) fn engine(&self) -> &Engine {
         self.app.host.engine()
     }
 
-    /// For the engine's records.
-    pub(crate) fn caller(&self) -> EngineCaller {
-        EngineCaller { key: Some(self.key.clone()) }
+    /// Who it is, for the engine.
+    pub(crate) const fn caller(&self) -> &EngineCaller {
+        &self.caller
     }
 
     pub(crate) const fn key(&self) -> &KeyId {
         &self.key
     }
 
-    /// Whose listings it gets; nobody's in particular when it may see all.
-    pub(crate) fn sees(&self) -> Option<KeyId> {
-        (self.scope < Scope::Admin).then(|| self.key.clone())
-    }
-
     /// Whether what a key made is this one's to use.
     pub(crate) fn may_use_of(&self, owner: &KeyId) -> bool {
-        self.scope >= Scope::Admin || self.key == *owner
+        self.caller.is_admin() || self.key == *owner
     }
 
     /// Checks the key's scope, for what is about no sandbox.
@@ -131,7 +123,7 @@ impl Asker {
     /// # Errors
     /// `PERMISSION_DENIED`.
     pub(crate) fn needs(&self, scope: Scope) -> Result<()> {
-        if self.scope >= scope {
+        if self.caller.scope() >= scope {
             return Ok(());
         }
         let error = Error::new(Code::Forbidden, "the API key does not have the scope for this")
@@ -143,41 +135,43 @@ impl Asker {
     ///
     /// # Errors
     /// `PERMISSION_DENIED`; `NOT_FOUND` for one that is not there, or not to be known.
-    pub(crate) fn may(&self, sandbox: &SandboxId, needed: Scope) -> Result<()> {
-        self.needs(needed)?;
-        let who = Requester { key: &self.key, scope: self.scope, holder: None };
-        let standing = self.engine().standing(&who, sandbox.as_str())?;
-        standing.allow(needed, needed <= Scope::Read)?;
-        let pass = Pass::Key { key: self.key.clone(), needed, sandbox: Some(sandbox.clone()) };
-        self.app.host.admit(&self.head.extensions, pass);
-        Ok(())
+    pub(crate) async fn may(&self, sandbox: &SandboxId, needed: Scope) -> Result<()> {
+        self.grant(Needs::scope(needed), Target::Sandbox(sandbox.as_str())).await.map(drop)
+    }
+
+    /// The same, of anything that has rights of its own.
+    ///
+    /// # Errors
+    /// As [`Engine::authorize`].
+    pub(crate) async fn grant(&self, needs: Needs, target: Target<'_>) -> Result<Grant, Error> {
+        let grant = self.engine().authorize(&self.caller, needs, target).await?;
+        self.app.host.fill(&self.head.extensions, grant.clone());
+        Ok(grant)
     }
 
     /// A token for the task of a sandbox.
     pub(crate) fn token(&self, sandbox: &SandboxId) -> String {
         let end = now_s() + TOKEN_S;
-        let scope = self.scope.as_str();
-        let code = self.engine().sandbox_token(&purpose(end, scope), &self.key, sandbox);
-        let claims = serde_json::json!({"exp": end, "task": sandbox.as_str(), "scope": scope}).to_string();
+        let code = self.engine().sandbox_token(&purpose(end), &self.key, sandbox);
+        let claims = serde_json::json!({"exp": end, "task": sandbox.as_str()}).to_string();
         let part = |text: &str| BASE64_URL_SAFE_NO_PAD.encode(text);
         format!("{}.{}.{}", part(HEAD), part(&claims), part(code.reveal()))
     }
 }
 
-/// The end and the key's scope are part of what the code vouches for. A key's scope never changes.
-fn purpose(end_s: u64, scope: &str) -> String {
-    format!("{PURPOSE} until {end_s} as {scope}")
+/// The end is part of what the code vouches for.
+fn purpose(end_s: u64) -> String {
+    format!("{PURPOSE} until {end_s}")
 }
 
 #[derive(Deserialize)]
 struct Claims {
     exp: u64,
     task: String,
-    scope: String,
 }
 
-/// The key with its scope, and the sandbox, of a token that is good.
-fn read(engine: &Engine, token: &str, now_s: u64) -> Option<(KeyId, Scope, SandboxId)> {
+/// The key and the sandbox of a token that is good.
+fn read(engine: &Engine, token: &str, now_s: u64) -> Option<(VerifiedKey, SandboxId)> {
     let mut parts = token.splitn(3, '.').skip(1);
     let mut part = || BASE64_URL_SAFE_NO_PAD.decode(parts.next()?).ok();
     let (claims, code) = (part()?, part()?);
@@ -187,8 +181,8 @@ fn read(engine: &Engine, token: &str, now_s: u64) -> Option<(KeyId, Scope, Sandb
         return None;
     }
     let code = std::str::from_utf8(&code).ok()?;
-    let key = engine.verify_sandbox_token(&purpose(claims.exp, &claims.scope), code, &sandbox).ok()?;
-    Some((key, Scope::parse(&claims.scope)?, sandbox))
+    let key = engine.verify_sandbox_token(&purpose(claims.exp), code, &sandbox).ok()?;
+    Some((key, sandbox))
 }
 
 /// A token that allows nothing, for the metadata of calls whose clients want to show one beside their key.
@@ -202,9 +196,13 @@ pub(crate) fn empty_token() -> String {
 ///
 /// # Errors
 /// As [`Asker::may`].
-pub(crate) fn sandbox(asker: &Asker, text: &str, needed: Scope) -> Result<(SandboxId, ids::Generation)> {
+pub(crate) async fn sandbox(
+    asker: &Asker,
+    text: &str,
+    needed: Scope,
+) -> Result<(SandboxId, ids::Generation)> {
     let (id, generation) = ids::parse_sandbox(text)?;
-    asker.may(&id, needed).map_err(|fault| match fault.status {
+    asker.may(&id, needed).await.map_err(|fault| match fault.status {
         Status::NotFound => ids::no_sandbox(text),
         _ => fault,
     })?;

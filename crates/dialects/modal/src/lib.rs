@@ -76,12 +76,12 @@ async fn serve(app: App, request: Request) -> Response {
     let head = Head::new(parts);
     // Who asks is looked at before anything that was sent.
     if service == TASK {
-        match Asker::with_token(&app, head) {
+        match Asker::with_token(&app, head).await {
             Ok((asker, sandbox)) => task::call(asker, sandbox, method, body).await,
             Err(fault) => fault.into_response(),
         }
     } else {
-        match Asker::with_key(&app, head) {
+        match Asker::with_key(&app, head).await {
             Ok(asker) => control::call(asker, method, body).await,
             Err(fault) => fault.into_response(),
         }

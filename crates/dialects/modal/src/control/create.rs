@@ -43,7 +43,7 @@ pub(super) async fn v2(asker: &Asker, request: SandboxCreateV2Request) -> Result
         sources.push(SecretSource { secret_id: None, env: Some(env) });
     }
     let (id, app) = create(asker, definition, request.app_id, &request.tags, &sources).await?;
-    let record = asker.engine().sandbox(id.as_str())?;
+    let record = asker.engine().sandbox(&id)?;
     let (url, jwt) = lifecycle::access(asker, &id);
     Ok(SandboxCreateV2Response {
         sandbox_id: ids::sandbox(&id, Generation::V2),
@@ -69,7 +69,7 @@ async fn create(
     let id = asker.app.control.once.make(asker, "sandbox", making).await?;
     let id: SandboxId = id.parse().map_err(|_never| Fault::not_found("the sandbox is gone"))?;
     // A retry of another key's call would be another call: this one made it.
-    asker.may(&id, Scope::Read)?;
+    asker.may(&id, Scope::Read).await?;
     Ok((id, app))
 }
 
@@ -97,7 +97,7 @@ async fn make(asker: &Asker, plan: Plan) -> Result<SandboxRecord> {
     };
     if let Err(fault) = finish.await {
         // Nobody knows of it.
-        drop(engine.delete_sandbox(record.id.as_str()).await);
+        drop(engine.delete_sandbox(&record.id).await);
         return Err(fault);
     }
     asker.app.control.ended.note(&record, &plan.extras.app);

@@ -152,14 +152,14 @@ pub(super) async fn exec(
     request: ContainerFilesystemExecRequest,
 ) -> Result<ContainerFilesystemExecResponse> {
     let (sandbox, _) = ids::parse_task(&request.task_id)?;
-    asker.may(&sandbox, Scope::Exec)?;
+    asker.may(&sandbox, Scope::Exec).await?;
     let engine = asker.engine();
-    let spec = engine.sandbox(sandbox.as_str())?.spec;
+    let spec = engine.sandbox(&sandbox)?.spec;
     let files = &asker.app.control.files;
     let place = Place {
         files,
         sandbox: &sandbox,
-        lease: engine.guest(sandbox.as_str()).await?,
+        lease: engine.guest(&sandbox).await?,
         user: spec.user,
         workdir: spec.workdir.unwrap_or_else(|| "/root".to_owned()),
     };
@@ -303,7 +303,7 @@ pub(super) async fn output(
     };
     let unknown = || Fault::new(Status::NotFound, "no such file operation");
     let (sandbox, output) = found.ok_or_else(unknown)?;
-    asker.may(&sandbox, Scope::Exec).map_err(|_hidden| unknown())?;
+    asker.may(&sandbox, Scope::Exec).await.map_err(|_hidden| unknown())?;
     let mut batches: Vec<FilesystemRuntimeOutputBatch> = Vec::new();
     match output {
         Ok(bytes) => {

@@ -87,7 +87,7 @@ pub(super) async fn sandbox_access(
 }
 
 async fn granted(asker: &Asker, id: &SandboxId, named: &str) -> Result<(String, String)> {
-    asker.may(id, Scope::Exec).map_err(|fault| match fault.status {
+    asker.may(id, Scope::Exec).await.map_err(|fault| match fault.status {
         Status::NotFound => ids::no_sandbox(named),
         _ => fault,
     })?;
@@ -97,7 +97,7 @@ async fn granted(asker: &Asker, id: &SandboxId, named: &str) -> Result<(String, 
 /// A sandbox that is there, or was: its end, if it came, and its app.
 async fn state(asker: &Asker, text: &str) -> Result<(SandboxId, Option<GenericResult>, String)> {
     let (id, _) = ids::parse_sandbox(text)?;
-    match asker.may(&id, Scope::Read) {
+    match asker.may(&id, Scope::Read).await {
         Ok(()) => {}
         Err(fault) if fault.status == Status::NotFound => {
             // One that is there and hidden stays so: what is remembered is told to its maker only.
@@ -107,7 +107,7 @@ async fn state(asker: &Asker, text: &str) -> Result<(SandboxId, Option<GenericRe
         }
         Err(fault) => return Err(fault),
     }
-    let record = match asker.engine().sandbox(id.as_str()) {
+    let record = match asker.engine().sandbox(&id) {
         Ok(record) => record,
         Err(_gone) => {
             let ended = asker.app.control.ended.of(&id, |owner| asker.may_use_of(owner));
@@ -181,12 +181,12 @@ pub(super) async fn terminate(
     request: SandboxTerminateRequest,
 ) -> Result<SandboxTerminateResponse> {
     let (id, existing_result, _) = state(asker, &request.sandbox_id).await?;
-    if asker.engine().sandbox(id.as_str()).is_err() {
+    if asker.engine().sandbox(&id).is_err() {
         return Ok(SandboxTerminateResponse { existing_result });
     }
-    auth::sandbox(asker, &request.sandbox_id, Scope::Manage)?;
+    auth::sandbox(asker, &request.sandbox_id, Scope::Manage).await?;
     let terminated = GenericResult { status: status::TERMINATED, ..GenericResult::default() };
-    match asker.engine().delete_sandbox(id.as_str()).await {
+    match asker.engine().delete_sandbox(&id).await {
         Ok(()) => {}
         Err(error) if error.code == Code::SandboxNotFound => {}
         Err(error) => return Err(error.into()),
@@ -205,11 +205,11 @@ pub(super) fn end_with_command(app: App, id: SandboxId) {
             if let Some(exit) = first.record.exit {
                 break exit;
             }
-            if engine.wait_exec(id.as_str(), first.record.id.as_str(), COMMAND_WAIT).await.is_err() {
+            if engine.wait_exec(&id, first.record.id.as_str(), COMMAND_WAIT).await.is_err() {
                 return;
             }
         };
-        let Ok(record) = engine.sandbox(id.as_str()) else { return };
+        let Ok(record) = engine.sandbox(&id) else { return };
         // What ended with its sandbox says nothing about the command.
         if matches!(record.state, SandboxState::Deleting | SandboxState::Failed) {
             return;
@@ -218,6 +218,6 @@ pub(super) fn end_with_command(app: App, id: SandboxId) {
         let left = record.expires_ms.map(|end| end.saturating_sub(auth::now_ms()).max(1));
         let ttl_ms = left.map_or(READABLE_MS, |left| left.min(READABLE_MS));
         let update = SandboxUpdate { ttl_ms: Some(Some(ttl_ms)), ..SandboxUpdate::default() };
-        drop(engine.update_sandbox(id.as_str(), update).await);
+        drop(engine.update_sandbox(&id, update).await);
     }));
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use atoll_core::key::Scope;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::sharing::Needs;
 use atoll_core::spec::SandboxUpdate;
 use atoll_dialect_kit::sandboxes::{self, Page};
-use atoll_engine::SandboxQuery;
+use atoll_engine::{SandboxQuery, Target};
 use atoll_store::SandboxRecord;
 
 use super::apps::app_id;
@@ -52,9 +53,9 @@ pub(super) async fn list(
             && (before <= 0.0 || time(record.created_ms) < before)
             && wanted.iter().all(|(name, value)| own.get(*name) == Some(*value))
     };
-    let query = SandboxQuery { visible_to: asker.sees(), ..SandboxQuery::default() };
+    let query = SandboxQuery::default();
     let page = Page { limit: Some(PAGE), ..Page::default() };
-    let (found, _) = sandboxes::list(asker.engine(), query, &page, matches).await?;
+    let (found, _) = sandboxes::list(asker.engine(), query, &page, asker.caller(), matches).await?;
     let sandboxes = found.iter().map(|record| info(record, generation)).collect();
     Ok(SandboxListResponse { sandboxes })
 }
@@ -96,8 +97,9 @@ pub(super) async fn from_name(
     let name = request.sandbox_name;
     let missing =
         || Fault::not_found(format!("Sandbox with name '{}' not found", atoll_core::error::shorten(&name)));
-    let record = asker.engine().sandbox(&name).map_err(|_missing| missing())?;
-    asker.may(&record.id, Scope::Read).map_err(|_hidden| missing())?;
+    let grant = asker.grant(Needs::READ, Target::Sandbox(&name)).await.map_err(|_hidden| missing())?;
+    let id = grant.sandbox().ok_or_else(missing)?;
+    let record = asker.engine().sandbox(id).map_err(|_gone| missing())?;
     let extras = Extras::of(&record);
     // A sandbox of another API has no app: it is in all of them.
     let of_app = extras.app.is_empty() || extras.app == app_id(&request.app_name);
@@ -115,21 +117,21 @@ pub(super) async fn tags_get(
     asker: &Asker,
     request: SandboxTagsGetRequest,
 ) -> Result<SandboxTagsGetResponse> {
-    let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Read)?;
-    let record = asker.engine().sandbox(id.as_str())?;
+    let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Read).await?;
+    let record = asker.engine().sandbox(&id)?;
     Ok(SandboxTagsGetResponse { tags: pairs(tags(&record)) })
 }
 
 /// `SandboxTagsSet`, of both generations: replaces all.
 pub(super) async fn tags_set(asker: &Asker, request: SandboxTagsSetRequest) -> super::Done {
-    let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Manage)?;
-    let record = asker.engine().sandbox(id.as_str())?;
+    let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Manage).await?;
+    let record = asker.engine().sandbox(&id)?;
     let tags: BTreeMap<String, String> =
         request.tags.into_iter().map(|tag| (tag.tag_name, tag.tag_value)).collect();
     let update = SandboxUpdate { labels: Some(labels(&tags)), ..SandboxUpdate::default() };
     let extras = Extras { tags: Some(tags), ..Extras::of(&record) };
     let annotations = BTreeMap::from([(extras::KEY.to_owned(), Some(extras.text()?))]);
-    asker.engine().update_sandbox(id.as_str(), SandboxUpdate { annotations, ..update }).await?;
+    asker.engine().update_sandbox(&id, SandboxUpdate { annotations, ..update }).await?;
     Ok(Empty {})
 }
 
@@ -138,8 +140,8 @@ pub(super) async fn set_name(
     asker: &Asker,
     request: SandboxSetNameRequest,
 ) -> Result<SandboxSetNameResponse> {
-    let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Manage)?;
+    let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Manage).await?;
     let update = SandboxUpdate { name: Some(request.name), ..SandboxUpdate::default() };
-    asker.engine().update_sandbox(id.as_str(), update).await?;
+    asker.engine().update_sandbox(&id, update).await?;
     Ok(SandboxSetNameResponse {})
 }

@@ -2,6 +2,7 @@
 
 use atoll_core::id::SandboxId;
 use atoll_core::key::Scope;
+use atoll_core::sharing::Needs;
 use atoll_core::snapshot::{Purpose, SnapshotKind};
 use atoll_core::spec::SandboxDraft;
 use atoll_engine::SnapshotOrder;
@@ -36,7 +37,7 @@ pub(crate) async fn take(
     kind: SnapshotKind,
     key: &str,
 ) -> Result<String> {
-    asker.may(sandbox, Scope::Manage)?;
+    asker.may(sandbox, Scope::Manage).await?;
     let order = SnapshotOrder {
         purpose: Purpose::Snapshot,
         tags: Vec::new(),
@@ -45,10 +46,10 @@ pub(crate) async fn take(
         begin: Default::default(),
         kind,
     };
-    let (engine, id, by) = (asker.engine().clone(), sandbox.clone(), asker.caller());
+    let (engine, id, by) = (asker.engine().clone(), sandbox.clone(), asker.caller().clone());
     let prefix = if kind == SnapshotKind::Memory { MEMORY } else { IMAGE };
     let taking = async move {
-        let record = engine.create_snapshot(id.as_str(), order, &by).await?;
+        let record = engine.create_snapshot(&id, order, &by).await?;
         Ok(ids::snapshot(prefix, &record.id))
     };
     asker.app.control.once.make_for(asker, &format!("snapshot {sandbox}"), key, taking).await
@@ -64,7 +65,7 @@ pub(super) async fn memory(
     asker: &Asker,
     request: SandboxSnapshotRequest,
 ) -> Result<SandboxSnapshotResponse> {
-    let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Manage)?;
+    let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Manage).await?;
     let key = asker.head.text(super::once::HEADER).unwrap_or_default().to_owned();
     Ok(SandboxSnapshotResponse { snapshot_id: take(asker, &id, SnapshotKind::Memory, &key).await? })
 }
@@ -74,7 +75,7 @@ pub(super) async fn disk(
     asker: &Asker,
     request: SandboxSnapshotFsRequest,
 ) -> Result<SandboxSnapshotFsResponse> {
-    let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Manage)?;
+    let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Manage).await?;
     let key = asker.head.text(super::once::HEADER).unwrap_or_default().to_owned();
     let image_id = take(asker, &id, SnapshotKind::Disk, &key).await?;
     Ok(SandboxSnapshotFsResponse {
@@ -87,9 +88,8 @@ pub(super) async fn disk(
 async fn find(asker: &Asker, text: &str) -> Result<atoll_store::SnapshotRecord> {
     let missing = || Fault::not_found(format!("snapshot '{}' not found", atoll_core::error::shorten(text)));
     let id = ids::parse_snapshot(MEMORY, text).ok_or_else(missing)?;
-    let engine = asker.engine();
-    engine.check_sees_snapshot(asker.sees().as_ref(), id.as_str()).await.map_err(|_hidden| missing())?;
-    engine.ready_snapshot(id.as_str()).await.map_err(|_missing| missing())
+    let found = asker.engine().usable_snapshot(id.as_str(), Needs::READ, asker.caller()).await;
+    found.map_err(|_missing| missing())
 }
 
 /// `SandboxSnapshotWait`: they are there when they are told.
@@ -138,7 +138,7 @@ pub(super) async fn restore_v2(
     request: SandboxRestoreV2Request,
 ) -> Result<SandboxRestoreV2Response> {
     let id = restore(asker, &request.snapshot_id, request.sandbox_name_override).await?;
-    let extras = Extras::of(&asker.engine().sandbox(id.as_str())?);
+    let extras = Extras::of(&asker.engine().sandbox(&id)?);
     let (url, jwt) = lifecycle::access(asker, &id);
     Ok(SandboxRestoreV2Response {
         sandbox_id: ids::sandbox(&id, Generation::V2),
@@ -155,8 +155,10 @@ async fn restore(asker: &Asker, snapshot: &str, name: String) -> Result<SandboxI
     let record = find(asker, snapshot).await?;
     let engine = asker.engine();
     // As long as its sandbox is there, it is known what that told of itself.
-    let origin = record.sandbox.as_ref().filter(|id| asker.may(id, Scope::Read).is_ok());
-    let origin = origin.and_then(|id| engine.sandbox(id.as_str()).ok());
+    let origin = match &record.sandbox {
+        Some(id) if asker.may(id, Scope::Read).await.is_ok() => engine.sandbox(id).ok(),
+        _ => None,
+    };
     let extras = Extras { command: false, ..origin.as_ref().map(Extras::of).unwrap_or_default() };
     let draft = SandboxDraft {
         name: Some(name).filter(|name| !name.is_empty()),
@@ -172,7 +174,7 @@ async fn restore(asker: &Asker, snapshot: &str, name: String) -> Result<SandboxI
         let record = engine.create_sandbox(draft, &by).await?;
         if let Err(fault) = tunnels::open(engine, &record.id, &extras.ports, &by).await {
             // Nobody knows of it.
-            drop(engine.delete_sandbox(record.id.as_str()).await);
+            drop(engine.delete_sandbox(&record.id).await);
             return Err(fault);
         }
         owned.app.control.ended.note(&record, &extras.app);

@@ -29,7 +29,7 @@ pub(super) async fn logs(
     asker: &Asker,
     request: SandboxGetLogsRequest,
 ) -> Result<BoxStream<'static, Result<TaskLogsBatch>>> {
-    let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Read)?;
+    let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Read).await?;
     let view = match task::first(asker.engine(), &id).await {
         Ok(view) => view,
         Err(error) if error.code == Code::ExecNotFound => return Ok(stream::iter([Ok(end())]).boxed()),
@@ -69,7 +69,7 @@ pub(super) async fn write(
     asker: &Asker,
     request: SandboxStdinWriteRequest,
 ) -> Result<SandboxStdinWriteResponse> {
-    let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Exec)?;
+    let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Exec).await?;
     let input = Bytes::from(request.input);
     task::write_numbered(asker, &id, request.index, input, request.eof).await?;
     Ok(SandboxStdinWriteResponse {})

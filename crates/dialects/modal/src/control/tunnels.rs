@@ -39,7 +39,7 @@ pub(super) async fn open(
             name: Some(NAME.to_owned()),
             ttl_ms: None,
         };
-        engine.create_access(sandbox.as_str(), access, by).await?;
+        engine.create_access(&sandbox, access, by).await?;
     }
     Ok(())
 }
@@ -62,7 +62,7 @@ pub(super) fn of(asker: &Asker, sandbox: &SandboxId, extras: &Extras) -> Result<
     if extras.ports.is_empty() {
         return Ok(Vec::new());
     }
-    let accesses = asker.engine().accesses(sandbox.as_str())?;
+    let accesses = asker.engine().accesses(&sandbox)?;
     let mut tunnels = Vec::new();
     for opened in &extras.ports {
         let is_its = |access: &&Access| {
@@ -86,8 +86,8 @@ pub(super) async fn get(
     asker: &Asker,
     request: SandboxGetTunnelsRequest,
 ) -> Result<SandboxGetTunnelsResponse> {
-    let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Read)?;
-    let record = asker.engine().sandbox(id.as_str())?;
+    let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Read).await?;
+    let record = asker.engine().sandbox(&id)?;
     let tunnels = of(asker, &id, &Extras::of(&record))?;
     Ok(SandboxGetTunnelsResponse { result: None, tunnels })
 }
@@ -97,7 +97,7 @@ pub(super) async fn connect_token(
     asker: &Asker,
     request: SandboxCreateConnectTokenRequest,
 ) -> Result<SandboxCreateConnectTokenResponse> {
-    let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Exec)?;
+    let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Exec).await?;
     let port = match request.port {
         None | Some(0) => CONNECT_PORT,
         Some(port) => u16::try_from(port).map_err(|_large| Fault::invalid("port: is not a port"))?,
@@ -108,7 +108,7 @@ pub(super) async fn connect_token(
         name: Some(CONNECT.to_owned()),
         ttl_ms: None,
     };
-    let made = asker.engine().create_access(id.as_str(), draft, &asker.caller()).await?;
+    let made = asker.engine().create_access(&id, draft, asker.caller()).await?;
     let token = made.token.ok_or_else(|| Fault::unsupported("the access has no token"))?;
     let (host, port) = place(asker, &made.record)?;
     let scheme = if port == 443 { "https" } else { "http" };

@@ -1,9 +1,12 @@
 //! Volumes. Both versions of the protocol's are the engine's one kind: all sandboxes see each other's changes at once,
 //! so there is nothing to commit or to reload.
 
+use atoll_core::id::VolumeId;
 use atoll_core::key::Scope;
+use atoll_core::sharing::Needs;
 use atoll_core::volume::{VolumeDraft, VolumeMountDraft};
-use atoll_core::{Code, spec};
+use atoll_core::{Code, Error, spec};
+use atoll_engine::{Resource, Target};
 
 use crate::auth::Asker;
 use crate::grpc::{Fault, Result};
@@ -25,6 +28,14 @@ mod creation {
 /// The version that is told where the client names none.
 const VERSION: i32 = 2;
 
+/// A volume by its id or name, if it is to be known.
+async fn find(asker: &Asker, text: &str, needs: Needs) -> Result<VolumeId, Error> {
+    match asker.grant(needs, Target::Volume(text)).await?.resource() {
+        Resource::Volume(id) => Ok(id.clone()),
+        _ => Err(VolumeId::not_found(text)),
+    }
+}
+
 /// `VolumeGetOrCreate`.
 pub(super) async fn get_or_create(
     asker: &Asker,
@@ -39,31 +50,29 @@ pub(super) async fn get_or_create(
     let name = request.deployment_name;
     spec::name("name", &name)?;
     asker.needs(if kind == creation::GET { Scope::Read } else { Scope::Manage })?;
-    let engine = asker.engine();
-    let found = match engine.volume(&name).await {
+    let missing = || Fault::not_found(format!("Volume '{name}' not found"));
+    let id = match find(asker, &name, Needs::READ).await {
         Ok(_) if kind == creation::CREATE_FAIL_IF_EXISTS => {
-            return Err(Fault::from(atoll_core::Error::new(
+            return Err(Fault::from(Error::new(
                 Code::NameTaken,
                 format!("Volume '{name}' is there already"),
             )));
         }
-        Ok(found) => found,
+        Ok(id) => id,
         Err(error) if error.code == Code::VolumeNotFound && kind != creation::GET => {
             let draft = VolumeDraft { name: name.clone(), size_bytes: None, from: None, read_only: false };
-            match engine.create_volume(draft, &asker.caller()).await {
+            match asker.engine().create_volume(draft, asker.caller()).await {
                 // Somebody else was faster.
-                Err(error) if error.code == Code::NameTaken => engine.volume(&name).await?,
-                made => made?,
+                Err(error) if error.code == Code::NameTaken => find(asker, &name, Needs::READ).await?,
+                made => made?.record.id,
             }
         }
-        Err(error) if error.code == Code::VolumeNotFound => {
-            return Err(Fault::not_found(format!("Volume '{name}' not found")));
-        }
+        Err(error) if error.code == Code::VolumeNotFound => return Err(missing()),
         Err(error) => return Err(error.into()),
     };
     let version = if request.version == 0 { VERSION } else { request.version };
     Ok(VolumeGetOrCreateResponse {
-        volume_id: ids::volume(&found.record.id),
+        volume_id: ids::volume(&id),
         version,
         metadata: Some(VolumeMetadata { version, name }),
     })
@@ -73,7 +82,8 @@ pub(super) async fn get_or_create(
 pub(super) async fn delete(asker: &Asker, request: VolumeDeleteRequest) -> Done {
     asker.needs(Scope::Manage)?;
     let id = ids::parse_volume(&request.volume_id)?;
-    asker.engine().delete_volume(id.as_str()).await?;
+    let id = find(asker, id.as_str(), Needs::MANAGE).await?;
+    asker.engine().delete_volume(&id, asker.caller()).await?;
     Ok(Empty {})
 }
 

@@ -59,7 +59,7 @@ pub(crate) async fn start_first(asker: &Asker, sandbox: &SandboxId, first: First
         idempotency_key: Some(FIRST.to_owned()),
         ..ExecDraft::new(Command::Argv(first.argv))
     };
-    asker.engine().create_exec(sandbox.as_str(), draft, &asker.caller()).await?;
+    asker.engine().create_exec(&sandbox, draft, asker.caller()).await?;
     Ok(())
 }
 
@@ -68,7 +68,7 @@ pub(crate) async fn start_first(asker: &Asker, sandbox: &SandboxId, first: First
 /// # Errors
 /// [`Code::ExecNotFound`] when none was given.
 pub(crate) async fn first(engine: &Engine, sandbox: &SandboxId) -> Result<ExecView, Error> {
-    engine.exec_by_key(sandbox.as_str(), FIRST).await
+    engine.exec_by_key(&sandbox, FIRST).await
 }
 
 fn check_id(id: &str) -> Result<()> {
@@ -123,7 +123,7 @@ pub(super) async fn start(inside: &Inside, request: TaskExecStartRequest) -> Res
         tag: merged.then(|| MERGED.to_owned()),
         ..ExecDraft::new(Command::Argv(request.command_args))
     };
-    let started = inside.asker.engine().create_exec(inside.id(), draft, &inside.asker.caller()).await;
+    let started = inside.asker.engine().create_exec(inside.id(), draft, inside.asker.caller()).await;
     match started {
         Ok(_) => Ok(TaskExecStartResponse {}),
         // The sandbox's environment changed between two sendings: it is still the same command.

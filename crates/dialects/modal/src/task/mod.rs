@@ -40,8 +40,8 @@ pub(crate) struct Inside {
 }
 
 impl Inside {
-    pub(crate) fn id(&self) -> &str {
-        self.sandbox.as_str()
+    pub(crate) const fn id(&self) -> &SandboxId {
+        &self.sandbox
     }
 
     /// The file operation with a client's id.

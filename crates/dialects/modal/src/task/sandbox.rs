@@ -63,7 +63,7 @@ async fn is_ready(inside: &Inside, probe: &Probe) -> Result<bool> {
         return Ok(engine.connect_port(inside.id(), port).await.is_ok());
     }
     let draft = ExecDraft { timeout_ms: Some(LOOK_MS), ..ExecDraft::new(Command::Argv(probe.argv.clone())) };
-    let view = engine.create_exec(inside.id(), draft, &inside.asker.caller()).await?;
+    let view = engine.create_exec(inside.id(), draft, inside.asker.caller()).await?;
     let view = engine.wait_exec(inside.id(), view.record.id.as_str(), LOOK).await?;
     Ok(view.record.exit.is_some_and(|exit| exit.code == Some(0)))
 }
@@ -74,7 +74,7 @@ pub(super) async fn set_network_access(
     request: TaskSetNetworkAccessRequest,
 ) -> Result<TaskSetNetworkAccessResponse> {
     inside.is(&request.task_id)?;
-    inside.asker.may(&inside.sandbox, Scope::Manage)?;
+    inside.asker.may(&inside.sandbox, Scope::Manage).await?;
     let engine = inside.asker.engine();
     let egress = match control::policy(request.network_access.as_ref(), false)? {
         Some(policy) => policy,

@@ -8,6 +8,7 @@ use atoll_core::Code;
 use atoll_core::build::{BuildEvent, BuildSpec, BuildState, StepState};
 use atoll_core::id::{BuildId, KeyId};
 use atoll_core::key::Scope;
+use atoll_core::sharing::Needs;
 use atoll_core::spec::ResourcesDraft;
 use atoll_engine::BuildLog;
 use futures::stream::{self, BoxStream, StreamExt as _};
@@ -94,7 +95,7 @@ pub(in crate::control) async fn get_or_create(
     }
     // One build of an image at a time: whoever comes later follows it.
     if let Some(build) = builds.find(&id).and_then(|known| known.build)
-        && let Ok(view) = asker.engine().build(build.as_str()).await
+        && let Ok(view) = asker.engine().build(&build).await
         && !view.record.state.is_final()
     {
         return Ok(ImageGetOrCreateResponse { image_id: id, result: None, metadata: None });
@@ -185,7 +186,7 @@ async fn begin(
     };
     let tar = context::tar(asker, recipe).await?;
     let engine = asker.engine().clone();
-    let view = engine.create_build(spec, &asker.caller()).await.map_err(|error| match error.code {
+    let view = engine.create_build(spec, asker.caller()).await.map_err(|error| match error.code {
         Code::BuildFileInvalid => Fault::invalid(atoll_dialect_kit::sentence(&error)),
         _ => Fault::of(&error),
     })?;
@@ -193,9 +194,9 @@ async fn begin(
     if view.needs_context {
         let id = build.clone();
         tokio::spawn(async move {
-            if let Err(error) = engine.put_build_context(id.as_str(), tar).await {
+            if let Err(error) = engine.put_build_context(&id, tar).await {
                 tracing::info!(%error, build = %id, "the files of an image could not be read");
-                drop(engine.cancel_build(id.as_str()).await);
+                drop(engine.cancel_build(&id).await);
             }
         });
     }
@@ -211,12 +212,12 @@ pub(in crate::control) async fn join(
     let known =
         asker.app.control.builds.find(&request.image_id).filter(|known| asker.may_use_of(&known.owner));
     let Some(build) = known.and_then(|known| known.build) else {
-        super::find(asker, &request.image_id).await?;
+        super::find(asker, &request.image_id, Needs::READ).await?;
         let over = ImageJoinStreamingResponse { result: Some(success()), ..Default::default() };
         return Ok(stream::iter([Ok(over)]).boxed());
     };
     let offset = request.last_entry_id.parse().unwrap_or_default();
-    let log = asker.engine().build_log(build.as_str(), offset).await?;
+    let log = asker.engine().build_log(&build, offset).await?;
     let until = tokio::time::Instant::now() + crate::control::seconds(request.timeout, FOLLOW_MAX_S);
     Ok(stream::unfold(Some((log, until)), follow).boxed())
 }

@@ -15,7 +15,9 @@ mod context;
 mod recipe;
 
 use atoll_core::Code;
+use atoll_core::id::SnapshotId;
 use atoll_core::key::Scope;
+use atoll_core::sharing::Needs;
 use atoll_core::spec::SandboxDraft;
 
 use super::apps::BUILDER_VERSION;
@@ -71,19 +73,17 @@ fn template_of(id: &str) -> Option<String> {
 enum Found {
     DebianSlim,
     Template(String),
-    Snapshot(String),
+    Snapshot(SnapshotId),
 }
 
-async fn find(asker: &Asker, id: &str) -> Result<Found> {
+async fn find(asker: &Asker, id: &str, needs: Needs) -> Result<Found> {
     if id.is_empty() || id == DEBIAN_SLIM {
         return Ok(Found::DebianSlim);
     }
     if let Some(snapshot) = ids::parse_snapshot("im", id) {
-        let engine = asker.engine();
-        let seen = engine.check_sees_snapshot(asker.sees().as_ref(), snapshot.as_str()).await;
-        seen.map_err(|_hidden| no_image(id))?;
-        engine.ready_snapshot(snapshot.as_str()).await.map_err(|_missing| no_image(id))?;
-        return Ok(Found::Snapshot(snapshot.to_string()));
+        let found = asker.engine().usable_snapshot(snapshot.as_str(), needs, asker.caller()).await;
+        found.map_err(|error| if error.code == Code::Forbidden { error.into() } else { no_image(id) })?;
+        return Ok(Found::Snapshot(snapshot));
     }
     let name = template_of(id).ok_or_else(|| no_image(id))?;
     match asker.engine().template(&name, None).await {
@@ -96,17 +96,17 @@ async fn find(asker: &Asker, id: &str) -> Result<Found> {
 /// `ImageFromId`.
 pub(super) async fn from_id(asker: &Asker, request: ImageFromIdRequest) -> Result<ImageFromIdResponse> {
     asker.needs(Scope::Read)?;
-    find(asker, &request.image_id).await?;
+    find(asker, &request.image_id, Needs::READ).await?;
     Ok(ImageFromIdResponse { image_id: request.image_id, metadata: Some(metadata()) })
 }
 
 /// `ImageDelete`.
 pub(super) async fn delete(asker: &Asker, request: ImageDeleteRequest) -> super::Done {
     asker.needs(Scope::Manage)?;
-    match find(asker, &request.image_id).await? {
+    match find(asker, &request.image_id, Needs::MANAGE).await? {
         Found::DebianSlim => return Err(Fault::unsupported("the default image stays")),
-        Found::Template(name) => asker.engine().delete_template(&name, None).await?,
-        Found::Snapshot(id) => drop(asker.engine().delete_snapshot(&id).await?),
+        Found::Template(name) => asker.engine().delete_template(&name, None, asker.caller()).await?,
+        Found::Snapshot(id) => drop(asker.engine().delete_snapshot(&id, None, asker.caller()).await?),
     }
     Ok(Empty {})
 }
@@ -116,9 +116,9 @@ pub(super) async fn delete(asker: &Asker, request: ImageDeleteRequest) -> super:
 /// # Errors
 /// `NOT_FOUND`.
 pub(super) async fn apply(asker: &Asker, image: &str, draft: &mut SandboxDraft) -> Result<()> {
-    match find(asker, image).await? {
+    match find(asker, image, Needs::READ).await? {
         Found::Template(name) => draft.template = Some(name),
-        Found::Snapshot(id) => draft.snapshot = Some(id),
+        Found::Snapshot(id) => draft.snapshot = Some(id.to_string()),
         Found::DebianSlim => match asker.engine().template(DEBIAN_SLIM_TEMPLATE, None).await {
             Ok(_) => draft.template = Some(DEBIAN_SLIM_TEMPLATE.to_owned()),
             Err(error) if error.code == Code::TemplateNotFound => draft.user = Some(USER.to_owned()),
