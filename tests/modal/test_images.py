@@ -4,6 +4,9 @@ import modal
 import pytest
 from conftest import run, since
 
+# On a busy host a build takes its time.
+pytestmark = pytest.mark.timeout(600)
+
 
 @pytest.fixture(scope="module")
 def image():

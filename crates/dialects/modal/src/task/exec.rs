@@ -21,8 +21,8 @@ use crate::wire::router::{
     TaskExecWaitRequest, TaskExecWaitResponse,
 };
 
-/// Key of the first command of a sandbox. Clients' ids have no spaces.
-const FIRST: &str = "modal first command";
+/// Key of the first command of a sandbox. Clients' ids have no slashes.
+const FIRST: &str = "modal/first-command";
 /// Ids have this many bytes at most.
 const ID_MAX_BYTES: usize = 128;
 /// How long one call waits for an end; clients give up a little later, and ask again.
@@ -72,8 +72,8 @@ pub(crate) async fn first(engine: &Engine, sandbox: &SandboxId) -> Result<ExecVi
 }
 
 fn check_id(id: &str) -> Result<()> {
-    let fits = (1..=ID_MAX_BYTES).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
-    fits.then_some(()).ok_or_else(|| Fault::invalid("exec_id: must have 1 to 128 letters, digits and signs"))
+    let fits = (1..=ID_MAX_BYTES).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    fits.then_some(()).ok_or_else(|| Fault::invalid("exec_id: must have 1 to 128 letters, digits, hyphens"))
 }
 
 /// The exec with a client's id.
