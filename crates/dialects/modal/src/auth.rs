@@ -136,7 +136,8 @@ impl Asker {
     /// # Errors
     /// `PERMISSION_DENIED`; `NOT_FOUND` for one that is not there, or not to be known.
     pub(crate) async fn may(&self, sandbox: &SandboxId, needed: Scope) -> Result<()> {
-        self.grant(Needs::scope(needed), Target::Sandbox(sandbox.as_str())).await.map(drop)
+        self.grant(Needs::scope(needed), Target::Sandbox(sandbox.as_str())).await?;
+        Ok(())
     }
 
     /// The same, of anything that has rights of its own.

@@ -72,7 +72,8 @@ pub(crate) async fn first(engine: &Engine, sandbox: &SandboxId) -> Result<ExecVi
 }
 
 fn check_id(id: &str) -> Result<()> {
-    let fits = (1..=ID_MAX_BYTES).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    let fits = (1..=ID_MAX_BYTES).contains(&id.len())
+        && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
     fits.then_some(()).ok_or_else(|| Fault::invalid("exec_id: must have 1 to 128 letters, digits, hyphens"))
 }
 
