@@ -78,6 +78,8 @@ impl World {
         let images = Images::open(&dir.path().join("images")).expect("images");
         let config = Config {
             objects: None,
+            disk: None,
+            logs_max_bytes: u64::MAX,
             data_dir: dir.path().to_owned(),
             caps: Caps::default(),
             defaults: Defaults::default(),
