@@ -1,0 +1,4 @@
+# tries: read keys of the host's users, which are in no namespace
+# because: keyrings are not let through
+# microvm: open
+must_fail("keyctl", 250, 0, -3, 0);
