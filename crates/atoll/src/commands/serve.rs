@@ -102,7 +102,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
     let mut server = Server::new(
         daemon.engine.clone(),
         server_config,
-        &[atoll_dialect_langsmith::DIALECT, atoll_dialect_e2b::DIALECT],
+        &[atoll_dialect_langsmith::DIALECT, atoll_dialect_e2b::DIALECT, atoll_dialect_runloop::DIALECT],
     );
     if !args.no_ssh {
         server = server.with_ssh(ssh(&daemon, &args.data_dir)?);
