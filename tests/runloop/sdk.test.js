@@ -2,9 +2,7 @@
 
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import runloop from '@runloop/api-client'
-
-const { RunloopSDK, Runloop, BadRequestError, NotFoundError, toFile } = runloop
+import { BadRequestError, NotFoundError, Runloop, RunloopSDK, toFile } from '@runloop/api-client'
 
 const sdk = new RunloopSDK()
 let box

@@ -129,7 +129,7 @@ def test_keep_alive(sdk):
     before = native("GET", f"/v1/sandboxes/{sandbox}")
     devbox.keep_alive()
     after = native("GET", f"/v1/sandboxes/{sandbox}")
-    assert before["expires_at"] < after["expires_at"]
+    assert before["expires_at_ms"] < after["expires_at_ms"]
     devbox.shutdown()
     short = sdk.devbox.create(launch_parameters={"keep_alive_time_seconds": 1})
     gone = until(lambda: (info := short.get_info()).status == "shutdown" and info)

@@ -1,12 +1,13 @@
 """Tunnels, logs, usage, and what there is not."""
 
 import os
+import threading
 import urllib.error
 import urllib.request
 
 import pytest
-from conftest import call, native, new_key, newer, until
-from runloop_api_client import BadRequestError, NotFoundError
+from conftest import call, new_key, until
+from runloop_api_client import BadRequestError
 
 SERVER = "cd /tmp && mkdir -p www && cd www && echo served > index.html && exec python3 -m http.server 8080"
 
@@ -17,7 +18,7 @@ def get(key, port=8080, token=None, domain="localhost"):
     if token:
         headers["X-Runloop-Tunnel-Authorization"] = f"Bearer {token}"
     try:
-        with urllib.request.urlopen(urllib.request.Request(os.environ["ATOLL_URL"], headers=headers), timeout=30) as response:
+        with urllib.request.urlopen(urllib.request.Request(os.environ["ATOLL_URL"], headers=headers), timeout=60) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -63,9 +64,14 @@ def test_a_tunnel_from_the_beginning_wakes(sdk):
     with sdk.devbox.create(tunnel={"auth_mode": "open", "wake_on_http": True}) as devbox:
         key = devbox.get_info().tunnel.tunnel_key
         devbox.suspend()
-        # Nothing listens after a suspend, which ends processes: it runs again all the same.
-        assert get(key)[0] == 502
-        assert devbox.get_info().status == "running"
+        # Processes end with a suspend: whoever asks waits for a server that comes up again.
+        answers = []
+        asking = threading.Thread(target=lambda: answers.append(get(key)))
+        asking.start()
+        until(lambda: devbox.get_info().status == "running")
+        serve(devbox)
+        asking.join()
+        assert get(key) == (200, "served\n") and answers[0][0] in (200, 502)
 
 
 def test_a_tunnel_that_does_not_wake(own):

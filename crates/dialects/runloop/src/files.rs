@@ -47,8 +47,8 @@ impl Home {
     /// # Errors
     /// What the guest says.
     pub(crate) async fn of(engine: &Engine, sandbox: &SandboxId) -> Result<Self, Error> {
-        let user = engine.sandbox(sandbox.as_str())?.spec.user;
-        let guest = engine.guest(sandbox.as_str()).await?;
+        let user = engine.sandbox(sandbox)?.spec.user;
+        let guest = engine.guest(sandbox).await?;
         let request = ReadFile { path: "/etc/passwd".to_owned(), offset: 0, length: PASSWD_MAX_BYTES };
         let mut text = Vec::new();
         match guest.read(request).await.map_err(guest_error) {
@@ -101,10 +101,10 @@ struct Files {
 }
 
 impl Files {
-    async fn open(app: &App, id: &str) -> Result<Self> {
-        let record = usable(app, id)?;
+    async fn open<S>(app: &App, caller: &Caller<S>, id: &str) -> Result<Self> {
+        let record = usable(app, caller, id)?;
         let engine = app.host.engine();
-        let guest = engine.guest(record.id.as_str()).await.map_err(|error| Failure::of(&error))?;
+        let guest = engine.guest(&record.id).await.map_err(|error| Failure::of(&error))?;
         let home = Home::of(engine, &record.id).await.map_err(|error| Failure::of(&error))?;
         Ok(Self { guest, home, user: record.spec.user })
     }
@@ -138,8 +138,8 @@ pub(crate) async fn write(
     path: &str,
     content: Bytes,
 ) -> Result<(), Error> {
-    let user = engine.sandbox(sandbox.as_str())?.spec.user;
-    let guest = engine.guest(sandbox.as_str()).await?;
+    let user = engine.sandbox(sandbox)?.spec.user;
+    let guest = engine.guest(sandbox).await?;
     let mut writer = open(&guest, path, &user).await?;
     writer.send(content).await.map_err(guest_error)?;
     writer.finish().await.map_err(guest_error)?;
@@ -153,8 +153,8 @@ struct FilePath {
     path: String,
 }
 
-async fn bytes(app: &App, id: &str, asked: &FilePath) -> Result<Response> {
-    let files = Files::open(app, id).await?;
+async fn bytes<S>(app: &App, caller: &Caller<S>, id: &str, asked: &FilePath) -> Result<Response> {
+    let files = Files::open(app, caller, id).await?;
     let path = files.path(&asked.path)?;
     let sent = send(files.guest, path, &Method::GET, &HeaderMap::new()).await;
     sent.map_err(|error| match error {
@@ -165,24 +165,24 @@ async fn bytes(app: &App, id: &str, asked: &FilePath) -> Result<Response> {
 
 /// `read_file_contents`: as text.
 async fn read(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Path(id): Path<String>,
     Json(asked): Json<FilePath>,
 ) -> Result<Response> {
-    let mut response = bytes(&app, &id, &asked).await?;
+    let mut response = bytes(&app, &caller, &id, &asked).await?;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     Ok(response)
 }
 
 /// `download_file`: as bytes.
 async fn download(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Path(id): Path<String>,
     Json(asked): Json<FilePath>,
 ) -> Result<Response> {
-    bytes(&app, &id, &asked).await
+    bytes(&app, &caller, &id, &asked).await
 }
 
 /// A text to write.
@@ -194,12 +194,12 @@ struct Contents {
 
 /// `write_file_contents`: answers as a command that wrote it would.
 async fn write_contents(
-    _: Caller<Exec>,
+    caller: Caller<Exec>,
     State(app): State<App>,
     Path(id): Path<String>,
     Json(asked): Json<Contents>,
 ) -> Result<Json<Value>> {
-    let files = Files::open(&app, &id).await?;
+    let files = Files::open(&app, &caller, &id).await?;
     let path = files.path(&asked.file_path)?;
     let mut writer = files.writer(&path).await?;
     let told = |error| Failure::of(&guest_error(error));
@@ -211,13 +211,13 @@ async fn write_contents(
 
 /// `upload_file`: a form with `path` and `file`, in whatever order.
 async fn upload(
-    _: Caller<Exec>,
+    caller: Caller<Exec>,
     State(app): State<App>,
     Path(id): Path<String>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>> {
-    let files = Files::open(&app, &id).await?;
+    let files = Files::open(&app, &caller, &id).await?;
     let mut form = Form::new(&headers, body).map_err(|error| Failure::of(&error))?;
     let mut path: Option<String> = None;
     // A file that came before its path waits inside, beside where it may go.

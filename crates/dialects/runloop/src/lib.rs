@@ -44,7 +44,7 @@ use atoll_core::Error;
 use atoll_dialect_kit::Protocol;
 use atoll_dialect_kit::exec::Bookmarks;
 use atoll_dialect_kit::pending::Works;
-use atoll_server::dialect::{Arrival, Dialect, Host, Mount, credentials};
+use atoll_server::dialect::{Arrival, Dialect, Host, Mount, Named, credentials};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRef, RawPathParams, Request};
 use axum::response::{IntoResponse as _, Response};
@@ -79,6 +79,7 @@ pub(crate) struct App {
 
 impl Protocol for App {
     type Failure = Failure;
+    const BY_ID_ALONE: bool = true;
 
     fn host(&self) -> &Host {
         &self.host
@@ -138,6 +139,6 @@ fn router(host: Host) -> Router {
 }
 
 /// Host names of tunnels.
-fn is_ours(label: &str) -> bool {
-    tunnel::destination(label).is_some()
+fn is_ours(named: &Named<'_>) -> bool {
+    tunnel::destination(named.label).is_some()
 }

@@ -38,19 +38,19 @@ struct List {
 /// The commands of a devbox, oldest first, with what they wrote. Lines have the time at which their command began:
 /// nobody notes when each was written.
 async fn list(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Path(id): Path<String>,
     Query(query): Query<List>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    let sandbox = request::record(engine, &id)?.id;
+    let sandbox = request::record(engine, &caller, &id)?.id;
     let execs = match query.execution_id.as_deref().filter(|id| !id.is_empty()) {
         Some(execution) => vec![request::execution(engine, &sandbox, execution).await?],
         None => {
             let newest = ExecQuery { limit: Some(PAGE_MAX_COUNT), ..ExecQuery::default() };
             let (mut execs, _) =
-                engine.execs(sandbox.as_str(), &newest).await.map_err(|error| Failure::of(&error))?;
+                engine.execs(&sandbox, &newest).await.map_err(|error| Failure::of(&error))?;
             execs.reverse();
             execs
         }
@@ -97,8 +97,8 @@ async fn tell(app: &App, exec: &ExecView, told: &mut Vec<Value>, left: &mut usiz
 }
 
 /// What a devbox took so far: its limits, for as long as it ran.
-async fn usage(_: Caller<Read>, State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>> {
-    let record = request::record(app.host.engine(), &id)?;
+async fn usage(caller: Caller<Read>, State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>> {
+    let record = request::record(app.host.engine(), &caller, &id)?;
     let now = now_ms();
     let paused = record.pauses_ms + record.paused_ms.map_or(0, |since| now.saturating_sub(since));
     let elapsed_s = now.saturating_sub(record.created_ms) / 1000;

@@ -2,7 +2,8 @@
 //! here.
 
 use atoll_core::id::{KeyId, SandboxId};
-use atoll_engine::{Engine, ExecView, SandboxQuery};
+use atoll_core::sharing::Needs;
+use atoll_engine::{Caller as EngineCaller, Engine, ExecView, Grant, Target};
 use atoll_store::SandboxRecord;
 use http::HeaderMap;
 
@@ -22,17 +23,13 @@ pub(crate) fn key(app: &App, headers: &HeaderMap) -> Result<KeyId> {
     app.host.verify(headers).map(|key| key.id).map_err(|error| Failure::of(&error))
 }
 
-/// Which sandboxes a caller's listing has.
-pub(crate) fn visible<S>(caller: &Caller<S>) -> SandboxQuery {
-    SandboxQuery { visible_to: caller.sees(), ..SandboxQuery::default() }
-}
-
-/// The sandbox that `text` in the path means; its rights were checked with the caller.
+/// The sandbox that a request is about: found, and its rights checked, with the caller. `text` is what named it.
 ///
 /// # Errors
 /// 404.
-pub(crate) fn record(engine: &Engine, text: &str) -> Result<SandboxRecord> {
-    engine.sandbox(&ids::sandbox(text)).map_err(|_missing| Failure::no_devbox(text))
+pub(crate) fn record<S>(engine: &Engine, caller: &Caller<S>, text: &str) -> Result<SandboxRecord> {
+    let id = caller.sandbox().map_err(|_missing| Failure::no_devbox(text))?;
+    engine.sandbox(id).map_err(|_missing| Failure::no_devbox(text))
 }
 
 /// The execution that `text` means in a sandbox: its own id, or the command id that a client made.
@@ -41,11 +38,23 @@ pub(crate) fn record(engine: &Engine, text: &str) -> Result<SandboxRecord> {
 /// 404.
 pub(crate) async fn execution(engine: &Engine, sandbox: &SandboxId, text: &str) -> Result<ExecView> {
     let found = match ids::exec(text) {
-        Some(id) => engine.exec(sandbox.as_str(), id.as_str()).await,
-        None => atoll_dialect_kit::exec::by_id(engine, sandbox.as_str(), text).await,
+        Some(id) => engine.exec(sandbox, id.as_str()).await,
+        None => atoll_dialect_kit::exec::by_id(engine, sandbox, text).await,
     };
     found.map_err(|error| match error.code {
         atoll_core::Code::ExecNotFound => Failure::no_execution(text),
         _ => Failure::of(&error),
     })
+}
+
+/// The grant of whoever shows a token that stands for a key on a sandbox, if that key may use it now.
+pub(crate) async fn token_grant(
+    engine: &Engine,
+    purpose: &str,
+    shown: &str,
+    sandbox: &SandboxId,
+) -> Option<Grant> {
+    let key = engine.verify_sandbox_token(purpose, shown, sandbox).ok()?;
+    let caller = EngineCaller::of(&key);
+    engine.authorize(&caller, Needs::EXEC, Target::Sandbox(sandbox.as_str())).await.ok()
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use atoll_core::id::SnapshotId;
 use atoll_core::limits::{PAGE_MAX_COUNT, SNAPSHOT_COMMENT_MAX_BYTES};
+use atoll_core::sharing::Needs;
 use atoll_core::snapshot::SnapshotState;
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::pending::Pending;
@@ -119,8 +120,8 @@ struct Order {
     noted: Noted,
 }
 
-fn order(app: &App, devbox: &str, mut noted: Noted) -> Result<Order> {
-    let record = usable_or_suspended(app, devbox)?;
+fn order<S>(app: &App, caller: &Caller<S>, devbox: &str, mut noted: Noted) -> Result<Order> {
+    let record = usable_or_suspended(app, caller, devbox)?;
     noted.source_blueprint_id = Extras::of(&record).blueprint_id;
     let id = app.host.engine().new_snapshot_id().map_err(|error| Failure::of(&error))?;
     let comment = noted.comment()?;
@@ -129,9 +130,13 @@ fn order(app: &App, devbox: &str, mut noted: Noted) -> Result<Order> {
 }
 
 /// A devbox that has a disk: a suspended one too.
-fn usable_or_suspended(app: &App, devbox: &str) -> Result<atoll_store::SandboxRecord> {
-    let record = request::record(app.host.engine(), devbox)?;
-    if crate::devboxes::status(app, &record) == "suspended" { Ok(record) } else { usable(app, devbox) }
+fn usable_or_suspended<S>(app: &App, caller: &Caller<S>, devbox: &str) -> Result<atoll_store::SandboxRecord> {
+    let record = request::record(app.host.engine(), caller, devbox)?;
+    if crate::devboxes::status(app, &record) == "suspended" {
+        Ok(record)
+    } else {
+        usable(app, caller, devbox)
+    }
 }
 
 /// `snapshot_disk`: answers when it is there.
@@ -141,8 +146,8 @@ async fn take(
     Path(devbox): Path<String>,
     Json(noted): Json<Noted>,
 ) -> Result<Json<Value>> {
-    let Order { sandbox, order, .. } = order(&app, &devbox, noted)?;
-    let taken = app.host.engine().create_snapshot(sandbox.as_str(), order, &caller.engine()).await;
+    let Order { sandbox, order, .. } = order(&app, &caller, &devbox, noted)?;
+    let taken = app.host.engine().create_snapshot(&sandbox, order, caller.engine()).await;
     taken.map(|record| Json(view(&record))).map_err(|error| Failure::of(&error))
 }
 
@@ -153,7 +158,7 @@ async fn begin(
     Path(devbox): Path<String>,
     Json(noted): Json<Noted>,
 ) -> Result<Json<Value>> {
-    let Order { sandbox, id, order, noted } = order(&app, &devbox, noted)?;
+    let Order { sandbox, id, order, noted } = order(&app, &caller, &devbox, noted)?;
     let view = json!({
         "id": ids::of_snapshot(&id),
         "name": noted.name,
@@ -164,27 +169,30 @@ async fn begin(
         "source_blueprint_id": noted.source_blueprint_id,
     });
     let taking = Taking { id: id.to_string(), view: view.clone(), failure: None };
-    let (engine, by) = (app.host.engine().clone(), caller.engine());
-    let making = async move { engine.create_snapshot(sandbox.as_str(), order, &by).await.map(drop) };
+    let (engine, by) = (app.host.engine().clone(), caller.engine().clone());
+    let making = async move { engine.create_snapshot(&sandbox, order, &by).await.map(drop) };
     let begun = app.taking.run(taking, caller.key(), Duration::ZERO, making).await;
     begun.map_err(|error| Failure::of(&error))?;
     Ok(Json(view))
 }
 
-/// A snapshot that the caller may know of.
+/// A snapshot that can be used, and the caller may use for what it needs.
 ///
 /// # Errors
-/// 404.
-pub(crate) async fn find<S>(engine: &Engine, caller: &Caller<S>, text: &str) -> Result<SnapshotRecord> {
+/// 404, also for one that the caller may not know of; 403.
+pub(crate) async fn find<S>(
+    engine: &Engine,
+    caller: &Caller<S>,
+    needs: Needs,
+    text: &str,
+) -> Result<SnapshotRecord> {
     let none = || Failure::not_found(format!("Snapshot {} not found", atoll_core::error::shorten(text)));
     let id = ids::snapshot(text).ok_or_else(none)?;
     let told = |error: Error| match error.code {
-        Code::SnapshotNotFound | Code::Forbidden => none(),
+        Code::SnapshotNotFound => none(),
         _ => Failure::of(&error),
     };
-    let record = engine.snapshot(id.as_str()).await.map_err(told)?;
-    engine.check_sees_snapshot(caller.sees().as_ref(), record.id.as_str()).await.map_err(told)?;
-    Ok(record)
+    engine.usable_snapshot(id.as_str(), needs, caller.engine()).await.map_err(told)
 }
 
 /// How taking a snapshot goes.
@@ -193,12 +201,12 @@ async fn status(
     State(app): State<App>,
     Path(text): Path<String>,
 ) -> Result<Json<Value>> {
-    let taking = ids::snapshot(&text).and_then(|id| app.taking.find(id.as_str(), caller.sees().as_ref()));
+    let taking = ids::snapshot(&text).and_then(|id| app.taking.find(id.as_str(), caller.sees()));
     if let Some(Taking { view, failure, .. }) = taking {
         let status = if failure.is_some() { "error" } else { "in_progress" };
         return Ok(Json(json!({"status": status, "error_message": failure, "snapshot": view})));
     }
-    let record = find(app.host.engine(), &caller, &text).await?;
+    let record = find(app.host.engine(), &caller, Needs::READ, &text).await?;
     let status = match record.state {
         SnapshotState::Creating => "in_progress",
         SnapshotState::Ready => "complete",
@@ -215,12 +223,12 @@ async fn remove(
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
     if let Some(id) = ids::snapshot(&text)
-        && app.taking.forget(id.as_str(), caller.sees().as_ref()) == Some(true)
+        && app.taking.forget(id.as_str(), caller.sees()) == Some(true)
     {
         return Ok(Json(json!({})));
     }
-    let record = find(engine, &caller, &text).await?;
-    engine.delete_snapshot(record.id.as_str()).await.map_err(|error| Failure::of(&error))?;
+    let record = find(engine, &caller, Needs::MANAGE, &text).await?;
+    engine.delete_snapshot(&record.id, None, caller.engine()).await.map_err(|error| Failure::of(&error))?;
     Ok(Json(json!({})))
 }
 
@@ -230,7 +238,7 @@ async fn update(
     State(app): State<App>,
     Path(text): Path<String>,
 ) -> Result<Json<Value>> {
-    find(app.host.engine(), &caller, &text).await?;
+    find(app.host.engine(), &caller, Needs::READ, &text).await?;
     Err(Failure::bad(
         "changing a snapshot is not supported by this server: give name, commit_message and metadata when it is taken",
     ))
@@ -271,11 +279,15 @@ async fn list(
 ) -> Result<Json<Value>> {
     let limit = limit(query.limit)?;
     let devbox = query.devbox_id.as_deref().filter(|id| !id.is_empty()).map(ids::sandbox);
-    let mut asked =
-        SnapshotQuery { visible_to: caller.sees(), limit: Some(PAGE_MAX_COUNT), ..SnapshotQuery::default() };
+    let mut asked = SnapshotQuery { limit: Some(PAGE_MAX_COUNT), ..SnapshotQuery::default() };
     let mut all: Vec<SnapshotRecord> = Vec::new();
     loop {
-        let page = app.host.engine().snapshots(&asked).await.map_err(|error| Failure::of(&error))?;
+        let page = app
+            .host
+            .engine()
+            .snapshots(&asked, caller.engine())
+            .await
+            .map_err(|error| Failure::of(&error))?;
         all.extend(page.items);
         asked.cursor = page.next.map(|next| next.to_string());
         if asked.cursor.is_none() {

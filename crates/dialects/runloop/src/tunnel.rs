@@ -8,12 +8,11 @@ use std::collections::BTreeMap;
 
 use atoll_core::access::{AccessDraft, Target, parse_port};
 use atoll_core::id::{KeyId, SandboxId};
-use atoll_core::key::Scope;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::time::now_ms;
-use atoll_engine::{Caller as EngineCaller, Engine, Pass};
+use atoll_engine::{Caller as EngineCaller, Engine, Grant};
 use atoll_server::Forward;
 use atoll_store::SandboxRecord;
 use axum::Router;
@@ -108,14 +107,14 @@ impl Tunnel {
         }
         let access =
             AccessDraft { target: Target::Ports, public: true, name: Some(OPEN.to_owned()), ttl_ms: None };
-        engine.create_access(sandbox.as_str(), access, by).await.map(drop)
+        engine.create_access(sandbox, access, by).await.map(drop)
     }
 }
 
 async fn close(engine: &Engine, sandbox: &SandboxId) -> Result<(), Error> {
-    for access in engine.accesses(sandbox.as_str())? {
+    for access in engine.accesses(sandbox)? {
         if access.name.as_deref() == Some(OPEN) {
-            engine.revoke_access(sandbox.as_str(), access.id.as_str()).await?;
+            engine.revoke_access(sandbox, access.id.as_str()).await?;
         }
     }
     Ok(())
@@ -125,7 +124,7 @@ async fn keep(engine: &Engine, record: &SandboxRecord, tunnel: Option<Tunnel>) -
     let extras = Extras { tunnel, ..Extras::of(record) };
     let annotations = BTreeMap::from([(extras::KEY.to_owned(), Some(extras.text()?))]);
     let update = SandboxUpdate { annotations, ..SandboxUpdate::default() };
-    engine.update_sandbox(record.id.as_str(), update).await.map(drop).map_err(|error| Failure::of(&error))
+    engine.update_sandbox(&record.id, update).await.map(drop).map_err(|error| Failure::of(&error))
 }
 
 /// `enable_tunnel`: one for all ports. Asked for again, it is as it is asked for now.
@@ -136,18 +135,22 @@ async fn enable(
     Json(asked): Json<Asked>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    let record = request::record(engine, &id)?;
+    let record = request::record(engine, &caller, &id)?;
     let tunnel = asked.tunnel(None)?;
     close(engine, &record.id).await.map_err(|error| Failure::of(&error))?;
     keep(engine, &record, Some(tunnel.clone())).await?;
-    tunnel.open(engine, &record.id, &caller.engine()).await.map_err(|error| Failure::of(&error))?;
+    tunnel.open(engine, &record.id, caller.engine()).await.map_err(|error| Failure::of(&error))?;
     Ok(Json(tunnel.view(engine, &record.id, Some(&caller.key()))))
 }
 
 /// `remove_tunnel`.
-async fn remove(_: Caller<Manage>, State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>> {
+async fn remove(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    let record = request::record(engine, &id)?;
+    let record = request::record(engine, &caller, &id)?;
     close(engine, &record.id).await.map_err(|error| Failure::of(&error))?;
     keep(engine, &record, None).await?;
     Ok(Json(json!({})))
@@ -171,9 +174,9 @@ async fn try_forward(app: &App, port: u16, sandbox: SandboxId, mut request: Requ
     let engine = app.host.engine();
     // One word for all that is no tunnel: nobody learns here which devboxes there are.
     let none = || Failure::not_found("there is no such tunnel");
-    let record = engine.sandbox(sandbox.as_str()).map_err(|_missing| none())?;
+    let record = engine.sandbox(&sandbox).map_err(|_missing| none())?;
     let tunnel = Extras::of(&record).tunnel.ok_or_else(none)?;
-    let pass = pass(engine, &tunnel, &sandbox, port, request.headers_mut())?;
+    let grant = grant(engine, &tunnel, &sandbox, port, request.headers_mut()).await?;
     let asleep =
         matches!(record.state, SandboxState::Paused | SandboxState::Pausing | SandboxState::Resuming);
     if asleep && !tunnel.wake_on_http {
@@ -182,7 +185,7 @@ async fn try_forward(app: &App, port: u16, sandbox: SandboxId, mut request: Requ
     if asleep {
         crate::devboxes::wake(engine, &record).await.map_err(|error| Failure::of(&error))?;
     }
-    let forward = Forward { sandbox, port, prefix: None, keep_host: true, pass };
+    let forward = Forward { sandbox, port, prefix: None, keep_host: true, grant };
     app.host.ingress().try_forward(request, forward).await.map_err(|error| match error.code {
         Code::PortClosed => Failure::unavailable(format!("nothing listens on port {port} of the devbox")),
         Code::SandboxNotFound | Code::SandboxFailed => none(),
@@ -191,17 +194,17 @@ async fn try_forward(app: &App, port: u16, sandbox: SandboxId, mut request: Requ
 }
 
 /// By what right somebody comes in. The token is not passed on.
-fn pass(
+async fn grant(
     engine: &Engine,
     tunnel: &Tunnel,
     sandbox: &SandboxId,
     port: u16,
     headers: &mut HeaderMap,
-) -> Result<Pass> {
+) -> Result<Grant> {
     let shown = headers.remove(TOKEN);
     if !tunnel.authenticated {
-        let access = engine.public_access(sandbox.as_str(), port);
-        return access.map(Pass::Access).ok_or_else(|| Failure::not_found("there is no such tunnel"));
+        let access = engine.public_access(sandbox, port);
+        return access.map(Grant::of_link).ok_or_else(|| Failure::not_found("there is no such tunnel"));
     }
     let refused = || {
         Failure::new(
@@ -212,9 +215,7 @@ fn pass(
     };
     let shown = shown.as_ref().and_then(|value| value.to_str().ok()).ok_or_else(refused)?;
     let shown = shown.strip_prefix("Bearer ").unwrap_or(shown).trim();
-    let key = engine.verify_sandbox_token(PURPOSE, shown, sandbox).map_err(|_wrong| refused())?;
-    engine.may_exec(&key, sandbox.as_str()).map_err(|_refused| refused())?;
-    Ok(Pass::Key { key, needed: Scope::Exec, sandbox: Some(sandbox.clone()) })
+    request::token_grant(engine, PURPOSE, shown, sandbox).await.ok_or_else(refused)
 }
 
 #[cfg(test)]

@@ -104,9 +104,9 @@ pub(super) async fn create(
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
     let spec = asked.spec(&engine.default_image())?;
-    let made = engine.create_build(spec, &caller.engine()).await.map_err(|error| Failure::of(&error))?;
+    let made = engine.create_build(spec, caller.engine()).await.map_err(|error| Failure::of(&error))?;
     if made.needs_context {
-        drop(engine.cancel_build(made.record.id.as_str()).await);
+        drop(engine.cancel_build(&made.record.id).await);
         return Err(Failure::bad(
             "dockerfile: COPY from a build context is not supported by this server; use file_mounts, COPY with a here-document, or 'atoll template build'",
         ));

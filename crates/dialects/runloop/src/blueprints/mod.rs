@@ -13,8 +13,9 @@ use std::collections::BTreeMap;
 
 use atoll_core::build::BuildState;
 use atoll_core::limits::PAGE_MAX_COUNT;
+use atoll_core::sharing::Needs;
 use atoll_core::{Code, Error};
-use atoll_engine::Engine;
+use atoll_engine::{Engine, Target};
 use atoll_store::BuildRecord;
 use axum::Router;
 use axum::extract::State;
@@ -97,11 +98,10 @@ async fn all<S>(
     caller: &Caller<S>,
     states: &[BuildState],
 ) -> Result<Vec<BuildRecord>, Error> {
-    let sees = caller.sees();
     let (mut cursor, mut found) = (None::<String>, Vec::new());
     loop {
-        let page = engine.builds(states, cursor.as_deref(), Some(PAGE_MAX_COUNT)).await?;
-        found.extend(page.items.into_iter().filter(|record| is_seen(record, sees.as_ref())));
+        let page = engine.builds(states, cursor.as_deref(), Some(PAGE_MAX_COUNT), caller.engine()).await?;
+        found.extend(page.items);
         match page.next {
             Some(next) => cursor = Some(next.to_string()),
             None => return Ok(found),
@@ -109,20 +109,16 @@ async fn all<S>(
     }
 }
 
-fn is_seen(record: &BuildRecord, sees: Option<&atoll_core::id::KeyId>) -> bool {
-    sees.is_none_or(|key| record.created_by.as_ref() == Some(key))
-}
-
 /// The build of a blueprint that the caller may know of.
-async fn find<S>(engine: &Engine, caller: &Caller<S>, text: &str) -> Result<BuildRecord> {
+async fn find<S>(engine: &Engine, caller: &Caller<S>, needs: Needs, text: &str) -> Result<BuildRecord> {
     let none = || Failure::not_found(format!("Blueprint {} not found", atoll_core::error::shorten(text)));
     let id = ids::blueprint(text).ok_or_else(none)?;
-    let record = match engine.build(id.as_str()).await {
-        Ok(view) => view.record,
-        Err(error) if error.code == Code::BuildNotFound => return Err(none()),
-        Err(error) => return Err(Failure::of(&error)),
+    let told = |error: Error| match error.code {
+        Code::BuildNotFound => none(),
+        _ => Failure::of(&error),
     };
-    if is_seen(&record, caller.sees().as_ref()) { Ok(record) } else { Err(none()) }
+    engine.authorize(caller.engine(), needs, Target::Build(id.as_str())).await.map_err(told)?;
+    Ok(engine.build(&id).await.map_err(told)?.record)
 }
 
 /// What a devbox begins with that names a blueprint.
@@ -152,7 +148,7 @@ fn origin(record: &BuildRecord) -> Result<Origin> {
 /// # Errors
 /// 404; 400 when it is not built.
 pub(crate) async fn by_id<S>(engine: &Engine, caller: &Caller<S>, text: &str) -> Result<Origin> {
-    origin(&find(engine, caller, text).await?)
+    origin(&find(engine, caller, Needs::READ, text).await?)
 }
 
 /// The newest blueprint of this name that is built; also a template of this name that another API made.
@@ -183,7 +179,7 @@ pub(crate) async fn by_name<S>(engine: &Engine, caller: &Caller<S>, name: &str) 
 /// One blueprint.
 async fn read(caller: Caller<Read>, State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    let record = find(engine, &caller, &id).await?;
+    let record = find(engine, &caller, Needs::READ, &id).await?;
     Ok(Json(view::view(engine, &record).await))
 }
 
@@ -194,12 +190,12 @@ async fn remove(
     Path(id): Path<String>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    let record = find(engine, &caller, &id).await?;
+    let record = find(engine, &caller, Needs::MANAGE, &id).await?;
     let removed = match (record.state, record.template_version) {
         (BuildState::Waiting | BuildState::Queued | BuildState::Running, _) => {
-            engine.cancel_build(record.id.as_str()).await.map(drop)
+            engine.cancel_build(&record.id).await.map(drop)
         }
-        (_, Some(version)) => engine.delete_template(&record.spec.name, Some(version)).await,
+        (_, Some(version)) => engine.delete_template(&record.spec.name, Some(version), caller.engine()).await,
         (_, None) => Ok(()),
     };
     match removed {

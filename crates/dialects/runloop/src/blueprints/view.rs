@@ -3,6 +3,7 @@
 use atoll_core::Code;
 use atoll_core::build::{BuildEvent, BuildState, StepState};
 use atoll_core::exec::OutputStream;
+use atoll_core::sharing::Needs;
 use atoll_engine::Engine;
 use atoll_store::BuildRecord;
 use axum::extract::State;
@@ -94,8 +95,8 @@ pub(super) async fn logs(
     Path(id): Path<String>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    let record = find(engine, &caller, &id).await?;
-    let mut log = engine.build_log(record.id.as_str(), 0).await.map_err(|error| Failure::of(&error))?;
+    let record = find(engine, &caller, Needs::READ, &id).await?;
+    let mut log = engine.build_log(&record.id, 0).await.map_err(|error| Failure::of(&error))?;
     let mut told: Vec<Value> = Vec::new();
     let mut left = LOG_MAX_BYTES;
     while left > 0 {

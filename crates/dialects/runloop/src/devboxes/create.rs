@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_core::Code;
+use atoll_core::sharing::Needs;
 use atoll_core::spec::SandboxDraft;
 use atoll_dialect_kit::pending::within;
 use atoll_engine::{Caller as EngineCaller, Engine};
@@ -18,7 +19,7 @@ use super::view;
 use crate::App;
 use crate::error::{Failure, Result};
 use crate::extras::{self, Extras, Phase};
-use crate::request::{self, Caller, Json, Manage};
+use crate::request::{Caller, Json, Manage};
 use crate::tunnel::Tunnel;
 use crate::{blueprints, ids, snapshots, tunnel};
 
@@ -133,22 +134,22 @@ pub(super) async fn create(
     let engine = app.host.engine();
     let by = caller.engine();
     let (draft, plan, tunnel) = draft(engine, &caller, request).await?;
-    let record = engine.create_sandbox(draft, &by).await.map_err(|error| match error.code {
+    let record = engine.create_sandbox(draft, by).await.map_err(|error| match error.code {
         // What the body names is not there: nothing that the path names.
         Code::VolumeNotFound | Code::SecretNotFound => Failure::bad(error.message),
         _ => Failure::of(&error),
     })?;
     if let Some(tunnel) = tunnel
-        && let Err(error) = tunnel.open(engine, &record.id, &by).await
+        && let Err(error) = tunnel.open(engine, &record.id, by).await
     {
         // Nobody knows of it.
-        drop(engine.delete_sandbox(record.id.as_str()).await);
+        drop(engine.delete_sandbox(&record.id).await);
         return Err(Failure::of(&error));
     }
     if !plan.is_empty() {
-        set_up(&app, &record, plan, by).await;
+        set_up(&app, &record, plan, by.clone()).await;
     }
-    let record = request::record(engine, record.id.as_str())?;
+    let record = engine.sandbox(&record.id).map_err(|error| Failure::of(&error))?;
     let mut view = view(&app, &record);
     if let Some(tunnel) = Extras::of(&record).tunnel {
         view["tunnel"] = tunnel.view(engine, &record.id, Some(&caller.key()));
@@ -213,7 +214,7 @@ async fn begin_with(
 ) -> Result<Launch> {
     let named = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     if let Some(text) = named(&request.snapshot_id) {
-        let found = snapshots::find(engine, caller, &text).await?;
+        let found = snapshots::find(engine, caller, Needs::READ, &text).await?;
         extras.snapshot_id = Some(ids::of_snapshot(&found.id));
         draft.snapshot = Some(found.id.to_string());
         return Ok(Launch::default());

@@ -50,7 +50,9 @@ impl Ended {
             shut_ms: None,
         };
         let mut table = self.table();
-        table.insert(record.id.to_string(), seen);
+        // One that is being taken apart is looked at, too.
+        let shut_ms = table.get(record.id.as_str()).and_then(|known| known.shut_ms);
+        table.insert(record.id.to_string(), Seen { shut_ms, ..seen });
         // Ids sort by age.
         while table.len() > KEPT_MAX_COUNT {
             table.pop_first();

@@ -15,7 +15,6 @@ use super::{look, status, view};
 use crate::App;
 use crate::error::{Failure, Result};
 use crate::extras::Extras;
-use crate::ids;
 use crate::request::{self, Caller, Exec, Json, Manage, Path};
 
 /// How long a call waits for what it began; the clients wait for the rest.
@@ -36,12 +35,14 @@ pub(super) async fn shutdown(
     Path(id): Path<String>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine().clone();
-    let Ok(record) = request::record(&engine, &id) else { return look(&app, &caller, &id).map(Json) };
+    let Ok(record) = request::record(&engine, &caller, &id) else {
+        return look(&app, &caller, &id).map(Json);
+    };
     let mut last = view(&app, &record);
     let sandbox = record.id.clone();
     app.ended.shut(&sandbox);
     // Begun, it is brought to its end, whether the client waits or not.
-    match within(WAIT, async move { engine.delete_sandbox(sandbox.as_str()).await }).await {
+    match within(WAIT, async move { engine.delete_sandbox(&sandbox).await }).await {
         Some(Err(error)) if error.code != Code::SandboxNotFound => return Err(told(&id, &error)),
         Some(_) | None => {}
     }
@@ -53,12 +54,12 @@ pub(super) async fn shutdown(
 
 /// `POST …/suspend`: keeps the disk, ends the processes. The clients wait for `suspended`.
 pub(super) async fn suspend(
-    _: Caller<Manage>,
+    caller: Caller<Manage>,
     State(app): State<App>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine().clone();
-    let record = request::record(&engine, &id)?;
+    let record = request::record(&engine, &caller, &id)?;
     match status(&app, &record) {
         "suspended" => return Ok(Json(view(&app, &record))),
         "suspending" | "running" => {}
@@ -66,7 +67,7 @@ pub(super) async fn suspend(
     }
     let sandbox = record.id.clone();
     let pausing = async move {
-        let paused = engine.pause_sandbox(sandbox.as_str(), PauseMode::Filesystem).await?;
+        let paused = engine.pause_sandbox(&sandbox, PauseMode::Filesystem).await?;
         // A suspended one has no end: a resume gives it another.
         match paused.expires_ms {
             Some(_) => ttl(&engine, &paused, None).await,
@@ -76,13 +77,13 @@ pub(super) async fn suspend(
     if let Some(Err(error)) = within(WAIT, pausing).await {
         return Err(told(&id, &error));
     }
-    let record = request::record(app.host.engine(), &id)?;
+    let record = request::record(app.host.engine(), &caller, &id)?;
     Ok(Json(view(&app, &record)))
 }
 
 async fn ttl(engine: &Engine, record: &SandboxRecord, ms: Option<u64>) -> Result<SandboxRecord, Error> {
     let update = SandboxUpdate { ttl_ms: Some(ms), ..SandboxUpdate::default() };
-    engine.update_sandbox(record.id.as_str(), update).await
+    engine.update_sandbox(&record.id, update).await
 }
 
 /// Starts a suspended devbox again, with its time anew: an end that is past would end it at once.
@@ -93,17 +94,17 @@ pub(crate) async fn wake(engine: &Engine, record: &SandboxRecord) -> Result<Sand
     if let Some(seconds) = Extras::of(record).keep_alive_s {
         ttl(engine, record, Some(seconds * 1000)).await?;
     }
-    engine.resume_sandbox(record.id.as_str()).await
+    engine.resume_sandbox(&record.id).await
 }
 
 /// `POST …/resume`: starts a suspended devbox again. The clients wait for `running`.
 pub(super) async fn resume(
-    _: Caller<Manage>,
+    caller: Caller<Manage>,
     State(app): State<App>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine().clone();
-    let record = request::record(&engine, &id)?;
+    let record = request::record(&engine, &caller, &id)?;
     match record.state {
         SandboxState::Paused | SandboxState::Pausing | SandboxState::Resuming => {}
         SandboxState::Running => return Ok(Json(view(&app, &record))),
@@ -116,24 +117,24 @@ pub(super) async fn resume(
     if let Some(Err(error)) = within(WAIT, resuming).await {
         return Err(told(&id, &error));
     }
-    let record = request::record(app.host.engine(), &id)?;
+    let record = request::record(app.host.engine(), &caller, &id)?;
     Ok(Json(view(&app, &record)))
 }
 
 /// `POST …/keep_alive`: its time begins again.
 pub(super) async fn keep_alive(
-    _: Caller<Exec>,
+    caller: Caller<Exec>,
     State(app): State<App>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    let record = super::usable(&app, &id)?;
+    let record = super::usable(&app, &caller, &id)?;
     match Extras::of(&record).keep_alive_s {
         Some(seconds) => {
             ttl(engine, &record, Some(seconds * 1000)).await.map_err(|error| told(&id, &error))?;
         }
         // It ends when it idles: being asked for is no idling.
-        None => drop(engine.guest(&ids::sandbox(&id)).await.map_err(|error| told(&id, &error))?),
+        None => drop(engine.guest(&record.id).await.map_err(|error| told(&id, &error))?),
     }
     Ok(Json(json!({})))
 }

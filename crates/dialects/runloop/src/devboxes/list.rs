@@ -2,6 +2,7 @@
 
 use atoll_core::id::SandboxId;
 use atoll_dialect_kit::sandboxes::{self, Page};
+use atoll_engine::SandboxQuery;
 use atoll_store::SandboxRecord;
 use axum::extract::State;
 use serde::Deserialize;
@@ -11,7 +12,7 @@ use super::{status, view};
 use crate::App;
 use crate::error::{Failure, Result};
 use crate::ids;
-use crate::request::{self, Caller, Json, Query, Read};
+use crate::request::{Caller, Json, Query, Read};
 
 /// Items of a page where nobody says, and at most.
 pub(crate) const PAGE_COUNT: usize = 20;
@@ -77,12 +78,14 @@ pub(super) async fn list(
     let engine = app.host.engine();
     let matches = |record: &SandboxRecord| wanted.as_deref().is_none_or(|word| status(&app, record) == word);
     let page = Page { after, skip: 0, limit: Some(limit) };
-    let found = sandboxes::list(engine, request::visible(&caller), &page, matches).await;
+    let found = sandboxes::list(engine, SandboxQuery::default(), &page, caller.engine(), matches).await;
     let (records, more) = found.map_err(|error| Failure::of(&error))?;
     let items: Vec<Value> = records.iter().map(|record| view(&app, record)).collect();
     let mut answer = json!({"devboxes": items, "has_more": more});
     if query.include_total_count.unwrap_or(true) {
-        let all = sandboxes::list(engine, request::visible(&caller), &Page::default(), matches).await;
+        let all =
+            sandboxes::list(engine, SandboxQuery::default(), &Page::default(), caller.engine(), matches)
+                .await;
         answer["total_count"] = all.map_err(|error| Failure::of(&error))?.0.len().into();
     }
     Ok(Json(answer))

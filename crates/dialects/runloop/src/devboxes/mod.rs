@@ -48,7 +48,7 @@ pub(crate) fn routes(app: &App) -> Router<App> {
 async fn read(caller: Caller<Read>, State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>> {
     let mut view = look(&app, &caller, &id)?;
     // The token is the caller's own: it opens no more than its key does.
-    if let Ok(record) = request::record(app.host.engine(), &id)
+    if let Ok(record) = request::record(app.host.engine(), &caller, &id)
         && let Some(tunnel) = Extras::of(&record).tunnel
     {
         view["tunnel"] = tunnel.view(app.host.engine(), &record.id, Some(&caller.key()));
@@ -58,15 +58,20 @@ async fn read(caller: Caller<Read>, State(app): State<App>, Path(id): Path<Strin
 
 /// A devbox as it is now, or as it was when it ended.
 fn look<S>(app: &App, caller: &Caller<S>, id: &str) -> Result<Value> {
-    match request::record(app.host.engine(), id) {
-        Ok(record) => Ok(view(app, &record)),
-        Err(failure) => app.ended.find(&ids::sandbox(id), caller.sees().as_ref()).ok_or(failure),
+    let ended = || app.ended.find(&ids::sandbox(id), caller.sees());
+    match request::record(app.host.engine(), caller, id) {
+        Ok(record) => {
+            let now = view(app, &record);
+            // While it is taken apart it has ended for its clients.
+            if now["status"] == "shutdown" { Ok(ended().unwrap_or(now)) } else { Ok(now) }
+        }
+        Err(failure) => ended().ok_or(failure),
     }
 }
 
 /// A devbox that takes commands and files now. One that is suspended is woken by a resume alone.
-pub(crate) fn usable(app: &App, id: &str) -> Result<atoll_store::SandboxRecord> {
-    let record = request::record(app.host.engine(), id)?;
+pub(crate) fn usable<S>(app: &App, caller: &Caller<S>, id: &str) -> Result<atoll_store::SandboxRecord> {
+    let record = request::record(app.host.engine(), caller, id)?;
     match status(app, &record) {
         "suspended" | "suspending" => Err(Failure::bad(format!("Devbox {id} is suspended: resume it first"))),
         "failure" => Err(Failure::bad(format!("Devbox {id} failed: {}", why(&record)))),

@@ -163,13 +163,13 @@ pub(crate) async fn run(engine: &Engine, id: &SandboxId, plan: Plan, by: &Engine
 }
 
 async fn note(engine: &Engine, id: &SandboxId, failed: Option<&Error>) -> Result<(), Error> {
-    let mut extras = Extras::of(&engine.sandbox(id.as_str())?);
+    let mut extras = Extras::of(&engine.sandbox(id)?);
     extras.phase = failed.map(|_| Phase::Failed);
     extras.failure = failed.map(sentence);
     let text = atoll_dialect_kit::annotation::text(&extras)?;
     let annotations = BTreeMap::from([(extras::KEY.to_owned(), Some(text))]);
     let update = SandboxUpdate { annotations, ..SandboxUpdate::default() };
-    engine.update_sandbox(id.as_str(), update).await.map(drop)
+    engine.update_sandbox(id, update).await.map(drop)
 }
 
 async fn steps(engine: &Engine, id: &SandboxId, plan: Plan, by: &EngineCaller) -> Result<(), Error> {
@@ -203,7 +203,7 @@ impl Setup<'_> {
         let script = [ADD_USER, &user.username, &user.uid.to_string()].map(str::to_owned);
         self.command("making the user", Command::Argv(script.to_vec()), Some("root"), None).await?;
         let update = SandboxUpdate { user: Some(user.username.clone()), ..SandboxUpdate::default() };
-        self.engine.update_sandbox(self.id.as_str(), update).await.map(drop)
+        self.engine.update_sandbox(self.id, update).await.map(drop)
     }
 
     async fn clone_code(&self, code: &CodeMount) -> Result<(), Error> {
@@ -241,7 +241,7 @@ impl Setup<'_> {
             let (user, stdin) = (user.map(str::to_owned), input.is_some());
             Ok(ExecDraft { user, stdin, ..ExecDraft::new(Command::Argv(argv)) })
         };
-        let (engine, sandbox) = (self.engine, self.id.as_str());
+        let (engine, sandbox) = (self.engine, self.id);
         let mut view = kit::get_or_create(engine, sandbox, None, None, draft, self.by).await?;
         let exec = view.record.id.clone();
         if let Some(input) = input {

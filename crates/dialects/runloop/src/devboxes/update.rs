@@ -23,13 +23,13 @@ pub(super) struct Update {
 
 /// `POST /v1/devboxes/{devbox}`.
 pub(super) async fn update(
-    _: Caller<Manage>,
+    caller: Caller<Manage>,
     State(app): State<App>,
     Path(id): Path<String>,
     Json(asked): Json<Update>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    let record = request::record(engine, &id)?;
+    let record = request::record(engine, &caller, &id)?;
     let mut extras = Extras::of(&record);
     let labels = asked.metadata.as_ref().map(create::labels);
     extras.name = asked.name.or(extras.name);
@@ -39,6 +39,6 @@ pub(super) async fn update(
         annotations: BTreeMap::from([(extras::KEY.to_owned(), Some(extras.text()?))]),
         ..SandboxUpdate::default()
     };
-    let record = engine.update_sandbox(record.id.as_str(), update).await;
+    let record = engine.update_sandbox(&record.id, update).await;
     Ok(Json(view(&app, &record.map_err(|error| Failure::of(&error))?)))
 }

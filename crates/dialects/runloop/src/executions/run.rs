@@ -6,7 +6,7 @@ use atoll_core::Code;
 use atoll_core::exec::ExecState;
 use atoll_core::id::SandboxId;
 use atoll_dialect_kit::exec as kit;
-use atoll_engine::{Caller as EngineCaller, Engine, ExecView};
+use atoll_engine::{Engine, ExecView};
 use atoll_server::dialect::ClientGone;
 use axum::Extension;
 use axum::extract::State;
@@ -45,21 +45,21 @@ pub(super) struct Shown {
     last_n: Option<String>,
 }
 
-async fn start(
+async fn start<S>(
     app: &App,
-    by: &EngineCaller,
+    caller: &Caller<S>,
     id: &str,
     asked: &Asked,
     key: Option<String>,
 ) -> Result<ExecView> {
-    let record = usable(app, id)?;
+    let record = usable(app, caller, id)?;
     let line = asked.command.as_deref().filter(|line| !line.is_empty());
     let line = line.ok_or_else(|| Failure::bad("command: is missing"))?;
     let draft = shell::draft(line, asked.shell_name.as_deref().filter(|name| !name.is_empty()))?;
     let stdin = asked.attach_stdin.unwrap_or_default();
     let draft = move |shell: &str| draft(shell).map(|draft| atoll_core::spec::ExecDraft { stdin, ..draft });
     let engine = app.host.engine();
-    let view = kit::get_or_create(engine, record.id.as_str(), key.as_deref(), None, draft, by).await;
+    let view = kit::get_or_create(engine, &record.id, key.as_deref(), None, draft, caller.engine()).await;
     view.map_err(|error| match error.code {
         Code::SandboxNotFound => Failure::no_devbox(id),
         _ => Failure::of(&error),
@@ -83,7 +83,7 @@ pub(super) async fn execute(
 ) -> Result<Json<Value>> {
     let last = lines(shown.last_n.as_deref())?;
     let key = asked.command_id.clone().filter(|id| !id.is_empty()).or_else(|| key_of(&headers));
-    let exec = start(&app, &caller.engine(), &id, &asked, key).await?;
+    let exec = start(&app, &caller, &id, &asked, key).await?;
     let most = crate::devboxes::duration(asked.optimistic_timeout, WAIT_MAX_S);
     let exec = ended(&app, &client, exec, Some(most)).await?;
     view(&app, &exec, last).await.map(Json)
@@ -97,7 +97,7 @@ pub(super) async fn execute_async(
     headers: HeaderMap,
     Json(asked): Json<Asked>,
 ) -> Result<Json<Value>> {
-    let exec = start(&app, &caller.engine(), &id, &asked, key_of(&headers)).await?;
+    let exec = start(&app, &caller, &id, &asked, key_of(&headers)).await?;
     view(&app, &exec, None).await.map(Json)
 }
 
@@ -113,7 +113,7 @@ pub(super) async fn execute_sync(
     if asked.attach_stdin == Some(true) {
         return Err(Failure::bad("attach_stdin: is for execute_async"));
     }
-    let exec = start(&app, &caller.engine(), &id, &asked, key_of(&headers)).await?;
+    let exec = start(&app, &caller, &id, &asked, key_of(&headers)).await?;
     let exec = ended(&app, &client, exec, None).await?;
     let all = view(&app, &exec, None).await?;
     Ok(Json(json!({
@@ -139,7 +139,7 @@ async fn ended(
         if is_over(&exec) {
             return Ok(exec);
         }
-        let next = engine.wait_exec(sandbox.as_str(), id.as_str(), most.unwrap_or(WAIT));
+        let next = engine.wait_exec(&sandbox, id.as_str(), most.unwrap_or(WAIT));
         exec = tokio::select! {
             next = client.unless_gone(next) => next.flatten().map_err(|error| Failure::of(&error))?,
             // Sent again, it finds the same command.
@@ -154,21 +154,26 @@ async fn ended(
     }
 }
 
-async fn find(engine: &Engine, id: &str, execution: &str) -> Result<(SandboxId, ExecView)> {
-    let record = request::record(engine, id)?;
+async fn find<S>(
+    engine: &Engine,
+    caller: &Caller<S>,
+    id: &str,
+    execution: &str,
+) -> Result<(SandboxId, ExecView)> {
+    let record = request::record(engine, caller, id)?;
     let exec = request::execution(engine, &record.id, execution).await?;
     Ok((record.id, exec))
 }
 
 /// One execution.
 pub(super) async fn read(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Path((id, execution)): Path<(String, String)>,
     Query(shown): Query<Shown>,
 ) -> Result<Json<Value>> {
     let last = lines(shown.last_n.as_deref())?;
-    let (_, exec) = find(app.host.engine(), &id, &execution).await?;
+    let (_, exec) = find(app.host.engine(), &caller, &id, &execution).await?;
     view(&app, &exec, last).await.map(Json)
 }
 
@@ -182,7 +187,7 @@ pub(super) struct Wait {
 
 /// `wait_for_status`: 408 when none of the statuses is reached in time.
 pub(super) async fn wait(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Path((id, execution)): Path<(String, String)>,
     Query(shown): Query<Shown>,
@@ -195,7 +200,7 @@ pub(super) async fn wait(
         return Err(Failure::bad("statuses: name at least one of queued, running and completed"));
     }
     let reached = |exec: &ExecView| wait.statuses.iter().any(|word| word == status(exec));
-    let (_, mut exec) = find(app.host.engine(), &id, &execution).await?;
+    let (_, mut exec) = find(app.host.engine(), &caller, &id, &execution).await?;
     if !reached(&exec) {
         let most = crate::devboxes::duration(wait.timeout_seconds, WAIT_MAX_S);
         exec = ended(&app, &client, exec, Some(most)).await?;
@@ -208,13 +213,13 @@ pub(super) async fn wait(
 
 /// `kill`: ends a command with all its processes. One that has ended already is told so.
 pub(super) async fn kill(
-    _: Caller<Exec>,
+    caller: Caller<Exec>,
     State(app): State<App>,
     Path((id, execution)): Path<(String, String)>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    let (sandbox, exec) = find(engine, &id, &execution).await?;
-    let killed = match engine.kill_exec(sandbox.as_str(), exec.record.id.as_str()).await {
+    let (sandbox, exec) = find(engine, &caller, &id, &execution).await?;
+    let killed = match engine.kill_exec(&sandbox, exec.record.id.as_str()).await {
         Err(error) if error.code == Code::ExecEnded => exec,
         killed => killed.map_err(|error| Failure::of(&error))?,
     };

@@ -33,22 +33,22 @@ pub(super) struct From {
 
 /// `stream_stdout_updates`.
 pub(super) async fn stdout(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Path(path): Path<(String, String)>,
     Query(from): Query<From>,
 ) -> Result<Response> {
-    follow(app, &path, OutputStream::Stdout, &from).await
+    follow(app, &caller, &path, OutputStream::Stdout, &from).await
 }
 
 /// `stream_stderr_updates`.
 pub(super) async fn stderr(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Path(path): Path<(String, String)>,
     Query(from): Query<From>,
 ) -> Result<Response> {
-    follow(app, &path, OutputStream::Stderr, &from).await
+    follow(app, &caller, &path, OutputStream::Stderr, &from).await
 }
 
 struct Source {
@@ -58,11 +58,17 @@ struct Source {
     over: bool,
 }
 
-async fn follow(app: App, path: &(String, String), wanted: OutputStream, from: &From) -> Result<Response> {
+async fn follow(
+    app: App,
+    caller: &Caller<Read>,
+    path: &(String, String),
+    wanted: OutputStream,
+    from: &From,
+) -> Result<Response> {
     let text = from.offset.as_deref().filter(|text| !text.is_empty()).unwrap_or("0");
     let offset: u64 = text.parse().map_err(|_| Failure::bad("offset: must be a number of bytes"))?;
     let engine = app.host.engine();
-    let sandbox = request::record(engine, &path.0)?.id;
+    let sandbox = request::record(engine, caller, &path.0)?.id;
     let view = request::execution(engine, &sandbox, &path.1).await?;
     // All of the other stream counts as known: nothing of it is sent.
     let from = match wanted {
