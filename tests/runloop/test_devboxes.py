@@ -108,12 +108,14 @@ def test_suspend_and_resume(own):
 
 def test_idle_devboxes_suspend(sdk, client):
     idle = {"idle_time_seconds": 1, "on_idle": "suspend"}
-    with sdk.devbox.create(launch_parameters={"after_idle": idle}) as devbox:
-        devbox.file.write(file_path="kept", contents="x")
+    with sdk.devbox.create(launch_parameters={"after_idle": idle}, file_mounts={"/home/user/kept": "x"}) as devbox:
         assert client.devboxes.retrieve(devbox.id).launch_parameters.after_idle.on_idle == "suspend"
         assert devbox.await_suspended().status == "suspended"
-        devbox.resume()
-        assert devbox.file.read(file_path="kept") == "x"
+        # Resumed it would be idle at once: its disk tells.
+        snapshot = devbox.snapshot_disk()
+        with sdk.devbox.create_from_snapshot(snapshot.id) as other:
+            assert other.file.read(file_path="kept") == "x"
+        snapshot.delete()
 
 
 def test_idle_devboxes_shut_down(sdk):
