@@ -49,9 +49,10 @@ struct Default {
 }
 
 /// The templates, each after those it begins with.
-const DEFAULTS: [Default; 3] = [
+const DEFAULTS: [Default; 4] = [
     Default { name: "base", start: None, ready: None },
     Default { name: "modal-debian-slim", start: None, ready: None },
+    Default { name: "runloop", start: None, ready: None },
     Default {
         name: "code-interpreter-v1",
         start: Some("exec /opt/code-interpreter/venv/bin/python -m code_interpreter --home /home/user"),
