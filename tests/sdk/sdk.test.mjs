@@ -160,12 +160,12 @@ describe("sandboxes", () => {
 
   test("errors say what is wrong", async () => {
     const cases = [
-      [client.sandboxes.create({ image: "absent" }), NotFound, "image_not_found"],
-      [client.sandboxes.create({ name: "No Name" }), InvalidRequest, "invalid_argument"],
-      [client.sandboxes.get(".."), InvalidRequest, "invalid_argument"],
-      [client.sandboxes.get("a/b"), NotFound, "sandbox_not_found"],
-      [new Atoll({ apiKey: "wrong" }).info(), NotAllowed, "unauthorized"],
-      [new Atoll({ url: "http://127.0.0.1:9", maxRetries: 1 }).sandboxes.create(), Unreachable, "unreachable"],
+      [() => client.sandboxes.create({ image: "absent" }), NotFound, "image_not_found"],
+      [() => client.sandboxes.create({ name: "No Name" }), InvalidRequest, "invalid_argument"],
+      [() => client.sandboxes.get(".."), InvalidRequest, "invalid_argument"],
+      [() => client.sandboxes.get("a/b"), NotFound, "sandbox_not_found"],
+      [() => new Atoll({ apiKey: "wrong" }).info(), NotAllowed, "unauthorized"],
+      [() => new Atoll({ url: "http://127.0.0.1:9", maxRetries: 1 }).sandboxes.create(), Unreachable, "unreachable"],
     ];
     for (const [call, kind, code] of cases) {
       await assert.rejects(call, (error) => error instanceof kind && error instanceof AtollError && error.code === code && !error.mayHaveRun);
@@ -299,7 +299,7 @@ test("a server of one's own", async () => {
   const made = await own.sandboxes.create();
   assert.equal((await made.run("echo here")).stdout, "here\n");
   await own.close();
-  await assert.rejects(new Atoll({ url: own.url, apiKey: "x", maxRetries: 0 }).info(), Unreachable);
+  await assert.rejects(() => new Atoll({ url: own.url, apiKey: "x", maxRetries: 0 }).info(), Unreachable);
   process.env.ATOLL_BIN = "/bin/false";
   await assert.rejects(local(), ServerError);
 });

@@ -38,7 +38,8 @@ pub(crate) use sandbox::{
 };
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{
-    DoctorArgs, GvisorArgs, LogFormat, MicrovmArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
+    DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, MicrovmArgs, PurgeArgs, ServeArgs, SetupCommand,
+    SetupMicrovmArgs,
 };
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
@@ -202,10 +203,14 @@ pub(crate) enum Command {
     /// SSH keys
     #[command(subcommand)]
     SshKey(SshKeyCommand),
+    /// Print the authority of a server with --tls: what clients must trust
+    Ca,
     /// Show what the server is
     Info,
     /// Show what this host enforces, or what is left over on it
     Doctor(DoctorArgs),
+    /// End an installation: its sandboxes, snapshots, volumes, images, keys and everything else in its data directory
+    Purge(PurgeArgs),
     /// Print a completion script
     Completions {
         /// For this shell

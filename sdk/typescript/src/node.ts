@@ -40,10 +40,6 @@ export class LocalAtoll extends Atoll implements AsyncDisposable {
 
   /** Ends the server and waits until it is gone. */
   async close(): Promise<void> {
-    if (this.#child.exitCode === null) {
-      // A server that stops leaves its sandboxes to the next one: here there is none.
-      for await (const sandbox of this.sandboxes.list()) await sandbox.delete();
-    }
     await stop(this.#child, this.#directory);
   }
 
@@ -59,7 +55,7 @@ export class LocalAtoll extends Atoll implements AsyncDisposable {
 export async function local(options: Omit<AtollOptions, "url" | "apiKey"> & { args?: readonly string[] } = {}): Promise<LocalAtoll> {
   const { args = [], ...rest } = options;
   const directory = await mkdtemp(join(process.env["TMPDIR"] ?? "/var/tmp", "atoll-local-"));
-  const serve = ["serve", "--listen", "127.0.0.1:0", "--ready-json", "--data-dir", join(directory, "data")];
+  const serve = ["serve", "--ephemeral", "--listen", "127.0.0.1:0", "--ready-json"];
   const log = openSync(join(directory, "log"), "w");
   const program = process.env["ATOLL_BIN"] ?? "atoll";
   const child = spawn("/bin/sh", ["-c", GUARD, "atoll", program, ...serve, ...args], {

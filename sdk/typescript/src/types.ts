@@ -624,6 +624,11 @@ export interface CreateKey {
 
 /** Makes a sandbox. Everything is optional: `{}` makes one from the image `host`. */
 export interface CreateSandbox {
+  /**
+   * Who sees it, from its first moment on: `private` is you, administrators, and whom you grant a role. When
+   * absent: `private` if it goes on from a private snapshot, else the server's default.
+   */
+  visibility?: Visibility | null;
   /** A name, unique among existing sandboxes: a DNS label. */
   name?: string | null;
   /** The image: `host`, or one that was pulled, loaded or imported. */
@@ -1036,7 +1041,10 @@ export interface Grant {
 
 /** Whether the server works. */
 export interface Health {
-  /** `ok`, or `draining` while it shuts down. */
+  /**
+   * `ok`; `draining` while it shuts down; `host_disk_full` while every sandbox stands still because of that, and
+   * only what removes something is done.
+   */
   status: string;
 }
 
@@ -1489,6 +1497,11 @@ export interface PullSnapshot {
   from: string;
   /** References here that shall point to it; the same as there when absent. */
   tags?: string[];
+  /**
+   * Who sees it: `private` is you and administrators. The server's default when absent; what you sent as a private
+   * snapshot is private in any case.
+   */
+  visibility?: Visibility | null;
 }
 
 /** Sends a snapshot to the object store. */

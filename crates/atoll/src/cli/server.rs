@@ -14,6 +14,9 @@ use super::pool::parse_image_pool;
 use super::sandbox::parse_isolation;
 use crate::units::parse_bytes;
 
+/// The domain when none is given: browsers and curl lead all names below it to this host.
+pub(crate) const LOCALHOST: &str = "localhost";
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogFormat {
@@ -26,12 +29,15 @@ pub(crate) enum LogFormat {
 /// The server.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Address and port. The server speaks plain HTTP: put TLS in front before leaving the loopback
+    /// Address and port. Use --tls, or --tls-cert and --tls-key, before leaving the loopback
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4600")]
     pub(crate) listen: std::net::SocketAddr,
     /// Where everything is kept
     #[arg(long, value_name = "DIR", default_value = "/var/lib/atoll")]
     pub(crate) data_dir: PathBuf,
+    /// Keep everything in a directory below /var/tmp, and end it all with the server: for tests
+    #[arg(long, conflicts_with_all = ["data_dir", "database"])]
+    pub(crate) ephemeral: bool,
     /// Database, as sqlite:///path/file.db or postgres://… [default: DIR/atoll.db]
     #[arg(long, value_name = "URL")]
     pub(crate) database: Option<String>,
@@ -104,6 +110,10 @@ pub(crate) struct ServeArgs {
     /// files [default: what is free on it]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) storage_size: Option<u64>,
+    /// Output of commands that is kept altogether; beyond that the oldest goes [default: a tenth of the file system of
+    /// the data directory]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) logs_size: Option<u64>,
     #[command(flatten)]
     pub(crate) microvm: MicrovmArgs,
     #[command(flatten)]
@@ -114,9 +124,11 @@ pub(crate) struct ServeArgs {
     /// Another name under which browsers may reach the server (repeatable)
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Vec<String>,
-    /// Domain below which ports of sandboxes are reached, as <port>-<sandbox>.NAME
-    #[arg(long, value_name = "NAME", default_value = "localhost", value_parser = parse_domain)]
-    pub(crate) ports_domain: String,
+    /// Domain of this server: it is reached as NAME, ports of sandboxes as <port>-<sandbox>.NAME
+    #[arg(long, alias = "ports-domain", value_name = "NAME", default_value = LOCALHOST, value_parser = parse_domain)]
+    pub(crate) domain: String,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
     /// Address under which clients reach the server, if it is behind a proxy, such as https://atoll.example.com
     #[arg(long, value_name = "URL", value_parser = parse_public_url)]
     pub(crate) public_url: Option<PublicUrl>,
@@ -132,6 +144,22 @@ pub(crate) struct ServeArgs {
     /// Send traces to this collector, OTLP over HTTP [env: OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, value_name = "URL")]
     pub(crate) otlp_endpoint: Option<String>,
+}
+
+/// TLS of the server's port. Clients of this host may go on to speak plain HTTP.
+#[derive(Debug, Args)]
+pub(crate) struct TlsArgs {
+    /// Speak TLS, with certificates of an authority of this installation's own: 'atoll ca' shows what clients must
+    /// trust
+    #[arg(long, conflicts_with = "tls_cert")]
+    pub(crate) tls: bool,
+    /// Speak TLS with this certificate and those that lead to its authority, PEM: for NAME and *.NAME of --domain.
+    /// Read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Its key, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
 }
 
 /// Virtual machines.
@@ -219,10 +247,22 @@ fn parse_domain(text: &str) -> Result<String, String> {
     }
 }
 
+/// An installation to end.
+#[derive(Debug, Args)]
+pub(crate) struct PurgeArgs {
+    /// Its data directory; no server may use it
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
 /// The host.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// List what carries the id of no known sandbox; exit code 1 when there is something
+    /// List what carries the id of no known sandbox, and installations on this host whose data directory is gone; exit
+    /// code 1 when there is something
     #[arg(long)]
     pub(crate) leaks: bool,
     /// Remove it

@@ -12,6 +12,7 @@ mod key;
 mod net;
 mod pool;
 mod port;
+mod purge;
 mod registry;
 mod run;
 mod sandbox;
@@ -87,6 +88,7 @@ async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {
         Command::Completions { shell } => completions(shell).map(|()| 0),
         Command::Serve(args) => Box::pin(serve::serve(printer, args)).await.map(|()| 0),
         Command::Doctor(args) => Box::pin(doctor::doctor(&cli.global, printer, &args)).await,
+        Command::Purge(args) => purge::purge(printer, &args).map(|()| 0),
         Command::Setup(command) => Box::pin(setup::setup(printer, command)).await.map(|()| 0),
         Command::Net(NetCommand::Presets) => {
             // For the lists in it.
@@ -156,11 +158,13 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Ssh(args) => return ssh::ssh(client, printer, args).await,
         Command::SshProxy => ssh::proxy(client).await,
         Command::SshKey(command) => ssh::ssh_key(client, printer, command).await,
+        Command::Ca => system::ca(client, printer).await,
         Command::Info => system::info(client, printer).await,
         // Need no server to talk to and were dealt with.
         Command::Completions { shell } => completions(shell),
         Command::Serve(_)
         | Command::Doctor(_)
+        | Command::Purge(_)
         | Command::Setup(_)
         | Command::Vmm { .. }
         | Command::Sentry { .. } => Ok(()),

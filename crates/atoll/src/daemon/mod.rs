@@ -11,6 +11,7 @@
 //!   gvisor/        sandboxes' records, of gVisor
 //!   microvm/       the virtual machines' kernel, images and saved machines, unless --microvm-dir names another place
 //!   storage/       sandboxes' disks and snapshots
+//!   reserve        room that is given up when the host's disk is full, so that things can still be removed
 //! ```
 
 mod data_dir;
@@ -28,13 +29,15 @@ use atoll_core::{Code, Error};
 use atoll_egress::intercept::TlsInterceptor;
 use atoll_engine::{EgressConfig, Engine, KeyScope, NewKey, PoolConfig, SecretDoor, Trust};
 use atoll_image::{Images, Reach, Settings};
-use atoll_isolation::Isolation;
 use atoll_isolation::volumes::Volumes;
+use atoll_isolation::{HostDisk as _, Isolation};
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
-use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
+use atoll_isolation_host::Halt;
+use atoll_isolation_storage::{Guard, PoolSize, Reserve, Storage, StorageConfig};
 use atoll_network::SlotPool;
 use atoll_objects::Objects;
 use atoll_store::{Store, StoreUrl};
+use atoll_tls::Authority;
 use atoll_vault::Vault;
 
 use crate::config::VaultKey;
@@ -48,8 +51,13 @@ pub(crate) use telemetry::Telemetry;
 
 /// Network namespaces, disks and user namespaces that are kept ready.
 const READY_COUNT: usize = 8;
+/// Name under which the database keeps the authority of the server's own port.
+const SERVER_CA: &str = "server_ca";
 /// Available memory of the host below which frozen sandboxes give theirs back, bytes.
 const RECLAIM_BELOW_BYTES: u64 = 1 << 30;
+
+/// Output takes at most this part of the data directory's file system, when nothing is said.
+const LOGS_PART: u64 = 10;
 
 /// How much a server keeps ready and allows, and what it lets sandboxes reach.
 #[derive(Debug, Clone)]
@@ -61,6 +69,8 @@ pub(crate) struct Limits {
     pub(crate) ready: usize,
     /// Frozen sandboxes give memory back when less is available on the host, bytes.
     pub(crate) reclaim_below_bytes: u64,
+    /// Output that is kept altogether, bytes; a tenth of the data directory's file system when nothing is said.
+    pub(crate) logs_max_bytes: Option<u64>,
     /// Where disks and snapshots lie.
     pub(crate) storage: PoolSize,
     pub(crate) pools: Vec<(String, PoolSpec)>,
@@ -79,6 +89,8 @@ pub(crate) struct Limits {
     pub(crate) machines: Option<Machines>,
     /// Sandboxes in gVisor, if they are to be had where it is installed.
     pub(crate) sentries: Option<Sentries>,
+    /// DNS names that certificates of the server's own authority are for, if it is to have one.
+    pub(crate) own_names: Option<Vec<String>>,
 }
 
 impl Default for Limits {
@@ -89,6 +101,7 @@ impl Default for Limits {
             sandboxes_max: 2000,
             ready: READY_COUNT,
             reclaim_below_bytes: RECLAIM_BELOW_BYTES,
+            logs_max_bytes: None,
             storage: PoolSize::Host,
             pools: Vec::new(),
             pool_memory: 0,
@@ -100,6 +113,7 @@ impl Default for Limits {
             visibility: Visibility::default(),
             machines: None,
             sentries: None,
+            own_names: None,
         }
     }
 }
@@ -108,6 +122,8 @@ impl Default for Limits {
 pub(crate) struct Daemon {
     pub(crate) engine: Engine,
     pub(crate) installation: String,
+    /// The server's own authority, if it is to have one.
+    pub(crate) authority: Option<Authority>,
     _dir: DataDir,
 }
 
@@ -158,6 +174,7 @@ pub(crate) fn open_containers(
 
 /// The isolation levels of a data directory.
 pub(crate) struct Levels {
+    pub(crate) storage: Arc<Storage>,
     pub(crate) volumes: Arc<dyn Volumes>,
     pub(crate) drivers: Vec<Arc<dyn Isolation>>,
 }
@@ -181,11 +198,11 @@ pub(crate) async fn open_levels(
         drivers.push(Arc::new(driver));
     }
     if let Some(sentries) = sentries
-        && let Some(driver) = sentries.open(dir, storage, volumes.clone(), slots).await?
+        && let Some(driver) = sentries.open(dir, Arc::clone(&storage), volumes.clone(), slots).await?
     {
         drivers.push(Arc::new(driver));
     }
-    Ok(Levels { volumes: Arc::new(volumes), drivers })
+    Ok(Levels { storage, volumes: Arc::new(volumes), drivers })
 }
 
 /// Opens the database of a data directory.
@@ -207,6 +224,15 @@ pub(crate) async fn open_store(dir: &DataDir, database: Option<&str>) -> Result<
     })
 }
 
+/// Starts keeping watch over the host's disk.
+fn guard(dir: &DataDir, storage: Arc<Storage>) -> Result<Guard> {
+    let guard = Halt::open(dir.installation()).and_then(|halt| Guard::start(storage, dir.path(), halt));
+    guard.map_err(|error| {
+        let why = crate::failure::chain(&error);
+        Failure::plain(Code::IsolationUnavailable, format!("the host's disk cannot be watched: {why}"))
+    })
+}
+
 fn open_vault(dir: &DataDir, key: Option<&VaultKey>) -> Result<Vault> {
     let (what, opened) = match key {
         None => ("vault.key", Vault::open(&dir.path().join("vault.key"))),
@@ -216,22 +242,57 @@ fn open_vault(dir: &DataDir, key: Option<&VaultKey>) -> Result<Vault> {
         .map_err(|error| Failure::plain(Code::Internal, format!("{what}: {}", crate::failure::chain(&error))))
 }
 
+/// Opens the authority of the server's own port, making it first when there is none.
+async fn server_authority(
+    store: &Store,
+    vault: &Vault,
+    installation: &str,
+    names: Vec<String>,
+) -> Result<Authority> {
+    let make = || Authority::generate(installation).map(|made| (made.certificate_pem, made.key_pem));
+    let (certificate, key) =
+        atoll_engine::kept_authority(store, vault, SERVER_CA, make).await.map_err(Failure::Plain)?;
+    Authority::open(&certificate, &key, names)
+        .map_err(|error| Failure::plain(Code::Internal, crate::failure::chain(&error)))
+}
+
 impl Daemon {
     /// Opens everything and takes up what an earlier server left.
     pub(crate) async fn start(dir: DataDir, database: Option<&str>, limits: &Limits) -> Result<Self> {
+        if Reserve::of(dir.path()).give_up_if_tight() {
+            tracing::error!(
+                "the host's disk is full: the server starts with what was kept in reserve for that"
+            );
+        }
         let store = open_store(&dir, database).await?;
         let vault = open_vault(&dir, limits.vault_key.as_ref())?;
         let settings = Settings { reach: limits.registries.clone(), ..Settings::default() };
         let images = Images::open_with(&dir.path().join("images"), settings)
             .map_err(|error| Failure::Plain(error.to_core()))?;
-        let Levels { volumes, drivers } = {
+        let Levels { storage, volumes, drivers } = {
             let (machines, sentries) = (limits.machines.as_ref(), limits.sentries.as_ref());
             open_levels(&dir, limits.ready, limits.storage, machines, sentries).await?
         };
+        let guard = guard(&dir, storage)?;
+        if let Err(error) = atoll_isolation_host::mark(dir.installation(), dir.path()) {
+            // Only finding it without the directory depends on that.
+            tracing::warn!(%error, "the kernel does not know where the data directory is");
+        }
+        let logs_max_bytes = limits.logs_max_bytes.unwrap_or_else(|| {
+            guard
+                .space()
+                .iter()
+                .find(|space| space.place == "host")
+                .map_or(u64::MAX, |host| host.total_bytes / LOGS_PART)
+        });
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let door = SecretDoor::default();
         let authority =
             atoll_engine::open_authority(&store, &vault, dir.installation()).await.map_err(Failure::Plain)?;
+        let own = match &limits.own_names {
+            Some(names) => Some(server_authority(&store, &vault, dir.installation(), names.clone()).await?),
+            None => None,
+        };
         let interceptor = TlsInterceptor::new(authority, Arc::new(door.clone()), &limits.upstream_ca)
             .map_err(|error| {
                 Failure::plain(
@@ -254,6 +315,8 @@ impl Daemon {
             creates_max: 2 * cores,
             visibility: limits.visibility,
             volumes: Some(volumes),
+            logs_max_bytes,
+            disk: Some(Arc::new(guard)),
             reclaim_below_bytes: limits.reclaim_below_bytes,
             pools: PoolConfig {
                 memory_bytes: limits.pool_memory,
@@ -266,7 +329,7 @@ impl Daemon {
         let engine = Engine::start(config, store, vault, images, drivers).await.map_err(Failure::Plain)?;
         door.open_to(&engine);
         let installation = dir.installation().to_owned();
-        Ok(Self { engine, installation, _dir: dir })
+        Ok(Self { engine, installation, authority: own, _dir: dir })
     }
 
     /// Makes an `admin` key if there is no key at all, or when asked to.

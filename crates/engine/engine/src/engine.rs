@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use atoll_core::id::{ExecId, KeyId, SandboxId};
+use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Accelerator, Caps, Defaults, IsolationLevel};
@@ -13,7 +13,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_egress::Gateway;
 use atoll_image::Images;
 use atoll_isolation::volumes::Volumes;
-use atoll_isolation::{Check, Isolation, Resource};
+use atoll_isolation::{Check, DiskSpace, HostDisk, Isolation, Resource};
 use atoll_objects::Objects;
 use atoll_store::Store;
 use atoll_vault::Vault;
@@ -23,15 +23,17 @@ use tokio_util::task::TaskTracker;
 
 use crate::build::{BuildStats, Builds};
 use crate::clock;
+use crate::disk::{self, DiskState};
 use crate::egress::EgressConfig;
 use crate::errors::{isolation_error, store_error};
-use crate::ingress::AccessCache;
+use crate::ingress::ShareLinks;
 use crate::keys::KeyCache;
+use crate::log::Logs;
 use crate::memory::{self, Memories};
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
 use crate::secrets::Secrets;
-use crate::sharing::AccessTable;
+use crate::sharing::AclTable;
 use crate::snapshot::Snapshots;
 use crate::tokens::TokenKey;
 use crate::usage;
@@ -65,6 +67,10 @@ pub struct Config {
     pub visibility: Visibility,
     /// Where volumes lie; there are none without.
     pub volumes: Option<Arc<dyn Volumes>>,
+    /// Output of execs that is kept altogether, bytes.
+    pub logs_max_bytes: u64,
+    /// What stops sandboxes when the host's disk is full; nobody does without.
+    pub disk: Option<Arc<dyn HostDisk>>,
 }
 
 /// Whom sandboxes must trust whose connections the gateway looks into.
@@ -74,13 +80,6 @@ pub struct Trust {
     pub ca_pem: String,
     /// Public authorities, PEM, for images that have none.
     pub roots_pem: String,
-}
-
-/// Who asks, for the record.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Caller {
-    /// The API key, if it came over an API.
-    pub key: Option<KeyId>,
 }
 
 /// Counts, for metrics.
@@ -94,6 +93,12 @@ pub struct Stats {
     pub used: Usage,
     /// Builds of templates.
     pub builds: BuildStats,
+    /// Space on the host's disk.
+    pub disk: Vec<DiskSpace>,
+    /// Whether every sandbox stands still because it is full.
+    pub disk_full: bool,
+    /// Output of execs that is kept, bytes.
+    pub logs_bytes: u64,
 }
 
 /// The engine. Clones share it.
@@ -112,14 +117,16 @@ pub(crate) struct Inner {
     pub(crate) keys: KeyCache,
     pub(crate) secrets: Secrets,
     pub(crate) gateway: Gateway,
-    pub(crate) accesses: AccessCache,
+    pub(crate) share_links: ShareLinks,
     pub(crate) creates: Semaphore,
     pub(crate) builds: Builds,
     pub(crate) pools: Pools,
     pub(crate) memories: Memories,
-    pub(crate) access: AccessTable,
+    pub(crate) acl: AclTable,
     pub(crate) volumes: VolumeTable,
     pub(crate) tokens: TokenKey,
+    pub(crate) disk: DiskState,
+    pub(crate) logs: Arc<Logs>,
     pub(crate) snapshots: Snapshots,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
@@ -154,8 +161,8 @@ impl Engine {
         let keys = KeyCache::load(&store).await?;
         let tokens = TokenKey::open(&store, &vault).await?;
         let secrets = Secrets::load(&store).await?;
-        let access = AccessTable::load(&store, config.visibility).await?;
-        let accesses = AccessCache::load(&store).await?;
+        let acl = AclTable::load(&store, config.visibility).await?;
+        let share_links = ShareLinks::load(&store).await?;
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
@@ -163,9 +170,11 @@ impl Engine {
                 builds: Builds::default(),
                 pools: Pools::new(config.pools.clone()),
                 memories: Memories::default(),
-                access,
+                acl,
                 volumes: VolumeTable::default(),
                 tokens,
+                disk: DiskState::of(config.disk.as_ref()),
+                logs: Logs::new(config.data_dir.join("logs"), config.logs_max_bytes),
                 snapshots: Snapshots::default(),
                 config,
                 store,
@@ -174,7 +183,7 @@ impl Engine {
                 drivers: drivers.into_iter().map(|driver| (driver.level(), driver)).collect(),
                 keys,
                 secrets,
-                accesses,
+                share_links,
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
                 draining: CancellationToken::new(),
@@ -185,6 +194,9 @@ impl Engine {
         engine.inner.driver(engine.inner.config.defaults.isolation)?;
         engine.inner.continue_rotation().await?;
         engine.start_recorder();
+        disk::start(&engine.inner);
+        engine.measure_logs().await;
+        engine.thaw_volumes().await;
         engine.recover().await?;
         engine.recover_memories().await?;
         engine.recover_volumes().await?;
@@ -259,7 +271,9 @@ impl Engine {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let builds = self.inner.builds.stats();
-        let mut stats = Stats { used: *self.inner.used(), builds, ..Stats::default() };
+        let (used, disk) = (*self.inner.used(), self.disk_space());
+        let mut stats = Stats { used, builds, disk, disk_full: self.is_disk_full(), ..Stats::default() };
+        stats.logs_bytes = self.inner.logs.bytes();
         for sandbox in self.inner.all_sandboxes() {
             *stats.sandboxes.entry(sandbox.record().state).or_default() += 1;
             stats.execs_running += sandbox.live_execs().len() as u64;
@@ -270,9 +284,14 @@ impl Engine {
     /// What this host enforces, by every driver.
     pub async fn doctor(&self) -> Vec<Check> {
         let mut checks = Vec::new();
-        for driver in self.inner.drivers.values() {
-            checks.extend(driver.doctor().await);
+        // What drivers try would stand still with the sandboxes, and whoever asks with it.
+        if !self.is_disk_full() {
+            for driver in self.inner.drivers.values() {
+                checks.extend(driver.doctor().await);
+            }
         }
+        checks.extend(self.check_disk());
+        checks.push(self.check_logs());
         checks
     }
 
@@ -301,6 +320,7 @@ impl Engine {
     /// # Errors
     /// When something resists.
     pub async fn remove_leaks(&self) -> Result<Vec<Resource>> {
+        self.inner.make_room();
         let leaks = self.leaks().await?;
         let ids: BTreeSet<&SandboxId> = leaks.iter().map(|leak| &leak.sandbox).collect();
         for id in ids {
@@ -330,16 +350,16 @@ impl Inner {
         self.table().by_id.get(id).cloned()
     }
 
-    /// The sandbox with this id or name.
-    pub(crate) fn sandbox(&self, id_or_name: &str) -> Result<Arc<SandboxShared>> {
+    /// The sandbox with this id.
+    pub(crate) fn sandbox(&self, id: &SandboxId) -> Result<Arc<SandboxShared>> {
+        self.find(id).ok_or_else(|| SandboxId::not_found(id.as_str()))
+    }
+
+    /// The sandbox with this id or name. What has the form of an id is one: no name has it.
+    pub(crate) fn resolve(&self, id_or_name: &str) -> Result<Arc<SandboxShared>> {
         let table = self.table();
-        // An id first: whatever a name looks like, it hides nobody's id.
-        let id = match (id_or_name.parse::<SandboxId>(), table.by_name.get(id_or_name)) {
-            (Ok(id), _) => id,
-            (Err(_), Some(id)) => id.clone(),
-            (Err(error), None) => return Err(error),
-        };
-        table.by_id.get(&id).cloned().ok_or_else(|| SandboxId::not_found(id_or_name))
+        let id = id_or_name.parse().ok().or_else(|| table.by_name.get(id_or_name).cloned());
+        id.and_then(|id| table.by_id.get(&id).cloned()).ok_or_else(|| SandboxId::not_found(id_or_name))
     }
 
     pub(crate) fn all_sandboxes(&self) -> Vec<Arc<SandboxShared>> {
@@ -396,7 +416,7 @@ impl Inner {
     /// Takes a sandbox out.
     pub(crate) fn leave(&self, id: &SandboxId) {
         self.secrets.forget(id);
-        self.access.forget(id);
+        self.acl.forget(id);
         let mut table = self.table();
         if let Some(sandbox) = table.by_id.remove(id)
             && let Some(name) = &sandbox.record().name

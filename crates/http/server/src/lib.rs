@@ -43,12 +43,12 @@ mod middleware;
 mod once;
 mod openapi;
 mod origin;
+mod revocation;
 #[expect(unused_qualifications, reason = "the macro that documents a route spells its types out again")]
 mod routes;
 mod serve;
 mod shared;
 mod transfer;
-mod welcome;
 
 pub use config::ServerConfig;
 pub use ingress::{Forward, Ingress};

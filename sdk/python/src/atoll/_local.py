@@ -59,12 +59,12 @@ class LocalServer:
         Raises:
             ServerError: It ended, or was not ready in time; the message has the last of its log.
         """
-        command = [program(), "serve", "--listen", "127.0.0.1:0", "--ready-json"]
+        command = [program(), "serve", "--ephemeral", "--listen", "127.0.0.1:0", "--ready-json"]
         directory = tempfile.TemporaryDirectory(prefix="atoll-local-", dir=os.environ.get("TMPDIR", "/var/tmp"))
         log = Path(directory.name) / "log"
         with log.open("wb") as errors_to:
             process = subprocess.Popen(
-                ["/bin/sh", "-c", _GUARD, "atoll", *command, "--data-dir", f"{directory.name}/data", *args],
+                ["/bin/sh", "-c", _GUARD, "atoll", *command, *args],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors_to,

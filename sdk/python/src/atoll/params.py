@@ -312,6 +312,10 @@ class CreateKey(_CreateKeyRequired, total=False):
 class CreateSandbox(TypedDict, total=False):
     """Makes a sandbox. Everything is optional: `{}` makes one from the image `host`."""
 
+    visibility: Visibility | None
+    """Who sees it, from its first moment on: `private` is you, administrators, and whom you grant a role. When
+    absent: `private` if it goes on from a private snapshot, else the server's default.
+    """
     name: str | None
     """A name, unique among existing sandboxes: a DNS label."""
     image: str | None
@@ -659,6 +663,7 @@ PullSnapshot = TypedDict(
     {
         "from": "str",
         "tags": "list[str]",
+        "visibility": "Visibility | None",
     },
     total=False,
 )

@@ -1423,7 +1423,9 @@ class Health:
     """Whether the server works."""
 
     status: str
-    """`ok`, or `draining` while it shuts down."""
+    """`ok`; `draining` while it shuts down; `host_disk_full` while every sandbox stands still because of that, and
+    only what removes something is done.
+    """
 
     @classmethod
     def from_json(cls, o: Any) -> Health:

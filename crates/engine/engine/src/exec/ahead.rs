@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::engine::{Caller, Inner};
+use crate::engine::Inner;
 use crate::errors::{chain, guest_error};
 use crate::log::LogWriter;
 
@@ -69,11 +69,12 @@ pub(crate) async fn begin(
     spec: &SandboxSpec,
     draft: ExecDraft,
 ) -> Result<Ahead> {
-    let mut record = new_record(sandbox, spec, draft, &Caller::default())?;
+    let mut record = new_record(sandbox, spec, draft, None)?;
     let stream = client.start_exec(start_message(&record)).await.map_err(guest_error)?;
     record.pid = Some(stream.pid);
     let log = LogWriter::fresh(&inner.log_dir(sandbox, &record.id), record.spec.keep_output_bytes);
-    Ok(Ahead::new(record, log, stream))
+    let share = inner.logs.share(sandbox, &record.id, Some(spec.resources.output_max_bytes()));
+    Ok(Ahead::new(record, log.within(share), stream))
 }
 
 /// Keeps the output of a command that runs already, from where its log ends.
@@ -82,7 +83,9 @@ pub(crate) async fn begin(
 /// What the guest says; [`atoll_core::Code::Internal`] when the log cannot be opened.
 pub(crate) async fn take_over(inner: &Inner, client: &GuestClient, record: ExecRecord) -> Result<Ahead> {
     let (dir, keep) = (inner.log_dir(&record.sandbox, &record.id), record.spec.keep_output_bytes);
+    let share = inner.logs.share(&record.sandbox, &record.id, None);
     let log = blocking(move || LogWriter::open(&dir, keep)).await.map_err(|error| host_error(&error))?;
+    let log = log.within(share);
     let attach = AttachExec { exec_id: record.id.to_string(), offset: log.extent().end };
     let stream = client.attach_exec(attach).await.map_err(guest_error)?;
     Ok(Ahead::new(record, log, stream))
@@ -137,7 +140,7 @@ pub(crate) async fn run_to_end(
     draft: ExecDraft,
     at_most: Duration,
 ) -> Result<Option<i32>> {
-    let record = new_record(sandbox, spec, draft, &Caller::default())?;
+    let record = new_record(sandbox, spec, draft, None)?;
     let exec_id = record.id.to_string();
     let mut stream = client.start_exec(start_message(&record)).await.map_err(guest_error)?;
     let code = match tokio::time::timeout(at_most, until_exit(&mut stream)).await {

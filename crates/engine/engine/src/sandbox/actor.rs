@@ -22,7 +22,7 @@ use futures::FutureExt as _;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::now_ms;
-use crate::engine::{Caller, Engine, Inner};
+use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, limit_error, store_error};
 use crate::memory::Saved;
 use crate::pool::Member;
@@ -74,7 +74,7 @@ pub(crate) fn spawn(inner: &Arc<Inner>, shared: &Arc<SandboxShared>, origin: Ori
     let actor = Actor {
         inner: Arc::clone(inner),
         shared: Arc::clone(shared),
-        record: shared.record(),
+        record: shared.stored_record(),
         inbox,
         unlinked: false,
         budget_ms: 0,
@@ -152,6 +152,13 @@ impl Actor {
                     Err(error) => self.create_instead(&plan, error).await,
                 };
                 if self.undone(made).await {
+                    return;
+                }
+            }
+            Origin::Adopt if self.inner.disk.is_full() => {
+                self.take_up_frozen().await;
+                self.shared.set_made(Ok(()));
+                if self.go_on_when_there_is_room().await {
                     return;
                 }
             }
@@ -284,7 +291,7 @@ impl Actor {
             () = self.inner.shutdown.cancelled() => return,
             taken_up = async {
                 usage::load(&self.inner, &self.shared, &self.record).await?;
-                let client = link::connect(self.shared.driver().as_ref(), &self.record.id).await?;
+                let client = link::connect_awake(&self.shared).await?;
                 self.start_link(client);
                 exec::enter_open(&self.inner, &self.shared).await?;
                 exec::tidy_up(&self.inner, &self.shared).await
@@ -298,6 +305,43 @@ impl Actor {
                 tracing::error!(sandbox = %self.record.id, %error, "lost execs could not be recorded");
             }
         }
+    }
+
+    /// Takes up the rest of a sandbox that stands still with all others, once it does not. Says whether it was deleted
+    /// before.
+    async fn go_on_when_there_is_room(&mut self) -> bool {
+        let inner = Arc::clone(&self.inner);
+        loop {
+            let message = tokio::select! {
+                biased;
+                () = inner.shutdown.cancelled() => return true,
+                message = self.inbox.next() => message,
+                () = inner.disk.wait_for(false) => break,
+            };
+            match message {
+                None => return true,
+                Some(Message::Delete(reply)) => {
+                    let outcome = self.delete().await;
+                    let done = outcome.is_ok();
+                    answer(reply, outcome);
+                    if done {
+                        return true;
+                    }
+                }
+                Some(message) => message.refuse(inner.disk.check()),
+            }
+        }
+        self.shared.set_frozen(false);
+        let linked = async {
+            let client = link::connect_awake(&self.shared).await?;
+            self.start_link(client);
+            exec::tidy_up(&self.inner, &self.shared).await
+        };
+        match linked.await {
+            Ok(()) => self.unlinked = false,
+            Err(error) => self.fail(&error.message).await,
+        }
+        false
     }
 
     async fn serve(&mut self) {
@@ -412,9 +456,9 @@ impl Actor {
         }
         if let Some(egress) = &update.egress {
             next.spec.egress.clone_from(egress);
-            let by = Caller { key: update.asked_by.clone() };
+            let by = update.asked_by.as_ref();
             let before = &self.record.spec.egress;
-            self.inner.prepare_rules(&self.record, &by, &mut next.spec.egress, before, &update.secrets)?;
+            self.inner.prepare_rules(&self.record, by, &mut next.spec.egress, before, &update.secrets)?;
         }
         next.spec.idle = update.idle.over(next.spec.idle)?;
         if let Some(budget) = update.budget {
@@ -468,9 +512,9 @@ impl Actor {
             let told = driver.update(&next.id, &next.spec.resources).await;
             told.map_err(|error| isolation_error(&error))?;
         }
-        let by = Caller { key: update.asked_by.clone() };
+        let by = update.asked_by.as_ref();
         let stored = async {
-            self.inner.put_private_secrets(next, &update.secrets, &by).await?;
+            self.inner.put_private_secrets(next, &update.secrets, by).await?;
             self.inner.store.update_sandbox(next).await.map_err(store_error)
         };
         let stored = stored.await;
@@ -512,6 +556,7 @@ impl Actor {
     }
 
     async fn delete(&mut self) -> Result<()> {
+        self.inner.make_room();
         if self.record.state != SandboxState::Deleting {
             self.move_to(SandboxState::Deleting, None).await?;
         }

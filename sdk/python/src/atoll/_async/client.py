@@ -77,10 +77,6 @@ class AsyncAtoll:
 
     async def aclose(self) -> None:
         """Closes the connections, and ends the server if it is its own."""
-        if self._server is not None:
-            # A server that stops leaves its sandboxes to the next one: here there is none.
-            async for sandbox in self.sandboxes.list():
-                await sandbox.delete()
         await self._transport.aclose()
         if self._server is not None:
             await _io.in_thread(self._server.stop)

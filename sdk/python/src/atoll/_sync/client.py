@@ -78,10 +78,6 @@ class Atoll:
 
     def close(self) -> None:
         """Closes the connections, and ends the server if it is its own."""
-        if self._server is not None:
-            # A server that stops leaves its sandboxes to the next one: here there is none.
-            for sandbox in self.sandboxes.list():
-                sandbox.delete()
         self._transport.close()
         if self._server is not None:
             _io.in_thread(self._server.stop)
