@@ -240,8 +240,8 @@ test("files", async () => {
   assert.equal(await files.read("/copy/w/deep/a.txt"), "häll");
   await files.remove("/w", { recursive: true });
   await assert.rejects(files.read("/w/large"), NotFound);
-  await files.write("/bin", new Uint8Array([255]));
-  await assert.rejects(files.read("/bin"), TypeError);
+  await files.write("/raw", new Uint8Array([255]));
+  await assert.rejects(files.read("/raw"), TypeError);
 });
 
 describe("connections that break", () => {
@@ -274,12 +274,12 @@ describe("connections that break", () => {
       await cat.closeStdin();
       assert.equal((await cat.result()).stdout, "0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n");
       for (const one of boxes) await one.delete();
-      assert.ok((await count()) > 8);
+      assert.ok((await count()) > 4);
       close();
     });
 
     test(`long output is whole: ${seed}`, async () => {
-      const { client: cut, count, close } = await cutting(10, 1000, 500_000, seed);
+      const { client: cut, count, close } = await cutting(10, 1000, 250_000, seed);
       const process = await (await cut.sandboxes.get(box.id)).start("seq 300000");
       const pieces = await all(process.output());
       let at = 0;
@@ -288,7 +288,7 @@ describe("connections that break", () => {
         at = piece.nextOffset;
       }
       assert.equal(pieces.map((piece) => piece.text).join(""), Array.from({ length: 300000 }, (_, n) => `${n + 1}\n`).join(""));
-      assert.ok((await count()) > 2);
+      assert.ok((await count()) > 1);
       close();
     });
   }

@@ -15,7 +15,7 @@ from .. import types as t
 from .._units import Duration, maybe_ms
 from ..results import Ended
 from . import _io
-from .transport import Transport
+from .transport import Transport, segment
 
 if TYPE_CHECKING:
     from .process import Process
@@ -141,7 +141,8 @@ class Terminal:
         if self._closed:
             raise errors.InvalidRequest("the terminal is closed", code="invalid_argument")
         base = "ws" + self._transport.url.removeprefix("http")
-        path = f"/v1/sandboxes/{self.process.sandbox_id}/execs/{self.process.id}/attach?offset={self.offset}"
+        process = f"/v1/sandboxes/{segment(self.process.sandbox_id)}/execs/{segment(self.process.id)}"
+        path = f"{process}/attach?offset={self.offset}"
         delay, tries = 0.1, min(_TRIES, self._transport.max_retries)
         while True:
             try:
