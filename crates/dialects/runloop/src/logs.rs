@@ -104,8 +104,9 @@ async fn usage(caller: Caller<Read>, State(app): State<App>, Path(id): Path<Stri
     let elapsed_s = now.saturating_sub(record.created_ms) / 1000;
     let active_s = now.saturating_sub(record.created_ms).saturating_sub(paused) / 1000;
     let resources = record.spec.resources;
-    let gib_seconds =
-        |bytes: u64, seconds: u64| (u128::from(bytes) * u128::from(seconds) / u128::from(GIB)) as u64;
+    let gib_seconds = |bytes: u64, seconds: u64| {
+        u64::try_from(u128::from(bytes) * u128::from(seconds) / u128::from(GIB)).unwrap_or(u64::MAX)
+    };
     Ok(Json(json!({
         "id": ids::of_sandbox(&record.id),
         "status": crate::devboxes::status(&app, &record),
