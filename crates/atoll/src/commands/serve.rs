@@ -35,9 +35,10 @@ use crate::output::Printer;
 const VAULT_KEY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Other vendors' protocols.
-const DIALECTS: [Dialect; 4] = [
+const DIALECTS: [Dialect; 5] = [
     atoll_dialect_langsmith::DIALECT,
     atoll_dialect_e2b::DIALECT,
+    atoll_dialect_daytona::DIALECT,
     atoll_dialect_runloop::DIALECT,
     atoll_dialect_modal::DIALECT,
 ];
