@@ -132,11 +132,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     server_config.ports_domain.clone_from(&args.domain);
     server_config.tls = tls(&args, daemon.authority.take())?.map(Arc::new);
     server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
-    let mut server = Server::new(
-        daemon.engine.clone(),
-        server_config,
-        &DIALECTS,
-    );
+    let mut server = Server::new(daemon.engine.clone(), server_config, &DIALECTS);
     if !args.no_ssh {
         server = server.with_ssh(ssh(&daemon, &args.data_dir)?);
     }
