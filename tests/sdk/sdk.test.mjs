@@ -259,7 +259,7 @@ describe("connections that break", () => {
 
   for (let seed = 1; seed <= Number(process.env.ATOLL_SEEDS ?? 1); seed++) {
     test(`nothing runs twice, nothing is lost: ${seed}`, async () => {
-      const { client: cut, count, close } = await cutting(20, 1, 3000, seed);
+      const { client: cut, count, close } = await cutting(20, 1, 1500, seed);
       const labels = { cuts: `ts-${seed}` };
       const boxes = [];
       for (let number = 0; number < 4; number++) boxes.push(await cut.sandboxes.create({ labels }));
@@ -274,7 +274,7 @@ describe("connections that break", () => {
       await cat.closeStdin();
       assert.equal((await cat.result()).stdout, "0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n");
       for (const one of boxes) await one.delete();
-      assert.ok((await count()) > 4);
+      assert.ok((await count()) > 2);
       close();
     });
 
