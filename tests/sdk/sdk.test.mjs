@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { createRequire } from "node:module";
+import { createInterface } from "node:readline";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -248,7 +249,7 @@ describe("connections that break", () => {
   async function cutting(cuts, least, most, seed) {
     const args = [`${import.meta.dirname}/cutter.py`, process.env.ATOLL_URL, cuts, least, most, seed].map(String);
     const child = spawn("python3", args, { stdio: ["pipe", "pipe", "inherit"] });
-    const lines = child.stdout.setEncoding("utf8")[Symbol.asyncIterator]();
+    const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
     const url = (await lines.next()).value.trim();
     const count = async () => {
       child.stdin.write("\n");
