@@ -49,8 +49,10 @@ struct Default {
 }
 
 /// The templates, each after those it begins with.
-const DEFAULTS: [Default; 3] = [
+const DEFAULTS: [Default; 5] = [
     Default { name: "base", start: None, ready: None },
+    Default { name: "modal-debian-slim", start: None, ready: None },
+    Default { name: "runloop", start: None, ready: None },
     Default { name: "daytona", start: None, ready: None },
     Default {
         name: "code-interpreter-v1",
