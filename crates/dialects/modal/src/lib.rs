@@ -63,7 +63,7 @@ fn router(host: Host) -> Router {
     Router::new()
         .fallback(move |request: Request| {
             let app = app.clone();
-            async move { serve(app, request).await }
+            Box::pin(serve(app, request))
         })
         .layer(DefaultBodyLimit::disable())
 }
@@ -77,12 +77,12 @@ async fn serve(app: App, request: Request) -> Response {
     // Who asks is looked at before anything that was sent.
     if service == TASK {
         match Asker::with_token(&app, head).await {
-            Ok((asker, sandbox)) => task::call(asker, sandbox, method, body).await,
+            Ok((asker, sandbox)) => Box::pin(task::call(asker, sandbox, method, body)).await,
             Err(fault) => fault.into_response(),
         }
     } else {
         match Asker::with_key(&app, head).await {
-            Ok(asker) => control::call(asker, method, body).await,
+            Ok(asker) => Box::pin(control::call(asker, method, body)).await,
             Err(fault) => fault.into_response(),
         }
     }

@@ -23,10 +23,10 @@ impl Engine {
     /// was needed. Leases do not count: what began before one goes on.
     pub async fn until_revoked(&self, grant: &Grant) {
         let Some(caller) = grant.caller() else {
-            return match grant.link() {
-                Some(link) => until_over(link).await,
-                None => {}
-            };
+            if let Some(link) = grant.link() {
+                until_over(link).await;
+            }
+            return;
         };
         let mut changes = self.inner.acl.changed();
         loop {

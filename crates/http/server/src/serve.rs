@@ -131,7 +131,7 @@ impl Server {
                     let connection =
                         connection(stream, peer, slot, self.router.clone(), Arc::clone(&self.app));
                     let cut = cut.clone();
-                    self.app.tasks.spawn(async move { cut.run_until_cancelled(connection).await });
+                    self.app.tasks.spawn(async move { Box::pin(cut.run_until_cancelled(connection)).await });
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a connection was not accepted");
@@ -241,7 +241,7 @@ async fn connection(
         }
         (Protocol::Http2, ..) => serve_http(true, stream, service, &app).await,
         (Protocol::Http1 | Protocol::Ssh | Protocol::Tls, ..) => {
-            serve_http(false, stream, service, &app).await
+            serve_http(false, stream, service, &app).await;
         }
     }
 }

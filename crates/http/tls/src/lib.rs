@@ -53,7 +53,7 @@ pub enum TlsError {
 #[derive(Debug)]
 enum Source {
     Files(Files),
-    Authority(Authority),
+    Authority(Box<Authority>),
 }
 
 /// Makes connections into TLS connections.
@@ -74,8 +74,8 @@ impl Tls {
 
     /// With certificates that this authority makes.
     #[must_use]
-    pub const fn own(authority: Authority) -> Self {
-        Self { source: Source::Authority(authority) }
+    pub fn own(authority: Authority) -> Self {
+        Self { source: Source::Authority(Box::new(authority)) }
     }
 
     /// The authority that clients must trust, PEM, when it is the installation's own.

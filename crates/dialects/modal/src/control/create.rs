@@ -28,7 +28,7 @@ const PROBE_INTERVAL_MS: u64 = 100;
 /// `SandboxCreate`.
 pub(super) async fn v1(asker: &Asker, request: SandboxCreateRequest) -> Result<SandboxCreateResponse> {
     let definition = request.definition.unwrap_or_default();
-    let (id, app) = create(asker, definition, request.app_id, &request.tags, &[]).await?;
+    let (id, app) = Box::pin(create(asker, definition, request.app_id, &request.tags, &[])).await?;
     Ok(SandboxCreateResponse {
         sandbox_id: ids::sandbox(&id, Generation::V1),
         metadata: Some(SandboxHandleMetadata { result: None, app_id: app }),
@@ -42,7 +42,7 @@ pub(super) async fn v2(asker: &Asker, request: SandboxCreateV2Request) -> Result
     if let Some(env) = request.ephemeral_secrets {
         sources.push(SecretSource { secret_id: None, env: Some(env) });
     }
-    let (id, app) = create(asker, definition, request.app_id, &request.tags, &sources).await?;
+    let (id, app) = Box::pin(create(asker, definition, request.app_id, &request.tags, &sources)).await?;
     let record = asker.engine().sandbox(&id)?;
     let (url, jwt) = lifecycle::access(asker, &id);
     Ok(SandboxCreateV2Response {
@@ -66,7 +66,7 @@ async fn create(
     let plan = plan(asker, &definition, &app, tags, sources).await?;
     let owned = asker.clone();
     let making = async move { make(&owned, plan).await.map(|record| record.id.to_string()) };
-    let id = asker.app.control.once.make(asker, "sandbox", making).await?;
+    let id = Box::pin(asker.app.control.once.make(asker, "sandbox", making)).await?;
     let id: SandboxId = id.parse().map_err(|_never| Fault::not_found("the sandbox is gone"))?;
     // A retry of another key's call would be another call: this one made it.
     asker.may(&id, Scope::Read).await?;
@@ -86,9 +86,9 @@ struct Plan {
 /// Makes it, with all that belongs to it, or nothing.
 async fn make(asker: &Asker, plan: Plan) -> Result<SandboxRecord> {
     let (engine, by) = (asker.engine(), asker.caller());
-    let record = engine.create_sandbox(plan.draft, &by).await?;
+    let record = engine.create_sandbox(plan.draft, by).await?;
     let finish = async {
-        tunnels::open(engine, &record.id, &plan.extras.ports, &by).await?;
+        tunnels::open(engine, &record.id, &plan.extras.ports, by).await?;
         images::put_mounts(asker, &record.id, &plan.mounts).await?;
         if let Some(command) = plan.command {
             task::start_first(asker, &record.id, command).await?;

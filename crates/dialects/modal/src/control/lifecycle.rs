@@ -170,7 +170,7 @@ pub(super) async fn wait(asker: &Asker, request: SandboxWaitRequest) -> Result<S
             tokio::time::sleep(LOOK).await;
         }
     };
-    let (result, app_id) = asker.head.gone.unless_gone(over).await??;
+    let (result, app_id) = Box::pin(asker.head.gone.unless_gone(over)).await??;
     let metadata = SandboxHandleMetadata { result: result.clone(), app_id };
     Ok(SandboxWaitResponse { result, metadata: Some(metadata) })
 }

@@ -22,10 +22,12 @@ const ANSWERS_MAX: usize = 10_000;
 const KEPT_MS: u64 = 3600 * 1000;
 
 type Answer = Shared<BoxFuture<'static, Result<String>>>;
+/// By whose key and the client's, with when it was begun, in milliseconds.
+type Answers = HashMap<(KeyId, String), (u64, Answer)>;
 
 /// What was begun. Clones share it.
 #[derive(Clone, Default)]
-pub(crate) struct Once(Arc<Mutex<HashMap<(KeyId, String), (u64, Answer)>>>);
+pub(crate) struct Once(Arc<Mutex<Answers>>);
 
 impl std::fmt::Debug for Once {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -129,7 +129,7 @@ pub(super) async fn restore_v1(
     asker: &Asker,
     request: SandboxRestoreRequest,
 ) -> Result<SandboxRestoreResponse> {
-    let id = restore(asker, &request.snapshot_id, request.sandbox_name_override).await?;
+    let id = Box::pin(restore(asker, &request.snapshot_id, request.sandbox_name_override)).await?;
     Ok(SandboxRestoreResponse { sandbox_id: ids::sandbox(&id, Generation::V1) })
 }
 
@@ -138,7 +138,7 @@ pub(super) async fn restore_v2(
     asker: &Asker,
     request: SandboxRestoreV2Request,
 ) -> Result<SandboxRestoreV2Response> {
-    let id = restore(asker, &request.snapshot_id, request.sandbox_name_override).await?;
+    let id = Box::pin(restore(asker, &request.snapshot_id, request.sandbox_name_override)).await?;
     let extras = Extras::of(&asker.engine().sandbox(&id)?);
     let (url, jwt) = lifecycle::access(asker, &id);
     Ok(SandboxRestoreV2Response {
@@ -172,8 +172,8 @@ async fn restore(asker: &Asker, snapshot: &str, name: String) -> Result<SandboxI
     let owned = asker.clone();
     let making = async move {
         let (engine, by) = (owned.engine(), owned.caller());
-        let record = engine.create_sandbox(draft, &by).await?;
-        if let Err(fault) = tunnels::open(engine, &record.id, &extras.ports, &by).await {
+        let record = engine.create_sandbox(draft, by).await?;
+        if let Err(fault) = tunnels::open(engine, &record.id, &extras.ports, by).await {
             // Nobody knows of it.
             drop(engine.delete_sandbox(&record.id).await);
             return Err(fault);
@@ -181,7 +181,7 @@ async fn restore(asker: &Asker, snapshot: &str, name: String) -> Result<SandboxI
         owned.app.control.ended.note(&record, &extras.app);
         Ok(record.id.to_string())
     };
-    let id = asker.app.control.once.make(asker, "restore", making).await?;
+    let id = Box::pin(asker.app.control.once.make(asker, "restore", making)).await?;
     id.parse().map_err(|_never| Fault::not_found("the sandbox is gone"))
 }
 

@@ -4,7 +4,6 @@ use atoll_core::Code;
 use atoll_core::exec::OutputStream;
 use atoll_core::key::Scope;
 use atoll_dialect_kit::exec::{Counting, Event, Feed, Offsets};
-use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt as _};
 
 use crate::auth::{self, Asker};
@@ -70,7 +69,7 @@ pub(super) async fn write(
     request: SandboxStdinWriteRequest,
 ) -> Result<SandboxStdinWriteResponse> {
     let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Exec).await?;
-    let input = Bytes::from(request.input);
+    let input = request.input;
     task::write_numbered(asker, &id, request.index, input, request.eof).await?;
     Ok(SandboxStdinWriteResponse {})
 }

@@ -39,7 +39,7 @@ pub(super) async fn open(
             name: Some(NAME.to_owned()),
             ttl_ms: None,
         };
-        engine.create_access(&sandbox, access, by).await?;
+        engine.create_access(sandbox, access, by).await?;
     }
     Ok(())
 }
@@ -62,7 +62,7 @@ pub(super) fn of(asker: &Asker, sandbox: &SandboxId, extras: &Extras) -> Result<
     if extras.ports.is_empty() {
         return Ok(Vec::new());
     }
-    let accesses = asker.engine().accesses(&sandbox)?;
+    let accesses = asker.engine().accesses(sandbox)?;
     let mut tunnels = Vec::new();
     for opened in &extras.ports {
         let is_its = |access: &&Access| {

@@ -79,7 +79,7 @@ mod tests {
             messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6),
             cut in 1_usize..20,
         ) {
-            let sent: Vec<u8> = messages.iter().flat_map(|message| encode(message)).collect();
+            let sent: Vec<u8> = messages.iter().flat_map(encode).collect();
             let mut frames = Frames::default();
             let mut read = Vec::new();
             for piece in sent.chunks(cut) {

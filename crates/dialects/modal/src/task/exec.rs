@@ -59,7 +59,7 @@ pub(crate) async fn start_first(asker: &Asker, sandbox: &SandboxId, first: First
         idempotency_key: Some(FIRST.to_owned()),
         ..ExecDraft::new(Command::Argv(first.argv))
     };
-    asker.engine().create_exec(&sandbox, draft, asker.caller()).await?;
+    asker.engine().create_exec(sandbox, draft, asker.caller()).await?;
     Ok(())
 }
 
@@ -68,7 +68,7 @@ pub(crate) async fn start_first(asker: &Asker, sandbox: &SandboxId, first: First
 /// # Errors
 /// [`Code::ExecNotFound`] when none was given.
 pub(crate) async fn first(engine: &Engine, sandbox: &SandboxId) -> Result<ExecView, Error> {
-    engine.exec_by_key(&sandbox, FIRST).await
+    engine.exec_by_key(sandbox, FIRST).await
 }
 
 fn check_id(id: &str) -> Result<()> {

@@ -50,7 +50,7 @@ pub(super) async fn wait_until_ready(
         Ok::<_, Fault>(())
     };
     let limit = control::seconds(request.timeout, READY_MAX_S);
-    let ready = inside.asker.head.gone.unless_gone(tokio::time::timeout(limit, looking)).await?;
+    let ready = Box::pin(inside.asker.head.gone.unless_gone(tokio::time::timeout(limit, looking))).await?;
     ready.map_err(|_elapsed| Fault::new(Status::DeadlineExceeded, "the sandbox is not ready yet"))??;
     let ready_at = Duration::from_millis(now_ms()).as_secs_f64();
     Ok(SandboxWaitUntilReadyTcrResponse { ready_at })

@@ -53,13 +53,18 @@ pub(super) struct Create {
 
 /// What is put into a devbox before it runs.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type")]
 enum Mount {
-    FileMount { target: String, content: String },
-    CodeMount(CodeMount),
-    ObjectMount {},
-    BrokerMount {},
-    AgentMount {},
+    #[serde(rename = "file_mount")]
+    File { target: String, content: String },
+    #[serde(rename = "code_mount")]
+    Code(CodeMount),
+    #[serde(rename = "object_mount")]
+    Object {},
+    #[serde(rename = "broker_mount")]
+    Broker {},
+    #[serde(rename = "agent_mount")]
+    Agent {},
 }
 
 impl Create {
@@ -102,17 +107,17 @@ impl Create {
         plan.code.extend(self.code_mounts.take().unwrap_or_default());
         for mount in self.mounts.take().unwrap_or_default() {
             match mount {
-                Mount::FileMount { target, content } => plan.files.push((target, content)),
-                Mount::CodeMount(code) => plan.code.push(code),
-                Mount::ObjectMount {} => {
+                Mount::File { target, content } => plan.files.push((target, content)),
+                Mount::Code(code) => plan.code.push(code),
+                Mount::Object {} => {
                     return Err(Failure::bad("mounts: object_mount is not supported by this server"));
                 }
-                Mount::BrokerMount {} => {
+                Mount::Broker {} => {
                     return Err(Failure::bad(
                         "mounts: broker_mount is not supported by this server: it has no axons",
                     ));
                 }
-                Mount::AgentMount {} => {
+                Mount::Agent {} => {
                     return Err(Failure::bad(
                         "mounts: agent_mount is not supported by this server: install the agent in a blueprint",
                     ));

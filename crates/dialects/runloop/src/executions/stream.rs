@@ -66,7 +66,8 @@ async fn follow(
     from: &From,
 ) -> Result<Response> {
     let text = from.offset.as_deref().filter(|text| !text.is_empty()).unwrap_or("0");
-    let offset: u64 = text.parse().map_err(|_| Failure::bad("offset: must be a number of bytes"))?;
+    let offset: u64 =
+        text.parse().map_err(|_not_a_number| Failure::bad("offset: must be a number of bytes"))?;
     let engine = app.host.engine();
     let sandbox = request::record(engine, caller, &path.0)?.id;
     let view = request::execution(engine, &sandbox, &path.1).await?;

@@ -87,8 +87,9 @@ pub(super) fn exit_status(view: &ExecView) -> i32 {
 
 /// How many of the last lines are wanted; all, as far as they fit, when nobody says.
 pub(super) fn lines(asked: Option<&str>) -> Result<Option<usize>> {
-    let parse =
-        |text: &str| text.parse::<usize>().map_err(|_| Failure::bad("last_n: must be a number of lines"));
+    let parse = |text: &str| {
+        text.parse::<usize>().map_err(|_not_a_number| Failure::bad("last_n: must be a number of lines"))
+    };
     asked.filter(|text| !text.is_empty()).map(parse).transpose()
 }
 

@@ -60,7 +60,7 @@ fn only_the_idle_are_idle() {
     let lease = server.run(server.engine.guest(&held)).unwrap();
     for id in [&idler, &busy, &held] {
         let update = SandboxUpdate { idle_timeout_ms: Some(Some(IDLE_MS)), ..SandboxUpdate::default() };
-        server.run(server.engine.update_sandbox(&id, update)).unwrap();
+        server.run(server.engine.update_sandbox(id, update)).unwrap();
     }
     server.until_state(&idler, None);
     // Both have been there for as long; give a wrong reaper the time to show itself.

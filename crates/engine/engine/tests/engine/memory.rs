@@ -59,7 +59,7 @@ fn web() -> SandboxDraft {
 /// The start command of a sandbox, which runs and was begun once.
 #[track_caller]
 fn started(server: &Server, sandbox: &SandboxId) -> ExecView {
-    let mut execs = server.run(server.engine.execs(&sandbox, &ExecQuery::default())).unwrap().0;
+    let mut execs = server.run(server.engine.execs(sandbox, &ExecQuery::default())).unwrap().0;
     execs.retain(|exec| exec.record.spec.argv == ["serve"]);
     assert!(matches!(&execs[..], [exec] if exec.record.state == ExecState::Running), "{execs:?}");
     execs.remove(0)

@@ -17,13 +17,13 @@ use atoll_store::SandboxRecord;
 use crate::support::{Server, World, argv, numbers, until};
 
 fn pause(server: &Server, id: &SandboxId, mode: PauseMode) -> SandboxRecord {
-    let record = server.run(server.engine.pause_sandbox(&id, mode)).unwrap();
+    let record = server.run(server.engine.pause_sandbox(id, mode)).unwrap();
     assert_eq!((record.state, record.paused), (SandboxState::Paused, Some(mode)));
     record
 }
 
 fn resume(server: &Server, id: &SandboxId) -> SandboxRecord {
-    let record = server.run(server.engine.resume_sandbox(&id)).unwrap();
+    let record = server.run(server.engine.resume_sandbox(id)).unwrap();
     assert_eq!((record.state, record.paused), (SandboxState::Running, None));
     record
 }
@@ -57,7 +57,7 @@ fn what_is_frozen_goes_on_where_it_was() {
 }
 
 fn starts(server: &Server, id: &SandboxId, state: ExecState) -> usize {
-    let (execs, _) = server.run(server.engine.execs(&id, &ExecQuery::default())).unwrap();
+    let (execs, _) = server.run(server.engine.execs(id, &ExecQuery::default())).unwrap();
     execs.iter().filter(|exec| exec.record.state == state && exec.record.spec.argv[0] == "sleep").count()
 }
 
@@ -127,7 +127,7 @@ fn what_is_on_disk_boots_anew() {
     let made = server.sandbox();
     let id = &made.id;
     let exec = server.exec(id, argv(&["sleep", "1000"])).unwrap();
-    let guest = server.run(server.engine.guest(&id)).unwrap();
+    let guest = server.run(server.engine.guest(id)).unwrap();
     let dead = guest.dead();
     drop(guest);
     pause(&server, id, PauseMode::Filesystem);
@@ -147,7 +147,7 @@ fn what_is_on_disk_boots_anew() {
         server.run(call).unwrap().unwrap();
     }
     assert_eq!(world.host.calls("wake"), 1);
-    let record = server.engine.sandbox(&id).unwrap();
+    let record = server.engine.sandbox(id).unwrap();
     assert_eq!(record.state, SandboxState::Running);
     assert_ne!(record.boot_id, made.boot_id);
     let exec = server.exec(id, argv(&["echo", "on"])).unwrap();

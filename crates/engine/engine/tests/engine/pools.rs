@@ -331,7 +331,7 @@ fn starting(command: &[&str], ready: Option<&[&str]>, count: u32) -> TemplateSpe
 }
 
 fn execs_of(server: &Server, sandbox: &SandboxId) -> Vec<ExecView> {
-    server.run(server.engine.execs(&sandbox, &ExecQuery::default())).unwrap().0
+    server.run(server.engine.execs(sandbox, &ExecQuery::default())).unwrap().0
 }
 
 #[test]

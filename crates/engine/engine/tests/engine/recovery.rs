@@ -148,7 +148,7 @@ fn running_sandboxes_survive_every_crash() {
         for (id, exec) in ids.iter().zip(&execs) {
             assert_eq!(server.state(id), Some(SandboxState::Running));
             // Asked at once: nobody is told that it does not exist.
-            let view = server.run(server.engine.exec(&id, exec.record.id.as_str())).unwrap();
+            let view = server.run(server.engine.exec(id, exec.record.id.as_str())).unwrap();
             assert_eq!(view.record.state, ExecState::Running);
             server.exec(id, argv(&["true"])).unwrap();
         }

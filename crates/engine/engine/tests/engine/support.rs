@@ -192,11 +192,11 @@ impl Server {
     }
 
     pub(crate) fn delete(&self, sandbox: &SandboxId) {
-        self.run(self.engine.delete_sandbox(&sandbox)).unwrap();
+        self.run(self.engine.delete_sandbox(sandbox)).unwrap();
     }
 
     pub(crate) fn exec(&self, sandbox: &SandboxId, draft: ExecDraft) -> Result<ExecView> {
-        self.run(self.engine.create_exec(&sandbox, draft, &Caller::system()))
+        self.run(self.engine.create_exec(sandbox, draft, &Caller::system()))
     }
 
     /// Waits for the end of an exec.
@@ -268,7 +268,7 @@ pub(crate) struct Output {
 
 /// Reads from an offset to the end; checks that pieces follow each other.
 pub(crate) async fn read(engine: &Engine, sandbox: &SandboxId, exec: &ExecId, from: u64) -> Result<Output> {
-    let mut reader = engine.output(&sandbox, exec.as_str(), from, false).await?;
+    let mut reader = engine.output(sandbox, exec.as_str(), from, false).await?;
     let mut output = Output::default();
     let mut at = from;
     loop {

@@ -269,7 +269,7 @@ pub(crate) async fn put_mounts(asker: &Asker, sandbox: &SandboxId, mounts: &[Str
     for id in mounts {
         let files = mounted(asker, id)?.into_iter().map(|file| (file.path.clone(), file)).collect();
         let archive = Bytes::from(pack(asker, files).await?);
-        let lease = asker.engine().guest(&sandbox).await?;
+        let lease = asker.engine().guest(sandbox).await?;
         let request = Unpack { path: "/".to_owned(), user: String::new() };
         let mut writer = lease.unpack(request).await.map_err(guest_error)?;
         for at in (0..archive.len()).step_by(PIECE_BYTES) {

@@ -60,12 +60,15 @@ struct Progress {
     code: Option<i32>,
 }
 
+/// By the sandbox and the client's id.
+type Table = BTreeMap<(SandboxId, String), Arc<Tool>>;
+
 /// The commands. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Tools(Arc<Mutex<BTreeMap<(SandboxId, String), Arc<Tool>>>>);
+pub(super) struct Tools(Arc<Mutex<Table>>);
 
 impl Tools {
-    fn table(&self) -> std::sync::MutexGuard<'_, BTreeMap<(SandboxId, String), Arc<Tool>>> {
+    fn table(&self) -> std::sync::MutexGuard<'_, Table> {
         // A map is usable whatever panicked.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
