@@ -1,0 +1,3 @@
+//! The flight recorder.
+pub mod event;
+pub mod limits;
