@@ -485,6 +485,11 @@ pub enum RecorderEvent {
         /// How much was cut off.
         bytes: u64,
     },
+    /// Old events were dropped, as retention says.
+    Dropped {
+        /// The first number that is still there.
+        before: u64,
+    },
     /// The clock of the host was set.
     ClockSet {
         /// By how much, milliseconds; negative: back.

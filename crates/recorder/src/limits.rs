@@ -4,6 +4,8 @@ use std::time::Duration;
 
 /// Most characters of any text in an event; longer ones are cut.
 pub const TEXT_MAX_CHARS: usize = 512;
+/// Most characters of a name in a list.
+pub const NAME_MAX_CHARS: usize = 128;
 /// Most arguments, variables or addresses in one event.
 pub const LIST_MAX_COUNT: usize = 64;
 /// Most characters of all arguments of a command together.
