@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_core::id::SandboxId;
-use serde::{Deserialize, Serialize};
+use atoll_core::trace::TraceMode as Mode;
 use tokio::sync::{broadcast, mpsc};
 
 use crate::clip::clip;
@@ -22,31 +22,6 @@ use thread::{Work, run};
 
 /// Sandboxes whose activity nobody has looked at yet; who is slower looks at all of them.
 const ACTIVITY_MAX_COUNT: usize = 1024;
-
-/// How much is recorded.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// Nothing.
-    Off,
-    /// Everything; what cannot be written is a gap that says so.
-    #[default]
-    On,
-    /// Everything, or the sandbox stands still.
-    Strict,
-}
-
-impl Mode {
-    /// As it is written.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::On => "on",
-            Self::Strict => "strict",
-        }
-    }
-}
 
 /// How long a journal is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

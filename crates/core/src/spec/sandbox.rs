@@ -16,6 +16,7 @@ use crate::limits::SECRETS_PRIVATE_MAX_COUNT;
 use crate::policy::EgressPolicy;
 use crate::secret::Secret;
 use crate::snapshot::{AutoCheckpoints, Manifest};
+use crate::trace::TraceMode;
 use crate::usage::Budget;
 use crate::volume::{VolumeMount, VolumeMountDraft, check_mounts};
 
@@ -76,6 +77,8 @@ pub struct SandboxDraft {
     pub budget: Budget,
     /// The build whose steps it runs.
     pub build: Option<BuildId>,
+    /// How it is recorded; as the server says when absent.
+    pub trace: Option<TraceMode>,
 }
 
 /// What will be made, complete. Kept by the store.
@@ -128,6 +131,9 @@ pub struct SandboxSpec {
     /// The build whose steps it runs: it goes with that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<BuildId>,
+    /// How it is recorded; as the server says when absent, and never less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceMode>,
 }
 
 /// What a sandbox is built on.
@@ -318,6 +324,7 @@ impl SandboxSpec {
             start: recipe.and_then(|t| t.start.clone()),
             ready: recipe.and_then(|t| t.ready.clone()),
             build: draft.build.clone(),
+            trace: draft.trace,
         })
     }
 }

@@ -34,6 +34,7 @@ use crate::secrets::Secrets;
 use crate::sharing::AccessTable;
 use crate::snapshot::Snapshots;
 use crate::tokens::TokenKey;
+use crate::trace::TraceConfig;
 use crate::usage;
 use crate::volumes::VolumeTable;
 
@@ -65,6 +66,8 @@ pub struct Config {
     pub visibility: Visibility,
     /// Where volumes lie; there are none without.
     pub volumes: Option<Arc<dyn Volumes>>,
+    /// The flight recorder.
+    pub trace: TraceConfig,
 }
 
 /// Whom sandboxes must trust whose connections the gateway looks into.
@@ -185,6 +188,7 @@ impl Engine {
         engine.inner.driver(engine.inner.config.defaults.isolation)?;
         engine.inner.continue_rotation().await?;
         engine.start_recorder();
+        engine.start_strict();
         engine.recover().await?;
         engine.recover_memories().await?;
         engine.recover_volumes().await?;
@@ -209,6 +213,9 @@ impl Engine {
         self.inner.tracker.wait().await;
         for driver in self.inner.drivers.values() {
             driver.close().await;
+        }
+        if let Some(recorder) = &self.inner.config.trace.recorder {
+            recorder.close().await;
         }
         self.inner.store.close().await;
     }
@@ -397,6 +404,7 @@ impl Inner {
     pub(crate) fn leave(&self, id: &SandboxId) {
         self.secrets.forget(id);
         self.access.forget(id);
+        self.config.trace.end(id);
         let mut table = self.table();
         if let Some(sandbox) = table.by_id.remove(id)
             && let Some(name) = &sandbox.record().name

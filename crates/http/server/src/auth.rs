@@ -39,6 +39,8 @@ pub(crate) trait Needs {
     const SCOPE: Scope;
     /// Whether it may be done to a sandbox that somebody else has for itself.
     const DESPITE_LEASE: bool = Self::SCOPE as u8 <= Scope::Read as u8;
+    /// Whether it may be done to a sandbox that is gone and left a journal.
+    const EVEN_GONE: bool = false;
 }
 
 macro_rules! needs {
@@ -57,6 +59,15 @@ needs! { Read Exec Manage Admin }
 /// To end a lease.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Release {}
+
+/// To read the journal of a sandbox, which may be gone.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ReadTrace {}
+
+impl Needs for ReadTrace {
+    const SCOPE: Scope = Scope::Read;
+    const EVEN_GONE: bool = true;
+}
 
 impl Needs for Release {
     const SCOPE: Scope = Scope::Exec;
@@ -126,8 +137,14 @@ impl<S: Needs> FromRequestParts<App> for Caller<S> {
         let allowed = key.scope;
         let mut caller = Self { key, holder, allowed, pass, request_id, scope: PhantomData };
         if let Some(sandbox) = named(parts, app, SANDBOX).await {
-            caller.allowed = may::<S>(&app.engine, &caller.requester(), &sandbox)?;
-            let sandbox = Some(app.engine.sandbox_id(&sandbox)?);
+            let sandbox = if S::EVEN_GONE {
+                let (id, standing) = app.engine.trace_standing(&caller.requester(), &sandbox).await?;
+                caller.allowed = standing.allow(S::SCOPE, S::DESPITE_LEASE)?;
+                Some(id)
+            } else {
+                caller.allowed = may::<S>(&app.engine, &caller.requester(), &sandbox)?;
+                Some(app.engine.sandbox_id(&sandbox)?)
+            };
             caller.pass = Pass::Key { key: caller.key.id.clone(), needed: S::SCOPE, sandbox };
         }
         if let Some(snapshot) = named(parts, app, SNAPSHOT).await {

@@ -45,6 +45,7 @@ mod origin;
 mod routes;
 mod serve;
 mod shared;
+mod trace;
 mod transfer;
 mod welcome;
 

@@ -20,6 +20,7 @@ use crate::hangup::{self, ClientGone};
 use crate::linger::Lingering;
 use crate::origin;
 use crate::shared::App;
+use crate::trace;
 use crate::welcome::{Guest, WhileWelcome, unwelcome};
 
 /// Carries the request's id, both ways.
@@ -85,6 +86,7 @@ pub(crate) async fn around(State(around): State<Around>, mut request: Request, n
     let request = request.map(|body| WhileWelcome::body(body, &guest, &app.engine));
 
     let changes = hangup::may_change(&method);
+    let incoming = trace::Incoming::of(&request, dialect, &id, changes);
     // Boxed: it is a large future, and is moved into a task.
     let answering = Box::pin({
         let (app, guest) = (Arc::clone(app), guest.clone());
@@ -98,6 +100,8 @@ pub(crate) async fn around(State(around): State<Around>, mut request: Request, n
             let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
             let route = dialect.unwrap_or(route);
             app.metrics.request(&method, route, response.status().as_u16(), took);
+            let recorded = incoming.answered(&app.engine, &guest, &response, took);
+            recorded.await;
             log(&response, took);
             response
         }

@@ -36,6 +36,11 @@ impl Guest {
         }
     }
 
+    /// The right, if it is known.
+    pub(crate) fn pass(&self) -> Option<&Pass> {
+        self.0.get()
+    }
+
     /// Resolves when the right has ended; not before it is known.
     pub(crate) async fn until_unwelcome(&self, engine: &Engine) {
         engine.until_unwelcome(self.0.wait().await).await;
