@@ -6,6 +6,7 @@ use atoll_core::idle::{IdlePolicy, IdleUpdate, OnIdle};
 use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::secret::Secret;
+use atoll_core::sharing::Visibility;
 use atoll_core::snapshot::AutoCheckpoints;
 use atoll_core::spec::{
     Accelerator, IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate, present,
@@ -22,6 +23,10 @@ use crate::ErrorBody;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CreateSandbox {
+    /// Who sees it, from its first moment on: `private` is you, administrators, and whom you grant a role. When
+    /// absent: `private` if it goes on from a private snapshot, else the server's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub visibility: Option<Visibility>,
     /// A name, unique among existing sandboxes: a DNS label.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -128,6 +133,7 @@ impl From<CreateSandbox> for SandboxDraft {
             },
             budget: request.budget.unwrap_or_default(),
             trace: request.trace,
+            visibility: request.visibility,
             ..Self::default()
         }
     }

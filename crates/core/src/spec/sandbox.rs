@@ -15,6 +15,7 @@ use crate::idle::IdlePolicy;
 use crate::limits::SECRETS_PRIVATE_MAX_COUNT;
 use crate::policy::EgressPolicy;
 use crate::secret::Secret;
+use crate::sharing::Visibility;
 use crate::snapshot::{AutoCheckpoints, Manifest};
 use crate::trace::TraceMode;
 use crate::usage::Budget;
@@ -75,6 +76,8 @@ pub struct SandboxDraft {
     pub idle: IdlePolicy,
     /// Hard limits on what it may use.
     pub budget: Budget,
+    /// Who sees it, from its first moment on; the server's default when absent.
+    pub visibility: Option<Visibility>,
     /// The build whose steps it runs.
     pub build: Option<BuildId>,
     /// How it is recorded; as the server says when absent.
@@ -205,7 +208,7 @@ impl SandboxDraft {
     /// [`Code::InvalidArgument`] or [`Code::PathInvalid`] naming the field.
     pub fn validate(&self) -> Result<()> {
         if let Some(name) = &self.name {
-            sandbox_name(name)?;
+            check::name("name", name)?;
         }
         if let Some(image) = &self.image {
             check::image_reference("image", image)?;
@@ -346,18 +349,6 @@ impl ImageDefaults {
             .and_then(|()| self.workdir.as_deref().map_or(Ok(()), |dir| check::path("workdir", dir)));
         checked.map_err(|error| Error::new(Code::ImageInvalid, format!("the image's configuration: {error}")))
     }
-}
-
-/// Checks the name of a sandbox: one that cannot be taken for an id.
-///
-/// # Errors
-/// [`Code::InvalidArgument`] naming the field.
-pub fn sandbox_name(name: &str) -> Result<()> {
-    check::name("name", name)?;
-    if name.parse::<crate::id::SandboxId>().is_ok() {
-        return Err(Error::invalid("name", "looks like a sandbox id"));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

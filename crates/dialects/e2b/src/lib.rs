@@ -31,10 +31,12 @@ use std::convert::Infallible;
 
 use atoll_core::Error;
 use atoll_core::secret::Secret;
+use atoll_dialect_kit::Protocol;
 use atoll_server::dialect::{Arrival, Asked, Dialect, Host, Mount, credentials};
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, FromRef, Request};
+use axum::extract::{DefaultBodyLimit, FromRef, RawPathParams, Request};
 use axum::response::{IntoResponse as _, Response};
+use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Uri};
 use tower::ServiceExt as _;
@@ -94,6 +96,28 @@ pub(crate) struct App {
     pub(crate) samples: Samples,
     pub(crate) orders: Orders,
     pub(crate) addresses: Addresses,
+}
+
+impl Protocol for App {
+    type Failure = Failure;
+    const BY_ID_ALONE: bool = true;
+
+    fn host(&self) -> &Host {
+        &self.host
+    }
+
+    fn refused(error: &Error) -> Failure {
+        Failure::of(error)
+    }
+
+    fn sandbox(_: &str, params: &RawPathParams, _: &Parts) -> Option<String> {
+        let named = params.iter().find(|(name, _)| *name == request::SANDBOX);
+        named.map(|(_, value)| request::bare(value).to_owned())
+    }
+
+    fn missing(named: &str) -> Option<Failure> {
+        Some(Failure::no_sandbox(named))
+    }
 }
 
 impl FromRef<App> for Host {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use atoll_core::id::SandboxId;
 use atoll_core::trace::TraceMode;
-use atoll_engine::{Engine, Pass};
+use atoll_engine::{Caller, Engine, Grant};
 use atoll_recorder::event::Call;
 use atoll_recorder::{Recorder, What};
 use axum::extract::Request;
@@ -13,7 +13,7 @@ use axum::response::Response;
 use crate::auth::HOLDER;
 use crate::error::ApiError;
 use crate::middleware::RequestId;
-use crate::welcome::Guest;
+use crate::revocation::GrantSlot;
 
 /// How long an answer waits for its record, unless the sandbox is recorded strictly: then it waits until it is written.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -48,11 +48,11 @@ impl Incoming {
     pub(crate) fn answered(
         self,
         engine: &Engine,
-        guest: &Guest,
+        slot: &GrantSlot,
         response: &Response,
         took: Duration,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let recorded = self.record(engine, guest, response, took);
+        let recorded = self.record(engine, slot, response, took);
         async move {
             let Some((recorder, sandbox)) = recorded else { return };
             let written = recorder.written(&sandbox);
@@ -69,18 +69,17 @@ impl Incoming {
     fn record(
         self,
         engine: &Engine,
-        guest: &Guest,
+        slot: &GrantSlot,
         response: &Response,
         took: Duration,
     ) -> Option<(Recorder, SandboxId)> {
         let recorder = engine.recorder()?;
         let concerned = response.extensions().get::<Concerns>();
-        let (key, sandbox) = match guest.pass() {
-            Some(Pass::Key { key, sandbox, .. }) => (Some(key.to_string()), sandbox.clone()),
-            Some(Pass::SshKey { fingerprint, sandbox }) => (Some(fingerprint.clone()), Some(sandbox.clone())),
-            Some(Pass::Access(_)) | None => (None, None),
-        };
-        let sandbox = concerned.map(|Concerns(id)| id.clone()).or(sandbox)?;
+        let grant = slot.grant();
+        let caller = grant.and_then(Grant::caller);
+        let by_ssh = caller.and_then(Caller::ssh_key).map(str::to_owned);
+        let key = by_ssh.or_else(|| caller.and_then(Caller::key).map(ToString::to_string));
+        let sandbox = concerned.map(|Concerns(id)| id).or(grant.and_then(Grant::sandbox))?.clone();
         if recorder.mode(&sandbox) == TraceMode::Off {
             return None;
         }

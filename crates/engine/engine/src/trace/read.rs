@@ -4,16 +4,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use atoll_core::id::{ExecId, KeyId, SandboxId};
-use atoll_core::key::Scope;
-use atoll_core::sharing::Requester;
 use atoll_core::{Code, Error, Result};
 use atoll_recorder::event::KINDS;
 use atoll_recorder::{Numbered, Reader, Recorder, Report, journals, verify};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
+use crate::authorize::Caller;
 use crate::engine::Engine;
-use crate::sharing::Standing;
 
 /// A reader looks again after this, whether or not somebody told it to.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
@@ -172,32 +170,21 @@ impl Engine {
         })
     }
 
-    /// What somebody may do with the journal of a sandbox, also of one that is gone: then its maker's key and
-    /// administrators may read it.
-    ///
-    /// # Errors
-    /// [`Code::SandboxNotFound`].
-    pub async fn trace_standing(&self, who: &Requester<'_>, sandbox: &str) -> Result<(SandboxId, Standing)> {
-        let gone = match self.standing(who, sandbox) {
-            Ok(standing) => return Ok((self.sandbox_id(sandbox)?, standing)),
-            Err(error) if error.code == Code::SandboxNotFound && self.sandbox_id(sandbox).is_err() => error,
-            Err(error) => return Err(error),
-        };
-        let (Some(recorder), Ok(id)) = (self.recorder(), sandbox.parse::<SandboxId>()) else {
-            return Err(gone);
-        };
-        let reader = recorder.reader(&id, 1);
-        let owner = tokio::task::spawn_blocking(move || reader.owner()).await;
-        let Ok(Ok(Some(owner))) = owner else { return Err(gone) };
-        let may = who.scope >= Scope::Admin || owner.as_deref() == Some(who.key.as_str());
-        if !may {
-            return Err(gone);
+    /// The journal of a sandbox that is gone, if somebody may read that: its maker's key and administrators may. `None`
+    /// for one that is there, too.
+    pub(crate) async fn authorize_gone(&self, caller: &Caller, text: &str) -> Option<SandboxId> {
+        let id: SandboxId = text.parse().ok()?;
+        if self.inner.find(&id).is_some() {
+            return None;
         }
-        Ok((id, Standing { scope: who.scope, leased: None }))
+        let reader = self.recorder()?.reader(&id, 1);
+        let owner = tokio::task::spawn_blocking(move || reader.owner()).await.ok()?.ok()??;
+        let own = owner.is_some() && owner.as_deref() == caller.key().map(KeyId::as_str);
+        (own || caller.is_admin()).then_some(id)
     }
 
     /// Reads the events of a sandbox from a number on, whether or not the sandbox is there. Who may is asked with
-    /// [`Self::trace_standing`].
+    /// [`Self::authorize`].
     ///
     /// # Errors
     /// [`Code::InvalidState`] when this server records nothing; [`Code::InvalidArgument`] for the filter.
@@ -215,15 +202,16 @@ impl Engine {
         })
     }
 
-    /// Reads the events of all sandboxes that a key made, also of those that it makes from now on; of all sandboxes
-    /// without a key.
+    /// Reads the events of all sandboxes that a caller's key made, also of those that it makes from now on; of all
+    /// sandboxes for an administrator.
     ///
     /// # Errors
     /// As [`Self::events`]; [`Code::Internal`] when the journals cannot be listed.
-    pub async fn events_of(&self, key: Option<KeyId>, filter: TraceFilter) -> Result<EventReader> {
+    pub async fn events_of(&self, caller: &Caller, filter: TraceFilter) -> Result<EventReader> {
         filter.validate()?;
         let recorder = self.must_record()?.clone();
         let activity = recorder.activity();
+        let key = caller.key().filter(|_| !caller.is_admin()).cloned();
         let (of, looks) = (key.clone(), recorder.clone());
         let readers = tokio::task::spawn_blocking(move || {
             let ids = journals(looks.dir())?;

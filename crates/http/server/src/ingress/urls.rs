@@ -46,7 +46,7 @@ pub(crate) fn page(app: &App, sandbox: &SandboxRecord, host: Option<&str>) -> St
 
 /// The address under which an access is used, without its token.
 pub(crate) fn access(app: &App, access: &Access, host: Option<&str>) -> Result<String> {
-    let sandbox = app.engine.sandbox(access.sandbox.as_str())?;
+    let sandbox = app.engine.sandbox(&access.sandbox)?;
     Ok(match &access.target {
         Target::Port(number) => port(app, &sandbox, *number, host),
         Target::Ports => page(app, &sandbox, host),

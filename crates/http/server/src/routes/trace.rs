@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_api::{TraceEvent, TraceFinding, TraceGap, TracePage, TraceReport};
+use atoll_core::id::SandboxId;
 use atoll_core::{Error, Result};
-use atoll_engine::{EventReader, Pass, TraceFilter, TracedEvent};
+use atoll_engine::{EventReader, Grant, TraceFilter, TracedEvent};
 use axum::Extension;
 use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
@@ -22,9 +23,9 @@ use utoipa::IntoParams;
 
 use super::events::last_event_id;
 use super::wait;
-use crate::auth::{Caller, Read, ReadTrace};
+use crate::auth::{Caller, Read, ReadJournal};
 use crate::error::{ApiResult, body_of, json};
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Json, Query};
 use crate::serve::Slot;
 use crate::shared::{App, shutting_down};
 
@@ -82,24 +83,23 @@ pub(crate) struct StreamAll {
     params(("sandbox" = String, Path, description = "Id or name; the id of one that is gone"), GetEvents),
     responses((status = 200, body = TracePage)))]
 pub(crate) async fn get_events(
-    caller: Caller<ReadTrace>,
+    caller: Caller<ReadJournal>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Query(query): Query<GetEvents>,
     headers: HeaderMap,
     slot: Option<Extension<Slot>>,
     upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> ApiResult<Response> {
-    let (sandbox, _) = app.engine.trace_standing(&caller.requester(), &sandbox).await?;
+    let sandbox = whose(&caller)?;
     let filter = TraceFilter {
         kinds: query.kind.into_iter().collect(),
         exec: query.exec.as_deref().map(str::parse).transpose()?,
         since_us: query.since_ms.saturating_mul(1000),
     };
     let from = last_event_id(&headers)?.map_or(query.from, |last| last.saturating_add(1));
-    let reader = app.engine.events(&sandbox, from, filter)?;
+    let reader = app.engine.events(sandbox, from, filter)?;
     if let Ok(upgrade) = upgrade {
-        return Ok(over_websocket(upgrade, app, caller.pass(), reader, slot));
+        return Ok(over_websocket(upgrade, app, caller.grant().clone(), reader, slot));
     }
     if wants_events(&headers) {
         return Ok(over_sse(app, reader, caller.request_id().to_owned(), |event| event.event.number));
@@ -160,9 +160,9 @@ pub(crate) async fn stream_all(
         None => query.since_ms.saturating_mul(1000),
     };
     let filter = TraceFilter { kinds: query.kind.into_iter().collect(), exec: None, since_us };
-    let reader = app.engine.events_of(caller.sees(), filter).await?;
+    let reader = app.engine.events_of(caller.engine(), filter).await?;
     if let Ok(upgrade) = upgrade {
-        return Ok(over_websocket(upgrade, app, caller.pass(), reader, slot));
+        return Ok(over_websocket(upgrade, app, caller.grant().clone(), reader, slot));
     }
     Ok(over_sse(app, reader, caller.request_id().to_owned(), |event| event.event.event.at_us))
 }
@@ -173,12 +173,11 @@ pub(crate) async fn stream_all(
     params(("sandbox" = String, Path, description = "Id or name; the id of one that is gone")),
     responses((status = 200, body = TraceReport)))]
 pub(crate) async fn verify_events(
-    caller: Caller<ReadTrace>,
+    caller: Caller<ReadJournal>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
 ) -> ApiResult<Json<TraceReport>> {
-    let (sandbox, _) = app.engine.trace_standing(&caller.requester(), &sandbox).await?;
-    let report = app.engine.verify_trace(&sandbox).await?;
+    let sandbox = whose(&caller)?;
+    let report = app.engine.verify_trace(sandbox).await?;
     let key = app.engine.recorder().map(|recorder| recorder.public_key().to_string());
     let finding = |finding: atoll_recorder::Finding| TraceFinding {
         segment: finding.segment,
@@ -198,6 +197,11 @@ pub(crate) async fn verify_events(
         gaps: report.gaps.into_iter().map(|(number, what)| TraceGap { number, what }).collect(),
         findings: report.findings.into_iter().map(finding).collect(),
     }))
+}
+
+/// Whose journal the path names.
+fn whose(caller: &Caller<ReadJournal>) -> Result<&SandboxId> {
+    caller.grant().sandbox().ok_or_else(|| SandboxId::not_found(""))
 }
 
 fn wants_events(headers: &HeaderMap) -> bool {
@@ -273,7 +277,7 @@ fn sse_events(
 fn over_websocket(
     upgrade: WebSocketUpgrade,
     app: App,
-    pass: Pass,
+    grant: Grant,
     reader: EventReader,
     slot: Option<Extension<Slot>>,
 ) -> Response {
@@ -284,7 +288,7 @@ fn over_websocket(
         let engine = app.engine.clone();
         tokio::select! {
             () = serve_websocket(socket, Feed { app: Arc::clone(&app), reader, ready: Vec::new().into_iter() }) => {}
-            () = engine.until_unwelcome(&pass) => {}
+            () = engine.until_revoked(&grant) => {}
         }
     })
 }
