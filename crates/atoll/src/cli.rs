@@ -39,7 +39,7 @@ pub(crate) use sandbox::{
 };
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{
-    DoctorArgs, GvisorArgs, LogFormat, MicrovmArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
+    DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, MicrovmArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
 };
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
@@ -206,6 +206,8 @@ pub(crate) enum Command {
     /// SSH keys
     #[command(subcommand)]
     SshKey(SshKeyCommand),
+    /// Print the authority of a server with --tls: what clients must trust
+    Ca,
     /// Show what the server is
     Info,
     /// Show what this host enforces, or what is left over on it

@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 /// What to mount: add it to the list in the program's `serve`.
 pub const DIALECT: Dialect = Dialect {
     name: "acme",
-    mounts: &[Mount::Prefix("/acme"), Mount::Host(|label| label == "acme")],
+    mounts: &[Mount::Prefix("/acme"), Mount::Host(|named| named.label == "acme")],
     router,
     credential: |headers| credentials::header(headers, "x-acme-key"),
     refuse: |error, _| Problem::from(error.clone()).into_response(),

@@ -17,6 +17,9 @@ use super::pool::parse_image_pool;
 use super::sandbox::parse_isolation;
 use crate::units::{parse_bytes, parse_duration_ms};
 
+/// The domain when none is given: browsers and curl lead all names below it to this host.
+pub(crate) const LOCALHOST: &str = "localhost";
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogFormat {
@@ -29,7 +32,7 @@ pub(crate) enum LogFormat {
 /// The server.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Address and port. The server speaks plain HTTP: put TLS in front before leaving the loopback
+    /// Address and port. Use --tls, or --tls-cert and --tls-key, before leaving the loopback
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4600")]
     pub(crate) listen: std::net::SocketAddr,
     /// Where everything is kept
@@ -119,9 +122,11 @@ pub(crate) struct ServeArgs {
     /// Another name under which browsers may reach the server (repeatable)
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Vec<String>,
-    /// Domain below which ports of sandboxes are reached, as <port>-<sandbox>.NAME
-    #[arg(long, value_name = "NAME", default_value = "localhost", value_parser = parse_domain)]
-    pub(crate) ports_domain: String,
+    /// Domain of this server: it is reached as NAME, ports of sandboxes as <port>-<sandbox>.NAME
+    #[arg(long, alias = "ports-domain", value_name = "NAME", default_value = LOCALHOST, value_parser = parse_domain)]
+    pub(crate) domain: String,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
     /// Address under which clients reach the server, if it is behind a proxy, such as https://atoll.example.com
     #[arg(long, value_name = "URL", value_parser = parse_public_url)]
     pub(crate) public_url: Option<PublicUrl>,
@@ -163,6 +168,22 @@ impl TraceArgs {
 /// Reads how much is recorded.
 pub(crate) fn parse_trace(text: &str) -> Result<TraceMode, String> {
     TraceMode::parse(text).ok_or_else(|| "write off, on or strict".to_owned())
+}
+
+/// TLS of the server's port. Clients of this host may go on to speak plain HTTP.
+#[derive(Debug, Args)]
+pub(crate) struct TlsArgs {
+    /// Speak TLS, with certificates of an authority of this installation's own: 'atoll ca' shows what clients must
+    /// trust
+    #[arg(long, conflicts_with = "tls_cert")]
+    pub(crate) tls: bool,
+    /// Speak TLS with this certificate and those that lead to its authority, PEM: for NAME and *.NAME of --domain.
+    /// Read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Its key, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
 }
 
 /// Virtual machines.

@@ -161,6 +161,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Ssh(args) => return ssh::ssh(client, printer, args).await,
         Command::SshProxy => ssh::proxy(client).await,
         Command::SshKey(command) => ssh::ssh_key(client, printer, command).await,
+        Command::Ca => system::ca(client, printer).await,
         Command::Info => system::info(client, printer).await,
         // Need no server to talk to and were dealt with.
         Command::Completions { shell } => completions(shell),

@@ -38,6 +38,7 @@ use atoll_network::SlotPool;
 use atoll_objects::Objects;
 use atoll_recorder::{Recorder, Retention};
 use atoll_store::{Store, StoreUrl};
+use atoll_tls::Authority;
 use atoll_vault::Vault;
 
 use crate::config::VaultKey;
@@ -51,6 +52,8 @@ pub(crate) use telemetry::Telemetry;
 
 /// Network namespaces, disks and user namespaces that are kept ready.
 const READY_COUNT: usize = 8;
+/// Name under which the database keeps the authority of the server's own port.
+const SERVER_CA: &str = "server_ca";
 /// Available memory of the host below which frozen sandboxes give theirs back, bytes.
 const RECLAIM_BELOW_BYTES: u64 = 1 << 30;
 
@@ -86,6 +89,8 @@ pub(crate) struct Limits {
     pub(crate) machines: Option<Machines>,
     /// Sandboxes in gVisor, if they are to be had where it is installed.
     pub(crate) sentries: Option<Sentries>,
+    /// DNS names that certificates of the server's own authority are for, if it is to have one.
+    pub(crate) own_names: Option<Vec<String>>,
 }
 
 impl Default for Limits {
@@ -110,6 +115,7 @@ impl Default for Limits {
             trace_keep: Retention::default(),
             machines: None,
             sentries: None,
+            own_names: None,
         }
     }
 }
@@ -118,6 +124,8 @@ impl Default for Limits {
 pub(crate) struct Daemon {
     pub(crate) engine: Engine,
     pub(crate) installation: String,
+    /// The server's own authority, if it is to have one.
+    pub(crate) authority: Option<Authority>,
     _dir: DataDir,
 }
 
@@ -234,6 +242,20 @@ async fn open_recorder(dir: &DataDir, store: &Store, vault: &Vault, limits: &Lim
         .map_err(|error| Failure::io("the recorder cannot write below the data directory", error))
 }
 
+/// Opens the authority of the server's own port, making it first when there is none.
+async fn server_authority(
+    store: &Store,
+    vault: &Vault,
+    installation: &str,
+    names: Vec<String>,
+) -> Result<Authority> {
+    let make = || Authority::generate(installation).map(|made| (made.certificate_pem, made.key_pem));
+    let (certificate, key) =
+        atoll_engine::kept_authority(store, vault, SERVER_CA, make).await.map_err(Failure::Plain)?;
+    Authority::open(&certificate, &key, names)
+        .map_err(|error| Failure::plain(Code::Internal, crate::failure::chain(&error)))
+}
+
 impl Daemon {
     /// Opens everything and takes up what an earlier server left.
     pub(crate) async fn start(dir: DataDir, database: Option<&str>, limits: &Limits) -> Result<Self> {
@@ -250,6 +272,10 @@ impl Daemon {
         let door = SecretDoor::default();
         let authority =
             atoll_engine::open_authority(&store, &vault, dir.installation()).await.map_err(Failure::Plain)?;
+        let own = match &limits.own_names {
+            Some(names) => Some(server_authority(&store, &vault, dir.installation(), names.clone()).await?),
+            None => None,
+        };
         let interceptor = TlsInterceptor::new(authority, Arc::new(door.clone()), &limits.upstream_ca)
             .map_err(|error| {
                 Failure::plain(
@@ -287,7 +313,7 @@ impl Daemon {
         let engine = Engine::start(config, store, vault, images, drivers).await.map_err(Failure::Plain)?;
         door.open_to(&engine);
         let installation = dir.installation().to_owned();
-        Ok(Self { engine, installation, _dir: dir })
+        Ok(Self { engine, installation, authority: own, _dir: dir })
     }
 
     /// Makes an `admin` key if there is no key at all, or when asked to.

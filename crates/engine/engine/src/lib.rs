@@ -52,7 +52,7 @@ mod volumes;
 
 pub use atoll_egress::Stats as EgressStats;
 pub use atoll_isolation::volumes::{VolumeFile, VolumeFileKind, VolumeWrite};
-pub use authority::open as open_authority;
+pub use authority::{kept as kept_authority, open as open_authority};
 pub use authorize::{Caller, EffectivePermission, Grant, Resource, SnapshotGrant, Target};
 pub use build::{BuildLog, BuildStats, BuildView, CacheEntry, CachePruned, LogEntry, LogPage};
 pub use egress::EgressConfig;

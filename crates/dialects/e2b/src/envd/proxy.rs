@@ -217,6 +217,15 @@ mod tests {
     }
 
     #[test]
+    fn host_names() {
+        let envd = Destination { sandbox: "sb00000000000000000000".into(), port: PORT };
+        assert_eq!(by_host("49983-sb00000000000000000000"), Some(envd));
+        for other in ["api", "49983-", "49983", "0-sb1", "www", ""] {
+            assert_eq!(by_host(other), None, "{other}");
+        }
+    }
+
+    #[test]
     fn destinations() {
         let of = |pairs: &[_]| by_headers(&headers(pairs)).map(Result::ok);
         assert_eq!(of(&[]), None);

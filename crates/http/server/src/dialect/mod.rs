@@ -26,7 +26,7 @@ use crate::ingress::Ingress;
 use crate::serve::Slot;
 use crate::shared::App;
 
-pub use self::mount::{Arrival, Mount};
+pub use self::mount::{Arrival, Mount, Named};
 pub(crate) use self::mount::{Mounts, claim};
 pub use crate::auth::{Admin, Exec, Manage, Read, Release, Requires};
 pub use crate::body::{Pieces, read_all};

@@ -190,6 +190,16 @@ impl Shown {
     }
 }
 
+/// Whether a request shows what only this protocol knows: its header, its parameter, or its cookie.
+pub(crate) fn shows_credential(headers: &HeaderMap, uri: &Uri) -> bool {
+    let cookie = |value: &HeaderValue| {
+        value.as_bytes().split(|b| *b == b';').any(|pair| cookies::own(pair.trim_ascii()).is_some())
+    };
+    headers.contains_key(TOKEN_HEADER)
+        || headers.get_all(COOKIE).iter().any(cookie)
+        || without_token(uri).is_some()
+}
+
 /// Takes our cookies out; gives the token of the last.
 fn take_cookie(headers: &mut HeaderMap) -> Option<String> {
     if !headers.contains_key(COOKIE) {

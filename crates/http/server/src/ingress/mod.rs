@@ -44,6 +44,7 @@ use tracing::Instrument as _;
 
 use self::address::{Address, Form};
 pub(crate) use self::credential::TOKEN_HEADER;
+pub(crate) use self::credential::shows_credential;
 use self::credential::{Admitted, Shown};
 pub use self::forward::Forward;
 pub(crate) use self::pool::Pool;

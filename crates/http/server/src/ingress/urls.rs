@@ -25,7 +25,10 @@ fn scheme_and_port<'a>(app: &'a App, host: Option<&'a str>) -> (&'static str, &'
 fn server(app: &App, host: Option<&str>) -> String {
     match &app.config.public_url {
         Some(url) => url.to_string().trim_end_matches('/').to_owned(),
-        None => format!("http://{}", host.unwrap_or("localhost")),
+        None => {
+            let scheme = if app.config.is_https() { "https" } else { "http" };
+            format!("{scheme}://{}", host.unwrap_or("localhost"))
+        }
     }
 }
 

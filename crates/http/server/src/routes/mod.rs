@@ -139,6 +139,7 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(system::get_info))
         .routes(routes!(system::run_doctor))
         .routes(routes!(system::list_leaks, system::remove_leaks))
+        .routes(routes!(system::get_ca))
         .routes(routes!(system::healthz))
         .routes(routes!(system::readyz))
         .routes(routes!(system::get_prometheus))
