@@ -92,6 +92,7 @@ impl World {
             objects: None,
             disk: None,
             logs_max_bytes: u64::MAX,
+            trace: atoll_engine::TraceConfig::default(),
             data_dir: dir.path().to_owned(),
             caps: Caps::default(),
             defaults: Defaults::default(),
