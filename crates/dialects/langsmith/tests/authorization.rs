@@ -64,7 +64,6 @@ struct LangSmith;
 impl Protocol for LangSmith {
     fn routes(&self) -> Vec<Route> {
         table()
-            trace: atoll_engine::TraceConfig::default(),
     }
 
     fn call(&self, route: &Route, on: &Objects, shown: Option<&str>) -> Call {
