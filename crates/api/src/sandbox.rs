@@ -11,6 +11,7 @@ use atoll_core::snapshot::AutoCheckpoints;
 use atoll_core::spec::{
     Accelerator, IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate, present,
 };
+use atoll_core::trace::TraceMode;
 use atoll_core::usage::Budget;
 use atoll_core::volume::{VolumeMount, VolumeMountDraft};
 use serde::{Deserialize, Serialize};
@@ -97,6 +98,9 @@ pub struct CreateSandbox {
     /// Hard limits on what it may use in its whole life.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
+    /// How much of what it does is recorded; as the server says when absent, and never less than that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceMode>,
 }
 
 impl From<CreateSandbox> for SandboxDraft {
@@ -128,6 +132,7 @@ impl From<CreateSandbox> for SandboxDraft {
                 pause_at_end: None,
             },
             budget: request.budget.unwrap_or_default(),
+            trace: request.trace,
             visibility: request.visibility,
             ..Self::default()
         }

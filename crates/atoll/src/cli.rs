@@ -19,6 +19,7 @@ mod secret;
 mod server;
 mod snapshot;
 mod template;
+mod trace;
 mod usage;
 mod volume;
 
@@ -45,6 +46,7 @@ pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
 };
 pub(crate) use template::{DefaultsArgs, TemplateArgs, TemplateCommand};
+pub(crate) use trace::{ExportArgs, TraceArgs, TraceCommand, TraceOf, VerifyArgs};
 pub(crate) use usage::{BudgetArgs, IdleArgs, PauseArgs, ResumeArgs, UsageArgs};
 pub(crate) use volume::{VolumeCommand, parse_mount};
 
@@ -138,6 +140,8 @@ pub(crate) enum Command {
     /// What sandboxes do on the network
     #[command(subcommand)]
     Net(NetCommand),
+    /// Show what a sandbox did and what was done with it, also of one that is gone
+    Trace(TraceArgs),
     /// Show what sandboxes used, also those that are gone
     Usage(UsageArgs),
     /// Images

@@ -115,6 +115,8 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
         upstream_ca: upstream_ca(&args)?,
         registries: Reach::new(args.registry_allow.clone()),
         visibility: args.visibility,
+        trace: args.trace.trace,
+        trace_keep: args.trace.retention(),
         objects: objects(&args)?,
         storage: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
         reclaim_below_bytes: args.reclaim_below,

@@ -11,6 +11,7 @@
 //!   gvisor/        sandboxes' records, of gVisor
 //!   microvm/       the virtual machines' kernel, images and saved machines, unless --microvm-dir names another place
 //!   storage/       sandboxes' disks and snapshots
+//!   trace/         the flight recorder's journals, one directory for each sandbox
 //!   reserve        room that is given up when the host's disk is full, so that things can still be removed
 //! ```
 
@@ -25,9 +26,10 @@ use std::sync::Arc;
 use atoll_core::pool::PoolSpec;
 use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Caps, Defaults};
+use atoll_core::trace::TraceMode;
 use atoll_core::{Code, Error};
 use atoll_egress::intercept::TlsInterceptor;
-use atoll_engine::{EgressConfig, Engine, KeyScope, NewKey, PoolConfig, SecretDoor, Trust};
+use atoll_engine::{EgressConfig, Engine, KeyScope, NewKey, PoolConfig, SecretDoor, TraceConfig, Trust};
 use atoll_image::{Images, Reach, Settings};
 use atoll_isolation::volumes::Volumes;
 use atoll_isolation::{HostDisk as _, Isolation};
@@ -36,6 +38,7 @@ use atoll_isolation_host::Halt;
 use atoll_isolation_storage::{Guard, PoolSize, Reserve, Storage, StorageConfig};
 use atoll_network::SlotPool;
 use atoll_objects::Objects;
+use atoll_recorder::{Recorder, Retention};
 use atoll_store::{Store, StoreUrl};
 use atoll_tls::Authority;
 use atoll_vault::Vault;
@@ -85,6 +88,10 @@ pub(crate) struct Limits {
     /// Where pulls may lead.
     pub(crate) registries: Reach,
     pub(crate) visibility: Visibility,
+    /// How sandboxes are recorded.
+    pub(crate) trace: TraceMode,
+    /// How long that is kept.
+    pub(crate) trace_keep: Retention,
     /// Virtual machines, if they are to be had once they are set up.
     pub(crate) machines: Option<Machines>,
     /// Sandboxes in gVisor, if they are to be had where it is installed.
@@ -111,6 +118,9 @@ impl Default for Limits {
             // Without a server nobody but its user gives references.
             registries: Reach::everything(),
             visibility: Visibility::default(),
+            // Without a server there is nobody else to tell.
+            trace: TraceMode::Off,
+            trace_keep: Retention::default(),
             machines: None,
             sentries: None,
             own_names: None,
@@ -242,6 +252,14 @@ fn open_vault(dir: &DataDir, key: Option<&VaultKey>) -> Result<Vault> {
         .map_err(|error| Failure::plain(Code::Internal, format!("{what}: {}", crate::failure::chain(&error))))
 }
 
+/// Opens the flight recorder. It is there with `--trace off`, too, for sandboxes that ask for it.
+async fn open_recorder(dir: &DataDir, store: &Store, vault: &Vault, limits: &Limits) -> Result<Recorder> {
+    let key = atoll_engine::open_trace_key(store, vault).await.map_err(Failure::Plain)?;
+    let keep = limits.trace_keep;
+    Recorder::open(atoll_recorder::Config { dir: dir.path().join("trace"), key, keep })
+        .map_err(|error| Failure::io("the recorder cannot write below the data directory", error))
+}
+
 /// Opens the authority of the server's own port, making it first when there is none.
 async fn server_authority(
     store: &Store,
@@ -306,6 +324,8 @@ impl Daemon {
         };
         let mut egress = limits.egress.clone();
         egress.gateway.interceptor = Some(Arc::new(interceptor));
+        let recorder = open_recorder(&dir, &store, &vault, limits).await?;
+        egress.gateway.recorder = Some(recorder.clone());
         let config = atoll_engine::Config {
             objects: limits.objects.clone(),
             data_dir: dir.path().to_owned(),
@@ -324,6 +344,7 @@ impl Daemon {
                 images: limits.pools.clone(),
             },
             egress,
+            trace: TraceConfig { recorder: Some(recorder), mode: limits.trace },
             trust,
         };
         let engine = Engine::start(config, store, vault, images, drivers).await.map_err(Failure::Plain)?;

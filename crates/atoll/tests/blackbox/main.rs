@@ -30,6 +30,7 @@ mod purge;
 mod sandboxes;
 mod snapshots;
 mod survival;
+mod trace;
 mod usage;
 mod volumes;
 mod walk;

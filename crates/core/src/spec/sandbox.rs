@@ -17,6 +17,7 @@ use crate::policy::EgressPolicy;
 use crate::secret::Secret;
 use crate::sharing::Visibility;
 use crate::snapshot::{AutoCheckpoints, Manifest};
+use crate::trace::TraceMode;
 use crate::usage::Budget;
 use crate::volume::{VolumeMount, VolumeMountDraft, check_mounts};
 
@@ -79,6 +80,8 @@ pub struct SandboxDraft {
     pub visibility: Option<Visibility>,
     /// The build whose steps it runs.
     pub build: Option<BuildId>,
+    /// How it is recorded; as the server says when absent.
+    pub trace: Option<TraceMode>,
 }
 
 /// What will be made, complete. Kept by the store.
@@ -131,6 +134,9 @@ pub struct SandboxSpec {
     /// The build whose steps it runs: it goes with that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<BuildId>,
+    /// How it is recorded; as the server says when absent, and never less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceMode>,
 }
 
 /// What a sandbox is built on.
@@ -321,6 +327,7 @@ impl SandboxSpec {
             start: recipe.and_then(|t| t.start.clone()),
             ready: recipe.and_then(|t| t.ready.clone()),
             build: draft.build.clone(),
+            trace: draft.trace,
         })
     }
 }

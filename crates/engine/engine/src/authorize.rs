@@ -81,7 +81,9 @@ impl Caller {
         self.holder.as_deref()
     }
 
-    pub(crate) fn ssh_key(&self) -> Option<&str> {
+    /// Fingerprint of the SSH key by which it came, if it did.
+    #[must_use]
+    pub fn ssh_key(&self) -> Option<&str> {
         self.ssh_key.as_deref()
     }
 
@@ -111,6 +113,8 @@ pub enum Target<'a> {
     Volume(&'a str),
     /// A build, by id.
     Build(&'a str),
+    /// The journal of a sandbox: as the sandbox, or by the id of one that is gone.
+    Journal(&'a str),
 }
 
 /// What an operation is about, found.
@@ -126,6 +130,8 @@ pub enum Resource {
     Volume(VolumeId),
     /// A build.
     Build(BuildId),
+    /// The journal of a sandbox that is gone.
+    Journal(SandboxId),
 }
 
 /// A snapshot that was found.
@@ -254,7 +260,7 @@ impl Grant {
     #[must_use]
     pub const fn sandbox(&self) -> Option<&SandboxId> {
         match &self.resource {
-            Resource::Sandbox(id) => Some(id),
+            Resource::Sandbox(id) | Resource::Journal(id) => Some(id),
             _ => None,
         }
     }
@@ -289,6 +295,10 @@ impl Engine {
                 let (_record, found, permission) = self.seen_snapshot(caller, text).await?;
                 return grant(caller, needs, Resource::Snapshot(found), permission);
             }
+            Target::Journal(text) => match self.authorize_gone(caller, text).await {
+                Some(id) => Resource::Journal(id),
+                None => return Box::pin(self.authorize(caller, needs, Target::Sandbox(text))).await,
+            },
             Target::Volume(text) => Resource::Volume(self.inner.volume_id(text)?),
             Target::Build(text) => {
                 let record = self.build_record(&text.parse()?).await?;
@@ -333,7 +343,7 @@ impl Engine {
         match resource {
             Resource::Sandbox(id) => self.on_sandbox(caller, &self.inner.find(id)?),
             Resource::Snapshot(snapshot) => self.on_snapshot(caller, &snapshot.facts),
-            Resource::Installation | Resource::Volume(_) | Resource::Build(_) => {
+            Resource::Installation | Resource::Volume(_) | Resource::Build(_) | Resource::Journal(_) => {
                 Some(EffectivePermission { scope: caller.scope, leased: None })
             }
         }
@@ -450,6 +460,7 @@ fn not_found(resource: &Resource) -> Error {
         Resource::Snapshot(snapshot) => SnapshotId::not_found(snapshot.id.as_str()),
         Resource::Volume(id) => VolumeId::not_found(id.as_str()),
         Resource::Build(id) => BuildId::not_found(id.as_str()),
+        Resource::Journal(id) => SandboxId::not_found(id.as_str()),
         Resource::Installation => forbidden(Scope::Admin),
     }
 }

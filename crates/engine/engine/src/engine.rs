@@ -36,6 +36,7 @@ use crate::secrets::Secrets;
 use crate::sharing::AclTable;
 use crate::snapshot::Snapshots;
 use crate::tokens::TokenKey;
+use crate::trace::TraceConfig;
 use crate::usage;
 use crate::volumes::VolumeTable;
 
@@ -67,6 +68,8 @@ pub struct Config {
     pub visibility: Visibility,
     /// Where volumes lie; there are none without.
     pub volumes: Option<Arc<dyn Volumes>>,
+    /// The flight recorder.
+    pub trace: TraceConfig,
     /// Output of execs that is kept altogether, bytes.
     pub logs_max_bytes: u64,
     /// What stops sandboxes when the host's disk is full; nobody does without.
@@ -194,6 +197,7 @@ impl Engine {
         engine.inner.driver(engine.inner.config.defaults.isolation)?;
         engine.inner.continue_rotation().await?;
         engine.start_recorder();
+        engine.start_strict();
         disk::start(&engine.inner);
         engine.measure_logs().await;
         engine.thaw_volumes().await;
@@ -221,6 +225,9 @@ impl Engine {
         self.inner.tracker.wait().await;
         for driver in self.inner.drivers.values() {
             driver.close().await;
+        }
+        if let Some(recorder) = &self.inner.config.trace.recorder {
+            recorder.close().await;
         }
         self.inner.store.close().await;
     }
@@ -417,6 +424,7 @@ impl Inner {
     pub(crate) fn leave(&self, id: &SandboxId) {
         self.secrets.forget(id);
         self.acl.forget(id);
+        self.config.trace.end(id);
         let mut table = self.table();
         if let Some(sandbox) = table.by_id.remove(id)
             && let Some(name) = &sandbox.record().name

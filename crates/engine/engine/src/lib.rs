@@ -47,6 +47,7 @@ mod snapshot;
 mod start;
 mod templates;
 mod tokens;
+mod trace;
 mod usage;
 mod volumes;
 
@@ -69,5 +70,6 @@ pub use sandbox::{GuestLease, SandboxMetrics};
 pub use secrets::{SecretDoor, SecretDraft, UseQuery};
 pub use sharing::AccessView;
 pub use snapshot::{Begin, Export, ForkOrder, Pushed, RemovedSnapshot, SnapshotOrder, SnapshotQuery};
+pub use trace::{EventReader, TraceConfig, TraceFilter, TracedEvent, open_trace_key};
 pub use usage::{UsageGroup, UsageItem, UsageQuery};
 pub use volumes::VolumeView;

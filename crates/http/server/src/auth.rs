@@ -35,6 +35,8 @@ pub(crate) const HOLDER: HeaderName = HeaderName::from_static("x-atoll-holder");
 pub trait Requires {
     /// What it needs of who asks.
     const NEEDS: Needs;
+    /// Whether a sandbox in the path may be gone, because it is about its journal.
+    const JOURNAL: bool = false;
 }
 
 macro_rules! requires {
@@ -60,6 +62,15 @@ requires! {
     Admin = Needs::ADMIN;
     /// To end a lease.
     Release = Needs::EXEC.despite_lease();
+}
+
+/// To read the journal of a sandbox, which may be gone.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ReadJournal {}
+
+impl Requires for ReadJournal {
+    const NEEDS: Needs = Needs::READ;
+    const JOURNAL: bool = true;
 }
 
 /// A caller that may do what `S` requires with whatever the path names.
@@ -108,7 +119,10 @@ impl<S: Requires> FromRequestParts<App> for Caller<S> {
         let caller = EngineCaller::of(&key).working_as(holder);
         // A path that cannot be read names nothing, and is refused by the handler.
         let params = RawPathParams::from_request_parts(parts, app).await.ok();
-        let target = params.as_ref().and_then(named).unwrap_or(Target::Installation);
+        let target = match params.as_ref().and_then(named) {
+            Some(Target::Sandbox(text)) if S::JOURNAL => Target::Journal(text),
+            named => named.unwrap_or(Target::Installation),
+        };
         let grant = app.engine.authorize(&caller, S::NEEDS, target).await?;
         GrantSlot::fill(&parts.extensions, grant.clone());
         let request_id = parts.extensions.get::<RequestId>().cloned().unwrap_or_default();

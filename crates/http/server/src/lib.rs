@@ -48,6 +48,7 @@ mod revocation;
 mod routes;
 mod serve;
 mod shared;
+mod trace;
 mod transfer;
 
 pub use config::ServerConfig;

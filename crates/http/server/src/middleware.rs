@@ -21,6 +21,7 @@ use crate::linger::Lingering;
 use crate::origin;
 use crate::revocation::{GrantSlot, UntilRevoked, revoked};
 use crate::shared::App;
+use crate::trace;
 
 /// Carries the request's id, both ways.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -85,6 +86,7 @@ pub(crate) async fn around(State(around): State<Around>, mut request: Request, n
     let request = request.map(|body| UntilRevoked::body(body, &grant_slot, &app.engine));
 
     let changes = hangup::may_change(&method);
+    let incoming = trace::Incoming::of(&request, dialect, &id, changes);
     // Boxed: it is a large future, and is moved into a task.
     let answering = Box::pin({
         let (app, grant_slot) = (Arc::clone(app), grant_slot.clone());
@@ -98,6 +100,8 @@ pub(crate) async fn around(State(around): State<Around>, mut request: Request, n
             let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
             let route = dialect.unwrap_or(route);
             app.metrics.request(&method, route, response.status().as_u16(), took);
+            let recorded = incoming.answered(&app.engine, &grant_slot, &response, took);
+            recorded.await;
             log(&response, took);
             response
         }

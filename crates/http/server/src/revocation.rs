@@ -36,6 +36,11 @@ impl GrantSlot {
         }
     }
 
+    /// The right, if it is known.
+    pub(crate) fn grant(&self) -> Option<&Grant> {
+        self.0.get()
+    }
+
     /// Resolves when the right has ended; not before it is known.
     pub(crate) async fn until_revoked(&self, engine: &Engine) {
         engine.until_revoked(self.0.wait().await).await;

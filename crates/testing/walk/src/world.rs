@@ -86,6 +86,7 @@ impl World {
             sandboxes_max: 10_000,
             visibility: Visibility::default(),
             volumes: None,
+            trace: atoll_engine::TraceConfig::default(),
             creates_max: 4,
             trust: Trust::default(),
             reclaim_below_bytes: 0,

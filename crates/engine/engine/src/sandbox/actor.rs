@@ -71,6 +71,7 @@ pub(crate) enum Origin {
 /// Starts the actor of a sandbox that was entered in the table.
 pub(crate) fn spawn(inner: &Arc<Inner>, shared: &Arc<SandboxShared>, origin: Origin) {
     let Some(inbox) = Inbox::open(shared) else { return };
+    shared.trace.begin(&shared.record(), matches!(origin, Origin::Create(..) | Origin::Claim(..)));
     let actor = Actor {
         inner: Arc::clone(inner),
         shared: Arc::clone(shared),

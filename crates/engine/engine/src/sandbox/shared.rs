@@ -21,6 +21,7 @@ use crate::clock::now_ms;
 use crate::disk::{DiskState, STANDS_STILL};
 use crate::engine::Inner;
 use crate::exec::ExecShared;
+use crate::trace::TraceConfig;
 use crate::usage::Meter;
 
 use super::freezer::{Freezer, InUse};
@@ -121,6 +122,8 @@ pub(crate) struct SandboxShared {
     pub(crate) ports: Arc<Semaphore>,
     /// Fires when the server stops.
     shutdown: CancellationToken,
+    /// The recorder.
+    pub(crate) trace: TraceConfig,
     /// Whether all sandboxes stand still.
     pub(super) disk: DiskState,
     driver: Arc<dyn Isolation>,
@@ -157,6 +160,7 @@ impl SandboxShared {
             ended: AtomicU64::new(0),
             ports: Arc::new(Semaphore::new(PORT_CONNECTIONS_MAX_COUNT)),
             shutdown: inner.shutdown.clone(),
+            trace: inner.config.trace.clone(),
             disk: inner.disk.clone(),
             driver,
             queue,
@@ -201,7 +205,9 @@ impl SandboxShared {
 
     /// Publishes a changed record. Only the actor calls this.
     pub(super) fn publish(&self, record: SandboxRecord) {
-        self.record.send_replace(Arc::new(record));
+        let after = Arc::new(record);
+        let before = self.record.send_replace(Arc::clone(&after));
+        self.trace.changed(&before, &after);
     }
 
     pub(crate) fn driver(&self) -> &Arc<dyn Isolation> {

@@ -14,6 +14,7 @@ use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::{Purpose, SnapshotKind};
 use atoll_core::{Error, Result, spec};
 use atoll_isolation::{DiskSource, Plan};
+use atoll_recorder::What;
 use atoll_store::{SandboxRecord, SnapshotRecord};
 use futures::future::join_all;
 
@@ -158,6 +159,7 @@ impl Engine {
         self.inner.secrets.hold(&shared.id, secrets, Some(&parent.id));
         sandbox::spawn(&self.inner, &shared, Origin::Create(plan, None));
         shared.made().await?;
+        shared.trace.note(&parent.id, What::Forked { sandbox: shared.id.to_string() });
         self.started(&shared, caller).await?;
         Ok(shared.record())
     }

@@ -165,6 +165,7 @@ impl Engine {
             self.delete_unused_snapshot(&ready).await?;
             return Err(Error::new(Code::SandboxFailed, "the sandbox died"));
         }
+        sandbox.trace.snapshot(&ready);
         atoll_failpoint::fail_point!("engine.snapshot.finished");
         // What something else holds is named by nobody: it gets a digest when one is needed.
         if !matches!(ready.purpose, Purpose::Held(_)) {

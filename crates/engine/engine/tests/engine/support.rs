@@ -93,6 +93,7 @@ impl World {
             reclaim_below_bytes: self.reclaim_below_bytes,
             pools: self.pools.clone(),
             egress: EgressConfig::default(),
+            trace: atoll_engine::TraceConfig::default(),
         };
         let (engine, store) = runtime.block_on(async {
             let store = Store::open(&StoreUrl::SqliteFile(self.database())).await.unwrap();

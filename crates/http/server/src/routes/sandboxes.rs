@@ -10,6 +10,7 @@ use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Error, Result};
 use atoll_engine::SandboxQuery;
+use axum::Extension;
 use axum::extract::State;
 use http::StatusCode;
 use serde::Deserialize;
@@ -20,6 +21,7 @@ use crate::convert;
 use crate::error::{ApiResult, body_of};
 use crate::extract::{Json, Query};
 use crate::shared::App;
+use crate::trace::Concerns;
 
 /// Makes a sandbox and answers when it runs.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", security(("key" = ["manage"])),
@@ -28,9 +30,10 @@ pub(crate) async fn create_sandbox(
     caller: Caller<Manage>,
     State(app): State<App>,
     Json(request): Json<CreateSandbox>,
-) -> ApiResult<(StatusCode, Json<Sandbox>)> {
+) -> ApiResult<(StatusCode, Extension<Concerns>, Json<Sandbox>)> {
     let record = app.engine.create_sandbox(request.into(), caller.engine()).await?;
-    Ok((StatusCode::CREATED, Json(convert::sandbox(record))))
+    let concerns = Extension(Concerns(record.id.clone()));
+    Ok((StatusCode::CREATED, concerns, Json(convert::sandbox(record))))
 }
 
 /// Makes several sandboxes at once. Each succeeds or fails by itself.

@@ -1,0 +1,263 @@
+//! [`Recorder`]: takes events from anywhere, and has one thread write them down.
+
+mod queue;
+mod thread;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use atoll_core::id::SandboxId;
+use atoll_core::trace::TraceMode as Mode;
+use tokio::sync::{broadcast, mpsc};
+
+use crate::clip::clip;
+use crate::journal::{Reader, by_server};
+use crate::{Event, PublicKey, SigningKey, What, Witness};
+
+use queue::{Closing, Journal};
+use thread::{Work, run};
+
+/// Sandboxes whose activity nobody has looked at yet; who is slower looks at all of them.
+const ACTIVITY_MAX_COUNT: usize = 1024;
+
+/// How long a journal is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// Closed segments older than this go, and whole journals of sandboxes that are gone.
+    pub age: Duration,
+    /// Most bytes of the closed segments of one sandbox.
+    pub bytes: u64,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { age: Duration::from_hours(30 * 24), bytes: 256 << 20 }
+    }
+}
+
+/// What the recorder is told at start.
+#[derive(Debug)]
+pub struct Config {
+    /// Where journals lie, one directory for each sandbox.
+    pub dir: PathBuf,
+    /// What signs checkpoints.
+    pub key: SigningKey,
+    /// How long they are kept.
+    pub keep: Retention,
+}
+
+/// Why something is not in the journal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the sandbox's journal cannot be written: {0}")]
+pub struct NotWritten(pub String);
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) dir: PathBuf,
+    pub(crate) key: Arc<SigningKey>,
+    pub(crate) keep: Retention,
+    journals: Mutex<HashMap<SandboxId, Arc<Journal>>>,
+    pub(crate) work: Work,
+    /// Sandboxes that must stand still because their strict journal cannot be written.
+    pub(crate) failing: mpsc::UnboundedSender<SandboxId>,
+    pub(crate) activity: broadcast::Sender<SandboxId>,
+}
+
+impl Shared {
+    /// Whether a sandbox is recorded now.
+    fn is_open(&self, sandbox: &SandboxId) -> bool {
+        lock(&self.journals).contains_key(sandbox)
+    }
+}
+
+/// Records what happens to sandboxes. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    shared: Arc<Shared>,
+    inbox: Arc<Mutex<Option<mpsc::UnboundedReceiver<SandboxId>>>>,
+    thread: Arc<Mutex<Option<std::thread::JoinHandle<()>>>>,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing in here is left half changed by a panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Recorder {
+    /// Starts the thread that writes.
+    ///
+    /// # Errors
+    /// When the directory or the thread cannot be made.
+    pub fn open(config: Config) -> io::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.dir)?;
+        let (failing, inbox) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            dir: config.dir,
+            key: Arc::new(config.key),
+            keep: config.keep,
+            journals: Mutex::default(),
+            work: Work::default(),
+            failing,
+            activity: broadcast::channel(ACTIVITY_MAX_COUNT).0,
+        });
+        let writes = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("recorder".to_owned()).spawn(move || run(&writes))?;
+        Ok(Self {
+            shared,
+            inbox: Arc::new(Mutex::new(Some(inbox))),
+            thread: Arc::new(Mutex::new(Some(thread))),
+        })
+    }
+
+    /// Begins to record a sandbox, or goes on where an earlier server ended. `owner` is the key that made it.
+    pub fn begin(&self, sandbox: &SandboxId, owner: Option<String>, mode: Mode) {
+        if mode == Mode::Off {
+            return;
+        }
+        let mut journals = lock(&self.shared.journals);
+        if journals.contains_key(sandbox) {
+            return;
+        }
+        let journal = Arc::new(Journal::new(sandbox.clone(), owner, mode));
+        journals.insert(sandbox.clone(), Arc::clone(&journal));
+        drop(journals);
+        // Opened now, not with the first event: what an earlier server left is said at once.
+        self.shared.work.wake(&journal);
+    }
+
+    /// How a sandbox is recorded.
+    #[must_use]
+    pub fn mode(&self, sandbox: &SandboxId) -> Mode {
+        self.find(sandbox).map_or(Mode::Off, |journal| journal.mode)
+    }
+
+    fn find(&self, sandbox: &SandboxId) -> Option<Arc<Journal>> {
+        lock(&self.shared.journals).get(sandbox).cloned()
+    }
+
+    /// Records an event of a sandbox that was begun; nothing happens for others. Never waits.
+    pub fn record(&self, sandbox: &SandboxId, mut event: Event) {
+        let Some(journal) = self.find(sandbox) else { return };
+        clip(&mut event);
+        if self.shared.work.has_room() && journal.enter(event) {
+            self.shared.work.entered(&journal);
+        } else {
+            journal.lose(1);
+            self.shared.work.wake(&journal);
+        }
+    }
+
+    /// The same for what this server does, now.
+    pub fn note(&self, sandbox: &SandboxId, what: What) {
+        self.record(sandbox, by_server(crate::now_us(), what));
+    }
+
+    /// Says that a witness lost events of a sandbox before they came here.
+    pub fn lose(&self, sandbox: &SandboxId, count: u64) {
+        let Some(journal) = self.find(sandbox) else { return };
+        journal.lose(count);
+        self.shared.work.wake(&journal);
+    }
+
+    /// Waits until everything that was recorded of a sandbox is in its journal.
+    ///
+    /// # Errors
+    /// [`NotWritten`] as soon as a write failed.
+    pub async fn written(&self, sandbox: &SandboxId) -> Result<(), NotWritten> {
+        match self.find(sandbox) {
+            Some(journal) => journal.written().await,
+            None => Ok(()),
+        }
+    }
+
+    /// The same, for a thread that may block.
+    ///
+    /// # Errors
+    /// As [`Self::written`].
+    pub fn wait_written(&self, sandbox: &SandboxId) -> Result<(), NotWritten> {
+        futures::executor::block_on(self.written(sandbox))
+    }
+
+    /// The last events of one witness that are in a journal, at most so many, oldest first: for a witness that goes on
+    /// where an earlier server stopped. Blocking.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn last(&self, sandbox: &SandboxId, witness: Witness, max: usize) -> io::Result<Vec<Event>> {
+        let mut last = std::collections::VecDeque::new();
+        let mut reader = self.reader(sandbox, 1);
+        loop {
+            let events = reader.read()?;
+            if events.is_empty() {
+                return Ok(last.into());
+            }
+            for event in events.into_iter().filter(|event| event.event.witness == witness) {
+                if last.len() == max {
+                    last.pop_front();
+                }
+                last.push_back(event.event);
+            }
+        }
+    }
+
+    /// Ends the journal of a sandbox that is gone; it stays.
+    pub fn end(&self, sandbox: &SandboxId) {
+        let journal = lock(&self.shared.journals).remove(sandbox);
+        if let Some(journal) = journal {
+            journal.close(Closing::Ended);
+            self.shared.work.wake(&journal);
+        }
+    }
+
+    /// Writes everything down, says in each journal that the server stops, and ends the thread.
+    pub async fn close(&self) {
+        let journals: Vec<_> = lock(&self.shared.journals).drain().map(|(_, journal)| journal).collect();
+        for journal in journals {
+            journal.close(Closing::Paused);
+            self.shared.work.wake(&journal);
+        }
+        self.shared.work.stop();
+        let thread = lock(&self.thread).take();
+        let Some(thread) = thread else { return };
+        if tokio::task::spawn_blocking(move || thread.join()).await.is_err() {
+            tracing::error!("the recorder's thread panicked");
+        }
+    }
+
+    /// Sandboxes that must stand still because their strict journal cannot be written. The first caller gets it.
+    #[must_use]
+    pub fn failing(&self) -> Option<mpsc::UnboundedReceiver<SandboxId>> {
+        lock(&self.inbox).take()
+    }
+
+    /// Which sandboxes have new events, from now on. Who is slow misses some, and is told so.
+    #[must_use]
+    pub fn activity(&self) -> broadcast::Receiver<SandboxId> {
+        self.shared.activity.subscribe()
+    }
+
+    /// Reads a journal from a number on, whether or not its sandbox is there.
+    #[must_use]
+    pub fn reader(&self, sandbox: &SandboxId, from: u64) -> Reader {
+        Reader::new(&self.shared.dir, sandbox, from)
+    }
+
+    /// Where journals lie.
+    #[must_use]
+    pub fn dir(&self) -> &std::path::Path {
+        &self.shared.dir
+    }
+
+    /// What verifies the journals.
+    #[must_use]
+    pub fn public_key(&self) -> PublicKey {
+        self.shared.key.public()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! What waits to be written to one journal.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use atoll_core::id::SandboxId;
+use tokio::sync::watch;
+
+use super::{Mode, NotWritten, lock};
+use crate::Event;
+use crate::limits::WAITING_MAX_COUNT;
+
+/// How a journal comes to its end here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closing {
+    /// The server stops; another goes on.
+    Paused,
+    /// The sandbox is gone.
+    Ended,
+}
+
+/// What of it is on disk.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Progress {
+    /// Events that were taken from the queue and written.
+    handled: u64,
+    /// Why the last write failed, until one succeeds.
+    failing: Option<String>,
+    closed: bool,
+}
+
+/// One journal of a sandbox that is recorded.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    pub(crate) sandbox: SandboxId,
+    pub(crate) owner: Option<String>,
+    pub(crate) mode: Mode,
+    waiting: Mutex<Waiting>,
+    progress: watch::Sender<Progress>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    pub(crate) events: VecDeque<Event>,
+    /// Events that found no room, all of them newer than those that wait.
+    pub(crate) lost: u64,
+    pub(crate) closing: Option<Closing>,
+    /// Events that were entered, ever.
+    entered: u64,
+    /// The writer has been told.
+    pub(crate) queued: bool,
+}
+
+impl Journal {
+    pub(crate) fn new(sandbox: SandboxId, owner: Option<String>, mode: Mode) -> Self {
+        let progress = watch::Sender::default();
+        Self { sandbox, owner, mode, waiting: Mutex::default(), progress }
+    }
+
+    /// Enters an event, if there is room.
+    pub(crate) fn enter(&self, event: Event) -> bool {
+        let mut waiting = lock(&self.waiting);
+        // After a loss nothing is entered until that is written: what is lost lies between the two.
+        if waiting.events.len() >= WAITING_MAX_COUNT || waiting.lost > 0 || waiting.closing.is_some() {
+            return false;
+        }
+        waiting.events.push_back(event);
+        waiting.entered += 1;
+        true
+    }
+
+    pub(crate) fn lose(&self, count: u64) {
+        let mut waiting = lock(&self.waiting);
+        waiting.lost = waiting.lost.saturating_add(count);
+    }
+
+    pub(crate) fn close(&self, closing: Closing) {
+        lock(&self.waiting).closing.get_or_insert(closing);
+    }
+
+    /// Whether the writer has to be told; it is from then on.
+    pub(crate) fn claim(&self) -> bool {
+        !std::mem::replace(&mut lock(&self.waiting).queued, true)
+    }
+
+    /// Whether nothing more is written.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.progress.borrow().closed
+    }
+
+    /// Takes what waits.
+    pub(crate) fn take(&self) -> Waiting {
+        let mut waiting = lock(&self.waiting);
+        let left = Waiting { entered: waiting.entered, closing: waiting.closing, ..Waiting::default() };
+        std::mem::replace(&mut *waiting, left)
+    }
+
+    /// Says that so many events were written.
+    pub(crate) fn wrote(&self, count: u64) {
+        self.progress.send_modify(|progress| {
+            progress.handled += count;
+            progress.failing = None;
+        });
+    }
+
+    /// Says that a write failed; whether that is new.
+    pub(crate) fn failed(&self, why: String) -> bool {
+        let mut first = false;
+        self.progress.send_modify(|progress| first = progress.failing.replace(why).is_none());
+        first
+    }
+
+    pub(crate) fn closed(&self) {
+        self.progress.send_modify(|progress| progress.closed = true);
+    }
+
+    pub(crate) async fn written(&self) -> Result<(), NotWritten> {
+        let entered = lock(&self.waiting).entered;
+        let mut progress = self.progress.subscribe();
+        let done = |progress: &Progress| {
+            progress.handled >= entered || progress.failing.is_some() || progress.closed
+        };
+        match progress.wait_for(done).await.map(|progress| progress.failing.clone()) {
+            Ok(Some(why)) => Err(NotWritten(why)),
+            Ok(None) => Ok(()),
+            Err(_gone) => Err(NotWritten("the recorder has stopped".to_owned())),
+        }
+    }
+}

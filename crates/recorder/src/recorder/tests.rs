@@ -1,0 +1,133 @@
+//! The recorder under load, with a disk that fails, and over restarts.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use zeroize::Zeroizing;
+
+use super::*;
+use crate::event::{Lost, RecorderEvent};
+use crate::limits::WAITING_MAX_COUNT;
+use crate::{Report, verify};
+
+fn open(dir: &std::path::Path) -> Recorder {
+    let key = SigningKey::from_seed(&Zeroizing::new([7; 32])).unwrap();
+    Recorder::open(Config { dir: dir.to_owned(), key, keep: Retention::default() }).unwrap()
+}
+
+fn sandbox() -> SandboxId {
+    SandboxId::from_parts(1, 1)
+}
+
+fn text(number: usize) -> What {
+    What::BudgetExhausted { reason: format!("event {number}") }
+}
+
+fn whats(recorder: &Recorder) -> Vec<What> {
+    let mut reader = recorder.reader(&sandbox(), 1);
+    let mut all = Vec::new();
+    loop {
+        let events = reader.read().unwrap();
+        if events.is_empty() {
+            return all;
+        }
+        all.extend(events.into_iter().map(|event| event.event.what));
+    }
+}
+
+fn report(recorder: &Recorder) -> Report {
+    verify(recorder.dir(), &sandbox(), &recorder.public_key(), None).unwrap()
+}
+
+#[tokio::test]
+async fn what_is_recorded_is_there_after_a_stop_and_the_next_server_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = open(dir.path());
+    recorder.note(&sandbox(), text(0));
+    assert!(whats(&recorder).is_empty(), "nobody began");
+    recorder.begin(&sandbox(), None, Mode::On);
+    for number in 0..1000 {
+        recorder.note(&sandbox(), text(number));
+    }
+    recorder.written(&sandbox()).await.unwrap();
+    assert_eq!(whats(&recorder).len(), 1001);
+    recorder.close().await;
+    let recorder = open(dir.path());
+    recorder.begin(&sandbox(), None, Mode::On);
+    recorder.note(&sandbox(), text(1000));
+    recorder.written(&sandbox()).await.unwrap();
+    recorder.end(&sandbox());
+    recorder.close().await;
+    let whats = whats(&recorder);
+    assert_eq!(whats[1001], What::Recorder(RecorderEvent::Paused));
+    assert_eq!(whats[1002], What::Recorder(RecorderEvent::WentOn { clean: true }));
+    assert_eq!(whats[1003], text(1000));
+    assert_eq!(whats[1004..], [What::Recorder(RecorderEvent::Ended)]);
+    let report = report(&recorder);
+    assert_eq!((report.findings.len(), report.ended, report.gaps.len()), (0, true, 0));
+}
+
+#[tokio::test]
+async fn a_server_that_was_killed_is_a_gap() {
+    let dir = tempfile::tempdir().unwrap();
+    let killed = open(dir.path());
+    killed.begin(&sandbox(), None, Mode::On);
+    killed.note(&sandbox(), text(0));
+    killed.written(&sandbox()).await.unwrap();
+    // Nobody closes it.
+    let recorder = open(dir.path());
+    recorder.begin(&sandbox(), None, Mode::On);
+    recorder.note(&sandbox(), text(1));
+    recorder.written(&sandbox()).await.unwrap();
+    let whats = whats(&recorder);
+    assert_eq!(whats[2], What::Recorder(RecorderEvent::WentOn { clean: false }));
+    assert!(matches!(&whats[3], What::Lost(Lost { count: None, .. })), "{whats:?}");
+    assert_eq!(report(&recorder).gaps.len(), 1);
+    recorder.close().await;
+}
+
+#[tokio::test]
+async fn an_overflow_is_counted_and_nothing_else_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = open(dir.path());
+    recorder.begin(&sandbox(), None, Mode::On);
+    recorder.written(&sandbox()).await.unwrap();
+    let count = WAITING_MAX_COUNT * 8;
+    for number in 0..count {
+        recorder.note(&sandbox(), text(number));
+    }
+    recorder.close().await;
+    let (mut there, mut lost) = (0, 0);
+    for what in whats(&recorder) {
+        match what {
+            What::BudgetExhausted { .. } => there += 1,
+            What::Lost(Lost { count, .. }) => lost += count.unwrap(),
+            _ => {}
+        }
+    }
+    assert_eq!(there + lost, count as u64);
+    assert_eq!(report(&recorder).findings, []);
+}
+
+/// A directory in which nothing can be made, also not by root: a file stands in its place.
+fn block(dir: &std::path::Path) {
+    std::fs::write(dir.join(sandbox().as_str()), "").unwrap();
+    std::fs::set_permissions(dir.join(sandbox().as_str()), std::fs::Permissions::from_mode(0o400)).unwrap();
+}
+
+#[tokio::test]
+async fn a_journal_that_cannot_be_written_fails_and_goes_on_later() {
+    let dir = tempfile::tempdir().unwrap();
+    block(dir.path());
+    let recorder = open(dir.path());
+    let mut failing = recorder.failing().unwrap();
+    recorder.begin(&sandbox(), None, Mode::Strict);
+    recorder.note(&sandbox(), text(0));
+    assert!(recorder.written(&sandbox()).await.is_err());
+    assert_eq!(failing.recv().await, Some(sandbox()));
+    std::fs::remove_file(dir.path().join(sandbox().as_str())).unwrap();
+    while recorder.written(&sandbox()).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(whats(&recorder).contains(&text(0)), "what waited is written");
+    recorder.close().await;
+}

@@ -1,0 +1,301 @@
+//! The thread that writes all journals.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use atoll_core::id::SandboxId;
+
+use super::queue::{Closing, Journal, Waiting};
+use super::{Mode, Shared, lock};
+use crate::event::{Event, Lost, RecorderEvent, What};
+use crate::journal::{JournalWriter, Moment, Opened, by_server, journals};
+use crate::limits::{CHECKPOINT_AFTER, WAITING_ALL_MAX_COUNT};
+
+/// Pause after a write that failed.
+const FAILED_PAUSE: Duration = Duration::from_millis(500);
+/// Pause between looks for journals that are too old.
+const SWEEP_EVERY: Duration = Duration::from_hours(1);
+/// A stop does not wait for longer for disks that are full.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Which journals have something to write.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    ready: Mutex<VecDeque<Arc<Journal>>>,
+    wakes: Condvar,
+    waiting: AtomicUsize,
+    stops: AtomicBool,
+}
+
+impl Work {
+    /// Whether there is room for one more event, of all journals together.
+    pub(crate) fn has_room(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) < WAITING_ALL_MAX_COUNT
+    }
+
+    /// An event was entered.
+    pub(crate) fn entered(&self, journal: &Arc<Journal>) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.wake(journal);
+    }
+
+    pub(crate) fn wake(&self, journal: &Arc<Journal>) {
+        if journal.claim() {
+            lock(&self.ready).push_back(Arc::clone(journal));
+            self.wakes.notify_one();
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        let ready = lock(&self.ready);
+        self.stops.store(true, Ordering::Release);
+        drop(ready);
+        self.wakes.notify_one();
+    }
+
+    fn stops(&self) -> bool {
+        self.stops.load(Ordering::Acquire)
+    }
+
+    /// Everything that is ready; waits for the first, at most so long.
+    fn next(&self, at_most: Duration) -> VecDeque<Arc<Journal>> {
+        let ready = lock(&self.ready);
+        let nothing = |ready: &mut VecDeque<Arc<Journal>>| ready.is_empty() && !self.stops();
+        let (mut ready, _late) =
+            self.wakes.wait_timeout_while(ready, at_most, nothing).unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *ready)
+    }
+}
+
+/// A journal with what is not in it yet.
+struct Pen {
+    journal: Arc<Journal>,
+    /// `None` until it could be opened.
+    writer: Option<JournalWriter>,
+    /// Taken from the queue and not written, with what the recorder has to say itself.
+    events: Vec<Event>,
+    /// How many of them somebody entered.
+    entered: u64,
+    /// Something was lost that strict recording must not lose.
+    lossy: bool,
+    /// It was woken and not looked at since.
+    wakes: bool,
+    closing: Option<Closing>,
+    /// When it was written to after its last checkpoint.
+    unsigned_since: Option<Instant>,
+    /// A write failed: not before.
+    again_at: Option<Instant>,
+}
+
+/// Writes until it is stopped and everything is written.
+pub(crate) fn run(shared: &Arc<Shared>) {
+    let started = Instant::now();
+    let mut pens: HashMap<SandboxId, Pen> = HashMap::new();
+    let mut stop_at = None;
+    let mut sweep_at = started;
+    loop {
+        for journal in shared.work.next(pause(&pens)) {
+            if journal.is_closed() {
+                continue;
+            }
+            let pen = pens.entry(journal.sandbox.clone()).or_insert_with(|| Pen::new(&journal));
+            // One that was ended, and begun again under the same id.
+            if !Arc::ptr_eq(&pen.journal, &journal) {
+                *pen = Pen::new(&journal);
+            }
+            pen.take(shared);
+            pen.wakes = true;
+        }
+        let now = Instant::now();
+        let stops = shared.work.stops();
+        let moment = Moment { wall_us: crate::now_us(), steady: now.duration_since(started) };
+        pens.retain(|_, pen| !pen.is_due(now, stops) || !pen.write(shared, now, moment));
+        if now >= sweep_at {
+            sweep_at = now + SWEEP_EVERY;
+            sweep(shared);
+        }
+        if stops && (pens.is_empty() || now >= *stop_at.get_or_insert(now + STOP_PATIENCE)) {
+            let count = pens.values().map(|pen| pen.events.len()).sum::<usize>();
+            if count > 0 {
+                tracing::error!(count, "events could not be written before the server stopped");
+            }
+            return;
+        }
+    }
+}
+
+/// Until when nothing has to be done if nobody wakes the thread.
+fn pause(pens: &HashMap<SandboxId, Pen>) -> Duration {
+    let due = pens.values().filter_map(Pen::due).min();
+    due.map_or(CHECKPOINT_AFTER, |due| {
+        due.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+    })
+}
+
+/// Removes the journals of sandboxes that are gone when they are too old.
+fn sweep(shared: &Shared) {
+    let removed = journals(&shared.dir).map(|ids| {
+        for id in ids.iter().filter(|id| !shared.is_open(id)) {
+            let dir = shared.dir.join(id.as_str());
+            let age = std::fs::metadata(&dir).and_then(|meta| meta.modified());
+            let age = age.map(|at| at.elapsed().unwrap_or_default()).unwrap_or_default();
+            if age > shared.keep.age
+                && let Err(error) = std::fs::remove_dir_all(&dir)
+            {
+                tracing::warn!(sandbox = %id, %error, "an old journal could not be removed");
+            }
+        }
+    });
+    if let Err(error) = removed {
+        tracing::warn!(%error, "old journals could not be looked for");
+    }
+}
+
+impl Pen {
+    fn new(journal: &Arc<Journal>) -> Self {
+        Self {
+            journal: Arc::clone(journal),
+            writer: None,
+            events: Vec::new(),
+            entered: 0,
+            lossy: false,
+            wakes: false,
+            closing: None,
+            unsigned_since: None,
+            again_at: None,
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.again_at.or(self.unsigned_since.map(|since| since + CHECKPOINT_AFTER))
+    }
+
+    /// Whether there is something to do now. A disk that is full is not asked again all the time.
+    fn is_due(&mut self, now: Instant, stops: bool) -> bool {
+        let woken = std::mem::take(&mut self.wakes);
+        match self.again_at {
+            Some(at) => stops || now >= at,
+            None => woken || stops || self.due().is_some_and(|due| now >= due),
+        }
+    }
+
+    /// Takes what waits, as long as what was taken before could be written.
+    fn take(&mut self, shared: &Shared) {
+        if self.again_at.is_some() {
+            return;
+        }
+        let Waiting { events, lost, closing, .. } = self.journal.take();
+        shared.work.waiting.fetch_sub(events.len(), Ordering::Relaxed);
+        self.entered += events.len() as u64;
+        self.events.extend(events);
+        let mut say = |what| self.events.push(by_server(crate::now_us(), what));
+        if lost > 0 {
+            let reason = "a buffer of the recorder was full".to_owned();
+            say(What::Lost(Lost { count: Some(lost), reason }));
+            self.lossy = true;
+        }
+        if self.closing.is_none() && closing == Some(Closing::Paused) {
+            say(What::Recorder(RecorderEvent::Paused));
+        }
+        self.closing = closing;
+    }
+
+    /// Writes what there is. Says whether the journal is closed.
+    fn write(&mut self, shared: &Shared, now: Instant, moment: Moment) -> bool {
+        let strict = self.journal.mode == Mode::Strict;
+        if std::mem::take(&mut self.lossy) && strict {
+            drop(shared.failing.send(self.journal.sandbox.clone()));
+        }
+        match self.try_write(shared, now, moment) {
+            Ok(closed) => {
+                // What came while it could not be written.
+                if self.again_at.take().is_some() {
+                    self.take(shared);
+                    shared.work.wake(&self.journal);
+                }
+                closed
+            }
+            Err(error) => {
+                self.again_at = Some(now + FAILED_PAUSE);
+                if self.journal.failed(error.to_string()) {
+                    tracing::error!(sandbox = %self.journal.sandbox, %error, "a journal cannot be written, trying again");
+                }
+                if strict {
+                    // Each time: somebody may have let it go on.
+                    drop(shared.failing.send(self.journal.sandbox.clone()));
+                }
+                false
+            }
+        }
+    }
+
+    fn try_write(&mut self, shared: &Shared, now: Instant, moment: Moment) -> io::Result<bool> {
+        self.open(shared, moment)?;
+        let Some(writer) = &mut self.writer else { return Ok(false) };
+        if !self.events.is_empty() {
+            writer.append(&self.events, moment)?;
+            self.events.clear();
+            self.journal.wrote(std::mem::take(&mut self.entered));
+            // Nobody may be looking.
+            drop(shared.activity.send(self.journal.sandbox.clone()));
+        }
+        match self.closing {
+            Some(Closing::Ended) => writer.end(moment)?,
+            Some(Closing::Paused) => writer.checkpoint(moment)?,
+            None => {
+                if self.unsigned_since.is_some_and(|since| now >= since + CHECKPOINT_AFTER) {
+                    writer.checkpoint(moment)?;
+                    self.unsigned_since = None;
+                }
+            }
+        }
+        self.unsigned_since = writer.is_unsigned().then(|| self.unsigned_since.unwrap_or(now));
+        if self.closing.is_some() {
+            self.journal.closed();
+        }
+        Ok(self.closing.is_some())
+    }
+
+    /// Opens the journal, and writes down what was found.
+    fn open(&mut self, shared: &Shared, moment: Moment) -> io::Result<()> {
+        if self.writer.is_some() {
+            return Ok(());
+        }
+        let journal = &self.journal;
+        let (mut writer, opened) = JournalWriter::open(
+            &shared.dir,
+            &journal.sandbox,
+            journal.owner.clone(),
+            Arc::clone(&shared.key),
+            shared.keep,
+        )?;
+        let first = first_events(opened, journal.mode);
+        let first: Vec<_> = first.into_iter().map(|what| by_server(moment.wall_us, what)).collect();
+        writer.append(&first, moment)?;
+        self.writer = Some(writer);
+        Ok(())
+    }
+}
+
+/// What a journal begins or goes on with.
+fn first_events(opened: Opened, mode: Mode) -> Vec<What> {
+    let mut first = Vec::new();
+    if opened.cut > 0 {
+        first.push(What::Recorder(RecorderEvent::Repaired { bytes: opened.cut }));
+    }
+    if !opened.existed {
+        first.push(What::Recorder(RecorderEvent::Began { mode: mode.as_str().to_owned() }));
+        return first;
+    }
+    let clean = opened.clean || opened.ended;
+    first.push(What::Recorder(RecorderEvent::WentOn { clean }));
+    if !clean {
+        let reason = "the server was killed: what it had not written yet, and what it did not see until now"
+            .to_owned();
+        first.push(What::Lost(Lost { count: None, reason }));
+    }
+    first
+}
