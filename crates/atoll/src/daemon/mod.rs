@@ -144,6 +144,7 @@ pub(crate) fn open_containers(
         storage,
         slots,
         pools: PoolSizes { disks: ready, user_namespaces: ready },
+        witness: None,
     })
     .map_err(|error| {
         Failure::Plain(

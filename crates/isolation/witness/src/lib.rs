@@ -106,7 +106,7 @@ impl Witness {
             let facts = store.facts(&sandbox);
             let ring = store.ring(slot)?;
             bell.add(&ring).map_err(|error| Missing::refused("watch a ring", error))?;
-            let reading = Mutex::new(Reading { taken_over: true });
+            let reading = Mutex::new(Reading { taken_over: true, ..Reading::default() });
             watched.insert(cgroup, Arc::new(Watched { sandbox, cgroup, slot, facts, ring, reading }));
         }
         let rings = {
@@ -139,6 +139,10 @@ impl Witness {
     /// # Errors
     /// [`Missing`]: it will not be watched.
     pub fn watch(&self, sandbox: &SandboxId, cgroup: u64, facts: Facts) -> Result<(), Missing> {
+        self.begin(sandbox, cgroup, facts, false)
+    }
+
+    fn begin(&self, sandbox: &SandboxId, cgroup: u64, facts: Facts, late: bool) -> Result<(), Missing> {
         if lock(&self.shared.watched).contains_key(&cgroup) {
             return Ok(());
         }
@@ -146,11 +150,20 @@ impl Witness {
         self.shared.store.reset(number, &ring);
         self.shared.store.keep_facts(sandbox, &facts)?;
         self.shared.bell.add(&ring).map_err(|error| Missing::refused("watch a ring", error))?;
-        let reading = Mutex::default();
+        let reading = Mutex::new(Reading { late, ..Reading::default() });
         let watched =
             Arc::new(Watched { sandbox: sandbox.clone(), cgroup, slot: number, facts, ring, reading });
         lock(&self.shared.watched).insert(cgroup, Arc::clone(&watched));
         self.shared.store.enter(&watched)
+    }
+
+    /// The same for a sandbox that runs already and that nobody watched: what it did until now is a gap, and processes
+    /// that run belong to no exec.
+    ///
+    /// # Errors
+    /// As [`Self::watch`].
+    pub fn watch_running(&self, sandbox: &SandboxId, cgroup: u64, facts: Facts) -> Result<(), Missing> {
+        self.begin(sandbox, cgroup, facts, true)
     }
 
     /// Whether a sandbox is watched.

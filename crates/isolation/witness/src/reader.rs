@@ -100,7 +100,7 @@ pub(crate) fn run(shared: &Shared, sink: &dyn Sink) {
         }
         let all: Vec<_> = lock(&shared.watched).values().cloned().collect();
         for watched in &all {
-            if watched.ring.waits() || shared.store.counters().lost(watched.slot) > 0 {
+            if watched.ring.waits() || lock(&watched.reading).late || shared.store.counters().lost(watched.slot) > 0 {
                 reader.take(watched);
             }
         }
@@ -144,6 +144,10 @@ impl Reader<'_> {
         }
         let full = events.len() == BATCH_MAX_COUNT;
         self.skip_written(watched, &mut events);
+        if std::mem::take(&mut lock(&watched.reading).late) {
+            let reason = "the kernel was not asked about this sandbox until now";
+            events.insert(0, loss(None, reason));
+        }
         if events.is_empty() && lost == 0 {
             watched.ring.release(position);
             return false;

@@ -45,4 +45,6 @@ pub(crate) struct Watched {
 pub(crate) struct Reading {
     /// An earlier server read this ring: what it wrote down must not be written again.
     pub(crate) taken_over: bool,
+    /// It ran before it was watched, which is not told yet.
+    pub(crate) late: bool,
 }
