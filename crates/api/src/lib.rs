@@ -19,6 +19,7 @@ mod snapshot;
 mod ssh;
 mod system;
 mod template;
+mod trace;
 mod usage;
 mod volume;
 
@@ -58,5 +59,6 @@ pub use snapshot::{
 pub use ssh::{CreateSshKey, SshInfo, SshKey, SshKeyList};
 pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, ServerInfo};
 pub use template::{CreateTemplate, Template, TemplateList, TemplateMemory, TemplateMemoryState};
+pub use trace::{TraceEvent, TraceFinding, TraceGap, TraceMode, TracePage, TraceReport};
 pub use usage::{PauseSandbox, Usage, UsageGroup, UsageItem, UsageList};
 pub use volume::{CreateVolume, Volume, VolumeList};

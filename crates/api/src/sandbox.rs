@@ -6,10 +6,12 @@ use atoll_core::idle::{IdlePolicy, IdleUpdate, OnIdle};
 use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::secret::Secret;
+use atoll_core::sharing::Visibility;
 use atoll_core::snapshot::AutoCheckpoints;
 use atoll_core::spec::{
     Accelerator, IsolationLevel, Resources, ResourcesDraft, SandboxDraft, SandboxUpdate, present,
 };
+use atoll_core::trace::TraceMode;
 use atoll_core::usage::Budget;
 use atoll_core::volume::{VolumeMount, VolumeMountDraft};
 use serde::{Deserialize, Serialize};
@@ -21,6 +23,10 @@ use crate::ErrorBody;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CreateSandbox {
+    /// Who sees it, from its first moment on: `private` is you, administrators, and whom you grant a role. When
+    /// absent: `private` if it goes on from a private snapshot, else the server's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub visibility: Option<Visibility>,
     /// A name, unique among existing sandboxes: a DNS label.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -92,6 +98,9 @@ pub struct CreateSandbox {
     /// Hard limits on what it may use in its whole life.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
+    /// How much of what it does is recorded; as the server says when absent, and never less than that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceMode>,
 }
 
 impl From<CreateSandbox> for SandboxDraft {
@@ -123,6 +132,8 @@ impl From<CreateSandbox> for SandboxDraft {
                 pause_at_end: None,
             },
             budget: request.budget.unwrap_or_default(),
+            trace: request.trace,
+            visibility: request.visibility,
             ..Self::default()
         }
     }

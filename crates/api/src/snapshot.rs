@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::sharing::Visibility;
 use atoll_core::snapshot::{CopyMethod, SnapshotKind, SnapshotState};
 use atoll_core::spec::{IsolationLevel, Resources};
 use serde::{Deserialize, Serialize};
@@ -132,6 +133,10 @@ pub struct PullSnapshot {
     /// References here that shall point to it; the same as there when absent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
+    /// Who sees it: `private` is you and administrators. The server's default when absent; what you sent as a
+    /// private snapshot is private in any case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub visibility: Option<Visibility>,
 }
 
 /// What a removal did.

@@ -19,6 +19,7 @@ mod secret;
 mod server;
 mod snapshot;
 mod template;
+mod trace;
 mod usage;
 mod volume;
 
@@ -38,12 +39,13 @@ pub(crate) use sandbox::{
 };
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{
-    DoctorArgs, GvisorArgs, LogFormat, MicrovmArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
+    DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, MicrovmArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
 };
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
 };
 pub(crate) use template::{DefaultsArgs, TemplateArgs, TemplateCommand};
+pub(crate) use trace::{ExportArgs, TraceArgs, TraceCommand, TraceOf, VerifyArgs};
 pub(crate) use usage::{BudgetArgs, IdleArgs, PauseArgs, ResumeArgs, UsageArgs};
 pub(crate) use volume::{VolumeCommand, parse_mount};
 
@@ -137,6 +139,8 @@ pub(crate) enum Command {
     /// What sandboxes do on the network
     #[command(subcommand)]
     Net(NetCommand),
+    /// Show what a sandbox did and what was done with it, also of one that is gone
+    Trace(TraceArgs),
     /// Show what sandboxes used, also those that are gone
     Usage(UsageArgs),
     /// Images
@@ -202,6 +206,8 @@ pub(crate) enum Command {
     /// SSH keys
     #[command(subcommand)]
     SshKey(SshKeyCommand),
+    /// Print the authority of a server with --tls: what clients must trust
+    Ca,
     /// Show what the server is
     Info,
     /// Show what this host enforces, or what is left over on it

@@ -163,6 +163,25 @@ id_type!(
     SecretId, "sc", "secret", Code::SecretNotFound
 );
 
+/// Whether a text has the form of an id of any kind. No name may have it, so that what is said can always be told
+/// apart: an id is looked up as an id, and nobody can call something by the id of something else.
+#[must_use]
+pub fn is_id_shaped(text: &str) -> bool {
+    const PREFIXES: [&str; 10] = [
+        SandboxId::PREFIX,
+        ExecId::PREFIX,
+        TemplateId::PREFIX,
+        BuildId::PREFIX,
+        SnapshotId::PREFIX,
+        VolumeId::PREFIX,
+        KeyId::PREFIX,
+        AccessId::PREFIX,
+        SshKeyId::PREFIX,
+        SecretId::PREFIX,
+    ];
+    PREFIXES.iter().any(|prefix| is_valid(prefix, text))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -38,6 +38,7 @@ pub mod secret;
 pub mod sharing;
 pub mod snapshot;
 pub mod spec;
+pub mod trace;
 pub mod usage;
 pub mod volume;
 

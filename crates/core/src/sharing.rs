@@ -12,6 +12,8 @@
 //! | any other, sandbox private | nothing: the sandbox does not exist for it |
 //!
 //! A [`Lease`] comes on top: while somebody holds one, everybody else can only look.
+//!
+//! A snapshot follows the sandbox that it was taken of, and belongs to who took it, too: [`SnapshotOwnership`].
 
 use std::collections::BTreeMap;
 
@@ -90,6 +92,38 @@ impl Role {
     }
 }
 
+/// What an operation needs of who asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needs {
+    /// The scope, on what the operation is about.
+    pub scope: Scope,
+    /// Whether it may be done to a sandbox that somebody else has a lease on.
+    pub despite_lease: bool,
+}
+
+impl Needs {
+    /// To look.
+    pub const READ: Self = Self::scope(Scope::Read);
+    /// To run commands and change files.
+    pub const EXEC: Self = Self::scope(Scope::Exec);
+    /// To make, change and delete.
+    pub const MANAGE: Self = Self::scope(Scope::Manage);
+    /// To administer the server.
+    pub const ADMIN: Self = Self::scope(Scope::Admin);
+
+    /// What a scope is enough for. Looking is possible whoever has a lease.
+    #[must_use]
+    pub const fn scope(scope: Scope) -> Self {
+        Self { scope, despite_lease: matches!(scope, Scope::Read) }
+    }
+
+    /// The same, whoever has a lease.
+    #[must_use]
+    pub const fn despite_lease(self) -> Self {
+        Self { despite_lease: true, ..self }
+    }
+}
+
 /// Who asks.
 #[derive(Debug, Clone, Copy)]
 pub struct Requester<'a> {
@@ -103,7 +137,7 @@ pub struct Requester<'a> {
 
 /// What a sandbox says about who may use it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Access {
+pub struct Acl {
     /// Its own visibility; the server's default when absent.
     pub visibility: Option<Visibility>,
     /// Roles by key.
@@ -112,7 +146,7 @@ pub struct Access {
     pub lease: Option<Lease>,
 }
 
-impl Access {
+impl Acl {
     /// The most that a key may do with the sandbox, leases aside; `None` when it may not even know of it.
     #[must_use]
     pub fn scope_of(&self, who: &Requester<'_>, owner: Option<&KeyId>, default: Visibility) -> Option<Scope> {
@@ -150,6 +184,33 @@ impl Access {
             .hint("revoke some with 'atoll access revoke', or make the sandbox shared"));
         }
         Ok(())
+    }
+}
+
+/// Whose a snapshot is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SnapshotOwnership {
+    /// The key that made it, by taking, importing or pulling it.
+    pub created_by: Option<KeyId>,
+    /// Whether others see it once its sandbox is gone, or if it never had one.
+    pub private: bool,
+}
+
+impl SnapshotOwnership {
+    /// The most that a key may do with the snapshot; `None` when it may not even know of it.
+    ///
+    /// `sandbox` is what the key may do with the sandbox that the snapshot was taken of ([`Acl::scope_of`]), as
+    /// long as that lives: a role on it, and its visibility, hold for its snapshots.
+    #[must_use]
+    pub fn scope_of(&self, who: &Requester<'_>, sandbox: Option<Option<Scope>>) -> Option<Scope> {
+        if who.scope == Scope::Admin || self.created_by.as_ref() == Some(who.key) {
+            return Some(who.scope);
+        }
+        match sandbox {
+            Some(of_sandbox) => of_sandbox,
+            None if self.private => None,
+            None => Some(who.scope),
+        }
     }
 }
 
@@ -222,7 +283,7 @@ mod tests {
     #[test]
     fn the_least_of_scope_and_role() {
         let [owner, friend, other] = [key(1), key(2), key(3)];
-        let access = Access {
+        let access = Acl {
             visibility: Some(Visibility::Private),
             grants: BTreeMap::from([(friend.clone(), Role::Exec)]),
             lease: None,
@@ -239,13 +300,32 @@ mod tests {
     }
 
     #[test]
+    fn a_snapshot_follows_its_sandbox_and_belongs_to_who_made_it() {
+        let (maker, other) = (key(1), key(2));
+        let of = |private| SnapshotOwnership { created_by: Some(maker.clone()), private };
+        for scope in [Scope::Read, Scope::Exec, Scope::Manage] {
+            // Its maker, whatever became of the sandbox.
+            assert_eq!(of(true).scope_of(&who(&maker, scope), None), Some(scope));
+            assert_eq!(of(true).scope_of(&who(&maker, scope), Some(None)), Some(scope));
+            // While the sandbox lives, the role on it.
+            let asks = who(&other, scope);
+            assert_eq!(of(false).scope_of(&asks, Some(None)), None);
+            assert_eq!(of(true).scope_of(&asks, Some(Some(Scope::Read))), Some(Scope::Read));
+            // Afterwards, what it was then.
+            assert_eq!(of(true).scope_of(&asks, None), None);
+            assert_eq!(of(false).scope_of(&asks, None), Some(scope));
+        }
+        assert_eq!(of(true).scope_of(&who(&other, Scope::Admin), Some(None)), Some(Scope::Admin));
+    }
+
+    #[test]
     fn the_default_holds_where_nothing_else_was_said() {
         let (owner, other) = (key(1), key(2));
-        let access = Access::default();
+        let access = Acl::default();
         let seen = |default| access.scope_of(&who(&other, Scope::Exec), Some(&owner), default);
         assert_eq!(seen(Visibility::Shared), Some(Scope::Exec));
         assert_eq!(seen(Visibility::Private), None);
-        let shared = Access { visibility: Some(Visibility::Shared), ..Access::default() };
+        let shared = Acl { visibility: Some(Visibility::Shared), ..Acl::default() };
         let asks = who(&other, Scope::Exec);
         assert_eq!(shared.scope_of(&asks, Some(&owner), Visibility::Private), Some(Scope::Exec));
     }
@@ -254,7 +334,7 @@ mod tests {
     fn a_lease_keeps_everybody_else_out_until_it_ends() {
         let (holder, other) = (key(1), key(2));
         let lease = Lease { key: holder.clone(), holder: "agent-1".into(), taken_ms: 0, expires_ms: 5000 };
-        let access = Access { lease: Some(lease), ..Access::default() };
+        let access = Acl { lease: Some(lease), ..Acl::default() };
         let named = |key, holder| Requester { key, scope: Scope::Admin, holder };
         assert!(access.admits(&named(&holder, None), 0).is_ok());
         assert!(access.admits(&named(&holder, Some("agent-1")), 0).is_ok());

@@ -289,9 +289,6 @@ impl FromStr for Reference {
     fn from_str(text: &str) -> Result<Self> {
         let (name, tag) = text.split_once(':').unwrap_or((text, DEFAULT_TAG));
         spec::name("snapshot", name)?;
-        if name.parse::<crate::id::SnapshotId>().is_ok() {
-            return Err(Error::invalid("snapshot", "the name looks like a snapshot's id"));
-        }
         let edge = tag.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
         let inner = tag.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
         if !edge || !inner || tag.len() > SNAPSHOT_TAG_MAX_BYTES {

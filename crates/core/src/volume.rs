@@ -63,9 +63,6 @@ impl VolumeDraft {
     /// [`Code::InvalidArgument`] naming the field.
     pub fn validate(&self) -> Result<()> {
         spec::name("name", &self.name)?;
-        if self.name.parse::<VolumeId>().is_ok() {
-            return Err(Error::invalid("name", "looks like the id of a volume"));
-        }
         if self.from.is_some() && self.size_bytes.is_some() {
             return Err(Error::invalid("size_bytes", "a copy has the size of what it is copied from"));
         }

@@ -31,12 +31,21 @@ mod redact;
 mod summary;
 mod verify;
 
+pub use atoll_core::trace::TraceMode as Mode;
 pub use event::{Event, What, Witness};
 pub use journal::{Numbered, Reader, journals};
 pub use key::{KeyError, PublicKey, SigningKey};
-pub use recorder::{Config, Mode, NotWritten, Recorder, Retention};
+pub use recorder::{Config, NotWritten, Recorder, Retention};
 pub use summary::{Node, Summary, tree};
 pub use verify::{Finding, Head, Report, verify};
+
+/// A number of 48 bits that says which version of something it is: the same content has the same.
+#[must_use]
+pub fn fingerprint(content: &impl serde::Serialize) -> u64 {
+    let text = serde_json::to_vec(content).unwrap_or_default();
+    let hash = blake3::hash(&text);
+    hash.as_bytes()[..6].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
 
 /// Microseconds since the epoch, by the host's clock.
 #[must_use]

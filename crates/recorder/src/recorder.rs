@@ -10,43 +10,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_core::id::SandboxId;
-use serde::{Deserialize, Serialize};
+use atoll_core::trace::TraceMode as Mode;
 use tokio::sync::{broadcast, mpsc};
 
 use crate::clip::clip;
 use crate::journal::{Reader, by_server};
-use crate::{Event, PublicKey, SigningKey, What};
+use crate::{Event, PublicKey, SigningKey, What, Witness};
 
 use queue::{Closing, Journal};
 use thread::{Work, run};
 
 /// Sandboxes whose activity nobody has looked at yet; who is slower looks at all of them.
 const ACTIVITY_MAX_COUNT: usize = 1024;
-
-/// How much is recorded.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// Nothing.
-    Off,
-    /// Everything; what cannot be written is a gap that says so.
-    #[default]
-    On,
-    /// Everything, or the sandbox stands still.
-    Strict,
-}
-
-impl Mode {
-    /// As it is written.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::On => "on",
-            Self::Strict => "strict",
-        }
-    }
-}
 
 /// How long a journal is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,6 +171,36 @@ impl Recorder {
         match self.find(sandbox) {
             Some(journal) => journal.written().await,
             None => Ok(()),
+        }
+    }
+
+    /// The same, for a thread that may block.
+    ///
+    /// # Errors
+    /// As [`Self::written`].
+    pub fn wait_written(&self, sandbox: &SandboxId) -> Result<(), NotWritten> {
+        futures::executor::block_on(self.written(sandbox))
+    }
+
+    /// The last events of one witness that are in a journal, at most so many, oldest first: for a witness that goes on
+    /// where an earlier server stopped. Blocking.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn last(&self, sandbox: &SandboxId, witness: Witness, max: usize) -> io::Result<Vec<Event>> {
+        let mut last = std::collections::VecDeque::new();
+        let mut reader = self.reader(sandbox, 1);
+        loop {
+            let events = reader.read()?;
+            if events.is_empty() {
+                return Ok(last.into());
+            }
+            for event in events.into_iter().filter(|event| event.event.witness == witness) {
+                if last.len() == max {
+                    last.pop_front();
+                }
+                last.push_back(event.event);
+            }
         }
     }
 

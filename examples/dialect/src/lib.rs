@@ -17,7 +17,7 @@ use atoll_core::spec::{Command, ExecDraft, SandboxDraft};
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::exec::{Bookmarks, Counting, Event, Feed, Offsets, get_or_create};
 use atoll_dialect_kit::files::{SendError, send};
-use atoll_dialect_kit::request::{Caller, Exec, Json, Manage, Path, Query, Read};
+use atoll_dialect_kit::request::{Caller, Exec, Json, Manage, Query, Read};
 use atoll_dialect_kit::sandboxes::{Page, awake, list};
 use atoll_dialect_kit::{Protocol, annotation, sentence, uuid};
 use atoll_engine::SandboxQuery;
@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 /// What to mount: add it to the list in the program's `serve`.
 pub const DIALECT: Dialect = Dialect {
     name: "acme",
-    mounts: &[Mount::Prefix("/acme"), Mount::Host(|label| label == "acme")],
+    mounts: &[Mount::Prefix("/acme"), Mount::Host(|named| named.label == "acme")],
     router,
     credential: |headers| credentials::header(headers, "x-acme-key"),
     refuse: |error, _| Problem::from(error.clone()).into_response(),
@@ -133,7 +133,7 @@ async fn rent(
 ) -> Result<Json<Computer>, Problem> {
     let annotations = [(NOTES.to_owned(), annotation::text(&notes)?)].into();
     let draft = SandboxDraft { annotations, ..SandboxDraft::default() };
-    let record = acme.host.engine().create_sandbox(draft, &caller.engine()).await?;
+    let record = acme.host.engine().create_sandbox(draft, caller.engine()).await?;
     Ok(Json(record.into()))
 }
 
@@ -142,18 +142,14 @@ async fn rented(
     State(acme): State<Acme>,
     Query(wanted): Query<Notes>,
 ) -> Result<Json<Vec<Computer>>, Problem> {
-    let query = SandboxQuery { visible_to: caller.sees(), ..SandboxQuery::default() };
+    let query = SandboxQuery::default();
     let matches = |record: &SandboxRecord| annotation::read::<Notes>(record, NOTES).label == wanted.label;
-    let (found, _more) = list(acme.host.engine(), query, &Page::default(), matches).await?;
+    let (found, _more) = list(acme.host.engine(), query, &Page::default(), caller.engine(), matches).await?;
     Ok(Json(found.into_iter().map(Computer::from).collect()))
 }
 
-async fn give_back(
-    _: Caller<Manage>,
-    State(acme): State<Acme>,
-    Path(id): Path<String>,
-) -> Result<StatusCode, Problem> {
-    acme.host.engine().delete_sandbox(&uuid::sandbox(&id)).await?;
+async fn give_back(caller: Caller<Manage>, State(acme): State<Acme>) -> Result<StatusCode, Problem> {
+    acme.host.engine().delete_sandbox(caller.sandbox()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -174,14 +170,13 @@ struct Done {
 async fn run(
     caller: Caller<Exec>,
     State(acme): State<Acme>,
-    Path(id): Path<String>,
     Json(Words { id: command, words }): Json<Words>,
 ) -> Result<Json<Done>, Problem> {
-    let (engine, sandbox) = (acme.host.engine(), uuid::sandbox(&id));
-    drop(awake(engine, &sandbox).await?);
+    let (engine, sandbox) = (acme.host.engine(), caller.sandbox()?);
+    drop(awake(engine, sandbox).await?);
     // A protocol with command lines makes `[shell, "-c", line]` of what it is told here.
     let draft = |_shell: &str| Ok(ExecDraft::new(Command::Argv(words.clone())));
-    let view = get_or_create(engine, &sandbox, command.as_deref(), None, draft, &caller.engine()).await?;
+    let view = get_or_create(engine, sandbox, command.as_deref(), None, draft, caller.engine()).await?;
     let mut feed = Feed::open(engine, &view, &acme.marks, Counting::Text, Offsets::default()).await?;
     let mut done = Done::default();
     loop {
@@ -200,14 +195,13 @@ struct Which {
 }
 
 async fn file(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(acme): State<Acme>,
-    Path(id): Path<String>,
     Query(Which { path }): Query<Which>,
     method: Method,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let lease = awake(acme.host.engine(), &uuid::sandbox(&id)).await?;
+    let lease = awake(acme.host.engine(), caller.sandbox()?).await?;
     send(lease, path, &method, &headers).await.map_err(|error| match error {
         SendError::Engine(error) => error.into(),
         SendError::Range(size) => Problem(StatusCode::RANGE_NOT_SATISFIABLE, format!("it has {size} bytes")),

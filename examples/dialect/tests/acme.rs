@@ -52,6 +52,7 @@ impl Acme {
             reclaim_below_bytes: 0,
             pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, images: Vec::new() },
             egress: EgressConfig::default(),
+            trace: atoll_engine::TraceConfig::default(),
         };
         let engine =
             Engine::start(config, store, vault, images, vec![Arc::new(host.driver())]).await.unwrap();

@@ -2,10 +2,12 @@
 
 use atoll_core::idle::OnIdle;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::sharing::Visibility;
 use atoll_core::spec::IsolationLevel;
 use atoll_core::volume::VolumeMountDraft;
 use clap::Args;
 
+use super::access::parse_visibility;
 use super::usage::parse_on_idle;
 use super::{BudgetArgs, EgressArgs, IdleArgs, parse_mount};
 use crate::units::{parse_bytes, parse_bytes_per_second, parse_cpu_millis, parse_duration_ms, parse_pair};
@@ -80,6 +82,9 @@ pub(crate) struct SandboxArgs {
     /// Name of the sandbox
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
+    /// Who sees it: 'shared', or 'private' (you, and whom you grant a role); the server's default when absent
+    #[arg(long, value_name = "VISIBILITY", value_parser = parse_visibility)]
+    pub(crate) visibility: Option<Visibility>,
     /// Variable for every command in it
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) env: Vec<(String, String)>,

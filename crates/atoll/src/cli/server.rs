@@ -1,18 +1,24 @@
 //! Arguments of the commands that concern the server and its host.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use atoll_core::policy::Cidr;
 use atoll_core::pool::PoolSpec;
 use atoll_core::sharing::Visibility;
 use atoll_core::spec::IsolationLevel;
+use atoll_core::trace::TraceMode;
 use atoll_image::Allowed;
+use atoll_recorder::Retention;
 use clap::Args;
 
 use super::access::parse_visibility;
 use super::pool::parse_image_pool;
 use super::sandbox::parse_isolation;
-use crate::units::parse_bytes;
+use crate::units::{parse_bytes, parse_duration_ms};
+
+/// The domain when none is given: browsers and curl lead all names below it to this host.
+pub(crate) const LOCALHOST: &str = "localhost";
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -26,7 +32,7 @@ pub(crate) enum LogFormat {
 /// The server.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Address and port. The server speaks plain HTTP: put TLS in front before leaving the loopback
+    /// Address and port. Use --tls, or --tls-cert and --tls-key, before leaving the loopback
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4600")]
     pub(crate) listen: std::net::SocketAddr,
     /// Where everything is kept
@@ -90,6 +96,8 @@ pub(crate) struct ServeArgs {
     /// Whether keys see sandboxes that other keys made: shared or private
     #[arg(long, value_name = "VISIBILITY", default_value = "shared", value_parser = parse_visibility)]
     pub(crate) visibility: Visibility,
+    #[command(flatten)]
+    pub(crate) trace: TraceArgs,
     /// Bucket for snapshots, as s3://bucket/prefix [env: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
     /// AWS_SESSION_TOKEN hold the credentials]
     #[arg(long, value_name = "URL")]
@@ -114,9 +122,11 @@ pub(crate) struct ServeArgs {
     /// Another name under which browsers may reach the server (repeatable)
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Vec<String>,
-    /// Domain below which ports of sandboxes are reached, as <port>-<sandbox>.NAME
-    #[arg(long, value_name = "NAME", default_value = "localhost", value_parser = parse_domain)]
-    pub(crate) ports_domain: String,
+    /// Domain of this server: it is reached as NAME, ports of sandboxes as <port>-<sandbox>.NAME
+    #[arg(long, alias = "ports-domain", value_name = "NAME", default_value = LOCALHOST, value_parser = parse_domain)]
+    pub(crate) domain: String,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
     /// Address under which clients reach the server, if it is behind a proxy, such as https://atoll.example.com
     #[arg(long, value_name = "URL", value_parser = parse_public_url)]
     pub(crate) public_url: Option<PublicUrl>,
@@ -132,6 +142,48 @@ pub(crate) struct ServeArgs {
     /// Send traces to this collector, OTLP over HTTP [env: OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, value_name = "URL")]
     pub(crate) otlp_endpoint: Option<String>,
+}
+
+/// The flight recorder.
+#[derive(Debug, Args)]
+pub(crate) struct TraceArgs {
+    /// What is recorded of what sandboxes do: off; on; strict: what cannot be recorded does not happen, the sandbox
+    /// stands still. A sandbox may ask for more, never for less
+    #[arg(long, value_name = "off|on|strict", default_value = "on", value_parser = parse_trace)]
+    pub(crate) trace: TraceMode,
+    /// How long journals are kept, also of sandboxes that are gone
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms, default_value = "30d")]
+    trace_keep: u64,
+    /// Most bytes of one sandbox's journal; the oldest go first
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "256MiB")]
+    trace_size: u64,
+}
+
+impl TraceArgs {
+    pub(crate) fn retention(&self) -> Retention {
+        Retention { age: Duration::from_millis(self.trace_keep), bytes: self.trace_size }
+    }
+}
+
+/// Reads how much is recorded.
+pub(crate) fn parse_trace(text: &str) -> Result<TraceMode, String> {
+    TraceMode::parse(text).ok_or_else(|| "write off, on or strict".to_owned())
+}
+
+/// TLS of the server's port. Clients of this host may go on to speak plain HTTP.
+#[derive(Debug, Args)]
+pub(crate) struct TlsArgs {
+    /// Speak TLS, with certificates of an authority of this installation's own: 'atoll ca' shows what clients must
+    /// trust
+    #[arg(long, conflicts_with = "tls_cert")]
+    pub(crate) tls: bool,
+    /// Speak TLS with this certificate and those that lead to its authority, PEM: for NAME and *.NAME of --domain.
+    /// Read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Its key, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
 }
 
 /// Virtual machines.

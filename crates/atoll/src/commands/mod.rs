@@ -22,6 +22,7 @@ mod snapshot;
 mod ssh;
 mod system;
 mod template;
+mod trace;
 mod tunnel;
 mod usage;
 mod volume;
@@ -31,7 +32,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 
-use crate::cli::{Cli, Command, NetCommand};
+use crate::cli::{Cli, Command, NetCommand, TraceArgs, TraceCommand};
 use crate::config;
 use crate::connection::{self, Connection};
 use crate::failure::{EXIT_FAILURE, EXIT_USAGE, Failure, Result};
@@ -93,6 +94,9 @@ async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {
             config::load(&cli.global)?;
             net::presets(printer).map(|()| 0)
         }
+        Command::Trace(TraceArgs { command: Some(TraceCommand::Verify(args)), .. }) if args.dir.is_some() => {
+            trace::verify_offline(printer, &args).map(|()| 0)
+        }
         command => {
             let connection = if matches!(command, Command::Run(_)) {
                 Box::pin(connection::connect_or_embed(&cli.global)).await?
@@ -133,6 +137,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Pause(args) => usage::pause(client, printer, args).await,
         Command::Resume(args) => usage::resume(client, printer, args).await,
         Command::Usage(args) => usage::usage(client, printer, args).await,
+        Command::Trace(args) => trace::trace(client, printer, args).await,
         Command::Image(command) => image::image(client, printer, command).await,
         Command::Registry(command) => registry::registry(client, printer, command).await,
         Command::Template(command) => template::template(client, printer, command).await,
@@ -156,6 +161,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Ssh(args) => return ssh::ssh(client, printer, args).await,
         Command::SshProxy => ssh::proxy(client).await,
         Command::SshKey(command) => ssh::ssh_key(client, printer, command).await,
+        Command::Ca => system::ca(client, printer).await,
         Command::Info => system::info(client, printer).await,
         // Need no server to talk to and were dealt with.
         Command::Completions { shell } => completions(shell),

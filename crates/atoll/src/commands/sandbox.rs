@@ -33,6 +33,7 @@ pub(super) fn limits(args: &LimitArgs, disk: Option<u64>) -> ResourcesDraft {
 pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
     Ok(CreateSandbox {
         name: args.name,
+        visibility: args.visibility,
         image: args.image,
         template: args.template,
         snapshot: args.snapshot,

@@ -17,11 +17,12 @@ use atoll_isolation_storage::PoolSize;
 use atoll_objects::{Objects, ObjectsConfig};
 use atoll_server::{Server, ServerConfig, Ssh, SshDoor};
 use atoll_ssh::SshServer;
+use atoll_tls::Tls;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::{self, ServeArgs};
+use crate::cli::{self, LOCALHOST, ServeArgs};
 use crate::config::{self, VaultKey};
 use crate::daemon::{Daemon, DataDir, Limits, Machines, Sentries, Telemetry};
 use crate::failure::{Failure, Result};
@@ -85,19 +86,23 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         upstream_ca: upstream_ca(&args)?,
         registries: Reach::new(args.registry_allow.clone()),
         visibility: args.visibility,
+        trace: args.trace.trace,
+        trace_keep: args.trace.retention(),
         objects: objects(&args)?,
         storage: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
         reclaim_below_bytes: args.reclaim_below,
         machines: Some(Machines::new(&args.data_dir, &args.microvm)),
         sentries: Some(Sentries::new(&args.gvisor)),
+        own_names: args.tls.tls.then(|| certificate_names(&args)),
     };
-    let daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
+    let mut daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
     let key = daemon.first_key(args.new_key).await?;
 
     let mut server_config = ServerConfig::new(daemon.installation.clone());
     server_config.metrics_public = args.metrics_public;
-    server_config.hosts.clone_from(&args.host);
-    server_config.ports_domain.clone_from(&args.ports_domain);
+    server_config.hosts = names(&args);
+    server_config.ports_domain.clone_from(&args.domain);
+    server_config.tls = tls(&args, daemon.authority.take())?.map(Arc::new);
     server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
     let mut server = Server::new(
         daemon.engine.clone(),
@@ -108,7 +113,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         server = server.with_ssh(ssh(&daemon, &args.data_dir)?);
     }
 
-    announce(printer, &args, &format!("http://{address}"), key.as_ref())?;
+    announce(printer, &args, address, key.as_ref())?;
     notify(sd_notify::NotifyState::Ready);
     let engine = daemon.engine.clone();
     let stopped = async move {
@@ -124,6 +129,42 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
     daemon.engine.shutdown().await;
     telemetry.shutdown();
     Ok(())
+}
+
+/// Names of the server itself, besides `localhost` and addresses.
+fn names(args: &ServeArgs) -> Vec<String> {
+    let mut names = args.host.clone();
+    if args.domain != LOCALHOST {
+        names.extend([args.domain.clone(), format!("api.{}", args.domain)]);
+    }
+    names
+}
+
+/// What the server's own authority signs for.
+fn certificate_names(args: &ServeArgs) -> Vec<String> {
+    let mut all = names(args);
+    all.extend([LOCALHOST.to_owned(), format!("*.{LOCALHOST}")]);
+    if args.domain != LOCALHOST {
+        all.push(format!("*.{}", args.domain));
+    }
+    all
+}
+
+/// How the port speaks TLS, if it does.
+fn tls(args: &ServeArgs, authority: Option<atoll_tls::Authority>) -> Result<Option<Tls>> {
+    if let Some(authority) = authority {
+        return Ok(Some(Tls::own(authority)));
+    }
+    let Some((chain, key)) = args.tls.tls_cert.as_ref().zip(args.tls.tls_key.as_ref()) else {
+        return Ok(None);
+    };
+    let tls = Tls::from_files(chain, key).map_err(|error| {
+        Failure::plain(
+            Code::InvalidArgument,
+            format!("--tls-cert, --tls-key: {}", crate::failure::chain(&error)),
+        )
+    })?;
+    Ok(Some(tls))
 }
 
 /// Lets this process have as many descriptors as it may: every connection of every sandbox takes some. Commands in
@@ -207,7 +248,7 @@ fn egress(args: &ServeArgs) -> Result<EgressConfig> {
         })
         .transpose()?;
     let public = args.public_url.as_ref().map(|url| url.host().to_owned());
-    let own_hosts = public.into_iter().chain(args.host.iter().cloned()).chain([args.ports_domain.clone()]);
+    let own_hosts = public.into_iter().chain([args.domain.clone()]).chain(names(args));
     let gateway = GatewayConfig {
         resolvers: args.resolver.clone(),
         upstream,
@@ -250,10 +291,17 @@ fn objects(args: &ServeArgs) -> Result<Option<Objects>> {
     })
 }
 
-fn announce(printer: Printer, args: &ServeArgs, url: &str, key: Option<&NewKey>) -> Result<()> {
+fn announce(printer: Printer, args: &ServeArgs, address: SocketAddr, key: Option<&NewKey>) -> Result<()> {
     let secret = key.map(|key| key.secret.reveal());
+    let has_tls = args.tls.tls || args.tls.tls_cert.is_some();
+    // Clients of this host need no TLS, and so no authority to trust.
+    let scheme = if has_tls && !reaches_loopback(address) { "https" } else { "http" };
+    let url = &format!("{scheme}://{address}");
     if args.ready_json {
         return printer.stream_item(&Ready { url, api_key: secret });
+    }
+    if has_tls {
+        printer.note(&format!("atoll speaks TLS on https://{}:{}", args.domain, address.port()));
     }
     printer.note(&format!("atoll listens on {url}"));
     if let Some(secret) = secret {
@@ -263,6 +311,11 @@ fn announce(printer: Printer, args: &ServeArgs, url: &str, key: Option<&NewKey>)
         ));
     }
     Ok(())
+}
+
+/// Whether clients of this host reach the address by a loopback address.
+fn reaches_loopback(address: SocketAddr) -> bool {
+    address.ip().is_loopback() || address.ip().is_unspecified()
 }
 
 /// Tells systemd, if it started us.

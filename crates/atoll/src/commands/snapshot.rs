@@ -57,7 +57,7 @@ pub(super) async fn snapshot(client: &Client, printer: Printer, command: Snapsho
             })
         }
         SnapshotCommand::Pull { tag, from } => {
-            let snapshot = client.pull_snapshot(&PullSnapshot { from, tags: tag }).await?;
+            let snapshot = client.pull_snapshot(&PullSnapshot { from, tags: tag, visibility: None }).await?;
             printer.result(&snapshot, || snapshot.id.clone())
         }
         SnapshotCommand::Rm { snapshots } => rm(client, printer, snapshots).await,

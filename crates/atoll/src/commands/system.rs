@@ -20,3 +20,15 @@ pub(super) async fn info(client: &Client, printer: Printer) -> Result<()> {
         ])
     })
 }
+
+/// `atoll ca`
+pub(super) async fn ca(client: &Client, printer: Printer) -> Result<()> {
+    let pem = client.server_ca().await?;
+    printer.result(&pem, || pem.trim_end().to_owned())?;
+    printer.note(
+        "\nKeep it in a file, say atoll-ca.pem. Clients trust it with SSL_CERT_FILE=atoll-ca.pem (Python, Go, curl, atoll) or \
+         NODE_EXTRA_CA_CERTS=atoll-ca.pem (Node.js); all of this machine, if it is put into /usr/local/share/ca-certificates/ as \
+         .crt and 'update-ca-certificates' is run",
+    );
+    Ok(())
+}

@@ -74,13 +74,16 @@ impl Guard for Embedded {
 /// Deletes every sandbox, then the directory.
 async fn empty(daemon: Daemon, dir: &Path) -> Result<()> {
     loop {
-        let page =
-            daemon.engine.sandboxes(&atoll_engine::SandboxQuery::default()).await.map_err(Failure::Plain)?;
+        let page = daemon
+            .engine
+            .sandboxes(&atoll_engine::SandboxQuery::default(), &atoll_engine::Caller::system())
+            .await
+            .map_err(Failure::Plain)?;
         if page.items.is_empty() {
             break;
         }
         for sandbox in page.items {
-            daemon.engine.delete_sandbox(sandbox.id.as_str()).await.map_err(Failure::Plain)?;
+            daemon.engine.delete_sandbox(&sandbox.id).await.map_err(Failure::Plain)?;
         }
     }
     daemon.engine.shutdown().await;

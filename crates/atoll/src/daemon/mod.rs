@@ -11,6 +11,7 @@
 //!   gvisor/        sandboxes' records, of gVisor
 //!   microvm/       the virtual machines' kernel, images and saved machines, unless --microvm-dir names another place
 //!   storage/       sandboxes' disks and snapshots
+//!   trace/         the flight recorder's journals, one directory for each sandbox
 //! ```
 
 mod data_dir;
@@ -24,9 +25,10 @@ use std::sync::Arc;
 use atoll_core::pool::PoolSpec;
 use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Caps, Defaults};
+use atoll_core::trace::TraceMode;
 use atoll_core::{Code, Error};
 use atoll_egress::intercept::TlsInterceptor;
-use atoll_engine::{EgressConfig, Engine, KeyScope, NewKey, PoolConfig, SecretDoor, Trust};
+use atoll_engine::{EgressConfig, Engine, KeyScope, NewKey, PoolConfig, SecretDoor, TraceConfig, Trust};
 use atoll_image::{Images, Reach, Settings};
 use atoll_isolation::Isolation;
 use atoll_isolation::volumes::Volumes;
@@ -34,7 +36,9 @@ use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
 use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
 use atoll_network::SlotPool;
 use atoll_objects::Objects;
+use atoll_recorder::{Recorder, Retention};
 use atoll_store::{Store, StoreUrl};
+use atoll_tls::Authority;
 use atoll_vault::Vault;
 
 use crate::config::VaultKey;
@@ -48,6 +52,8 @@ pub(crate) use telemetry::Telemetry;
 
 /// Network namespaces, disks and user namespaces that are kept ready.
 const READY_COUNT: usize = 8;
+/// Name under which the database keeps the authority of the server's own port.
+const SERVER_CA: &str = "server_ca";
 /// Available memory of the host below which frozen sandboxes give theirs back, bytes.
 const RECLAIM_BELOW_BYTES: u64 = 1 << 30;
 
@@ -75,10 +81,16 @@ pub(crate) struct Limits {
     /// Where pulls may lead.
     pub(crate) registries: Reach,
     pub(crate) visibility: Visibility,
+    /// How sandboxes are recorded.
+    pub(crate) trace: TraceMode,
+    /// How long that is kept.
+    pub(crate) trace_keep: Retention,
     /// Virtual machines, if they are to be had once they are set up.
     pub(crate) machines: Option<Machines>,
     /// Sandboxes in gVisor, if they are to be had where it is installed.
     pub(crate) sentries: Option<Sentries>,
+    /// DNS names that certificates of the server's own authority are for, if it is to have one.
+    pub(crate) own_names: Option<Vec<String>>,
 }
 
 impl Default for Limits {
@@ -98,8 +110,12 @@ impl Default for Limits {
             // Without a server nobody but its user gives references.
             registries: Reach::everything(),
             visibility: Visibility::default(),
+            // Without a server there is nobody else to tell.
+            trace: TraceMode::Off,
+            trace_keep: Retention::default(),
             machines: None,
             sentries: None,
+            own_names: None,
         }
     }
 }
@@ -108,6 +124,8 @@ impl Default for Limits {
 pub(crate) struct Daemon {
     pub(crate) engine: Engine,
     pub(crate) installation: String,
+    /// The server's own authority, if it is to have one.
+    pub(crate) authority: Option<Authority>,
     _dir: DataDir,
 }
 
@@ -217,6 +235,28 @@ fn open_vault(dir: &DataDir, key: Option<&VaultKey>) -> Result<Vault> {
         .map_err(|error| Failure::plain(Code::Internal, format!("{what}: {}", crate::failure::chain(&error))))
 }
 
+/// Opens the flight recorder. It is there with `--trace off`, too, for sandboxes that ask for it.
+async fn open_recorder(dir: &DataDir, store: &Store, vault: &Vault, limits: &Limits) -> Result<Recorder> {
+    let key = atoll_engine::open_trace_key(store, vault).await.map_err(Failure::Plain)?;
+    let keep = limits.trace_keep;
+    Recorder::open(atoll_recorder::Config { dir: dir.path().join("trace"), key, keep })
+        .map_err(|error| Failure::io("the recorder cannot write below the data directory", error))
+}
+
+/// Opens the authority of the server's own port, making it first when there is none.
+async fn server_authority(
+    store: &Store,
+    vault: &Vault,
+    installation: &str,
+    names: Vec<String>,
+) -> Result<Authority> {
+    let make = || Authority::generate(installation).map(|made| (made.certificate_pem, made.key_pem));
+    let (certificate, key) =
+        atoll_engine::kept_authority(store, vault, SERVER_CA, make).await.map_err(Failure::Plain)?;
+    Authority::open(&certificate, &key, names)
+        .map_err(|error| Failure::plain(Code::Internal, crate::failure::chain(&error)))
+}
+
 impl Daemon {
     /// Opens everything and takes up what an earlier server left.
     pub(crate) async fn start(dir: DataDir, database: Option<&str>, limits: &Limits) -> Result<Self> {
@@ -233,6 +273,10 @@ impl Daemon {
         let door = SecretDoor::default();
         let authority =
             atoll_engine::open_authority(&store, &vault, dir.installation()).await.map_err(Failure::Plain)?;
+        let own = match &limits.own_names {
+            Some(names) => Some(server_authority(&store, &vault, dir.installation(), names.clone()).await?),
+            None => None,
+        };
         let interceptor = TlsInterceptor::new(authority, Arc::new(door.clone()), &limits.upstream_ca)
             .map_err(|error| {
                 Failure::plain(
@@ -246,6 +290,8 @@ impl Daemon {
         };
         let mut egress = limits.egress.clone();
         egress.gateway.interceptor = Some(Arc::new(interceptor));
+        let recorder = open_recorder(&dir, &store, &vault, limits).await?;
+        egress.gateway.recorder = Some(recorder.clone());
         let config = atoll_engine::Config {
             objects: limits.objects.clone(),
             data_dir: dir.path().to_owned(),
@@ -262,12 +308,13 @@ impl Daemon {
                 images: limits.pools.clone(),
             },
             egress,
+            trace: TraceConfig { recorder: Some(recorder), mode: limits.trace },
             trust,
         };
         let engine = Engine::start(config, store, vault, images, drivers).await.map_err(Failure::Plain)?;
         door.open_to(&engine);
         let installation = dir.installation().to_owned();
-        Ok(Self { engine, installation, _dir: dir })
+        Ok(Self { engine, installation, authority: own, _dir: dir })
     }
 
     /// Makes an `admin` key if there is no key at all, or when asked to.

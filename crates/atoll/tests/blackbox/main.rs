@@ -28,6 +28,7 @@ mod pools;
 mod sandboxes;
 mod snapshots;
 mod survival;
+mod trace;
 mod usage;
 mod volumes;
 mod walk;

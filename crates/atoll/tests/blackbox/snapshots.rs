@@ -340,7 +340,7 @@ async fn snapshots_travel_through_a_bucket() {
     let child = there.client.create_sandbox(&from("app:stable")).await.unwrap().id;
     assert_eq!(there.sh(&child, "sha256sum < /home/user/data").await.stdout, sum);
     there.cli(&["snapshot", "pull", pushed["digest"].as_str().unwrap(), "-t", "by-digest"]).ok();
-    let pull = |from: &str| PullSnapshot { from: from.into(), tags: Vec::new() };
+    let pull = |from: &str| PullSnapshot { from: from.into(), tags: Vec::new(), visibility: None };
     assert_eq!(code(there.client.pull_snapshot(&pull("none")).await), Code::SnapshotNotFound);
     assert_eq!(code(there.client.pull_snapshot(&pull("blake3:12")).await), Code::InvalidArgument);
     // Somebody has put something else there.

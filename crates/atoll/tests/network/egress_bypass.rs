@@ -77,7 +77,7 @@ async fn the_server_and_what_its_operator_closed_are_no_part_of_the_internet() {
         &closed,
         "--public-url",
         "https://atoll.test",
-        "--ports-domain",
+        "--domain",
         "ports.test",
     ]);
     let id = sandbox(&server, EgressPolicy::open()).await.id;

@@ -21,5 +21,6 @@ mod revoked;
 mod secrets;
 mod ssh;
 mod ssh_remote;
+mod tls;
 mod tunnel;
 mod wake;

@@ -145,7 +145,7 @@ async fn the_key_changes_and_a_crash_at_any_step_is_made_good() {
         last = now;
         // Everything opens with the new key: a rotation opens all of it.
         let changed = server.client.rotate_vault_key().await.unwrap();
-        assert_eq!(changed.resealed, 5, "{step}");
+        assert_eq!(changed.resealed, 6, "{step}");
         last = std::fs::read(server.data().join("vault.key")).unwrap_or(last);
     }
     server.finish().await;

@@ -11,13 +11,16 @@ use crate::limits::{
 };
 
 /// A name is a DNS label: 1 to 63 lower-case letters, digits and hyphens, starting with a letter and
-/// not ending with a hyphen.
+/// not ending with a hyphen. It never has the form of an id: see [`crate::id::is_id_shaped`].
 ///
 /// # Errors
 /// [`Code::InvalidArgument`] naming `field`.
 pub fn name(field: &str, text: &str) -> Result<()> {
     let inner = text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
     let edges = text.starts_with(|c: char| c.is_ascii_lowercase()) && !text.ends_with('-');
+    if crate::id::is_id_shaped(text) {
+        return Err(Error::invalid(field, "looks like an id").hint("choose another name"));
+    }
     if inner && edges && text.len() <= NAME_MAX_BYTES {
         return Ok(());
     }
@@ -166,6 +169,14 @@ mod tests {
         }
         for bad in ["", "A", "1a", "a-", "-a", "a_b", "ü", "a b", &"a".repeat(64)] {
             assert!(name("name", bad).is_err(), "{bad}");
+        }
+        // An id of any kind is no name of anything.
+        for id in [
+            crate::id::SandboxId::from_parts(1, 2).to_string(),
+            crate::id::SnapshotId::from_parts(1, 2).to_string(),
+            crate::id::KeyId::from_parts(1, 2).to_string(),
+        ] {
+            assert!(name("name", &id).is_err(), "{id}");
         }
     }
 

@@ -17,6 +17,6 @@ pub use defaults::Defaults;
 pub use exec::{Command, ExecDraft, ExecSpec, TtySize, command, shown};
 pub use isolation::{Accelerator, IsolationLevel};
 pub use resources::{Caps, Resources, ResourcesDraft, present};
-pub use sandbox::{Base, DEFAULT_PATH, ImageDefaults, SandboxDraft, SandboxSpec, sandbox_name};
+pub use sandbox::{Base, DEFAULT_PATH, ImageDefaults, SandboxDraft, SandboxSpec};
 pub use template::TemplateSpec;
 pub use update::SandboxUpdate;

@@ -15,7 +15,9 @@ use crate::idle::IdlePolicy;
 use crate::limits::SECRETS_PRIVATE_MAX_COUNT;
 use crate::policy::EgressPolicy;
 use crate::secret::Secret;
+use crate::sharing::Visibility;
 use crate::snapshot::{AutoCheckpoints, Manifest};
+use crate::trace::TraceMode;
 use crate::usage::Budget;
 use crate::volume::{VolumeMount, VolumeMountDraft, check_mounts};
 
@@ -74,8 +76,12 @@ pub struct SandboxDraft {
     pub idle: IdlePolicy,
     /// Hard limits on what it may use.
     pub budget: Budget,
+    /// Who sees it, from its first moment on; the server's default when absent.
+    pub visibility: Option<Visibility>,
     /// The build whose steps it runs.
     pub build: Option<BuildId>,
+    /// How it is recorded; as the server says when absent.
+    pub trace: Option<TraceMode>,
 }
 
 /// What will be made, complete. Kept by the store.
@@ -128,6 +134,9 @@ pub struct SandboxSpec {
     /// The build whose steps it runs: it goes with that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<BuildId>,
+    /// How it is recorded; as the server says when absent, and never less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceMode>,
 }
 
 /// What a sandbox is built on.
@@ -199,7 +208,7 @@ impl SandboxDraft {
     /// [`Code::InvalidArgument`] or [`Code::PathInvalid`] naming the field.
     pub fn validate(&self) -> Result<()> {
         if let Some(name) = &self.name {
-            sandbox_name(name)?;
+            check::name("name", name)?;
         }
         if let Some(image) = &self.image {
             check::image_reference("image", image)?;
@@ -318,6 +327,7 @@ impl SandboxSpec {
             start: recipe.and_then(|t| t.start.clone()),
             ready: recipe.and_then(|t| t.ready.clone()),
             build: draft.build.clone(),
+            trace: draft.trace,
         })
     }
 }
@@ -339,18 +349,6 @@ impl ImageDefaults {
             .and_then(|()| self.workdir.as_deref().map_or(Ok(()), |dir| check::path("workdir", dir)));
         checked.map_err(|error| Error::new(Code::ImageInvalid, format!("the image's configuration: {error}")))
     }
-}
-
-/// Checks the name of a sandbox: one that cannot be taken for an id.
-///
-/// # Errors
-/// [`Code::InvalidArgument`] naming the field.
-pub fn sandbox_name(name: &str) -> Result<()> {
-    check::name("name", name)?;
-    if name.parse::<crate::id::SandboxId>().is_ok() {
-        return Err(Error::invalid("name", "looks like a sandbox id"));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

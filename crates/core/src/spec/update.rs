@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::check;
 use super::resources::{Caps, Resources, ResourcesDraft};
-use super::sandbox::{sandbox_name, secrets};
+use super::sandbox::secrets;
 use crate::error::{Error, Result};
 use crate::id::KeyId;
 use crate::idle::IdleUpdate;
@@ -52,7 +52,7 @@ impl SandboxUpdate {
     /// [`Code::InvalidArgument`] naming the field.
     pub fn validate(&self, current: Resources, caps: &Caps) -> Result<Resources> {
         if let Some(name) = &self.name {
-            sandbox_name(name)?;
+            check::name("name", name)?;
         }
         if let Some(user) = &self.user {
             check::user("user", user)?;

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::id::SandboxId;
+use atoll_engine::Engine;
 use atoll_store::SandboxRecord;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -45,6 +47,13 @@ impl Extras {
     pub(crate) fn of(record: &SandboxRecord) -> Self {
         let text = record.annotations.get(KEY);
         text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    }
+
+    /// Whether a sandbox has them, and so was made by a client of this protocol. By id alone: a name may pass to another.
+    pub(crate) fn are_at(engine: &Engine, sandbox: &str) -> bool {
+        let id: Option<SandboxId> = sandbox.parse().ok();
+        let record = id.and_then(|id| engine.sandbox(id.as_str()).ok());
+        record.is_some_and(|record| record.annotations.contains_key(KEY))
     }
 
     /// The annotation's text.

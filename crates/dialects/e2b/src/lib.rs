@@ -31,10 +31,12 @@ use std::convert::Infallible;
 
 use atoll_core::Error;
 use atoll_core::secret::Secret;
-use atoll_server::dialect::{Arrival, Asked, Dialect, Host, Mount, credentials};
+use atoll_dialect_kit::Protocol;
+use atoll_server::dialect::{Arrival, Asked, Dialect, Host, Mount, Named, credentials};
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, FromRef, Request};
+use axum::extract::{DefaultBodyLimit, FromRef, RawPathParams, Request};
 use axum::response::{IntoResponse as _, Response};
+use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Uri};
 use tower::ServiceExt as _;
@@ -44,6 +46,7 @@ use crate::envd::filesystem::Watchers;
 use crate::envd::process::Delivered;
 use crate::envd::proxy;
 use crate::error::Failure;
+use crate::extras::Extras;
 use crate::sandboxes::idempotency::Answers;
 use crate::sandboxes::metrics::Samples;
 use crate::templates::{Addresses, Orders};
@@ -65,9 +68,11 @@ pub const DIALECT: Dialect = Dialect {
 /// Where signed addresses lead that clients without host names make: they name no sandbox.
 const FILES: &str = "/files";
 
-/// Host names of the control plane and of envd. Those of other ports are the native API's, which knows them too.
-fn is_ours(label: &str) -> bool {
-    label == "api" || proxy::by_host(label).is_some_and(|to| to.port == envd::PORT)
+/// Host names of the control plane, of envd, and of other ports of the sandboxes that this protocol's clients made. A link
+/// or cookie of the native API opens those, too.
+fn is_ours(named: &Named<'_>) -> bool {
+    let Some(to) = proxy::by_host(named.label) else { return named.label == "api" };
+    to.port == envd::PORT || (!named.shows_native_credential() && Extras::are_at(named.engine, &to.sandbox))
 }
 
 /// The key of a request to the control plane.
@@ -94,6 +99,28 @@ pub(crate) struct App {
     pub(crate) samples: Samples,
     pub(crate) orders: Orders,
     pub(crate) addresses: Addresses,
+}
+
+impl Protocol for App {
+    type Failure = Failure;
+    const BY_ID_ALONE: bool = true;
+
+    fn host(&self) -> &Host {
+        &self.host
+    }
+
+    fn refused(error: &Error) -> Failure {
+        Failure::of(error)
+    }
+
+    fn sandbox(_: &str, params: &RawPathParams, _: &Parts) -> Option<String> {
+        let named = params.iter().find(|(name, _)| *name == request::SANDBOX);
+        named.map(|(_, value)| request::bare(value).to_owned())
+    }
+
+    fn missing(named: &str) -> Option<Failure> {
+        Some(Failure::no_sandbox(named))
+    }
 }
 
 impl FromRef<App> for Host {
@@ -170,14 +197,6 @@ fn files_again(uri: &Uri) -> Option<Uri> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn host_names() {
-        assert!(is_ours("api") && is_ours("49983-sb00000000000000000000"));
-        for other in ["3000-sb00000000000000000000", "49983-", "49983", "www", ""] {
-            assert!(!is_ours(other), "{other}");
-        }
-    }
 
     #[test]
     fn signed_addresses_keep_their_query() {

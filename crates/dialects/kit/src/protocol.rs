@@ -11,6 +11,10 @@ pub trait Protocol: Clone + Send + Sync + 'static {
     /// What handlers fail with: renders itself in the protocol's words.
     type Failure: IntoResponse + Send;
 
+    /// Whether sandboxes are named by their ids alone. A name that some API gave one leads nowhere then: it may pass to
+    /// another sandbox.
+    const BY_ID_ALONE: bool = false;
+
     /// The server.
     fn host(&self) -> &Host;
 
@@ -23,6 +27,13 @@ pub trait Protocol: Clone + Send + Sync + 'static {
     ///
     /// What this does not find, nobody's role, visibility or lease protects.
     fn sandbox(route: &str, params: &RawPathParams, parts: &Parts) -> Option<String>;
+
+    /// What a request is told whose sandbox is not there, or not for its key to know of. Without that its handler says
+    /// it, which gets the error of [`crate::request::Caller::sandbox`].
+    #[must_use]
+    fn missing(_named: &str) -> Option<Self::Failure> {
+        None
+    }
 }
 
 /// An error as one sentence, with what to do about it.

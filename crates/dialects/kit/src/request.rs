@@ -2,13 +2,13 @@
 
 use std::marker::PhantomData;
 
-use atoll_core::id::KeyId;
-use atoll_core::key::Scope;
+use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::limits::JSON_BODY_MAX_BYTES;
-use atoll_core::sharing::Requester;
+use atoll_core::sharing::Needs;
 use atoll_core::{Code, Error};
-use atoll_engine::{Caller as EngineCaller, Pass, VerifiedKey};
+use atoll_engine::{Caller as EngineCaller, Engine, Grant, Target};
 use atoll_server::dialect::read_all;
+pub use atoll_server::dialect::{Admin, Exec, Manage, Read, Requires};
 use axum::extract::{FromRequest, FromRequestParts, MatchedPath, RawPathParams, Request};
 use axum::response::{IntoResponse, Response};
 use http::HeaderValue;
@@ -22,108 +22,110 @@ use crate::Protocol;
 /// Most of a parser's words that a message repeats, characters.
 const WHY_MAX_CHARS: usize = 400;
 
-/// The scope that a route needs.
-pub trait Needs {
-    /// It.
-    const SCOPE: Scope;
-}
-
-macro_rules! needs {
-    ($($(#[$doc:meta])* $name:ident)*) => {
-        $(
-            $(#[$doc])*
-            #[derive(Debug, Clone, Copy)]
-            pub enum $name {}
-            impl Needs for $name {
-                const SCOPE: Scope = Scope::$name;
-            }
-        )*
-    };
-}
-needs! {
-    /// To look.
-    Read
-    /// To run commands and change files.
-    Exec
-    /// To make and delete.
-    Manage
-    /// Everything.
-    Admin
-}
-
-/// A caller whose key has at least the scope `S`, also on the sandbox that the request is about. The first argument
-/// of every handler, so that nothing else of a request is looked at before the key.
+/// A caller that may do what `S` requires, also on the sandbox that the request is about. The first argument of every
+/// handler, so that nothing else of a request is looked at before the key.
 #[derive(Debug, Clone)]
 pub struct Caller<S> {
-    key: VerifiedKey,
-    pass: Pass,
+    caller: EngineCaller,
+    key: KeyId,
+    grant: Grant,
+    sandbox: Result<SandboxId, Error>,
     scope: PhantomData<fn() -> S>,
 }
 
 impl<S> Caller<S> {
-    /// For the engine's records.
+    /// Who asks, for the engine.
     #[must_use]
-    pub fn engine(&self) -> EngineCaller {
-        EngineCaller { key: Some(self.key.id.clone()) }
+    pub const fn engine(&self) -> &EngineCaller {
+        &self.caller
     }
 
     /// The key itself.
     #[must_use]
     pub fn key(&self) -> KeyId {
-        self.key.id.clone()
+        self.key.clone()
     }
 
-    /// By what right it is here: what outlives the request ends with it.
+    /// By what right it is here: what outlives the request ends with it, and asks it again for each thing that it
+    /// begins.
     #[must_use]
-    pub fn pass(&self) -> Pass {
-        self.pass.clone()
+    pub const fn grant(&self) -> &Grant {
+        &self.grant
+    }
+
+    /// The sandbox that the request is about, as it was found when it was authorised. Nothing is looked up by its name
+    /// again: that may be another's by now.
+    ///
+    /// # Errors
+    /// [`Code::SandboxNotFound`], also for one that the key may not know of. The handler knows how its clients want to
+    /// hear that.
+    pub fn sandbox(&self) -> Result<&SandboxId, Error> {
+        self.sandbox.as_ref().map_err(Error::clone)
     }
 
     /// Whose listings it gets; nobody's in particular when it may see all.
     #[must_use]
-    pub fn sees(&self) -> Option<KeyId> {
-        (self.key.scope < Scope::Admin).then(|| self.key.id.clone())
+    pub fn sees(&self) -> Option<&KeyId> {
+        (!self.caller.is_admin()).then_some(&self.key)
     }
 }
 
-impl<P: Protocol, S: Needs> FromRequestParts<P> for Caller<S> {
+impl<P: Protocol, S: Requires> FromRequestParts<P> for Caller<S> {
     type Rejection = P::Failure;
 
     async fn from_request_parts(parts: &mut Parts, app: &P) -> Result<Self, P::Failure> {
         let refused = |error: Error| P::refused(&error);
         let key = app.host().verify(&parts.headers).map_err(refused)?;
-        if key.scope < S::SCOPE {
-            let error = Error::new(Code::Forbidden, "the API key does not have the scope for this")
-                .hint("use a key with a higher scope: read, exec, manage, admin");
-            return Err(refused(error));
-        }
-        let mut sandbox = None;
-        if let Some(named) = sandbox_of(parts, app).await {
-            check(app, &key, &named, S::SCOPE).map_err(refused)?;
-            sandbox = app.host().engine().sandbox_id(&named).ok();
-        }
-        let pass = Pass::Key { key: key.id.clone(), needed: S::SCOPE, sandbox };
-        app.host().admit(&parts.extensions, pass.clone());
-        Ok(Self { key, pass, scope: PhantomData })
+        let caller = EngineCaller::of(&key);
+        let engine = app.host().engine();
+        let anywhere = engine.authorize(&caller, S::NEEDS, Target::Installation).await.map_err(refused)?;
+        let (sandbox, grant) = match sandbox_of(parts, app).await {
+            None => (Err(Error::new(Code::SandboxNotFound, "no sandbox is named")), anywhere),
+            Some(named) => match on_sandbox::<P>(engine, &caller, S::NEEDS, &named).await {
+                Ok((id, grant)) => (Ok(id), grant),
+                Err(error) if error.code == Code::SandboxNotFound => match P::missing(&named) {
+                    Some(failure) => return Err(failure),
+                    None => (Err(error), anywhere),
+                },
+                Err(error) => return Err(refused(error)),
+            },
+        };
+        app.host().fill(&parts.extensions, grant.clone());
+        parts.extensions.insert(Found(sandbox.clone()));
+        Ok(Self { caller, key: key.id, grant, sandbox, scope: PhantomData })
     }
 }
 
-/// Roles, visibility and leases of a sandbox: as in the native API. One that is not there is the handler's matter.
-fn check<P: Protocol>(app: &P, key: &VerifiedKey, sandbox: &str, needs: Scope) -> Result<(), Error> {
-    let engine = app.host().engine();
-    if engine.sandbox(sandbox).is_err() {
-        return Ok(());
+async fn on_sandbox<P: Protocol>(
+    engine: &Engine,
+    caller: &EngineCaller,
+    needs: Needs,
+    named: &str,
+) -> Result<(SandboxId, Grant), Error> {
+    let missing = || SandboxId::not_found(named);
+    if P::BY_ID_ALONE && named.parse::<SandboxId>().is_err() {
+        return Err(missing());
     }
-    let who = Requester { key: &key.id, scope: key.scope, holder: None };
-    let standing = engine.standing(&who, sandbox)?;
-    if standing.scope < needs {
-        let role = standing.scope.as_str();
-        let why = format!("the API key has the role '{role}' on this sandbox");
-        return Err(Error::new(Code::Forbidden, why));
-    }
-    match standing.leased {
-        Some(error) if needs > Scope::Read => Err(error),
-        Some(_) | None => Ok(()),
+    let grant = engine.authorize(caller, needs, Target::Sandbox(named)).await?;
+    Ok((grant.sandbox().cloned().ok_or_else(missing)?, grant))
+}
+
+/// What a [`Caller`] found, for the arguments after it.
+#[derive(Debug, Clone)]
+struct Found(Result<SandboxId, Error>);
+
+/// The id of the sandbox that the request is about: [`Caller::sandbox`], as an argument. It must come after a
+/// [`Caller`], which has found it; without one every request is refused.
+#[derive(Debug, Clone)]
+pub struct Sandbox(pub SandboxId);
+
+impl<P: Protocol> FromRequestParts<P> for Sandbox {
+    type Rejection = P::Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &P) -> Result<Self, P::Failure> {
+        let nobody = || Error::new(Code::Unauthorized, "nobody was asked who this is");
+        let found = parts.extensions.get::<Found>().map_or_else(|| Err(nobody()), |found| found.0.clone());
+        found.map(Self).map_err(|error| P::refused(&error))
     }
 }
 

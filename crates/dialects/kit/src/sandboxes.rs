@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use atoll_core::id::SandboxId;
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::{Code, Error};
-use atoll_engine::{Engine, GuestLease, SandboxQuery};
+use atoll_engine::{Caller, Engine, GuestLease, SandboxQuery};
 use atoll_store::SandboxRecord;
 
 /// How long a call waits for a sandbox to wake. Clients wait for about thirty seconds, and come again when they are
@@ -15,7 +16,7 @@ const WAKE_WAIT: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// As [`Engine::guest`]; [`Code::GuestUnavailable`], so that the client comes again, when it takes too long.
-pub async fn awake(engine: &Engine, sandbox: &str) -> Result<GuestLease, Error> {
+pub async fn awake(engine: &Engine, sandbox: &SandboxId) -> Result<GuestLease, Error> {
     tokio::time::timeout(WAKE_WAIT, engine.guest(sandbox)).await.unwrap_or_else(|_elapsed| {
         Err(Error::new(Code::GuestUnavailable, format!("sandbox '{sandbox}' is still waking up")))
     })
@@ -32,7 +33,7 @@ pub struct Page {
     pub limit: Option<usize>,
 }
 
-/// Lists sandboxes by a filter of the protocol's own, the newest first. Says whether there are more.
+/// Lists sandboxes that a caller may know of by a filter of the protocol's own, the newest first. Says whether there are more.
 ///
 /// # Errors
 /// As [`Engine::sandboxes`].
@@ -40,6 +41,7 @@ pub async fn list(
     engine: &Engine,
     mut query: SandboxQuery,
     page: &Page,
+    caller: &Caller,
     matches: impl Fn(&SandboxRecord) -> bool,
 ) -> Result<(Vec<SandboxRecord>, bool), Error> {
     query.limit = Some(PAGE_MAX_COUNT);
@@ -49,7 +51,7 @@ pub async fn list(
     let mut left_to_skip = page.skip;
     let mut found = Vec::new();
     loop {
-        let listed = engine.sandboxes(&query).await?;
+        let listed = engine.sandboxes(&query, caller).await?;
         for record in listed.items.into_iter().filter(|record| is_after(record) && matches(record)) {
             match left_to_skip.checked_sub(1) {
                 Some(left) => left_to_skip = left,

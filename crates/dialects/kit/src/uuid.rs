@@ -52,10 +52,10 @@ pub fn of_snapshot(id: &SnapshotId) -> String {
 }
 
 /// The id of a snapshot, from its UUID or as it is.
-pub fn snapshot(text: &str) -> Option<String> {
+pub fn snapshot(text: &str) -> Option<SnapshotId> {
     match read(text) {
-        Some((ms, random)) => Some(SnapshotId::from_parts(ms, random).to_string()),
-        None => text.parse::<SnapshotId>().ok().map(Into::into),
+        Some((ms, random)) => Some(SnapshotId::from_parts(ms, random)),
+        None => text.parse().ok(),
     }
 }
 

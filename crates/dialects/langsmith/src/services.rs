@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use atoll_core::access::{AccessDraft, Target};
 use atoll_core::{Code, Error};
-use atoll_engine::{Access, Pass};
+use atoll_engine::{Access, Grant};
 use atoll_server::Forward;
 use atoll_server::dialect::ClientGone;
 use axum::extract::{Path, Request, State};
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Failure, Result};
 use crate::ids;
-use crate::request::{Caller, Exec, Json, Name, Query, Read, Root};
+use crate::request::{Caller, Exec, Json, Query, Read, Root};
 use crate::time::iso;
 use crate::{App, PREFIX};
 
@@ -68,7 +68,6 @@ pub(crate) async fn service(
     caller: Caller<Exec>,
     root: Root,
     State(app): State<App>,
-    Name(name): Name,
     headers: HeaderMap,
     Json(request): Json<ServiceRequest>,
 ) -> Result<Json<Service>> {
@@ -86,7 +85,7 @@ pub(crate) async fn service(
         name: Some(NAME.to_owned()),
         ttl_ms: Some(seconds * 1000),
     };
-    let (access, token) = access(&app, &name, draft, &caller).await?;
+    let (access, token) = access(&app, draft, &caller).await?;
     let browser = app.host.ingress().access_url(&access, host_of(&headers)).map_err(|error| fail(&error))?;
     Ok(Json(Service {
         port: request.port,
@@ -97,13 +96,9 @@ pub(crate) async fn service(
     }))
 }
 
-async fn access<S>(
-    app: &App,
-    name: &str,
-    draft: AccessDraft,
-    caller: &Caller<S>,
-) -> Result<(Access, String)> {
-    let made = app.host.engine().create_access(&ids::sandbox(name), draft, &caller.engine()).await;
+async fn access<S>(app: &App, draft: AccessDraft, caller: &Caller<S>) -> Result<(Access, String)> {
+    let sandbox = caller.sandbox().map_err(|error| fail(&error))?;
+    let made = app.host.engine().create_access(sandbox, draft, caller.engine()).await;
     let made = made.map_err(|error| fail(&error))?;
     let token = made.token.ok_or_else(|| fail(&Error::new(Code::Internal, "an access without a token")))?;
     Ok((made.record, token.reveal().to_owned()))
@@ -123,12 +118,12 @@ fn port_of(access: &Access) -> Option<u16> {
 
 /// Lists the ports that have links.
 pub(crate) async fn services(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     root: Root,
     State(app): State<App>,
-    Name(name): Name,
 ) -> Result<Json<Value>> {
-    let accesses = app.host.engine().accesses(&ids::sandbox(&name)).map_err(|error| fail(&error))?;
+    let accesses =
+        caller.sandbox().and_then(|id| app.host.engine().accesses(id)).map_err(|error| fail(&error))?;
     // The last link of a port is the one that ends last, as far as it matters.
     let by_port: BTreeMap<u16, &Access> =
         accesses.iter().filter_map(|access| Some((port_of(access)?, access))).collect();
@@ -150,15 +145,15 @@ pub(crate) struct OfPort {
 
 /// Takes back every link to a port.
 pub(crate) async fn revoke(
-    _: Caller<Exec>,
+    caller: Caller<Exec>,
     State(app): State<App>,
-    Name(name): Name,
     Query(query): Query<OfPort>,
 ) -> Result<StatusCode> {
-    let (engine, sandbox) = (app.host.engine(), ids::sandbox(&name));
-    for access in engine.accesses(&sandbox).map_err(|error| fail(&error))? {
+    let engine = app.host.engine();
+    let sandbox = caller.sandbox().map_err(|error| fail(&error))?;
+    for access in engine.accesses(sandbox).map_err(|error| fail(&error))? {
         if port_of(&access) == Some(query.port) {
-            match engine.revoke_access(&sandbox, access.id.as_str()).await {
+            match engine.revoke_access(sandbox, access.id.as_str()).await {
                 Err(error) if error.code != Code::AccessNotFound => return Err(fail(&error)),
                 _ => {}
             }
@@ -176,22 +171,27 @@ pub(crate) async fn forward(
     let unauthorized = || fail(&Error::new(Code::Unauthorized, "Authentication required"));
     let (id, port) = (path.get("id").ok_or_else(unauthorized)?, path.get("port").ok_or_else(unauthorized)?);
     let port: u16 = port.parse().map_err(|_malformed| Failure::field("port", "is not a port"))?;
-    // Secrets of ours are none of the server's inside.
     let token = request.headers_mut().remove(TOKEN).ok_or_else(unauthorized)?;
-    request.headers_mut().remove("x-api-key");
     let engine = app.host.engine();
-    let sandbox = engine.sandbox(&ids::sandbox(id)).map_err(|error| fail(&error))?.id;
-    let access = engine.verify_access(token.to_str().unwrap_or_default()).map_err(|error| fail(&error))?;
-    if *access.sandbox() != sandbox || !access.target().covers_port(port) {
+    // The token comes first, and all that does not fit is one answer: whether there is such a sandbox is not for
+    // who has no token for it.
+    let access = engine.verify_access(token.to_str().unwrap_or_default()).map_err(|_why| unauthorized())?;
+    let sandbox = access.sandbox().clone();
+    let named = engine.resolve_sandbox(&ids::sandbox(id));
+    if named.as_ref() != Some(&sandbox) || !access.target().covers_port(port) {
         return Err(unauthorized());
     }
+    // Secrets of ours are none of the server's inside.
+    let (mut parts, body) = request.into_parts();
+    app.host.ingress().strip_credentials(&mut parts);
+    let mut request = Request::from_parts(parts, body);
     // The address as the client has it: answers are confined to what lies below.
     let above = format!("{PREFIX}/v2/sandboxes");
     let prefix = format!("{above}/{id}/services/{port}");
     let uri = format!("{above}{}", request.uri());
     *request.uri_mut() = uri.parse().map_err(|_malformed| Failure::field("path", "is malformed"))?;
-    let pass = Pass::Access(access);
-    let to = Forward { sandbox, port, prefix: Some(prefix), keep_host: false, pass };
+    let grant = Grant::of_link(access);
+    let to = Forward { sandbox, port, prefix: Some(prefix), keep_host: false, grant };
     let (ingress, headers) = (app.host.ingress(), request.headers().clone());
     // What passes through ends with its client.
     let client = ClientGone::of(request.extensions());
@@ -213,7 +213,6 @@ pub(crate) struct DownloadRequest {
 pub(crate) async fn download(
     caller: Caller<Exec>,
     State(app): State<App>,
-    Name(name): Name,
     headers: HeaderMap,
     Json(request): Json<DownloadRequest>,
 ) -> Result<Json<Value>> {
@@ -227,7 +226,7 @@ pub(crate) async fn download(
         name: None,
         ttl_ms: request.expires_in_seconds.map(|seconds| seconds.saturating_mul(1000)),
     };
-    let (access, token) = access(&app, &name, draft, &caller).await?;
+    let (access, token) = access(&app, draft, &caller).await?;
     let url = app.host.ingress().access_url(&access, host_of(&headers)).map_err(|error| fail(&error))?;
     Ok(Json(json!({
         "download_url": with_token(&url, &token),

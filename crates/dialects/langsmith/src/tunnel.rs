@@ -1,7 +1,8 @@
 //! TCP connections to ports of a sandbox over one WebSocket: `tunnel`. What travels is what Atoll's own
 //! tunnels carry: yamux, and for each stream three bytes of port and one byte of status.
 
-use atoll_core::id::KeyId;
+use atoll_core::id::SandboxId;
+use atoll_engine::Grant;
 use atoll_server::dialect::Held;
 use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
@@ -12,8 +13,7 @@ use http::StatusCode;
 use crate::App;
 use crate::boxes;
 use crate::error::{Failure, Result};
-use crate::ids;
-use crate::request::{Caller, Exec, Name};
+use crate::request::{Caller, Exec};
 
 /// Largest message that is taken, bytes.
 const MESSAGE_MAX_BYTES: usize = 16 << 20;
@@ -22,7 +22,6 @@ const MESSAGE_MAX_BYTES: usize = 16 << 20;
 pub(crate) async fn attach(
     caller: Caller<Exec>,
     State(app): State<App>,
-    Name(id): Name,
     upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
     request: http::Extensions,
 ) -> Result<Response> {
@@ -30,18 +29,15 @@ pub(crate) async fn attach(
         Failure::new(StatusCode::BAD_REQUEST, "InvalidRequest", format!("not a WebSocket: {rejection}"))
     })?;
     let engine = app.host.engine();
-    let record = engine.sandbox(&ids::sandbox(&id)).map_err(|error| Failure::handshake(&error))?;
-    let sandbox = record.id.to_string();
+    let sandbox = caller.sandbox().map_err(|error| Failure::handshake(&error))?.clone();
     drop(boxes::awake(engine, &sandbox).await.map_err(|error| Failure::handshake(&error))?);
     let held = app.host.hold(&request);
     Ok(upgrade
         .max_message_size(MESSAGE_MAX_BYTES)
         .max_frame_size(MESSAGE_MAX_BYTES)
-        .on_upgrade(move |socket| run(app, sandbox, caller.key(), socket, held)))
+        .on_upgrade(move |socket| run(app, sandbox, caller.grant().clone(), socket, held)))
 }
 
-async fn run(app: App, sandbox: String, key: KeyId, socket: WebSocket, _held: Held) {
-    if let Err(error) = app.host.ingress().tunnel_websocket(socket, &sandbox, key).await {
-        tracing::debug!(%error, "a tunnel could not be served");
-    }
+async fn run(app: App, sandbox: SandboxId, grant: Grant, socket: WebSocket, _held: Held) {
+    app.host.ingress().tunnel_websocket(socket, sandbox, grant).await;
 }

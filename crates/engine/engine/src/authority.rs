@@ -1,4 +1,4 @@
-//! The certificate authority of this installation, kept sealed in the database.
+//! Certificate authorities of this installation, kept sealed in the database.
 
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error, Result};
@@ -9,42 +9,53 @@ use atoll_vault::Vault;
 use crate::clock::now_ms;
 use crate::errors::store_error;
 
-/// Name of the row.
-const NAME: &str = "interception_ca";
+/// Name of the gateway's row.
+const INTERCEPTION: &str = "interception_ca";
 
 /// What the seal is bound to.
 pub(crate) fn context(name: &str) -> String {
     format!("own:{name}")
 }
 
-/// Opens the authority, making it first when there is none. `installation` becomes part of its name.
+fn broken(name: &str, what: &str, error: &dyn std::error::Error) -> Error {
+    tracing::error!(%error, "the authority {name} cannot be {what}");
+    Error::new(Code::Internal, format!("the authority {name} cannot be {what}"))
+}
+
+/// Opens the gateway's authority, making it first when there is none. `installation` becomes part of its name.
 ///
 /// # Errors
 /// [`Code::StoreUnavailable`]; [`Code::Internal`] when it cannot be opened with the vault's key.
 pub async fn open(store: &Store, vault: &Vault, installation: &str) -> Result<Authority> {
-    let broken = |what: &str, error: &dyn std::error::Error| {
-        tracing::error!(%error, "the interception authority cannot be {what}");
-        Error::new(Code::Internal, format!("the interception authority cannot be {what}"))
-    };
-    if store.sealed_value(NAME).await.map_err(store_error)?.is_none() {
-        let made = Authority::generate(installation).map_err(|error| broken("made", &error))?;
-        let sealed = vault.seal(&context(NAME), &made.key_pem).map_err(|error| broken("sealed", &error))?;
-        let value = SealedValue {
-            name: NAME.to_owned(),
-            visible: made.certificate_pem,
-            sealed,
-            created_ms: now_ms(),
-        };
+    let make = || Authority::generate(installation).map(|made| (made.certificate_pem, made.key_pem));
+    let (certificate, key) = kept(store, vault, INTERCEPTION, make).await?;
+    Authority::open(&certificate, &key).map_err(|error| broken(INTERCEPTION, "read", &error))
+}
+
+/// A certificate, PEM, and its key: those that were kept under this name, or what `make` makes if there are none.
+///
+/// # Errors
+/// [`Code::StoreUnavailable`]; [`Code::Internal`] when it cannot be made, or opened with the vault's key.
+pub async fn kept<E: std::error::Error>(
+    store: &Store,
+    vault: &Vault,
+    name: &str,
+    make: impl FnOnce() -> std::result::Result<(String, Secret), E>,
+) -> Result<(String, Secret)> {
+    if store.sealed_value(name).await.map_err(store_error)?.is_none() {
+        let (visible, key) = make().map_err(|error| broken(name, "made", &error))?;
+        let sealed = vault.seal(&context(name), &key).map_err(|error| broken(name, "sealed", &error))?;
+        let value = SealedValue { name: name.to_owned(), visible, sealed, created_ms: now_ms() };
         // Another server of the same database may have been faster: what is read next stands.
         store.insert_sealed_value(&value).await.map_err(store_error)?;
     }
-    let value = store.sealed_value(NAME).await.map_err(store_error)?;
-    let value = value.ok_or_else(|| Error::new(Code::Internal, "the interception authority is gone"))?;
-    let key: Secret = vault.unseal(&context(NAME), &value.sealed).map_err(|error| {
-        tracing::error!(%error, "the interception authority cannot be unsealed");
+    let value = store.sealed_value(name).await.map_err(store_error)?;
+    let value = value.ok_or_else(|| Error::new(Code::Internal, format!("the authority {name} is gone")))?;
+    let key: Secret = vault.unseal(&context(name), &value.sealed).map_err(|error| {
+        tracing::error!(%error, "the authority {name} cannot be unsealed");
         Error::new(Code::Internal, "the vault's key does not open what the database holds").hint(
             "start the server with the key that it had, or give that one as the previous key (ATOLL_VAULT_KEY_PREVIOUS)",
         )
     })?;
-    Authority::open(&value.visible, &key).map_err(|error| broken("read", &error))
+    Ok((value.visible, key))
 }

@@ -4,6 +4,7 @@ use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::policy::EgressPolicy;
 use atoll_core::pool::Mold;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::sharing::{Needs, Visibility};
 use atoll_core::snapshot::Manifest;
 use atoll_core::spec::{Accelerator, Base, ImageDefaults, SandboxDraft, SandboxSpec, TemplateSpec};
 use atoll_core::volume::VolumeMount;
@@ -11,8 +12,9 @@ use atoll_core::{Code, Error, Result};
 use atoll_isolation::{DiskSource, Plan, PlannedVolume, RootFs};
 use atoll_store::SandboxRecord;
 
+use crate::authorize::Caller;
 use crate::clock::{now_ms, random};
-use crate::engine::{Caller, Engine, Inner};
+use crate::engine::{Engine, Inner};
 use crate::errors::limit_error;
 use crate::sandbox::{self, Origin, SandboxShared};
 use crate::snapshot::check_memory;
@@ -25,6 +27,8 @@ pub(crate) struct Planned {
     pub(crate) plan: Plan,
     /// Which members of pools it could be.
     pub(crate) mold: Mold,
+    /// Who will see it; the server's default when absent.
+    pub(crate) visibility: Option<Visibility>,
 }
 
 fn planned(mount: &VolumeMount) -> PlannedVolume {
@@ -65,7 +69,7 @@ impl Engine {
         if let Some(member) = &member {
             planned.take_id(&member.id);
         }
-        let Planned { record, plan, mold } = planned;
+        let Planned { record, plan, mold, visibility } = planned;
         let saved = if member.is_none() && !draft.memory {
             self.inner.find_memory(&record.spec, &mold)
         } else {
@@ -73,7 +77,10 @@ impl Engine {
         };
         let mounts = record.spec.volumes.clone();
         let shared = SandboxShared::new(record, &self.inner)?;
-        let entered = self.inner.enter(&shared, true).and_then(|()| {
+        // Before anybody can look it up.
+        self.inner.acl.hold(&shared.id, visibility);
+        let entered = self.inner.enter(&shared, true);
+        let entered = entered.inspect_err(|_refused| self.inner.acl.forget(&shared.id)).and_then(|()| {
             // Only now that it counts as a user: nobody removes them from here on.
             self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))
         });
@@ -107,16 +114,21 @@ impl Engine {
             template.as_ref().map(|record| (format!("{}:{}", record.name, record.version), &record.spec));
         let snapshot = match (&draft.snapshot, recipe.as_ref().and_then(|(_, spec)| spec.snapshot.as_ref())) {
             (Some(text), _) => {
-                self.check_sees_snapshot(caller.key.as_ref(), text).await?;
-                Some(self.ready_snapshot(text).await?)
+                // The cache of steps is the server's, whoever's build filled it.
+                let system = Caller::system();
+                let by = if draft.build.is_some() { &system } else { caller };
+                Some(self.usable_snapshot(text, Needs::READ, by).await?)
             }
-            (None, Some(id)) if draft.image.is_none() => Some(self.ready_snapshot(id.as_str()).await?),
+            (None, Some(id)) if draft.image.is_none() => Some(self.ready_snapshot(id).await?),
             (None, _) => None,
         };
         if draft.memory {
             let none = || Error::invalid("memory", "there is no snapshot to go on from");
             check_memory(snapshot.as_ref().ok_or_else(none)?)?;
         }
+        // What only some may see must not become visible to all because a sandbox goes on from it.
+        let inherited = snapshot.as_ref().filter(|found| self.is_private_snapshot(found));
+        let visibility = draft.visibility.or_else(|| inherited.map(|_| Visibility::Private));
         let named = recipe.as_ref().map(|(name, spec)| (name.as_str(), *spec));
         let (root, image_digest, mut spec) = match &snapshot {
             Some(snapshot) => {
@@ -183,9 +195,9 @@ impl Engine {
             generation: 1,
         };
         let mut egress = record.spec.egress.clone();
-        inner.prepare_rules(&record, caller, &mut egress, &EgressPolicy::default(), &draft.secrets)?;
+        inner.prepare_rules(&record, caller.key(), &mut egress, &EgressPolicy::default(), &draft.secrets)?;
         record.spec.egress = egress;
-        Ok(Planned { record, plan, mold })
+        Ok(Planned { record, plan, mold, visibility })
     }
 
     /// The root of an image, what it says about how to run it, and what it is exactly.

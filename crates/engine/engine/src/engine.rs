@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use atoll_core::id::{ExecId, KeyId, SandboxId};
+use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::sharing::Visibility;
 use atoll_core::spec::{Accelerator, Caps, Defaults, IsolationLevel};
@@ -25,15 +25,16 @@ use crate::build::{BuildStats, Builds};
 use crate::clock;
 use crate::egress::EgressConfig;
 use crate::errors::{isolation_error, store_error};
-use crate::ingress::AccessCache;
+use crate::ingress::ShareLinks;
 use crate::keys::KeyCache;
 use crate::memory::{self, Memories};
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
 use crate::secrets::Secrets;
-use crate::sharing::AccessTable;
+use crate::sharing::AclTable;
 use crate::snapshot::Snapshots;
 use crate::tokens::TokenKey;
+use crate::trace::TraceConfig;
 use crate::usage;
 use crate::volumes::VolumeTable;
 
@@ -65,6 +66,8 @@ pub struct Config {
     pub visibility: Visibility,
     /// Where volumes lie; there are none without.
     pub volumes: Option<Arc<dyn Volumes>>,
+    /// The flight recorder.
+    pub trace: TraceConfig,
 }
 
 /// Whom sandboxes must trust whose connections the gateway looks into.
@@ -74,13 +77,6 @@ pub struct Trust {
     pub ca_pem: String,
     /// Public authorities, PEM, for images that have none.
     pub roots_pem: String,
-}
-
-/// Who asks, for the record.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Caller {
-    /// The API key, if it came over an API.
-    pub key: Option<KeyId>,
 }
 
 /// Counts, for metrics.
@@ -112,12 +108,12 @@ pub(crate) struct Inner {
     pub(crate) keys: KeyCache,
     pub(crate) secrets: Secrets,
     pub(crate) gateway: Gateway,
-    pub(crate) accesses: AccessCache,
+    pub(crate) share_links: ShareLinks,
     pub(crate) creates: Semaphore,
     pub(crate) builds: Builds,
     pub(crate) pools: Pools,
     pub(crate) memories: Memories,
-    pub(crate) access: AccessTable,
+    pub(crate) acl: AclTable,
     pub(crate) volumes: VolumeTable,
     pub(crate) tokens: TokenKey,
     pub(crate) snapshots: Snapshots,
@@ -154,8 +150,8 @@ impl Engine {
         let keys = KeyCache::load(&store).await?;
         let tokens = TokenKey::open(&store, &vault).await?;
         let secrets = Secrets::load(&store).await?;
-        let access = AccessTable::load(&store, config.visibility).await?;
-        let accesses = AccessCache::load(&store).await?;
+        let acl = AclTable::load(&store, config.visibility).await?;
+        let share_links = ShareLinks::load(&store).await?;
         let engine = Self {
             inner: Arc::new(Inner {
                 creates: Semaphore::new(config.creates_max),
@@ -163,7 +159,7 @@ impl Engine {
                 builds: Builds::default(),
                 pools: Pools::new(config.pools.clone()),
                 memories: Memories::default(),
-                access,
+                acl,
                 volumes: VolumeTable::default(),
                 tokens,
                 snapshots: Snapshots::default(),
@@ -174,7 +170,7 @@ impl Engine {
                 drivers: drivers.into_iter().map(|driver| (driver.level(), driver)).collect(),
                 keys,
                 secrets,
-                accesses,
+                share_links,
                 tracker: TaskTracker::new(),
                 shutdown: CancellationToken::new(),
                 draining: CancellationToken::new(),
@@ -185,6 +181,7 @@ impl Engine {
         engine.inner.driver(engine.inner.config.defaults.isolation)?;
         engine.inner.continue_rotation().await?;
         engine.start_recorder();
+        engine.start_strict();
         engine.recover().await?;
         engine.recover_memories().await?;
         engine.recover_volumes().await?;
@@ -209,6 +206,9 @@ impl Engine {
         self.inner.tracker.wait().await;
         for driver in self.inner.drivers.values() {
             driver.close().await;
+        }
+        if let Some(recorder) = &self.inner.config.trace.recorder {
+            recorder.close().await;
         }
         self.inner.store.close().await;
     }
@@ -330,16 +330,16 @@ impl Inner {
         self.table().by_id.get(id).cloned()
     }
 
-    /// The sandbox with this id or name.
-    pub(crate) fn sandbox(&self, id_or_name: &str) -> Result<Arc<SandboxShared>> {
+    /// The sandbox with this id.
+    pub(crate) fn sandbox(&self, id: &SandboxId) -> Result<Arc<SandboxShared>> {
+        self.find(id).ok_or_else(|| SandboxId::not_found(id.as_str()))
+    }
+
+    /// The sandbox with this id or name. What has the form of an id is one: no name has it.
+    pub(crate) fn resolve(&self, id_or_name: &str) -> Result<Arc<SandboxShared>> {
         let table = self.table();
-        // An id first: whatever a name looks like, it hides nobody's id.
-        let id = match (id_or_name.parse::<SandboxId>(), table.by_name.get(id_or_name)) {
-            (Ok(id), _) => id,
-            (Err(_), Some(id)) => id.clone(),
-            (Err(error), None) => return Err(error),
-        };
-        table.by_id.get(&id).cloned().ok_or_else(|| SandboxId::not_found(id_or_name))
+        let id = id_or_name.parse().ok().or_else(|| table.by_name.get(id_or_name).cloned());
+        id.and_then(|id| table.by_id.get(&id).cloned()).ok_or_else(|| SandboxId::not_found(id_or_name))
     }
 
     pub(crate) fn all_sandboxes(&self) -> Vec<Arc<SandboxShared>> {
@@ -396,7 +396,8 @@ impl Inner {
     /// Takes a sandbox out.
     pub(crate) fn leave(&self, id: &SandboxId) {
         self.secrets.forget(id);
-        self.access.forget(id);
+        self.acl.forget(id);
+        self.config.trace.end(id);
         let mut table = self.table();
         if let Some(sandbox) = table.by_id.remove(id)
             && let Some(name) = &sandbox.record().name

@@ -103,7 +103,16 @@ impl Engine {
         self.verified(&record).ok_or_else(refused)
     }
 
-    /// A key that something else stands for, if it is good.
+    /// A key that something else stands for, if it is good: a signature, a token. Whoever calls this has verified that.
+    ///
+    /// # Errors
+    /// [`Code::Unauthorized`].
+    pub fn key_behind(&self, id: &KeyId) -> Result<VerifiedKey> {
+        let gone = || Error::new(Code::Unauthorized, "the API key does not work any more");
+        self.verified_by_id(id).ok_or_else(gone)
+    }
+
+    /// The same, for ourselves.
     pub(crate) fn verified_by_id(&self, id: &KeyId) -> Option<VerifiedKey> {
         let record = self.inner.keys.find_id(id)?;
         self.verified(&record)
@@ -192,7 +201,7 @@ impl Engine {
     pub async fn delete_key(&self, id: &str) -> Result<()> {
         let parsed: KeyId = id.parse()?;
         self.inner.keys.remove(&parsed);
-        self.inner.access.forget_key(&parsed);
+        self.inner.acl.forget_key(&parsed);
         let there = self.inner.store.delete_key(&parsed).await.map_err(store_error)?;
         if there { Ok(()) } else { Err(KeyId::not_found(id)) }
     }

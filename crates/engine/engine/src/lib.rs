@@ -20,6 +20,7 @@
 //! the same code that a clean start runs.
 
 mod authority;
+mod authorize;
 mod build;
 mod clock;
 mod create;
@@ -37,6 +38,7 @@ mod pool;
 mod query;
 mod recovery;
 mod registries;
+mod revocation;
 mod sandbox;
 mod secrets;
 mod sharing;
@@ -44,16 +46,17 @@ mod snapshot;
 mod start;
 mod templates;
 mod tokens;
+mod trace;
 mod usage;
 mod volumes;
-mod welcome;
 
 pub use atoll_egress::Stats as EgressStats;
 pub use atoll_isolation::volumes::{VolumeFile, VolumeFileKind, VolumeWrite};
-pub use authority::open as open_authority;
+pub use authority::{kept as kept_authority, open as open_authority};
+pub use authorize::{Caller, EffectivePermission, Grant, Resource, SnapshotGrant, Target};
 pub use build::{BuildLog, BuildStats, BuildView, CacheEntry, CachePruned, LogEntry, LogPage};
 pub use egress::EgressConfig;
-pub use engine::{Caller, Config, Engine, Stats, Trust};
+pub use engine::{Config, Engine, Stats, Trust};
 pub use errors::guest_error;
 pub use exec::{ExecView, OutputEvent, OutputReader};
 pub use ingress::{Access, NewAccess, PortConnection, PortListener, VerifiedAccess};
@@ -64,8 +67,8 @@ pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView};
 pub use query::{ExecQuery, SandboxQuery};
 pub use sandbox::{GuestLease, SandboxMetrics};
 pub use secrets::{SecretDoor, SecretDraft, UseQuery};
-pub use sharing::{AccessView, Standing};
+pub use sharing::AccessView;
 pub use snapshot::{Begin, Export, ForkOrder, Pushed, RemovedSnapshot, SnapshotOrder, SnapshotQuery};
+pub use trace::{EventReader, TraceConfig, TraceFilter, TracedEvent, open_trace_key};
 pub use usage::{UsageGroup, UsageItem, UsageQuery};
 pub use volumes::VolumeView;
-pub use welcome::Pass;

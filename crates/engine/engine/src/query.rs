@@ -8,8 +8,9 @@ use atoll_core::limits::{PAGE_DEFAULT_COUNT, PAGE_MAX_COUNT};
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Code, Error, Result};
-use atoll_store::{Cursor, Page, SandboxFilter, SandboxRecord, VisibleTo};
+use atoll_store::{Cursor, Page, SandboxFilter, SandboxRecord};
 
+use crate::authorize::Caller;
 use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::exec::ExecView;
@@ -24,8 +25,6 @@ pub struct SandboxQuery {
     pub labels: BTreeMap<String, String>,
     /// With a name that begins so.
     pub name_prefix: Option<String>,
-    /// Visible to this key; all when absent.
-    pub visible_to: Option<KeyId>,
     /// Where the last page ended.
     pub cursor: Option<String>,
     /// Most items.
@@ -62,18 +61,11 @@ impl Engine {
     ///
     /// # Errors
     /// [`atoll_core::Code::SandboxNotFound`].
-    pub fn sandbox(&self, id_or_name: &str) -> Result<SandboxRecord> {
-        Ok(self.inner.sandbox(id_or_name)?.record())
+    pub fn sandbox(&self, id: &SandboxId) -> Result<SandboxRecord> {
+        Ok(self.inner.sandbox(id)?.record())
     }
 
-    /// The id of the sandbox with this id or name.
-    ///
-    /// # Errors
-    /// [`atoll_core::Code::SandboxNotFound`].
-    pub fn sandbox_id(&self, id_or_name: &str) -> Result<SandboxId> {
-        Ok(self.inner.sandbox(id_or_name)?.id.clone())
-    }
-
+    /// A page of the sandboxes that a caller may know of, newest first.
     /// Every sandbox with the key that made it.
     #[must_use]
     pub fn owners(&self) -> Vec<(SandboxId, Option<KeyId>)> {
@@ -81,19 +73,15 @@ impl Engine {
         all.iter().map(|sandbox| (sandbox.id.clone(), sandbox.record().owner)).collect()
     }
 
-    /// A page of sandboxes, newest first.
     ///
     /// # Errors
     /// [`atoll_core::Code::InvalidArgument`] for the cursor or the limit.
-    pub async fn sandboxes(&self, query: &SandboxQuery) -> Result<Page<SandboxRecord>> {
+    pub async fn sandboxes(&self, query: &SandboxQuery, caller: &Caller) -> Result<Page<SandboxRecord>> {
         let filter = SandboxFilter {
             states: query.states.clone(),
             labels: query.labels.clone(),
             name_prefix: query.name_prefix.clone(),
-            visible_to: query
-                .visible_to
-                .clone()
-                .map(|key| VisibleTo { key, default: self.inner.access.default() }),
+            visible_to: self.visible_to(caller),
         };
         let after = cursor(query.cursor.as_deref())?;
         let limit = limit(query.limit)?;
@@ -118,8 +106,8 @@ impl Engine {
     /// # Errors
     /// [`atoll_core::Code::InvalidArgument`], [`atoll_core::Code::InvalidState`],
     /// [`atoll_core::Code::SandboxNotFound`].
-    pub async fn update_sandbox(&self, id_or_name: &str, update: SandboxUpdate) -> Result<SandboxRecord> {
-        let sandbox = self.inner.sandbox(id_or_name)?;
+    pub async fn update_sandbox(&self, id: &SandboxId, update: SandboxUpdate) -> Result<SandboxRecord> {
+        let sandbox = self.inner.sandbox(id)?;
         sandbox.ask(|reply| Message::Update(update, reply)).await
     }
 
@@ -128,8 +116,8 @@ impl Engine {
     /// # Errors
     /// [`Code::PauseUnavailable`] with what is in the way, [`Code::InvalidState`], [`Code::SandboxFailed`],
     /// [`Code::SandboxNotFound`].
-    pub async fn pause_sandbox(&self, id_or_name: &str, mode: PauseMode) -> Result<SandboxRecord> {
-        let sandbox = self.inner.sandbox(id_or_name)?;
+    pub async fn pause_sandbox(&self, id: &SandboxId, mode: PauseMode) -> Result<SandboxRecord> {
+        let sandbox = self.inner.sandbox(id)?;
         sandbox.settled().await;
         sandbox.ask(|reply| Message::Pause(mode, reply)).await
     }
@@ -139,8 +127,8 @@ impl Engine {
     /// # Errors
     /// [`Code::BudgetExhausted`], [`Code::InvalidState`], [`Code::SandboxFailed`], [`Code::SandboxNotFound`], or
     /// what the host refuses: then it stays paused.
-    pub async fn resume_sandbox(&self, id_or_name: &str) -> Result<SandboxRecord> {
-        let sandbox = self.inner.sandbox(id_or_name)?;
+    pub async fn resume_sandbox(&self, id: &SandboxId) -> Result<SandboxRecord> {
+        let sandbox = self.inner.sandbox(id)?;
         drop(sandbox.usable().await?);
         Ok(sandbox.record())
     }
@@ -149,8 +137,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`atoll_core::Code::SandboxNotFound`], or what resists.
-    pub async fn delete_sandbox(&self, id_or_name: &str) -> Result<()> {
-        let sandbox = self.inner.sandbox(id_or_name)?;
+    pub async fn delete_sandbox(&self, id: &SandboxId) -> Result<()> {
+        let sandbox = self.inner.sandbox(id)?;
         sandbox.ask(Message::Delete).await
     }
 
@@ -159,7 +147,11 @@ impl Engine {
     /// # Errors
     /// [`atoll_core::Code::InvalidArgument`] for the cursor or the limit,
     /// [`atoll_core::Code::SandboxNotFound`].
-    pub async fn execs(&self, sandbox: &str, query: &ExecQuery) -> Result<(Vec<ExecView>, Option<String>)> {
+    pub async fn execs(
+        &self,
+        sandbox: &SandboxId,
+        query: &ExecQuery,
+    ) -> Result<(Vec<ExecView>, Option<String>)> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let after = cursor(query.cursor.as_deref())?;
         let limit = limit(query.limit)?;
@@ -180,7 +172,7 @@ impl Engine {
                 Some(live) => live.view(),
                 None if record.state.is_final() => self.ended_view(record).await?,
                 // It ended, or its start failed, since the page was read.
-                None => match self.exec(sandbox.id.as_str(), record.id.as_str()).await {
+                None => match self.exec(&sandbox.id, record.id.as_str()).await {
                     Ok(view) => view,
                     Err(error) if error.code == Code::ExecNotFound => continue,
                     Err(error) => return Err(error),

@@ -6,29 +6,29 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use atoll_core::error::shorten;
 use atoll_core::id::{KeyId, SandboxId};
-use atoll_core::key::Scope;
-use atoll_core::sharing::{Access, Lease, Requester, Role, Visibility};
+use atoll_core::sharing::{Acl, Lease, Role, Visibility};
 use atoll_core::{Code, Error, Result};
 use atoll_store::{Store, StoreError};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, MutexGuard, watch};
 
+use crate::authorize::Caller;
 use crate::clock::now_ms;
-use crate::engine::{Engine, Inner};
+use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::sandbox::SandboxShared;
 
 /// What was said about sandboxes.
 #[derive(Debug)]
-pub(crate) struct AccessTable {
+pub(crate) struct AclTable {
     default: Visibility,
-    said: RwLock<BTreeMap<SandboxId, Arc<Access>>>,
+    said: RwLock<BTreeMap<SandboxId, Arc<Acl>>>,
     /// Changes come one after the other: what is in memory follows what is stored.
     changing: Mutex<()>,
-    /// Told of everything that may take rights away: see [`Engine::until_unwelcome`].
+    /// Told of everything that may take rights away: see [`Engine::until_revoked`].
     changed: watch::Sender<()>,
 }
 
-impl AccessTable {
+impl AclTable {
     pub(crate) async fn load(store: &Store, default: Visibility) -> Result<Self> {
         let said = store.list_access().await.map_err(store_error)?;
         let said = said.into_iter().map(|(id, access)| (id, Arc::new(access))).collect();
@@ -45,8 +45,18 @@ impl AccessTable {
     }
 
     /// What was said of a sandbox.
-    pub(crate) fn get(&self, id: &SandboxId) -> Arc<Access> {
+    pub(crate) fn get(&self, id: &SandboxId) -> Arc<Acl> {
         self.said.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned().unwrap_or_default()
+    }
+
+    /// Whether a sandbox is private, by what was said of it or else by default.
+    pub(crate) fn is_private(&self, id: &SandboxId) -> bool {
+        self.get(id).visibility.unwrap_or(self.default) == Visibility::Private
+    }
+
+    /// Keeps changes out while it is held.
+    pub(crate) async fn unchanging(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().await
     }
 
     /// Tells of everything that may take rights away.
@@ -59,7 +69,7 @@ impl AccessTable {
         self.changed.send_replace(());
     }
 
-    fn change(&self, id: &SandboxId, change: impl FnOnce(&mut Access)) -> Arc<Access> {
+    fn change(&self, id: &SandboxId, change: impl FnOnce(&mut Acl)) -> Arc<Acl> {
         let mut said = self.said.write().unwrap_or_else(PoisonError::into_inner);
         let entry = said.entry(id.clone()).or_default();
         change(Arc::make_mut(entry));
@@ -69,7 +79,7 @@ impl AccessTable {
         access
     }
 
-    /// Says who sees a sandbox that has no row yet; [`Inner::store_held_visibility`] writes it down.
+    /// Says who sees a sandbox that has no row yet; its creation writes it down.
     pub(crate) fn hold(&self, id: &SandboxId, visibility: Option<Visibility>) {
         if visibility.is_some() {
             self.change(id, |access| access.visibility = visibility);
@@ -92,16 +102,6 @@ impl AccessTable {
     }
 }
 
-impl Inner {
-    /// Writes down what was said of a sandbox before it had a row.
-    pub(crate) async fn store_held_visibility(&self, id: &SandboxId) -> Result<()> {
-        match self.access.get(id).visibility {
-            None => Ok(()),
-            said => self.store.set_visibility(id, said).await.map_err(store_error),
-        }
-    }
-}
-
 /// Who may use a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessView {
@@ -115,91 +115,20 @@ pub struct AccessView {
     pub grants: BTreeMap<KeyId, Role>,
 }
 
-/// What a key may do with a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
-    /// The most it may do, leases aside.
-    pub scope: Scope,
-    /// Why it may only look for now: somebody has a lease.
-    pub leased: Option<Error>,
-}
-
-impl Standing {
-    /// The most that may be done, if that is enough for `needed`.
-    ///
-    /// # Errors
-    /// [`Code::Forbidden`]; [`Code::SandboxLeased`] unless it may be done `despite_lease`.
-    pub fn allow(self, needed: Scope, despite_lease: bool) -> Result<Scope> {
-        if self.scope < needed {
-            let role = self.scope.as_str();
-            return Err(Error::new(
-                Code::Forbidden,
-                format!("the API key has the role '{role}' on this sandbox"),
-            )
-            .hint("who manages the sandbox can grant a higher one: 'atoll access grant'"));
-        }
-        match self.leased {
-            Some(error) if !despite_lease => Err(error),
-            Some(_) | None => Ok(self.scope),
-        }
-    }
-}
-
 impl Engine {
-    /// Whether the holder of a key may run commands in a sandbox at this moment. Whatever stays open after it was
-    /// let in asks this again with each thing that it begins.
-    ///
-    /// # Errors
-    /// [`Code::Unauthorized`] when the key is not good any more; as [`Self::standing`] and [`Standing::allow`].
-    pub fn may_exec(&self, key: &KeyId, sandbox: &str) -> Result<()> {
-        let key = self
-            .verified_by_id(key)
-            .ok_or_else(|| Error::new(Code::Unauthorized, "the API key does not work any more"))?;
-        let who = Requester { key: &key.id, scope: key.scope, holder: None };
-        self.standing(&who, sandbox)?.allow(Scope::Exec, false).map(drop)
-    }
-
-    /// Makes the snapshots of a sandbox as private as it is.
-    pub(crate) async fn keep_private(&self, sandbox: &SandboxId) -> Result<()> {
-        let said = self.inner.access.get(sandbox).visibility.unwrap_or(self.inner.access.default);
-        let private = said == Visibility::Private;
-        self.inner.store.set_snapshots_private(sandbox, private).await.map_err(store_error)
-    }
-
-    /// Whether a key may know of a sandbox.
-    pub(crate) fn sees(&self, key: &KeyId, sandbox: &SandboxId) -> bool {
-        self.verified_by_id(key).is_some_and(|key| {
-            let who = Requester { key: &key.id, scope: key.scope, holder: None };
-            self.standing(&who, sandbox.as_str()).is_ok()
-        })
-    }
-
-    /// What somebody may do with a sandbox. Adapters of other APIs call this before anything else.
-    ///
-    /// # Errors
-    /// [`Code::SandboxNotFound`], also when it is there and not to be known.
-    pub fn standing(&self, who: &Requester<'_>, sandbox: &str) -> Result<Standing> {
-        let found = self.inner.sandbox(sandbox)?;
-        let access = self.inner.access.get(&found.id);
-        let owner = found.record().owner;
-        let scope = access.scope_of(who, owner.as_ref(), self.inner.access.default);
-        let scope = scope.ok_or_else(|| SandboxId::not_found(sandbox))?;
-        Ok(Standing { scope, leased: access.admits(who, now_ms()).err() })
-    }
-
     /// Who may use a sandbox.
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`].
-    pub fn access(&self, sandbox: &str) -> Result<AccessView> {
+    pub fn access(&self, sandbox: &SandboxId) -> Result<AccessView> {
         let found = self.inner.sandbox(sandbox)?;
-        Ok(self.view(&found, &self.inner.access.get(&found.id)))
+        Ok(self.view(&found, &self.inner.acl.get(&found.id)))
     }
 
-    fn view(&self, sandbox: &SandboxShared, access: &Access) -> AccessView {
+    fn view(&self, sandbox: &SandboxShared, access: &Acl) -> AccessView {
         AccessView {
             owner: sandbox.record().owner,
-            visibility: access.visibility.unwrap_or(self.inner.access.default),
+            visibility: access.visibility.unwrap_or(self.inner.acl.default),
             is_default: access.visibility.is_none(),
             grants: access.grants.clone(),
         }
@@ -209,16 +138,22 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`].
-    pub async fn set_visibility(&self, sandbox: &str, visibility: Option<Visibility>) -> Result<AccessView> {
+    pub async fn set_visibility(
+        &self,
+        sandbox: &SandboxId,
+        visibility: Option<Visibility>,
+    ) -> Result<AccessView> {
         let found = self.inner.sandbox(sandbox)?;
-        let _turn = self.inner.access.changing.lock().await;
+        let _turn = self.inner.acl.changing.lock().await;
         self.inner
             .store
             .set_visibility(&found.id, visibility)
             .await
-            .map_err(|error| missing(error, sandbox))?;
-        let access = self.inner.access.change(&found.id, |access| access.visibility = visibility);
-        self.keep_private(&found.id).await?;
+            .map_err(|error| missing(error, &found.id))?;
+        let access = self.inner.acl.change(&found.id, |access| access.visibility = visibility);
+        // Its snapshots stay so when it is gone. In the same turn: none is entered meanwhile.
+        let private = self.inner.acl.is_private(&found.id);
+        self.inner.store.set_snapshots_private(&found.id, private).await.map_err(store_error)?;
         Ok(self.view(&found, &access))
     }
 
@@ -226,16 +161,16 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::KeyNotFound`], [`Code::LimitExceeded`].
-    pub async fn grant(&self, sandbox: &str, key: &str, role: Role) -> Result<AccessView> {
+    pub async fn grant(&self, sandbox: &SandboxId, key: &str, role: Role) -> Result<AccessView> {
         let found = self.inner.sandbox(sandbox)?;
         let id: KeyId = key.parse()?;
-        let _turn = self.inner.access.changing.lock().await;
+        let _turn = self.inner.acl.changing.lock().await;
         if !self.inner.keys.knows(&id) {
             return Err(KeyId::not_found(key).hint("'atoll key ls' shows the ids of keys"));
         }
-        self.inner.access.get(&found.id).check_room(&id)?;
-        self.inner.store.put_grant(&found.id, &id, role).await.map_err(|error| missing(error, sandbox))?;
-        let access = self.inner.access.change(&found.id, |access| {
+        self.inner.acl.get(&found.id).check_room(&id)?;
+        self.inner.store.put_grant(&found.id, &id, role).await.map_err(|error| missing(error, &found.id))?;
+        let access = self.inner.acl.change(&found.id, |access| {
             access.grants.insert(id, role);
         });
         Ok(self.view(&found, &access))
@@ -245,10 +180,10 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`]; [`Code::KeyNotFound`] when it had none.
-    pub async fn revoke(&self, sandbox: &str, key: &str) -> Result<AccessView> {
+    pub async fn revoke(&self, sandbox: &SandboxId, key: &str) -> Result<AccessView> {
         let found = self.inner.sandbox(sandbox)?;
         let id: KeyId = key.parse()?;
-        let _turn = self.inner.access.changing.lock().await;
+        let _turn = self.inner.acl.changing.lock().await;
         if !self.inner.store.delete_grant(&found.id, &id).await.map_err(store_error)? {
             let key = shorten(key);
             return Err(Error::new(
@@ -256,7 +191,7 @@ impl Engine {
                 format!("the key '{key}' has no role on this sandbox"),
             ));
         }
-        let access = self.inner.access.change(&found.id, |access| {
+        let access = self.inner.acl.change(&found.id, |access| {
             access.grants.remove(&id);
         });
         Ok(self.view(&found, &access))
@@ -266,25 +201,26 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`].
-    pub fn lease(&self, sandbox: &str) -> Result<Option<Lease>> {
+    pub fn lease(&self, sandbox: &SandboxId) -> Result<Option<Lease>> {
         let found = self.inner.sandbox(sandbox)?;
-        let lease = self.inner.access.get(&found.id).lease.clone();
+        let lease = self.inner.acl.get(&found.id).lease.clone();
         Ok(lease.filter(|lease| !lease.has_ended(now_ms())))
     }
 
-    /// Takes a sandbox for oneself, or goes on having it, for `ttl_ms` from now. `who.holder` is the name that
-    /// others are shown; the key's id when absent.
+    /// Takes a sandbox for oneself, or goes on having it, for `ttl_ms` from now. The caller's
+    /// [holder](Caller::holder) is the name that others are shown; the key's id when absent.
     ///
     /// # Errors
     /// [`Code::SandboxLeased`] while somebody else has it; [`Code::InvalidArgument`] naming the field.
-    pub async fn take_lease(&self, sandbox: &str, who: &Requester<'_>, ttl_ms: u64) -> Result<Lease> {
+    pub async fn take_lease(&self, sandbox: &SandboxId, caller: &Caller, ttl_ms: u64) -> Result<Lease> {
+        let who = caller.requester().ok_or_else(nobody)?;
         let holder = who.holder.unwrap_or(who.key.as_str());
         Lease::validate(holder, ttl_ms)?;
         let found = self.inner.sandbox(sandbox)?;
-        let _turn = self.inner.access.changing.lock().await;
+        let _turn = self.inner.acl.changing.lock().await;
         let now = now_ms();
-        let access = self.inner.access.get(&found.id);
-        access.admits(who, now)?;
+        let access = self.inner.acl.get(&found.id);
+        access.admits(&who, now)?;
         let before = access.lease.as_ref().filter(|lease| !lease.has_ended(now));
         let lease = Lease {
             key: who.key.clone(),
@@ -293,8 +229,8 @@ impl Engine {
             taken_ms: before.map_or(now, |lease| lease.taken_ms),
             expires_ms: now.saturating_add(ttl_ms),
         };
-        self.inner.store.put_lease(&found.id, &lease).await.map_err(|error| missing(error, sandbox))?;
-        self.inner.access.change(&found.id, |access| access.lease = Some(lease.clone()));
+        self.inner.store.put_lease(&found.id, &lease).await.map_err(|error| missing(error, &found.id))?;
+        self.inner.acl.change(&found.id, |access| access.lease = Some(lease.clone()));
         Ok(lease)
     }
 
@@ -303,22 +239,28 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxLeased`] when it is somebody else's.
-    pub async fn release_lease(&self, sandbox: &str, who: &Requester<'_>, force: bool) -> Result<()> {
+    pub async fn release_lease(&self, sandbox: &SandboxId, caller: &Caller, force: bool) -> Result<()> {
         let found = self.inner.sandbox(sandbox)?;
-        let _turn = self.inner.access.changing.lock().await;
+        let _turn = self.inner.acl.changing.lock().await;
         if !force {
-            self.inner.access.get(&found.id).admits(who, now_ms())?;
+            let who = caller.requester().ok_or_else(nobody)?;
+            self.inner.acl.get(&found.id).admits(&who, now_ms())?;
         }
         self.inner.store.delete_lease(&found.id).await.map_err(store_error)?;
-        self.inner.access.change(&found.id, |access| access.lease = None);
+        self.inner.acl.change(&found.id, |access| access.lease = None);
         Ok(())
     }
 }
 
+/// A lease is somebody's.
+fn nobody() -> Error {
+    Error::new(Code::Forbidden, "a lease needs an API key")
+}
+
 /// The sandbox went away meanwhile.
-fn missing(error: StoreError, sandbox: &str) -> Error {
+fn missing(error: StoreError, sandbox: &SandboxId) -> Error {
     match error {
-        StoreError::NotFound => SandboxId::not_found(sandbox),
+        StoreError::NotFound => SandboxId::not_found(sandbox.as_str()),
         error => store_error(error),
     }
 }

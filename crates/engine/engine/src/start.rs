@@ -18,7 +18,8 @@ use atoll_store::SandboxRecord;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::engine::{Caller, Engine, Inner};
+use crate::authorize::Caller;
+use crate::engine::{Engine, Inner};
 use crate::errors::guest_error;
 use crate::exec::{self, Ahead};
 use crate::sandbox::SandboxShared;
@@ -103,7 +104,7 @@ async fn check_ended(starting: &impl Starting) -> Result<()> {
 /// A sandbox with an owner.
 struct Owned<'a> {
     engine: &'a Engine,
-    sandbox: &'a str,
+    sandbox: &'a SandboxId,
     caller: &'a Caller,
     exec: Option<String>,
 }
@@ -152,7 +153,7 @@ impl Engine {
                 }
             };
             if outcome.is_err()
-                && let Err(error) = engine.delete_sandbox(sandbox.id.as_str()).await
+                && let Err(error) = engine.delete_sandbox(&sandbox.id).await
                 && error.code != Code::SandboxNotFound
             {
                 tracing::error!(sandbox = %sandbox.id, %error, "a sandbox that did not start could not be deleted");
@@ -169,7 +170,7 @@ impl Engine {
     /// [`Code::StartFailed`].
     async fn start_sandbox(&self, sandbox: &Arc<SandboxShared>, caller: &Caller) -> Result<()> {
         let SandboxSpec { start, ready, .. } = sandbox.record().spec;
-        let id = sandbox.id.as_str();
+        let id = &sandbox.id;
         let mut owned = Owned { engine: self, sandbox: id, caller, exec: None };
         if let Some(command) = start {
             owned.exec = Some(self.begin(id, &command, caller).await?);
@@ -189,7 +190,7 @@ impl Engine {
         let Some(command) = spec.start.filter(|_| !boot_id.ends_with(FROM_MEMORY)) else { return };
         let (engine, id) = (self.clone(), sandbox.id.clone());
         self.inner.tracker.spawn(async move {
-            if let Err(error) = engine.begin(id.as_str(), &command, &Caller::default()).await
+            if let Err(error) = engine.begin(&id, &command, &Caller::system()).await
                 && error.code != Code::SandboxNotFound
             {
                 tracing::warn!(sandbox = %id, %error, "the start command could not be begun");
@@ -197,7 +198,7 @@ impl Engine {
         });
     }
 
-    async fn begin(&self, sandbox: &str, command: &CommandText, caller: &Caller) -> Result<String> {
+    async fn begin(&self, sandbox: &SandboxId, command: &CommandText, caller: &Caller) -> Result<String> {
         let boot = self.sandbox(sandbox)?.boot_id;
         let draft =
             ExecDraft { idempotency_key: Some(start_key(&boot)), ..ExecDraft::new(command.to_command()) };

@@ -6,8 +6,9 @@ use atoll_core::spec::{self, Resources, TemplateSpec};
 use atoll_core::{Code, Error, Result};
 use atoll_store::TemplateRecord;
 
+use crate::authorize::Caller;
 use crate::clock::{now_ms, random};
-use crate::engine::{Caller, Engine, Inner};
+use crate::engine::{Engine, Inner};
 use crate::errors::{limit_error, store_error};
 use crate::pool::PoolName;
 
@@ -16,7 +17,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] naming the field; [`Code::ImageNotFound`] when its image is not here, and
-    /// [`Code::SnapshotNotFound`] for its snapshot.
+    /// [`Code::SnapshotNotFound`] for its snapshot; [`Code::Forbidden`] when the template is another key's.
     pub async fn create_template(
         &self,
         name: &str,
@@ -24,9 +25,10 @@ impl Engine {
         caller: &Caller,
     ) -> Result<TemplateRecord> {
         spec::name("name", name)?;
+        self.check_template_is_own(name, caller).await?;
         let mut level = None;
         if let Some(id) = &recipe.snapshot {
-            let manifest = self.ready_snapshot(id.as_str()).await?.manifest;
+            let manifest = self.ready_snapshot(id).await?.manifest;
             if !recipe.image.is_empty() && recipe.image != manifest.image {
                 return Err(Error::invalid(
                     "image",
@@ -89,8 +91,9 @@ impl Engine {
     /// Deletes one version, or all when `version` is absent. Sandboxes made from it are not touched.
     ///
     /// # Errors
-    /// [`Code::TemplateNotFound`].
-    pub async fn delete_template(&self, name: &str, version: Option<u32>) -> Result<()> {
+    /// [`Code::TemplateNotFound`]; [`Code::Forbidden`] when it is another key's.
+    pub async fn delete_template(&self, name: &str, version: Option<u32>, caller: &Caller) -> Result<()> {
+        self.check_template_is_own(name, caller).await?;
         let removed = self.inner.store.delete_template(name, version).await.map_err(store_error)?;
         self.inner.templates_changed();
         if removed == 0 {
@@ -98,6 +101,22 @@ impl Engine {
         }
         self.tidy_build_cache();
         Ok(())
+    }
+
+    /// Refuses changes of a template by others than who made its newest version, where things are private unless
+    /// somebody says otherwise. All may use it: a template is there to be used.
+    ///
+    /// # Errors
+    /// [`Code::Forbidden`].
+    pub(crate) async fn check_template_is_own(&self, name: &str, caller: &Caller) -> Result<()> {
+        let newest = self.inner.store.template(name, None).await.map_err(store_error)?;
+        match newest {
+            Some(newest) if !self.is_shared_or_own(caller, newest.created_by.as_ref()) => {
+                Err(Error::new(Code::Forbidden, format!("the template '{}' is another key's", shorten(name)))
+                    .hint("choose another name, or ask an administrator"))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Finds what a sandbox draft names: `name` or `name:version`.

@@ -14,6 +14,7 @@ use crate::authority::context;
 use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::errors::store_error;
+use crate::keys::VerifiedKey;
 
 /// Name of the row with the secret.
 const NAME: &str = "sandbox_tokens";
@@ -73,17 +74,26 @@ impl Engine {
         Secret::new(format!("{key}_{code}"))
     }
 
-    /// The key that a token stands for. What that may do there is asked for with [`Engine::may_exec`] and its like.
+    /// The key that a token stands for, if both are good. What that may do there is asked for with
+    /// [`Engine::authorize`].
     ///
     /// # Errors
     /// [`Code::Unauthorized`], which does not say in which way it is wrong.
-    pub fn verify_sandbox_token(&self, purpose: &str, presented: &str, sandbox: &SandboxId) -> Result<KeyId> {
+    pub fn verify_sandbox_token(
+        &self,
+        purpose: &str,
+        presented: &str,
+        sandbox: &SandboxId,
+    ) -> Result<VerifiedKey> {
         let refused = || Error::new(Code::Unauthorized, "the token is not valid for this sandbox");
         let (key, code) = presented.split_once('_').ok_or_else(refused)?;
         let key: KeyId = key.parse().map_err(|_malformed: Error| refused())?;
         let code = blake3::Hash::from_hex(code).map_err(|_malformed| refused())?;
         // Hashes are compared in constant time.
-        if self.inner.tokens.code(purpose, &key, sandbox) == code { Ok(key) } else { Err(refused()) }
+        if self.inner.tokens.code(purpose, &key, sandbox) != code {
+            return Err(refused());
+        }
+        self.verified_by_id(&key).ok_or_else(refused)
     }
 }
 

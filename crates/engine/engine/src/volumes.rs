@@ -10,7 +10,7 @@ use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_core::error::shorten;
-use atoll_core::id::VolumeId;
+use atoll_core::id::{SandboxId, VolumeId};
 use atoll_core::limits::VOLUMES_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::volume::{VolumeDraft, VolumeMount, VolumeMountDraft, VolumeState, check_mounts, inner_path};
@@ -19,8 +19,9 @@ use atoll_isolation::volumes::{VolumeError, VolumeFile, VolumeUsage, VolumeWrite
 use atoll_store::{StoreError, VolumeRecord};
 use tokio::io::AsyncRead;
 
+use crate::authorize::Caller;
 use crate::clock::{now_ms, random};
-use crate::engine::{Caller, Engine, Inner};
+use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
 
 /// Users of a volume that a refusal names.
@@ -47,6 +48,10 @@ impl VolumeTable {
             .ok_or_else(|| VolumeId::not_found(id_or_name).hint("'atoll volume ls' shows what there is"))
     }
 
+    fn get(&self, id: &VolumeId) -> Result<VolumeRecord> {
+        self.find(id.as_str())
+    }
+
     fn set_state(&self, id: &VolumeId, state: VolumeState) {
         if let Some(record) = self.lock().get_mut(id) {
             record.state = state;
@@ -61,7 +66,7 @@ pub struct VolumeView {
     pub record: VolumeRecord,
     /// Its space, if it was measured.
     pub usage: Option<VolumeUsage>,
-    /// Ids of the sandboxes that have it.
+    /// Ids of the sandboxes that have it, as far as whoever looks may know of them.
     pub used_by: Vec<String>,
 }
 
@@ -128,16 +133,24 @@ impl Inner {
     }
 
     /// Ids of the sandboxes that have a volume. Of one that failed nothing runs any more.
-    fn users_of(&self, id: &VolumeId) -> Vec<String> {
+    fn users_of(&self, id: &VolumeId) -> Vec<SandboxId> {
         let mut users = Vec::new();
         for sandbox in self.all_sandboxes() {
             let record = sandbox.record();
             let has = record.spec.volumes.iter().any(|mount| mount.id == *id);
             if has && record.state != SandboxState::Failed {
-                users.push(record.id.to_string());
+                users.push(record.id);
             }
         }
         users
+    }
+
+    /// The id of the volume with this id or name.
+    ///
+    /// # Errors
+    /// [`Code::VolumeNotFound`].
+    pub(crate) fn volume_id(&self, id_or_name: &str) -> Result<VolumeId> {
+        Ok(self.volumes.find(id_or_name)?.id)
     }
 
     /// Finds the volumes that a draft names.
@@ -157,7 +170,7 @@ impl Inner {
 
     /// Whether the volumes of a sandbox that was entered in the table are still there.
     pub(crate) fn check_volumes(&self, mounts: &[VolumeMount]) -> Result<()> {
-        mounts.iter().try_for_each(|mount| ready(self.volumes.find(mount.id.as_str())?).map(drop))
+        mounts.iter().try_for_each(|mount| ready(self.volumes.get(&mount.id)?).map(drop))
     }
 }
 
@@ -260,7 +273,7 @@ impl Engine {
             return Err(error);
         }
         inner.volumes.set_state(&record.id, VolumeState::Ready);
-        self.volume(record.id.as_str()).await
+        self.volume(&record.id, caller).await
     }
 
     /// Removes data and row, in this order: while the row is there a crash is made good.
@@ -273,13 +286,19 @@ impl Engine {
         Ok(())
     }
 
+    /// Ids of the sandboxes that have a volume and that a caller may know of.
+    fn seen_users_of(&self, id: &VolumeId, caller: &Caller) -> Vec<String> {
+        let users = self.inner.users_of(id).into_iter();
+        users.filter(|sandbox| self.sees(caller, sandbox)).map(Into::into).collect()
+    }
+
     /// Every volume, by name. Space is not measured.
     #[must_use]
-    pub fn volumes(&self) -> Vec<VolumeView> {
+    pub fn volumes(&self, caller: &Caller) -> Vec<VolumeView> {
         let mut records: Vec<VolumeRecord> = self.inner.volumes.lock().values().cloned().collect();
         records.sort_by(|a, b| a.name.cmp(&b.name));
         let view = |record: VolumeRecord| {
-            let used_by = self.inner.users_of(&record.id);
+            let used_by = self.seen_users_of(&record.id, caller);
             VolumeView { record, usage: None, used_by }
         };
         records.into_iter().map(view).collect()
@@ -289,8 +308,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::VolumeNotFound`].
-    pub async fn volume(&self, id_or_name: &str) -> Result<VolumeView> {
-        let record = self.inner.volumes.find(id_or_name)?;
+    pub async fn volume(&self, id: &VolumeId, caller: &Caller) -> Result<VolumeView> {
+        let record = self.inner.volumes.get(id)?;
         let usage = match record.state {
             VolumeState::Ready => {
                 let usage = self.inner.volume_host()?.usage(&record.id).await;
@@ -298,37 +317,39 @@ impl Engine {
             }
             VolumeState::Creating | VolumeState::Deleting => None,
         };
-        let used_by = self.inner.users_of(&record.id);
+        let used_by = self.seen_users_of(&record.id, caller);
         Ok(VolumeView { record, usage, used_by })
     }
 
     /// Deletes a volume with everything in it.
     ///
     /// # Errors
-    /// [`Code::VolumeNotFound`]; [`Code::VolumeBusy`], naming the sandboxes that have it.
-    pub async fn delete_volume(&self, id_or_name: &str) -> Result<()> {
+    /// [`Code::VolumeNotFound`]; [`Code::VolumeBusy`], naming the sandboxes that have it, as far as the caller may
+    /// know of them.
+    pub async fn delete_volume(&self, id: &VolumeId, caller: &Caller) -> Result<()> {
         let inner = &self.inner;
-        let record = ready(inner.volumes.find(id_or_name)?)?;
+        let record = ready(inner.volumes.get(id)?)?;
         inner.volumes.set_state(&record.id, VolumeState::Deleting);
         let users = inner.users_of(&record.id);
         if !users.is_empty() {
             inner.volumes.set_state(&record.id, VolumeState::Ready);
-            return Err(busy(&record.name, &users));
+            let seen = self.seen_users_of(&record.id, caller);
+            return Err(busy(&record.name, &seen, users.len()));
         }
         inner.store.set_volume_state(&record.id, VolumeState::Deleting).await.map_err(store_error)?;
         atoll_failpoint::fail_point!("engine.volume.marked");
         self.remove_volume(&record.id).await
     }
 
-    fn usable_volume(&self, id_or_name: &str) -> Result<(VolumeRecord, &Arc<dyn Volumes>)> {
-        Ok((ready(self.inner.volumes.find(id_or_name)?)?, self.inner.volume_host()?))
+    fn usable_volume(&self, id: &VolumeId) -> Result<(VolumeRecord, &Arc<dyn Volumes>)> {
+        Ok((ready(self.inner.volumes.get(id)?)?, self.inner.volume_host()?))
     }
 
     /// What a path in a volume is.
     ///
     /// # Errors
     /// [`Code::VolumeNotFound`], [`Code::FileNotFound`], [`Code::PathInvalid`].
-    pub async fn stat_in_volume(&self, volume: &str, path: &str) -> Result<VolumeFile> {
+    pub async fn stat_in_volume(&self, volume: &VolumeId, path: &str) -> Result<VolumeFile> {
         let (record, host) = self.usable_volume(volume)?;
         host.stat(&record.id, &inner_path(path)?).await.map_err(|error| volume_error(&error))
     }
@@ -339,7 +360,7 @@ impl Engine {
     /// As [`Self::stat_in_volume`].
     pub async fn list_in_volume(
         &self,
-        volume: &str,
+        volume: &VolumeId,
         path: &str,
         max: usize,
     ) -> Result<(Vec<VolumeFile>, bool)> {
@@ -351,7 +372,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::stat_in_volume`].
-    pub async fn read_in_volume(&self, volume: &str, path: &str) -> Result<File> {
+    pub async fn read_in_volume(&self, volume: &VolumeId, path: &str) -> Result<File> {
         let (record, host) = self.usable_volume(volume)?;
         host.read(&record.id, &inner_path(path)?).await.map_err(|error| volume_error(&error))
     }
@@ -362,7 +383,7 @@ impl Engine {
     /// As [`Self::stat_in_volume`], and [`Code::DiskFull`], [`Code::PermissionDenied`].
     pub async fn write_in_volume(
         &self,
-        volume: &str,
+        volume: &VolumeId,
         path: &str,
         write: VolumeWrite,
         content: Box<dyn AsyncRead + Send + Unpin>,
@@ -375,7 +396,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::write_in_volume`], and [`Code::DirectoryNotEmpty`].
-    pub async fn remove_in_volume(&self, volume: &str, path: &str, recursive: bool) -> Result<()> {
+    pub async fn remove_in_volume(&self, volume: &VolumeId, path: &str, recursive: bool) -> Result<()> {
         let (record, host) = self.writable_volume(volume)?;
         let path = inner_path(path)?;
         if path == "." {
@@ -385,8 +406,8 @@ impl Engine {
         host.remove_file(&record.id, &path, recursive).await.map_err(|error| volume_error(&error))
     }
 
-    fn writable_volume(&self, id_or_name: &str) -> Result<(VolumeRecord, &Arc<dyn Volumes>)> {
-        let (record, host) = self.usable_volume(id_or_name)?;
+    fn writable_volume(&self, id: &VolumeId) -> Result<(VolumeRecord, &Arc<dyn Volumes>)> {
+        let (record, host) = self.usable_volume(id)?;
         if record.read_only {
             return Err(Error::new(
                 Code::PermissionDenied,
@@ -403,10 +424,13 @@ fn name_taken(name: &str) -> Error {
         .hint("choose another name, or remove the volume that has it")
 }
 
-fn busy(name: &str, users: &[String]) -> Error {
-    let shown = users.iter().take(USERS_SHOWN_COUNT).map(String::as_str).collect::<Vec<_>>().join(", ");
-    let more = users.len().saturating_sub(USERS_SHOWN_COUNT);
-    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-    Error::new(Code::VolumeBusy, format!("the volume '{name}' is mounted in {shown}{more}"))
+/// `seen` are those of the `count` users that may be named.
+fn busy(name: &str, seen: &[String], count: usize) -> Error {
+    let mut users: Vec<String> = seen.iter().take(USERS_SHOWN_COUNT).cloned().collect();
+    let more = count.saturating_sub(users.len());
+    if more > 0 {
+        users.push(format!("{more} {}", if users.is_empty() { "that you may not see" } else { "more" }));
+    }
+    Error::new(Code::VolumeBusy, format!("the volume '{name}' is mounted in sandboxes: {}", users.join(", ")))
         .hint("delete these sandboxes first")
 }

@@ -157,6 +157,7 @@ impl Store {
     pub async fn list_builds(
         &self,
         states: &[BuildState],
+        created_by: Option<&KeyId>,
         after: Option<&Cursor>,
         limit: u32,
     ) -> Result<Page<BuildRecord>, StoreError> {
@@ -165,6 +166,10 @@ impl Store {
         if !states.is_empty() {
             let states = any_of("state", states.iter().map(|state| state.as_str()), &mut values);
             add(&mut sql, format_args!(" AND {states}"));
+        }
+        if let Some(key) = created_by {
+            values.push(key.as_str().into());
+            add(&mut sql, format_args!(" AND created_by = ${}", values.len()));
         }
         newest_first(&mut sql, &mut values, after, limit);
         let mut rows = self

@@ -130,6 +130,8 @@ pub struct SnapshotRecord {
     pub created_ms: u64,
     /// The API key that asked.
     pub created_by: Option<KeyId>,
+    /// Whether others see it when its sandbox, whose visibility counts as long as it lives, is gone.
+    pub private: bool,
     /// References that point to it, by name and tag.
     pub tags: Vec<Reference>,
 }
@@ -146,7 +148,7 @@ pub struct SnapshotFilter {
     /// Also those that something else holds.
     pub held: bool,
     /// Visible to this key; all when absent.
-    pub visible_to: Option<KeyId>,
+    pub visible_to: Option<VisibleTo>,
 }
 
 /// An API key, as a hash.

@@ -32,19 +32,30 @@ impl Store {
         }
     }
 
-    /// Stores a new sandbox and an exec that runs in it already, in one commit.
+    /// Stores a new sandbox in one commit with who sees it, if that was said, and an exec that runs in it already, if
+    /// there is one: at no moment is a private one there and visible.
     ///
     /// # Errors
     /// As [`Self::insert_sandbox`].
     pub async fn insert_sandbox_with(
         &self,
         sandbox: &SandboxRecord,
-        exec: &ExecRecord,
+        visibility: Option<Visibility>,
+        exec: Option<&ExecRecord>,
     ) -> Result<(), StoreError> {
-        let (sandbox, exec) = (sandbox.clone(), exec.clone());
+        if visibility.is_none() && exec.is_none() {
+            return self.insert_sandbox(sandbox).await;
+        }
+        let (sandbox, exec) = (sandbox.clone(), exec.cloned());
         self.write_soon(move |mut conn| {
             Box::pin(async move {
+                const SAID: &str = "INSERT INTO sandbox_access (sandbox_id, visibility) VALUES ($1, $2)";
+                let said = visibility.map(|said| args![sandbox.id.as_str(), said.as_str()]);
                 insert(conn.again(), sandbox).await?;
+                if let Some(values) = said {
+                    conn.execute(SAID, values).await?;
+                }
+                let Some(exec) = exec else { return Ok(()) };
                 match insert_or_get(conn, exec).await? {
                     Insertion::Inserted => Ok(()),
                     Insertion::Existing(_) => Err(StoreError::AlreadyExists),

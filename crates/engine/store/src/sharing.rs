@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_core::id::{KeyId, SandboxId};
-use atoll_core::sharing::{Access, Lease, Role, Visibility};
+use atoll_core::sharing::{Acl, Lease, Role, Visibility};
 
 use crate::Store;
 use crate::db::{BadColumn, Row, args};
@@ -14,7 +14,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] when a row cannot be read.
-    pub async fn list_access(&self) -> Result<BTreeMap<SandboxId, Access>, StoreError> {
+    pub async fn list_access(&self) -> Result<BTreeMap<SandboxId, Acl>, StoreError> {
         let (said, grants, leases) = self
             .read(|mut conn| {
                 Box::pin(async move {
@@ -25,7 +25,7 @@ impl Store {
                 })
             })
             .await?;
-        let mut all: BTreeMap<SandboxId, Access> = BTreeMap::new();
+        let mut all: BTreeMap<SandboxId, Acl> = BTreeMap::new();
         for row in &said {
             let (id, visibility) = row.decode("sandbox_access", "sandbox_id", read_visibility)?;
             all.entry(id).or_default().visibility = Some(visibility);

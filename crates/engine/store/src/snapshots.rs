@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use atoll_core::id::{KeyId, SandboxId, SnapshotId};
+use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
+use atoll_core::sharing::Visibility;
 use atoll_core::snapshot::{CopyMethod, Purpose, Reference, SnapshotState};
 use sqlx::AssertSqlSafe;
 
 use crate::Store;
 use crate::db::{BadColumn, Conn, Row, Value, args, json};
 use crate::error::StoreError;
-use crate::record::{Cursor, Page, SandboxRecord, SnapshotFilter, SnapshotRecord};
+use crate::record::{Cursor, Page, SandboxRecord, SnapshotFilter, SnapshotRecord, VisibleTo};
 use crate::sandboxes::{add, any_of, decoded, newest_first, next_page, set_pause};
 
 /// Version of the JSON form of a manifest.
@@ -20,6 +21,14 @@ const TABLE: &str = "snapshots";
 const END_ROLLBACK: &str = "DELETE FROM rollbacks WHERE sandbox_id = $1";
 /// Who holds a checkpoint that its sandbox took by itself.
 const AUTO: &str = "auto";
+
+/// All of a snapshot's row, and whether it is private.
+macro_rules! select {
+    () => {
+        "SELECT snapshots.*, CAST(CASE WHEN EXISTS (SELECT 1 FROM private_snapshots \
+         WHERE snapshot_id = snapshots.id) THEN 1 ELSE 0 END AS BIGINT) AS private FROM snapshots"
+    };
+}
 
 /// What is known of a snapshot once it is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,7 +111,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Corrupt`] when its row cannot be read.
     pub async fn snapshot(&self, id: &SnapshotId) -> Result<Option<SnapshotRecord>, StoreError> {
-        const SQL: &str = "SELECT * FROM snapshots WHERE id = $1";
+        const SQL: &str = concat!(select!(), " WHERE id = $1");
         self.one_snapshot(SQL, args![id.as_str()]).await
     }
 
@@ -111,8 +120,10 @@ impl Store {
     /// # Errors
     /// [`StoreError::Corrupt`] when its row cannot be read.
     pub async fn tagged_snapshot(&self, reference: &Reference) -> Result<Option<SnapshotRecord>, StoreError> {
-        const SQL: &str = "SELECT * FROM snapshots WHERE id = \
-             (SELECT snapshot_id FROM snapshot_tags WHERE name = $1 AND tag = $2)";
+        const SQL: &str = concat!(
+            select!(),
+            " WHERE id = (SELECT snapshot_id FROM snapshot_tags WHERE name = $1 AND tag = $2)"
+        );
         self.one_snapshot(SQL, args![reference.name.as_str(), reference.tag.as_str()]).await
     }
 
@@ -161,19 +172,6 @@ impl Store {
         const SQL: &str = "SELECT id FROM snapshots";
         let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
         Ok(rows.iter().filter_map(|row| row.parse("id").ok()).collect())
-    }
-
-    /// Whether a key may know of a snapshot.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`].
-    pub async fn snapshot_is_visible(&self, id: &SnapshotId, key: &KeyId) -> Result<bool, StoreError> {
-        let sql = format!("SELECT id FROM snapshots WHERE id = $1 AND {}", visible(2));
-        let values = args![id.as_str(), key.as_str()];
-        self.read(move |mut conn| {
-            Box::pin(async move { Ok(conn.row(AssertSqlSafe(sql), values).await?.is_some()) })
-        })
-        .await
     }
 
     /// Makes every snapshot of a sandbox private, or none.
@@ -254,13 +252,13 @@ impl Store {
         .await
     }
 
-    /// Removes a reference. Says whether it was there.
+    /// Removes a reference to a snapshot. Says whether it was there and pointed to that.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
-    pub async fn untag_snapshot(&self, reference: &Reference) -> Result<bool, StoreError> {
-        const SQL: &str = "DELETE FROM snapshot_tags WHERE name = $1 AND tag = $2";
-        let values = args![reference.name.as_str(), reference.tag.as_str()];
+    pub async fn untag_snapshot(&self, reference: &Reference, id: &SnapshotId) -> Result<bool, StoreError> {
+        const SQL: &str = "DELETE FROM snapshot_tags WHERE name = $1 AND tag = $2 AND snapshot_id = $3";
+        let values = args![reference.name.as_str(), reference.tag.as_str(), id.as_str()];
         self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
             .await
     }
@@ -364,6 +362,10 @@ async fn insert(mut conn: Conn<'_>, snapshot: SnapshotRecord) -> Result<Purpose,
         snapshot.created_by.as_ref().map(|key| key.as_str()),
     ];
     conn.execute(INSERT, values).await?;
+    if snapshot.private {
+        const PRIVATE: &str = "INSERT INTO private_snapshots (snapshot_id) VALUES ($1)";
+        conn.execute(PRIVATE, args![snapshot.id.as_str()]).await?;
+    }
     Ok(purpose)
 }
 
@@ -410,19 +412,23 @@ async fn with_tags(
     Ok(records)
 }
 
-/// What holds for snapshots that the key with this number among the values may see: its own, those of its
-/// sandboxes and of those that it has a role on, and all that are not private.
+/// What holds for snapshots that a key may see, which is the value with this number; the next two are the
+/// visibility of sandboxes that do not say, and the word for shared. Its own are among them; those of a sandbox that
+/// lives, as it sees that; of all others those that are not private.
 fn visible(key: usize) -> String {
+    let (default, shared) = (key + 1, key + 2);
     format!(
-        "(created_by = ${key} OR NOT EXISTS (SELECT 1 FROM private_snapshots WHERE snapshot_id = snapshots.id) \
-         OR EXISTS (SELECT 1 FROM sandboxes WHERE id = snapshots.sandbox_id AND owner = ${key}) \
-         OR EXISTS (SELECT 1 FROM sandbox_grants WHERE sandbox_id = snapshots.sandbox_id AND key_id = ${key}))"
+        "(created_by = ${key} OR EXISTS (SELECT 1 FROM sandboxes WHERE id = snapshots.sandbox_id AND (owner = ${key} \
+         OR EXISTS (SELECT 1 FROM sandbox_grants WHERE sandbox_id = sandboxes.id AND key_id = ${key}) \
+         OR COALESCE((SELECT visibility FROM sandbox_access WHERE sandbox_id = sandboxes.id), ${default}) = ${shared})) \
+         OR (NOT EXISTS (SELECT 1 FROM sandboxes WHERE id = snapshots.sandbox_id) \
+         AND NOT EXISTS (SELECT 1 FROM private_snapshots WHERE snapshot_id = snapshots.id)))"
     )
 }
 
 fn list_query(filter: &SnapshotFilter, after: Option<&Cursor>, limit: u32) -> (String, Vec<Value>) {
     let mut values = Vec::new();
-    let mut sql = "SELECT * FROM snapshots WHERE 1 = 1".to_owned();
+    let mut sql = concat!(select!(), " WHERE 1 = 1").to_owned();
     if let Some(sandbox) = &filter.sandbox {
         values.push(sandbox.as_str().into());
         add(&mut sql, format_args!(" AND sandbox_id = ${}", values.len()));
@@ -433,9 +439,10 @@ fn list_query(filter: &SnapshotFilter, after: Option<&Cursor>, limit: u32) -> (S
         let tagged = "SELECT 1 FROM snapshot_tags WHERE snapshot_id = snapshots.id AND name =";
         add(&mut sql, format_args!(" AND EXISTS ({tagged} ${n})"));
     }
-    if let Some(key) = &filter.visible_to {
-        values.push(key.as_str().into());
-        add(&mut sql, format_args!(" AND {}", visible(values.len())));
+    if let Some(VisibleTo { key, default }) = &filter.visible_to {
+        let first = values.len() + 1;
+        values.extend(args![key.as_str(), default.as_str(), Visibility::Shared.as_str()]);
+        add(&mut sql, format_args!(" AND {}", visible(first)));
     }
     if !filter.held {
         sql.push_str(" AND (held_by IS NULL OR checkpoint IS NOT NULL)");
@@ -479,6 +486,7 @@ fn read(row: &Row) -> Result<SnapshotRecord, BadColumn> {
         method: method.map(|text| CopyMethod::parse(&text).ok_or("method")).transpose()?,
         created_ms: row.uint("created_ms")?,
         created_by: row.parse_opt("created_by")?,
+        private: row.int("private")? != 0,
         tags: Vec::new(),
     })
 }

@@ -3,7 +3,10 @@
 use atoll_api::{CreateKey, Doctor, Health, KeyCreated, KeyList, LeakList, ServerInfo};
 use http::Method;
 
-use crate::{Client, Result};
+use crate::{Client, ClientError, Result};
+
+/// Largest certificate, bytes.
+const CA_MAX_BYTES: usize = 64 << 10;
 
 /// # Errors
 /// Every call fails with [`crate::ClientError`].
@@ -26,6 +29,14 @@ impl Client {
     /// What the server is.
     pub async fn server_info(&self) -> Result<ServerInfo> {
         self.call(self.request(Method::GET, self.target(["v1", "info"]))).await
+    }
+
+    /// The authority of the server's own that clients must trust, PEM. Needs no key.
+    pub async fn server_ca(&self) -> Result<String> {
+        let response = self.open(self.request(Method::GET, self.target(["v1", "ca"]))).await?;
+        let pem = self.body(response, CA_MAX_BYTES).await?;
+        String::from_utf8(pem.into())
+            .map_err(|_binary| ClientError::Protocol("the authority is not PEM".into()))
     }
 
     /// What the server's host enforces.

@@ -1,19 +1,20 @@
 //! Who asks, and may they: `Authorization: Bearer <key>` or `X-API-Key: <key>`.
 //!
-//! Where the path names a sandbox, what the key may do with *that* counts too: roles, visibility and leases
-//! are asked for here, for every route, so no handler can forget them.
+//! A handler names what it needs in the type of its first argument, so that nothing else of the request is looked at
+//! before the key. [`Caller`] asks [`Engine::authorize`](atoll_engine::Engine::authorize) about whatever the path
+//! names, for every route, so no handler can forget it; [`OnSandbox`] and its like are for routes whose path names
+//! one, and give its id, which is what calls of the engine take: no handler sees the name that was checked.
 //!
-//! A handler names the scope it needs in the type of its first argument, so that nothing else of the
-//! request is looked at before the key. A test walks the OpenAPI document and tries every operation
-//! without a key and with one that is too weak.
+//! A test walks the OpenAPI document and tries every operation on real objects, with every kind of key.
 
 use std::marker::PhantomData;
+use std::ops::Deref;
 
-use atoll_core::id::KeyId;
+use atoll_core::id::{BuildId, SandboxId, VolumeId};
 use atoll_core::key::Scope;
-use atoll_core::sharing::Requester;
+use atoll_core::sharing::Needs;
 use atoll_core::{Code, Error};
-use atoll_engine::{Caller as EngineCaller, Engine, Pass, VerifiedKey};
+use atoll_engine::{Caller as EngineCaller, Grant, Resource, SnapshotGrant, Target, VerifiedKey};
 use axum::extract::{FromRequestParts, RawPathParams};
 use http::header::AUTHORIZATION;
 use http::request::Parts;
@@ -21,69 +22,76 @@ use http::{HeaderMap, HeaderName};
 
 use crate::error::{ApiError, ApiResult};
 use crate::middleware::RequestId;
+use crate::revocation::GrantSlot;
 use crate::shared::App;
-use crate::welcome::Guest;
 
 /// Longest text that can be a key, bytes. Anything longer is refused unread.
 const KEY_MAX_BYTES: usize = 256;
 
-/// Names who works with a key that several share: see [`Requester::holder`].
+/// Names who works with a key that several share: see [`EngineCaller::holder`].
 pub(crate) const HOLDER: HeaderName = HeaderName::from_static("x-atoll-holder");
-/// The part of a path that names a sandbox.
-const SANDBOX: &str = "sandbox";
-/// The part of a path that names a snapshot.
-const SNAPSHOT: &str = "snapshot";
 
-/// The scope that a route needs.
-pub(crate) trait Needs {
-    const SCOPE: Scope;
-    /// Whether it may be done to a sandbox that somebody else has for itself.
-    const DESPITE_LEASE: bool = Self::SCOPE as u8 <= Scope::Read as u8;
+/// What a route needs, as a type.
+pub trait Requires {
+    /// What it needs of who asks.
+    const NEEDS: Needs;
+    /// Whether a sandbox in the path may be gone, because it is about its journal.
+    const JOURNAL: bool = false;
 }
 
-macro_rules! needs {
-    ($($name:ident)*) => {
+macro_rules! requires {
+    ($($(#[$doc:meta])* $name:ident = $needs:expr;)*) => {
         $(
+            $(#[$doc])*
             #[derive(Debug, Clone, Copy)]
-            pub(crate) enum $name {}
-            impl Needs for $name {
-                const SCOPE: Scope = Scope::$name;
+            pub enum $name {}
+            impl Requires for $name {
+                const NEEDS: Needs = $needs;
             }
         )*
     };
 }
-needs! { Read Exec Manage Admin }
-
-/// To end a lease.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Release {}
-
-impl Needs for Release {
-    const SCOPE: Scope = Scope::Exec;
-    const DESPITE_LEASE: bool = true;
+requires! {
+    /// To look.
+    Read = Needs::READ;
+    /// To run commands and change files.
+    Exec = Needs::EXEC;
+    /// To make, change and delete.
+    Manage = Needs::MANAGE;
+    /// To administer the server.
+    Admin = Needs::ADMIN;
+    /// To end a lease.
+    Release = Needs::EXEC.despite_lease();
 }
 
-/// A caller whose key has at least the scope `S`.
+/// To read the journal of a sandbox, which may be gone.
+#[derive(Debug, Clone, Copy)]
+pub enum ReadJournal {}
+
+impl Requires for ReadJournal {
+    const NEEDS: Needs = Needs::READ;
+    const JOURNAL: bool = true;
+}
+
+/// A caller that may do what `S` requires with whatever the path names.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller<S> {
+    caller: EngineCaller,
     key: VerifiedKey,
-    holder: Option<String>,
-    /// What it may do here: with the sandbox that the path names, if it names one.
-    allowed: Scope,
-    pass: Pass,
+    grant: Grant,
     request_id: RequestId,
     scope: PhantomData<fn() -> S>,
 }
 
 impl<S> Caller<S> {
-    /// For the engine's records.
-    pub(crate) fn engine(&self) -> EngineCaller {
-        EngineCaller { key: Some(self.key.id.clone()) }
+    /// Who asks, for the engine.
+    pub(crate) const fn engine(&self) -> &EngineCaller {
+        &self.caller
     }
 
-    /// By what right it is here, on the sandbox if the path names one.
-    pub(crate) fn pass(&self) -> Pass {
-        self.pass.clone()
+    /// By what right it is here.
+    pub(crate) const fn grant(&self) -> &Grant {
+        &self.grant
     }
 
     /// The key itself.
@@ -93,17 +101,7 @@ impl<S> Caller<S> {
 
     /// Whether the key may do more than the route needs, leases aside.
     pub(crate) fn has(&self, scope: Scope) -> bool {
-        self.allowed >= scope
-    }
-
-    /// For questions about one sandbox.
-    pub(crate) fn requester(&self) -> Requester<'_> {
-        Requester { key: &self.key.id, scope: self.key.scope, holder: self.holder.as_deref() }
-    }
-
-    /// Whose listings it gets; nobody's in particular when it may see all.
-    pub(crate) fn sees(&self) -> Option<KeyId> {
-        (self.key.scope < Scope::Admin).then(|| self.key.id.clone())
+        self.grant.scope() >= scope
     }
 
     /// The request's id.
@@ -112,47 +110,85 @@ impl<S> Caller<S> {
     }
 }
 
-impl<S: Needs> FromRequestParts<App> for Caller<S> {
+impl<S: Requires> FromRequestParts<App> for Caller<S> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> ApiResult<Self> {
         let key = verify(&parts.headers, app)?;
-        if key.scope < S::SCOPE {
-            return Err(forbidden().into());
-        }
-        let request_id = parts.extensions.get::<RequestId>().cloned().unwrap_or_default();
-        let pass = Pass::Key { key: key.id.clone(), needed: S::SCOPE, sandbox: None };
         let holder = parts.headers.get(HOLDER).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let allowed = key.scope;
-        let mut caller = Self { key, holder, allowed, pass, request_id, scope: PhantomData };
-        if let Some(sandbox) = named(parts, app, SANDBOX).await {
-            caller.allowed = may::<S>(&app.engine, &caller.requester(), &sandbox)?;
-            let sandbox = Some(app.engine.sandbox_id(&sandbox)?);
-            caller.pass = Pass::Key { key: caller.key.id.clone(), needed: S::SCOPE, sandbox };
-        }
-        if let Some(snapshot) = named(parts, app, SNAPSHOT).await {
-            app.engine.check_sees_snapshot(caller.sees().as_ref(), &snapshot).await?;
-        }
-        Guest::admit(&parts.extensions, caller.pass());
-        Ok(caller)
+        let caller = EngineCaller::of(&key).working_as(holder);
+        // A path that cannot be read names nothing, and is refused by the handler.
+        let params = RawPathParams::from_request_parts(parts, app).await.ok();
+        let target = match params.as_ref().and_then(named) {
+            Some(Target::Sandbox(text)) if S::JOURNAL => Target::Journal(text),
+            named => named.unwrap_or(Target::Installation),
+        };
+        let grant = app.engine.authorize(&caller, S::NEEDS, target).await?;
+        GrantSlot::fill(&parts.extensions, grant.clone());
+        let request_id = parts.extensions.get::<RequestId>().cloned().unwrap_or_default();
+        Ok(Self { caller, key, grant, request_id, scope: PhantomData })
     }
 }
 
-/// The sandbox or snapshot that the path names.
-async fn named(parts: &mut Parts, app: &App, what: &str) -> Option<String> {
-    // A path that cannot be read is refused by the handler, which names what is wrong.
-    let params = RawPathParams::from_request_parts(parts, app).await.ok()?;
-    params.iter().find(|(name, _)| *name == what).map(|(_, value)| value.to_owned())
+/// What the path names.
+fn named(params: &RawPathParams) -> Option<Target<'_>> {
+    params.iter().find_map(|(name, value)| match name {
+        "sandbox" => Some(Target::Sandbox(value)),
+        "snapshot" => Some(Target::Snapshot(value)),
+        "volume" => Some(Target::Volume(value)),
+        "build" => Some(Target::Build(value)),
+        _ => None,
+    })
 }
 
-/// The most that somebody may do with a sandbox, if that is enough for `S`.
-fn may<S: Needs>(engine: &Engine, who: &Requester<'_>, sandbox: &str) -> Result<Scope, Error> {
-    engine.standing(who, sandbox)?.allow(S::SCOPE, S::DESPITE_LEASE)
-}
+macro_rules! on {
+    ($($(#[$doc:meta])* $name:ident, $variant:ident, $field:ident: $type:ty;)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Debug, Clone)]
+            pub(crate) struct $name<S> {
+                caller: Caller<S>,
+                $field: $type,
+            }
 
-/// Whether somebody may send input to what runs in a sandbox, now.
-pub(crate) fn may_send(engine: &Engine, who: &Requester<'_>, sandbox: &str) -> Result<(), Error> {
-    may::<Exec>(engine, who, sandbox).map(drop)
+            impl<S> $name<S> {
+                /// What it is about, as it was found when it was authorised.
+                pub(crate) const fn $field(&self) -> &$type {
+                    &self.$field
+                }
+            }
+
+            impl<S> Deref for $name<S> {
+                type Target = Caller<S>;
+
+                fn deref(&self) -> &Caller<S> {
+                    &self.caller
+                }
+            }
+
+            impl<S: Requires> FromRequestParts<App> for $name<S> {
+                type Rejection = ApiError;
+
+                async fn from_request_parts(parts: &mut Parts, app: &App) -> ApiResult<Self> {
+                    let caller = Caller::from_request_parts(parts, app).await?;
+                    match caller.grant().resource() {
+                        Resource::$variant(found) => Ok(Self { $field: found.clone(), caller }),
+                        _ => Err(ApiError(Error::invalid("path", "cannot be read"))),
+                    }
+                }
+            }
+        )*
+    };
+}
+on! {
+    /// A caller on a route whose path names a sandbox.
+    OnSandbox, Sandbox, sandbox: SandboxId;
+    /// A caller on a route whose path names a snapshot.
+    OnSnapshot, Snapshot, snapshot: SnapshotGrant;
+    /// A caller on a route whose path names a volume.
+    OnVolume, Volume, volume: VolumeId;
+    /// A caller on a route whose path names a build.
+    OnBuild, Build, build: BuildId;
 }
 
 /// The key that a request presents.

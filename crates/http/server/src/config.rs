@@ -1,6 +1,9 @@
 //! What the server is told at start.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use atoll_tls::Tls;
 
 /// Settings of the server. The caller reads them from wherever they come.
 #[derive(Debug, Clone)]
@@ -17,6 +20,9 @@ pub struct ServerConfig {
     /// Scheme, host and port under which clients reach this server, when that is not where it listens: as
     /// behind a proxy that speaks TLS.
     pub public_url: Option<http::Uri>,
+    /// What makes connections into TLS connections. Without it clients speak plain HTTP; with it only those of this
+    /// host may.
+    pub tls: Option<Arc<Tls>>,
     /// Connections at once. More wait in the kernel's queue.
     pub connections_max: usize,
     /// How long requests under way may take to finish when the server stops.
@@ -33,6 +39,7 @@ impl ServerConfig {
             hosts: Vec::new(),
             ports_domain: "localhost".to_owned(),
             public_url: None,
+            tls: None,
             connections_max: 10_000,
             drain_timeout: Duration::from_secs(10),
         }
@@ -40,6 +47,9 @@ impl ServerConfig {
 
     /// Whether clients come over TLS.
     pub(crate) fn is_https(&self) -> bool {
-        self.public_url.as_ref().is_some_and(|url| url.scheme_str() == Some("https"))
+        match &self.public_url {
+            Some(url) => url.scheme_str() == Some("https"),
+            None => self.tls.is_some(),
+        }
     }
 }

@@ -41,12 +41,13 @@ mod metrics;
 mod middleware;
 mod openapi;
 mod origin;
+mod revocation;
 #[expect(unused_qualifications, reason = "the macro that documents a route spells its types out again")]
 mod routes;
 mod serve;
 mod shared;
+mod trace;
 mod transfer;
-mod welcome;
 
 pub use config::ServerConfig;
 pub use ingress::{Forward, Ingress};

@@ -19,8 +19,9 @@ use crate::error::{ApiError, with_body};
 use crate::hangup::{self, ClientGone};
 use crate::linger::Lingering;
 use crate::origin;
+use crate::revocation::{GrantSlot, UntilRevoked, revoked};
 use crate::shared::App;
-use crate::welcome::{Guest, WhileWelcome, unwelcome};
+use crate::trace;
 
 /// Carries the request's id, both ways.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -78,26 +79,29 @@ pub(crate) async fn around(State(around): State<Around>, mut request: Request, n
     // The query is not logged: it belongs to the caller.
     let span = tracing::info_span!("request", id = %id.0, %method, path = request.uri().path());
     request.extensions_mut().insert(id.clone());
-    let guest = Guest::default();
-    request.extensions_mut().insert(guest.clone());
+    let grant_slot = GrantSlot::default();
+    request.extensions_mut().insert(grant_slot.clone());
     let gone = ClientGone::default();
     request.extensions_mut().insert(gone.clone());
-    let request = request.map(|body| WhileWelcome::body(body, &guest, &app.engine));
+    let request = request.map(|body| UntilRevoked::body(body, &grant_slot, &app.engine));
 
     let changes = hangup::may_change(&method);
+    let incoming = trace::Incoming::of(&request, dialect, &id, changes);
     // Boxed: it is a large future, and is moved into a task.
     let answering = Box::pin({
-        let (app, guest) = (Arc::clone(app), guest.clone());
+        let (app, grant_slot) = (Arc::clone(app), grant_slot.clone());
         async move {
             let origin = origin::check(&method, request.headers(), &app.config.hosts);
             let response = match origin {
-                Ok(()) => guarded(answer(next, count_received(request, &app), &guest, &app)).await,
+                Ok(()) => guarded(answer(next, count_received(request, &app), &grant_slot, &app)).await,
                 Err(error) => ApiError(error).into_response(),
             };
             let took = started.elapsed();
             let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
             let route = dialect.unwrap_or(route);
             app.metrics.request(&method, route, response.status().as_u16(), took);
+            let recorded = incoming.answered(&app.engine, &grant_slot, &response, took);
+            recorded.await;
             log(&response, took);
             response
         }
@@ -108,7 +112,7 @@ pub(crate) async fn around(State(around): State<Around>, mut request: Request, n
     .instrument(span)
     .await;
 
-    let response = response.map(|body| WhileWelcome::body(body, &guest, &app.engine));
+    let response = response.map(|body| UntilRevoked::body(body, &grant_slot, &app.engine));
     let mut response = around.render(response, asked.as_ref(), &id.0);
     if let Ok(value) = HeaderValue::from_str(&id.0) {
         response.headers_mut().insert(REQUEST_ID, value);
@@ -118,14 +122,14 @@ pub(crate) async fn around(State(around): State<Around>, mut request: Request, n
 
 /// Who only looks, and waits for something to see, is not kept waiting for what is none of his any more. What
 /// changes something is brought to its end, as when the client goes: see [`hangup`].
-async fn answer(next: Next, request: Request, guest: &Guest, app: &App) -> Response {
+async fn answer(next: Next, request: Request, grant_slot: &GrantSlot, app: &App) -> Response {
     if hangup::may_change(request.method()) {
         return next.run(request).await;
     }
     tokio::select! {
         biased;
         response = next.run(request) => response,
-        () = guest.until_unwelcome(&app.engine) => ApiError(unwelcome()).into_response(),
+        () = grant_slot.until_revoked(&app.engine) => ApiError(revoked()).into_response(),
     }
 }
 

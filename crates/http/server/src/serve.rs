@@ -1,5 +1,6 @@
 //! The listener: accepts, bounds, drains.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -10,13 +11,14 @@ use std::time::Duration;
 use atoll_engine::Engine;
 use axum::Router;
 use futures::future::BoxFuture;
-use http::Request;
+use http::header::HOST;
+use http::{HeaderValue, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -44,6 +46,13 @@ const PEEK_PAUSE_LAST: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// What a client of HTTP/2 says first.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The first byte of a client that speaks TLS: a record of a handshake (RFC 8446, section 5.1).
+const TLS_HANDSHAKE: u8 = 22;
+/// Time for that handshake.
+const TLS_TIMEOUT: Duration = Duration::from_secs(10);
+/// What a client of another host hears that speaks plain HTTP to a server with TLS.
+const TLS_REQUIRED: &str = "{\"code\":\"forbidden\",\"message\":\"this server speaks TLS\",\"hint\":\"use https:// instead of \
+    http://\",\"retryable\":false}\n";
 /// Bytes that wait for one client, in each direction.
 const BUFFER_MAX_BYTES: usize = 128 << 10;
 /// Pause when the kernel refuses a connection, as when file descriptors ran out.
@@ -168,6 +177,7 @@ enum Protocol {
     Http1,
     Http2,
     Ssh,
+    Tls,
 }
 
 /// The first bytes of a client tell.
@@ -179,6 +189,9 @@ async fn protocol(stream: &TcpStream) -> io::Result<Option<Protocol>> {
             0 => return Ok(None),
             len => &first[..len],
         };
+        if known[0] == TLS_HANDSHAKE {
+            return Ok(Some(Protocol::Tls));
+        }
         if known == PREFACE {
             return Ok(Some(Protocol::Http2));
         }
@@ -213,45 +226,89 @@ async fn connection(
     let service = router.map_request(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(slot.clone());
         request.extensions_mut().insert(Peer(peer));
+        name_host(&mut request);
         request
     });
-    let service = TowerToHyperService::new(service);
-    let ended = match (protocol, app.ssh.get()) {
-        (Protocol::Ssh, Some(ssh)) => {
-            (ssh.door)(Box::new(stream), Some(peer), app.draining.clone()).await;
-            Ok(())
+    match (protocol, app.ssh.get(), &app.config.tls) {
+        (Protocol::Ssh, Some(ssh), _) => (ssh.door)(Box::new(stream), Some(peer), app.draining.clone()).await,
+        (Protocol::Tls, _, Some(tls)) => match tokio::time::timeout(TLS_TIMEOUT, tls.accept(stream)).await {
+            Ok(Ok(stream)) => serve_http(atoll_tls::is_http2(&stream), stream, service, &app).await,
+            Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+            Err(_late) => tracing::debug!("a TLS handshake took too long"),
+        },
+        (Protocol::Http1 | Protocol::Http2, _, Some(_)) if !peer.ip().to_canonical().is_loopback() => {
+            refuse_plain(stream).await;
         }
-        (Protocol::Http2, _) => {
-            let mut builder = http2::Builder::new(TokioExecutor::new());
-            builder
-                .timer(TokioTimer::new())
-                .max_header_list_size(HEADER_LIST_MAX_BYTES)
-                .max_concurrent_streams(STREAMS_MAX_COUNT)
-                .keep_alive_interval(KEEPALIVE_IDLE)
-                .keep_alive_timeout(PING_TIMEOUT);
-            let mut served = pin!(builder.serve_connection(TokioIo::new(stream), service));
-            tokio::select! {
-                ended = served.as_mut() => ended,
-                () = app.draining.cancelled() => {
-                    served.as_mut().graceful_shutdown();
-                    served.await
-                }
+        (Protocol::Http2, ..) => serve_http(true, stream, service, &app).await,
+        (Protocol::Http1 | Protocol::Ssh | Protocol::Tls, ..) => {
+            serve_http(false, stream, service, &app).await
+        }
+    }
+}
+
+/// HTTP/2 says in the address what HTTP/1 says in `Host`, which is what all that follows reads.
+fn name_host(request: &mut Request<Incoming>) {
+    let authority = request.uri().authority().and_then(|name| HeaderValue::from_str(name.as_str()).ok());
+    if let Some(authority) = authority.filter(|_| !request.headers().contains_key(HOST)) {
+        request.headers_mut().insert(HOST, authority);
+    }
+}
+
+/// Requests in clear would carry keys over the network: nothing of them is read.
+async fn refuse_plain(mut stream: TcpStream) {
+    let answer = format!(
+        "HTTP/1.1 426 Upgrade Required\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{TLS_REQUIRED}",
+        TLS_REQUIRED.len(),
+    );
+    let said = async {
+        stream.write_all(answer.as_bytes()).await?;
+        stream.shutdown().await?;
+        // What the client sends is taken: with bytes left unread the kernel would cut off the answer.
+        tokio::io::copy(&mut (&mut stream).take(BUFFER_MAX_BYTES as u64), &mut tokio::io::sink()).await
+    };
+    if let Ok(Err(error)) = tokio::time::timeout(TLS_TIMEOUT, said).await {
+        tracing::debug!(%error, "a client in clear was not told of TLS");
+    }
+}
+
+async fn serve_http<S>(two: bool, stream: impl Duplex + 'static, service: S, app: &App)
+where
+    S: tower::Service<Request<Incoming>, Response = axum::response::Response, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send + 'static,
+{
+    let (stream, service) = (TokioIo::new(stream), TowerToHyperService::new(service));
+    let ended = if two {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .max_header_list_size(HEADER_LIST_MAX_BYTES)
+            .max_concurrent_streams(STREAMS_MAX_COUNT)
+            .keep_alive_interval(KEEPALIVE_IDLE)
+            .keep_alive_timeout(PING_TIMEOUT);
+        let mut served = pin!(builder.serve_connection(stream, service));
+        tokio::select! {
+            ended = served.as_mut() => ended,
+            () = app.draining.cancelled() => {
+                served.as_mut().graceful_shutdown();
+                served.await
             }
         }
-        (Protocol::Http1 | Protocol::Ssh, _) => {
-            let mut builder = http1::Builder::new();
-            builder
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEADER_TIMEOUT)
-                .max_header_size(HEADER_MAX_BYTES)
-                .max_buf_size(BUFFER_MAX_BYTES);
-            let mut served = pin!(builder.serve_connection(TokioIo::new(stream), service).with_upgrades());
-            tokio::select! {
-                ended = served.as_mut() => ended,
-                () = app.draining.cancelled() => {
-                    served.as_mut().graceful_shutdown();
-                    served.await
-                }
+    } else {
+        let mut builder = http1::Builder::new();
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIMEOUT)
+            .max_header_size(HEADER_MAX_BYTES)
+            .max_buf_size(BUFFER_MAX_BYTES);
+        let mut served = pin!(builder.serve_connection(stream, service).with_upgrades());
+        tokio::select! {
+            ended = served.as_mut() => ended,
+            () = app.draining.cancelled() => {
+                served.as_mut().graceful_shutdown();
+                served.await
             }
         }
     };

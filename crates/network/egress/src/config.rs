@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use atoll_core::policy::Cidr;
 use atoll_core::secret::Secret;
+use atoll_recorder::Recorder;
 
 use crate::interceptor::Interceptor;
 
@@ -24,6 +25,8 @@ pub struct GatewayConfig {
     /// Names and addresses under which this server is reached, and below which its sandboxes' ports are: like the
     /// host's own addresses, they are reached only through a rule that names the address.
     pub own_hosts: Vec<String>,
+    /// What is told of everything that sandboxes do.
+    pub recorder: Option<Recorder>,
     /// Connections of all sandboxes together; as many as the process's descriptors allow when absent.
     pub connections_max: Option<usize>,
 }

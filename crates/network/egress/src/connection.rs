@@ -8,6 +8,7 @@ use atoll_core::id::SandboxId;
 use atoll_core::policy::{
     Basis, Cidr, Decision, Destination, EgressPolicy, HostName, Http, Internet, canonical,
 };
+use atoll_recorder::event::Connection as Ended;
 use hickory_proto::rr::RecordType;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +18,7 @@ use crate::dial::{self, DialError, UpstreamStream};
 use crate::gateway::Shared;
 use crate::refusal::Refusal;
 use crate::sandbox::{Meter, SandboxNet, now_ms};
+use crate::trace::Exchange;
 use atoll_core::network::{ConnectionView, Stage};
 
 /// Where a connection leads, as a decision needs it.
@@ -197,6 +199,22 @@ impl Connection {
         }
     }
 
+    /// How it ended, for the record; `None` when it led nowhere.
+    pub(crate) fn ended(&self) -> Option<Ended> {
+        let Shown { protocol, target } = lock(&self.shown).clone();
+        let target = target?;
+        let carried = self.meter.read();
+        Some(Ended {
+            number: self.number,
+            host: target.destination().name.map(ToString::to_string),
+            address: Some(target.address),
+            protocol: protocol.to_owned(),
+            sent_bytes: carried.sent_bytes,
+            received_bytes: carried.received_bytes,
+            duration_us: now_ms().saturating_sub(self.opened_ms).saturating_mul(1000),
+        })
+    }
+
     pub(crate) fn view(&self) -> ConnectionView {
         let Shown { protocol, target } = lock(&self.shown).clone();
         let carried = self.meter.read();
@@ -278,12 +296,15 @@ pub struct Dialer {
 #[derive(Debug)]
 pub struct Admitted {
     connection: Arc<Connection>,
+    net: Arc<SandboxNet>,
     number: u64,
+    pub(crate) exchange: Exchange,
 }
 
 impl Drop for Admitted {
     fn drop(&mut self) {
         self.connection.leave_request(self.number);
+        self.exchange.record(&self.net);
     }
 }
 
@@ -336,12 +357,13 @@ impl Dialer {
     pub fn admit(&self, scheme: &str, method: &str, path: &str) -> Result<Admitted, Refusal> {
         let connection = Arc::clone(&self.context.connection);
         let number = connection.enter_request(&self.target, method, path);
-        let admitted = Admitted { connection, number };
         let policy = self.policy();
         let decision = self.target.decide(&policy, Http::Request { method, path });
         if decision.allowed {
-            return Ok(admitted);
+            let exchange = Exchange::new(self, scheme, method, path, policy.describe(decision.basis));
+            return Ok(Admitted { connection, net: Arc::clone(&self.context.net), number, exchange });
         }
+        connection.leave_request(number);
         let what = format!("{method} {scheme}://{}{path}", self.target.label());
         let refusal = self.target.refusal(&policy, decision, Stage::Request, shorten(&what));
         self.context.net.deny(&refusal);

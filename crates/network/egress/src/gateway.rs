@@ -91,7 +91,8 @@ impl Gateway {
     /// When the runtime does not take the sockets.
     pub fn attach(&self, id: &SandboxId, policy: EgressPolicy, gate: Gate) -> io::Result<()> {
         let earlier = self.take(id).map(|net| net.total.read()).unwrap_or_default();
-        let net = Arc::new(SandboxNet::new(id.clone(), policy, earlier));
+        let recorder = self.shared.config.recorder.clone();
+        let net = Arc::new(SandboxNet::new(id.clone(), policy, earlier).told_to(recorder));
         Borders::watch(&self.shared);
         accept::spawn(&self.shared, &net, gate)?;
         self.table().nets.insert(id.clone(), net);

@@ -51,6 +51,7 @@ mod relay;
 mod route;
 mod sandbox;
 mod sniff;
+mod trace;
 mod upstream;
 
 pub use client::ClientStream;

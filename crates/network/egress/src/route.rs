@@ -165,6 +165,7 @@ fn allowed(context: &Context, target: &Target, server_name: Option<&str>) -> boo
     let policy = context.net.policy();
     let decision = target.decide(&policy, Http::Unknown);
     if decision.allowed {
+        context.net.record_allowed(|| target.label(), || policy.describe(decision.basis));
         return true;
     }
     let what = match server_name {

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use atoll_core::id::SandboxId;
 use atoll_core::policy::{EgressPolicy, HostName, Internet};
+use atoll_recorder::Recorder;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +22,7 @@ use crate::limits::{
 };
 use crate::names::Names;
 use crate::refusal::{Refusal, explain};
+use crate::trace::Revision;
 use atoll_core::network::{DenialView, NetworkView, Stage, TotalView, Transferred};
 
 /// Where bytes beyond [`DESTINATIONS_MAX_COUNT`] are counted.
@@ -71,6 +73,9 @@ pub(crate) struct SandboxNet {
     intercepted: Arc<Semaphore>,
     /// Lines in the server's log.
     logged: Bucket,
+    /// What is told of everything.
+    pub(crate) recorder: Option<Recorder>,
+    pub(crate) revision: Revision,
     /// Fires when the sandbox is let go of.
     pub(crate) closed: CancellationToken,
 }
@@ -103,6 +108,8 @@ impl SandboxNet {
             handshakes: Bucket::new(Some(HANDSHAKES_PER_S), HANDSHAKES_PER_S * HANDSHAKES_BURST_S),
             intercepted: Arc::new(Semaphore::new(INTERCEPTED_MAX_COUNT)),
             logged: Bucket::new(Some(DENIALS_LOGGED_PER_S), DENIALS_LOGGED_PER_S * DENIALS_LOGGED_BURST_S),
+            recorder: None,
+            revision: Revision::of(&policy),
             policy: Mutex::new(Arc::new(policy)),
             names: Mutex::default(),
             open: Mutex::default(),
@@ -115,6 +122,11 @@ impl SandboxNet {
         }
     }
 
+    /// The same, which tells what happens.
+    pub(crate) fn told_to(self, recorder: Option<Recorder>) -> Self {
+        Self { recorder, ..self }
+    }
+
     /// The policy as it is now.
     pub(crate) fn policy(&self) -> Arc<EgressPolicy> {
         Arc::clone(&lock(&self.policy))
@@ -125,6 +137,7 @@ impl SandboxNet {
     /// A connection enters what it is doing before it asks the policy; so either it sees the new policy, or
     /// it is found here.
     pub(crate) fn set_policy(&self, policy: EgressPolicy) {
+        self.revision.set(&policy);
         let policy = Arc::new(policy);
         *lock(&self.policy) = Arc::clone(&policy);
         let rate = policy.limits.bytes_per_s;
@@ -197,7 +210,10 @@ impl SandboxNet {
     }
 
     pub(crate) fn leave(&self, number: u64) {
-        lock(&self.open).remove(&number);
+        let left = lock(&self.open).remove(&number);
+        if let Some(connection) = left {
+            self.record_end(&connection);
+        }
     }
 
     pub(crate) fn open_count(&self) -> usize {
@@ -226,9 +242,11 @@ impl SandboxNet {
         {
             denial.count += 1;
             denial.last_at_ms = now;
+            self.record_refusal(refusal, denial.count);
             denials.push_front(denial);
             return;
         }
+        self.record_refusal(refusal, 1);
         // The first of its kind, and of those not too many: a program that tries all day, or makes up paths, must not
         // fill the log.
         if self.logged.take() {

@@ -27,7 +27,7 @@ pub(crate) fn is_inside(host: &str) -> bool {
 
 /// A connection of the client to a port inside.
 pub(crate) async fn direct(engine: &Engine, login: &Login, port: u16, ends: Ends, reply: ChannelOpenHandle) {
-    let (lease, connection) = match engine.connect_port(login.sandbox.as_str(), port).await {
+    let (lease, connection) = match engine.connect_port(&login.sandbox, port).await {
         Ok(connected) => connected,
         Err(error) => {
             tracing::debug!(%error, port, "a forwarded connection was refused");

@@ -130,13 +130,18 @@ impl russh::server::Handler for Handler {
     async fn auth_publickey(&mut self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Auth, SessionError> {
         let fingerprint = key.public_key.fingerprint(HashAlg::Sha256).to_string();
         let key = self.engine.verify_ssh_key(&fingerprint).await.ok();
-        let login = key.and_then(|(key, _)| login::admit(&self.engine, user, &key, Some(fingerprint)));
+        let login = match key {
+            Some((key, _)) => login::admit(&self.engine, user, &key, Some(fingerprint)).await,
+            None => None,
+        };
         Ok(self.let_in(login))
     }
 
     async fn auth_password(&mut self, user: &str, password: &str) -> Result<Auth, SessionError> {
-        let key = self.engine.verify_key(password).ok();
-        let login = key.and_then(|key| login::admit(&self.engine, user, &key, None));
+        let login = match self.engine.verify_key(password) {
+            Ok(key) => login::admit(&self.engine, user, &key, None).await,
+            Err(_) => None,
+        };
         Ok(self.let_in(login))
     }
 
@@ -299,7 +304,7 @@ impl russh::server::Handler for Handler {
         if self.listeners.len() >= LISTENERS_MAX_COUNT || login.check(&self.engine).is_err() {
             return Ok(false);
         }
-        let listener = match self.engine.guest(login.sandbox.as_str()).await {
+        let listener = match self.engine.guest(&login.sandbox).await {
             Ok(lease) => lease.listen_port(wanted).await,
             Err(error) => Err(error),
         };

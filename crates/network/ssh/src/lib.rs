@@ -99,7 +99,7 @@ impl SshServer {
         let mut session = std::pin::pin!(session);
         let reason = tokio::select! {
             ended = &mut session => return log_end(ended),
-            reason = self.unwelcome(&login) => reason,
+            reason = self.until_refused(&login) => reason,
             () = stop.cancelled() => "the server is shutting down",
         };
         let told = handle.disconnect(Disconnect::ByApplication, reason.to_owned(), String::new());
@@ -115,11 +115,11 @@ impl SshServer {
 
     /// Resolves when a client is to go, with the reason: the time for a login is over without one, or who logged
     /// in may use the sandbox no longer.
-    async fn unwelcome(&self, login: &SetOnce<Login>) -> &'static str {
+    async fn until_refused(&self, login: &SetOnce<Login>) -> &'static str {
         let Ok(login) = tokio::time::timeout(LOGIN_TIMEOUT, login.wait()).await else {
             return "the login took too long";
         };
-        self.engine.until_unwelcome(&login.pass()).await;
+        self.engine.until_revoked(&login.grant).await;
         "the key may use this sandbox no longer"
     }
 }

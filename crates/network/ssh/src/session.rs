@@ -99,10 +99,10 @@ async fn start(engine: &Engine, login: &Login, wanted: Wanted) -> Result<(String
         stdin: true,
         ..ExecDraft::new(Command::login(line))
     };
-    let view = engine.create_exec(login.sandbox.as_str(), draft, &login.caller()).await?;
+    let view = engine.create_exec(&login.sandbox, draft, &login.caller).await?;
     let exec = view.record.id.to_string();
     // What a slow client did not take yet must not be dropped: it would be a hole in a copied file.
-    let output = engine.output_whole(login.sandbox.as_str(), &exec).await?;
+    let output = engine.output_whole(&login.sandbox, &exec).await?;
     Ok((exec, output))
 }
 
@@ -146,7 +146,7 @@ impl Running<'_> {
     }
 
     async fn take(&self, event: Event) -> Result<()> {
-        let (engine, sandbox, exec) = (self.engine, self.login.sandbox.as_str(), self.exec);
+        let (engine, sandbox, exec) = (self.engine, &self.login.sandbox, self.exec);
         match event {
             Event::Data(mut data) => {
                 self.login.check(engine)?;
@@ -167,7 +167,7 @@ impl Running<'_> {
 
     /// The client went away: the command is told, and nothing more comes.
     async fn hang_up(&self) {
-        let sandbox = self.login.sandbox.as_str();
+        let sandbox = &self.login.sandbox;
         let told = self.engine.signal_exec(sandbox, self.exec, "HUP", false).await;
         let close = self.engine.write_stdin(sandbox, self.exec, Default::default(), true);
         // A program that does not read may keep this waiting.
@@ -253,7 +253,7 @@ async fn sftp(engine: &Engine, login: &Login, ends: Ends) {
 
 async fn sftp_session(engine: &Engine, login: &Login, inbox: &mut Inbox, writer: &Writer) -> Result<()> {
     login.check(engine)?;
-    let (lease, session) = engine.sftp(login.sandbox.as_str(), login.user.as_deref()).await?;
+    let (lease, session) = engine.sftp(&login.sandbox, login.user.as_deref()).await?;
     let (answers, mut requests) = tokio::io::split(session);
     let closed = inbox.closed();
     let up = async {

@@ -2,9 +2,9 @@
 //! that got it, and allows what that key may do with the sandbox now.
 
 use atoll_core::id::{KeyId, SandboxId};
-use atoll_core::key::Scope;
+use atoll_core::sharing::Needs;
 use atoll_core::{Code, Error};
-use atoll_engine::{Caller as EngineCaller, Engine, GuestLease, Pass};
+use atoll_engine::{Caller as EngineCaller, Engine, Grant, GuestLease, Target, VerifiedKey};
 use axum::extract::FromRequestParts;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -44,45 +44,52 @@ pub(crate) fn traffic_token(engine: &Engine, key: &KeyId, sandbox: &SandboxId) -
 }
 
 /// By what right somebody with this token reaches ports.
-pub(crate) fn traffic_pass(engine: &Engine, shown: &str, sandbox: &SandboxId) -> Option<Pass> {
+pub(crate) async fn traffic_grant(engine: &Engine, shown: &str, sandbox: &SandboxId) -> Option<Grant> {
     let key = engine.verify_sandbox_token(TRAFFIC, shown, sandbox).ok()?;
-    engine.may_exec(&key, sandbox.as_str()).ok()?;
-    Some(Pass::Key { key, needed: Scope::Exec, sandbox: Some(sandbox.clone()) })
+    let caller = EngineCaller::of(&key);
+    engine.authorize(&caller, Needs::EXEC, Target::Sandbox(sandbox.as_str())).await.ok()
 }
 
 /// Who calls, once it is known that he may.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    pub(crate) key: KeyId,
+    /// Who it is, for the engine.
+    pub(crate) engine: EngineCaller,
+    /// By what right it is here.
+    pub(crate) grant: Grant,
 }
 
 impl Caller {
     /// The caller with this token.
     ///
     /// # Errors
-    /// [`Code::Unauthorized`]; as [`Engine::may_exec`].
-    pub(crate) fn of(engine: &Engine, headers: &HeaderMap, sandbox: &SandboxId) -> Result<Self, Failure> {
+    /// [`Code::Unauthorized`]; as [`Engine::authorize`].
+    pub(crate) async fn of(
+        engine: &Engine,
+        headers: &HeaderMap,
+        sandbox: &SandboxId,
+    ) -> Result<Self, Failure> {
         let refused = || Failure::new(StatusCode::UNAUTHORIZED, REFUSED);
         let shown = headers.get(TOKEN).and_then(|value| value.to_str().ok()).ok_or_else(refused)?;
         let shown = shown.strip_prefix(PREFIX).ok_or_else(refused)?;
         let key = engine.verify_sandbox_token(PURPOSE, shown, sandbox).map_err(|_wrong| refused())?;
-        Self::with_key(engine, key, sandbox)
+        Self::with_key(engine, &key, sandbox).await
     }
 
-    pub(crate) fn with_key(engine: &Engine, key: KeyId, sandbox: &SandboxId) -> Result<Self, Failure> {
-        match engine.may_exec(&key, sandbox.as_str()) {
-            Ok(()) => Ok(Self { key }),
-            // The key is gone, or sees the sandbox no longer.
+    pub(crate) async fn with_key(
+        engine: &Engine,
+        key: &VerifiedKey,
+        sandbox: &SandboxId,
+    ) -> Result<Self, Failure> {
+        let caller = EngineCaller::of(key);
+        match engine.authorize(&caller, Needs::EXEC, Target::Sandbox(sandbox.as_str())).await {
+            Ok(grant) => Ok(Self { engine: caller, grant }),
+            // It sees the sandbox no longer.
             Err(error) if matches!(error.code, Code::Unauthorized | Code::SandboxNotFound) => {
                 Err(Failure::new(StatusCode::UNAUTHORIZED, REFUSED))
             }
             Err(error) => Err(Failure::of(&error)),
         }
-    }
-
-    /// By what right it is here.
-    pub(crate) fn pass(&self, sandbox: &SandboxId) -> Pass {
-        Pass::Key { key: self.key.clone(), needed: Scope::Exec, sandbox: Some(sandbox.clone()) }
     }
 }
 
@@ -101,8 +108,8 @@ impl FromRequestParts<App> for Envd {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Failure> {
         let sandbox = sandbox_of(parts).ok_or_else(|| Failure::not_found("no sandbox is named"))?;
-        let caller = Caller::of(app.host.engine(), &parts.headers, &sandbox)?;
-        app.host.admit(&parts.extensions, caller.pass(&sandbox));
+        let caller = Caller::of(app.host.engine(), &parts.headers, &sandbox).await?;
+        app.host.fill(&parts.extensions, caller.grant.clone());
         Ok(Self { app: app.clone(), sandbox, caller, user: user(&parts.headers) })
     }
 }
@@ -120,13 +127,18 @@ impl Envd {
         self.app.host.engine()
     }
 
-    pub(crate) fn id(&self) -> &str {
-        self.sandbox.as_str()
+    pub(crate) const fn id(&self) -> &SandboxId {
+        &self.sandbox
     }
 
-    /// For the engine's records.
-    pub(crate) fn recorded(&self) -> EngineCaller {
-        EngineCaller { key: Some(self.caller.key.clone()) }
+    /// Who calls, for the engine.
+    pub(crate) const fn recorded(&self) -> &EngineCaller {
+        &self.caller.engine
+    }
+
+    /// Whether it may do at this moment what it was let in for.
+    pub(crate) fn recheck(&self) -> Result<(), Error> {
+        self.engine().recheck(&self.caller.grant, Needs::EXEC)
     }
 
     pub(crate) async fn guest(&self) -> Result<GuestLease, Error> {

@@ -12,7 +12,7 @@ use atoll_core::access::parse_port;
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::{Code, Error};
-use atoll_engine::Pass;
+use atoll_engine::Grant;
 use atoll_server::Forward;
 use atoll_store::SandboxRecord;
 use axum::Router;
@@ -23,7 +23,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-use super::auth::traffic_pass;
+use super::auth::traffic_grant;
 use super::{PORT, Sandboxed, files};
 use crate::App;
 use crate::error::Failure;
@@ -115,7 +115,7 @@ async fn usable(app: &App, to: &Destination) -> Result<(SandboxId, SandboxRecord
     let gone = || unavailable(to, "The sandbox was not found", None);
     // By id alone: a name may pass to another sandbox.
     let id: SandboxId = to.sandbox.parse().map_err(|_malformed: Error| gone())?;
-    let record = engine.sandbox(id.as_str()).map_err(|_missing| gone())?;
+    let record = engine.sandbox(&id).map_err(|_missing| gone())?;
     match record.state {
         SandboxState::Running => Ok((id, record)),
         SandboxState::Paused | SandboxState::Pausing | SandboxState::Resuming
@@ -128,7 +128,7 @@ async fn usable(app: &App, to: &Destination) -> Result<(SandboxId, SandboxRecord
             }
         }
         // Somebody resumes it by a call; so much later it is known whether it runs.
-        SandboxState::Resuming | SandboxState::Creating => match engine.guest(id.as_str()).await {
+        SandboxState::Resuming | SandboxState::Creating => match engine.guest(&id).await {
             Ok(_lease) => Ok((id, record)),
             Err(_) => Err(gone()),
         },
@@ -163,14 +163,14 @@ async fn forward(
     let extras = Extras::of(record);
     // Whoever comes, or whoever has the token.
     let shown = request.headers_mut().remove(TRAFFIC_HEADER);
-    let pass = match engine.public_access(sandbox.as_str(), to.port) {
-        Some(access) => Some(Pass::Access(access)),
+    let grant = match engine.public_access(&sandbox, to.port) {
+        Some(access) => Some(Grant::of_link(access)),
         None => {
             let shown = shown.as_ref().and_then(|value| value.to_str().ok()).unwrap_or_default();
-            traffic_pass(engine, shown, &sandbox)
+            traffic_grant(engine, shown, &sandbox).await
         }
     };
-    let Some(pass) = pass else {
+    let Some(grant) = grant else {
         let why = if shown.is_some() {
             "The traffic access token is wrong"
         } else {
@@ -188,7 +188,7 @@ async fn forward(
     {
         request.headers_mut().insert(HOST, host);
     }
-    let forward = Forward { sandbox, port: to.port, prefix: None, keep_host: true, pass };
+    let forward = Forward { sandbox, port: to.port, prefix: None, keep_host: true, grant };
     match app.host.ingress().try_forward(request, forward).await {
         Ok(response) => response,
         Err(error) if error.code == Code::PortClosed => {
@@ -214,6 +214,15 @@ mod tests {
             map.append(name, HeaderValue::from_static(value));
         }
         map
+    }
+
+    #[test]
+    fn host_names() {
+        let envd = Destination { sandbox: "sb00000000000000000000".into(), port: PORT };
+        assert_eq!(by_host("49983-sb00000000000000000000"), Some(envd));
+        for other in ["api", "49983-", "49983", "0-sb1", "www", ""] {
+            assert_eq!(by_host(other), None, "{other}");
+        }
     }
 
     #[test]

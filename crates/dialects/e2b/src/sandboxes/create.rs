@@ -115,12 +115,12 @@ async fn create(
     let print = serde_json::to_string(&(uri.path(), &request)).unwrap_or_default();
     let (app_in, caller_in) = (app.clone(), caller.clone());
     let making = async move { made(&app_in, &caller_in, request, timeout_s).await };
-    app.answers.once(caller.key(), &key, &print, making).await
+    app.answers.once(&caller.key(), &key, &print, making).await
 }
 
 async fn made(app: &App, caller: &Caller<Manage>, request: Create, timeout_s: u64) -> Response {
-    let (engine, key) = (app.host.engine().clone(), caller.key().clone());
-    let by = caller.engine();
+    let (engine, key) = (app.host.engine().clone(), caller.key());
+    let by = caller.engine().clone();
     // When the client goes away half-way it is made all the same: it may ask for it by its key.
     let making = tokio::spawn(async move {
         let record = make(&engine, &by, request, timeout_s).await?;
@@ -136,12 +136,12 @@ async fn made(app: &App, caller: &Caller<Manage>, request: Create, timeout_s: u6
 }
 
 async fn make(engine: &Engine, by: &EngineCaller, request: Create, timeout_s: u64) -> Result<SandboxRecord> {
-    let (draft, extras) = draft(engine, request, timeout_s).await?;
+    let (draft, extras) = draft(engine, by, request, timeout_s).await?;
     let public = !extras.private_ports;
     let record = engine.create_sandbox(draft, by).await.map_err(|error| refused(&error))?;
     if public && let Err(failure) = open_ports(engine, &record, by).await {
         // Nobody knows of it.
-        drop(engine.delete_sandbox(record.id.as_str()).await);
+        drop(engine.delete_sandbox(&record.id).await);
         return Err(failure);
     }
     Ok(record)
@@ -151,7 +151,7 @@ async fn make(engine: &Engine, by: &EngineCaller, request: Create, timeout_s: u6
 pub(super) async fn open_ports(engine: &Engine, record: &SandboxRecord, by: &EngineCaller) -> Result<()> {
     let access =
         AccessDraft { target: Target::Ports, public: true, name: Some(ANYBODY.to_owned()), ttl_ms: None };
-    engine.create_access(record.id.as_str(), access, by).await.map_err(|error| Failure::of(&error))?;
+    engine.create_access(&record.id, access, by).await.map_err(|error| Failure::of(&error))?;
     Ok(())
 }
 
@@ -167,13 +167,18 @@ fn refused(error: &Error) -> Failure {
     }
 }
 
-async fn draft(engine: &Engine, request: Create, timeout_s: u64) -> Result<(SandboxDraft, Extras)> {
+async fn draft(
+    engine: &Engine,
+    by: &EngineCaller,
+    request: Create,
+    timeout_s: u64,
+) -> Result<(SandboxDraft, Extras)> {
     if request.iam.as_ref().is_some_and(|iam| !iam.is_null()) {
         return Err(Failure::bad("iam: workload identity tokens are not supported by this server"));
     }
     let timeout_s = request.timeout.map_or(Ok(timeout_s), |seconds| limit_s(seconds, 1))?;
     let (pause, resume) = lifecycle(&request)?;
-    let template = templates::find(engine, &request.template_id).await?;
+    let template = templates::find(engine, &request.template_id, by).await?;
     let mut draft = SandboxDraft {
         env: request.env_vars.unwrap_or_default(),
         ttl_ms: Some(timeout_s * 1000),

@@ -46,7 +46,7 @@ pub(super) async fn fork(
         return Err(Failure::bad(format!("count: must lie between 1 and {CHILDREN_MAX}")));
     }
     let engine = app.host.engine();
-    let parent = engine.sandbox(id.as_str()).map_err(|_missing| Failure::no_sandbox(id.as_str()))?;
+    let parent = engine.sandbox(&id).map_err(|_missing| Failure::no_sandbox(id.as_str()))?;
     match parent.state {
         SandboxState::Running => {}
         SandboxState::Deleting | SandboxState::Failed => return Err(Failure::no_sandbox(id.as_str())),
@@ -59,17 +59,17 @@ pub(super) async fn fork(
         ..ForkOrder::default()
     };
     let by = caller.engine();
-    let made = engine.fork_sandbox(id.as_str(), &order, &by).await.map_err(|error| Failure::of(&error))?;
+    let made = engine.fork_sandbox(&id, &order, by).await.map_err(|error| Failure::of(&error))?;
     let mut extras = Extras::of(&parent);
     extras.timeout_s = Some(seconds);
     let mut answers = Vec::with_capacity(made.len());
     for child in made {
         let dressed = match child {
-            Ok(child) => dress(engine, &child, &extras, &by).await,
+            Ok(child) => dress(engine, &child, &extras, by).await,
             Err(error) => Err(Failure::of(&error)),
         };
         answers.push(match dressed {
-            Ok(child) => json!({"sandbox": Sandbox::new(engine, &child, caller.key())}),
+            Ok(child) => json!({"sandbox": Sandbox::new(engine, &child, &caller.key())}),
             Err(failure) => error(&failure),
         });
     }
@@ -90,7 +90,7 @@ async fn dress(
     let annotations = BTreeMap::from([(extras::KEY.to_owned(), Some(extras.text()?))]);
     let update = SandboxUpdate { annotations, ..SandboxUpdate::default() };
     let dressed = async {
-        let record = engine.update_sandbox(child.id.as_str(), update).await;
+        let record = engine.update_sandbox(&child.id, update).await;
         let record = record.map_err(|error| Failure::of(&error))?;
         if !extras.private_ports {
             open_ports(engine, &record, by).await?;
@@ -101,7 +101,7 @@ async fn dress(
         Ok(record) => Ok(record),
         Err(failure) => {
             // Nobody knows of it.
-            drop(engine.delete_sandbox(child.id.as_str()).await);
+            drop(engine.delete_sandbox(&child.id).await);
             Err(failure)
         }
     }

@@ -44,7 +44,7 @@ pub(super) fn limit_s(seconds: i64, least: u64) -> Result<u64> {
 
 fn find(engine: &Engine, id: &SandboxId) -> Result<SandboxRecord> {
     let gone = || Failure::no_sandbox(id.as_str());
-    let record = engine.sandbox(id.as_str()).map_err(|_missing| gone())?;
+    let record = engine.sandbox(id).map_err(|_missing| gone())?;
     match record.state {
         SandboxState::Failed | SandboxState::Deleting => Err(gone()),
         _ => Ok(record),
@@ -62,12 +62,12 @@ fn told(id: &SandboxId, error: &Error) -> Failure {
 /// Ends a sandbox.
 pub(super) async fn kill(_: Caller<Manage>, State(app): State<App>, Id(id): Id) -> Result<StatusCode> {
     let engine = app.host.engine().clone();
-    if engine.sandbox(id.as_str()).is_ok_and(|record| record.state == SandboxState::Deleting) {
+    if engine.sandbox(&id).is_ok_and(|record| record.state == SandboxState::Deleting) {
         return Err(Failure::no_sandbox(id.as_str()));
     }
     let of_task = id.clone();
     // Begun, it is brought to its end, whether the client waits or not.
-    let killing = tokio::spawn(async move { engine.delete_sandbox(of_task.as_str()).await });
+    let killing = tokio::spawn(async move { engine.delete_sandbox(&of_task).await });
     let killed = killing.await.unwrap_or_else(|_panic| Err(Error::new(Code::Internal, "the kill failed")));
     killed.map_err(|error| told(&id, &error))?;
     Ok(StatusCode::NO_CONTENT)
@@ -87,7 +87,7 @@ async fn end_in(engine: &Engine, id: &SandboxId, seconds: u64) -> Result<Sandbox
     // An end that is now is a moment away.
     let ttl_ms = Some(Some((seconds * 1000).max(1)));
     let update = SandboxUpdate { ttl_ms, ..SandboxUpdate::default() };
-    engine.update_sandbox(id.as_str(), update).await.map_err(|error| told(id, &error))
+    engine.update_sandbox(id, update).await.map_err(|error| told(id, &error))
 }
 
 /// Sets the end, sooner or later than before.
@@ -160,7 +160,7 @@ pub(super) async fn connect(
         }
         _ => (StatusCode::OK, extend(engine, &record, seconds).await?),
     };
-    Ok((status, axum::Json(Sandbox::new(engine, &record, caller.key()))).into_response())
+    Ok((status, axum::Json(Sandbox::new(engine, &record, &caller.key()))).into_response())
 }
 
 /// `resume`, as older clients do it: one that runs is an error.
@@ -180,21 +180,21 @@ pub(super) async fn resume(
         let mode = pause.then(|| full_pause(record.spec.isolation));
         let idle = IdleUpdate { pause_at_end: Some(mode), ..IdleUpdate::default() };
         let update = SandboxUpdate { idle, ..SandboxUpdate::default() };
-        engine.update_sandbox(id.as_str(), update).await.map_err(|error| told(&id, &error))?;
+        engine.update_sandbox(&id, update).await.map_err(|error| told(&id, &error))?;
     }
     let record = wake(engine, &id, seconds, request.memory).await?;
-    let answer = axum::Json(Sandbox::new(engine, &record, caller.key()));
+    let answer = axum::Json(Sandbox::new(engine, &record, &caller.key()));
     Ok((StatusCode::CREATED, answer).into_response())
 }
 
 /// Lets a paused sandbox go on, for so long; without its memory when that is not wanted.
 async fn wake(engine: &Engine, id: &SandboxId, seconds: u64, memory: Option<bool>) -> Result<SandboxRecord> {
     if memory == Some(false) {
-        engine.pause_sandbox(id.as_str(), PauseMode::Filesystem).await.map_err(|error| told(id, &error))?;
+        engine.pause_sandbox(id, PauseMode::Filesystem).await.map_err(|error| told(id, &error))?;
     }
     // Its end first: one that is past would pause it again at once.
     end_in(engine, id, seconds.max(1)).await?;
-    engine.resume_sandbox(id.as_str()).await.map_err(|error| told(id, &error))
+    engine.resume_sandbox(id).await.map_err(|error| told(id, &error))
 }
 
 /// Wakes a sandbox that wants to be when somebody comes.
@@ -209,9 +209,9 @@ pub(crate) async fn resume_on_traffic(
     if record.state != SandboxState::Resuming {
         let seconds = Extras::of(record).timeout_s.unwrap_or(WOKEN_S).max(WOKEN_S);
         let update = SandboxUpdate { ttl_ms: Some(Some(seconds * 1000)), ..SandboxUpdate::default() };
-        engine.update_sandbox(id.as_str(), update).await?;
+        engine.update_sandbox(id, update).await?;
     }
-    engine.resume_sandbox(id.as_str()).await
+    engine.resume_sandbox(id).await
 }
 
 /// How to pause.
@@ -241,11 +241,11 @@ pub(super) async fn pause(
     let (engine, of_task) = (engine.clone(), id.clone());
     // Begun, it is brought to its end, whether the client waits or not.
     let pausing = tokio::spawn(async move {
-        let paused = engine.pause_sandbox(of_task.as_str(), mode).await?;
+        let paused = engine.pause_sandbox(&of_task, mode).await?;
         // A paused one has no end: who connects gives it another.
         let update = SandboxUpdate { ttl_ms: Some(None), ..SandboxUpdate::default() };
         match paused.expires_ms {
-            Some(_) => engine.update_sandbox(of_task.as_str(), update).await.map(drop),
+            Some(_) => engine.update_sandbox(&of_task, update).await.map(drop),
             None => Ok(()),
         }
     });

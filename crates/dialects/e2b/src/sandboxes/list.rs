@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use atoll_core::id::{KeyId, SandboxId};
+use atoll_core::id::SandboxId;
 use atoll_core::limits::PAGE_MAX_COUNT;
-use atoll_engine::{Engine, SandboxQuery};
+use atoll_engine::{Caller as EngineCaller, Engine, SandboxQuery};
 use atoll_store::SandboxRecord;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
@@ -136,11 +136,11 @@ fn is_of(record: &SandboxRecord, template: &str) -> bool {
 }
 
 /// All that a key may see, newest first.
-async fn all(engine: &Engine, sees: Option<KeyId>, filter: &Filter) -> Result<Vec<SandboxRecord>> {
-    let mut query = SandboxQuery { limit: Some(PAGE_MAX_COUNT), visible_to: sees, ..SandboxQuery::default() };
+async fn all(engine: &Engine, caller: &EngineCaller, filter: &Filter) -> Result<Vec<SandboxRecord>> {
+    let mut query = SandboxQuery { limit: Some(PAGE_MAX_COUNT), ..SandboxQuery::default() };
     let mut found = Vec::new();
     loop {
-        let page = engine.sandboxes(&query).await.map_err(|error| Failure::of(&error))?;
+        let page = engine.sandboxes(&query, caller).await.map_err(|error| Failure::of(&error))?;
         found.extend(page.items.into_iter().filter(|record| filter.matches(record)));
         query.cursor = page.next.map(|next| next.to_string());
         if query.cursor.is_none() {
@@ -196,7 +196,7 @@ pub(super) async fn v2(
         None => None,
     };
     let limit = limit(query.limit)?;
-    let found = all(app.host.engine(), caller.sees(), &query.filter()?).await?;
+    let found = all(app.host.engine(), caller.engine(), &query.filter()?).await?;
     let running = found.iter().filter(|record| view::state(record) == Some("running")).count();
     let (page, next) = page(found, ascending, after.as_ref(), limit);
     let items: Vec<Listed> = page.iter().filter_map(Listed::new).collect();
@@ -216,7 +216,7 @@ pub(super) async fn v1(
     Query(query): Query<List>,
 ) -> Result<axum::Json<Vec<Listed>>> {
     let filter = Filter { states: vec!["running"], ..query.filter()? };
-    let found = all(app.host.engine(), caller.sees(), &filter).await?;
+    let found = all(app.host.engine(), caller.engine(), &filter).await?;
     Ok(axum::Json(found.iter().filter_map(Listed::new).collect()))
 }
 

@@ -65,7 +65,7 @@ fn entries(view: &ExecView) -> impl Iterator<Item = Entry> {
 /// The newest, oldest first.
 async fn all(engine: &Engine, id: &SandboxId) -> Result<Vec<Entry>> {
     let query = ExecQuery { limit: Some(PAGE_MAX_COUNT), ..ExecQuery::default() };
-    let (views, _) = engine.execs(id.as_str(), &query).await.map_err(|error| Failure::of(&error))?;
+    let (views, _) = engine.execs(id, &query).await.map_err(|error| Failure::of(&error))?;
     let mut all: Vec<Entry> = views.iter().flat_map(entries).collect();
     all.sort_by_key(|entry| entry.at_ms);
     Ok(all)

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use atoll_core::Error;
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::SandboxState;
-use atoll_engine::Engine;
+use atoll_core::sharing::Needs;
+use atoll_engine::{Engine, Target};
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -52,11 +53,11 @@ pub(crate) struct Samples(Arc<Mutex<HashMap<SandboxId, VecDeque<Sample>>>>);
 impl Samples {
     /// Takes a point and gives those that there are.
     async fn take(&self, engine: &Engine, id: &SandboxId) -> Result<Vec<Sample>, Error> {
-        let mut sample = sample(engine, id.as_str()).await?;
+        let mut sample = sample(engine, id).await?;
         // Maps and queues are usable whatever panicked.
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= SANDBOXES_MAX && !all.contains_key(id) {
-            all.retain(|id, _| engine.sandbox(id.as_str()).is_ok());
+            all.retain(|id, _| engine.sandbox(id).is_ok());
             if all.len() >= SANDBOXES_MAX {
                 return Ok(vec![sample]);
             }
@@ -88,7 +89,7 @@ fn percent(used_us: u64, passed_us: u64) -> f64 {
 ///
 /// # Errors
 /// As [`Engine::metrics`].
-pub(crate) async fn sample(engine: &Engine, id: &str) -> Result<Sample, Error> {
+pub(crate) async fn sample(engine: &Engine, id: &SandboxId) -> Result<Sample, Error> {
     let record = engine.sandbox(id)?;
     let metrics = engine.metrics(id).await?;
     let at_ms = now_ms();
@@ -165,8 +166,9 @@ pub(super) async fn of_many(
     let mut sandboxes = serde_json::Map::new();
     for text in ids {
         let Ok(id) = text.parse::<SandboxId>() else { continue };
-        let runs = engine.sandbox(id.as_str()).is_ok_and(|record| record.state == SandboxState::Running);
-        if !runs || !caller.may_see(engine, &id) {
+        let seen = engine.authorize(caller.engine(), Needs::READ, Target::Sandbox(id.as_str())).await.is_ok();
+        let runs = engine.sandbox(&id).is_ok_and(|record| record.state == SandboxState::Running);
+        if !seen || !runs {
             continue;
         }
         if let Ok(samples) = app.samples.take(engine, &id).await

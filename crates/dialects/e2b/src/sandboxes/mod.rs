@@ -44,7 +44,7 @@ pub(crate) fn routes() -> Router<App> {
 /// One sandbox.
 async fn read(caller: Caller<Read>, State(app): State<App>, Id(id): Id) -> Result<axum::Json<Detail>> {
     let engine = app.host.engine();
-    let record = engine.sandbox(id.as_str()).map_err(|_missing| Failure::no_sandbox(id.as_str()))?;
-    let detail = Detail::new(engine, &record, caller.key());
+    let record = engine.sandbox(&id).map_err(|_missing| Failure::no_sandbox(id.as_str()))?;
+    let detail = Detail::new(engine, &record, &caller.key());
     detail.map(axum::Json).ok_or_else(|| Failure::no_sandbox(id.as_str()))
 }

@@ -228,7 +228,7 @@ pub(super) async fn update(
     Json(network): Json<Network>,
 ) -> Result<StatusCode> {
     let engine = app.host.engine();
-    let record = engine.sandbox(id.as_str()).map_err(|error| Failure::of(&error))?;
+    let record = engine.sandbox(&id).map_err(|error| Failure::of(&error))?;
     let mut extras = Extras::of(&record);
     let internet = network.allow_internet_access;
     let plan = match plan(&network, internet)? {
@@ -247,11 +247,11 @@ pub(super) async fn update(
     let update = SandboxUpdate {
         egress: Some(plan.policy),
         secrets: plan.secrets,
-        asked_by: Some(caller.key().clone()),
+        asked_by: Some(caller.key()),
         annotations: BTreeMap::from([(extras::KEY.to_owned(), Some(extras.text()?))]),
         ..SandboxUpdate::default()
     };
-    engine.update_sandbox(id.as_str(), update).await.map_err(|error| Failure::of(&error))?;
+    engine.update_sandbox(&id, update).await.map_err(|error| Failure::of(&error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 

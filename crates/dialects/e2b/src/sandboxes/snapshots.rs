@@ -57,7 +57,7 @@ pub(super) async fn create(
     Json(request): Json<Order>,
 ) -> Result<Response> {
     let engine = app.host.engine();
-    let record = engine.sandbox(id.as_str()).map_err(|_missing| Failure::no_sandbox(id.as_str()))?;
+    let record = engine.sandbox(&id).map_err(|_missing| Failure::no_sandbox(id.as_str()))?;
     match record.state {
         SandboxState::Running => {}
         SandboxState::Creating | SandboxState::Pausing | SandboxState::Resuming => {
@@ -74,7 +74,7 @@ pub(super) async fn create(
     if let Some(name) = request.name.filter(|name| !name.is_empty()) {
         order.tags.push(reference(&name)?);
     }
-    let taken = engine.create_snapshot(id.as_str(), order, &caller.engine()).await;
+    let taken = engine.create_snapshot(&id, order, caller.engine()).await;
     let taken = taken.map_err(|error| match error.code {
         Code::SandboxNotFound | Code::SandboxFailed => Failure::no_sandbox(id.as_str()),
         _ => Failure::of(&error),
@@ -106,7 +106,6 @@ pub(super) async fn list(
     let mut wanted_query = SnapshotQuery {
         sandbox: query.sandbox.filter(|sandbox| !sandbox.is_empty()),
         name: wanted.as_ref().map(|reference| reference.name.clone()),
-        visible_to: caller.sees(),
         limit: Some(PAGE_MAX_COUNT),
         ..SnapshotQuery::default()
     };
@@ -114,7 +113,7 @@ pub(super) async fn list(
     let tag = name.as_ref().filter(|name| name.contains(':')).and(wanted.map(|reference| reference.tag));
     let mut all: Vec<SnapshotRecord> = Vec::new();
     loop {
-        let page = match app.host.engine().snapshots(&wanted_query).await {
+        let page = match app.host.engine().snapshots(&wanted_query, caller.engine()).await {
             // A sandbox that never was has none.
             Err(error) if error.code == Code::SandboxNotFound => break,
             page => page.map_err(|error| Failure::of(&error))?,

@@ -13,12 +13,13 @@ use std::time::{Duration, SystemTime};
 
 use atoll_core::id::KeyId;
 use atoll_core::limits::BUILD_CONTEXT_MAX_BYTES;
-use atoll_engine::Engine;
+use atoll_core::sharing::Needs;
+use atoll_engine::{Engine, Grant};
 use atoll_server::dialect::Pieces;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use flate2::read::MultiGzDecoder;
-use http::StatusCode;
+use http::{Extensions, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWriteExt as _};
 use tokio_util::io::SyncIoBridge;
@@ -45,6 +46,8 @@ pub(crate) struct Addresses(Arc<Mutex<HashMap<String, Address>>>);
 
 #[derive(Debug, Clone)]
 struct Address {
+    /// Whose: without its right nothing may be sent any more.
+    grant: Grant,
     place: PathBuf,
     until_ms: u64,
 }
@@ -67,7 +70,7 @@ pub(super) async fn link(
     Path((_, hash)): Path<(String, String)>,
 ) -> Result<(StatusCode, axum::Json<Value>)> {
     check_hash(&hash)?;
-    let place = place(app.host.engine(), caller.key(), &hash);
+    let place = place(app.host.engine(), &caller.key(), &hash);
     if tokio::fs::try_exists(&place).await.unwrap_or_default() {
         return Ok((StatusCode::CREATED, axum::Json(json!({"present": true}))));
     }
@@ -81,7 +84,8 @@ pub(super) async fn link(
         if table.len() >= ADDRESSES_MAX {
             return Err(Failure::new(StatusCode::TOO_MANY_REQUESTS, "too many uploads are under way"));
         }
-        table.insert(token.clone(), Address { place, until_ms: now + ADDRESS_MS });
+        let grant = caller.grant().clone();
+        table.insert(token.clone(), Address { grant, place, until_ms: now + ADDRESS_MS });
     }
     let url = format!("{}/uploads?token={token}", root.0);
     Ok((StatusCode::CREATED, axum::Json(json!({"present": false, "url": url}))))
@@ -102,6 +106,7 @@ pub(super) struct Upload {
 pub(super) async fn upload(
     State(app): State<App>,
     Query(Upload { token }): Query<Upload>,
+    request: Extensions,
     body: Body,
 ) -> Result<StatusCode> {
     let address = {
@@ -112,6 +117,8 @@ pub(super) async fn upload(
     let address = address.ok_or_else(|| {
         Failure::new(StatusCode::FORBIDDEN, "this address is not good any more: ask for another")
     })?;
+    app.host.engine().recheck(&address.grant, Needs::MANAGE)?;
+    app.host.fill(&request, address.grant);
     let dir = address.place.parent().map(FsPath::to_path_buf).unwrap_or_default();
     tokio::fs::create_dir_all(&dir).await.map_err(|error| broken(&error))?;
     make_room(&dir).await?;

@@ -124,8 +124,7 @@ pub(super) async fn order(
         ..ResourcesDraft::default()
     };
     let id = uuid()?;
-    let order =
-        Order { key: caller.key().clone(), name: name.clone(), resources, at_ms: now_ms(), begun: None };
+    let order = Order { key: caller.key(), name: name.clone(), resources, at_ms: now_ms(), begun: None };
     app.orders.enter(id.clone(), order)?;
     let answer = json!({
         "templateID": id_of(&name), "buildID": id, "public": false,
@@ -160,12 +159,13 @@ pub(super) async fn begin(
     Path((_, id)): Path<(String, String)>,
     Json(asked): Json<Asked>,
 ) -> Result<StatusCode> {
-    let order = app.orders.find(&id, caller.key())?;
+    let order = app.orders.find(&id, &caller.key())?;
     if order.begun.is_some() {
         return Err(Failure::conflict("the build has begun already"));
     }
     let engine = app.host.engine();
-    let Plan { steps, lines, archives, no_cache, start, ready } = plan(engine, &asked).await?;
+    let Plan { steps, lines, archives, no_cache, start, ready } =
+        plan(engine, &asked, caller.engine()).await?;
     let spec = BuildSpec {
         name: order.name.clone(),
         dockerfile: None,
@@ -189,9 +189,9 @@ pub(super) async fn begin(
     };
     let context = match archives.is_empty() {
         true => None,
-        false => Some(archives::Context::open(engine, caller.key(), &archives).await?),
+        false => Some(archives::Context::open(engine, &caller.key(), &archives).await?),
     };
-    let view = engine.create_build(spec, &caller.engine()).await.map_err(|error| Failure::of(&error))?;
+    let view = engine.create_build(spec, caller.engine()).await.map_err(|error| Failure::of(&error))?;
     let build = view.record.id.clone();
     if let Some(order) = app.orders.table().get_mut(&id) {
         order.begun = Some(Begun { build: build.clone(), lines: lines.into() });
@@ -200,12 +200,12 @@ pub(super) async fn begin(
         let engine = engine.clone();
         tokio::spawn(async move {
             let sent = match context {
-                Some(context) => engine.put_build_context(build.as_str(), context.into_tar()).await.map(drop),
+                Some(context) => engine.put_build_context(&build, context.into_tar()).await.map(drop),
                 None => Ok(()),
             };
             if let Err(error) = sent {
                 tracing::info!(%error, %build, "the files of a build could not be read");
-                drop(engine.cancel_build(build.as_str()).await);
+                drop(engine.cancel_build(&build).await);
             }
         });
     }

@@ -60,8 +60,8 @@ pub(super) async fn defaults(_: Caller<Read>, State(app): State<App>) -> Result<
     Ok(axum::Json(items.map(item).collect()))
 }
 
-async fn record(engine: &Engine, reference: &str) -> Result<TemplateRecord> {
-    match find(engine, reference).await? {
+async fn record<S>(caller: &Caller<S>, engine: &Engine, reference: &str) -> Result<TemplateRecord> {
+    match find(engine, reference, caller.engine()).await? {
         Found::Template(record) => Ok(*record),
         Found::Base | Found::Snapshot { .. } => Err(no_template(reference)),
     }
@@ -69,12 +69,12 @@ async fn record(engine: &Engine, reference: &str) -> Result<TemplateRecord> {
 
 /// `GET /templates/{template}`.
 pub(super) async fn one(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Path(reference): Path<String>,
 ) -> Result<axum::Json<Value>> {
     let engine = app.host.engine();
-    let record = record(engine, &reference).await?;
+    let record = record(&caller, engine, &reference).await?;
     let mut item = item(&record);
     item["builds"] = json!([{
         "buildID": item["buildID"], "status": "ready", "createdAt": item["createdAt"],
@@ -86,21 +86,21 @@ pub(super) async fn one(
 
 /// `PATCH /templates/{template}`: who may use a template is the server's matter; there is nothing to publish.
 pub(super) async fn publish(
-    _: Caller<Manage>,
+    caller: Caller<Manage>,
     State(app): State<App>,
     Path(reference): Path<String>,
 ) -> Result<axum::Json<Value>> {
-    let record = record(app.host.engine(), &reference).await?;
+    let record = record(&caller, app.host.engine(), &reference).await?;
     Ok(axum::Json(json!({"names": [record.name]})))
 }
 
 /// `GET /templates/{template}/tags`.
 pub(super) async fn tags(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Path(reference): Path<String>,
 ) -> Result<axum::Json<Value>> {
-    let record = record(app.host.engine(), &reference).await?;
+    let record = record(&caller, app.host.engine(), &reference).await?;
     let (build, created) = (build_id(&record), of_ms(record.created_ms));
     Ok(axum::Json(json!([{"tag": DEFAULT_TAG, "buildID": build, "createdAt": created}])))
 }

@@ -10,9 +10,10 @@ mod status;
 mod translate;
 
 use atoll_core::id::SnapshotId;
+use atoll_core::sharing::Needs;
 use atoll_core::spec::{IsolationLevel, SandboxDraft};
 use atoll_core::{Code, Error};
-use atoll_engine::Engine;
+use atoll_engine::{Caller as EngineCaller, Engine};
 use atoll_store::TemplateRecord;
 use axum::Router;
 use axum::extract::{Path, State};
@@ -147,15 +148,20 @@ async fn template(engine: &Engine, reference: &str) -> Result<Option<TemplateRec
     Ok(all.into_iter().find(|record| id_of(&record.name) == name))
 }
 
-/// The snapshot that a reference means.
-async fn snapshot(engine: &Engine, reference: &str) -> Result<Option<atoll_store::SnapshotRecord>> {
+/// The snapshot that a reference means, if the caller may do with it what it needs; none that it may not know of.
+async fn snapshot(
+    engine: &Engine,
+    reference: &str,
+    needs: Needs,
+    caller: &EngineCaller,
+) -> Result<Option<atoll_store::SnapshotRecord>> {
     let name = name_of(reference).to_ascii_lowercase();
     let text = if name.parse::<SnapshotId>().is_ok() {
         name
     } else {
         format!("{name}:{}", tag_of(reference).unwrap_or(DEFAULT_TAG))
     };
-    match engine.ready_snapshot(&text).await {
+    match engine.usable_snapshot(&text, needs, caller).await {
         Ok(record) => Ok(Some(record)),
         Err(error) if matches!(error.code, Code::SnapshotNotFound | Code::InvalidArgument) => Ok(None),
         Err(error) => Err(Failure::of(&error)),
@@ -166,14 +172,14 @@ async fn snapshot(engine: &Engine, reference: &str) -> Result<Option<atoll_store
 ///
 /// # Errors
 /// 404.
-pub(crate) async fn find(engine: &Engine, reference: &str) -> Result<Found> {
+pub(crate) async fn find(engine: &Engine, reference: &str, caller: &EngineCaller) -> Result<Found> {
     if reference.is_empty() {
         return Err(Failure::bad("templateID: is missing"));
     }
     if let Some(record) = template(engine, reference).await? {
         return Ok(Found::Template(Box::new(record)));
     }
-    if let Some(record) = snapshot(engine, reference).await? {
+    if let Some(record) = snapshot(engine, reference, Needs::READ, caller).await? {
         let memory = record.manifest.kind == atoll_core::snapshot::SnapshotKind::Memory;
         let told = reference.to_owned();
         return Ok(Found::Snapshot { id: record.id, memory, isolation: record.manifest.isolation, told });
@@ -184,13 +190,9 @@ pub(crate) async fn find(engine: &Engine, reference: &str) -> Result<Found> {
 
 /// Whether there is one of this name.
 async fn exists(caller: Caller<Read>, State(app): State<App>, Path(alias): Path<String>) -> Result<Response> {
-    let id = match find(app.host.engine(), &alias).await? {
+    let id = match find(app.host.engine(), &alias, caller.engine()).await? {
         Found::Template(record) => id_of(&record.name),
-        Found::Snapshot { id, told, .. } => {
-            let seen = app.host.engine().check_sees_snapshot(caller.sees().as_ref(), id.as_str()).await;
-            seen.map_err(|_hidden| no_template(&alias))?;
-            told
-        }
+        Found::Snapshot { told, .. } => told,
         Found::Base => id_of(BASE),
     };
     Ok(axum::Json(json!({"templateID": id, "public": false})).into_response())
@@ -208,12 +210,13 @@ async fn remove(
         _ => Failure::of(&error),
     };
     if let Some(record) = template(engine, &reference).await? {
-        engine.delete_template(&record.name, None).await.map_err(gone)?;
+        engine.delete_template(&record.name, None, caller.engine()).await.map_err(gone)?;
         return Ok(StatusCode::NO_CONTENT);
     }
-    let found = snapshot(engine, &reference).await?.ok_or_else(|| no_template(&reference))?;
-    engine.check_sees_snapshot(caller.sees().as_ref(), found.id.as_str()).await.map_err(gone)?;
-    engine.delete_snapshot(found.id.as_str()).await.map_err(gone)?;
+    let found = snapshot(engine, &reference, Needs::MANAGE, caller.engine())
+        .await?
+        .ok_or_else(|| no_template(&reference))?;
+    engine.delete_snapshot(&found.id, None, caller.engine()).await.map_err(gone)?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -103,7 +103,7 @@ fn is_text(line: &str, shown: &str) -> bool {
 }
 
 async fn events(engine: &Engine, begun: &Begun) -> Result<(Vec<BuildEvent>, atoll_store::BuildRecord)> {
-    let mut log = engine.build_log(begun.build.as_str(), 0).await.map_err(|error| Failure::of(&error))?;
+    let mut log = engine.build_log(&begun.build, 0).await.map_err(|error| Failure::of(&error))?;
     let mut events = Vec::new();
     let mut left = LOG_MAX_BYTES;
     loop {
@@ -124,7 +124,7 @@ pub(super) async fn status(
     Path((template, id)): Path<(String, String)>,
     Query(from): Query<From>,
 ) -> Result<axum::Json<Value>> {
-    let order = app.orders.find(&id, caller.key())?;
+    let order = app.orders.find(&id, &caller.key())?;
     let answer = |status: &str, entries: &[Value], reason: Option<Value>| {
         let limit = from.limit.unwrap_or(ENTRIES_MAX).min(ENTRIES_MAX);
         let page: Vec<&Value> = entries.iter().skip(from.offset).take(limit).collect();
@@ -181,7 +181,7 @@ pub(super) async fn logs(
     State(app): State<App>,
     Path((_, id)): Path<(String, String)>,
 ) -> Result<axum::Json<Value>> {
-    let order = app.orders.find(&id, caller.key())?;
+    let order = app.orders.find(&id, &caller.key())?;
     let Some(begun) = order.begun else { return Ok(axum::Json(json!({"logs": []}))) };
     let (events, _) = events(app.host.engine(), &begun).await?;
     let mut entries = Log::read(events.into_iter(), &begun.lines).entries;

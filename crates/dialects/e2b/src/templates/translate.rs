@@ -1,7 +1,7 @@
 //! The clients' steps as the engine's.
 
 use atoll_core::build::{CommandText, CopyStep, Ready, StartFrom, Step};
-use atoll_engine::Engine;
+use atoll_engine::{Caller as EngineCaller, Engine};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -80,14 +80,14 @@ pub(super) struct Plan {
 ///
 /// # Errors
 /// 400 for what is malformed or not supported.
-pub(super) async fn plan(engine: &Engine, asked: &Asked) -> Result<Plan> {
+pub(super) async fn plan(engine: &Engine, asked: &Asked, caller: &EngineCaller) -> Result<Plan> {
     let registry = asked.from_image_registry.as_ref().is_some_and(|registry| !registry.is_null());
     if registry {
         return Err(Failure::bad(
             "fromImageRegistry: credentials are not taken with a build; store them with 'atoll registry login'",
         ));
     }
-    let image = image(engine, asked).await?;
+    let image = image(engine, asked, caller).await?;
     let plan = Plan {
         no_cache: asked.force || asked.steps.iter().any(|step| step.force),
         steps: Vec::new(),
@@ -113,13 +113,13 @@ fn bash(line: &str) -> CommandText {
 }
 
 /// The image that a build begins with.
-async fn image(engine: &Engine, asked: &Asked) -> Result<String> {
+async fn image(engine: &Engine, asked: &Asked, caller: &EngineCaller) -> Result<String> {
     match (text(asked.from_image.as_ref()), text(asked.from_template.as_ref())) {
         (Some(_), Some(_)) => Err(Failure::bad("give fromImage or fromTemplate, not both")),
         (Some(image), None) if image.split(':').next() == Some(DEFAULT_IMAGE) => Ok(engine.default_image()),
         (Some(image), None) => Ok(image.to_owned()),
         (None, None) => Ok(engine.default_image()),
-        (None, Some(template)) => match find(engine, template).await? {
+        (None, Some(template)) => match find(engine, template, caller).await? {
             Found::Base => Ok(engine.default_image()),
             Found::Template(record) if record.spec.snapshot.is_none() => Ok(record.spec.image),
             Found::Template(_) | Found::Snapshot { .. } => Err(Failure::bad(format!(

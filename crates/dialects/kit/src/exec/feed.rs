@@ -2,7 +2,7 @@
 
 use atoll_core::Error;
 use atoll_core::exec::{Exit, OutputStream};
-use atoll_core::id::ExecId;
+use atoll_core::id::{ExecId, SandboxId};
 use atoll_engine::{Engine, ExecView, OutputEvent, OutputReader, Piece};
 use bytes::Bytes;
 
@@ -68,7 +68,7 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Feed {
     engine: Engine,
-    sandbox: String,
+    sandbox: SandboxId,
     exec: ExecId,
     marks: Bookmarks,
     counting: Counting,
@@ -89,7 +89,7 @@ impl Feed {
         counting: Counting,
         from: Offsets,
     ) -> Result<Self, Error> {
-        let (sandbox, exec) = (view.record.sandbox.to_string(), view.record.id.clone());
+        let (sandbox, exec) = (view.record.sandbox.clone(), view.record.id.clone());
         let reached = |mark: &Position| match counting {
             Counting::Text => mark.stdout.text <= from.stdout && mark.stderr.text <= from.stderr,
             Counting::Raw => mark.stdout.raw <= from.stdout && mark.stderr.raw <= from.stderr,

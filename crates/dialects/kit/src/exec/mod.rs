@@ -4,6 +4,7 @@ mod feed;
 mod marks;
 mod track;
 
+use atoll_core::id::SandboxId;
 use atoll_core::spec::ExecDraft;
 use atoll_core::{Code, Error};
 use atoll_engine::{Caller, Engine, ExecView};
@@ -25,7 +26,7 @@ const PLAIN_SHELL: &str = "/bin/sh";
 /// As [`Engine::create_exec`], and what `draft` gives.
 pub async fn get_or_create(
     engine: &Engine,
-    sandbox: &str,
+    sandbox: &SandboxId,
     id: Option<&str>,
     shell: Option<&str>,
     draft: impl Fn(&str) -> Result<ExecDraft, Error> + Send + Sync,
@@ -53,7 +54,7 @@ pub async fn get_or_create(
 ///
 /// # Errors
 /// As [`Engine::exec_by_key`].
-pub async fn by_id(engine: &Engine, sandbox: &str, id: &str) -> Result<ExecView, Error> {
+pub async fn by_id(engine: &Engine, sandbox: &SandboxId, id: &str) -> Result<ExecView, Error> {
     let view = engine.exec_by_key(sandbox, id).await?;
     if is_missing_shell(&view)
         && let Ok(plain) = engine.exec_by_key(sandbox, &plain_key(id)).await
@@ -73,7 +74,7 @@ fn is_missing_shell(view: &ExecView) -> bool {
     not_found && view.record.spec.argv.first().is_some_and(|shell| shell == SHELL)
 }
 
-async fn has_file(engine: &Engine, sandbox: &str, path: &str) -> bool {
+async fn has_file(engine: &Engine, sandbox: &SandboxId, path: &str) -> bool {
     let Ok(guest) = engine.guest(sandbox).await else { return true };
     guest.stat(Stat { path: path.to_owned(), no_follow: false }).await.is_ok()
 }

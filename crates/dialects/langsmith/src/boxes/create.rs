@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_core::id::KeyId;
 use atoll_core::id::SnapshotId;
 use atoll_core::idle::{IdlePolicy, OnIdle};
+use atoll_core::sharing::Needs;
 use atoll_core::spec::SandboxDraft;
 use atoll_core::volume::VolumeMountDraft;
 use atoll_core::{Code, Error};
@@ -149,7 +149,7 @@ impl Create {
 
     /// What the sandbox is to be made from: a snapshot by UUID or name, in whichever field it stands; a
     /// template of that name; without any, the template [`DEFAULT_TEMPLATE`] if there is one.
-    async fn base(&self, engine: &Engine, sees: Option<&KeyId>) -> std::result::Result<Base, Error> {
+    async fn base(&self, engine: &Engine, caller: &EngineCaller) -> std::result::Result<Base, Error> {
         let fields = [&self.snapshot_id, &self.snapshot, &self.snapshot_name];
         let mut given = fields.into_iter().flatten().filter(|text| !text.is_empty());
         let wanted = given.next();
@@ -157,7 +157,7 @@ impl Create {
             return Err(Error::invalid("snapshot", "give one of snapshot_id, snapshot and snapshot_name"));
         }
         let (name, missing) = match wanted {
-            Some(text) => match snapshots::find(engine, sees, text).await {
+            Some(text) => match snapshots::find(engine, text, Needs::READ, caller).await {
                 Ok(found) => return Ok(Base::Snapshot(found.id)),
                 Err(error) => (text.as_str(), Some(error)),
             },
@@ -224,7 +224,7 @@ pub(crate) async fn create(
     let fail = |error: Error| Failure::create(&error);
     let mut extras = request.extras();
     let mut draft = request.draft(&extras)?;
-    let base = request.base(engine, caller.sees().as_ref()).await.map_err(fail)?;
+    let base = request.base(engine, caller.engine()).await.map_err(fail)?;
     let mut template_idle_ms = None;
     match base {
         Base::Snapshot(id) => draft.snapshot = Some(id.into()),
@@ -245,7 +245,7 @@ pub(crate) async fn create(
     let creation = getrandom::u64().map_err(no_randomness)?;
     extras.creation = Some(creation);
     draft.annotations = BTreeMap::from([(extras::KEY.to_owned(), extras.text()?)]);
-    let record = within(&host, draft, creation, caller.engine(), request.time()).await?;
+    let record = within(&host, draft, creation, caller.engine().clone(), request.time()).await?;
     // The protocol has no key by which a retry finds it: a client that left has lost it.
     let (engine, made) = (host.engine().clone(), record.clone());
     let undo = host.undo_unless_answered(async move { delete(&engine, &made).await });
@@ -269,7 +269,8 @@ async fn within(
     let engine = host.engine().clone();
     tokio::spawn(async move {
         // Its readiness may be far away. By its name, if it is ours that has it.
-        if let Ok(record) = engine.sandbox(&name)
+        if let Some(id) = engine.resolve_sandbox(&name)
+            && let Ok(record) = engine.sandbox(&id)
             && Extras::of(&record).creation == Some(creation)
         {
             delete(&engine, &record).await;
@@ -285,7 +286,7 @@ async fn within(
 }
 
 async fn delete(engine: &Engine, record: &SandboxRecord) {
-    match engine.delete_sandbox(record.id.as_str()).await {
+    match engine.delete_sandbox(&record.id).await {
         Err(error) if error.code != Code::SandboxNotFound => {
             tracing::warn!(sandbox = %record.id, %error, "a sandbox that nobody waits for any more could not be deleted");
         }

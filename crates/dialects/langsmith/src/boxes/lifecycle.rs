@@ -12,18 +12,17 @@ use http::StatusCode;
 
 use super::{ANSWER_WITHIN, find};
 use crate::error::{Failure, Result};
-use crate::request::{Caller, Exec, Json, Manage, Name, Root};
+use crate::request::{Caller, Exec, Json, Manage, Root};
 use crate::view::Sandbox;
 
 /// Makes sure that a sandbox can be used. Answers when it can, at the latest after a few seconds: the client
 /// polls the status.
 pub(crate) async fn start(
-    _: Caller<Exec>,
+    caller: Caller<Exec>,
     root: Root,
     State(host): State<Host>,
-    Name(name): Name,
 ) -> Result<(StatusCode, Json<Sandbox>)> {
-    let id = find(&host, &name)?.id.to_string();
+    let id = find(&host, &caller)?.id;
     let (engine, sandbox) = (host.engine().clone(), id.clone());
     let starting = async move { engine.guest(&sandbox).await.map(drop) };
     let status = match within(ANSWER_WITHIN, starting).await {
@@ -31,22 +30,18 @@ pub(crate) async fn start(
         Some(Ok(())) => StatusCode::OK,
         None => StatusCode::ACCEPTED,
     };
-    Ok((status, Json(Sandbox::new(find(&host, &id)?, &root))))
+    Ok((status, Json(Sandbox::new(find(&host, &caller)?, &root))))
 }
 
 /// Stops a sandbox; one that is stopped stays so. Answers when it is done, at the latest after a few seconds:
 /// the engine goes on.
-pub(crate) async fn stop(
-    _: Caller<Manage>,
-    State(host): State<Host>,
-    Name(name): Name,
-) -> Result<StatusCode> {
-    let record = find(&host, &name)?;
+pub(crate) async fn stop(caller: Caller<Manage>, State(host): State<Host>) -> Result<StatusCode> {
+    let record = find(&host, &caller)?;
     let mode = match record.spec.idle.on_idle {
         OnIdle::Freeze => PauseMode::Frozen,
         OnIdle::Delete | OnIdle::Hibernate => PauseMode::Filesystem,
     };
-    let (engine, id) = (host.engine().clone(), record.id.to_string());
+    let (engine, id) = (host.engine().clone(), record.id);
     match within(ANSWER_WITHIN, async move { engine.pause_sandbox(&id, mode).await }).await {
         Some(Err(error)) => Err(Failure::control(&error)),
         Some(Ok(_)) | None => Ok(StatusCode::NO_CONTENT),

@@ -69,15 +69,15 @@ pub(crate) async fn list(
     State(host): State<Host>,
     Query(query): Query<List>,
 ) -> Result<Json<Page>> {
-    let wanted =
-        SandboxQuery { states: query.states()?, visible_to: caller.sees(), ..SandboxQuery::default() };
+    let wanted = SandboxQuery { states: query.states()?, ..SandboxQuery::default() };
     let page = sandboxes::Page {
         // The cursor is the last id of the page before.
         after: query.cursor.as_deref().map(ids::sandbox),
         skip: query.offset.unwrap_or_default(),
         limit: query.limit.or(query.page_size).map(|limit| limit.max(1) as usize),
     };
-    let listed = sandboxes::list(host.engine(), wanted, &page, |record| query.matches(record)).await;
+    let (engine, by) = (host.engine(), caller.engine());
+    let listed = sandboxes::list(engine, wanted, &page, by, |record| query.matches(record)).await;
     let (found, more) = listed.map_err(|error| Failure::control(&error))?;
     let next_cursor = found.last().filter(|_| more).map(|last| ids::of_sandbox(&last.id));
     let objects = found.into_iter().map(|record| serde_json::to_value(Sandbox::new(record, &root)));

@@ -18,8 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Failure, Result};
-use crate::ids;
-use crate::request::{Caller, Json, Manage, Name, Read, Root};
+use crate::request::{Caller, Json, Manage, Read, Root};
 use crate::view::{self, Sandbox};
 
 pub(crate) use atoll_dialect_kit::sandboxes::awake;
@@ -78,18 +77,19 @@ fn is_nothing(value: &Value) -> bool {
     value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty)
 }
 
-fn find(host: &Host, name: &str) -> Result<SandboxRecord> {
-    host.engine().sandbox(&ids::sandbox(name)).map_err(|error| Failure::control(&error))
+/// The sandbox that the path names.
+fn find<S>(host: &Host, caller: &Caller<S>) -> Result<SandboxRecord> {
+    let found = caller.sandbox().and_then(|id| host.engine().sandbox(id));
+    found.map_err(|error| Failure::control(&error))
 }
 
 /// One sandbox.
 pub(crate) async fn read(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     root: Root,
     State(host): State<Host>,
-    Name(name): Name,
 ) -> Result<Json<Sandbox>> {
-    Ok(Json(Sandbox::new(find(&host, &name)?, &root)))
+    Ok(Json(Sandbox::new(find(&host, &caller)?, &root)))
 }
 
 /// What a client that waits polls.
@@ -100,22 +100,14 @@ pub(crate) struct Status {
 }
 
 /// The state of one sandbox.
-pub(crate) async fn status(
-    _: Caller<Read>,
-    State(host): State<Host>,
-    Name(name): Name,
-) -> Result<Json<Status>> {
-    let (status, status_message) = view::status(&find(&host, &name)?);
+pub(crate) async fn status(caller: Caller<Read>, State(host): State<Host>) -> Result<Json<Status>> {
+    let (status, status_message) = view::status(&find(&host, &caller)?);
     Ok(Json(Status { status, status_message }))
 }
 
 /// Deletes a sandbox. Answers when it is marked, at the latest after a few seconds: the engine goes on.
-pub(crate) async fn remove(
-    _: Caller<Manage>,
-    State(host): State<Host>,
-    Name(name): Name,
-) -> Result<StatusCode> {
-    let id = find(&host, &name)?.id.to_string();
+pub(crate) async fn remove(caller: Caller<Manage>, State(host): State<Host>) -> Result<StatusCode> {
+    let id = find(&host, &caller)?.id;
     let engine = host.engine().clone();
     match within(ANSWER_WITHIN, async move { engine.delete_sandbox(&id).await }).await {
         Some(Err(error)) if error.code != Code::SandboxNotFound => Err(Failure::control(&error)),

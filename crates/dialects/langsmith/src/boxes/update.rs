@@ -16,7 +16,7 @@ use super::{Size, find, ttl_ms};
 use crate::error::{Failure, Result};
 use crate::extras::{self, Extras, RunConfig};
 use crate::proxy;
-use crate::request::{Caller, Json, Manage, Name, Root};
+use crate::request::{Caller, Json, Manage, Root};
 use crate::view::Sandbox;
 
 /// A change. Absent fields stay as they are.
@@ -34,7 +34,7 @@ pub(crate) struct Update {
 }
 
 impl Update {
-    fn apply(self, record: &SandboxRecord, caller: EngineCaller) -> Result<SandboxUpdate> {
+    fn apply(self, record: &SandboxRecord, caller: &EngineCaller) -> Result<SandboxUpdate> {
         let ttl = |field, seconds: Option<u64>| seconds.map(|seconds| ttl_ms(field, seconds)).transpose();
         let idle = IdleUpdate {
             // Whoever says when it stops by itself means that it stops.
@@ -72,7 +72,7 @@ impl Update {
             idle,
             egress,
             secrets: secrets.unwrap_or_default(),
-            asked_by: caller.key,
+            asked_by: caller.key().cloned(),
             ..SandboxUpdate::default()
         };
         // The disk's size is the one limit that cannot change; saying the same is no change.
@@ -97,12 +97,11 @@ pub(crate) async fn update(
     caller: Caller<Manage>,
     root: Root,
     State(host): State<Host>,
-    Name(name): Name,
     Json(request): Json<Update>,
 ) -> Result<Json<Sandbox>> {
-    let record = find(&host, &name)?;
-    let id = record.id.to_string();
+    let record = find(&host, &caller)?;
     let update = request.apply(&record, caller.engine())?;
-    let record = host.engine().update_sandbox(&id, update).await.map_err(|error| Failure::control(&error))?;
+    let record =
+        host.engine().update_sandbox(&record.id, update).await.map_err(|error| Failure::control(&error))?;
     Ok(Json(Sandbox::new(record, &root)))
 }

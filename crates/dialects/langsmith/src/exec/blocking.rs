@@ -13,8 +13,7 @@ use super::{Outcome, Request, get_or_create, outcome};
 use crate::App;
 use crate::boxes;
 use crate::error::{Failure, Result};
-use crate::ids;
-use crate::request::{Caller, Exec, Json, Name};
+use crate::request::{Caller, Exec, Json};
 
 /// Most output that one answer carries, bytes.
 const OUTPUT_MAX_BYTES: usize = 64 << 20;
@@ -38,7 +37,6 @@ fn failure(error: &Error) -> Failure {
 pub(crate) async fn execute(
     caller: Caller<Exec>,
     State(app): State<App>,
-    Name(id): Name,
     Extension(client): Extension<ClientGone>,
     Json(mut request): Json<Request>,
 ) -> Result<Json<Answer>> {
@@ -46,10 +44,10 @@ pub(crate) async fn execute(
     request.kill_on_disconnect = true;
     request.timeout_seconds.get_or_insert(TIMEOUT_S);
     let engine = app.host.engine();
-    let sandbox = ids::sandbox(&id);
-    drop(boxes::awake(engine, &sandbox).await.map_err(|error| failure(&error))?);
+    let sandbox = caller.sandbox().map_err(|error| failure(&error))?;
+    drop(boxes::awake(engine, sandbox).await.map_err(|error| failure(&error))?);
     let view =
-        get_or_create(engine, &sandbox, request, &caller.engine()).await.map_err(|error| failure(&error))?;
+        get_or_create(engine, sandbox, request, caller.engine()).await.map_err(|error| failure(&error))?;
     let mut feed = Feed::open(engine, &view, &app.marks, Counting::Text, Offsets::default())
         .await
         .map_err(|error| failure(&error))?;

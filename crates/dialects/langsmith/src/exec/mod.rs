@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use atoll_core::Error;
 use atoll_core::exec::Exit;
 use atoll_core::exec::ExitReason;
+use atoll_core::id::SandboxId;
 use atoll_core::spec::{Command, ExecDraft, TtySize};
 use atoll_dialect_kit::exec as kit;
 use atoll_engine::{Caller as EngineCaller, Engine, ExecView};
@@ -105,7 +106,7 @@ fn positive_ms(field: &str, seconds: Option<f64>) -> Result<Option<u64>, Error> 
 /// Runs a command, or finds the one that has its id already.
 pub(crate) async fn get_or_create(
     engine: &Engine,
-    sandbox: &str,
+    sandbox: &SandboxId,
     request: Request,
     caller: &EngineCaller,
 ) -> Result<ExecView, Error> {

@@ -25,8 +25,7 @@ use super::{Outcome, Request, by_id, get_or_create, outcome};
 use crate::App;
 use crate::boxes;
 use crate::error::{Failure, Result, sentence};
-use crate::ids;
-use crate::request::{Caller, Exec, Json, Name};
+use crate::request::{Caller, Exec, Json};
 
 /// Output in one answer, bytes, before the client has to say what it has.
 const UNACKED_MAX_BYTES: usize = 1 << 20;
@@ -41,17 +40,16 @@ fn failure(error: &Error) -> Failure {
 pub(crate) async fn start(
     caller: Caller<Exec>,
     State(app): State<App>,
-    Name(id): Name,
     Json(mut request): Json<Request>,
 ) -> Result<Response> {
     // This transport has no way to send input.
     request.close_stdin = true;
     let command_id = request.command_id.clone();
     let engine = app.host.engine();
-    let sandbox = ids::sandbox(&id);
-    drop(boxes::awake(engine, &sandbox).await.map_err(|error| failure(&error))?);
+    let sandbox = caller.sandbox().map_err(|error| failure(&error))?;
+    drop(boxes::awake(engine, sandbox).await.map_err(|error| failure(&error))?);
     let view =
-        get_or_create(engine, &sandbox, request, &caller.engine()).await.map_err(|error| failure(&error))?;
+        get_or_create(engine, sandbox, request, caller.engine()).await.map_err(|error| failure(&error))?;
     let command_id = command_id.unwrap_or_else(|| view.record.id.to_string());
     stream(&app, &view, command_id, Offsets::default()).await
 }
@@ -68,15 +66,15 @@ pub(crate) struct Resume {
 
 /// Goes on with a command where the client left off.
 pub(crate) async fn resume(
-    _: Caller<Exec>,
+    caller: Caller<Exec>,
     State(app): State<App>,
-    Name(id): Name,
     Json(request): Json<Resume>,
 ) -> Result<Response> {
-    let (engine, sandbox) = (app.host.engine(), ids::sandbox(&id));
-    let found = match by_id(engine, &sandbox, &request.command_id).await {
+    let engine = app.host.engine();
+    let sandbox = caller.sandbox().map_err(|error| failure(&error))?;
+    let found = match by_id(engine, sandbox, &request.command_id).await {
         // A client that made no command id was told the exec's.
-        Err(error) if error.code == Code::ExecNotFound => engine.exec(&sandbox, &request.command_id).await,
+        Err(error) if error.code == Code::ExecNotFound => engine.exec(sandbox, &request.command_id).await,
         found => found,
     };
     let view = found.map_err(|error| failure(&error))?;

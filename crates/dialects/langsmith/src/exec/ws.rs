@@ -14,11 +14,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_core::id::SandboxId;
 use atoll_core::limits::STDIN_CHUNK_MAX_BYTES;
+use atoll_core::sharing::Needs;
 use atoll_core::spec::TtySize;
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::exec::{Counting, Event, Feed};
-use atoll_engine::{Caller as EngineCaller, Engine, ExecView};
+use atoll_engine::{Caller as EngineCaller, Engine, ExecView, Grant};
 use atoll_server::dialect::Held;
 use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
@@ -34,8 +36,7 @@ use super::{Outcome, by_id, get_or_create, outcome};
 use crate::App;
 use crate::boxes;
 use crate::error::{Failure, Result, sentence};
-use crate::ids;
-use crate::request::{Caller, Exec, Name};
+use crate::request::{Caller, Exec};
 
 /// How long a client may take to say what it wants.
 const FIRST_WAIT: Duration = Duration::from_secs(30);
@@ -54,29 +55,32 @@ const FLUSH_BYTES: usize = 512 << 10;
 pub(crate) async fn attach(
     caller: Caller<Exec>,
     State(app): State<App>,
-    Name(id): Name,
     upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
     request: http::Extensions,
 ) -> Result<Response> {
     let upgrade = upgrade.map_err(|rejection| {
         Failure::new(StatusCode::BAD_REQUEST, "InvalidRequest", format!("not a WebSocket: {rejection}"))
     })?;
-    // Wakes it if need be. By id from here on: a name may pass to another sandbox meanwhile.
+    // Wakes it if need be.
     let engine = app.host.engine().clone();
-    let sandbox = ids::sandbox(&id);
-    let record = engine.sandbox(&sandbox).map_err(|error| Failure::handshake(&error))?;
+    let sandbox = caller.sandbox().map_err(|error| Failure::handshake(&error))?.clone();
     drop(boxes::awake(&engine, &sandbox).await.map_err(|error| Failure::handshake(&error))?);
     let held = app.host.hold(&request);
-    let session =
-        Session { app, engine, caller: caller.engine(), sandbox: record.id.to_string(), _held: held };
-    let pass = caller.pass();
+    let session = Session {
+        app,
+        engine,
+        grant: caller.grant().clone(),
+        caller: caller.engine().clone(),
+        sandbox,
+        _held: held,
+    };
     Ok(upgrade.max_message_size(MESSAGE_MAX_BYTES).max_frame_size(MESSAGE_MAX_BYTES).on_upgrade(
         move |socket| async move {
-            let engine = session.engine.clone();
+            let (engine, grant) = (session.engine.clone(), session.grant.clone());
             tokio::select! {
                 () = session.run(socket) => {}
                 // Cut, not closed: a client that comes back is told why.
-                () = engine.until_unwelcome(&pass) => {}
+                () = engine.until_revoked(&grant) => {}
             }
         },
     ))
@@ -107,8 +111,9 @@ enum End {
 struct Session {
     app: App,
     engine: Engine,
+    grant: Grant,
     caller: EngineCaller,
-    sandbox: String,
+    sandbox: SandboxId,
     _held: Held,
 }
 
@@ -141,8 +146,11 @@ impl Session {
         let first: First = serde_json::from_str(first)
             .map_err(|error| ("InvalidRequest", format!("the first message is not understood: {error}")))?;
         let from = first.offsets();
+        let may = || self.engine.recheck(&self.grant, Needs::EXEC).map_err(|error| refused(&error));
         let found = match first {
             First::Execute(mut request) => {
+                // The handshake may be a while ago.
+                may()?;
                 if request.command_id.is_none() {
                     request.command_id =
                         Some(made_up_id().map_err(|error| ("CommandError", sentence(&error)))?);
@@ -248,6 +256,11 @@ impl Session {
 
     /// The protocol has no answer to these but the end of the command, so errors are only logged.
     async fn command(&self, exec: &str, text: &str) {
+        // Asked each time: a role may be taken away, and a lease be taken, while the socket is open.
+        if let Err(error) = self.engine.recheck(&self.grant, Needs::EXEC) {
+            tracing::debug!(%error, exec, "a client's message was refused");
+            return;
+        }
         let done = match serde_json::from_str(text) {
             Ok(Later::Input { data }) => self.input(exec, Bytes::from(data)).await,
             Ok(Later::CloseStdin) => {

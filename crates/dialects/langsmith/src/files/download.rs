@@ -9,22 +9,21 @@ use super::OfFile;
 use crate::App;
 use crate::boxes;
 use crate::error::{Failure, Result};
-use crate::ids;
-use crate::request::{Caller, Name, Query, Read};
+use crate::request::{Caller, Query, Read};
 
 const KIND: &str = "ReadError";
 
 /// The bytes of a file; with `HEAD`, only what it is.
 pub(crate) async fn download(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
-    Name(id): Name,
     Query(file): Query<OfFile>,
     method: Method,
     headers: HeaderMap,
 ) -> Result<Response> {
     let path = file.absolute(KIND)?;
-    let lease = boxes::awake(app.host.engine(), &ids::sandbox(&id)).await;
+    let sandbox = caller.sandbox().map_err(|error| Failure::data(KIND, &error))?;
+    let lease = boxes::awake(app.host.engine(), sandbox).await;
     let lease = lease.map_err(|error| Failure::data(KIND, &error))?;
     send(lease, path, &method, &headers).await.map_err(|error| match error {
         SendError::Engine(error) => Failure::data(KIND, &error),

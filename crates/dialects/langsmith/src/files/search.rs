@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::boxes;
 use crate::error::{Failure, Result};
-use crate::ids;
-use crate::request::{Caller, Json, Name, Read};
+use crate::request::{Caller, Json, Read};
 use crate::time;
 
 /// Matches when the client does not say how many.
@@ -69,9 +68,10 @@ fn whole(directory: &str, info: &FileInfo) -> String {
     format!("{}/{}", directory.trim_end_matches('/'), info.path)
 }
 
-async fn find(host: &Host, id: &str, request: Find) -> Result<Matches<(FileInfo, Found)>> {
+async fn find(host: &Host, caller: &Caller<Read>, request: Find) -> Result<Matches<(FileInfo, Found)>> {
     spec::path("path", &request.path).map_err(|error| fail(&error))?;
-    let guest = boxes::awake(host.engine(), &ids::sandbox(id)).await.map_err(|error| fail(&error))?;
+    let sandbox = caller.sandbox().map_err(|error| fail(&error))?;
+    let guest = boxes::awake(host.engine(), sandbox).await.map_err(|error| fail(&error))?;
     let (found, truncated) = guest.find(request).await.map_err(|error| fail(&guest_error(error)))?;
     let matches = found.into_iter().filter_map(|mut one| Some((one.info.take()?, one))).collect();
     Ok(Matches { matches, truncated })
@@ -79,14 +79,13 @@ async fn find(host: &Host, id: &str, request: Find) -> Result<Matches<(FileInfo,
 
 /// Files whose path below a directory matches a pattern.
 pub(crate) async fn glob(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(host): State<Host>,
-    Name(id): Name,
     Json(request): Json<Glob>,
 ) -> Result<Json<Matches<File>>> {
     let path = request.path.clone();
     let find = Find { path, pattern: request.pattern, text: String::new(), max_count: limit(request.limit) };
-    let found = self::find(&host, &id, find).await?;
+    let found = self::find(&host, &caller, find).await?;
     let file = |(info, _): (FileInfo, Found)| File {
         path: whole(&request.path, &info),
         is_dir: info.kind() == FileKind::Directory,
@@ -98,9 +97,8 @@ pub(crate) async fn glob(
 
 /// Lines that contain a text, in files below a directory.
 pub(crate) async fn grep(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(host): State<Host>,
-    Name(id): Name,
     Json(request): Json<Grep>,
 ) -> Result<Json<Matches<Line>>> {
     if request.pattern.is_empty() {
@@ -114,7 +112,7 @@ pub(crate) async fn grep(
     };
     let path = request.path.clone();
     let find = Find { path, pattern, text: request.pattern, max_count: limit(request.limit) };
-    let found = self::find(&host, &id, find).await?;
+    let found = self::find(&host, &caller, find).await?;
     let line = |(info, found): (FileInfo, Found)| Line {
         path: whole(&request.path, &info),
         line: found.line,

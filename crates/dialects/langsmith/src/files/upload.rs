@@ -13,8 +13,7 @@ use super::OfFile;
 use crate::App;
 use crate::boxes;
 use crate::error::{Failure, Result};
-use crate::ids;
-use crate::request::{Caller, Exec, Json, Name, Query};
+use crate::request::{Caller, Exec, Json, Query};
 
 const KIND: &str = "WriteError";
 
@@ -25,9 +24,8 @@ fn fail(error: &Error) -> Failure {
 /// Writes a file, whole or not at all, with the directories above it. A file that is there keeps its
 /// permissions and its owner.
 pub(crate) async fn upload(
-    _: Caller<Exec>,
+    caller: Caller<Exec>,
     State(app): State<App>,
-    Name(id): Name,
     Query(file): Query<OfFile>,
     headers: HeaderMap,
     body: Body,
@@ -39,9 +37,9 @@ pub(crate) async fn upload(
         return Err(fail(&Error::invalid("body", "has no file in it")));
     }
     let engine = app.host.engine();
-    let sandbox = ids::sandbox(&id);
-    let user = engine.sandbox(&sandbox).map_err(|error| fail(&error))?.spec.user;
-    let lease = boxes::awake(engine, &sandbox).await.map_err(|error| fail(&error))?;
+    let sandbox = caller.sandbox().map_err(|error| fail(&error))?;
+    let user = engine.sandbox(sandbox).map_err(|error| fail(&error))?.spec.user;
+    let lease = boxes::awake(engine, sandbox).await.map_err(|error| fail(&error))?;
     let request = Write { path: path.clone(), mode: 0, user, parents: true, in_place: false };
     let told = |error| fail(&guest_error(error));
     let mut writer = lease.write(request).await.map_err(told)?;

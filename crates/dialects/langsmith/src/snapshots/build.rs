@@ -66,7 +66,7 @@ pub(crate) async fn create(
         run_config: request.run_config.clone().unwrap_or_default(),
         ..Snapshot::building(&id, &tag)
     };
-    let (owner, caller) = (caller.key(), caller.engine());
+    let (owner, caller) = (caller.key(), caller.engine().clone());
     let making = async move { make(&engine, request, id, tag, &caller).await };
     let made = app.builds.run(building.clone(), owner, ANSWER_WITHIN, making).await;
     match made.map_err(|error| Failure::control(&error))? {
@@ -104,8 +104,8 @@ async fn make(
     };
     let sandbox = engine.create_sandbox(draft, caller).await?.id;
     let order = super::order(id, tag, Begin::default());
-    let taken = engine.create_snapshot(sandbox.as_str(), order, caller).await;
-    if let Err(error) = engine.delete_sandbox(sandbox.as_str()).await {
+    let taken = engine.create_snapshot(&sandbox, order, caller).await;
+    if let Err(error) = engine.delete_sandbox(&sandbox).await {
         tracing::warn!(%sandbox, %error, "the sandbox of a snapshot stays until its time ends");
     }
     taken

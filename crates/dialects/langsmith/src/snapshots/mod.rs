@@ -7,12 +7,15 @@ pub(crate) mod build;
 
 use std::collections::BTreeSet;
 
-use atoll_core::id::{KeyId, SnapshotId};
+use atoll_core::id::SnapshotId;
 use atoll_core::limits::PAGE_MAX_COUNT;
+use atoll_core::sharing::Needs;
 use atoll_core::snapshot::{DEFAULT_TAG, Reference, SnapshotState};
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::pending::Pending;
-use atoll_engine::{Begin, Engine, SnapshotOrder, SnapshotQuery};
+use atoll_engine::{
+    Begin, Caller as EngineCaller, Engine, Resource, SnapshotGrant, SnapshotOrder, SnapshotQuery, Target,
+};
 use atoll_store::SnapshotRecord;
 use axum::extract::State;
 use http::StatusCode;
@@ -119,18 +122,16 @@ fn fail(error: &Error) -> Failure {
     Failure::control(error)
 }
 
-/// Every snapshot that is for people and that a key may know of (all, when `sees` is nobody), the newest first.
+/// Every snapshot that is for people and that a caller may know of, the newest first.
 async fn all(
     engine: &Engine,
-    sees: Option<&KeyId>,
     name: Option<String>,
+    caller: &EngineCaller,
 ) -> Result<Vec<SnapshotRecord>, Error> {
-    let visible_to = sees.cloned();
-    let mut query =
-        SnapshotQuery { name, visible_to, limit: Some(PAGE_MAX_COUNT), ..SnapshotQuery::default() };
+    let mut query = SnapshotQuery { name, limit: Some(PAGE_MAX_COUNT), ..SnapshotQuery::default() };
     let mut found = Vec::new();
     loop {
-        let page = engine.snapshots(&query).await?;
+        let page = engine.snapshots(&query, caller).await?;
         found.extend(page.items);
         match page.next {
             Some(next) => query.cursor = Some(next.to_string()),
@@ -139,20 +140,34 @@ async fn all(
     }
 }
 
-/// The snapshot that a client means: by UUID, by `name:tag`, or by name, which is its `latest` or else its
-/// newest. One that the key may not know of is not there.
-pub(crate) async fn find(engine: &Engine, sees: Option<&KeyId>, text: &str) -> Result<SnapshotRecord, Error> {
-    let named = ids::snapshot(text).unwrap_or_else(|| text.to_owned());
-    let found = match engine.snapshot(&named).await {
-        Ok(found) => engine.check_sees_snapshot(sees, found.id.as_str()).await.map(|()| found),
-        Err(error) => Err(error),
-    };
-    match found {
-        Err(error) if error.code == Code::SnapshotNotFound && !named.contains(':') => {
-            let newest = all(engine, sees, Some(named)).await?.into_iter().next();
-            newest.ok_or(error)
+/// The snapshot that a client means, if it may do with it what it needs: by UUID, by `name:tag`, or by name, which is
+/// its `latest` or else its newest. With it the reference by which it was named, if there is one.
+pub(crate) async fn find(
+    engine: &Engine,
+    text: &str,
+    needs: Needs,
+    caller: &EngineCaller,
+) -> Result<SnapshotGrant, Error> {
+    let by_id = ids::snapshot(text).map(|id| id.to_string());
+    let named = by_id.as_deref().unwrap_or(text);
+    match authorized(engine, named, needs, caller).await {
+        Err(error) if error.code == Code::SnapshotNotFound && by_id.is_none() && !text.contains(':') => {
+            let newest = all(engine, Some(text.to_owned()), caller).await?.into_iter().next();
+            authorized(engine, newest.ok_or(error)?.id.as_str(), needs, caller).await
         }
         found => found,
+    }
+}
+
+async fn authorized(
+    engine: &Engine,
+    text: &str,
+    needs: Needs,
+    caller: &EngineCaller,
+) -> Result<SnapshotGrant, Error> {
+    match engine.authorize(caller, needs, Target::Snapshot(text)).await?.resource() {
+        Resource::Snapshot(found) => Ok(found.clone()),
+        _ => Err(Error::new(Code::Internal, "a snapshot was asked for")),
     }
 }
 
@@ -183,7 +198,6 @@ fn order(id: SnapshotId, tag: Reference, begin: Begin) -> SnapshotOrder {
 pub(crate) async fn capture(
     caller: Caller<Manage>,
     State(app): State<App>,
-    Name(name): Name,
     Json(request): Json<Capture>,
 ) -> Result<(StatusCode, Json<Snapshot>)> {
     if request.docker_image.as_ref().is_some_and(|image| !image.is_empty()) {
@@ -196,7 +210,7 @@ pub(crate) async fn capture(
     }
     let tag = reference(&request.name, request.tag.as_deref())?;
     let engine = app.host.engine().clone();
-    let source = engine.sandbox(&ids::sandbox(&name)).map_err(|error| fail(&error))?;
+    let source = caller.sandbox().and_then(|id| engine.sandbox(id)).map_err(|error| fail(&error))?;
     let id = engine.new_snapshot_id().map_err(|error| fail(&error))?;
     let run = request.run_config.unwrap_or_default();
     let building = Snapshot {
@@ -206,9 +220,8 @@ pub(crate) async fn capture(
         ..Snapshot::building(&id, &tag)
     };
     let begin = Begin { env: run.env_vars.unwrap_or_default(), user: run.user, workdir: run.work_dir };
-    let (owner, caller) = (caller.key(), caller.engine());
-    let making =
-        async move { engine.create_snapshot(source.id.as_str(), order(id, tag, begin), &caller).await };
+    let (owner, caller) = (caller.key(), caller.engine().clone());
+    let making = async move { engine.create_snapshot(&source.id, order(id, tag, begin), &caller).await };
     let made = app.builds.run(building.clone(), owner, ANSWER_WITHIN, making).await;
     match made.map_err(|error| fail(&error))? {
         Some(Ok(record)) => Ok((StatusCode::CREATED, Json(Snapshot::new(record)))),
@@ -244,12 +257,9 @@ pub(crate) async fn list(
 ) -> Result<Json<Page>> {
     let part = query.name_contains.unwrap_or_default().to_lowercase();
     let limit = query.limit.or(query.page_size).unwrap_or(PAGE_DEFAULT);
-    let records = all(app.host.engine(), caller.sees().as_ref(), None).await.map_err(|error| fail(&error))?;
-    let listed = app
-        .builds
-        .under_way(caller.sees().as_ref())
-        .into_iter()
-        .chain(records.into_iter().map(Snapshot::new));
+    let records = all(app.host.engine(), None, caller.engine()).await.map_err(|error| fail(&error))?;
+    let under_way = app.builds.under_way(caller.sees());
+    let listed = under_way.into_iter().chain(records.into_iter().map(Snapshot::new));
     let matching = listed.filter(|snapshot| snapshot.name.to_lowercase().contains(&part));
     let items: Vec<Snapshot> = matching.skip(query.offset).take(limit).collect();
     Ok(Json(Page { snapshots: items.clone(), items, next_cursor: None, offset: query.offset }))
@@ -261,11 +271,13 @@ pub(crate) async fn read(
     State(app): State<App>,
     Name(name): Name,
 ) -> Result<Json<Snapshot>> {
-    if let Some(building) = app.builds.find(&name, caller.sees().as_ref()) {
+    if let Some(building) = app.builds.find(&name, caller.sees()) {
         return Ok(Json(building));
     }
-    let found = find(app.host.engine(), caller.sees().as_ref(), &name).await;
-    found.map(|record| Json(Snapshot::new(record))).map_err(|error| fail(&error))
+    let engine = app.host.engine();
+    let found = find(engine, &name, Needs::READ, caller.engine()).await.map_err(|error| fail(&error))?;
+    let record = engine.snapshot(&found.id).await.map_err(|error| fail(&error))?;
+    Ok(Json(Snapshot::new(record)))
 }
 
 /// Removes a snapshot, by its id or name; or one tag, and the snapshot with its last.
@@ -275,7 +287,7 @@ pub(crate) async fn remove(
     Name(name): Name,
 ) -> Result<StatusCode> {
     let engine = app.host.engine();
-    match app.builds.forget(&name, caller.sees().as_ref()) {
+    match app.builds.forget(&name, caller.sees()) {
         Some(true) => return Ok(StatusCode::NO_CONTENT),
         Some(false) => {
             let why = "the snapshot is still being made";
@@ -283,10 +295,11 @@ pub(crate) async fn remove(
         }
         None => {}
     }
-    let found = find(engine, caller.sees().as_ref(), &name).await.map_err(|error| fail(&error))?;
-    // By a tag, that tag goes, and the snapshot with its last.
-    let text = if name.contains(':') { name } else { found.id.to_string() };
-    engine.delete_snapshot(&text).await.map_err(|error| fail(&error))?;
+    let found = find(engine, &name, Needs::MANAGE, caller.engine()).await.map_err(|error| fail(&error))?;
+    // A bare name means the snapshot with all its tags; only a written tag means that one.
+    let reference = found.reference.filter(|_| name.contains(':'));
+    let removed = engine.delete_snapshot(&found.id, reference.as_ref(), caller.engine()).await;
+    removed.map_err(|error| fail(&error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -296,9 +309,8 @@ pub(crate) async fn tags(
     State(app): State<App>,
     Name(name): Name,
 ) -> Result<Json<Value>> {
-    let sees = caller.sees();
     let records =
-        all(app.host.engine(), sees.as_ref(), Some(name.clone())).await.map_err(|error| fail(&error))?;
+        all(app.host.engine(), Some(name.clone()), caller.engine()).await.map_err(|error| fail(&error))?;
     let mut seen = BTreeSet::new();
     let tags: Vec<Value> = records
         .iter()

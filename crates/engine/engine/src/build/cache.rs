@@ -7,15 +7,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use atoll_core::id::SnapshotId;
+use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::limits::BUILD_CACHE_DEFAULT_BYTES;
 use atoll_core::snapshot::{Purpose, SnapshotState};
 use atoll_core::{Code, Error, Result};
 use atoll_store::{CacheRecord, SnapshotRecord};
 use tokio::sync::RwLock;
 
+use crate::authorize::Caller;
 use crate::clock::now_ms;
-use crate::engine::{Caller, Engine};
+use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::snapshot::SnapshotOrder;
 
@@ -114,7 +115,7 @@ impl Engine {
     /// Takes a snapshot of a step's sandbox and enters it. Goes on to its end when the caller stops waiting.
     pub(super) async fn keep_step(
         &self,
-        sandbox: String,
+        sandbox: SandboxId,
         key: String,
         step: String,
         made_in_ms: u64,

@@ -16,8 +16,9 @@ use super::context;
 use super::drive::drive;
 use super::journal::BuildLog;
 use super::live::Live;
+use crate::authorize::Caller;
 use crate::clock::{now_ms, random};
-use crate::engine::{Caller, Engine};
+use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::query;
 
@@ -61,6 +62,7 @@ impl Engine {
             return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
         }
         spec.validate()?;
+        self.check_template_is_own(&spec.name, caller).await?;
         if spec.memory {
             let level = spec.isolation.unwrap_or(self.inner.config.defaults.isolation);
             let starts = spec.start.is_some() && spec.ready.is_some();
@@ -109,17 +111,16 @@ impl Engine {
     /// [`Code::BuildContextInvalid`], [`Code::TooLarge`], [`Code::HostDiskFull`]: then it still waits.
     pub async fn put_build_context(
         &self,
-        id: &str,
+        id: &BuildId,
         stream: impl AsyncRead + Send + Unpin + 'static,
     ) -> Result<BuildView> {
-        let id: BuildId = id.parse()?;
-        let live = self.inner.builds.live().get(&id).cloned();
+        let live = self.inner.builds.live().get(id).cloned();
         let Some(live) = live.filter(|live| live.begin_upload()) else {
             // Whether there is such a build at all comes first.
-            self.build(id.as_str()).await?;
+            self.build(id).await?;
             return Err(Error::new(Code::InvalidState, "the build does not wait for a context"));
         };
-        let dir = self.inner.build_dir(&id).join("context");
+        let dir = self.inner.build_dir(id).join("context");
         let end = UploadEnd { live: Arc::clone(&live), done: false };
         let bridge = SyncIoBridge::new(stream);
         let unpacked = tokio::task::spawn_blocking(move || {
@@ -142,21 +143,22 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::BuildNotFound`].
-    pub async fn build(&self, id: &str) -> Result<BuildView> {
-        let parsed: BuildId = id.parse()?;
-        let live = self.inner.builds.live().get(&parsed).map(|live| live.record());
-        let record = match live {
-            Some(record) => record,
-            None => {
-                let stored = self.inner.store.build(&parsed).await.map_err(store_error)?;
-                stored.ok_or_else(|| BuildId::not_found(id))?
-            }
-        };
+    pub async fn build(&self, id: &BuildId) -> Result<BuildView> {
+        let record = self.build_record(id).await?;
         let needs_context = recipe(&record.spec).is_ok_and(|recipe| needs_context(&recipe));
         Ok(BuildView { record, needs_context })
     }
 
-    /// A page of builds, newest first.
+    pub(crate) async fn build_record(&self, id: &BuildId) -> Result<BuildRecord> {
+        let live = self.inner.builds.live().get(id).map(|live| live.record());
+        if let Some(record) = live {
+            return Ok(record);
+        }
+        let stored = self.inner.store.build(id).await.map_err(store_error)?;
+        stored.ok_or_else(|| BuildId::not_found(id.as_str()))
+    }
+
+    /// A page of the builds that a caller may know of, newest first.
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] for the cursor or the limit.
@@ -165,23 +167,24 @@ impl Engine {
         states: &[BuildState],
         cursor: Option<&str>,
         limit: Option<u32>,
+        caller: &Caller,
     ) -> Result<Page<BuildRecord>> {
         let (after, limit) = (query::cursor(cursor)?, query::limit(limit)?);
-        self.inner.store.list_builds(states, after.as_ref(), limit).await.map_err(store_error)
+        let own = caller.key().filter(|_| !self.is_shared_or_own(caller, None));
+        self.inner.store.list_builds(states, own, after.as_ref(), limit).await.map_err(store_error)
     }
 
     /// The log of a build from an offset on.
     ///
     /// # Errors
     /// [`Code::BuildNotFound`].
-    pub async fn build_log(&self, id: &str, offset: u64) -> Result<BuildLog> {
-        let parsed: BuildId = id.parse()?;
-        let dir = self.inner.build_log_dir(&parsed);
-        let live = self.inner.builds.live().get(&parsed).cloned();
+    pub async fn build_log(&self, id: &BuildId, offset: u64) -> Result<BuildLog> {
+        let dir = self.inner.build_log_dir(id);
+        let live = self.inner.builds.live().get(id).cloned();
         if let Some(live) = live {
             return Ok(BuildLog::live(dir, offset, live.watch(), &live.journal));
         }
-        let record = self.build(id).await?.record;
+        let record = self.build_record(id).await?;
         Ok(BuildLog::ended(dir, offset, record))
     }
 
@@ -189,9 +192,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::BuildNotFound`].
-    pub async fn cancel_build(&self, id: &str) -> Result<BuildView> {
-        let parsed: BuildId = id.parse()?;
-        let live = self.inner.builds.live().get(&parsed).cloned();
+    pub async fn cancel_build(&self, id: &BuildId) -> Result<BuildView> {
+        let live = self.inner.builds.live().get(id).cloned();
         if let Some(live) = live {
             live.cancel.cancel();
             let mut record = live.watch();

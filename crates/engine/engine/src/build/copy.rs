@@ -11,6 +11,7 @@ use atoll_build::context::Entry;
 use atoll_build::copy::{Member, MemberSource, Selection, absolute, is_pattern, matches};
 use atoll_build::plan::Target;
 use atoll_core::error::shorten;
+use atoll_core::id::SandboxId;
 use atoll_core::limits::BUILD_CONTEXT_MAX_BYTES;
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestError;
@@ -56,7 +57,12 @@ impl Place {
 }
 
 impl Run<'_> {
-    pub(super) async fn copy_context(&self, sandbox: &str, selection: &Selection, to: &Target) -> Result<()> {
+    pub(super) async fn copy_context(
+        &self,
+        sandbox: &SandboxId,
+        selection: &Selection,
+        to: &Target,
+    ) -> Result<()> {
         let lease = self.engine.guest(sandbox).await?;
         let place = place(&lease, to, selection.single).await?;
         let (members, contents) = (selection.members.clone(), self.context_dir());
@@ -67,7 +73,7 @@ impl Run<'_> {
     /// From another stage or image: what is copied keeps its owner there, unless another one is asked for.
     pub(super) async fn copy_from(
         &self,
-        sandbox: &str,
+        sandbox: &SandboxId,
         from: &FileSystem,
         sources: &[String],
         to: &Target,
@@ -78,7 +84,13 @@ impl Run<'_> {
         copied
     }
 
-    async fn copy_between(&self, from: &str, sandbox: &str, sources: &[String], to: &Target) -> Result<()> {
+    async fn copy_between(
+        &self,
+        from: &SandboxId,
+        sandbox: &SandboxId,
+        sources: &[String],
+        to: &Target,
+    ) -> Result<()> {
         let source = self.engine.guest(from).await?;
         let lease = self.engine.guest(sandbox).await?;
         for pattern in sources {

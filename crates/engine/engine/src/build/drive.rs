@@ -15,8 +15,9 @@ use atoll_store::{BuildRecord, TemplateRecord};
 use super::journal::Journal;
 use super::live::{Live, Upload};
 use super::run::Run;
+use crate::authorize::Caller;
 use crate::clock::{now_ms, random};
-use crate::engine::{Caller, Engine};
+use crate::engine::Engine;
 use crate::errors::store_error;
 
 /// Builds read at once at the start.
@@ -72,7 +73,11 @@ async fn work(
     let limit_ms = live.record().spec.timeout_ms.unwrap_or(BUILD_TIMEOUT_DEFAULT_MS);
     let run = Run::new(engine, live, recipe, &context, caller);
     match tokio::time::timeout(Duration::from_millis(limit_ms), Box::pin(run.run())).await {
-        Ok(made) => made,
+        Ok(made) => {
+            // It may have become another's meanwhile.
+            engine.check_template_is_own(&live.record().spec.name, caller).await?;
+            made
+        }
         Err(_elapsed) => {
             let message = format!("the build did not end within {} seconds", limit_ms.div_ceil(1000));
             Err(Error::new(Code::Timeout, message).hint("give it more time (timeout_ms)").into())
@@ -193,7 +198,7 @@ impl Engine {
     async fn delete_build_sandboxes(&self, id: &BuildId) {
         for sandbox in self.inner.all_sandboxes() {
             if sandbox.record().spec.build.as_ref() == Some(id)
-                && let Err(error) = self.delete_sandbox(sandbox.id.as_str()).await
+                && let Err(error) = self.delete_sandbox(&sandbox.id).await
                 && error.code != Code::SandboxNotFound
             {
                 tracing::error!(build = %id, sandbox = %sandbox.id, %error, "a build's sandbox could not be deleted");
@@ -205,7 +210,7 @@ impl Engine {
     pub(crate) async fn recover_builds(&self) -> Result<()> {
         let open = [BuildState::Waiting, BuildState::Queued, BuildState::Running];
         loop {
-            let page = self.inner.store.list_builds(&open, None, PAGE).await.map_err(store_error)?;
+            let page = self.inner.store.list_builds(&open, None, None, PAGE).await.map_err(store_error)?;
             if page.items.is_empty() {
                 break;
             }
@@ -218,7 +223,7 @@ impl Engine {
         let engine = self.clone();
         self.inner.tracker.spawn(async move {
             for sandbox in ours {
-                if let Err(error) = engine.delete_sandbox(sandbox.id.as_str()).await {
+                if let Err(error) = engine.delete_sandbox(&sandbox.id).await {
                     tracing::error!(sandbox = %sandbox.id, %error, "a build's sandbox could not be deleted");
                 }
             }

@@ -12,6 +12,7 @@ use atoll_build::place::Place;
 use atoll_build::plan::{Planner, StagePlan, State, Step, Work, plan_stage};
 use atoll_build::recipe::{Action, Recipe};
 use atoll_core::build::{BuildEvent, BuildFailure, BuildSpec, CommandText, StartFrom, StepState};
+use atoll_core::id::SandboxId;
 use atoll_core::spec::{DEFAULT_PATH, ImageDefaults, IsolationLevel, SandboxDraft, TemplateSpec};
 use atoll_core::{Code, Error, Result};
 use atoll_image::{NoProgress, PullOptions};
@@ -20,8 +21,9 @@ use tokio::runtime::Handle;
 use super::cache::Kept;
 use super::context::content_path;
 use super::live::Live;
+use crate::authorize::Caller;
 use crate::clock::now_ms;
-use crate::engine::{Caller, Engine};
+use crate::engine::Engine;
 
 /// Largest `.dockerignore`, bytes.
 const IGNORE_MAX_BYTES: u64 = 1 << 20;
@@ -317,7 +319,7 @@ impl<'a> Run<'a> {
         last: bool,
         numbered: &Numbered<'_>,
         now: &FileSystem,
-        sandbox: &mut Option<String>,
+        sandbox: &mut Option<SandboxId>,
         results: &BTreeMap<usize, FileSystem>,
     ) -> Result<Option<Kept>, BuildFailure> {
         let started = Instant::now();
@@ -337,7 +339,7 @@ impl<'a> Run<'a> {
     }
 
     /// A sandbox on a file system, for steps.
-    pub(super) async fn sandbox(&self, on: &FileSystem) -> Result<String> {
+    pub(super) async fn sandbox(&self, on: &FileSystem) -> Result<SandboxId> {
         let snapshot = on.kept.as_ref().map(|kept| kept.snapshot.to_string());
         let draft = SandboxDraft {
             image: snapshot.is_none().then(|| on.image.clone()),
@@ -348,7 +350,7 @@ impl<'a> Run<'a> {
             build: Some(self.live.id.clone()),
             ..SandboxDraft::default()
         };
-        Ok(self.engine.create_sandbox(draft, self.caller).await?.id.to_string())
+        Ok(self.engine.create_sandbox(draft, self.caller).await?.id)
     }
 
     // === the result ===

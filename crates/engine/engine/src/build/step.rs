@@ -6,6 +6,7 @@ use atoll_build::graph::Origin;
 use atoll_build::plan::{Step, Work};
 use atoll_core::build::{BuildEvent, BuildFailure};
 use atoll_core::exec::{Exit, ExitReason, OutputStream};
+use atoll_core::id::SandboxId;
 use atoll_core::spec::{Command, ExecDraft};
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::messages::Mkdir;
@@ -27,7 +28,7 @@ impl Run<'_> {
     pub(super) async fn work(
         &self,
         step: &Step,
-        sandbox: &str,
+        sandbox: &SandboxId,
         numbered: &Numbered<'_>,
         results: &BTreeMap<usize, FileSystem>,
     ) -> Result<(), BuildFailure> {
@@ -57,7 +58,7 @@ impl Run<'_> {
         done.map_err(|error| at(step.place, error).into())
     }
 
-    async fn directory(&self, sandbox: &str, path: &str) -> Result<()> {
+    async fn directory(&self, sandbox: &SandboxId, path: &str) -> Result<()> {
         let lease = self.engine.guest(sandbox).await?;
         let request = Mkdir { path: path.to_owned(), mode: 0, user: "0:0".to_owned(), parents: true };
         lease.mkdir(request).await.map_err(guest_error)
@@ -66,7 +67,7 @@ impl Run<'_> {
     async fn command(
         &self,
         step: &Step,
-        sandbox: &str,
+        sandbox: &SandboxId,
         draft: ExecDraft,
         numbered: &Numbered<'_>,
     ) -> Result<(), BuildFailure> {

@@ -29,8 +29,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::InvalidState`] when it has none at the moment.
-    pub fn network(&self, id_or_name: &str) -> Result<NetworkView> {
-        let sandbox = self.inner.sandbox(id_or_name)?;
+    pub fn network(&self, id: &SandboxId) -> Result<NetworkView> {
+        let sandbox = self.inner.sandbox(id)?;
         self.inner.gateway.network(&sandbox.id).ok_or_else(|| {
             Error::new(Code::InvalidState, "the sandbox has no network now")
                 .hint("it is being made or deleted, or it failed")

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::engine::{Caller, Inner};
+use crate::engine::Inner;
 use crate::errors::{chain, guest_error};
 use crate::log::LogWriter;
 
@@ -69,7 +69,7 @@ pub(crate) async fn begin(
     spec: &SandboxSpec,
     draft: ExecDraft,
 ) -> Result<Ahead> {
-    let mut record = new_record(sandbox, spec, draft, &Caller::default())?;
+    let mut record = new_record(sandbox, spec, draft, None)?;
     let stream = client.start_exec(start_message(&record)).await.map_err(guest_error)?;
     record.pid = Some(stream.pid);
     let log = LogWriter::fresh(&inner.log_dir(sandbox, &record.id), record.spec.keep_output_bytes);
@@ -137,7 +137,7 @@ pub(crate) async fn run_to_end(
     draft: ExecDraft,
     at_most: Duration,
 ) -> Result<Option<i32>> {
-    let record = new_record(sandbox, spec, draft, &Caller::default())?;
+    let record = new_record(sandbox, spec, draft, None)?;
     let exec_id = record.id.to_string();
     let mut stream = client.start_exec(start_message(&record)).await.map_err(guest_error)?;
     let code = match tokio::time::timeout(at_most, until_exit(&mut stream)).await {

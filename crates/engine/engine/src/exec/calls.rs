@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::exec::{ExecState, ExitReason};
-use atoll_core::id::{ExecId, SandboxId};
+use atoll_core::id::{ExecId, KeyId, SandboxId};
 use atoll_core::limits::{EXECS_RUNNING_MAX_COUNT, STDIN_CHUNK_MAX_BYTES};
 use atoll_core::spec::{ExecDraft, ExecSpec, SandboxSpec, TtySize};
 use atoll_core::{Code, Error, Result};
@@ -16,8 +16,9 @@ use atoll_store::ExecRecord;
 use bytes::Bytes;
 use serde_json::Value;
 
+use crate::authorize::Caller;
 use crate::clock::now_ms;
-use crate::engine::{Caller, Engine, Inner};
+use crate::engine::{Engine, Inner};
 use crate::errors::{guest_error, store_error};
 use crate::log::{self, Extent};
 use crate::sandbox::SandboxShared;
@@ -41,10 +42,15 @@ impl Engine {
     /// # Errors
     /// Whatever is wrong with the draft, the sandbox, the working directory or the user;
     /// [`Code::IdempotencyMismatch`]; [`Code::LimitExceeded`]. Then nothing ran.
-    pub async fn create_exec(&self, sandbox: &str, draft: ExecDraft, caller: &Caller) -> Result<ExecView> {
+    pub async fn create_exec(
+        &self,
+        sandbox: &SandboxId,
+        draft: ExecDraft,
+        caller: &Caller,
+    ) -> Result<ExecView> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let _using = sandbox.usable().await?;
-        let mut record = new_record(&sandbox.id, &sandbox.record().spec, draft, caller)?;
+        let mut record = new_record(&sandbox.id, &sandbox.record().spec, draft, caller.key())?;
         for _ in 0..CREATE_TRIES_MAX_COUNT {
             record.pauses_before_ms = sandbox.record().pauses_ms;
             if let Some(view) = self.try_exec(&sandbox, record.clone()).await? {
@@ -87,7 +93,7 @@ impl Engine {
             }
             return Ok(Some(live.view()));
         }
-        match self.exec(sandbox.id.as_str(), record.id.as_str()).await {
+        match self.exec(&sandbox.id, record.id.as_str()).await {
             Err(error) if error.code == Code::ExecNotFound => {
                 self.remove_orphan(sandbox, &record.id).await?;
                 Ok(None)
@@ -116,7 +122,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`] or [`Code::ExecNotFound`].
-    pub async fn exec(&self, sandbox: &str, exec: &str) -> Result<ExecView> {
+    pub async fn exec(&self, sandbox: &SandboxId, exec: &str) -> Result<ExecView> {
         let sandbox = self.inner.sandbox(sandbox)?;
         match self.find_exec(&sandbox, exec).await? {
             Found::Live(live) => Ok(live.view()),
@@ -128,7 +134,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`].
-    pub fn running_execs(&self, sandbox: &str) -> Result<Vec<ExecView>> {
+    pub fn running_execs(&self, sandbox: &SandboxId) -> Result<Vec<ExecView>> {
         let execs = self.inner.sandbox(sandbox)?.live_execs();
         let views = execs.iter().filter(|exec| !exec.is_start()).map(|exec| exec.view());
         Ok(views.filter(|view| !view.record.state.is_final()).collect())
@@ -138,20 +144,20 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`] or [`Code::ExecNotFound`].
-    pub async fn exec_by_key(&self, sandbox: &str, key: &str) -> Result<ExecView> {
+    pub async fn exec_by_key(&self, sandbox: &SandboxId, key: &str) -> Result<ExecView> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let found = self.inner.store.exec_by_key(&sandbox.id, key).await.map_err(store_error)?;
         let record = found.ok_or_else(|| {
             Error::new(Code::ExecNotFound, "no exec was made with this idempotency key in this sandbox")
         })?;
-        self.exec(sandbox.id.as_str(), record.id.as_str()).await
+        self.exec(&sandbox.id, record.id.as_str()).await
     }
 
     /// Waits until an exec has ended, at most `wait`; gives it as it is then.
     ///
     /// # Errors
     /// As [`Self::exec`].
-    pub async fn wait_exec(&self, sandbox: &str, exec: &str, wait: Duration) -> Result<ExecView> {
+    pub async fn wait_exec(&self, sandbox: &SandboxId, exec: &str, wait: Duration) -> Result<ExecView> {
         let sandbox = self.inner.sandbox(sandbox)?;
         match self.find_exec(&sandbox, exec).await? {
             Found::Live(live) => {
@@ -170,7 +176,13 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::exec`]; [`Code::OffsetOutOfRange`] when `offset` lies beyond the end.
-    pub async fn output(&self, sandbox: &str, exec: &str, offset: u64, attach: bool) -> Result<OutputReader> {
+    pub async fn output(
+        &self,
+        sandbox: &SandboxId,
+        exec: &str,
+        offset: u64,
+        attach: bool,
+    ) -> Result<OutputReader> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let sandbox_id = &sandbox.id;
         let (reader, extent) = match self.find_exec(&sandbox, exec).await? {
@@ -211,7 +223,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::exec`].
-    pub async fn output_whole(&self, sandbox: &str, exec: &str) -> Result<OutputReader> {
+    pub async fn output_whole(&self, sandbox: &SandboxId, exec: &str) -> Result<OutputReader> {
         let reader = self.output(sandbox, exec, 0, true).await?;
         let sandbox = self.inner.sandbox(sandbox)?;
         Ok(match self.find_exec(&sandbox, exec).await? {
@@ -224,7 +236,13 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::ExecEnded`], [`Code::StdinClosed`], [`Code::TooLarge`], or what [`Self::guest`] gives.
-    pub async fn write_stdin(&self, sandbox: &str, exec: &str, bytes: Bytes, close: bool) -> Result<u64> {
+    pub async fn write_stdin(
+        &self,
+        sandbox: &SandboxId,
+        exec: &str,
+        bytes: Bytes,
+        close: bool,
+    ) -> Result<u64> {
         if bytes.len() > STDIN_CHUNK_MAX_BYTES {
             return Err(Error::new(Code::TooLarge, "more than 1 MiB of standard input in one call")
                 .hint("send it in pieces"));
@@ -247,7 +265,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::InvalidArgument`], [`Code::ExecEnded`], or what [`Self::guest`] gives.
-    pub async fn signal_exec(&self, sandbox: &str, exec: &str, signal: &str, tree: bool) -> Result<()> {
+    pub async fn signal_exec(&self, sandbox: &SandboxId, exec: &str, signal: &str, tree: bool) -> Result<()> {
         let signal = super::signal::parse(signal)?;
         let live = self.running(sandbox, exec).await?;
         let request = SignalExec { exec_id: live.id().to_string(), signal, tree };
@@ -258,7 +276,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::InvalidArgument`], [`Code::NotATerminal`], [`Code::ExecEnded`], or what [`Self::guest`] gives.
-    pub async fn resize_exec(&self, sandbox: &str, exec: &str, size: TtySize) -> Result<()> {
+    pub async fn resize_exec(&self, sandbox: &SandboxId, exec: &str, size: TtySize) -> Result<()> {
         size.validate("size")?;
         let live = self.running(sandbox, exec).await?;
         if live.inserted().spec.tty.is_none() {
@@ -273,7 +291,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::exec`]; [`Code::Timeout`] when it does not end.
-    pub async fn kill_exec(&self, sandbox: &str, exec: &str) -> Result<ExecView> {
+    pub async fn kill_exec(&self, sandbox: &SandboxId, exec: &str) -> Result<ExecView> {
         const KILL_WAIT: Duration = Duration::from_secs(30);
         let shared = self.inner.sandbox(sandbox)?;
         if let Found::Live(live) = self.find_exec(&shared, exec).await? {
@@ -291,7 +309,7 @@ impl Engine {
         self.exec(sandbox, exec).await
     }
 
-    async fn running(&self, sandbox: &str, exec: &str) -> Result<Arc<ExecShared>> {
+    async fn running(&self, sandbox: &SandboxId, exec: &str) -> Result<Arc<ExecShared>> {
         let sandbox = self.inner.sandbox(sandbox)?;
         match self.find_exec(&sandbox, exec).await? {
             Found::Live(live) => Ok(live),
@@ -359,7 +377,7 @@ pub(crate) fn new_record(
     sandbox: &SandboxId,
     spec: &SandboxSpec,
     draft: ExecDraft,
-    caller: &Caller,
+    started_by: Option<&KeyId>,
 ) -> Result<ExecRecord> {
     let idempotency_key = draft.idempotency_key.clone();
     let request_digest = digest(draft.clone(), spec)?;
@@ -377,7 +395,7 @@ pub(crate) fn new_record(
         output_bytes: 0,
         cpu_us: 0,
         pauses_before_ms: 0,
-        started_by: caller.key.clone(),
+        started_by: started_by.cloned(),
         created_ms,
         ended_ms: None,
     })

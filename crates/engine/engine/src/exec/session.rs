@@ -154,6 +154,7 @@ impl Session {
                 });
             }
             Err(error) => {
+                self.sandbox.trace.exec_did_not_start(self.exec.inserted());
                 self.exec.progress.send_modify(|progress| progress.state = ExecState::Lost);
                 self.leave();
                 self.exec.started.send_replace(Some(Started::No(error)));
@@ -507,6 +508,7 @@ impl Session {
                 () = self.inner.shutdown.cancelled() => return self.stop(),
             }
         }
+        self.sandbox.trace.exec_ended(self.exec.inserted(), &exit, self.cpu_us);
         atoll_failpoint::fail_point!("engine.exec.finished");
         self.exec.progress.send_modify(|progress| {
             progress.state = state;

@@ -11,8 +11,9 @@ use atoll_store::AccessRecord;
 use atoll_vault::AccessToken;
 use tokio_util::sync::CancellationToken;
 
+use crate::authorize::Caller;
 use crate::clock::{now_ms, random};
-use crate::engine::{Caller, Engine};
+use crate::engine::Engine;
 use crate::errors::store_error;
 
 use super::cache::Entry;
@@ -68,7 +69,7 @@ impl Engine {
     /// Whatever is wrong with the draft; [`Code::SandboxNotFound`]; [`Code::LimitExceeded`].
     pub async fn create_access(
         &self,
-        sandbox: &str,
+        sandbox: &SandboxId,
         draft: AccessDraft,
         caller: &Caller,
     ) -> Result<NewAccess> {
@@ -76,7 +77,7 @@ impl Engine {
         let sandbox = self.inner.sandbox(sandbox)?;
         let created_ms = now_ms();
         self.prune_accesses(created_ms).await?;
-        if self.inner.accesses.of(&sandbox.id).len() >= ACCESSES_MAX_COUNT {
+        if self.inner.share_links.of(&sandbox.id).len() >= ACCESSES_MAX_COUNT {
             return Err(Error::new(
                 Code::LimitExceeded,
                 format!("the sandbox has {ACCESSES_MAX_COUNT} accesses already"),
@@ -99,13 +100,13 @@ impl Engine {
             Err(atoll_store::StoreError::NotFound) => return Err(gone(())),
             other => other.map_err(store_error)?,
         }
-        self.inner.accesses.put(record.clone());
+        self.inner.share_links.put(record.clone());
         Ok(NewAccess { record, token: token.map(|token| token.text().clone()) })
     }
 
     /// Forgets accesses that have ended or whose sandbox is gone.
     async fn prune_accesses(&self, now: u64) -> Result<()> {
-        self.inner.accesses.prune(now, |id| self.inner.find(id).is_some());
+        self.inner.share_links.prune(now, |id| self.inner.find(id).is_some());
         self.inner.store.prune_accesses(now).await.map_err(store_error)
     }
 
@@ -113,10 +114,10 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`].
-    pub fn accesses(&self, sandbox: &str) -> Result<Vec<Access>> {
+    pub fn accesses(&self, sandbox: &SandboxId) -> Result<Vec<Access>> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let now = now_ms();
-        let mut records = self.inner.accesses.of(&sandbox.id);
+        let mut records = self.inner.share_links.of(&sandbox.id);
         records.retain(|record| record.expires_ms.is_none_or(|end| end > now));
         Ok(records)
     }
@@ -125,13 +126,13 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::AccessNotFound`].
-    pub async fn revoke_access(&self, sandbox: &str, access: &str) -> Result<()> {
+    pub async fn revoke_access(&self, sandbox: &SandboxId, access: &str) -> Result<()> {
         let id: AccessId = access.parse()?;
         let there = self.accesses(sandbox)?.iter().any(|record| record.id == id);
         if !there {
             return Err(AccessId::not_found(access));
         }
-        self.inner.accesses.remove(&id);
+        self.inner.share_links.remove(&id);
         self.inner.store.delete_access(&id).await.map_err(store_error)?;
         Ok(())
     }
@@ -143,7 +144,7 @@ impl Engine {
     /// [`Code::Unauthorized`], which does not say in which way it is wrong.
     pub fn verify_access(&self, presented: &str) -> Result<VerifiedAccess> {
         let token = AccessToken::parse(presented).map_err(|_malformed| refused())?;
-        let entry = self.inner.accesses.by_hash(&token.hash()).ok_or_else(refused)?;
+        let entry = self.inner.share_links.by_hash(&token.hash()).ok_or_else(refused)?;
         if entry.is_over(now_ms()) || self.inner.find(&entry.record.sandbox).is_none() {
             return Err(refused());
         }
@@ -152,9 +153,9 @@ impl Engine {
 
     /// The public access to a port of a sandbox (id or name), if there is one.
     #[must_use]
-    pub fn public_access(&self, sandbox: &str, port: u16) -> Option<VerifiedAccess> {
+    pub fn public_access(&self, sandbox: &SandboxId, port: u16) -> Option<VerifiedAccess> {
         let sandbox = self.inner.sandbox(sandbox).ok()?;
-        let entry = self.inner.accesses.public(&sandbox.id, port, now_ms())?;
+        let entry = self.inner.share_links.public(&sandbox.id, port, now_ms())?;
         Some(VerifiedAccess { entry })
     }
 }

@@ -26,7 +26,7 @@ impl Entry {
 
 /// Every access that was made and not taken back.
 #[derive(Debug, Default)]
-pub(crate) struct AccessCache {
+pub(crate) struct ShareLinks {
     maps: RwLock<Maps>,
 }
 
@@ -36,7 +36,7 @@ struct Maps {
     by_sandbox: BTreeMap<SandboxId, Vec<Arc<Entry>>>,
 }
 
-impl AccessCache {
+impl ShareLinks {
     pub(crate) async fn load(store: &Store) -> Result<Self> {
         let cache = Self::default();
         for record in store.list_accesses().await.map_err(store_error)? {

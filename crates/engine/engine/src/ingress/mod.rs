@@ -6,5 +6,5 @@ mod port;
 mod ssh_key;
 
 pub use access::{Access, NewAccess, VerifiedAccess};
-pub(crate) use cache::AccessCache;
+pub(crate) use cache::ShareLinks;
 pub use port::{PortConnection, PortListener};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use atoll_core::id::SandboxId;
 use atoll_core::limits::PORT_CONNECTIONS_MAX_COUNT;
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::{GuestPortListener, GuestPortStream};
@@ -139,7 +140,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::guest`] and [`GuestLease::connect_port`].
-    pub async fn connect_port(&self, sandbox: &str, port: u16) -> Result<(GuestLease, PortConnection)> {
+    pub async fn connect_port(&self, sandbox: &SandboxId, port: u16) -> Result<(GuestLease, PortConnection)> {
         let lease = self.guest(sandbox).await?;
         let connection = lease.connect_port(port).await?;
         Ok((lease, connection))
@@ -150,7 +151,11 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::guest`]; [`Code::UserNotFound`].
-    pub async fn sftp(&self, sandbox: &str, user: Option<&str>) -> Result<(GuestLease, PortConnection)> {
+    pub async fn sftp(
+        &self,
+        sandbox: &SandboxId,
+        user: Option<&str>,
+    ) -> Result<(GuestLease, PortConnection)> {
         let lease = self.guest(sandbox).await?;
         let counted = lease.count_port()?;
         let spec = lease.shared().record().spec;

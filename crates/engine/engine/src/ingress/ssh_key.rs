@@ -89,7 +89,7 @@ impl Engine {
             // In place: a login meanwhile finds it.
             let expires_ms = ttl_ms.map(|ttl| created_ms.saturating_add(ttl));
             if store.renew_ssh_key(&known.id, name, expires_ms).await.map_err(store_error)? {
-                self.inner.access.ssh_key_changed();
+                self.inner.acl.ssh_key_changed();
                 return Ok(SshKeyRecord { name: name.to_owned(), expires_ms, ..known.clone() });
             }
         } else if all.iter().filter(|record| record.owner == owner.id).count() >= SSH_KEYS_MAX_COUNT {
@@ -140,7 +140,7 @@ impl Engine {
             return Err(SshKeyId::not_found(id));
         }
         self.inner.store.delete_ssh_key(&parsed).await.map_err(store_error)?;
-        self.inner.access.ssh_key_changed();
+        self.inner.acl.ssh_key_changed();
         Ok(())
     }
 

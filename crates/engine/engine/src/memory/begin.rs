@@ -2,13 +2,14 @@
 
 use std::io;
 
+use atoll_core::id::KeyId;
 use atoll_core::spec::{ExecDraft, SandboxSpec};
 use atoll_core::{Code, Error, Result};
 use atoll_isolation::{CarriedExec, DiskSource, Plan};
 use atoll_store::ExecRecord;
 
 use super::{Saved, make};
-use crate::engine::{Caller, Inner};
+use crate::engine::Inner;
 use crate::exec::new_record;
 
 impl Saved {
@@ -20,11 +21,11 @@ impl Saved {
         &self,
         plan: &Plan,
         spec: &SandboxSpec,
-        caller: &Caller,
+        started_by: Option<&KeyId>,
     ) -> Result<(Plan, ExecRecord)> {
         // Whatever fits starts something.
         let start = spec.start.as_ref().ok_or_else(|| Error::new(Code::Internal, "nothing is started"))?;
-        let record = new_record(&plan.id, spec, ExecDraft::new(start.to_command()), caller)?;
+        let record = new_record(&plan.id, spec, ExecDraft::new(start.to_command()), started_by)?;
         let record = ExecRecord { pid: self.about.pid, ..record };
         let carried = CarriedExec { was: self.about.exec.clone(), is: record.id.clone() };
         let disk = DiskSource::WithMemory(self.record.id.clone(), Some(carried));

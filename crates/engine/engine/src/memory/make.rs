@@ -11,6 +11,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::{ExecRecord, SnapshotOutcome, SnapshotRecord};
 
 use super::{About, HOLDER, Saved, fits};
+use crate::authorize::Caller;
 use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::errors::isolation_error;
@@ -60,6 +61,7 @@ async fn save(engine: &Engine, template: &str, member: &mut Member) -> Result<Sa
         method: None,
         created_ms,
         created_by: None,
+        private: true,
         tags: Vec::new(),
     };
     let about = About { fits: fits(spec, &member.recipe.mold)?, exec: exec.id.clone(), pid: exec.pid };
@@ -74,7 +76,7 @@ async fn save(engine: &Engine, template: &str, member: &mut Member) -> Result<Sa
             return Err(error);
         }
     };
-    match engine.finish_snapshot(record, &outcome).await {
+    match engine.finish_snapshot(record, &outcome, &Caller::system()).await {
         Ok(record) => {
             atoll_failpoint::fail_point!("engine.memory.saved");
             Ok(Saved { record, about, dir })

@@ -13,8 +13,9 @@ use futures::StreamExt as _;
 
 use super::fill::{fill, remove};
 use super::{Member, Pool, PoolName, PoolOrigin, Pools, Recipe, State};
+use crate::authorize::Caller;
 use crate::clock::now_ms;
-use crate::engine::{Caller, Engine};
+use crate::engine::Engine;
 use crate::errors::store_error;
 
 /// Without a nudge there is a round this often: demand decays and members age.
@@ -212,7 +213,7 @@ impl Engine {
             }
             PoolName::Image(image) => SandboxDraft { image: Some(image.clone()), ..SandboxDraft::default() },
         };
-        let planned = self.plan(&draft, &Caller::default()).await?;
+        let planned = self.plan(&draft, &Caller::system()).await?;
         let mut plan = planned.plan;
         // Not the recipe's: two plannings of the same thing are equal.
         (plan.id, plan.hostname) = (atoll_core::id::SandboxId::from_parts(0, 0), String::new());

@@ -13,7 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::clock::now_ms;
-use crate::engine::{Caller, Inner};
+use crate::engine::Inner;
 use crate::errors::isolation_error;
 use crate::exec::{Ahead, run_to_end, take_over_ahead};
 use crate::memory::Saved;
@@ -139,7 +139,7 @@ async fn go_on(
     spec: &SandboxSpec,
     saved: &Saved,
 ) -> Result<(GuestClient, Ahead)> {
-    let (plan, exec) = saved.begin(plan, spec, &Caller::default())?;
+    let (plan, exec) = saved.begin(plan, spec, None)?;
     let client = isolate(inner, driver, &plan, spec).await?;
     inner.attach_network(driver, &plan.id, &spec.egress).await?;
     saved.give_log(inner, &exec).await?;

@@ -22,7 +22,7 @@ use futures::FutureExt as _;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::now_ms;
-use crate::engine::{Caller, Engine, Inner};
+use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, limit_error, store_error};
 use crate::memory::Saved;
 use crate::pool::Member;
@@ -71,6 +71,7 @@ pub(crate) enum Origin {
 /// Starts the actor of a sandbox that was entered in the table.
 pub(crate) fn spawn(inner: &Arc<Inner>, shared: &Arc<SandboxShared>, origin: Origin) {
     let Some(inbox) = Inbox::open(shared) else { return };
+    shared.trace.begin(&shared.record(), matches!(origin, Origin::Create(..) | Origin::Claim(..)));
     let actor = Actor {
         inner: Arc::clone(inner),
         shared: Arc::clone(shared),
@@ -412,9 +413,9 @@ impl Actor {
         }
         if let Some(egress) = &update.egress {
             next.spec.egress.clone_from(egress);
-            let by = Caller { key: update.asked_by.clone() };
+            let by = update.asked_by.as_ref();
             let before = &self.record.spec.egress;
-            self.inner.prepare_rules(&self.record, &by, &mut next.spec.egress, before, &update.secrets)?;
+            self.inner.prepare_rules(&self.record, by, &mut next.spec.egress, before, &update.secrets)?;
         }
         next.spec.idle = update.idle.over(next.spec.idle)?;
         if let Some(budget) = update.budget {
@@ -468,9 +469,9 @@ impl Actor {
             let told = driver.update(&next.id, &next.spec.resources).await;
             told.map_err(|error| isolation_error(&error))?;
         }
-        let by = Caller { key: update.asked_by.clone() };
+        let by = update.asked_by.as_ref();
         let stored = async {
-            self.inner.put_private_secrets(next, &update.secrets, &by).await?;
+            self.inner.put_private_secrets(next, &update.secrets, by).await?;
             self.inner.store.update_sandbox(next).await.map_err(store_error)
         };
         let stored = stored.await;

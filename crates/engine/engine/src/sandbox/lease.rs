@@ -71,7 +71,7 @@ impl Engine {
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::SandboxFailed`], [`Code::InvalidState`], or
     /// [`Code::GuestUnavailable`] when the guest does not answer.
-    pub async fn guest(&self, sandbox: &str) -> Result<GuestLease> {
+    pub async fn guest(&self, sandbox: &SandboxId) -> Result<GuestLease> {
         let sandbox = self.inner.sandbox(sandbox)?;
         let using = sandbox.usable().await?;
         let client = wait_for_guest(&sandbox).await?;
@@ -82,11 +82,11 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::guest`].
-    pub async fn metrics(&self, sandbox: &str) -> Result<SandboxMetrics> {
+    pub async fn metrics(&self, sandbox: &SandboxId) -> Result<SandboxMetrics> {
         let sandbox = self.inner.sandbox(sandbox)?;
         sandbox.settled().await;
         let paused = sandbox.state() == SandboxState::Paused;
-        let lease = if paused { None } else { Some(self.guest(sandbox.id.as_str()).await?) };
+        let lease = if paused { None } else { Some(self.guest(&sandbox.id).await?) };
         let usage = sandbox.driver().usage(&sandbox.id).await.map_err(|error| isolation_error(&error))?;
         let disk_io = sandbox.driver().disk_io(&sandbox.id).await;
         let guest = match &lease {

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::now_ms;
 use crate::engine::Inner;
 use crate::exec::ExecShared;
+use crate::trace::TraceConfig;
 use crate::usage::Meter;
 
 use super::freezer::{Freezer, InUse};
@@ -102,6 +103,8 @@ pub(crate) struct SandboxShared {
     pub(crate) ports: Arc<Semaphore>,
     /// Fires when the server stops.
     shutdown: CancellationToken,
+    /// The recorder.
+    pub(crate) trace: TraceConfig,
     driver: Arc<dyn Isolation>,
     queue: mpsc::Sender<Message>,
     /// Taken by the actor when it starts.
@@ -136,6 +139,7 @@ impl SandboxShared {
             ended: AtomicU64::new(0),
             ports: Arc::new(Semaphore::new(PORT_CONNECTIONS_MAX_COUNT)),
             shutdown: inner.shutdown.clone(),
+            trace: inner.config.trace.clone(),
             driver,
             queue,
             inbox: Mutex::new(Some(inbox)),
@@ -170,7 +174,9 @@ impl SandboxShared {
 
     /// Publishes a changed record. Only the actor calls this.
     pub(super) fn publish(&self, record: SandboxRecord) {
-        self.record.send_replace(Arc::new(record));
+        let after = Arc::new(record);
+        let before = self.record.send_replace(Arc::clone(&after));
+        self.trace.changed(&before, &after);
     }
 
     pub(crate) fn driver(&self) -> &Arc<dyn Isolation> {

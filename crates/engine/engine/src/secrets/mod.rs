@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use atoll_core::error::shorten;
-use atoll_core::id::{SandboxId, SecretId};
+use atoll_core::id::{KeyId, SandboxId, SecretId};
 use atoll_core::limits::{SECRET_VERSIONS_MAX_COUNT, SECRETS_MAX_COUNT};
 use atoll_core::policy::{HostName, SecretRef, SecretScope, SecretUser, secret_name, secret_value};
 use atoll_core::secret::Secret;
@@ -31,8 +31,9 @@ use atoll_egress::intercept::OpenedSecret;
 use atoll_store::{SecretRecord, SecretVersion, Store, StoreError};
 use tokio::sync::Mutex;
 
+use crate::authorize::Caller;
 use crate::clock::{now_ms, random};
-use crate::engine::{Caller, Engine, Inner};
+use crate::engine::{Engine, Inner};
 use crate::errors::store_error;
 
 pub use door::SecretDoor;
@@ -105,7 +106,7 @@ impl Engine {
         if draft.note.as_ref().is_some_and(|note| note.len() > NOTE_MAX_BYTES || note.contains('\0')) {
             return Err(Error::invalid("note", "is longer than 1024 bytes or contains NUL"));
         }
-        self.inner.put_secret(None, name, draft, caller).await
+        self.inner.put_secret(None, name, draft, caller.key()).await
     }
 
     /// Every secret of the installation, by name. Values in them are sealed.
@@ -144,7 +145,7 @@ impl Inner {
         sandbox: Option<&SandboxId>,
         name: &str,
         draft: SecretDraft,
-        caller: &Caller,
+        by: Option<&KeyId>,
     ) -> Result<SecretRecord> {
         if let Some(scope) = &draft.scope {
             scope.validate()?;
@@ -156,7 +157,7 @@ impl Inner {
         let _turn = secrets.sealing.lock().await;
         let record = match secrets.table.find(sandbox, name) {
             Some(known) => self.change_secret(&known, draft).await?,
-            None => self.new_secret(sandbox, name, draft, caller).await?,
+            None => self.new_secret(sandbox, name, draft, by).await?,
         };
         secrets.table.put(record.clone());
         Ok(record)
@@ -167,7 +168,7 @@ impl Inner {
         sandbox: Option<&SandboxId>,
         name: &str,
         draft: SecretDraft,
-        caller: &Caller,
+        by: Option<&KeyId>,
     ) -> Result<SecretRecord> {
         let missing = |field: &str, hint: &str| {
             Error::invalid(field, format_args!("a new secret ('{name}') needs it")).hint(hint)
@@ -190,7 +191,7 @@ impl Inner {
             scope,
             note: draft.note.unwrap_or_default(),
             created_ms,
-            created_by: caller.key.clone(),
+            created_by: by.cloned(),
             versions: vec![first],
         };
         self.store.insert_secret(&record).await.map_err(changed_elsewhere)?;

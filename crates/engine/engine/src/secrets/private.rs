@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 
 use atoll_core::Result;
-use atoll_core::id::SandboxId;
+use atoll_core::id::{KeyId, SandboxId};
 use atoll_core::policy::{DomainPattern, EgressPolicy, HostName, SecretScope};
 use atoll_core::secret::Secret;
 use atoll_store::SandboxRecord;
 
 use super::{SecretDraft, Secrets};
-use crate::engine::{Caller, Inner};
+use crate::engine::Inner;
 use crate::errors::store_error;
 
 /// Where a secret goes that no rule names yet. Nobody has a name below it (RFC 2606).
@@ -51,8 +51,7 @@ impl Inner {
     pub(crate) async fn store_held_secrets(&self, sandbox: &SandboxRecord) -> Result<()> {
         let held = self.secrets.held().remove(&sandbox.id).unwrap_or_default();
         let Some(original) = &held.copied_from else {
-            let by = Caller { key: sandbox.owner.clone() };
-            return self.put_private_secrets(sandbox, &held.values, &by).await;
+            return self.put_private_secrets(sandbox, &held.values, sandbox.owner.as_ref()).await;
         };
         for (name, value) in &held.values {
             // A copy is no gift: whoever copies a sandbox may send its secrets nowhere else.
@@ -62,7 +61,7 @@ impl Inner {
                 None => (scope_for(&sandbox.spec.egress, name, None), None),
             };
             let draft = SecretDraft { value: Some(value.clone()), scope: Some(scope), note: None };
-            self.put_secret(Some(&sandbox.id), name, draft, &Caller { key: by }).await?;
+            self.put_secret(Some(&sandbox.id), name, draft, by.as_ref()).await?;
         }
         Ok(())
     }
@@ -84,7 +83,7 @@ impl Inner {
         &self,
         sandbox: &SandboxRecord,
         values: &BTreeMap<String, Secret>,
-        by: &Caller,
+        by: Option<&KeyId>,
     ) -> Result<()> {
         let policy = &sandbox.spec.egress;
         for (name, value) in values {
@@ -95,7 +94,7 @@ impl Inner {
         }
         for known in self.secrets.table.private(&sandbox.id) {
             let wider = scope_for(policy, &known.name, Some(&known.scope));
-            if known.created_by == by.key && wider != known.scope {
+            if known.created_by.as_ref() == by && wider != known.scope {
                 let draft = SecretDraft { value: None, scope: Some(wider), note: None };
                 self.put_secret(Some(&sandbox.id), &known.name, draft, by).await?;
             }
@@ -107,10 +106,10 @@ impl Inner {
 impl Inner {
     /// Deletes a secret that somebody else gave and that is to be given anew: its versions must not go where the new
     /// ones do.
-    async fn forget_strange(&self, sandbox: &SandboxId, name: &str, by: &Caller) -> Result<()> {
+    async fn forget_strange(&self, sandbox: &SandboxId, name: &str, by: Option<&KeyId>) -> Result<()> {
         let _turn = self.secrets.sealing.lock().await;
         let table = &self.secrets.table;
-        if let Some(known) = table.find(Some(sandbox), name).filter(|known| known.created_by != by.key) {
+        if let Some(known) = table.find(Some(sandbox), name).filter(|known| known.created_by.as_ref() != by) {
             table.remove(&known);
             self.store.delete_secret(&known.id).await.map_err(store_error)?;
         }

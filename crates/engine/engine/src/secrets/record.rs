@@ -61,7 +61,7 @@ impl Engine {
         }
         let sandbox = match &query.sandbox {
             None => None,
-            Some(text) => Some(match self.inner.sandbox(text) {
+            Some(text) => Some(match self.inner.resolve(text) {
                 Ok(sandbox) => sandbox.id.clone(),
                 Err(_gone) => text.parse()?,
             }),

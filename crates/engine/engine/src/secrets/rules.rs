@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::id::KeyId;
 use atoll_core::policy::{DomainPattern, EgressPolicy, SecretScope, SecretUser, inject};
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error, Result};
@@ -10,7 +11,7 @@ use atoll_guest_protocol::messages::InstallTrust;
 use atoll_store::SandboxRecord;
 
 use super::not_found;
-use crate::engine::{Caller, Inner};
+use crate::engine::Inner;
 use crate::errors::guest_error;
 
 /// Letters and digits of the random part of a placeholder.
@@ -20,20 +21,20 @@ impl Inner {
     /// Makes the injection rules of a sandbox ready: every secret in them exists and is for this sandbox (a
     /// wrong name should be heard of now, not at the first request), and every placeholder has its text.
     ///
-    /// `caller` is who sets them, `before` is what the sandbox had, `private` what it is given now.
+    /// `by` is who sets them, `before` is what the sandbox had, `private` what it is given now.
     pub(crate) fn prepare_rules(
         &self,
         record: &SandboxRecord,
-        caller: &Caller,
+        by: Option<&KeyId>,
         policy: &mut EgressPolicy,
         before: &EgressPolicy,
         private: &BTreeMap<String, Secret>,
     ) -> Result<()> {
         let owner = record.owner.as_ref();
-        for key in [owner, caller.key.as_ref()] {
+        for key in [owner, by] {
             self.check_rules(
                 record,
-                caller,
+                by,
                 private,
                 policy,
                 &SecretUser {
@@ -43,7 +44,7 @@ impl Inner {
                     owner: key,
                 },
             )?;
-            if owner == caller.key.as_ref() {
+            if owner == by {
                 break;
             }
         }
@@ -71,7 +72,7 @@ impl Inner {
     fn check_rules(
         &self,
         sandbox: &SandboxRecord,
-        caller: &Caller,
+        by: Option<&KeyId>,
         private: &BTreeMap<String, Secret>,
         policy: &EgressPolicy,
         user: &SecretUser<'_>,
@@ -85,7 +86,7 @@ impl Inner {
                 if let Some(own) = table.find(Some(&sandbox.id), &secret.name) {
                     // Who gave it may send it elsewhere; others only to where it goes already.
                     let strange = |host: &&DomainPattern| !reachable(&own.scope, host);
-                    match rule.hosts.iter().find(strange).filter(|_| own.created_by != caller.key) {
+                    match rule.hosts.iter().find(strange).filter(|_| own.created_by.as_ref() != by) {
                         None => continue,
                         Some(host) => return Err(redirected(&rule.name, &secret.name, host)),
                     }

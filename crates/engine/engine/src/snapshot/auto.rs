@@ -6,7 +6,8 @@ use atoll_core::Result;
 use atoll_core::id::ExecId;
 use atoll_core::snapshot::Purpose;
 
-use crate::engine::{Caller, Engine, Inner};
+use crate::authorize::Caller;
+use crate::engine::{Engine, Inner};
 use crate::sandbox::SandboxShared;
 
 use super::SnapshotOrder;
@@ -29,7 +30,7 @@ impl Engine {
         }
         let purpose = Purpose::AutoCheckpoint(0);
         let order = SnapshotOrder::without_name(purpose, Some(why.to_owned()));
-        self.take_snapshot(sandbox, order, &Caller::default()).await?;
+        self.take_snapshot(sandbox, order, &Caller::system()).await?;
         let all = self.inner.checkpoints_of(&sandbox.id).await?.into_iter();
         self.keep(all.filter(|found| matches!(found.purpose, Purpose::AutoCheckpoint(_))), auto.keep).await
     }

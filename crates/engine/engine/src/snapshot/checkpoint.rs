@@ -1,12 +1,15 @@
 //! Checkpoints: snapshots that belong to their sandbox, by number, and what can be named beside them.
 
 use atoll_core::error::shorten;
+use atoll_core::id::SandboxId;
 use atoll_core::limits::{CHECKPOINTS_MAX_COUNT, PAGE_MAX_COUNT};
+use atoll_core::sharing::Needs;
 use atoll_core::snapshot::{Purpose, SnapshotState};
 use atoll_core::{Code, Error, Result};
 use atoll_store::{SandboxRecord, SnapshotFilter, SnapshotRecord};
 
-use crate::engine::{Caller, Engine};
+use crate::authorize::Caller;
+use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::sandbox::Message;
 
@@ -19,7 +22,7 @@ impl Engine {
     /// As [`Self::create_snapshot`].
     pub async fn create_checkpoint(
         &self,
-        sandbox: &str,
+        sandbox: &SandboxId,
         comment: Option<String>,
         caller: &Caller,
     ) -> Result<SnapshotRecord> {
@@ -51,12 +54,17 @@ impl Engine {
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::SnapshotNotFound`], [`Code::SnapshotIncompatible`],
     /// [`Code::InvalidState`]; what the host refuses, and the sandbox is as it was.
-    pub async fn rollback(&self, sandbox: &str, to: Option<&str>) -> Result<(SandboxRecord, SnapshotRecord)> {
+    pub async fn rollback(
+        &self,
+        sandbox: &SandboxId,
+        to: Option<&str>,
+        caller: &Caller,
+    ) -> Result<(SandboxRecord, SnapshotRecord)> {
         let sandbox = self.inner.sandbox(sandbox)?;
         sandbox.usable().await?;
         let record = sandbox.record();
         let to = match to {
-            Some(text) => self.point(&record, text).await?,
+            Some(text) => self.point(&record, text, caller).await?,
             None => self.before_last_exec(&record).await?,
         };
         // As the sandbox has it, the disk cannot shrink; a larger one grows.
@@ -97,7 +105,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`].
-    pub async fn checkpoints(&self, sandbox: &str) -> Result<Vec<SnapshotRecord>> {
+    pub async fn checkpoints(&self, sandbox: &SandboxId) -> Result<Vec<SnapshotRecord>> {
         let sandbox = self.inner.sandbox(sandbox)?;
         self.inner.checkpoints_of(&sandbox.id).await
     }
@@ -106,12 +114,13 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`], [`Code::SnapshotNotFound`], [`Code::SnapshotInUse`].
-    pub async fn delete_checkpoint(&self, sandbox: &str, number: u32) -> Result<()> {
+    pub async fn delete_checkpoint(&self, sandbox: &SandboxId, number: u32) -> Result<()> {
         let found = self.checkpoint(sandbox, number).await?;
-        self.delete_snapshot(found.id.as_str()).await.map(drop)
+        // Who may change the sandbox may change its checkpoints, whoever took them.
+        self.delete_snapshot(&found.id, None, &Caller::system()).await.map(drop)
     }
 
-    async fn checkpoint(&self, sandbox: &str, number: u32) -> Result<SnapshotRecord> {
+    async fn checkpoint(&self, sandbox: &SandboxId, number: u32) -> Result<SnapshotRecord> {
         let all = self.checkpoints(sandbox).await?;
         all.into_iter()
             .find(|found| found.purpose.checkpoint() == Some(number) && found.state == SnapshotState::Ready)
@@ -121,23 +130,20 @@ impl Engine {
             })
     }
 
-    /// Refuses a caller that may not know of what it names; numbers are those of a sandbox that it uses.
-    pub(super) async fn check_sees_point(&self, caller: &Caller, text: &str) -> Result<()> {
-        if text.parse::<u32>().is_ok() {
-            return Ok(());
-        }
-        self.check_sees_snapshot(caller.key.as_ref(), text).await
-    }
-
-    /// What a caller names: the number of a checkpoint of the sandbox, or a snapshot that fits it.
+    /// What a caller names: the number of a checkpoint of the sandbox, which it uses, or a snapshot that fits it.
     ///
     /// # Errors
-    /// [`Code::SnapshotNotFound`], [`Code::SnapshotIncompatible`].
-    pub(super) async fn point(&self, sandbox: &SandboxRecord, text: &str) -> Result<SnapshotRecord> {
+    /// [`Code::SnapshotNotFound`], also for one that the caller may not know of; [`Code::SnapshotIncompatible`].
+    pub(super) async fn point(
+        &self,
+        sandbox: &SandboxRecord,
+        text: &str,
+        caller: &Caller,
+    ) -> Result<SnapshotRecord> {
         if let Ok(number) = text.parse::<u32>() {
-            return self.checkpoint(sandbox.id.as_str(), number).await;
+            return self.checkpoint(&sandbox.id, number).await;
         }
-        let found = self.ready_snapshot(text).await?;
+        let found = self.usable_snapshot(text, Needs::READ, caller).await?;
         let fits = found.manifest.image_digest == sandbox.image_digest
             && found.manifest.isolation == sandbox.spec.isolation;
         if fits {
@@ -153,10 +159,7 @@ impl Engine {
 
 impl crate::engine::Inner {
     /// The checkpoints of a sandbox, newest first.
-    pub(crate) async fn checkpoints_of(
-        &self,
-        sandbox: &atoll_core::id::SandboxId,
-    ) -> Result<Vec<SnapshotRecord>> {
+    pub(crate) async fn checkpoints_of(&self, sandbox: &SandboxId) -> Result<Vec<SnapshotRecord>> {
         let filter = SnapshotFilter {
             sandbox: Some(sandbox.clone()),
             checkpoints: Some(true),
@@ -175,7 +178,7 @@ impl crate::engine::Inner {
     }
 
     /// Removes the checkpoints of a sandbox that is being taken apart.
-    pub(crate) async fn remove_checkpoints(&self, sandbox: &atoll_core::id::SandboxId) -> Result<()> {
+    pub(crate) async fn remove_checkpoints(&self, sandbox: &SandboxId) -> Result<()> {
         for checkpoint in self.checkpoints_of(sandbox).await? {
             let driver = self.driver(checkpoint.manifest.isolation)?;
             let gone = driver.remove_artifact(&checkpoint.id).await;

@@ -1,10 +1,12 @@
 //! What changed in a sandbox between two points.
 
 use atoll_core::Result;
+use atoll_core::id::SandboxId;
 use atoll_core::snapshot::{Comparison, Purpose};
 use atoll_store::SnapshotRecord;
 
-use crate::engine::{Caller, Engine};
+use crate::authorize::Caller;
+use crate::engine::Engine;
 use crate::errors::isolation_error;
 
 use super::SnapshotOrder;
@@ -23,7 +25,7 @@ impl Engine {
     /// [`atoll_core::Code::SnapshotIncompatible`]; for now, as [`Self::create_snapshot`].
     pub async fn compare(
         &self,
-        sandbox: &str,
+        sandbox: &SandboxId,
         from: Option<&str>,
         to: Option<&str>,
         with_text: bool,
@@ -34,8 +36,7 @@ impl Engine {
         let needs_now = to.is_none_or(is_now) || from.is_some_and(is_now);
         let mut points = Vec::new();
         for point in [from, to].into_iter().flatten().filter(|point| !is_now(point)) {
-            self.check_sees_point(caller, point).await?;
-            points.push(self.point(&record, point).await?);
+            points.push(self.point(&record, point, caller).await?);
         }
         let now = if needs_now { Some(self.hold_now(sandbox, caller).await?) } else { None };
         let mut points = points.into_iter();
@@ -51,7 +52,7 @@ impl Engine {
         compared
     }
 
-    async fn hold_now(&self, sandbox: &str, caller: &Caller) -> Result<SnapshotRecord> {
+    async fn hold_now(&self, sandbox: &SandboxId, caller: &Caller) -> Result<SnapshotRecord> {
         let purpose = Purpose::Held(HOLDER.to_owned());
         let order = SnapshotOrder::without_name(purpose, None);
         self.create_snapshot(sandbox, order, caller).await

@@ -69,7 +69,7 @@ impl Engine {
             turn = self.inner.snapshots.digesting.acquire() => turn.or(Err(stopping()))?,
             () = self.inner.shutdown.cancelled() => return Err(stopping()),
         };
-        let record = self.snapshot_by_id(id).await?;
+        let record = self.snapshot(id).await?;
         if let Some(digest) = record.digest {
             return Ok(digest);
         }
@@ -82,7 +82,7 @@ impl Engine {
             Ok(sealed) => sealed,
             Err(error) => {
                 // It may have been removed meanwhile, which is no failure.
-                if self.snapshot_by_id(id).await?.state != SnapshotState::Ready {
+                if self.snapshot(id).await?.state != SnapshotState::Ready {
                     return Err(SnapshotId::not_found(id.as_str()));
                 }
                 return Err(isolation_error(&error));

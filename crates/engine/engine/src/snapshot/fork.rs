@@ -8,16 +8,19 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::id::SandboxId;
 use atoll_core::limits::FORK_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::snapshot::{Purpose, SnapshotKind};
 use atoll_core::{Error, Result, spec};
 use atoll_isolation::{DiskSource, Plan};
+use atoll_recorder::What;
 use atoll_store::{SandboxRecord, SnapshotRecord};
 use futures::future::join_all;
 
+use crate::authorize::Caller;
 use crate::clock::now_ms;
-use crate::engine::{Caller, Engine, Inner};
+use crate::engine::{Engine, Inner};
 use crate::sandbox::{self, Origin, SandboxShared};
 use crate::start::boot_from_memory;
 
@@ -51,7 +54,7 @@ impl ForkOrder {
             let why = format_args!("{} is not between 1 and {FORK_MAX_COUNT}", self.count);
             return Err(Error::invalid("count", why));
         }
-        (1..=self.count).filter_map(|number| self.name(number)).try_for_each(|name| spec::sandbox_name(&name))
+        (1..=self.count).filter_map(|number| self.name(number)).try_for_each(|name| spec::name("name", &name))
     }
 
     fn name(&self, number: u32) -> Option<String> {
@@ -68,22 +71,19 @@ impl Engine {
     /// [`Self::create_snapshot`] and, with `at`, [`Self::ready_snapshot`].
     pub async fn fork_sandbox(
         &self,
-        parent: &str,
+        parent: &SandboxId,
         order: &ForkOrder,
         caller: &Caller,
     ) -> Result<Vec<Result<SandboxRecord>>> {
         order.validate()?;
         let parent = self.inner.sandbox(parent)?;
         let taken = match &order.at {
-            Some(at) => {
-                self.check_sees_point(caller, at).await?;
-                self.point(&parent.record(), at).await?
-            }
+            Some(at) => self.point(&parent.record(), at, caller).await?,
             None => {
                 let held = SnapshotOrder::without_name(Purpose::Held(HOLDER.to_owned()), None);
                 let kind = if order.memory { SnapshotKind::Memory } else { SnapshotKind::Disk };
                 let held = SnapshotOrder { kind, ..held };
-                self.create_snapshot(parent.id.as_str(), held, caller).await?
+                self.create_snapshot(&parent.id, held, caller).await?
             }
         };
         if order.memory {
@@ -143,7 +143,7 @@ impl Engine {
         // What may be injected for the parent is checked anew for the child and who asks for it.
         let secrets = self.inner.private_secrets(&parent.id)?;
         let (before, mut egress) = (parent.spec.egress.clone(), parent.spec.egress.clone());
-        self.inner.prepare_rules(&record, caller, &mut egress, &before, &secrets)?;
+        self.inner.prepare_rules(&record, caller.key(), &mut egress, &before, &secrets)?;
         record.spec.egress = egress;
         let mounts = record.spec.volumes.clone();
         let from = from.id.clone();
@@ -151,12 +151,13 @@ impl Engine {
         let plan = self.plan_for(&record, disk)?;
         let shared = SandboxShared::new(record, &self.inner)?;
         // Who must not see the parent must not see its children.
-        self.inner.access.hold(&shared.id, self.inner.access.get(&parent.id).visibility);
-        self.inner.enter(&shared, true).inspect_err(|_taken| self.inner.access.forget(&shared.id))?;
+        self.inner.acl.hold(&shared.id, self.inner.acl.get(&parent.id).visibility);
+        self.inner.enter(&shared, true).inspect_err(|_taken| self.inner.acl.forget(&shared.id))?;
         self.inner.check_volumes(&mounts).inspect_err(|_gone| self.inner.leave(&shared.id))?;
         self.inner.secrets.hold(&shared.id, secrets, Some(&parent.id));
         sandbox::spawn(&self.inner, &shared, Origin::Create(plan, None));
         shared.made().await?;
+        shared.trace.note(&parent.id, What::Forked { sandbox: shared.id.to_string() });
         self.started(&shared, caller).await?;
         Ok(shared.record())
     }

@@ -1,12 +1,13 @@
 //! Looking at snapshots, naming and removing them.
 
 use atoll_core::error::shorten;
-use atoll_core::id::{KeyId, SnapshotId};
-use atoll_core::key::Scope;
+use atoll_core::id::SnapshotId;
+use atoll_core::sharing::Needs;
 use atoll_core::snapshot::{Purpose, Reference, SnapshotState};
 use atoll_core::{Code, Error, Result};
 use atoll_store::{Page, SnapshotFilter, SnapshotRecord, StoreError};
 
+use crate::authorize::Caller;
 use crate::engine::Engine;
 use crate::errors::store_error;
 use crate::query;
@@ -20,8 +21,6 @@ pub struct SnapshotQuery {
     pub name: Option<String>,
     /// Only checkpoints, or (absent) none.
     pub checkpoints: bool,
-    /// Visible to this key; all when absent.
-    pub visible_to: Option<KeyId>,
     /// Where the last page ended.
     pub cursor: Option<String>,
     /// Most items.
@@ -38,16 +37,17 @@ pub struct RemovedSnapshot {
 }
 
 impl Engine {
-    /// A page of snapshots, newest first. What is held by other things is not among them.
+    /// A page of the snapshots that a caller may know of, newest first. What is held by other things is not among
+    /// them.
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] for the cursor or the limit, [`Code::SandboxNotFound`].
-    pub async fn snapshots(&self, query: &SnapshotQuery) -> Result<Page<SnapshotRecord>> {
+    pub async fn snapshots(&self, query: &SnapshotQuery, caller: &Caller) -> Result<Page<SnapshotRecord>> {
         let sandbox = match query.sandbox.as_deref() {
-            // A sandbox may be gone while its snapshots are there.
-            Some(text) => Some(match self.inner.sandbox(text) {
-                Ok(sandbox) => sandbox.id.clone(),
-                Err(error) => text.parse().or(Err(error))?,
+            // A sandbox may be gone while its snapshots are there: then it is known by its id.
+            Some(text) => Some(match text.parse() {
+                Ok(id) => id,
+                Err(_) => self.seen_sandbox(caller, text)?.id.clone(),
             }),
             None => None,
         };
@@ -56,103 +56,122 @@ impl Engine {
             name: query.name.clone(),
             checkpoints: Some(query.checkpoints),
             held: false,
-            visible_to: query.visible_to.clone(),
+            visible_to: self.visible_to(caller),
         };
         let after = query::cursor(query.cursor.as_deref())?;
         let limit = query::limit(query.limit)?;
         self.inner.store.list_snapshots(&filter, after.as_ref(), limit).await.map_err(store_error)
     }
 
-    /// The snapshot with this id or reference, in whatever state it is.
+    /// The snapshot with this id, in whatever state it is.
     ///
     /// # Errors
-    /// [`Code::SnapshotNotFound`], [`Code::InvalidArgument`] for what can be neither.
-    pub async fn snapshot(&self, text: &str) -> Result<SnapshotRecord> {
+    /// [`Code::SnapshotNotFound`].
+    pub async fn snapshot(&self, id: &SnapshotId) -> Result<SnapshotRecord> {
+        let found = self.inner.store.snapshot(id).await.map_err(store_error)?;
+        found.ok_or_else(|| SnapshotId::not_found(id.as_str()))
+    }
+
+    /// The snapshot with this id or reference, and that reference.
+    pub(crate) async fn find_snapshot(&self, text: &str) -> Result<(SnapshotRecord, Option<Reference>)> {
         if let Ok(id) = text.parse::<SnapshotId>() {
-            return self.snapshot_by_id(&id).await;
+            let found = self.inner.store.snapshot(&id).await.map_err(store_error)?;
+            return Ok((found.ok_or_else(|| not_found(text))?, None));
         }
         let reference: Reference = text.parse()?;
         let found = self.inner.store.tagged_snapshot(&reference).await.map_err(store_error)?;
-        found.ok_or_else(|| no_snapshot(text))
-    }
-
-    /// Refuses a key that may not know of a snapshot; one that is not there passes. `None` sees all.
-    ///
-    /// # Errors
-    /// [`Code::SnapshotNotFound`], as for one that is not there; [`Code::StoreUnavailable`].
-    pub async fn check_sees_snapshot(&self, key: Option<&KeyId>, text: &str) -> Result<()> {
-        let Some(key) = key else { return Ok(()) };
-        let admin = self.verified_by_id(key).is_some_and(|key| key.scope == Scope::Admin);
-        let found = match self.snapshot(text).await {
-            Ok(found) => found,
-            // What is not there, or cannot be a name, is for the caller to say.
-            Err(error) if matches!(error.code, Code::SnapshotNotFound | Code::InvalidArgument) => {
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-        };
-        if admin || self.inner.store.snapshot_is_visible(&found.id, key).await.map_err(store_error)? {
-            return Ok(());
-        }
-        Err(match text.parse::<SnapshotId>() {
-            Ok(id) => SnapshotId::not_found(id.as_str()),
-            Err(_) => no_snapshot(text),
-        })
-    }
-
-    pub(crate) async fn snapshot_by_id(&self, id: &SnapshotId) -> Result<SnapshotRecord> {
-        let found = self.inner.store.snapshot(id).await.map_err(store_error)?;
-        found.ok_or_else(|| SnapshotId::not_found(id.as_str()))
+        Ok((found.ok_or_else(|| not_found(text))?, Some(reference)))
     }
 
     /// The same, if it can be used.
     ///
     /// # Errors
     /// As [`Self::snapshot`]; one that is not made yet, or is being removed, is not found.
-    pub async fn ready_snapshot(&self, text: &str) -> Result<SnapshotRecord> {
-        let found = self.snapshot(text).await?;
-        match found.state {
-            SnapshotState::Ready => Ok(found),
-            SnapshotState::Creating => Err(Error::new(
-                Code::SnapshotNotFound,
-                format!("the snapshot '{}' is still being made", shorten(text)),
-            )),
-            SnapshotState::Deleting => Err(Error::new(
-                Code::SnapshotNotFound,
-                format!("the snapshot '{}' is being removed", shorten(text)),
-            )),
-        }
+    pub async fn ready_snapshot(&self, id: &SnapshotId) -> Result<SnapshotRecord> {
+        ready(self.snapshot(id).await?, id.as_str())
     }
 
-    /// Makes a reference point to a snapshot, whatever it pointed to before.
+    /// A snapshot that a caller names and may use for what it needs, if it can be used.
     ///
     /// # Errors
-    /// As [`Self::ready_snapshot`]; [`Code::InvalidArgument`] for a snapshot that is not for people.
-    pub async fn tag_snapshot(&self, text: &str, reference: &Reference) -> Result<SnapshotRecord> {
-        let found = self.ready_snapshot(text).await?;
+    /// [`Code::SnapshotNotFound`], also for one that the caller may not know of; [`Code::Forbidden`],
+    /// [`Code::SandboxLeased`].
+    pub async fn usable_snapshot(&self, text: &str, needs: Needs, caller: &Caller) -> Result<SnapshotRecord> {
+        let (record, _found, permission) = self.seen_snapshot(caller, text).await?;
+        permission.allow(needs)?;
+        ready(record, text)
+    }
+
+    /// Whether only some may know of a snapshot: as its sandbox says, or as it was when that went.
+    pub(crate) fn is_private_snapshot(&self, record: &SnapshotRecord) -> bool {
+        let sandbox = record.sandbox.as_ref().and_then(|id| self.inner.find(id));
+        sandbox.map_or(record.private, |sandbox| self.inner.acl.is_private(&sandbox.id))
+    }
+
+    /// Makes a reference point to a snapshot; it leaves what it pointed to before.
+    ///
+    /// # Errors
+    /// As [`Self::ready_snapshot`]; [`Code::InvalidArgument`] for a snapshot that is not for people;
+    /// [`Code::NameTaken`] when what it points to is not the caller's to change.
+    pub async fn tag_snapshot(
+        &self,
+        id: &SnapshotId,
+        reference: &Reference,
+        caller: &Caller,
+    ) -> Result<SnapshotRecord> {
+        let found = self.ready_snapshot(id).await?;
         if let Purpose::Held(by) = &found.purpose {
             return Err(Error::invalid("snapshot", format_args!("it belongs to {by}")));
         }
-        self.inner.store.tag_snapshot(reference, &found.id).await.map_err(|error| match error {
-            StoreError::NotFound => SnapshotId::not_found(text),
-            other => store_error(other),
-        })?;
-        self.snapshot_by_id(&found.id).await
+        {
+            let _turn = self.inner.snapshots.naming.lock().await;
+            self.check_references(std::slice::from_ref(reference), caller).await?;
+            self.inner.store.tag_snapshot(reference, &found.id).await.map_err(|error| match error {
+                StoreError::NotFound => SnapshotId::not_found(id.as_str()),
+                other => store_error(other),
+            })?;
+        }
+        self.snapshot(&found.id).await
     }
 
-    /// Removes a snapshot with all of its references, by its id; or one reference, and the snapshot with its
-    /// last one. Sandboxes made from it go on.
+    /// Refuses references that point to what is not the caller's to change: who makes sandboxes of a name must not
+    /// get what somebody else put there. Whoever moves them afterwards holds [`super::Snapshots::naming`] from
+    /// before this.
+    pub(super) async fn check_references(&self, references: &[Reference], caller: &Caller) -> Result<()> {
+        for reference in references {
+            let found = self.inner.store.tagged_snapshot(reference).await.map_err(store_error)?;
+            let Some(found) = found else { continue };
+            let permission = self.permission_on(caller, &found);
+            if permission.is_none_or(|permission| permission.allow(Needs::MANAGE).is_err()) {
+                return Err(Error::new(
+                    Code::NameTaken,
+                    format!("'{reference}' names a snapshot that is not yours to change"),
+                )
+                .hint("choose another name or tag"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a snapshot with all of its references; or, of several, the one by which it is named. Sandboxes made
+    /// from it go on.
     ///
     /// # Errors
-    /// [`Code::SnapshotNotFound`]; [`Code::SnapshotInUse`] with who uses it.
-    pub async fn delete_snapshot(&self, text: &str) -> Result<RemovedSnapshot> {
-        let found = self.snapshot(text).await?;
-        let one: Option<Reference> = text.parse::<SnapshotId>().is_err().then(|| text.parse()).transpose()?;
-        if let Some(one) = one
+    /// [`Code::SnapshotNotFound`]; [`Code::Forbidden`]; [`Code::SnapshotInUse`] with who uses it.
+    pub async fn delete_snapshot(
+        &self,
+        id: &SnapshotId,
+        named: Option<&Reference>,
+        caller: &Caller,
+    ) -> Result<RemovedSnapshot> {
+        let found = self.snapshot(id).await?;
+        let permission = self.permission_on(caller, &found);
+        permission.ok_or_else(|| SnapshotId::not_found(id.as_str()))?.allow(Needs::MANAGE)?;
+        if let Some(one) = named
             && (found.tags.len() > 1 || found.purpose.checkpoint().is_some())
         {
-            self.inner.store.untag_snapshot(&one).await.map_err(store_error)?;
-            return Ok(RemovedSnapshot { tags: vec![one], snapshot: None });
+            self.inner.store.untag_snapshot(one, id).await.map_err(store_error)?;
+            return Ok(RemovedSnapshot { tags: vec![one.clone()], snapshot: None });
         }
         self.refuse_if_used(&found).await?;
         self.delete_unused_snapshot(&found).await?;
@@ -206,7 +225,17 @@ impl Engine {
     }
 }
 
-fn no_snapshot(text: &str) -> Error {
+fn ready(found: SnapshotRecord, named: &str) -> Result<SnapshotRecord> {
+    let why = match found.state {
+        SnapshotState::Ready => return Ok(found),
+        SnapshotState::Creating => "is still being made",
+        SnapshotState::Deleting => "is being removed",
+    };
+    Err(Error::new(Code::SnapshotNotFound, format!("the snapshot '{}' {why}", shorten(named))))
+}
+
+/// The answer for what is not there, or not to be known, whichever way it was named.
+pub(crate) fn not_found(text: &str) -> Error {
     Error::new(Code::SnapshotNotFound, format!("no snapshot '{}'", shorten(text)))
         .hint("'atoll snapshot ls' shows what there is")
 }

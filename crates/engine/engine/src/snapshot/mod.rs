@@ -20,6 +20,7 @@ mod transfer;
 
 pub(crate) use auto::after_exec;
 pub use fork::ForkOrder;
+pub(crate) use manage::not_found;
 pub use manage::{RemovedSnapshot, SnapshotQuery};
 pub use remote::Pushed;
 pub(crate) use take::manifest;
@@ -29,7 +30,7 @@ pub use transfer::Export;
 use atoll_core::snapshot::SnapshotKind;
 use atoll_core::{Error, Result};
 use atoll_store::SnapshotRecord;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 
 /// Refuses a snapshot from whose memory nobody can go on.
 pub(crate) fn check_memory(snapshot: &SnapshotRecord) -> Result<()> {
@@ -45,10 +46,12 @@ pub(crate) fn check_memory(snapshot: &SnapshotRecord) -> Result<()> {
 pub(crate) struct Snapshots {
     /// Held while a digest is made: one at a time.
     digesting: Semaphore,
+    /// Held from when it is checked whose the references of a snapshot are until they point to another.
+    naming: Mutex<()>,
 }
 
 impl Default for Snapshots {
     fn default() -> Self {
-        Self { digesting: Semaphore::new(1) }
+        Self { digesting: Semaphore::new(1), naming: Mutex::default() }
     }
 }

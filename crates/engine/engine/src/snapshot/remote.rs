@@ -4,20 +4,29 @@
 //! ```text
 //! snapshots/<digest>        what Engine::export_snapshot gives
 //! tags/<name>/<tag>         the digest, as text
+//! private/<key>/…           the same, of private snapshots: for the key that sent them
 //! ```
+//!
+//! What is private here is private there: it lies apart, under the key that sent it, and what that key fetches from
+//! there is private again.
 
 use atoll_core::error::shorten;
+use atoll_core::id::{KeyId, SnapshotId};
+use atoll_core::sharing::Visibility;
 use atoll_core::snapshot::Reference;
 use atoll_core::{Code, Error, Result};
 use atoll_objects::{Objects, ObjectsError};
 use atoll_store::SnapshotRecord;
 use tokio_util::io::StreamReader;
 
-use crate::engine::{Caller, Engine};
+use crate::authorize::Caller;
+use crate::engine::Engine;
 use crate::errors::chain;
 
 /// What a digest begins with.
 const DIGEST_PREFIX: &str = "blake3:";
+/// Where snapshots lie that are for all.
+const SHARED: &str = "";
 /// Hexadecimal digits of one.
 const DIGEST_DIGITS: usize = 64;
 
@@ -44,25 +53,32 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::export_snapshot`]; [`Code::ObjectsDenied`], [`Code::ObjectsUnavailable`].
-    pub async fn push_snapshot(&self, text: &str, tags: Vec<Reference>) -> Result<Pushed> {
+    pub async fn push_snapshot(
+        &self,
+        id: &SnapshotId,
+        tags: Vec<Reference>,
+        caller: &Caller,
+    ) -> Result<Pushed> {
         let objects = self.objects()?;
-        let (record, stream) = self.export_snapshot(text).await?;
+        let (record, stream) = self.export_snapshot(id).await?;
         let digest = record.digest.clone().unwrap_or_default();
-        let name = object_name(&digest)?;
+        let area = if self.is_private_snapshot(&record) { own_area(caller) } else { SHARED.to_owned() };
+        let name = object_name(&area, &digest)?;
         let mut sent_bytes = 0;
         if !objects.exists(&name).await.map_err(|error| objects_error(&error))? {
             sent_bytes = objects.put(&name, stream).await.map_err(|error| objects_error(&error))?;
         }
         let tags = if tags.is_empty() { record.tags } else { tags };
         for tag in &tags {
-            let put = objects.put_small(&tag_name(tag), digest.clone().into_bytes()).await;
+            let put = objects.put_small(&tag_name(&area, tag), digest.clone().into_bytes()).await;
             put.map_err(|error| objects_error(&error))?;
         }
         Ok(Pushed { digest, tags, sent_bytes })
     }
 
     /// Fetches a snapshot from the object store: by its digest, or what a reference there names. It gets that
-    /// reference here, too, or those that are given.
+    /// reference here, too, or those that are given. What the caller sent as private is looked for first, and is
+    /// private again.
     ///
     /// # Errors
     /// As [`Self::import_snapshot`]; [`Code::SnapshotNotFound`] when it is not there; [`Code::ObjectsDenied`],
@@ -70,7 +86,25 @@ impl Engine {
     pub async fn pull_snapshot(
         &self,
         from: &str,
+        tags: Vec<Reference>,
+        visibility: Option<Visibility>,
+        caller: &Caller,
+    ) -> Result<SnapshotRecord> {
+        let own = own_area(caller);
+        match self.pull_from(&own, from, tags.clone(), Some(Visibility::Private), caller).await {
+            Err(error) if error.code == Code::SnapshotNotFound => {
+                self.pull_from(SHARED, from, tags, visibility, caller).await
+            }
+            pulled => pulled,
+        }
+    }
+
+    async fn pull_from(
+        &self,
+        area: &str,
+        from: &str,
         mut tags: Vec<Reference>,
+        visibility: Option<Visibility>,
         caller: &Caller,
     ) -> Result<SnapshotRecord> {
         let objects = self.objects()?;
@@ -78,15 +112,16 @@ impl Engine {
             from.to_owned()
         } else {
             let reference: Reference = from.parse()?;
-            let content =
-                objects.get_small(&tag_name(&reference)).await.map_err(|error| missing(&error, from))?;
+            let content = objects.get_small(&tag_name(area, &reference)).await;
+            let content = content.map_err(|error| missing(&error, from))?;
             if tags.is_empty() {
                 tags.push(reference);
             }
             String::from_utf8_lossy(&content).trim().to_owned()
         };
-        let stream = objects.get(&object_name(&digest)?).await.map_err(|error| missing(&error, from))?;
-        let imported = self.import_snapshot(StreamReader::new(stream), tags, caller).await?;
+        let stream =
+            objects.get(&object_name(area, &digest)?).await.map_err(|error| missing(&error, from))?;
+        let imported = self.import_snapshot(StreamReader::new(stream), tags, visibility, caller).await?;
         if imported.digest.as_deref() == Some(digest.as_str()) {
             return Ok(imported);
         }
@@ -99,18 +134,23 @@ impl Engine {
     }
 }
 
-fn object_name(digest: &str) -> Result<String> {
+fn object_name(area: &str, digest: &str) -> Result<String> {
     let digits = digest.strip_prefix(DIGEST_PREFIX).unwrap_or_default();
     let hex = digits.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
     if digits.len() == DIGEST_DIGITS && hex {
-        return Ok(format!("snapshots/{digits}"));
+        return Ok(format!("{area}snapshots/{digits}"));
     }
     Err(Error::invalid("from", format_args!("'{}' is no digest of a snapshot", shorten(digest)))
         .hint("write blake3: and 64 hexadecimal digits, NAME or NAME:TAG"))
 }
 
-fn tag_name(tag: &Reference) -> String {
-    format!("tags/{}/{}", tag.name, tag.tag)
+fn tag_name(area: &str, tag: &Reference) -> String {
+    format!("{area}tags/{}/{}", tag.name, tag.tag)
+}
+
+/// Where the private snapshots of a caller lie.
+fn own_area(caller: &Caller) -> String {
+    format!("private/{}/", caller.key().map_or("server", KeyId::as_str))
 }
 
 fn missing(error: &ObjectsError, what: &str) -> Error {

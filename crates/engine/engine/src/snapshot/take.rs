@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use atoll_core::id::SnapshotId;
+use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::limits::{SNAPSHOT_TAGS_MAX_COUNT, SNAPSHOTS_MAX_COUNT};
 use atoll_core::snapshot::{FORMAT, Manifest, Purpose, Reference, SnapshotKind, SnapshotState, comment};
 use atoll_core::spec::SandboxSpec;
@@ -11,8 +11,9 @@ use atoll_core::{Code, Error, Result, spec};
 use atoll_isolation::IsolationError;
 use atoll_store::{SandboxRecord, SnapshotOutcome, SnapshotRecord};
 
+use crate::authorize::Caller;
 use crate::clock::{now_ms, random};
-use crate::engine::{Caller, Engine, Inner};
+use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, store_error};
 use crate::sandbox::SandboxShared;
 
@@ -97,7 +98,7 @@ impl Engine {
     /// [`Code::LimitExceeded`]. Nothing is left of a snapshot that could not be taken.
     pub async fn create_snapshot(
         &self,
-        sandbox: &str,
+        sandbox: &SandboxId,
         order: SnapshotOrder,
         caller: &Caller,
     ) -> Result<SnapshotRecord> {
@@ -106,6 +107,8 @@ impl Engine {
         }
         order.validate()?;
         let sandbox = self.inner.sandbox(sandbox)?;
+        // Asked again when it is there: this says it before the work.
+        self.check_references(&order.tags, caller).await?;
         let using = sandbox.usable().await?;
         let (engine, caller) = (self.clone(), caller.clone());
         let taking = async move {
@@ -129,10 +132,11 @@ impl Engine {
         record.id = order.id.unwrap_or(record.id);
         record.manifest = order.begin.over(record.manifest);
         record.manifest.kind = order.kind;
-        self.begin_snapshot(&mut record).await?;
-        if let Err(error) = self.keep_private(&sandbox.id).await {
-            self.undo_snapshot(&record).await;
-            return Err(error);
+        {
+            // Whoever changes the sandbox's visibility comes before, or finds the row.
+            let _unchanged = inner.acl.unchanging().await;
+            record.private = inner.acl.is_private(&sandbox.id);
+            self.begin_snapshot(&mut record).await?;
         }
         atoll_failpoint::fail_point!("engine.snapshot.journalled");
         let driver = sandbox.driver();
@@ -155,12 +159,13 @@ impl Engine {
             digest: None,
             tags: order.tags,
         };
-        let ready = self.finish_snapshot(record, &outcome).await?;
+        let ready = self.finish_snapshot(record, &outcome, caller).await?;
         if ready.purpose.checkpoint().is_some() && sandbox.dead.is_cancelled() {
             // Whoever takes the sandbox apart may have looked for its checkpoints before.
             self.delete_unused_snapshot(&ready).await?;
             return Err(Error::new(Code::SandboxFailed, "the sandbox died"));
         }
+        sandbox.trace.snapshot(&ready);
         atoll_failpoint::fail_point!("engine.snapshot.finished");
         // What something else holds is named by nobody: it gets a digest when one is needed.
         if !matches!(ready.purpose, Purpose::Held(_)) {
@@ -189,12 +194,18 @@ impl Engine {
         &self,
         record: SnapshotRecord,
         outcome: &SnapshotOutcome,
+        caller: &Caller,
     ) -> Result<SnapshotRecord> {
-        if let Err(error) = self.inner.store.finish_snapshot(&record.id, outcome).await {
+        let finished = async {
+            let _turn = self.inner.snapshots.naming.lock().await;
+            self.check_references(&outcome.tags, caller).await?;
+            self.inner.store.finish_snapshot(&record.id, outcome).await.map_err(store_error)
+        };
+        if let Err(error) = finished.await {
             self.undo_snapshot(&record).await;
-            return Err(store_error(error));
+            return Err(error);
         }
-        self.snapshot_by_id(&record.id).await
+        self.snapshot(&record.id).await
     }
 
     /// Removes what is there of a snapshot that could not be made. What resists is removed at the next start.
@@ -248,6 +259,7 @@ fn new_record(
         method: None,
         created_ms,
         created_by: caller.key.clone(),
+        private: false,
         tags: Vec::new(),
     })
 }

@@ -17,6 +17,8 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 
+use atoll_core::id::SnapshotId;
+use atoll_core::sharing::Visibility;
 use atoll_core::snapshot::{CopyMethod, Manifest, Purpose, Reference, SnapshotState};
 use atoll_core::{Code, Error, Result};
 use atoll_isolation::sparse;
@@ -28,8 +30,9 @@ use tokio::io::AsyncRead;
 use tokio::sync::mpsc;
 use tokio_util::io::SyncIoBridge;
 
+use crate::authorize::Caller;
 use crate::clock::now_ms;
-use crate::engine::{Caller, Engine, Inner};
+use crate::engine::{Engine, Inner};
 use crate::errors::{chain, isolation_error};
 
 use super::digest::{BLOCK_BYTES, Hasher, PIECE_BYTES};
@@ -64,8 +67,8 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::ready_snapshot`]; [`Code::Internal`] when its data cannot be read.
-    pub async fn export_snapshot(&self, text: &str) -> Result<(SnapshotRecord, Export)> {
-        let record = self.ready_snapshot(text).await?;
+    pub async fn export_snapshot(&self, id: &SnapshotId) -> Result<(SnapshotRecord, Export)> {
+        let record = self.ready_snapshot(id).await?;
         let digest = self.make_digest(&record.id).await?;
         let driver = self.inner.driver(record.manifest.isolation)?;
         let disk = driver.read_artifact(&record.id).await.map_err(|error| isolation_error(&error))?;
@@ -88,7 +91,8 @@ impl Engine {
         Ok((SnapshotRecord { digest: Some(digest), ..record }, Box::pin(received(receiver))))
     }
 
-    /// Makes a snapshot of what [`Self::export_snapshot`] gave, here or elsewhere.
+    /// Makes a snapshot of what [`Self::export_snapshot`] gave, here or elsewhere. It is the caller's: a private one is
+    /// seen by nobody else. Without a visibility it gets the server's default.
     ///
     /// # Errors
     /// [`Code::SnapshotInvalid`] for what is damaged or malformed, [`Code::SnapshotIncompatible`] for another
@@ -97,8 +101,10 @@ impl Engine {
         &self,
         stream: impl AsyncRead + Send + Unpin + 'static,
         tags: Vec<Reference>,
+        visibility: Option<Visibility>,
         caller: &Caller,
     ) -> Result<SnapshotRecord> {
+        self.check_references(&tags, caller).await?;
         let bridge = SyncIoBridge::new(stream);
         let (header, reader) = blocking(move || open(bridge)).await??;
         header.manifest.validate(&self.inner.config.caps)?;
@@ -127,6 +133,7 @@ impl Engine {
             method: None,
             created_ms,
             created_by: caller.key.clone(),
+            private: visibility.unwrap_or(self.inner.acl.default()) == Visibility::Private,
             tags: Vec::new(),
         };
         self.begin_snapshot(&mut record).await?;
@@ -154,7 +161,7 @@ impl Engine {
             digest: Some(digest),
             tags,
         };
-        self.finish_snapshot(record, &outcome).await
+        self.finish_snapshot(record, &outcome, caller).await
     }
 }
 

@@ -10,6 +10,7 @@ use atoll_core::{Error, Result};
 use atoll_store::{SandboxRecord, UsageFilter, UsageMark, UsageRow};
 use futures::StreamExt as _;
 
+use crate::authorize::Caller;
 use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::errors::{chain, store_error};
@@ -47,9 +48,6 @@ pub struct UsageQuery {
     pub to_ms: Option<u64>,
     /// Added up by.
     pub group: UsageGroup,
-    /// Only what this key may see: what is on its own account, and of sandboxes that are there and visible to it.
-    /// Everything when absent.
-    pub visible_to: Option<KeyId>,
 }
 
 /// One line of an answer. What it is not grouped by is absent.
@@ -66,21 +64,22 @@ pub struct UsageItem {
 }
 
 impl Engine {
-    /// What was used, up to now.
+    /// What was used, up to now, as far as a caller may see it: what is on its own account, and of sandboxes that are
+    /// there and visible to it.
     ///
     /// # Errors
     /// [`atoll_core::Code::InvalidArgument`], [`atoll_core::Code::StoreUnavailable`].
-    pub async fn usage(&self, query: &UsageQuery) -> Result<Vec<UsageItem>> {
+    pub async fn usage(&self, query: &UsageQuery, caller: &Caller) -> Result<Vec<UsageItem>> {
         if let (Some(from), Some(to)) = (query.from_ms, query.to_ms)
             && from >= to
         {
             return Err(Error::invalid("from_ms", "must be before 'to_ms'"));
         }
         let sandbox = match &query.sandbox {
-            Some(name) => Some(match self.inner.sandbox(name) {
-                Ok(sandbox) => sandbox.id.clone(),
-                // It may be gone; what it used is not.
-                Err(_) => name.parse()?,
+            // By its id it may be gone; what it used is not.
+            Some(text) => Some(match text.parse() {
+                Ok(id) => id,
+                Err(_) => self.seen_sandbox(caller, text)?.id.clone(),
             }),
             None => None,
         };
@@ -91,6 +90,7 @@ impl Engine {
         }
         let filter =
             UsageFilter { sandbox, key: query.key.clone(), from_ms: query.from_ms, to_ms: query.to_ms };
+        let only = caller.key().filter(|_| !caller.is_admin());
         let (mut groups, mut seen, mut after) = (BTreeMap::new(), BTreeMap::new(), None);
         loop {
             let rows = self.inner.store.usage(&filter, after.as_ref()).await.map_err(store_error)?;
@@ -98,9 +98,9 @@ impl Engine {
             let more = rows.len() >= USAGE_ROWS_MAX_COUNT as usize;
             after = rows.last().filter(|_| more).cloned();
             let visible = |row: &UsageRow| {
-                query.visible_to.as_ref().is_none_or(|key| {
+                only.is_none_or(|key| {
                     row.key.as_ref() == Some(key)
-                        || *seen.entry(row.sandbox.clone()).or_insert_with_key(|id| self.sees(key, id))
+                        || *seen.entry(row.sandbox.clone()).or_insert_with_key(|id| self.sees(caller, id))
                 })
             };
             group(&mut groups, rows.into_iter().filter(visible), query.group);

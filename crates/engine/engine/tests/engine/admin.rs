@@ -122,7 +122,7 @@ fn templates_have_versions_and_sandboxes_follow_them() {
     let world = World::new();
     let server = world.start();
     let engine = &server.engine;
-    let caller = Caller::default();
+    let caller = Caller::system();
     let recipe = |n: u64| TemplateSpec {
         resources: ResourcesDraft { memory_bytes: Some(n << 30), ..ResourcesDraft::default() },
         labels: BTreeMap::from([("from".into(), format!("v{n}")), ("kept".into(), "yes".into())]),
@@ -148,13 +148,16 @@ fn templates_have_versions_and_sandboxes_follow_them() {
         assert_eq!((record.labels["from"].as_str(), record.labels["kept"].as_str()), ("me", "yes"));
         assert!(record.expires_ms.is_some());
     }
-    server.run(engine.delete_template("tool", Some(3))).unwrap();
+    server.run(engine.delete_template("tool", Some(3), &Caller::system())).unwrap();
     assert_eq!(make("tool").unwrap().spec.template.as_deref(), Some("tool:2"));
     assert_eq!(make("tool:3").unwrap_err().code, Code::TemplateNotFound);
     let next = server.run(engine.create_template("tool", recipe(4), &caller)).unwrap();
     assert_eq!(next.version, 4, "a number never means two things");
-    server.run(engine.delete_template("tool", None)).unwrap();
-    assert_eq!(server.run(engine.delete_template("tool", None)).unwrap_err().code, Code::TemplateNotFound);
+    server.run(engine.delete_template("tool", None, &Caller::system())).unwrap();
+    assert_eq!(
+        server.run(engine.delete_template("tool", None, &Caller::system())).unwrap_err().code,
+        Code::TemplateNotFound
+    );
     let refused = server.run(engine.create_template("x", TemplateSpec::new("missing"), &caller)).unwrap_err();
     assert_eq!(refused.code, Code::ImageNotFound);
 }
@@ -176,8 +179,8 @@ fn an_image_is_in_use_while_somebody_needs_it() {
     assert!(in_use(), "its record still names it");
     server.delete(&id);
     assert!(!in_use());
-    server.run(engine.create_template("t", TemplateSpec::new("empty"), &Caller::default())).unwrap();
+    server.run(engine.create_template("t", TemplateSpec::new("empty"), &Caller::system())).unwrap();
     assert!(in_use());
-    server.run(engine.delete_template("t", None)).unwrap();
+    server.run(engine.delete_template("t", None, &Caller::system())).unwrap();
     assert!(!in_use());
 }

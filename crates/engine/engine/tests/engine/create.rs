@@ -20,12 +20,12 @@ fn a_sandbox_is_made_used_and_deleted() {
     assert_eq!((record.state, record.generation), (SandboxState::Running, 2));
     assert_eq!(world.host.plan(&record.id).unwrap().hostname, "one");
     for text in ["one", record.id.as_str()] {
-        assert_eq!(server.engine.sandbox(text).unwrap().id, record.id);
+        assert_eq!(server.engine.sandbox(&server.id(text)).unwrap().id, record.id);
     }
     let exec = server.exec(&record.id, argv(&["echo", "hello"])).unwrap();
     assert_eq!(server.output(&exec).stdout, b"hello\n");
     server.delete(&record.id);
-    assert_eq!(server.engine.sandbox("one").unwrap_err().code, Code::SandboxNotFound);
+    assert_eq!(server.engine.sandbox(&server.id("one")).unwrap_err().code, Code::SandboxNotFound);
     world.assert_empty(&server);
 }
 
@@ -83,9 +83,9 @@ fn what_cannot_be_undone_is_deleted_later() {
     world.host.fail_destroy(60);
     let error = server.create(named("stubborn")).unwrap_err();
     assert_eq!(error.code, Code::Internal);
-    assert_eq!(server.engine.sandbox("stubborn").unwrap().state, SandboxState::Deleting);
+    assert_eq!(server.engine.sandbox(&server.id("stubborn")).unwrap().state, SandboxState::Deleting);
     assert_eq!(server.create(named("stubborn")).unwrap_err().code, Code::NameTaken);
-    until("the host lets go", || server.engine.sandbox("stubborn").is_err());
+    until("the host lets go", || server.engine.sandbox(&server.id("stubborn")).is_err());
     world.assert_empty(&server);
 }
 
@@ -94,7 +94,7 @@ fn of_many_with_one_name_one_is_made() {
     let world = World::new();
     let server = world.start();
     world.host.delay_create(Duration::from_millis(20));
-    let caller = Caller::default();
+    let caller = Caller::system();
     let results = server.run(join_all((0..20).map(|_| server.engine.create_sandbox(named("same"), &caller))));
     let made: Vec<_> = results.iter().flatten().collect();
     assert_eq!(made.len(), 1);
@@ -109,7 +109,7 @@ fn there_are_never_more_than_allowed() {
     let mut world = World::new();
     world.sandboxes_max = 3;
     let server = world.start();
-    let caller = Caller::default();
+    let caller = Caller::system();
     let results =
         server.run(join_all((0..10).map(|_| server.engine.create_sandbox(SandboxDraft::default(), &caller))));
     let made: Vec<_> = results.iter().flatten().collect();
@@ -140,18 +140,18 @@ fn a_caller_that_goes_away_changes_nothing() {
         // The caller leaves at a different moment each time.
         let name = format!("n{n}");
         server.run(async {
-            let caller = Caller::default();
+            let caller = Caller::system();
             let create = server.engine.create_sandbox(named(&name), &caller);
             drop(tokio::time::timeout(Duration::from_millis(n * 10), create).await);
         });
     }
     // Whoever was entered is made: a creation goes on to its end.
     until("all are made", || {
-        let page = server.run(server.engine.sandboxes(&SandboxQuery::default())).unwrap();
+        let page = server.run(server.engine.sandboxes(&SandboxQuery::default(), &Caller::system())).unwrap();
         page.items.iter().all(|record| record.state == SandboxState::Running)
             && page.items.len() as u64 == server.engine.stats().sandboxes.values().sum::<u64>()
     });
-    let page = server.run(server.engine.sandboxes(&SandboxQuery::default())).unwrap();
+    let page = server.run(server.engine.sandboxes(&SandboxQuery::default(), &Caller::system())).unwrap();
     assert_eq!(world.on_host(), page.items.iter().map(|record| record.id.clone()).collect());
     for record in page.items {
         server.delete(&record.id);
@@ -165,10 +165,11 @@ fn deleting_what_is_being_made_deletes_it() {
     let server = world.start();
     world.host.delay_create(Duration::from_millis(50));
     let engine = server.engine.clone();
-    let create = server.spawn(async move { engine.create_sandbox(named("brief"), &Caller::default()).await });
-    until("it is entered", || server.engine.sandbox("brief").is_ok());
+    let create = server.spawn(async move { engine.create_sandbox(named("brief"), &Caller::system()).await });
+    until("it is entered", || server.engine.sandbox(&server.id("brief")).is_ok());
     // Several at once: all are told that it is gone.
-    let deleted = server.run(join_all((0..3).map(|_| server.engine.delete_sandbox("brief"))));
+    let id = server.id("brief");
+    let deleted = server.run(join_all((0..3).map(|_| server.engine.delete_sandbox(&id))));
     assert!(deleted.iter().all(Result::is_ok), "{deleted:?}");
     server.run(create).unwrap().unwrap();
     world.assert_empty(&server);

@@ -22,10 +22,8 @@ fn death_is_told_at_once_and_what_was_written_stays() {
         let cat = server.exec(&id, ExecDraft { stdin: true, ..argv(&["cat"]) }).unwrap();
         let (exec, engine) = (cat.record.id.clone(), &server.engine);
         let sent = Bytes::from_static(b"last words");
-        server.run(engine.write_stdin(id.as_str(), exec.as_str(), sent, false)).unwrap();
-        until("it is in the log", || {
-            server.run(engine.exec(id.as_str(), exec.as_str())).unwrap().extent.end == 10
-        });
+        server.run(engine.write_stdin(&id, exec.as_str(), sent, false)).unwrap();
+        until("it is in the log", || server.run(engine.exec(&id, exec.as_str())).unwrap().extent.end == 10);
         let reader = {
             let (engine, id, exec) = (engine.clone(), id.clone(), exec.clone());
             server.spawn(async move { read(&engine, &id, &exec, 0).await })
@@ -36,7 +34,7 @@ fn death_is_told_at_once_and_what_was_written_stays() {
         let (state, exit, _) = output.end.clone().unwrap();
         assert_eq!((state, exit.reason, exit.code), (ExecState::Lost, ExitReason::SandboxDied, None));
         server.until_state(&id, Some(SandboxState::Failed));
-        let record = engine.sandbox("mortal").unwrap();
+        let record = engine.sandbox(&server.id("mortal")).unwrap();
         assert!(record.reason.unwrap().contains(word));
         // Still readable, no longer usable.
         assert_eq!(server.output(&done).stdout, b"before\n");
@@ -44,7 +42,7 @@ fn death_is_told_at_once_and_what_was_written_stays() {
         let refused = server.exec(&id, argv(&["true"])).unwrap_err();
         assert_eq!(refused.code, Code::SandboxFailed);
         assert!(refused.message.contains(word), "{}", refused.message);
-        assert_eq!(server.run(engine.guest("mortal")).unwrap_err().code, Code::SandboxFailed);
+        assert_eq!(server.run(engine.guest(&server.id("mortal"))).unwrap_err().code, Code::SandboxFailed);
         until("its remains are gone", || world.on_host().is_empty());
         server.delete(&id);
         world.assert_empty(&server);
@@ -61,7 +59,7 @@ fn cut_connections_cost_no_byte() {
     let mut cuts = 0_u32;
     let deadline = Instant::now() + DEADLINE;
     loop {
-        let view = server.run(server.engine.exec(id.as_str(), exec.record.id.as_str())).unwrap();
+        let view = server.run(server.engine.exec(&id, exec.record.id.as_str())).unwrap();
         if view.record.state.is_final() {
             break;
         }
@@ -91,11 +89,11 @@ fn a_broken_protocol_is_answered_with_a_new_connection() {
         let line = format!("{n}\n");
         // A write may meet the broken connection; it is the caller's to repeat.
         until("it is written", || {
-            server.run(server.engine.write_stdin(id.as_str(), name, line.clone().into(), false)).is_ok()
+            server.run(server.engine.write_stdin(&id, name, line.clone().into(), false)).is_ok()
         });
         said.extend_from_slice(line.as_bytes());
         until("it is in the log", || {
-            server.run(server.engine.exec(id.as_str(), name)).unwrap().extent.end == said.len() as u64
+            server.run(server.engine.exec(&id, name)).unwrap().extent.end == said.len() as u64
         });
         world.host.break_protocol(&id);
     }
@@ -146,7 +144,7 @@ fn a_deletion_that_fails_says_so_and_goes_on() {
     let server = world.start();
     let id = server.sandbox().id;
     world.host.fail_destroy(60);
-    let error = server.run(server.engine.delete_sandbox(id.as_str())).unwrap_err();
+    let error = server.run(server.engine.delete_sandbox(&id)).unwrap_err();
     assert_eq!(error.code, Code::Internal);
     assert_eq!(server.state(&id), Some(SandboxState::Deleting));
     assert_eq!(server.exec(&id, argv(&["true"])).unwrap_err().code, Code::InvalidState);

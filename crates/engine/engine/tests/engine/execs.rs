@@ -37,11 +37,11 @@ fn ends_are_told_apart() {
         assert!(view.record.ended_ms >= Some(view.record.created_ms));
         // The same from the store, once its session is gone.
         until("it is at rest", || server.engine.stats().execs_running == 0);
-        assert_eq!(server.run(server.engine.exec(id.as_str(), exec.record.id.as_str())).unwrap(), view);
+        assert_eq!(server.run(server.engine.exec(&id, exec.record.id.as_str())).unwrap(), view);
     }
     // A signal that was asked for by name is the command's own business.
     let exec = server.exec(&id, sleep()).unwrap();
-    let (sandbox, name) = (id.as_str(), exec.record.id.as_str());
+    let (sandbox, name) = (&id, exec.record.id.as_str());
     server.run(server.engine.signal_exec(sandbox, name, "TERM", false)).unwrap();
     let exit = server.wait(&exec).record.exit.unwrap();
     assert_eq!((exit.reason, exit.code, exit.signal), (Signaled, Some(143), Some(15)));
@@ -77,8 +77,7 @@ fn the_last_client_that_goes_takes_it_along() {
     let id = server.sandbox().id;
     let draft = ExecDraft { kill_on_disconnect: true, ..argv(&["sleep", "1000"]) };
     let exec = server.exec(&id, draft).unwrap();
-    let attach =
-        |attach| server.run(server.engine.output(id.as_str(), exec.record.id.as_str(), 0, attach)).unwrap();
+    let attach = |attach| server.run(server.engine.output(&id, exec.record.id.as_str(), 0, attach)).unwrap();
     // One that only looks does not count.
     drop(attach(false));
     let (first, second) = (attach(true), attach(true));
@@ -98,7 +97,7 @@ fn out_of_memory_is_told_apart_from_other_kills() {
     {
         let exec = server.exec(&id, argv(&["sleep", "1000"])).unwrap();
         world.host.set_usage(&id, Usage { oom_kills, ..Usage::default() });
-        server.run(server.engine.signal_exec(id.as_str(), exec.record.id.as_str(), "9", false)).unwrap();
+        server.run(server.engine.signal_exec(&id, exec.record.id.as_str(), "9", false)).unwrap();
         let exit = server.wait(&exec).record.exit.unwrap();
         assert_eq!((exit.reason, exit.signal), (reason, Some(9)));
     }
@@ -115,7 +114,7 @@ fn what_never_ran_leaves_no_record() {
         ..argv(&["true"])
     };
     assert_eq!(server.exec(&id, keyed(Some("/missing"))).unwrap_err().code, Code::CwdNotFound);
-    let (views, _) = server.run(server.engine.execs(id.as_str(), &ExecQuery::default())).unwrap();
+    let (views, _) = server.run(server.engine.execs(&id, &ExecQuery::default())).unwrap();
     assert_eq!(views, []);
     assert_eq!(server.engine.stats().execs_running, 0);
     // The key is free for another command.
@@ -131,8 +130,7 @@ fn output_that_cannot_be_kept_waits() {
     std::fs::write(world.logs(), b"in the way").unwrap();
     let exec = server.exec(&id, argv(&["echo", "kept"])).unwrap();
     let name = exec.record.id.as_str();
-    let wait =
-        |ms| server.run(server.engine.wait_exec(id.as_str(), name, Duration::from_millis(ms))).unwrap();
+    let wait = |ms| server.run(server.engine.wait_exec(&id, name, Duration::from_millis(ms))).unwrap();
     // It cannot end before what it wrote is safe.
     assert_eq!(wait(200).record.exit, None);
     std::fs::remove_file(world.logs()).unwrap();
@@ -146,7 +144,7 @@ fn stdin_goes_where_it_may() {
     let id = server.sandbox().id;
     let write = |exec: &str, bytes: &[u8], close| {
         let bytes = Bytes::copy_from_slice(bytes);
-        server.run(server.engine.write_stdin(id.as_str(), exec, bytes, close))
+        server.run(server.engine.write_stdin(&id, exec, bytes, close))
     };
     let cat = server.exec(&id, ExecDraft { stdin: true, ..argv(&["cat"]) }).unwrap();
     let name = cat.record.id.as_str();
@@ -159,7 +157,7 @@ fn stdin_goes_where_it_may() {
     let deaf = server.exec(&id, argv(&["sleep", "1000"])).unwrap();
     assert_eq!(write(deaf.record.id.as_str(), b"x", false).unwrap_err().code, Code::StdinClosed);
     let size = TtySize { cols: 80, rows: 24 };
-    let resize = |exec: &str| server.run(server.engine.resize_exec(id.as_str(), exec, size));
+    let resize = |exec: &str| server.run(server.engine.resize_exec(&id, exec, size));
     assert_eq!(resize(deaf.record.id.as_str()).unwrap_err().code, Code::NotATerminal);
     let terminal = server.exec(&id, ExecDraft { tty: Some(size), ..argv(&["cat"]) }).unwrap();
     resize(terminal.record.id.as_str()).unwrap();
@@ -175,9 +173,9 @@ fn a_key_runs_once() {
     let id = server.sandbox().id;
     let draft =
         |words: &[&str]| ExecDraft { idempotency_key: Some("once".into()), stdin: true, ..argv(words) };
-    let caller = Caller::default();
-    let results = server
-        .run(join_all((0..10).map(|_| server.engine.create_exec(id.as_str(), draft(&["cat"]), &caller))));
+    let caller = Caller::system();
+    let results =
+        server.run(join_all((0..10).map(|_| server.engine.create_exec(&id, draft(&["cat"]), &caller))));
     let views: Vec<_> = results.into_iter().map(Result::unwrap).collect();
     let ids: BTreeSet<_> = views.iter().map(|view| view.record.id.clone()).collect();
     assert_eq!(ids.len(), 1, "one run for all");
@@ -189,7 +187,7 @@ fn a_key_runs_once() {
     let server = world.start();
     assert_eq!(server.exec(&id, draft(&["cat"])).unwrap().record.id, views[0].record.id);
     let bytes = Bytes::from_static(b"x");
-    server.run(server.engine.write_stdin(id.as_str(), views[0].record.id.as_str(), bytes, true)).unwrap();
+    server.run(server.engine.write_stdin(&id, views[0].record.id.as_str(), bytes, true)).unwrap();
     server.wait(&views[0]);
     server.kill();
     let server = world.start();
@@ -210,14 +208,13 @@ fn racing_a_start_that_fails_gives_everybody_its_error() {
     let draft =
         || ExecDraft { idempotency_key: Some("k".into()), cwd: Some("/missing".into()), ..argv(&["true"]) };
     for _ in 0..20 {
-        let caller = Caller::default();
-        let results =
-            server.run(join_all((0..8).map(|_| server.engine.create_exec(id.as_str(), draft(), &caller))));
+        let caller = Caller::system();
+        let results = server.run(join_all((0..8).map(|_| server.engine.create_exec(&id, draft(), &caller))));
         for result in results {
             assert_eq!(result.unwrap_err().code, Code::CwdNotFound);
         }
     }
-    assert_eq!(server.run(server.engine.execs(id.as_str(), &ExecQuery::default())).unwrap().0, []);
+    assert_eq!(server.run(server.engine.execs(&id, &ExecQuery::default())).unwrap().0, []);
 }
 
 #[test]
@@ -232,7 +229,7 @@ fn lists_tell_states_and_pages() {
         ended.insert(0, server.wait(&exec).record.id);
     }
     let list = |query: ExecQuery| {
-        let (views, next) = server.run(server.engine.execs(id.as_str(), &query)).unwrap();
+        let (views, next) = server.run(server.engine.execs(&id, &query)).unwrap();
         (views.into_iter().map(|view| view.record.id).collect::<Vec<_>>(), next)
     };
     let by = |states: &[ExecState]| ExecQuery { states: states.to_vec(), ..ExecQuery::default() };
@@ -253,9 +250,6 @@ fn lists_tell_states_and_pages() {
         ExecQuery { limit: Some(0), ..ExecQuery::default() },
         ExecQuery { cursor: Some("x".into()), ..ExecQuery::default() },
     ] {
-        assert_eq!(
-            server.run(server.engine.execs(id.as_str(), &query)).unwrap_err().code,
-            Code::InvalidArgument
-        );
+        assert_eq!(server.run(server.engine.execs(&id, &query)).unwrap_err().code, Code::InvalidArgument);
     }
 }

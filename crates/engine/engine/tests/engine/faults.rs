@@ -8,7 +8,7 @@ use atoll_core::id::KeyId;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::{ResourcesDraft, SandboxUpdate};
 use atoll_core::usage::Usage;
-use atoll_engine::{SandboxQuery, UsageGroup, UsageQuery};
+use atoll_engine::{Caller, SandboxQuery, UsageGroup, UsageQuery};
 
 use crate::support::{World, argv, exec_row, named};
 
@@ -21,11 +21,12 @@ fn what_cannot_be_taken_up_is_shown_and_can_be_deleted_or_taken_up_later() {
     world.host.fail_adopt(2);
     let server = world.start();
     for id in [&one, &other] {
-        let seen = server.engine.sandbox(id.as_str()).unwrap();
+        let seen = server.engine.sandbox(id).unwrap();
         assert_eq!(seen.state, SandboxState::Failed);
         assert!(seen.reason.unwrap().contains("could not be taken up"));
     }
-    let listed = server.run(server.engine.sandboxes(&SandboxQuery::default())).unwrap().items;
+    let listed =
+        server.run(server.engine.sandboxes(&SandboxQuery::default(), &Caller::system())).unwrap().items;
     assert!(listed.iter().all(|record| record.state == SandboxState::Failed), "listings say the same");
     assert!(world.on_host().contains(&one), "it is left as it is");
     server.delete(&other);
@@ -52,7 +53,7 @@ fn a_key_is_no_mismatch_because_the_sandbox_changed() {
         user: Some("1000".to_owned()),
         ..SandboxUpdate::default()
     };
-    server.run(server.engine.update_sandbox(id.as_str(), update)).unwrap();
+    server.run(server.engine.update_sandbox(&id, update)).unwrap();
     assert_eq!(server.exec(&id, draft()).unwrap().record.id, first.record.id);
     let mut other = draft();
     other.env = BTreeMap::from([("NEW".to_owned(), "1".to_owned())]);
@@ -92,9 +93,9 @@ fn a_change_is_made_whole_or_not_at_all() {
         resources: ResourcesDraft { memory_bytes: Some(256 << 20), ..ResourcesDraft::default() },
         ..SandboxUpdate::default()
     };
-    let refused = server.run(server.engine.update_sandbox(before.id.as_str(), update)).unwrap_err();
+    let refused = server.run(server.engine.update_sandbox(&before.id, update)).unwrap_err();
     assert_eq!(refused.code, Code::NameTaken);
-    let now = server.engine.sandbox("mine").unwrap();
+    let now = server.engine.sandbox(&before.id).unwrap();
     assert_eq!((now.generation, &now.spec), (before.generation, &before.spec));
     assert_eq!(world.host.plan(&before.id).unwrap().resources, before.spec.resources);
 }
@@ -109,6 +110,6 @@ fn totals_are_of_everything() {
     let used = (0..KEYS).map(|n| (Some(KeyId::from_parts(n, n)), one)).collect();
     server.run(server.store.add_usage(&sandbox.id, &used, None, 3_600_000)).unwrap();
     let query = UsageQuery { group: UsageGroup::Total, to_ms: Some(7_200_000), ..UsageQuery::default() };
-    let items = server.run(server.engine.usage(&query)).unwrap();
+    let items = server.run(server.engine.usage(&query, &Caller::system())).unwrap();
     assert_eq!(items.iter().map(|item| item.used.requests).sum::<u64>(), KEYS);
 }

@@ -27,7 +27,7 @@ fn time_to_live_ends_the_busy_and_the_failed() {
     let busy = server.sandbox().id;
     server.exec(&busy, argv(&["sleep", "1000"])).unwrap();
     let soon = SandboxUpdate { ttl_ms: Some(Some(100)), ..SandboxUpdate::default() };
-    server.run(server.engine.update_sandbox(busy.as_str(), soon)).unwrap();
+    server.run(server.engine.update_sandbox(&busy, soon)).unwrap();
     let failed = server.create(ttl(300)).unwrap().id;
     world.host.die(&failed, Death::Exited);
     let stays = server.create(ttl(1_000_000)).unwrap().id;
@@ -57,10 +57,10 @@ fn only_the_idle_are_idle() {
     let server = world.start();
     let [idler, busy, held] = [(); 3].map(|()| server.sandbox().id);
     let exec = server.exec(&busy, argv(&["sleep", "1000"])).unwrap();
-    let lease = server.run(server.engine.guest(held.as_str())).unwrap();
+    let lease = server.run(server.engine.guest(&held)).unwrap();
     for id in [&idler, &busy, &held] {
         let update = SandboxUpdate { idle_timeout_ms: Some(Some(IDLE_MS)), ..SandboxUpdate::default() };
-        server.run(server.engine.update_sandbox(id.as_str(), update)).unwrap();
+        server.run(server.engine.update_sandbox(&id, update)).unwrap();
     }
     server.until_state(&idler, None);
     // Both have been there for as long; give a wrong reaper the time to show itself.
@@ -95,7 +95,7 @@ fn updates_take_effect_and_last() {
         .create(SandboxDraft { labels: BTreeMap::from([("a".into(), "1".into())]), ..named("up") })
         .unwrap()
         .id;
-    let update = |update: SandboxUpdate| server.run(server.engine.update_sandbox("up", update));
+    let update = |update: SandboxUpdate| server.run(server.engine.update_sandbox(&server.id("up"), update));
     let resources = |resources| SandboxUpdate { resources, ..SandboxUpdate::default() };
     let labels = BTreeMap::from([("b".to_owned(), "2".to_owned())]);
     let record = update(SandboxUpdate {
@@ -112,7 +112,7 @@ fn updates_take_effect_and_last() {
     let found = |key: &str, value: &str| {
         let labels = BTreeMap::from([(key.to_owned(), value.to_owned())]);
         let query = SandboxQuery { labels, ..SandboxQuery::default() };
-        server.run(server.engine.sandboxes(&query)).unwrap().items.len()
+        server.run(server.engine.sandboxes(&query, &Caller::system())).unwrap().items.len()
     };
     assert_eq!((found("a", "1"), found("b", "2")), (0, 1));
     for (change, field) in [
@@ -131,18 +131,18 @@ fn updates_take_effect_and_last() {
         assert!(error.message.starts_with(field), "{}", error.message);
     }
     assert_eq!(
-        server.engine.sandbox("up").unwrap().generation,
+        server.engine.sandbox(&server.id("up")).unwrap().generation,
         record.generation,
         "what is refused changes nothing"
     );
     server.kill();
     let server = world.start();
-    let again = server.engine.sandbox("up").unwrap();
+    let again = server.engine.sandbox(&server.id("up")).unwrap();
     assert_eq!((again.labels, again.expires_ms, again.spec), (labels, record.expires_ms, record.spec));
     // No end any more; then an end at once.
     let update = |ttl_ms| {
         let update = SandboxUpdate { ttl_ms: Some(ttl_ms), ..SandboxUpdate::default() };
-        server.run(server.engine.update_sandbox("up", update)).unwrap()
+        server.run(server.engine.update_sandbox(&server.id("up"), update)).unwrap()
     };
     assert_eq!(update(None).expires_ms, None);
     update(Some(1));
@@ -156,7 +156,7 @@ fn the_failed_can_be_relabelled_but_not_resized() {
     let id = server.sandbox().id;
     world.host.die(&id, Death::Exited);
     server.until_state(&id, Some(SandboxState::Failed));
-    let update = |update| server.run(server.engine.update_sandbox(id.as_str(), update));
+    let update = |update| server.run(server.engine.update_sandbox(&id, update));
     update(SandboxUpdate { labels: Some(BTreeMap::new()), ..SandboxUpdate::default() }).unwrap();
     let resources = ResourcesDraft { pids: Some(100), ..ResourcesDraft::default() };
     let refused = update(SandboxUpdate { resources, ..SandboxUpdate::default() }).unwrap_err();
@@ -181,7 +181,7 @@ fn disk_io_is_limited_changed_and_let_go() {
     assert_eq!(now(), (Some(8 << 20), Some(500)));
     let update = |resources| {
         let update = SandboxUpdate { resources, ..SandboxUpdate::default() };
-        server.run(server.engine.update_sandbox("slow", update))
+        server.run(server.engine.update_sandbox(&server.id("slow"), update))
     };
     update(io(Some(Some(16 << 20)), None)).unwrap();
     assert_eq!(now(), (Some(16 << 20), Some(500)));
@@ -190,10 +190,10 @@ fn disk_io_is_limited_changed_and_let_go() {
     assert!(error.message.starts_with("resources.io_bytes_per_second"), "{}", error.message);
     server.kill();
     let server = world.start();
-    let kept = server.engine.sandbox("slow").unwrap().spec.resources;
+    let kept = server.engine.sandbox(&server.id("slow")).unwrap().spec.resources;
     assert_eq!((kept.io_bytes_per_second, kept.io_operations_per_second), (Some(16 << 20), Some(500)));
     let update = SandboxUpdate { resources: io(Some(None), Some(None)), ..SandboxUpdate::default() };
-    let record = server.run(server.engine.update_sandbox("slow", update)).unwrap();
+    let record = server.run(server.engine.update_sandbox(&server.id("slow"), update)).unwrap();
     assert!(!record.spec.resources.limits_io() && now() == (None, None), "{record:?}");
 }
 
@@ -211,12 +211,12 @@ fn a_level_without_limits_of_disk_io_refuses_them_before_anything_is_made() {
     assert_eq!(world.host.calls("create"), 0);
     let id = server.sandbox().id;
     let update = SandboxUpdate { resources, ..named_update("other") };
-    refused(server.run(server.engine.update_sandbox(id.as_str(), update)).unwrap_err());
+    refused(server.run(server.engine.update_sandbox(&id, update)).unwrap_err());
     assert_eq!(world.host.calls("update"), 0);
-    assert_eq!(server.engine.sandbox(id.as_str()).unwrap().name, None);
+    assert_eq!(server.engine.sandbox(&id).unwrap().name, None);
     let recipe =
         TemplateSpec { isolation: Some(IsolationLevel::Container), resources, ..TemplateSpec::new("host") };
-    let caller = Caller::default();
+    let caller = Caller::system();
     refused(server.run(server.engine.create_template("slow", recipe, &caller)).unwrap_err());
 }
 
@@ -233,6 +233,6 @@ fn one_that_dozes_is_roused_to_be_limited() {
     until("it dozes", || world.host.is_frozen(&id));
     let resources = ResourcesDraft { pids: Some(99), ..ResourcesDraft::default() };
     let update = SandboxUpdate { resources, ..SandboxUpdate::default() };
-    server.run(server.engine.update_sandbox(id.as_str(), update)).unwrap();
+    server.run(server.engine.update_sandbox(&id, update)).unwrap();
     assert_eq!(world.host.plan(&id).unwrap().resources.pids, 99);
 }

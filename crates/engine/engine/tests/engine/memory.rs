@@ -19,7 +19,7 @@ use atoll_store::SandboxRecord;
 
 use crate::support::{Server, World, named, until};
 
-const CALLER: Caller = Caller { key: None };
+static CALLER: Caller = Caller::system();
 
 /// A template that starts what never says the same twice.
 fn recipe() -> TemplateSpec {
@@ -59,7 +59,7 @@ fn web() -> SandboxDraft {
 /// The start command of a sandbox, which runs and was begun once.
 #[track_caller]
 fn started(server: &Server, sandbox: &SandboxId) -> ExecView {
-    let mut execs = server.run(server.engine.execs(sandbox.as_str(), &ExecQuery::default())).unwrap().0;
+    let mut execs = server.run(server.engine.execs(&sandbox, &ExecQuery::default())).unwrap().0;
     execs.retain(|exec| exec.record.spec.argv == ["serve"]);
     assert!(matches!(&execs[..], [exec] if exec.record.state == ExecState::Running), "{execs:?}");
     execs.remove(0)
@@ -70,7 +70,7 @@ fn started(server: &Server, sandbox: &SandboxId) -> ExecView {
 fn said(server: &Server, sandbox: &SandboxRecord) -> String {
     let exec = started(server, &sandbox.id);
     until("it has said something", || {
-        let view = server.run(server.engine.exec(sandbox.id.as_str(), exec.record.id.as_str())).unwrap();
+        let view = server.run(server.engine.exec(&sandbox.id, exec.record.id.as_str())).unwrap();
         view.extent.end > 0
     });
     server.kill_exec(&exec);
@@ -88,7 +88,7 @@ fn kept(world: &World) -> (usize, usize) {
 
 /// Removes everything, and sees that nothing is left.
 fn clean_up(world: &World, server: &Server) {
-    server.run(server.engine.delete_template("web", None)).unwrap();
+    server.run(server.engine.delete_template("web", None, &Caller::system())).unwrap();
     for (id, _) in server.run(server.store.sandbox_states()).unwrap() {
         server.delete(&id);
     }
@@ -126,7 +126,13 @@ fn sandboxes_go_on_from_one_that_was_ready() {
     assert_ne!(text, own, "it is no copy of a sandbox that somebody has");
     assert_eq!(said(&server, &two), text);
     // The copy is the template's, and nobody's snapshot.
-    assert!(server.run(server.engine.snapshots(&SnapshotQuery::default())).unwrap().items.is_empty());
+    assert!(
+        server
+            .run(server.engine.snapshots(&SnapshotQuery::default(), &Caller::system()))
+            .unwrap()
+            .items
+            .is_empty()
+    );
     assert_eq!(kept(&world), (1, 1));
     clean_up(&world, &server);
 }
@@ -171,11 +177,11 @@ fn a_kill_loses_neither_the_memory_nor_what_goes_on_from_it() {
     let text = said(&server, &two);
     assert_eq!(said(&server, &one), text);
     // A new boot begins with a start of its own.
-    let pause = server.engine.pause_sandbox(two.id.as_str(), PauseMode::Filesystem);
+    let pause = server.engine.pause_sandbox(&two.id, PauseMode::Filesystem);
     server.run(pause).unwrap();
-    server.run(server.engine.resume_sandbox(two.id.as_str())).unwrap();
+    server.run(server.engine.resume_sandbox(&two.id)).unwrap();
     until("it is started anew", || {
-        let execs = server.run(server.engine.execs(two.id.as_str(), &ExecQuery::default())).unwrap().0;
+        let execs = server.run(server.engine.execs(&two.id, &ExecQuery::default())).unwrap().0;
         execs.iter().any(|exec| exec.record.state == ExecState::Running)
     });
     clean_up(&world, &server);

@@ -53,7 +53,7 @@ fn offsets_beyond_the_end_are_refused() {
     let world = World::new();
     let server = world.start();
     let id = server.sandbox().id;
-    let at = |exec: &str, offset| server.run(server.engine.output(id.as_str(), exec, offset, false));
+    let at = |exec: &str, offset| server.run(server.engine.output(&id, exec, offset, false));
     let live = server.exec(&id, argv(&["sleep", "1000"])).unwrap();
     let done = server.exec(&id, argv(&["echo", "abc"])).unwrap();
     server.wait(&done);
@@ -73,8 +73,7 @@ fn a_reader_asks_for_little_and_loses_nothing() {
     let id = server.sandbox().id;
     let exec = server.exec(&id, argv(&["echo", "hello"])).unwrap();
     server.wait(&exec);
-    let mut reader =
-        server.run(server.engine.output(id.as_str(), exec.record.id.as_str(), 0, false)).unwrap();
+    let mut reader = server.run(server.engine.output(&id, exec.record.id.as_str(), 0, false)).unwrap();
     let mut got = Vec::new();
     // Nought counts as one: a reader that wants nothing would never come to an end.
     while let OutputEvent::Piece(Piece::Output { bytes, .. }) =
@@ -94,7 +93,7 @@ fn a_wait_that_is_cut_short_loses_nothing() {
     let id = server.sandbox().id;
     let exec = server.exec(&id, argv(&["seq", "50000"])).unwrap();
     let output = server.run(async {
-        let mut reader = server.engine.output(id.as_str(), exec.record.id.as_str(), 0, false).await.unwrap();
+        let mut reader = server.engine.output(&id, exec.record.id.as_str(), 0, false).await.unwrap();
         let mut got = Vec::new();
         loop {
             // Polled once, then dropped, again and again.
@@ -169,13 +168,13 @@ fn output_goes_on_across_servers() {
     let mut said = Vec::new();
     for n in 0..5_u64 {
         let line = format!("server {n}\n");
-        server.run(server.engine.write_stdin(id.as_str(), cat_id, line.clone().into(), false)).unwrap();
+        server.run(server.engine.write_stdin(&id, cat_id, line.clone().into(), false)).unwrap();
         said.extend_from_slice(line.as_bytes());
         if n % 2 == 0 {
             // Sometimes it dies with output on its way.
             let end = said.len() as u64;
             until("the line is in the log", || {
-                server.run(server.engine.exec(id.as_str(), cat_id)).unwrap().extent.end == end
+                server.run(server.engine.exec(&id, cat_id)).unwrap().extent.end == end
             });
         }
         server.kill();
@@ -183,13 +182,13 @@ fn output_goes_on_across_servers() {
         if n % 2 == 0 {
             // A reader that comes back at once finds its place.
             let at = said.len() as u64;
-            server.run(server.engine.output(id.as_str(), cat_id, at, false)).unwrap();
+            server.run(server.engine.output(&id, cat_id, at, false)).unwrap();
         }
     }
-    server.run(server.engine.write_stdin(id.as_str(), cat_id, Bytes::new(), true)).unwrap();
+    server.run(server.engine.write_stdin(&id, cat_id, Bytes::new(), true)).unwrap();
     assert_eq!(server.output(&cat).stdout, said);
     let output = server.output(&seq);
     assert_bytes(&output.stdout, &numbers(400_000));
-    let view = server.run(server.engine.exec(id.as_str(), seq_id)).unwrap();
+    let view = server.run(server.engine.exec(&id, seq_id)).unwrap();
     assert_eq!(view.record.exit.unwrap().code, Some(0));
 }

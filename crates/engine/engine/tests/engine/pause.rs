@@ -17,13 +17,13 @@ use atoll_store::SandboxRecord;
 use crate::support::{Server, World, argv, numbers, until};
 
 fn pause(server: &Server, id: &SandboxId, mode: PauseMode) -> SandboxRecord {
-    let record = server.run(server.engine.pause_sandbox(id.as_str(), mode)).unwrap();
+    let record = server.run(server.engine.pause_sandbox(&id, mode)).unwrap();
     assert_eq!((record.state, record.paused), (SandboxState::Paused, Some(mode)));
     record
 }
 
 fn resume(server: &Server, id: &SandboxId) -> SandboxRecord {
-    let record = server.run(server.engine.resume_sandbox(id.as_str())).unwrap();
+    let record = server.run(server.engine.resume_sandbox(&id)).unwrap();
     assert_eq!((record.state, record.paused), (SandboxState::Running, None));
     record
 }
@@ -57,7 +57,7 @@ fn what_is_frozen_goes_on_where_it_was() {
 }
 
 fn starts(server: &Server, id: &SandboxId, state: ExecState) -> usize {
-    let (execs, _) = server.run(server.engine.execs(id.as_str(), &ExecQuery::default())).unwrap();
+    let (execs, _) = server.run(server.engine.execs(&id, &ExecQuery::default())).unwrap();
     execs.iter().filter(|exec| exec.record.state == state && exec.record.spec.argv[0] == "sleep").count()
 }
 
@@ -70,7 +70,7 @@ fn what_a_template_starts_begins_again_with_each_boot() {
         start: Some(CommandText::Argv(vec!["sleep".to_owned(), "1000".to_owned()])),
         ..TemplateSpec::new("host")
     };
-    server.run(server.engine.create_template("web", recipe, &Caller::default())).unwrap();
+    server.run(server.engine.create_template("web", recipe, &Caller::system())).unwrap();
     let draft = SandboxDraft { template: Some("web".to_owned()), ..SandboxDraft::default() };
     let id = server.create(draft.clone()).unwrap().id;
     pause(&server, &id, PauseMode::Frozen);
@@ -81,7 +81,7 @@ fn what_a_template_starts_begins_again_with_each_boot() {
     until("it is started again", || starts(&server, &id, ExecState::Running) == 1);
     assert_eq!(starts(&server, &id, ExecState::Exited), 1);
     let order = ForkOrder { count: 1, ..ForkOrder::default() };
-    let children = server.run(server.engine.fork_sandbox(id.as_str(), &order, &Caller::default())).unwrap();
+    let children = server.run(server.engine.fork_sandbox(&id, &order, &Caller::system())).unwrap();
     let child = children.into_iter().next().unwrap().unwrap().id;
     assert_eq!(starts(&server, &child, ExecState::Running), 1);
     // Another server finds what runs and starts nothing.
@@ -106,16 +106,16 @@ fn the_end_may_be_a_pause() {
     let draft = SandboxDraft { ttl_ms: Some(50), ..policy(idle, None) };
     let id = server.create(draft).unwrap().id;
     server.until_state(&id, Some(SandboxState::Paused));
-    let record = server.run(async { server.engine.sandbox(id.as_str()) }).unwrap();
+    let record = server.run(async { server.engine.sandbox(&id) }).unwrap();
     assert_eq!((record.paused, record.expires_ms), (Some(PauseMode::Frozen), None));
     // Without another end it goes on; with one it is paused again.
     resume(&server, &id);
     let update = SandboxUpdate { ttl_ms: Some(Some(50)), ..SandboxUpdate::default() };
-    server.run(server.engine.update_sandbox(id.as_str(), update)).unwrap();
+    server.run(server.engine.update_sandbox(&id, update)).unwrap();
     server.until_state(&id, Some(SandboxState::Paused));
     let gone = IdleUpdate { pause_at_end: Some(None), ..IdleUpdate::default() };
     let update = SandboxUpdate { idle: gone, ttl_ms: Some(Some(50)), ..SandboxUpdate::default() };
-    server.run(server.engine.update_sandbox(id.as_str(), update)).unwrap();
+    server.run(server.engine.update_sandbox(&id, update)).unwrap();
     server.until_state(&id, None);
     world.assert_empty(&server);
 }
@@ -127,7 +127,7 @@ fn what_is_on_disk_boots_anew() {
     let made = server.sandbox();
     let id = &made.id;
     let exec = server.exec(id, argv(&["sleep", "1000"])).unwrap();
-    let guest = server.run(server.engine.guest(id.as_str())).unwrap();
+    let guest = server.run(server.engine.guest(&id)).unwrap();
     let dead = guest.dead();
     drop(guest);
     pause(&server, id, PauseMode::Filesystem);
@@ -139,7 +139,7 @@ fn what_is_on_disk_boots_anew() {
     // Everybody who comes wakes it, once.
     let calls: Vec<_> = (0..8)
         .map(|_| {
-            let (engine, id) = (server.engine.clone(), id.to_string());
+            let (engine, id) = (server.engine.clone(), id.clone());
             server.spawn(async move { engine.guest(&id).await.map(drop) })
         })
         .collect();
@@ -147,7 +147,7 @@ fn what_is_on_disk_boots_anew() {
         server.run(call).unwrap().unwrap();
     }
     assert_eq!(world.host.calls("wake"), 1);
-    let record = server.engine.sandbox(id.as_str()).unwrap();
+    let record = server.engine.sandbox(&id).unwrap();
     assert_eq!(record.state, SandboxState::Running);
     assert_ne!(record.boot_id, made.boot_id);
     let exec = server.exec(id, argv(&["echo", "on"])).unwrap();
@@ -177,9 +177,9 @@ fn every_use_wakes() {
     assert_eq!(killed.record.exit.unwrap().reason, ExitReason::Killed);
     // Looking does not wake.
     pause(&server, &id, PauseMode::Frozen);
-    server.run(server.engine.metrics(id.as_str())).unwrap();
+    server.run(server.engine.metrics(&id)).unwrap();
     assert_eq!(server.state(&id), Some(SandboxState::Paused));
-    let unsupported = server.run(server.engine.pause_sandbox(id.as_str(), PauseMode::Memory)).unwrap_err();
+    let unsupported = server.run(server.engine.pause_sandbox(&id, PauseMode::Memory)).unwrap_err();
     assert_eq!(unsupported.code, Code::PauseUnavailable);
     assert!(unsupported.message.contains("memory pause unavailable"), "{unsupported:?}");
     assert_eq!(server.state(&id), Some(SandboxState::Paused), "and nothing changed");
@@ -301,7 +301,7 @@ fn a_wake_that_fails_leaves_it_paused() {
     // Half-way between the two states it can be deleted like any other.
     world.host.fail_wake(1);
     pause(&server, &id, PauseMode::Filesystem);
-    server.run(server.engine.resume_sandbox(id.as_str())).unwrap_err();
+    server.run(server.engine.resume_sandbox(&id)).unwrap_err();
     server.delete(&id);
     world.assert_empty(&server);
 }
@@ -395,7 +395,7 @@ fn a_paused_sandbox_that_nobody_comes_back_for_is_deleted() {
     assert_eq!(server.state(&later), Some(SandboxState::Paused));
     let idle = IdleUpdate { delete_paused_after_ms: Some(Some(1)), ..IdleUpdate::default() };
     let update = SandboxUpdate { idle, ..SandboxUpdate::default() };
-    server.run(server.engine.update_sandbox(later.as_str(), update)).unwrap();
+    server.run(server.engine.update_sandbox(&later, update)).unwrap();
     server.until_state(&later, None);
     world.assert_empty(&server);
 }
@@ -416,7 +416,7 @@ fn a_budget_that_is_used_up_stops_everything_until_it_is_raised() {
     server.until_state(&id, Some(SandboxState::Paused));
     let ended = server.wait(&exec);
     assert_eq!(ended.record.exit.unwrap().reason, ExitReason::BudgetExhausted);
-    let record = server.engine.sandbox(id.as_str()).unwrap();
+    let record = server.engine.sandbox(&id).unwrap();
     assert!(record.reason.unwrap().contains("cpu_ms: 1000 of 1000"));
     assert_eq!(server.exec(&id, argv(&["true"])).unwrap_err().code, Code::BudgetExhausted);
     // Also after a restart: what was used is not forgotten.
@@ -425,9 +425,9 @@ fn a_budget_that_is_used_up_stops_everything_until_it_is_raised() {
     assert_eq!(server.exec(&id, argv(&["true"])).unwrap_err().code, Code::BudgetExhausted);
     let raised = Budget { cpu_ms: Some(1500), ..budget };
     let update = SandboxUpdate { budget: Some(raised), ..SandboxUpdate::default() };
-    server.run(server.engine.update_sandbox(id.as_str(), update)).unwrap();
+    server.run(server.engine.update_sandbox(&id, update)).unwrap();
     server.wait(&server.exec(&id, argv(&["true"])).unwrap());
-    assert_eq!(server.engine.sandbox(id.as_str()).unwrap().reason, None);
+    assert_eq!(server.engine.sandbox(&id).unwrap().reason, None);
     // Deletion instead of a pause.
     let deleted = Budget { on_exhausted: OnExhausted::Delete, ..budget };
     let deleted = server.create(SandboxDraft { budget: deleted, ..draft }).unwrap().id;
@@ -436,7 +436,7 @@ fn a_budget_that_is_used_up_stops_everything_until_it_is_raised() {
     server.until_state(&id, Some(SandboxState::Paused));
     server.until_state(&deleted, None);
     let query = UsageQuery { sandbox: Some(deleted.to_string()), ..UsageQuery::default() };
-    let used = server.run(server.engine.usage(&query)).unwrap();
+    let used = server.run(server.engine.usage(&query, &Caller::system())).unwrap();
     assert_eq!(used[0].used.cpu_us, 2_000_000, "what is gone is not forgotten");
     server.delete(&id);
     world.assert_empty(&server);
@@ -451,7 +451,7 @@ fn usage_adds_up_over_restarts() {
     for _ in 0..3 {
         server.wait(&server.exec(&id, argv(&["true"])).unwrap());
     }
-    server.run(server.engine.usage(&UsageQuery::default())).unwrap();
+    server.run(server.engine.usage(&UsageQuery::default(), &Caller::system())).unwrap();
     world.host.set_usage(&id, Usage { cpu_us: 800, memory_bytes: 1 << 30, ..Usage::default() });
     // What was not recorded is in the kernel's counter still.
     server.kill();
@@ -459,13 +459,13 @@ fn usage_adds_up_over_restarts() {
     server.delete(&id);
     for group in [UsageGroup::Total, UsageGroup::Sandbox, UsageGroup::Key, UsageGroup::Hour] {
         let query = UsageQuery { group, ..UsageQuery::default() };
-        let items = server.run(server.engine.usage(&query)).unwrap();
+        let items = server.run(server.engine.usage(&query, &Caller::system())).unwrap();
         assert_eq!(items.iter().map(|item| item.used.cpu_us).sum::<u64>(), 800, "{group:?}");
         assert_eq!(items.iter().map(|item| item.used.execs).sum::<u64>(), 3, "{group:?}");
         assert!(items.iter().map(|item| item.used.memory_byte_seconds).sum::<u64>() > 0);
     }
     let nonsense = UsageQuery { from_ms: Some(5), to_ms: Some(5), ..UsageQuery::default() };
-    let refused = server.run(server.engine.usage(&nonsense)).unwrap_err();
+    let refused = server.run(server.engine.usage(&nonsense, &Caller::system())).unwrap_err();
     assert_eq!(refused.code, Code::InvalidArgument);
     world.assert_empty(&server);
 }

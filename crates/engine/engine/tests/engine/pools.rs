@@ -17,7 +17,7 @@ use futures::future::join_all;
 use crate::support::{Server, World, argv, named, until};
 
 const MEMORY: u64 = 1 << 30;
-const CALLER: Caller = Caller { key: None };
+static CALLER: Caller = Caller::system();
 
 /// A world whose servers keep `count` of the image `host` ready.
 fn world(count: u32) -> World {
@@ -231,7 +231,7 @@ fn members_of_a_template_follow_its_newest_version() {
     let mut world = world(0);
     world.pools.images.clear();
     let server = world.start();
-    let (engine, caller) = (&server.engine, Caller::default());
+    let (engine, caller) = (&server.engine, Caller::system());
     let recipe = |disk: u64, count: Option<u32>| TemplateSpec {
         resources: ResourcesDraft { disk_bytes: Some(disk << 20), ..ResourcesDraft::default() },
         env: BTreeMap::from([("DISK".to_owned(), disk.to_string())]),
@@ -261,7 +261,7 @@ fn members_of_a_template_follow_its_newest_version() {
     until("there is no pool", || pool(&server).is_none() && world.on_host().len() == 2);
     server.run(engine.create_template("tool", recipe(64, Some(1)), &caller)).unwrap();
     until_ready(&server, 1);
-    server.run(engine.delete_template("tool", None)).unwrap();
+    server.run(engine.delete_template("tool", None, &Caller::system())).unwrap();
     until("there is no pool", || pool(&server).is_none() && world.on_host().len() == 2);
     empty(&mut world, server);
 }
@@ -291,7 +291,7 @@ fn what_a_call_sets_survives_a_restart_and_can_be_taken_back() {
     let gone = server.run(server.engine.delete_pool(&host()));
     assert_eq!(gone.unwrap_err().code, Code::PoolNotFound);
     let large = TemplateSpec { pool: Some(PoolSpec::fixed(1000)), ..TemplateSpec::new("host") };
-    let refused = server.run(server.engine.create_template("big", large, &Caller::default()));
+    let refused = server.run(server.engine.create_template("big", large, &Caller::system()));
     assert_eq!(refused.unwrap_err().code, Code::PoolTooLarge);
     empty(&mut world, server);
 }
@@ -331,7 +331,7 @@ fn starting(command: &[&str], ready: Option<&[&str]>, count: u32) -> TemplateSpe
 }
 
 fn execs_of(server: &Server, sandbox: &SandboxId) -> Vec<ExecView> {
-    server.run(server.engine.execs(sandbox.as_str(), &ExecQuery::default())).unwrap().0
+    server.run(server.engine.execs(&sandbox, &ExecQuery::default())).unwrap().0
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn members_run_what_their_template_starts() {
     let mut world = world(0);
     world.pools.images.clear();
     let server = world.start();
-    let (engine, caller) = (&server.engine, Caller::default());
+    let (engine, caller) = (&server.engine, Caller::system());
     server
         .run(engine.create_template("web", starting(&["sleep", "1000"], Some(&["true"]), 1), &caller))
         .unwrap();
@@ -379,7 +379,7 @@ fn members_run_what_their_template_starts() {
     let labelled = SandboxDraft { labels: BTreeMap::from([("a".into(), "b".into())]), ..named("mine") };
     let third = server.create(SandboxDraft { template: Some("web".into()), ..labelled }).unwrap();
     assert!(waiting.contains(&third.id));
-    server.run(engine.delete_template("web", None)).unwrap();
+    server.run(engine.delete_template("web", None, &Caller::system())).unwrap();
     until("there is no pool", || pool(&server).is_none() && world.on_host().len() == 4);
     empty(&mut world, server);
 }
@@ -389,7 +389,7 @@ fn a_member_that_does_not_become_ready_is_none() {
     let mut world = world(0);
     world.pools.images.clear();
     let server = world.start();
-    let (engine, caller) = (&server.engine, Caller::default());
+    let (engine, caller) = (&server.engine, Caller::system());
     let broken = starting(&["exit", "3"], Some(&["false"]), 1);
     server.run(engine.create_template("web", broken, &caller)).unwrap();
     until("the pool says why", || {
@@ -397,7 +397,7 @@ fn a_member_that_does_not_become_ready_is_none() {
     });
     assert_eq!(server.create(template("web")).unwrap_err().code, Code::StartFailed, "as without a pool");
     until("nothing is left", || world.on_host().is_empty() && world.with_logs().is_empty());
-    server.run(engine.delete_template("web", None)).unwrap();
+    server.run(engine.delete_template("web", None, &Caller::system())).unwrap();
     empty(&mut world, server);
 }
 
@@ -407,7 +407,7 @@ fn after_a_kill_a_claimed_start_goes_on() {
     world.pools.images.clear();
     let server = world.start();
     let recipe = starting(&["sleep", "1000"], None, 2);
-    server.run(server.engine.create_template("web", recipe, &Caller::default())).unwrap();
+    server.run(server.engine.create_template("web", recipe, &Caller::system())).unwrap();
     until_ready(&server, 2);
     let record = server.create(template("web")).unwrap();
     let before = execs_of(&server, &record.id);
@@ -417,7 +417,7 @@ fn after_a_kill_a_claimed_start_goes_on() {
     let after = execs_of(&server, &record.id);
     assert_eq!(after.len(), 1, "it was not started again");
     assert_eq!((&after[0].record.id, after[0].record.state), (&before[0].record.id, ExecState::Running));
-    server.run(server.engine.delete_template("web", None)).unwrap();
+    server.run(server.engine.delete_template("web", None, &Caller::system())).unwrap();
     until("only the claimed one is left", || world.on_host() == BTreeSet::from([record.id.clone()]));
     empty(&mut world, server);
 }

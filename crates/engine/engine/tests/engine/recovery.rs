@@ -75,7 +75,7 @@ fn each_row_becomes_what_the_table_says() {
         assert_eq!(row.map(|row| row.state), *expected, "{what}");
         match (state, expected) {
             (Running, Some(Failed)) => {
-                let (exec, seen) = (exec.unwrap(), server.engine.sandbox(record.id.as_str()).unwrap());
+                let (exec, seen) = (exec.unwrap(), server.engine.sandbox(&record.id).unwrap());
                 assert_eq!(exec.state, ExecState::Lost);
                 assert_eq!(exec.exit.unwrap().reason, ExitReason::SandboxDied);
                 assert!(seen.reason.unwrap().contains("away"));
@@ -83,7 +83,7 @@ fn each_row_becomes_what_the_table_says() {
             // The guest never heard of it.
             (Running, Some(Running)) => {
                 until("the exec is gone", || {
-                    let found = server.run(server.engine.execs(record.id.as_str(), &ExecQuery::default()));
+                    let found = server.run(server.engine.execs(&record.id, &ExecQuery::default()));
                     found.unwrap().0.is_empty()
                 });
                 server.exec(&record.id, argv(&["true"])).unwrap();
@@ -148,7 +148,7 @@ fn running_sandboxes_survive_every_crash() {
         for (id, exec) in ids.iter().zip(&execs) {
             assert_eq!(server.state(id), Some(SandboxState::Running));
             // Asked at once: nobody is told that it does not exist.
-            let view = server.run(server.engine.exec(id.as_str(), exec.record.id.as_str())).unwrap();
+            let view = server.run(server.engine.exec(&id, exec.record.id.as_str())).unwrap();
             assert_eq!(view.record.state, ExecState::Running);
             server.exec(id, argv(&["true"])).unwrap();
         }
@@ -169,7 +169,7 @@ fn a_crash_at_any_moment_of_a_creation_leaves_all_or_nothing() {
     for n in 0..12_u64 {
         let server = world.start();
         let engine = server.engine.clone();
-        server.spawn(async move { engine.create_sandbox(named("phoenix"), &Caller::default()).await });
+        server.spawn(async move { engine.create_sandbox(named("phoenix"), &Caller::system()).await });
         server.pass(Duration::from_millis(n));
         server.kill();
         let server = world.start();
@@ -178,7 +178,7 @@ fn a_crash_at_any_moment_of_a_creation_leaves_all_or_nothing() {
             Some(state) => state == SandboxState::Running,
         });
         if server.state_of("phoenix").is_some() {
-            let id = server.engine.sandbox("phoenix").unwrap().id;
+            let id = server.engine.sandbox(&server.id("phoenix")).unwrap().id;
             server.exec(&id, argv(&["true"])).unwrap();
             server.delete(&id);
         }
@@ -195,7 +195,7 @@ fn a_crash_at_any_moment_of_a_deletion_is_finished() {
         let exec = server.exec(&id, argv(&["echo", "x"])).unwrap();
         server.wait(&exec);
         let engine = server.engine.clone();
-        let name = id.to_string();
+        let name = id.clone();
         server.spawn(async move { engine.delete_sandbox(&name).await });
         server.pass(Duration::from_micros(n * 300));
         server.kill();

@@ -20,7 +20,7 @@ fn whoever_waits_is_told() {
     let readers: Vec<_> = [true, false]
         .into_iter()
         .map(|attach| {
-            let reader = server.run(engine.output(id.as_str(), &name, 0, attach)).unwrap();
+            let reader = server.run(engine.output(&id, &name, 0, attach)).unwrap();
             server.spawn(async move {
                 let mut reader = reader;
                 reader.next(1000).await
@@ -29,7 +29,7 @@ fn whoever_waits_is_told() {
         .collect();
     let waiter = {
         let (engine, id, name) = (engine.clone(), id.clone(), name.clone());
-        server.spawn(async move { engine.wait_exec(id.as_str(), &name, 10 * DEADLINE).await })
+        server.spawn(async move { engine.wait_exec(&id, &name, 10 * DEADLINE).await })
     };
     // Let them begin to wait: then the stop has to wake them.
     server.pass(Duration::from_millis(20));
@@ -41,10 +41,10 @@ fn whoever_waits_is_told() {
         }
         let view = tokio::time::timeout(DEADLINE, waiter).await.expect("it is told").unwrap().unwrap();
         assert_eq!(view.record.state, ExecState::Running);
-        let refused = engine.create_sandbox(named("late"), &Caller::default()).await.unwrap_err();
+        let refused = engine.create_sandbox(named("late"), &Caller::system()).await.unwrap_err();
         assert_eq!(refused.code, Code::ShuttingDown);
         // Not "there is no such sandbox": it is there.
-        let refused = engine.delete_sandbox(id.as_str()).await.unwrap_err();
+        let refused = engine.delete_sandbox(&id).await.unwrap_err();
         assert_eq!(refused.code, Code::ShuttingDown);
     });
     drop(engine);
@@ -64,7 +64,7 @@ fn a_deletion_under_way_does_not_hold_it_up() {
             server.exec(&id, argv(&["sleep", "1000"])).unwrap();
         }
         world.host.fail_destroy(1);
-        let (engine, name) = (server.engine.clone(), id.to_string());
+        let (engine, name) = (server.engine.clone(), id.clone());
         let delete = server.spawn(async move { engine.delete_sandbox(&name).await });
         server.pass(Duration::from_micros(n * 200));
         server.stop_engine();
@@ -87,7 +87,7 @@ fn a_creation_that_waits_for_its_guest_is_undone() {
     let server = world.start();
     world.host.set_connect(Connect::Silent);
     let engine = server.engine.clone();
-    let create = server.spawn(async move { engine.create_sandbox(named("slow"), &Caller::default()).await });
+    let create = server.spawn(async move { engine.create_sandbox(named("slow"), &Caller::system()).await });
     until("it is being made", || world.host.calls("connect") > 0);
     server.stop_engine();
     assert_eq!(server.run(create).unwrap().unwrap_err().code, Code::ShuttingDown);
@@ -110,8 +110,7 @@ fn a_sandbox_that_is_being_taken_up_is_not_taken_for_dead() {
     let server = world.start();
     assert_eq!(server.state(&id), Some(SandboxState::Running));
     let exec = server.exec(&id, argv(&["echo", "alive"])).unwrap();
-    let mut reader =
-        server.run(server.engine.output(id.as_str(), exec.record.id.as_str(), 0, false)).unwrap();
+    let mut reader = server.run(server.engine.output(&id, exec.record.id.as_str(), 0, false)).unwrap();
     let first = server.run(reader.next(1000)).unwrap();
     assert!(matches!(first, OutputEvent::Piece(Piece::Output { bytes, .. }) if bytes == "alive\n"));
 }

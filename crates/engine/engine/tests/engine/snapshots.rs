@@ -15,23 +15,25 @@ fn from(snapshot: &str) -> SandboxDraft {
 fn what_fails_leaves_nothing() {
     let world = World::new();
     let server = world.start();
-    let (engine, caller) = (&server.engine, Caller::default());
+    let (engine, caller) = (&server.engine, Caller::system());
     server.run(async {
         engine.create_sandbox(named("box"), &caller).await.unwrap();
         world.host.fail_snapshot(1);
-        let refused = engine.create_snapshot("box", SnapshotOrder::unnamed(), &caller).await.unwrap_err();
+        let refused =
+            engine.create_snapshot(&server.id("box"), SnapshotOrder::unnamed(), &caller).await.unwrap_err();
         assert_eq!(refused.code, Code::Internal);
         assert!(engine.leaked_artifacts().await.unwrap().is_empty());
-        let made = engine.create_snapshot("box", SnapshotOrder::unnamed(), &caller).await.unwrap();
+        let made =
+            engine.create_snapshot(&server.id("box"), SnapshotOrder::unnamed(), &caller).await.unwrap();
         // A fork of which one child fails, and a fork of which all do.
         world.host.fail_create(1, true);
         let order = ForkOrder { count: 3, ..ForkOrder::default() };
-        let children = engine.fork_sandbox("box", &order, &caller).await.unwrap();
+        let children = engine.fork_sandbox(&server.id("box"), &order, &caller).await.unwrap();
         assert_eq!(children.iter().filter(|child| child.is_ok()).count(), 2);
         // Something that is used is not removed.
         let child = engine.create_sandbox(from(made.id.as_str()), &caller).await.unwrap();
         assert_eq!(child.state, SandboxState::Running);
-        engine.delete_snapshot(made.id.as_str()).await.unwrap();
+        engine.delete_snapshot(&made.id, None, &caller).await.unwrap();
         assert!(engine.leaked_artifacts().await.unwrap().is_empty());
         let gone = engine.create_sandbox(from(made.id.as_str()), &caller).await.unwrap_err();
         assert_eq!(gone.code, Code::SnapshotNotFound);

@@ -91,6 +91,7 @@ impl World {
             reclaim_below_bytes: self.reclaim_below_bytes,
             pools: self.pools.clone(),
             egress: EgressConfig::default(),
+            trace: atoll_engine::TraceConfig::default(),
         };
         let (engine, store) = runtime.block_on(async {
             let store = Store::open(&StoreUrl::SqliteFile(self.database())).await.unwrap();
@@ -181,7 +182,7 @@ impl Server {
     }
 
     pub(crate) fn create(&self, draft: SandboxDraft) -> Result<SandboxRecord> {
-        self.run(self.engine.create_sandbox(draft, &Caller::default()))
+        self.run(self.engine.create_sandbox(draft, &Caller::system()))
     }
 
     /// A running sandbox.
@@ -190,16 +191,16 @@ impl Server {
     }
 
     pub(crate) fn delete(&self, sandbox: &SandboxId) {
-        self.run(self.engine.delete_sandbox(sandbox.as_str())).unwrap();
+        self.run(self.engine.delete_sandbox(&sandbox)).unwrap();
     }
 
     pub(crate) fn exec(&self, sandbox: &SandboxId, draft: ExecDraft) -> Result<ExecView> {
-        self.run(self.engine.create_exec(sandbox.as_str(), draft, &Caller::default()))
+        self.run(self.engine.create_exec(&sandbox, draft, &Caller::system()))
     }
 
     /// Waits for the end of an exec.
     pub(crate) fn wait(&self, exec: &ExecView) -> ExecView {
-        let (sandbox, id) = (exec.record.sandbox.as_str(), exec.record.id.as_str());
+        let (sandbox, id) = (&exec.record.sandbox, exec.record.id.as_str());
         let view = self.run(self.engine.wait_exec(sandbox, id, DEADLINE)).unwrap();
         assert!(view.record.state.is_final(), "the exec ends: {view:?}");
         view
@@ -207,16 +208,21 @@ impl Server {
 
     /// The state of an exec as it is.
     pub(crate) fn exec_state(&self, exec: &ExecView) -> ExecState {
-        let (sandbox, id) = (exec.record.sandbox.as_str(), exec.record.id.as_str());
+        let (sandbox, id) = (&exec.record.sandbox, exec.record.id.as_str());
         self.run(self.engine.exec(sandbox, id)).unwrap().record.state
     }
 
     pub(crate) fn kill_exec(&self, exec: &ExecView) -> ExecView {
-        self.run(self.engine.kill_exec(exec.record.sandbox.as_str(), exec.record.id.as_str())).unwrap()
+        self.run(self.engine.kill_exec(&exec.record.sandbox, exec.record.id.as_str())).unwrap()
     }
 
     pub(crate) fn output(&self, exec: &ExecView) -> Output {
         self.run(read(&self.engine, &exec.record.sandbox, &exec.record.id, 0)).unwrap()
+    }
+
+    /// The id of what has this id or name; one that nothing has when nothing does.
+    pub(crate) fn id(&self, name: &str) -> SandboxId {
+        self.engine.resolve_sandbox(name).unwrap_or_else(|| SandboxId::from_parts(1, 1))
     }
 
     pub(crate) fn state(&self, sandbox: &SandboxId) -> Option<SandboxState> {
@@ -224,7 +230,7 @@ impl Server {
     }
 
     pub(crate) fn state_of(&self, name: &str) -> Option<SandboxState> {
-        self.engine.sandbox(name).ok().map(|record| record.state)
+        self.engine.sandbox(&self.id(name)).ok().map(|record| record.state)
     }
 
     /// Polls until a sandbox is in a state, or gone.
@@ -261,7 +267,7 @@ pub(crate) struct Output {
 
 /// Reads from an offset to the end; checks that pieces follow each other.
 pub(crate) async fn read(engine: &Engine, sandbox: &SandboxId, exec: &ExecId, from: u64) -> Result<Output> {
-    let mut reader = engine.output(sandbox.as_str(), exec.as_str(), from, false).await?;
+    let mut reader = engine.output(&sandbox, exec.as_str(), from, false).await?;
     let mut output = Output::default();
     let mut at = from;
     loop {

@@ -9,7 +9,7 @@ use atoll_core::exec::ExecState;
 use atoll_core::id::SandboxId;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::spec::ExecDraft;
-use atoll_engine::{ExecView, SandboxQuery};
+use atoll_engine::{Caller, ExecView, SandboxQuery};
 use atoll_isolation::Death;
 
 use crate::support::{Server, World, argv, named, numbers, until};
@@ -114,7 +114,7 @@ fn step(world: &World, server: Server, model: &mut Model, random: &mut Random) -
         (80..85, Some(name)) => {
             let sandbox = model.sandboxes.get_mut(&name).unwrap();
             if sandbox.paused.take().is_some() {
-                server.run(server.engine.resume_sandbox(sandbox.id.as_str())).unwrap();
+                server.run(server.engine.resume_sandbox(&sandbox.id)).unwrap();
             }
             // What still writes when its sandbox dies may be lost half-way: let it end first.
             for (exec, _, _) in sandbox.execs.iter().filter(|(_, _, ends)| *ends) {
@@ -144,7 +144,7 @@ fn step(world: &World, server: Server, model: &mut Model, random: &mut Random) -
 
 /// Pauses what runs, one way or the other; resumes what is paused.
 fn pause_or_resume(world: &World, server: &Server, sandbox: &mut Sandbox, random: &mut Random) {
-    let name = sandbox.id.as_str();
+    let name = &sandbox.id;
     if sandbox.paused.take().is_some() {
         if random.below(4) == 0 {
             world.host.fail_wake(1);
@@ -173,7 +173,7 @@ fn pause_or_resume(world: &World, server: &Server, sandbox: &mut Sandbox, random
 
 /// Table, store, host and model agree.
 fn check(world: &World, server: &Server, model: &Model) {
-    let page = server.run(server.engine.sandboxes(&SandboxQuery::default())).unwrap();
+    let page = server.run(server.engine.sandboxes(&SandboxQuery::default(), &Caller::system())).unwrap();
     let stored: BTreeMap<_, _> = page.items.into_iter().map(|record| (record.id, record.state)).collect();
     let expected: BTreeMap<_, _> = model
         .sandboxes
@@ -193,7 +193,7 @@ fn check(world: &World, server: &Server, model: &Model) {
         .collect();
     assert_eq!(stored, expected, "the store");
     for (name, sandbox) in &model.sandboxes {
-        let record = server.engine.sandbox(name).unwrap();
+        let record = server.engine.sandbox(&server.id(name)).unwrap();
         assert_eq!((&record.id, record.state), (&sandbox.id, expected[&sandbox.id]), "the table");
         for (exec, writes, ended) in &sandbox.execs {
             if *ended || sandbox.failed {

@@ -61,13 +61,13 @@ pub(super) async fn life(store: &Store) {
     for n in 2..=5 {
         store.insert_build(&BuildRecord { state: BuildState::Succeeded, ..build(n) }).await.unwrap();
     }
-    let page = store.list_builds(&[], None, 3).await.unwrap();
+    let page = store.list_builds(&[], None, None, 3).await.unwrap();
     assert_eq!(page.items.iter().map(|build| build.created_ms).collect::<Vec<_>>(), [20, 5, 4]);
-    let rest = store.list_builds(&[BuildState::Failed], page.next.as_ref(), 3).await.unwrap();
+    let rest = store.list_builds(&[BuildState::Failed], None, page.next.as_ref(), 3).await.unwrap();
     assert_eq!((rest.items.len(), rest.next), (1, None));
     store.insert_build(&build(6)).await.unwrap();
     assert_eq!(store.prune_builds(2).await.unwrap().len(), 4);
-    assert_eq!(store.list_builds(&[], None, 9).await.unwrap().items.len(), 3);
+    assert_eq!(store.list_builds(&[], None, None, 9).await.unwrap().items.len(), 3);
 }
 
 pub(super) async fn cache(store: &Store) {

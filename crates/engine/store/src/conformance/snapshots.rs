@@ -32,6 +32,7 @@ fn snapshot(n: u64, purpose: Purpose) -> SnapshotRecord {
         method: None,
         created_ms: n,
         created_by: None,
+        private: false,
         tags: Vec::new(),
     }
 }
@@ -71,8 +72,9 @@ pub(super) async fn tags_move(store: &Store) {
     assert_eq!(store.snapshot(&first.id).await.unwrap().unwrap().tags.len(), 1);
     store.tag_snapshot(&reference, &first.id).await.unwrap();
     assert_eq!(store.snapshot(&first.id).await.unwrap().unwrap().tags.len(), 2);
-    assert!(store.untag_snapshot(&reference).await.unwrap());
-    assert!(!store.untag_snapshot(&reference).await.unwrap());
+    assert!(!store.untag_snapshot(&reference, &second.id).await.unwrap(), "it points to another");
+    assert!(store.untag_snapshot(&reference, &first.id).await.unwrap());
+    assert!(!store.untag_snapshot(&reference, &first.id).await.unwrap());
     assert_eq!(store.tagged_snapshot(&reference).await.unwrap(), None);
     store.set_snapshot_digest(&second.id, "blake3:00", 9).await.unwrap();
     let found = store.snapshot(&second.id).await.unwrap().unwrap();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error};
-use atoll_engine::{Engine, Pass, VerifiedKey};
+use atoll_engine::{Engine, Grant, VerifiedKey};
 use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
@@ -26,8 +26,9 @@ use crate::ingress::Ingress;
 use crate::serve::Slot;
 use crate::shared::App;
 
-pub use self::mount::{Arrival, Mount};
+pub use self::mount::{Arrival, Mount, Named};
 pub(crate) use self::mount::{Mounts, claim};
+pub use crate::auth::{Admin, Exec, Manage, Read, Release, Requires};
 pub use crate::body::{Pieces, read_all};
 pub use crate::hangup::{ClientGone, Undo};
 pub use crate::transfer::{Source, body};
@@ -127,9 +128,9 @@ impl Host {
     }
 
     /// Notes by what right a request is answered: its bodies break off when that ends. What outlives the request,
-    /// as a WebSocket does, waits for [`Engine::until_unwelcome`] itself.
-    pub fn admit(&self, extensions: &Extensions, pass: Pass) {
-        crate::welcome::Guest::admit(extensions, pass);
+    /// as a WebSocket does, waits for [`Engine::until_revoked`] itself.
+    pub fn fill(&self, extensions: &Extensions, grant: Grant) {
+        crate::revocation::GrantSlot::fill(extensions, grant);
     }
 
     /// Resolves when the server begins to stop: streams should end.

@@ -15,16 +15,17 @@
 use std::sync::Arc;
 
 use atoll_core::access::below_domain;
+use atoll_engine::Engine;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use http::Uri;
 use http::uri::PathAndQuery;
+use http::{HeaderMap, Uri};
 use tower::ServiceExt as _;
 
 use super::{Dialect, Host};
-use crate::ingress::address;
+use crate::ingress::{address, shows_credential};
 use crate::middleware::{self, Around};
 use crate::shared::App;
 
@@ -34,15 +35,35 @@ pub enum Mount {
     /// Below a path, such as `/langsmith`: starts with a slash, does not end with one. The dialect's router sees
     /// paths without it.
     Prefix(&'static str),
-    /// Under host names below the domain of ports, or below a name of the server's. It is told what stands before
-    /// that, in lower case: `api` or `49983-i0abc`.
-    Host(fn(&str) -> bool),
+    /// Under host names below the server's domain, or below another of its names.
+    Host(fn(&Named<'_>) -> bool),
     /// With a header of this name (in lower case), whatever the path. The request may come under any host name that
     /// is not a port's.
     Header(&'static str),
     /// Calls of a gRPC or Connect service, such as `modal.client.ModalClient`: the router sees
     /// `/modal.client.ModalClient/Method`.
     Service(&'static str),
+}
+
+/// A request under a host name below the server's domain, for dialects to say whether it is theirs.
+#[derive(Debug, Clone, Copy)]
+pub struct Named<'a> {
+    /// What stands before the domain, in lower case: `api` or `49983-i0abc`.
+    pub label: &'a str,
+    /// The request's. Whoever sent it chose them.
+    pub headers: &'a HeaderMap,
+    /// The request's.
+    pub uri: &'a Uri,
+    /// The use cases.
+    pub engine: &'a Engine,
+}
+
+impl Named<'_> {
+    /// Whether a credential of the native API for ports comes with it: a link's token, a cookie, or a header.
+    #[must_use]
+    pub fn shows_native_credential(&self) -> bool {
+        shows_credential(self.headers, self.uri)
+    }
 }
 
 /// How a request came to its dialect. It is in the extensions of each request.
@@ -112,8 +133,10 @@ impl Mounts {
         let host = address::host(request.uri(), request.headers())?;
         let domains = std::iter::once(&config.ports_domain).chain(&config.hosts);
         let label = domains.filter_map(|domain| below_domain(host, domain)).next()?.to_ascii_lowercase();
+        let (uri, headers, engine) = (request.uri(), request.headers(), &self.app.engine);
+        let named = Named { label: &label, headers, uri, engine };
         let (router, ()) = self.claimed(|mount| match mount {
-            Mount::Host(is_ours) => is_ours(&label).then_some(()),
+            Mount::Host(is_ours) => is_ours(&named).then_some(()),
             Mount::Prefix(_) | Mount::Header(_) | Mount::Service(_) => None,
         })?;
         Some((router, Arrival { prefix: "", label: Some(label) }))

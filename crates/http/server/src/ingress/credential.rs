@@ -7,12 +7,11 @@
 //! The cookie is the only credential that a browser sends by itself, so with it alone requests that another
 //! site caused are refused.
 
-use atoll_core::access::{Target, parse_host_name};
-use atoll_core::id::{KeyId, SandboxId};
-use atoll_core::key::Scope;
-use atoll_core::sharing::Requester;
+use atoll_core::access::{Target as AccessTarget, parse_host_name};
+use atoll_core::id::SandboxId;
+use atoll_core::sharing::Needs;
 use atoll_core::{Code, Error, Result};
-use atoll_engine::{Engine, Pass, VerifiedAccess};
+use atoll_engine::{Caller, Engine, Grant, Target, VerifiedAccess};
 use http::header::{AUTHORIZATION, COOKIE, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
@@ -48,7 +47,7 @@ pub(super) struct Shown {
 #[derive(Debug, Clone)]
 pub(super) enum Admitted {
     /// By an API key.
-    Key(KeyId),
+    Key(Grant),
     /// By a token, which came in a link.
     Link(VerifiedAccess, String),
     /// By a token, or because the port is public.
@@ -57,12 +56,18 @@ pub(super) enum Admitted {
 
 impl Admitted {
     /// The right by which it goes on.
-    pub(super) fn pass(&self, sandbox: &SandboxId) -> Pass {
+    pub(super) fn grant(&self) -> Grant {
         match self {
-            Self::Key(key) => {
-                Pass::Key { key: key.clone(), needed: Scope::Exec, sandbox: Some(sandbox.clone()) }
-            }
-            Self::Link(access, _) | Self::Access(access) => Pass::Access(access.clone()),
+            Self::Key(grant) => grant.clone(),
+            Self::Link(access, _) | Self::Access(access) => Grant::of_link(access.clone()),
+        }
+    }
+
+    /// The sandbox that it may reach.
+    pub(super) fn sandbox(&self) -> Option<&SandboxId> {
+        match self {
+            Self::Key(grant) => grant.sandbox(),
+            Self::Link(access, _) | Self::Access(access) => Some(access.sandbox()),
         }
     }
 }
@@ -118,14 +123,16 @@ impl Shown {
         token.filter(|text| text.starts_with(TOKEN_PREFIX))
     }
 
-    /// Whether the request may reach `port` of the sandbox; without a port, all of them. The id is of the
-    /// sandbox if there is one: whether there is, only those learn who may.
+    /// Whether the request may reach `port` of the sandbox; without a port, all of them. `sandbox` is what was found
+    /// under the name, if anything was: whether there is something, only those learn who may know.
     ///
     /// # Errors
-    /// [`Code::Unauthorized`], [`Code::Forbidden`].
-    pub(super) fn admit(
+    /// [`Code::Unauthorized`], [`Code::Forbidden`], [`Code::SandboxLeased`]; [`Code::SandboxNotFound`] for a key
+    /// that may not know of the sandbox, or where there is none.
+    pub(super) async fn admit(
         &self,
         engine: &Engine,
+        named: &str,
         sandbox: Option<&SandboxId>,
         port: Option<u16>,
         foreign: impl FnOnce() -> bool,
@@ -134,7 +141,7 @@ impl Shown {
             Some(access.sandbox()) == sandbox
                 && match port {
                     Some(port) => access.target().covers_port(port),
-                    None => *access.target() == Target::Ports,
+                    None => *access.target() == AccessTarget::Ports,
                 }
         };
         let token = |text: &str| {
@@ -145,18 +152,13 @@ impl Shown {
             if let Some(access) = token(text) {
                 return Ok(Admitted::Access(access));
             }
-            match engine.verify_key(text) {
-                Ok(key) if key.scope >= Scope::Exec => {
-                    if let Some(id) = sandbox {
-                        // Roles and leases of this sandbox, as for a command in it.
-                        let holder = self.holder.as_deref();
-                        let who = Requester { key: &key.id, scope: key.scope, holder };
-                        crate::auth::may_send(engine, &who, id.as_str())?;
-                    }
-                    return Ok(Admitted::Key(key.id));
-                }
-                Ok(_) => return Err(crate::auth::forbidden()),
-                Err(_) => {}
+            if let Ok(key) = engine.verify_key(text) {
+                // Roles and leases of this sandbox, as for a command in it.
+                let caller = Caller::of(&key).working_as(self.holder.clone());
+                return engine
+                    .authorize(&caller, Needs::EXEC, Target::Sandbox(named))
+                    .await
+                    .map(Admitted::Key);
             }
         }
         if let Some(text) = &self.query
@@ -164,7 +166,7 @@ impl Shown {
         {
             return Ok(Admitted::Link(access, text.clone()));
         }
-        let public = port.zip(sandbox).and_then(|(port, id)| engine.public_access(id.as_str(), port));
+        let public = port.zip(sandbox).and_then(|(port, id)| engine.public_access(id, port));
         if let Some(access) = public {
             return Ok(Admitted::Access(access));
         }
@@ -186,6 +188,16 @@ impl Shown {
         Error::new(Code::Unauthorized, "the token is not valid for this port, or no longer")
             .hint("ask for a new link; 'atoll port url' makes one")
     }
+}
+
+/// Whether a request shows what only this protocol knows: its header, its parameter, or its cookie.
+pub(crate) fn shows_credential(headers: &HeaderMap, uri: &Uri) -> bool {
+    let cookie = |value: &HeaderValue| {
+        value.as_bytes().split(|b| *b == b';').any(|pair| cookies::own(pair.trim_ascii()).is_some())
+    };
+    headers.contains_key(TOKEN_HEADER)
+        || headers.get_all(COOKIE).iter().any(cookie)
+        || without_token(uri).is_some()
 }
 
 /// Takes our cookies out; gives the token of the last.
@@ -238,7 +250,7 @@ pub(super) fn is_foreign(headers: &HeaderMap, engine: &Engine, sandbox: &Sandbox
         // Other ports of the same sandbox are no strangers.
         let host = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
         let named = host.and_then(|host| parse_host_name(host, domain));
-        let id = named.and_then(|(_, named)| engine.sandbox_id(&named).ok());
+        let id = named.and_then(|(_, named)| engine.resolve_sandbox(&named));
         return id.as_ref() != Some(sandbox);
     }
     let site = text("sec-fetch-site").unwrap_or("none");

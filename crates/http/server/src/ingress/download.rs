@@ -5,7 +5,7 @@
 
 use atoll_core::access::Target;
 use atoll_core::{Code, Error, Result};
-use atoll_engine::Pass;
+use atoll_engine::Grant;
 use axum::response::Response;
 use http::header::{
     CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,
@@ -15,9 +15,9 @@ use http::{HeaderMap, HeaderValue};
 use std::fmt::Write as _;
 
 use crate::error::ApiError;
+use crate::revocation::{GrantSlot, UntilRevoked};
 use crate::routes::read_path;
 use crate::shared::App;
-use crate::welcome::{Guest, WhileWelcome};
 
 /// What an answer may do in a browser: nothing.
 const INERT: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:";
@@ -30,7 +30,7 @@ pub(super) async fn download(app: &App, token: &str, headers: &HeaderMap) -> Res
     let Target::File { path, media_type, inline } = access.target().clone() else { return Err(refused()) };
     let name = path.rsplit('/').next().unwrap_or_default().to_owned();
     let mut response =
-        read_path(app, access.sandbox().as_str(), path, headers).await.map_err(|ApiError(error)| error)?;
+        read_path(app, access.sandbox(), path, headers).await.map_err(|ApiError(error)| error)?;
     let out = response.headers_mut();
     out.insert(CONTENT_DISPOSITION, disposition(&name, inline));
     out.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -40,8 +40,8 @@ pub(super) async fn download(app: &App, token: &str, headers: &HeaderMap) -> Res
     if let Some(kind) = media_type.and_then(|kind| HeaderValue::try_from(kind).ok()) {
         out.insert(CONTENT_TYPE, kind);
     }
-    let guest = Guest::of(Pass::Access(access));
-    Ok(response.map(|body| WhileWelcome::body(body, &guest, &app.engine)))
+    let slot = GrantSlot::of(Grant::of_link(access));
+    Ok(response.map(|body| UntilRevoked::body(body, &slot, &app.engine)))
 }
 
 /// `Content-Disposition` with the file's name, in the form for names of any language.

@@ -4,7 +4,7 @@ use std::io;
 
 use atoll_core::id::SandboxId;
 use atoll_core::{Error, Result};
-use atoll_engine::Pass;
+use atoll_engine::Grant;
 use axum::body::Body;
 use axum::body::HttpBody as _;
 use axum::extract::Request;
@@ -20,9 +20,9 @@ use super::address;
 use super::answer::Streaming;
 use super::headers::{self, Origin};
 use super::upstream::{self, Answered};
+use crate::revocation::{GrantSlot, UntilRevoked, revoked};
 use crate::serve::{Peer, Slot};
 use crate::shared::App;
-use crate::welcome::{Guest, WhileWelcome, unwelcome};
 
 /// Bytes of a switched connection that are under way in each direction.
 const RELAY_BYTES: usize = 16 << 10;
@@ -39,7 +39,7 @@ pub struct Forward {
     /// Let the server inside see the host that the client asked for, rather than `localhost:PORT`.
     pub keep_host: bool,
     /// By what right: when that ends the answer, or what it became, is cut.
-    pub pass: Pass,
+    pub grant: Grant,
 }
 
 /// Passes a request on and gives the answer.
@@ -69,7 +69,7 @@ pub(super) async fn forward(app: &App, request: Request, to: Forward) -> Result<
     let answered = tokio::select! {
         biased;
         answered = sent => answered?,
-        () = app.engine.until_unwelcome(&to.pass) => return Err(unwelcome()),
+        () = app.engine.until_revoked(&to.grant) => return Err(revoked()),
     };
     let switched = answered.response.status() == StatusCode::SWITCHING_PROTOCOLS;
     if switched {
@@ -132,8 +132,8 @@ fn stream(app: &App, answered: Answered, key: super::pool::Key, to: Forward) -> 
     headers::toward_client(&mut parts.headers, to.prefix.as_deref(), false);
     parts.extensions.clear();
     let streaming = Streaming::new(app, body, sender.map(|sender| (key, sender)), lease);
-    let guest = Guest::of(to.pass);
-    Response::from_parts(parts, WhileWelcome::body(streaming, &guest, &app.engine))
+    let slot = GrantSlot::of(to.grant);
+    Response::from_parts(parts, UntilRevoked::body(streaming, &slot, &app.engine))
 }
 
 /// Answers 101 and passes bytes on from then on, until one side ends.
@@ -153,7 +153,7 @@ fn switch(app: &App, answered: Answered, client: OnUpgrade, slot: Option<Slot>, 
         let ended = tokio::select! {
             ended = relay => ended,
             () = lease.dead() => Ok((0, 0)),
-            () = counting.engine.until_unwelcome(&to.pass) => Ok((0, 0)),
+            () = counting.engine.until_revoked(&to.grant) => Ok((0, 0)),
             () = counting.draining.cancelled() => Ok((0, 0)),
         };
         match ended {

@@ -31,9 +31,9 @@ pub(crate) mod urls;
 use std::sync::Arc;
 use std::time::Instant;
 
-use atoll_core::id::KeyId;
+use atoll_core::id::SandboxId;
 use atoll_core::{Error, Result};
-use atoll_engine::Access;
+use atoll_engine::{Access, Grant};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -44,6 +44,7 @@ use tracing::Instrument as _;
 
 use self::address::{Address, Form};
 pub(crate) use self::credential::TOKEN_HEADER;
+pub(crate) use self::credential::shows_credential;
 use self::credential::{Admitted, Shown};
 pub use self::forward::Forward;
 pub(crate) use self::pool::Pool;
@@ -86,31 +87,29 @@ impl Ingress {
         forward::forward(&self.app, request, to).await
     }
 
-    /// Serves a tunnel over a byte stream until it ends, or the rights of the key that opened it do: yamux, the
+    /// Serves a tunnel over a byte stream until it ends, or the right by which it was opened does: yamux, the
     /// client opening a stream for each connection. See `docs/ports.md` for what travels.
-    ///
-    /// # Errors
-    /// [`atoll_core::Code::SandboxNotFound`]. A tunnel that began ends without an error.
-    pub async fn tunnel<S>(&self, stream: S, sandbox: &str, key: KeyId) -> Result<()>
+    pub async fn tunnel<S>(&self, stream: S, sandbox: SandboxId, grant: Grant)
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
     {
-        let sandbox = self.app.engine.sandbox_id(sandbox)?;
-        tunnel::serve(&self.app, stream, tunnel::Ends { sandbox, key, listeners: Vec::new() }).await;
-        Ok(())
+        tunnel::serve(&self.app, stream, tunnel::Ends { sandbox, grant, listeners: Vec::new() }).await;
     }
 
     /// As [`Self::tunnel`], over the binary messages of a WebSocket.
-    ///
-    /// # Errors
-    /// As [`Self::tunnel`].
     pub async fn tunnel_websocket(
         &self,
         socket: axum::extract::ws::WebSocket,
-        sandbox: &str,
-        key: KeyId,
-    ) -> Result<()> {
-        self.tunnel(tunnel::bytes_of(socket, Arc::clone(&self.app)), sandbox, key).await
+        sandbox: SandboxId,
+        grant: Grant,
+    ) {
+        self.tunnel(tunnel::bytes_of(socket, Arc::clone(&self.app)), sandbox, grant).await;
+    }
+
+    /// Takes everything out of a request's head that is a secret of this server's: keys, tokens and cookies of ours
+    /// in any of the places where they may stand. For dialects that pass a request on.
+    pub fn strip_credentials(&self, parts: &mut Parts) {
+        drop(Shown::take(parts, |text| self.app.engine.verify_key(text).is_ok()));
     }
 
     /// Answers a `GET` or `HEAD` with the file that an access is to. Takes `Range` with one range.
@@ -125,7 +124,7 @@ impl Ingress {
     ///
     /// # Errors
     /// [`atoll_core::Code::SandboxNotFound`].
-    pub fn port_url(&self, sandbox: &str, port: u16, host: Option<&str>) -> Result<String> {
+    pub fn port_url(&self, sandbox: &SandboxId, port: u16, host: Option<&str>) -> Result<String> {
         Ok(urls::port(&self.app, &self.app.engine.sandbox(sandbox)?, port, host))
     }
 
@@ -184,12 +183,12 @@ async fn serve(app: &App, request: Request, address: Address) -> Result<Response
         Address::Port { sandbox, port, form: _ } => (sandbox, Some(*port)),
         Address::Page { sandbox } => (sandbox, None),
     };
-    let id = app.engine.sandbox_id(sandbox).ok();
+    let found = app.engine.resolve_sandbox(sandbox);
     let foreign =
-        || id.as_ref().is_none_or(|id| credential::is_foreign(&parts.headers, &app.engine, id, domain));
-    let admitted = shown.admit(&app.engine, id.as_ref(), port, foreign)?;
+        || found.as_ref().is_none_or(|id| credential::is_foreign(&parts.headers, &app.engine, id, domain));
+    let admitted = shown.admit(&app.engine, sandbox, found.as_ref(), port, foreign).await?;
     // Only now: whoever may not come in does not learn whether the sandbox is there.
-    let id = id.ok_or_else(|| atoll_core::id::SandboxId::not_found(sandbox))?;
+    let id = admitted.sandbox().cloned().ok_or_else(|| SandboxId::not_found(sandbox))?;
     let by_name = matches!(address, Address::Port { form: Form::Host, .. } | Address::Page { .. });
     if let Admitted::Link(access, token) = &admitted
         && by_name
@@ -208,8 +207,8 @@ async fn serve(app: &App, request: Request, address: Address) -> Result<Response
                 Form::Path { prefix } => Some(prefix),
                 Form::Host | Form::Headers => None,
             };
-            let pass = admitted.pass(&id);
-            let to = Forward { sandbox: id, port, prefix, keep_host: by_name, pass };
+            let grant = admitted.grant();
+            let to = Forward { sandbox: id, port, prefix, keep_host: by_name, grant };
             forward::forward(app, Request::from_parts(parts, body), to).await
         }
     }

@@ -82,15 +82,15 @@ pub(super) async fn ports(
     token: Option<&str>,
     query: Option<&str>,
 ) -> Result<Response> {
-    let guest = app.engine.guest(id.as_str()).await?;
+    let guest = app.engine.guest(id).await?;
     let ports = guest.ports().await.map_err(guest_error)?;
-    let record = app.engine.sandbox(id.as_str())?;
+    let record = app.engine.sandbox(id)?;
     let name = record.name.as_deref().unwrap_or(id.as_str());
     let mut rows = String::new();
     for port in &ports {
         let url = urls::port(app, &record, *port, host);
         let link = token.map_or_else(|| url.clone(), |token| urls::with_token(&url, token));
-        let open = if app.engine.public_access(id.as_str(), *port).is_some() {
+        let open = if app.engine.public_access(id, *port).is_some() {
             "<span class=\"open all\">public</span>"
         } else {
             "<span class=\"open\">private</span>"

@@ -11,9 +11,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use atoll_core::Code;
-use atoll_core::id::{KeyId, SandboxId};
-use atoll_core::key::Scope;
-use atoll_engine::{Pass, PortConnection, PortListener};
+use atoll_core::id::SandboxId;
+use atoll_core::sharing::Needs;
+use atoll_engine::{Grant, PortConnection, PortListener};
 use atoll_tunnel::{Mux, Opener, Side, Status, Stream};
 use axum::extract::ws::{Message, WebSocket};
 use bytes::{Buf as _, Bytes};
@@ -36,9 +36,8 @@ const LISTEN_PAUSE: Duration = Duration::from_millis(250);
 /// What a tunnel is between.
 pub(crate) struct Ends {
     pub(crate) sandbox: SandboxId,
-    /// The key that it was opened with: what it may do is asked again for each connection, and the tunnel ends
-    /// with its rights.
-    pub(crate) key: KeyId,
+    /// The right by which it was opened: it is asked again for each connection, and the tunnel ends with it.
+    pub(crate) grant: Grant,
     /// Ports that the client shows inside.
     pub(crate) listeners: Vec<PortListener>,
 }
@@ -48,7 +47,7 @@ pub(crate) async fn serve<S>(app: &App, stream: S, ends: Ends)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let Ends { sandbox, key, listeners } = ends;
+    let Ends { sandbox, grant, listeners } = ends;
     let (opener, mut accepted, driver) = Mux::new(stream, Side::Server).split();
     let mut driver = std::pin::pin!(driver);
     // Dropped with the tunnel, and all connections with it.
@@ -58,16 +57,15 @@ where
         serving.spawn(serve_listener(Arc::clone(app), sandbox.clone(), listener, opener.clone()));
     }
     let listens = !serving.is_empty();
-    let pass = Pass::Key { key: key.clone(), needed: Scope::Exec, sandbox: Some(sandbox.clone()) };
-    let mut unwelcome = std::pin::pin!(app.engine.until_unwelcome(&pass));
+    let mut revoked = std::pin::pin!(app.engine.until_revoked(&grant));
     loop {
         tokio::select! {
             () = &mut driver => return,
             () = app.draining.cancelled() => return,
-            () = &mut unwelcome => return,
+            () = &mut revoked => return,
             stream = accepted.next() => match stream {
                 Some(stream) => {
-                    connections.spawn(connect(Arc::clone(app), sandbox.clone(), key.clone(), stream));
+                    connections.spawn(connect(Arc::clone(app), sandbox.clone(), grant.clone(), stream));
                 }
                 None => return,
             },
@@ -79,11 +77,11 @@ where
 }
 
 /// A connection that the client makes to a port inside.
-async fn connect(app: App, sandbox: SandboxId, key: KeyId, mut stream: Stream) {
+async fn connect(app: App, sandbox: SandboxId, grant: Grant, mut stream: Stream) {
     let asked = tokio::time::timeout(ASK_TIMEOUT, atoll_tunnel::asked(&mut stream)).await;
     let Ok(Ok(Some(port))) = asked else { return };
-    let connected = match app.engine.may_exec(&key, sandbox.as_str()) {
-        Ok(()) => app.engine.connect_port(sandbox.as_str(), port).await,
+    let connected = match app.engine.recheck(&grant, Needs::EXEC) {
+        Ok(()) => app.engine.connect_port(&sandbox, port).await,
         Err(error) => Err(error),
     };
     let done = match connected {
@@ -120,7 +118,7 @@ async fn serve_listener(app: App, sandbox: SandboxId, listener: PortListener, op
         let Some(mut listening) = listener.take() else {
             tries += 1;
             tokio::time::sleep(LISTEN_PAUSE).await;
-            let Ok(lease) = app.engine.guest(sandbox.as_str()).await else { continue };
+            let Ok(lease) = app.engine.guest(&sandbox).await else { continue };
             listener = lease.listen_port(port).await.ok();
             continue;
         };

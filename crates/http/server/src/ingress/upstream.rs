@@ -43,9 +43,9 @@ pub(super) async fn send(
     request: Request<Body>,
 ) -> Result<Answered> {
     let (lease, fresh) = match pool.take(key) {
-        Some(sender) => (engine.guest(key.0.as_str()).await?, Err(sender)),
+        Some(sender) => (engine.guest(&key.0).await?, Err(sender)),
         None => {
-            let (lease, connection) = engine.connect_port(key.0.as_str(), key.1).await?;
+            let (lease, connection) = engine.connect_port(&key.0, key.1).await?;
             (lease, Ok(connection))
         }
     };
@@ -84,12 +84,12 @@ pub(super) async fn send_http2(
     let lease;
     let mut sender = match pool.shared(key) {
         Some(sender) => {
-            lease = engine.guest(key.0.as_str()).await?;
+            lease = engine.guest(&key.0).await?;
             sender
         }
         None => {
             let connection;
-            (lease, connection) = engine.connect_port(key.0.as_str(), key.1).await?;
+            (lease, connection) = engine.connect_port(&key.0, key.1).await?;
             let (sender, driver) = http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 .max_header_list_size(u32::try_from(HEAD_MAX_BYTES).unwrap_or(u32::MAX))

@@ -25,7 +25,10 @@ fn scheme_and_port<'a>(app: &'a App, host: Option<&'a str>) -> (&'static str, &'
 fn server(app: &App, host: Option<&str>) -> String {
     match &app.config.public_url {
         Some(url) => url.to_string().trim_end_matches('/').to_owned(),
-        None => format!("http://{}", host.unwrap_or("localhost")),
+        None => {
+            let scheme = if app.config.is_https() { "https" } else { "http" };
+            format!("{scheme}://{}", host.unwrap_or("localhost"))
+        }
     }
 }
 
@@ -46,7 +49,7 @@ pub(crate) fn page(app: &App, sandbox: &SandboxRecord, host: Option<&str>) -> St
 
 /// The address under which an access is used, without its token.
 pub(crate) fn access(app: &App, access: &Access, host: Option<&str>) -> Result<String> {
-    let sandbox = app.engine.sandbox(access.sandbox.as_str())?;
+    let sandbox = app.engine.sandbox(&access.sandbox)?;
     Ok(match &access.target {
         Target::Port(number) => port(app, &sandbox, *number, host),
         Target::Ports => page(app, &sandbox, host),

@@ -13,7 +13,7 @@ use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::auth::{Caller, Exec, Read, forbidden};
+use crate::auth::{Exec, OnSandbox, Read, forbidden};
 use crate::error::ApiResult;
 use crate::extract::{Json, Path, Query};
 use crate::ingress::{Ingress, urls};
@@ -28,18 +28,17 @@ fn host(headers: &HeaderMap) -> Option<&str> {
     params(("sandbox" = String, Path, description = "Id or name")),
     responses((status = 200, body = PortList)))]
 pub(crate) async fn list_ports(
-    _: Caller<Read>,
+    caller: OnSandbox<Read>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     headers: HeaderMap,
 ) -> ApiResult<Json<PortList>> {
-    let guest = app.engine.guest(&sandbox).await?;
+    let guest = app.engine.guest(caller.sandbox()).await?;
     let ports = guest.ports().await.map_err(guest_error)?;
-    let record = app.engine.sandbox(&sandbox)?;
+    let record = app.engine.sandbox(caller.sandbox())?;
     let item = |port| Port {
         port,
         url: urls::port(&app, &record, port, host(&headers)),
-        public: app.engine.public_access(record.id.as_str(), port).is_some(),
+        public: app.engine.public_access(&record.id, port).is_some(),
     };
     Ok(Json(PortList { items: ports.into_iter().map(item).collect() }))
 }
@@ -73,16 +72,16 @@ fn convert(app: &App, record: atoll_engine::Access, headers: &HeaderMap) -> ApiR
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = CreateAccess, responses((status = 201, body = AccessCreated)))]
 pub(crate) async fn create_access(
-    caller: Caller<Exec>,
+    caller: OnSandbox<Exec>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     headers: HeaderMap,
     Json(request): Json<CreateAccess>,
 ) -> ApiResult<(StatusCode, Json<AccessCreated>)> {
     if request.public && !caller.has(Scope::Manage) {
         return Err(forbidden().into());
     }
-    let new = app.engine.create_access(&sandbox, AccessDraft::try_from(request)?, &caller.engine()).await?;
+    let new =
+        app.engine.create_access(caller.sandbox(), AccessDraft::try_from(request)?, caller.engine()).await?;
     let access = convert(&app, new.record, &headers)?;
     let link = match &new.token {
         Some(token) => urls::with_token(&access.url, token.reveal()),
@@ -96,12 +95,11 @@ pub(crate) async fn create_access(
     params(("sandbox" = String, Path, description = "Id or name")),
     responses((status = 200, body = AccessList)))]
 pub(crate) async fn list_accesses(
-    _: Caller<Read>,
+    caller: OnSandbox<Read>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     headers: HeaderMap,
 ) -> ApiResult<Json<AccessList>> {
-    let records = app.engine.accesses(&sandbox)?;
+    let records = app.engine.accesses(caller.sandbox())?;
     let items = records.into_iter().map(|record| convert(&app, record, &headers));
     Ok(Json(AccessList { items: items.collect::<ApiResult<_>>()? }))
 }
@@ -112,11 +110,11 @@ pub(crate) async fn list_accesses(
     params(("sandbox" = String, Path, description = "Id or name"), ("access" = String, Path)),
     responses((status = 204)))]
 pub(crate) async fn revoke_access(
-    _: Caller<Exec>,
+    caller: OnSandbox<Exec>,
     State(app): State<App>,
-    Path((sandbox, access)): Path<(String, String)>,
+    Path((_sandbox, access)): Path<(String, String)>,
 ) -> ApiResult<StatusCode> {
-    app.engine.revoke_access(&sandbox, &access).await?;
+    app.engine.revoke_access(caller.sandbox(), &access).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -12,9 +12,9 @@ use utoipa::IntoParams;
 
 use super::files::{owner, path};
 use super::upload::copy;
-use crate::auth::{Caller, Exec, Read};
+use crate::auth::{Exec, OnSandbox, Read};
 use crate::error::ApiResult;
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Json, Query};
 use crate::shared::App;
 use crate::transfer::{self, Source};
 
@@ -32,13 +32,12 @@ pub(crate) struct ReadArchive {
     params(("sandbox" = String, Path, description = "Id or name"), ReadArchive),
     responses((status = 200, content_type = "application/x-tar", body = Vec<u8>)))]
 pub(crate) async fn read_archive(
-    _: Caller<Read>,
+    caller: OnSandbox<Read>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Query(query): Query<ReadArchive>,
 ) -> ApiResult<Response> {
     let path = path("path", query.path)?;
-    let lease = app.engine.guest(&sandbox).await?;
+    let lease = app.engine.guest(caller.sandbox()).await?;
     let mut source = Source::Archive(lease.pack(&path).await.map_err(guest_error)?);
     // With the first piece in hand it is known that there is something to send.
     let first = source.next().await?;
@@ -64,15 +63,14 @@ pub(crate) struct WriteArchive {
     request_body(content = Vec<u8>, content_type = "application/x-tar"),
     responses((status = 200, body = FileWritten)))]
 pub(crate) async fn write_archive(
-    _: Caller<Exec>,
+    caller: OnSandbox<Exec>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Query(query): Query<WriteArchive>,
     body: Body,
 ) -> ApiResult<Json<FileWritten>> {
-    let user = owner(&app, &sandbox, query.user)?;
+    let user = owner(&app, caller.sandbox(), query.user)?;
     let request = messages::Unpack { path: path("path", query.path)?, user };
-    let lease = app.engine.guest(&sandbox).await?;
+    let lease = app.engine.guest(caller.sandbox()).await?;
     let writer = lease.unpack(request).await.map_err(guest_error)?;
     Ok(Json(FileWritten { bytes: copy(&lease, body, writer).await? }))
 }

@@ -13,8 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_api::{AttachClientMessage, AttachServerMessage, OutputFrame};
+use atoll_core::id::SandboxId;
 use atoll_core::key::Scope;
 use atoll_core::limits::STDIN_CHUNK_MAX_BYTES;
+use atoll_core::sharing::Needs;
 use atoll_core::spec::TtySize;
 use atoll_core::{Code, Error, Result};
 use atoll_engine::{OutputEvent, OutputReader, Piece};
@@ -30,13 +32,13 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use utoipa::IntoParams;
 
-use crate::auth::{Caller, Read, may_send};
+use crate::auth::{OnSandbox, Read};
 use crate::convert;
 use crate::error::{ApiError, ApiResult, body_of, json};
 use crate::extract::{Path, Query, parse_json};
+use crate::revocation::revoked;
 use crate::serve::Slot;
 use crate::shared::{App, shutting_down};
-use crate::welcome::unwelcome;
 
 /// Pause after which an idle connection is shown to be alive, for proxies in between.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -72,19 +74,18 @@ pub(crate) struct AttachExec {
     params(("sandbox" = String, Path, description = "Id or name"), ("exec" = String, Path), AttachExec),
     responses((status = 101, description = "A WebSocket")))]
 pub(crate) async fn attach_exec(
-    caller: Caller<Read>,
+    caller: OnSandbox<Read>,
     State(app): State<App>,
-    Path((sandbox, exec)): Path<(String, String)>,
+    Path((_sandbox, exec)): Path<(String, String)>,
     Query(query): Query<AttachExec>,
     slot: Option<Extension<Slot>>,
     upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> ApiResult<Response> {
     let upgrade = upgrade.map_err(|rejection| not_a_websocket(&rejection))?;
-    let view = app.engine.exec(&sandbox, &exec).await?;
-    // By id from here on: a name may pass to another sandbox meanwhile.
-    let (sandbox, exec) = (view.record.sandbox.to_string(), view.record.id.to_string());
+    let view = app.engine.exec(caller.sandbox(), &exec).await?;
+    let (sandbox, exec) = (view.record.sandbox.clone(), view.record.id.to_string());
     // Only who may kill the exec counts as a client whose leaving may kill it.
-    let reader = app.engine.output(&sandbox, &exec, query.offset, caller.has(Scope::Exec)).await?;
+    let reader = app.engine.output(caller.sandbox(), &exec, query.offset, caller.has(Scope::Exec)).await?;
     let hello = AttachServerMessage::Attached { exec: convert::exec(view), offset: query.offset };
     let session = Session { app, caller, sandbox, exec, _slot: slot };
     Ok(upgrade
@@ -103,8 +104,8 @@ fn not_a_websocket(rejection: &WebSocketUpgradeRejection) -> ApiError {
 
 struct Session {
     app: App,
-    caller: Caller<Read>,
-    sandbox: String,
+    caller: OnSandbox<Read>,
+    sandbox: SandboxId,
     exec: String,
     _slot: Option<Extension<Slot>>,
 }
@@ -128,11 +129,10 @@ impl Session {
         let (mut sink, stream) = socket.split();
         let (failures, failed) = mpsc::channel(ERRORS_MAX_COUNT);
         let mut incoming = Box::pin(self.incoming(stream, failures));
-        let pass = self.caller.pass();
         let ended = tokio::select! {
             ended = self.outgoing(&mut sink, reader, hello, failed) => ended,
             () = &mut incoming => Err(Gone),
-            () = app.engine.until_unwelcome(&pass) => self.turn_out(&mut sink).await,
+            () = app.engine.until_revoked(self.caller.grant()) => self.turn_out(&mut sink).await,
         };
         let Ok(frame) = ended else { return };
         if sink.send(Message::Close(Some(frame))).await.is_ok()
@@ -207,7 +207,7 @@ impl Session {
 
     /// Says that the right by which the client is here has ended; one that does not read is not told.
     async fn turn_out(&self, sink: &mut Sink) -> std::result::Result<CloseFrame, Gone> {
-        let told = tokio::time::timeout(CLOSE_WAIT, self.refuse(sink, unwelcome())).await;
+        let told = tokio::time::timeout(CLOSE_WAIT, self.refuse(sink, revoked())).await;
         told.unwrap_or(Err(Gone))
     }
 
@@ -266,7 +266,7 @@ impl Session {
 
     fn may_send(&self) -> Result<()> {
         // Asked each time: a role may be taken away, and a lease be taken, while the socket is open.
-        may_send(&self.app.engine, &self.caller.requester(), &self.sandbox)
+        self.app.engine.recheck(self.caller.grant(), Needs::EXEC)
     }
 }
 

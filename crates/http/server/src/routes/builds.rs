@@ -22,11 +22,11 @@ use utoipa::IntoParams;
 
 use super::events::last_event_id;
 use super::wait;
-use crate::auth::{Caller, Manage, Read};
+use crate::auth::{Caller, Manage, OnBuild, Read};
 use crate::body::reader;
 use crate::convert;
 use crate::error::{ApiResult, body_of, json};
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Json, Query};
 use crate::shared::{App, Shared, shutting_down};
 
 /// Log that one answer or turn of a stream holds, about, bytes.
@@ -43,7 +43,7 @@ pub(crate) async fn create_build(
     State(app): State<App>,
     Json(request): Json<CreateBuild>,
 ) -> ApiResult<(StatusCode, Json<Build>)> {
-    let build = app.engine.create_build(request.into(), &caller.engine()).await?;
+    let build = app.engine.create_build(request.into(), caller.engine()).await?;
     Ok((StatusCode::CREATED, Json(convert::build(build))))
 }
 
@@ -54,12 +54,11 @@ pub(crate) async fn create_build(
     params(("build" = String, Path)), request_body(content = Vec<u8>, content_type = "application/x-tar"),
     responses((status = 200, body = Build)))]
 pub(crate) async fn put_build_context(
-    _: Caller<Manage>,
+    caller: OnBuild<Manage>,
     State(app): State<App>,
-    Path(build): Path<String>,
     body: Body,
 ) -> ApiResult<Json<Build>> {
-    Ok(Json(convert::build(app.engine.put_build_context(&build, reader(body)).await?)))
+    Ok(Json(convert::build(app.engine.put_build_context(caller.build(), reader(body)).await?)))
 }
 
 /// Which builds.
@@ -80,11 +79,11 @@ pub(crate) struct ListBuilds {
 #[utoipa::path(get, path = "/v1/builds", tag = "builds", security(("key" = ["read"])),
     params(ListBuilds), responses((status = 200, body = BuildList)))]
 pub(crate) async fn list_builds(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Query(query): Query<ListBuilds>,
 ) -> ApiResult<Json<BuildList>> {
-    let page = app.engine.builds(&query.state, query.cursor.as_deref(), query.limit).await?;
+    let page = app.engine.builds(&query.state, query.cursor.as_deref(), query.limit, caller.engine()).await?;
     let items = page.items.into_iter().map(convert::build_record).collect();
     Ok(Json(BuildList { items, next_cursor: page.next.map(|next| next.to_string()) }))
 }
@@ -92,23 +91,15 @@ pub(crate) async fn list_builds(
 /// One build.
 #[utoipa::path(get, path = "/v1/builds/{build}", tag = "builds", security(("key" = ["read"])),
     params(("build" = String, Path)), responses((status = 200, body = Build)))]
-pub(crate) async fn get_build(
-    _: Caller<Read>,
-    State(app): State<App>,
-    Path(build): Path<String>,
-) -> ApiResult<Json<Build>> {
-    Ok(Json(convert::build(app.engine.build(&build).await?)))
+pub(crate) async fn get_build(caller: OnBuild<Read>, State(app): State<App>) -> ApiResult<Json<Build>> {
+    Ok(Json(convert::build(app.engine.build(caller.build()).await?)))
 }
 
 /// Ends a build; answers when nothing of it is left. One that has ended stays as it is.
 #[utoipa::path(post, path = "/v1/builds/{build}/cancel", tag = "builds", security(("key" = ["manage"])),
     params(("build" = String, Path)), responses((status = 200, body = Build)))]
-pub(crate) async fn cancel_build(
-    _: Caller<Manage>,
-    State(app): State<App>,
-    Path(build): Path<String>,
-) -> ApiResult<Json<Build>> {
-    Ok(Json(convert::build(app.engine.cancel_build(&build).await?)))
+pub(crate) async fn cancel_build(caller: OnBuild<Manage>, State(app): State<App>) -> ApiResult<Json<Build>> {
+    Ok(Json(convert::build(app.engine.cancel_build(caller.build()).await?)))
 }
 
 /// From where, and how long to wait.
@@ -127,13 +118,12 @@ pub(crate) struct GetBuildLog {
 #[utoipa::path(get, path = "/v1/builds/{build}/log", tag = "builds", security(("key" = ["read"])),
     params(("build" = String, Path), GetBuildLog), responses((status = 200, body = BuildLogPage)))]
 pub(crate) async fn get_build_log(
-    _: Caller<Read>,
+    caller: OnBuild<Read>,
     State(app): State<App>,
-    Path(build): Path<String>,
     Query(query): Query<GetBuildLog>,
 ) -> ApiResult<Json<BuildLogPage>> {
     let wait = wait(query.wait_ms)?;
-    let mut log = app.engine.build_log(&build, query.offset).await?;
+    let mut log = app.engine.build_log(caller.build(), query.offset).await?;
     let page = app.unless_draining(next_page(&mut log, wait)).await;
     let LogPage { entries, next_offset, over, record } = match page {
         Some(page) => page?,
@@ -173,14 +163,13 @@ pub(crate) struct StreamBuildLog {
     params(("build" = String, Path), StreamBuildLog),
     responses((status = 200, content_type = "text/event-stream", body = String)))]
 pub(crate) async fn stream_build_log(
-    caller: Caller<Read>,
+    caller: OnBuild<Read>,
     State(app): State<App>,
-    Path(build): Path<String>,
     Query(query): Query<StreamBuildLog>,
     headers: HeaderMap,
 ) -> ApiResult<impl IntoResponse> {
     let offset = last_event_id(&headers)?.unwrap_or(query.offset);
-    let log = app.engine.build_log(&build, offset).await?;
+    let log = app.engine.build_log(caller.build(), offset).await?;
     Ok(Sse::new(events(app, log, caller.request_id().to_owned())).keep_alive(KeepAlive::default()))
 }
 

@@ -11,7 +11,7 @@ use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::auth::{Caller, Manage, Read};
+use crate::auth::{Manage, OnSandbox, Read};
 use crate::convert;
 use crate::error::{ApiResult, body_of};
 use crate::extract::{Json, Path, Query};
@@ -23,12 +23,11 @@ use crate::shared::App;
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = CreateCheckpoint, responses((status = 201, body = Snapshot)))]
 pub(crate) async fn create_checkpoint(
-    caller: Caller<Manage>,
+    caller: OnSandbox<Manage>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Json(request): Json<CreateCheckpoint>,
 ) -> ApiResult<(StatusCode, Json<Snapshot>)> {
-    let record = app.engine.create_checkpoint(&sandbox, request.comment, &caller.engine()).await?;
+    let record = app.engine.create_checkpoint(caller.sandbox(), request.comment, caller.engine()).await?;
     Ok((StatusCode::CREATED, Json(convert::snapshot(record))))
 }
 
@@ -38,11 +37,10 @@ pub(crate) async fn create_checkpoint(
     params(("sandbox" = String, Path, description = "Id or name")),
     responses((status = 200, body = SnapshotList)))]
 pub(crate) async fn list_checkpoints(
-    _: Caller<Read>,
+    caller: OnSandbox<Read>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
 ) -> ApiResult<Json<SnapshotList>> {
-    let found = app.engine.checkpoints(&sandbox).await?;
+    let found = app.engine.checkpoints(caller.sandbox()).await?;
     Ok(Json(SnapshotList { items: found.into_iter().map(convert::snapshot).collect(), next_cursor: None }))
 }
 
@@ -52,11 +50,11 @@ pub(crate) async fn list_checkpoints(
     params(("sandbox" = String, Path, description = "Id or name"), ("number" = u32, Path)),
     responses((status = 204)))]
 pub(crate) async fn delete_checkpoint(
-    _: Caller<Manage>,
+    caller: OnSandbox<Manage>,
     State(app): State<App>,
-    Path((sandbox, number)): Path<(String, u32)>,
+    Path((_sandbox, number)): Path<(String, u32)>,
 ) -> ApiResult<StatusCode> {
-    app.engine.delete_checkpoint(&sandbox, number).await?;
+    app.engine.delete_checkpoint(caller.sandbox(), number).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -67,15 +65,11 @@ pub(crate) async fn delete_checkpoint(
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = RollbackSandbox, responses((status = 200, body = RolledBack)))]
 pub(crate) async fn rollback_sandbox(
-    caller: Caller<Manage>,
+    caller: OnSandbox<Manage>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Json(request): Json<RollbackSandbox>,
 ) -> ApiResult<Json<RolledBack>> {
-    if let Some(to) = request.to.as_deref().filter(|to| to.parse::<u32>().is_err()) {
-        app.engine.check_sees_snapshot(caller.sees().as_ref(), to).await?;
-    }
-    let (sandbox, to) = app.engine.rollback(&sandbox, request.to.as_deref()).await?;
+    let (sandbox, to) = app.engine.rollback(caller.sandbox(), request.to.as_deref(), caller.engine()).await?;
     Ok(Json(RolledBack { sandbox: convert::sandbox(sandbox), to: convert::snapshot(to) }))
 }
 
@@ -98,13 +92,12 @@ pub(crate) struct DiffPoints {
     params(("sandbox" = String, Path, description = "Id or name"), DiffPoints),
     responses((status = 200, body = Comparison)))]
 pub(crate) async fn diff_sandbox(
-    caller: Caller<Manage>,
+    caller: OnSandbox<Manage>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Query(query): Query<DiffPoints>,
 ) -> ApiResult<Json<Comparison>> {
     let (from, to) = (query.from.as_deref(), query.to.as_deref());
-    Ok(Json(app.engine.compare(&sandbox, from, to, query.text, &caller.engine()).await?))
+    Ok(Json(app.engine.compare(caller.sandbox(), from, to, query.text, caller.engine()).await?))
 }
 
 /// Makes sandboxes that go on from where this one is, or from one of its checkpoints. It goes on itself.
@@ -115,9 +108,8 @@ pub(crate) async fn diff_sandbox(
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = ForkSandbox, responses((status = 200, body = BatchResults)))]
 pub(crate) async fn fork_sandbox(
-    caller: Caller<Manage>,
+    caller: OnSandbox<Manage>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Json(request): Json<ForkSandbox>,
 ) -> ApiResult<Json<BatchResults>> {
     let order = ForkOrder {
@@ -129,7 +121,7 @@ pub(crate) async fn fork_sandbox(
         env: request.env,
         ttl_ms: request.ttl_ms,
     };
-    let children = app.engine.fork_sandbox(&sandbox, &order, &caller.engine()).await?;
+    let children = app.engine.fork_sandbox(caller.sandbox(), &order, caller.engine()).await?;
     let results = children.into_iter().map(|child| match child {
         Ok(record) => BatchResult { sandbox: Some(convert::sandbox(record)), error: None },
         Err(error) => BatchResult { sandbox: None, error: Some(body_of(error, caller.request_id())) },

@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderName};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::auth::{Caller, Read};
+use crate::auth::{OnSandbox, Read};
 use crate::error::{ApiResult, body_of, json};
 use crate::extract::{Path, Query};
 use crate::shared::{App, shutting_down};
@@ -45,15 +45,15 @@ pub(crate) struct StreamOutput {
     params(("sandbox" = String, Path, description = "Id or name"), ("exec" = String, Path), StreamOutput),
     responses((status = 200, content_type = "text/event-stream", body = String)))]
 pub(crate) async fn stream_output(
-    caller: Caller<Read>,
+    caller: OnSandbox<Read>,
     State(app): State<App>,
-    Path((sandbox, exec)): Path<(String, String)>,
+    Path((_sandbox, exec)): Path<(String, String)>,
     Query(query): Query<StreamOutput>,
     headers: HeaderMap,
 ) -> ApiResult<impl IntoResponse> {
     let offset = last_event_id(&headers)?.unwrap_or(query.offset);
     // Only who may kill the exec counts as a client whose leaving may kill it.
-    let reader = app.engine.output(&sandbox, &exec, offset, caller.has(Scope::Exec)).await?;
+    let reader = app.engine.output(caller.sandbox(), &exec, offset, caller.has(Scope::Exec)).await?;
     Ok(Sse::new(events(app, reader, caller.request_id().to_owned())).keep_alive(KeepAlive::default()))
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use atoll_api::{CreateExec, Exec, ExecList, ExecWithOutput, Resize, SignalExec};
 use atoll_core::exec::ExecState;
+use atoll_core::id::SandboxId;
 use atoll_core::{Code, Result};
 use atoll_engine::{ExecQuery, ExecView};
 use axum::extract::State;
@@ -12,7 +13,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{output, wait};
-use crate::auth::{self, Caller, Read};
+use crate::auth::{self, OnSandbox, Read};
 use crate::convert;
 use crate::error::ApiResult;
 use crate::extract::{Json, Path, Query};
@@ -28,29 +29,27 @@ const INLINE_OUTPUT_MAX_BYTES: u64 = 1 << 20;
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = CreateExec, responses((status = 201, body = ExecWithOutput)))]
 pub(crate) async fn create_exec(
-    caller: Caller<auth::Exec>,
+    caller: OnSandbox<auth::Exec>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Json(request): Json<CreateExec>,
 ) -> ApiResult<(StatusCode, Json<ExecWithOutput>)> {
     let wait = wait(request.wait_ms)?;
-    let mut view = app.engine.create_exec(&sandbox, request.into_draft()?, &caller.engine()).await?;
+    let mut view = app.engine.create_exec(caller.sandbox(), request.into_draft()?, caller.engine()).await?;
     let mut output = None;
     if !wait.is_zero() {
-        // By id from here on: a name may have passed to another sandbox meanwhile.
         let (sandbox, exec) = (view.record.sandbox.clone(), view.record.id.clone());
         if !view.record.state.is_final() {
-            view = wait_for_end(&app, sandbox.as_str(), exec.as_str(), wait).await?;
+            view = wait_for_end(&app, &sandbox, exec.as_str(), wait).await?;
         }
         if view.record.state.is_final() && view.extent.end <= INLINE_OUTPUT_MAX_BYTES {
-            output = Some(output::all(&app, sandbox.as_str(), exec.as_str(), view.extent).await?);
+            output = Some(output::all(&app, &sandbox, exec.as_str(), view.extent).await?);
         }
     }
     Ok((StatusCode::CREATED, Json(ExecWithOutput { exec: convert::exec(view), output })))
 }
 
 /// Waits for an exec's end, at most `wait`, and not when the server stops.
-async fn wait_for_end(app: &Shared, sandbox: &str, exec: &str, wait: Duration) -> Result<ExecView> {
+async fn wait_for_end(app: &Shared, sandbox: &SandboxId, exec: &str, wait: Duration) -> Result<ExecView> {
     match app.unless_draining(app.engine.wait_exec(sandbox, exec, wait)).await {
         Some(view) => view,
         None => app.engine.exec(sandbox, exec).await,
@@ -78,13 +77,12 @@ pub(crate) struct ListExecs {
     params(("sandbox" = String, Path, description = "Id or name"), ListExecs),
     responses((status = 200, body = ExecList)))]
 pub(crate) async fn list_execs(
-    _: Caller<Read>,
+    caller: OnSandbox<Read>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Query(query): Query<ListExecs>,
 ) -> ApiResult<Json<ExecList>> {
     if let Some(key) = &query.idempotency_key {
-        let items = match app.engine.exec_by_key(&sandbox, key).await {
+        let items = match app.engine.exec_by_key(caller.sandbox(), key).await {
             Ok(view) => vec![convert::exec(view)],
             Err(error) if error.code == Code::ExecNotFound => Vec::new(),
             Err(error) => return Err(error.into()),
@@ -92,7 +90,7 @@ pub(crate) async fn list_execs(
         return Ok(Json(ExecList { items, next_cursor: None }));
     }
     let query = ExecQuery { states: query.state, cursor: query.cursor, limit: query.limit };
-    let (views, next_cursor) = app.engine.execs(&sandbox, &query).await?;
+    let (views, next_cursor) = app.engine.execs(caller.sandbox(), &query).await?;
     Ok(Json(ExecList { items: views.into_iter().map(convert::exec).collect(), next_cursor }))
 }
 
@@ -110,12 +108,12 @@ pub(crate) struct GetExec {
     params(("sandbox" = String, Path, description = "Id or name"), ("exec" = String, Path), GetExec),
     responses((status = 200, body = Exec)))]
 pub(crate) async fn get_exec(
-    _: Caller<Read>,
+    caller: OnSandbox<Read>,
     State(app): State<App>,
-    Path((sandbox, exec)): Path<(String, String)>,
+    Path((_sandbox, exec)): Path<(String, String)>,
     Query(query): Query<GetExec>,
 ) -> ApiResult<Json<Exec>> {
-    let view = wait_for_end(&app, &sandbox, &exec, wait(query.wait_ms)?).await?;
+    let view = wait_for_end(&app, caller.sandbox(), &exec, wait(query.wait_ms)?).await?;
     Ok(Json(convert::exec(view)))
 }
 
@@ -125,11 +123,11 @@ pub(crate) async fn get_exec(
     params(("sandbox" = String, Path, description = "Id or name"), ("exec" = String, Path)),
     responses((status = 204)))]
 pub(crate) async fn kill_exec(
-    _: Caller<auth::Exec>,
+    caller: OnSandbox<auth::Exec>,
     State(app): State<App>,
-    Path((sandbox, exec)): Path<(String, String)>,
+    Path((_sandbox, exec)): Path<(String, String)>,
 ) -> ApiResult<StatusCode> {
-    app.engine.kill_exec(&sandbox, &exec).await?;
+    app.engine.kill_exec(caller.sandbox(), &exec).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -139,12 +137,12 @@ pub(crate) async fn kill_exec(
     params(("sandbox" = String, Path, description = "Id or name"), ("exec" = String, Path)),
     request_body = SignalExec, responses((status = 204)))]
 pub(crate) async fn signal_exec(
-    _: Caller<auth::Exec>,
+    caller: OnSandbox<auth::Exec>,
     State(app): State<App>,
-    Path((sandbox, exec)): Path<(String, String)>,
+    Path((_sandbox, exec)): Path<(String, String)>,
     Json(request): Json<SignalExec>,
 ) -> ApiResult<StatusCode> {
-    app.engine.signal_exec(&sandbox, &exec, &request.signal, request.tree).await?;
+    app.engine.signal_exec(caller.sandbox(), &exec, &request.signal, request.tree).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -154,11 +152,11 @@ pub(crate) async fn signal_exec(
     params(("sandbox" = String, Path, description = "Id or name"), ("exec" = String, Path)),
     request_body = atoll_core::spec::TtySize, responses((status = 204)))]
 pub(crate) async fn resize_exec(
-    _: Caller<auth::Exec>,
+    caller: OnSandbox<auth::Exec>,
     State(app): State<App>,
-    Path((sandbox, exec)): Path<(String, String)>,
+    Path((_sandbox, exec)): Path<(String, String)>,
     Json(size): Json<Resize>,
 ) -> ApiResult<StatusCode> {
-    app.engine.resize_exec(&sandbox, &exec, size).await?;
+    app.engine.resize_exec(caller.sandbox(), &exec, size).await?;
     Ok(StatusCode::NO_CONTENT)
 }

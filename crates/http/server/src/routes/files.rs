@@ -1,6 +1,7 @@
 //! Files in a sandbox: reading, looking, changing.
 
 use atoll_api::{Chmod, FileEntry, FileList, Mkdir, MoveFile};
+use atoll_core::id::SandboxId;
 use atoll_core::{Code, Error, Result, spec};
 use atoll_engine::guest_error;
 use atoll_guest_protocol::messages;
@@ -13,10 +14,10 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::auth::{Caller, Exec, Read};
+use crate::auth::{Exec, OnSandbox, Read};
 use crate::convert;
 use crate::error::{ApiError, ApiResult};
-use crate::extract::{Json, Path, Query, octal};
+use crate::extract::{Json, Query, octal};
 use crate::shared::App;
 use crate::transfer::{self, Source};
 
@@ -34,7 +35,7 @@ pub(super) fn path(field: &str, text: String) -> Result<String> {
 }
 
 /// The owner of what is made: as asked, else the sandbox's default user.
-pub(super) fn owner(app: &App, sandbox: &str, user: Option<String>) -> Result<String> {
+pub(super) fn owner(app: &App, sandbox: &SandboxId, user: Option<String>) -> Result<String> {
     match user {
         None => Ok(app.engine.sandbox(sandbox)?.spec.user),
         Some(user) => checked_user(user),
@@ -64,20 +65,19 @@ pub(crate) struct OfFile {
         (status = 304, description = "It has the `If-None-Match` tag"),
     ))]
 pub(crate) async fn read_file(
-    _: Caller<Read>,
+    caller: OnSandbox<Read>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Query(query): Query<OfFile>,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     let path = path("path", query.path)?;
-    read_path(&app, &sandbox, path, &headers).await
+    read_path(&app, caller.sandbox(), path, &headers).await
 }
 
 /// Answers with the bytes of a file, whole or as the head asks for.
 pub(crate) async fn read_path(
     app: &App,
-    sandbox: &str,
+    sandbox: &SandboxId,
     path: String,
     headers: &HeaderMap,
 ) -> ApiResult<Response> {
@@ -190,13 +190,12 @@ pub(crate) struct RemoveFile {
     params(("sandbox" = String, Path, description = "Id or name"), RemoveFile),
     responses((status = 204)))]
 pub(crate) async fn remove_file(
-    _: Caller<Exec>,
+    caller: OnSandbox<Exec>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Query(query): Query<RemoveFile>,
 ) -> ApiResult<StatusCode> {
     let request = messages::Remove { path: path("path", query.path)?, recursive: query.recursive };
-    app.engine.guest(&sandbox).await?.remove(request).await.map_err(guest_error)?;
+    app.engine.guest(caller.sandbox()).await?.remove(request).await.map_err(guest_error)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -217,13 +216,12 @@ pub(crate) struct StatFile {
     params(("sandbox" = String, Path, description = "Id or name"), StatFile),
     responses((status = 200, body = FileEntry)))]
 pub(crate) async fn stat_file(
-    _: Caller<Read>,
+    caller: OnSandbox<Read>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Query(query): Query<StatFile>,
 ) -> ApiResult<Json<FileEntry>> {
     let request = messages::Stat { path: path("path", query.path)?, no_follow: !query.follow };
-    let info = app.engine.guest(&sandbox).await?.stat(request).await.map_err(guest_error)?;
+    let info = app.engine.guest(caller.sandbox()).await?.stat(request).await.map_err(guest_error)?;
     Ok(Json(convert::file(info)))
 }
 
@@ -245,9 +243,8 @@ pub(crate) struct ListFiles {
     params(("sandbox" = String, Path, description = "Id or name"), ListFiles),
     responses((status = 200, body = FileList)))]
 pub(crate) async fn list_files(
-    _: Caller<Read>,
+    caller: OnSandbox<Read>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Query(query): Query<ListFiles>,
 ) -> ApiResult<Json<FileList>> {
     let directory = path("path", query.path)?;
@@ -256,7 +253,7 @@ pub(crate) async fn list_files(
         depth: within("depth", query.depth, 1, DEPTH_MAX)?,
         max_entries: within("limit", query.limit, LIST_DEFAULT_COUNT, LIST_MAX_COUNT)?,
     };
-    let guest = app.engine.guest(&sandbox).await?;
+    let guest = app.engine.guest(caller.sandbox()).await?;
     let (entries, truncated) = guest.list(request).await.map_err(guest_error)?;
     // The guest names them from the directory on.
     let full = |mut info: messages::FileInfo| {
@@ -279,18 +276,17 @@ fn within(field: &str, asked: Option<u32>, default: u32, max: u32) -> Result<u32
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = Mkdir, responses((status = 204)))]
 pub(crate) async fn make_directory(
-    _: Caller<Exec>,
+    caller: OnSandbox<Exec>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Json(request): Json<Mkdir>,
 ) -> ApiResult<StatusCode> {
     let request = messages::Mkdir {
         path: path("path", request.path)?,
         mode: mode(request.mode.as_deref())?.unwrap_or_default(),
-        user: owner(&app, &sandbox, request.user)?,
+        user: owner(&app, caller.sandbox(), request.user)?,
         parents: request.parents,
     };
-    app.engine.guest(&sandbox).await?.mkdir(request).await.map_err(guest_error)?;
+    app.engine.guest(caller.sandbox()).await?.mkdir(request).await.map_err(guest_error)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -307,9 +303,8 @@ pub(super) fn mode(text: Option<&str>) -> Result<Option<u32>> {
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = MoveFile, responses((status = 204)))]
 pub(crate) async fn move_file(
-    _: Caller<Exec>,
+    caller: OnSandbox<Exec>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Json(request): Json<MoveFile>,
 ) -> ApiResult<StatusCode> {
     let request = messages::Rename {
@@ -317,7 +312,7 @@ pub(crate) async fn move_file(
         to: path("to", request.to)?,
         no_replace: request.no_replace,
     };
-    app.engine.guest(&sandbox).await?.rename(request).await.map_err(guest_error)?;
+    app.engine.guest(caller.sandbox()).await?.rename(request).await.map_err(guest_error)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -326,9 +321,8 @@ pub(crate) async fn move_file(
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = Chmod, responses((status = 204)))]
 pub(crate) async fn change_mode(
-    _: Caller<Exec>,
+    caller: OnSandbox<Exec>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Json(request): Json<Chmod>,
 ) -> ApiResult<StatusCode> {
     if request.mode.is_none() && request.user.is_none() {
@@ -339,7 +333,7 @@ pub(crate) async fn change_mode(
         mode: request.mode.as_deref().map(|text| octal("mode", text)).transpose()?,
         user: request.user.map(checked_user).transpose()?.unwrap_or_default(),
     };
-    app.engine.guest(&sandbox).await?.chmod(request).await.map_err(guest_error)?;
+    app.engine.guest(caller.sandbox()).await?.chmod(request).await.map_err(guest_error)?;
     Ok(StatusCode::NO_CONTENT)
 }
 

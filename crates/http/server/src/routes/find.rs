@@ -7,10 +7,10 @@ use atoll_guest_protocol::messages;
 use axum::extract::State;
 
 use super::files::path;
-use crate::auth::{Caller, Read};
+use crate::auth::{OnSandbox, Read};
 use crate::convert;
 use crate::error::ApiResult;
-use crate::extract::{Json, Path};
+use crate::extract::Json;
 use crate::shared::App;
 
 /// Most that one answer holds.
@@ -26,9 +26,8 @@ const LIMIT_DEFAULT: u32 = 1000;
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = FindFiles, responses((status = 200, body = FoundFiles)))]
 pub(crate) async fn find_files(
-    _: Caller<Read>,
+    caller: OnSandbox<Read>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Json(request): Json<FindFiles>,
 ) -> ApiResult<Json<FoundFiles>> {
     let directory = path("path", request.path)?;
@@ -38,7 +37,7 @@ pub(crate) async fn find_files(
         text: request.text.unwrap_or_default(),
         max_count: limit(request.limit)?,
     };
-    let guest = app.engine.guest(&sandbox).await?;
+    let guest = app.engine.guest(caller.sandbox()).await?;
     let (found, truncated) = guest.find(find).await.map_err(guest_error)?;
     let items = found.into_iter().filter_map(|one| {
         let mut info = one.info?;

@@ -27,6 +27,7 @@ mod ssh;
 mod stdin;
 mod system;
 mod templates;
+mod trace;
 mod tunnel;
 mod upload;
 mod usage;
@@ -89,6 +90,9 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(files::change_mode))
         .routes(routes!(archive::read_archive, archive::write_archive))
         .routes(routes!(watch::watch_files))
+        .routes(routes!(trace::get_events))
+        .routes(routes!(trace::verify_events))
+        .routes(routes!(trace::stream_all))
         .routes(routes!(snapshots::create_snapshot))
         .routes(routes!(snapshots::list_snapshots))
         .routes(routes!(snapshots::get_snapshot, snapshots::delete_snapshot))
@@ -135,6 +139,7 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(system::get_info))
         .routes(routes!(system::run_doctor))
         .routes(routes!(system::list_leaks, system::remove_leaks))
+        .routes(routes!(system::get_ca))
         .routes(routes!(system::healthz))
         .routes(routes!(system::readyz))
         .routes(routes!(system::get_prometheus))

@@ -3,9 +3,9 @@
 use atoll_core::network::NetworkView;
 use axum::extract::State;
 
-use crate::auth::{Caller, Read};
+use crate::auth::{OnSandbox, Read};
 use crate::error::ApiResult;
-use crate::extract::{Json, Path};
+use crate::extract::Json;
 use crate::shared::App;
 
 /// Open connections, bytes by destination, and what was refused, with the reason.
@@ -13,9 +13,8 @@ use crate::shared::App;
     params(("sandbox" = String, Path, description = "Id or name")),
     responses((status = 200, body = NetworkView)))]
 pub(crate) async fn get_network(
-    _: Caller<Read>,
+    caller: OnSandbox<Read>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
 ) -> ApiResult<Json<NetworkView>> {
-    Ok(Json(app.engine.network(&sandbox)?))
+    Ok(Json(app.engine.network(caller.sandbox())?))
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use atoll_api::{OutputChunk, OutputPage};
 use atoll_core::exec::ExecState;
+use atoll_core::id::SandboxId;
 use atoll_core::{Error, Result};
 use atoll_engine::{Extent, OutputEvent, OutputReader, Piece};
 use axum::extract::State;
@@ -11,7 +12,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::wait;
-use crate::auth::{Caller, Read};
+use crate::auth::{OnSandbox, Read};
 use crate::error::ApiResult;
 use crate::extract::{Json, Path, Query};
 use crate::shared::{App, Shared};
@@ -41,9 +42,9 @@ pub(crate) struct GetOutput {
     params(("sandbox" = String, Path, description = "Id or name"), ("exec" = String, Path), GetOutput),
     responses((status = 200, body = OutputPage)))]
 pub(crate) async fn get_output(
-    _: Caller<Read>,
+    caller: OnSandbox<Read>,
     State(app): State<App>,
-    Path((sandbox, exec)): Path<(String, String)>,
+    Path((_sandbox, exec)): Path<(String, String)>,
     Query(query): Query<GetOutput>,
 ) -> ApiResult<Json<OutputPage>> {
     let wait = wait(query.wait_ms)?;
@@ -54,8 +55,8 @@ pub(crate) async fn get_output(
         );
     }
     // Looked at before the output is read: a final state then means that all output is there to read.
-    let state = app.engine.exec(&sandbox, &exec).await?.record.state;
-    let reader = app.engine.output(&sandbox, &exec, query.offset, false).await?;
+    let state = app.engine.exec(caller.sandbox(), &exec).await?.record.state;
+    let reader = app.engine.output(caller.sandbox(), &exec, query.offset, false).await?;
     Ok(Json(page(&app, reader, state, max, wait).await?))
 }
 
@@ -101,7 +102,12 @@ async fn page(
 ///
 /// # Errors
 /// [`atoll_core::Code::Internal`] when the log cannot be read.
-pub(crate) async fn all(app: &Shared, sandbox: &str, exec: &str, extent: Extent) -> Result<Vec<OutputChunk>> {
+pub(crate) async fn all(
+    app: &Shared,
+    sandbox: &SandboxId,
+    exec: &str,
+    extent: Extent,
+) -> Result<Vec<OutputChunk>> {
     let mut chunks = Vec::new();
     if extent.end == 0 {
         return Ok(chunks);

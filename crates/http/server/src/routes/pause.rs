@@ -4,10 +4,10 @@ use atoll_api::{PauseSandbox, Sandbox};
 use atoll_core::sandbox::PauseMode;
 use axum::extract::State;
 
-use crate::auth::{Caller, Exec, Manage};
+use crate::auth::{Exec, Manage, OnSandbox};
 use crate::convert;
 use crate::error::ApiResult;
-use crate::extract::{Json, Path};
+use crate::extract::Json;
 use crate::shared::App;
 
 /// Pauses a sandbox; answers when it stands still. The next use resumes it.
@@ -15,13 +15,12 @@ use crate::shared::App;
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = PauseSandbox, responses((status = 200, body = Sandbox)))]
 pub(crate) async fn pause_sandbox(
-    _: Caller<Manage>,
+    caller: OnSandbox<Manage>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Json(request): Json<PauseSandbox>,
 ) -> ApiResult<Json<Sandbox>> {
     let mode = request.mode.unwrap_or(PauseMode::Frozen);
-    Ok(Json(convert::sandbox(app.engine.pause_sandbox(&sandbox, mode).await?)))
+    Ok(Json(convert::sandbox(app.engine.pause_sandbox(caller.sandbox(), mode).await?)))
 }
 
 /// Resumes a sandbox; answers when it runs. Whoever may use a sandbox may wake it.
@@ -29,9 +28,8 @@ pub(crate) async fn pause_sandbox(
     params(("sandbox" = String, Path, description = "Id or name")),
     responses((status = 200, body = Sandbox)))]
 pub(crate) async fn resume_sandbox(
-    _: Caller<Exec>,
+    caller: OnSandbox<Exec>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
 ) -> ApiResult<Json<Sandbox>> {
-    Ok(Json(convert::sandbox(app.engine.resume_sandbox(&sandbox).await?)))
+    Ok(Json(convert::sandbox(app.engine.resume_sandbox(caller.sandbox()).await?)))
 }

@@ -10,16 +10,18 @@ use atoll_core::sandbox::SandboxState;
 use atoll_core::spec::SandboxUpdate;
 use atoll_core::{Error, Result};
 use atoll_engine::SandboxQuery;
+use axum::Extension;
 use axum::extract::State;
 use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::auth::{Caller, Manage, Read};
+use crate::auth::{Caller, Manage, OnSandbox, Read};
 use crate::convert;
 use crate::error::{ApiResult, body_of};
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Json, Query};
 use crate::shared::App;
+use crate::trace::Concerns;
 
 /// Makes a sandbox and answers when it runs.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", security(("key" = ["manage"])),
@@ -28,9 +30,10 @@ pub(crate) async fn create_sandbox(
     caller: Caller<Manage>,
     State(app): State<App>,
     Json(request): Json<CreateSandbox>,
-) -> ApiResult<(StatusCode, Json<Sandbox>)> {
-    let record = app.engine.create_sandbox(request.into(), &caller.engine()).await?;
-    Ok((StatusCode::CREATED, Json(convert::sandbox(record))))
+) -> ApiResult<(StatusCode, Extension<Concerns>, Json<Sandbox>)> {
+    let record = app.engine.create_sandbox(request.into(), caller.engine()).await?;
+    let concerns = Extension(Concerns(record.id.clone()));
+    Ok((StatusCode::CREATED, concerns, Json(convert::sandbox(record))))
 }
 
 /// Makes several sandboxes at once. Each succeeds or fails by itself.
@@ -46,7 +49,7 @@ pub(crate) async fn create_sandboxes(
         let why = format_args!("{count} is not between 1 and {BATCH_MAX_COUNT}");
         return Err(Error::invalid("sandboxes", why).hint("split the batch").into());
     }
-    let (engine, by) = (&app.engine, &caller.engine());
+    let (engine, by) = (&app.engine, caller.engine());
     let creates = request.sandboxes.into_iter().map(|one| engine.create_sandbox(one.into(), by));
     let outcomes = futures::future::join_all(creates).await.into_iter();
     let results = outcomes.map(|outcome| match outcome {
@@ -83,7 +86,6 @@ impl TryFrom<ListSandboxes> for SandboxQuery {
             states: query.state,
             labels: labels(&query.label)?,
             name_prefix: query.name_prefix,
-            visible_to: None,
             cursor: query.cursor,
             limit: query.limit,
         })
@@ -113,8 +115,7 @@ pub(crate) async fn list_sandboxes(
     State(app): State<App>,
     Query(query): Query<ListSandboxes>,
 ) -> ApiResult<Json<SandboxList>> {
-    let query = SandboxQuery { visible_to: caller.sees(), ..query.try_into()? };
-    let page = app.engine.sandboxes(&query).await?;
+    let page = app.engine.sandboxes(&query.try_into()?, caller.engine()).await?;
     let items = page.items.into_iter().map(convert::sandbox).collect();
     Ok(Json(SandboxList { items, next_cursor: page.next.map(|next| next.to_string()) }))
 }
@@ -123,12 +124,8 @@ pub(crate) async fn list_sandboxes(
 #[utoipa::path(get, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", security(("key" = ["read"])),
     params(("sandbox" = String, Path, description = "Id or name")),
     responses((status = 200, body = Sandbox)))]
-pub(crate) async fn get_sandbox(
-    _: Caller<Read>,
-    State(app): State<App>,
-    Path(sandbox): Path<String>,
-) -> ApiResult<Json<Sandbox>> {
-    Ok(Json(convert::sandbox(app.engine.sandbox(&sandbox)?)))
+pub(crate) async fn get_sandbox(caller: OnSandbox<Read>, State(app): State<App>) -> ApiResult<Json<Sandbox>> {
+    Ok(Json(convert::sandbox(app.engine.sandbox(caller.sandbox())?)))
 }
 
 /// Changes labels, lifetime or limits.
@@ -136,13 +133,12 @@ pub(crate) async fn get_sandbox(
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = UpdateSandbox, responses((status = 200, body = Sandbox)))]
 pub(crate) async fn update_sandbox(
-    caller: Caller<Manage>,
+    caller: OnSandbox<Manage>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Json(request): Json<UpdateSandbox>,
 ) -> ApiResult<Json<Sandbox>> {
-    let update = SandboxUpdate { asked_by: caller.engine().key, ..request.into() };
-    let record = app.engine.update_sandbox(&sandbox, update).await?;
+    let update = SandboxUpdate { asked_by: caller.engine().key().cloned(), ..request.into() };
+    let record = app.engine.update_sandbox(caller.sandbox(), update).await?;
     Ok(Json(convert::sandbox(record)))
 }
 
@@ -150,11 +146,10 @@ pub(crate) async fn update_sandbox(
 #[utoipa::path(delete, path = "/v1/sandboxes/{sandbox}", tag = "sandboxes", security(("key" = ["manage"])),
     params(("sandbox" = String, Path, description = "Id or name")), responses((status = 204)))]
 pub(crate) async fn delete_sandbox(
-    _: Caller<Manage>,
+    caller: OnSandbox<Manage>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
 ) -> ApiResult<StatusCode> {
-    app.engine.delete_sandbox(&sandbox).await?;
+    app.engine.delete_sandbox(caller.sandbox()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -162,10 +157,6 @@ pub(crate) async fn delete_sandbox(
 #[utoipa::path(get, path = "/v1/sandboxes/{sandbox}/metrics", tag = "sandboxes", security(("key" = ["read"])),
     params(("sandbox" = String, Path, description = "Id or name")),
     responses((status = 200, body = Metrics)))]
-pub(crate) async fn get_metrics(
-    _: Caller<Read>,
-    State(app): State<App>,
-    Path(sandbox): Path<String>,
-) -> ApiResult<Json<Metrics>> {
-    Ok(Json(convert::metrics(&app.engine.metrics(&sandbox).await?)))
+pub(crate) async fn get_metrics(caller: OnSandbox<Read>, State(app): State<App>) -> ApiResult<Json<Metrics>> {
+    Ok(Json(convert::metrics(&app.engine.metrics(caller.sandbox()).await?)))
 }

@@ -42,7 +42,7 @@ pub(crate) async fn put_secret(
     Json(request): Json<PutSecret>,
 ) -> ApiResult<Json<Secret>> {
     let draft = SecretDraft { value: request.value, scope: request.scope, note: request.note };
-    Ok(Json(convert::secret(app.engine.put_secret(&name, draft, &caller.engine()).await?)))
+    Ok(Json(convert::secret(app.engine.put_secret(&name, draft, caller.engine()).await?)))
 }
 
 /// Deletes a secret with all its versions. Rules that name it fail from now on.

@@ -7,7 +7,7 @@ use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::auth::{Caller, Exec, Manage, Read, Release, forbidden};
+use crate::auth::{Exec, Manage, OnSandbox, Read, Release, forbidden};
 use crate::convert;
 use crate::error::ApiResult;
 use crate::extract::{Json, Path, Query};
@@ -18,11 +18,10 @@ use crate::shared::App;
     params(("sandbox" = String, Path, description = "Id or name")),
     responses((status = 200, body = SandboxAccess)))]
 pub(crate) async fn get_sharing(
-    _: Caller<Read>,
+    caller: OnSandbox<Read>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
 ) -> ApiResult<Json<SandboxAccess>> {
-    Ok(Json(convert::access(app.engine.access(&sandbox)?)))
+    Ok(Json(convert::access(app.engine.access(caller.sandbox())?)))
 }
 
 /// Sets whether keys without a role see a sandbox.
@@ -30,12 +29,11 @@ pub(crate) async fn get_sharing(
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = SetVisibility, responses((status = 200, body = SandboxAccess)))]
 pub(crate) async fn set_visibility(
-    _: Caller<Manage>,
+    caller: OnSandbox<Manage>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Json(request): Json<SetVisibility>,
 ) -> ApiResult<Json<SandboxAccess>> {
-    Ok(Json(convert::access(app.engine.set_visibility(&sandbox, request.visibility).await?)))
+    Ok(Json(convert::access(app.engine.set_visibility(caller.sandbox(), request.visibility).await?)))
 }
 
 /// Gives a key a role on a sandbox, in place of the one it had.
@@ -44,12 +42,12 @@ pub(crate) async fn set_visibility(
     params(("sandbox" = String, Path, description = "Id or name"), ("key" = String, Path, description = "Id of a key")),
     request_body = PutGrant, responses((status = 200, body = SandboxAccess)))]
 pub(crate) async fn put_grant(
-    _: Caller<Manage>,
+    caller: OnSandbox<Manage>,
     State(app): State<App>,
-    Path((sandbox, key)): Path<(String, String)>,
+    Path((_sandbox, key)): Path<(String, String)>,
     Json(request): Json<PutGrant>,
 ) -> ApiResult<Json<SandboxAccess>> {
-    Ok(Json(convert::access(app.engine.grant(&sandbox, &key, request.role).await?)))
+    Ok(Json(convert::access(app.engine.grant(caller.sandbox(), &key, request.role).await?)))
 }
 
 /// Takes a key's role on a sandbox away.
@@ -58,11 +56,11 @@ pub(crate) async fn put_grant(
     params(("sandbox" = String, Path, description = "Id or name"), ("key" = String, Path, description = "Id of a key")),
     responses((status = 200, body = SandboxAccess)))]
 pub(crate) async fn delete_grant(
-    _: Caller<Manage>,
+    caller: OnSandbox<Manage>,
     State(app): State<App>,
-    Path((sandbox, key)): Path<(String, String)>,
+    Path((_sandbox, key)): Path<(String, String)>,
 ) -> ApiResult<Json<SandboxAccess>> {
-    Ok(Json(convert::access(app.engine.revoke(&sandbox, &key).await?)))
+    Ok(Json(convert::access(app.engine.revoke(caller.sandbox(), &key).await?)))
 }
 
 /// Who has a sandbox for itself.
@@ -70,11 +68,10 @@ pub(crate) async fn delete_grant(
     params(("sandbox" = String, Path, description = "Id or name")),
     responses((status = 200, body = LeaseStatus)))]
 pub(crate) async fn get_lease(
-    _: Caller<Read>,
+    caller: OnSandbox<Read>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
 ) -> ApiResult<Json<LeaseStatus>> {
-    Ok(Json(LeaseStatus { lease: app.engine.lease(&sandbox)?.map(convert::lease) }))
+    Ok(Json(LeaseStatus { lease: app.engine.lease(caller.sandbox())?.map(convert::lease) }))
 }
 
 /// Takes a sandbox for oneself, or goes on having it. Until it ends, commands and changes of other keys,
@@ -83,14 +80,13 @@ pub(crate) async fn get_lease(
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = TakeLease, responses((status = 200, body = Lease)))]
 pub(crate) async fn take_lease(
-    caller: Caller<Exec>,
+    caller: OnSandbox<Exec>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Json(request): Json<TakeLease>,
 ) -> ApiResult<Json<Lease>> {
-    let who = caller.requester();
-    let who = atoll_core::sharing::Requester { holder: request.holder.as_deref().or(who.holder), ..who };
-    Ok(Json(convert::lease(app.engine.take_lease(&sandbox, &who, request.ttl_ms).await?)))
+    let holder = request.holder.or_else(|| caller.engine().holder().map(str::to_owned));
+    let who = caller.engine().clone().working_as(holder);
+    Ok(Json(convert::lease(app.engine.take_lease(caller.sandbox(), &who, request.ttl_ms).await?)))
 }
 
 /// Whose lease.
@@ -108,14 +104,13 @@ pub(crate) struct ReleaseLease {
     params(("sandbox" = String, Path, description = "Id or name"), ReleaseLease),
     responses((status = 204)))]
 pub(crate) async fn release_lease(
-    caller: Caller<Release>,
+    caller: OnSandbox<Release>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Query(query): Query<ReleaseLease>,
 ) -> ApiResult<StatusCode> {
     if query.force && !caller.has(Scope::Manage) {
         return Err(forbidden().into());
     }
-    app.engine.release_lease(&sandbox, &caller.requester(), query.force).await?;
+    app.engine.release_lease(caller.sandbox(), caller.engine(), query.force).await?;
     Ok(StatusCode::NO_CONTENT)
 }

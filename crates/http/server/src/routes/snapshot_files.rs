@@ -1,6 +1,7 @@
 //! Snapshots as streams of bytes.
 
 use atoll_api::{PullSnapshot, PushSnapshot, PushedSnapshot, Snapshot};
+use atoll_core::sharing::Visibility;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -10,11 +11,11 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::snapshots::references;
-use crate::auth::{Caller, Manage};
+use crate::auth::{Caller, Manage, OnSnapshot};
 use crate::body::reader;
 use crate::convert;
 use crate::error::ApiResult;
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Json, Query};
 use crate::shared::App;
 
 /// A snapshot as a file, to be imported elsewhere. It holds what is in the disk and the environment of the
@@ -23,11 +24,10 @@ use crate::shared::App;
     params(("snapshot" = String, Path, description = "Id, `name` or `name:tag`")),
     responses((status = 200, content_type = "application/zstd", body = Vec<u8>)))]
 pub(crate) async fn export_snapshot(
-    _: Caller<Manage>,
+    caller: OnSnapshot<Manage>,
     State(app): State<App>,
-    Path(snapshot): Path<String>,
 ) -> ApiResult<Response> {
-    let (_record, stream) = app.engine.export_snapshot(&snapshot).await?;
+    let (_record, stream) = app.engine.export_snapshot(&caller.snapshot().id).await?;
     Ok(([(CONTENT_TYPE, "application/zstd")], Body::from_stream(stream)).into_response())
 }
 
@@ -36,12 +36,12 @@ pub(crate) async fn export_snapshot(
     params(("snapshot" = String, Path, description = "Id, `name` or `name:tag`")),
     request_body = PushSnapshot, responses((status = 200, body = PushedSnapshot)))]
 pub(crate) async fn push_snapshot(
-    _: Caller<Manage>,
+    caller: OnSnapshot<Manage>,
     State(app): State<App>,
-    Path(snapshot): Path<String>,
     Json(request): Json<PushSnapshot>,
 ) -> ApiResult<Json<PushedSnapshot>> {
-    let pushed = app.engine.push_snapshot(&snapshot, references(&request.tags)?).await?;
+    let pushed =
+        app.engine.push_snapshot(&caller.snapshot().id, references(&request.tags)?, caller.engine()).await?;
     Ok(Json(PushedSnapshot {
         digest: pushed.digest,
         tags: pushed.tags.iter().map(ToString::to_string).collect(),
@@ -58,7 +58,7 @@ pub(crate) async fn pull_snapshot(
     Json(request): Json<PullSnapshot>,
 ) -> ApiResult<(StatusCode, Json<Snapshot>)> {
     let tags = references(&request.tags)?;
-    let record = app.engine.pull_snapshot(&request.from, tags, &caller.engine()).await?;
+    let record = app.engine.pull_snapshot(&request.from, tags, request.visibility, caller.engine()).await?;
     Ok((StatusCode::CREATED, Json(convert::snapshot(record))))
 }
 
@@ -70,6 +70,8 @@ pub(crate) struct ImportSnapshot {
     /// A reference that shall point to it; may be repeated.
     #[serde(default)]
     tag: Vec<String>,
+    /// Who sees it: `private` is you and administrators. The server's default when absent.
+    visibility: Option<Visibility>,
 }
 
 /// Makes a snapshot of an exported one. What is damaged, or does not fit this server, is refused with the reason.
@@ -83,6 +85,6 @@ pub(crate) async fn import_snapshot(
     body: Body,
 ) -> ApiResult<(StatusCode, Json<Snapshot>)> {
     let tags = references(&query.tag)?;
-    let record = app.engine.import_snapshot(reader(body), tags, &caller.engine()).await?;
+    let record = app.engine.import_snapshot(reader(body), tags, query.visibility, caller.engine()).await?;
     Ok((StatusCode::CREATED, Json(convert::snapshot(record))))
 }

@@ -9,10 +9,10 @@ use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::auth::{Caller, Manage, Read};
+use crate::auth::{Caller, Manage, OnSandbox, OnSnapshot, Read};
 use crate::convert;
 use crate::error::ApiResult;
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Json, Query};
 use crate::shared::App;
 
 /// Reads references.
@@ -27,9 +27,8 @@ pub(super) fn references(texts: &[String]) -> Result<Vec<Reference>> {
     params(("sandbox" = String, Path, description = "Id or name")),
     request_body = CreateSnapshot, responses((status = 201, body = Snapshot)))]
 pub(crate) async fn create_snapshot(
-    caller: Caller<Manage>,
+    caller: OnSandbox<Manage>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Json(request): Json<CreateSnapshot>,
 ) -> ApiResult<(StatusCode, Json<Snapshot>)> {
     let order = SnapshotOrder {
@@ -39,7 +38,7 @@ pub(crate) async fn create_snapshot(
         kind: if request.memory { SnapshotKind::Memory } else { SnapshotKind::Disk },
         ..SnapshotOrder::unnamed()
     };
-    let record = app.engine.create_snapshot(&sandbox, order, &caller.engine()).await?;
+    let record = app.engine.create_snapshot(caller.sandbox(), order, caller.engine()).await?;
     Ok((StatusCode::CREATED, Json(convert::snapshot(record))))
 }
 
@@ -70,11 +69,10 @@ pub(crate) async fn list_snapshots(
         sandbox: query.sandbox,
         name: query.name,
         checkpoints: false,
-        visible_to: caller.sees(),
         cursor: query.cursor,
         limit: query.limit,
     };
-    Ok(Json(convert::snapshots(app.engine.snapshots(&query).await?)))
+    Ok(Json(convert::snapshots(app.engine.snapshots(&query, caller.engine()).await?)))
 }
 
 /// One snapshot.
@@ -82,11 +80,10 @@ pub(crate) async fn list_snapshots(
     params(("snapshot" = String, Path, description = "Id, `name` or `name:tag`")),
     responses((status = 200, body = Snapshot)))]
 pub(crate) async fn get_snapshot(
-    _: Caller<Read>,
+    caller: OnSnapshot<Read>,
     State(app): State<App>,
-    Path(snapshot): Path<String>,
 ) -> ApiResult<Json<Snapshot>> {
-    Ok(Json(convert::snapshot(app.engine.snapshot(&snapshot).await?)))
+    Ok(Json(convert::snapshot(app.engine.snapshot(&caller.snapshot().id).await?)))
 }
 
 /// Makes a reference point to a snapshot; it leaves what it points to now.
@@ -94,12 +91,12 @@ pub(crate) async fn get_snapshot(
     params(("snapshot" = String, Path, description = "Id, `name` or `name:tag`")),
     request_body = TagSnapshot, responses((status = 200, body = Snapshot)))]
 pub(crate) async fn tag_snapshot(
-    _: Caller<Manage>,
+    caller: OnSnapshot<Manage>,
     State(app): State<App>,
-    Path(snapshot): Path<String>,
     Json(request): Json<TagSnapshot>,
 ) -> ApiResult<Json<Snapshot>> {
-    let record = app.engine.tag_snapshot(&snapshot, &request.tag.parse()?).await?;
+    let record =
+        app.engine.tag_snapshot(&caller.snapshot().id, &request.tag.parse()?, caller.engine()).await?;
     Ok(Json(convert::snapshot(record)))
 }
 
@@ -109,11 +106,11 @@ pub(crate) async fn tag_snapshot(
     params(("snapshot" = String, Path, description = "Id, `name` or `name:tag`")),
     responses((status = 200, body = RemovedSnapshot)))]
 pub(crate) async fn delete_snapshot(
-    _: Caller<Manage>,
+    caller: OnSnapshot<Manage>,
     State(app): State<App>,
-    Path(snapshot): Path<String>,
 ) -> ApiResult<Json<RemovedSnapshot>> {
-    let removed = app.engine.delete_snapshot(&snapshot).await?;
+    let found = caller.snapshot();
+    let removed = app.engine.delete_snapshot(&found.id, found.reference.as_ref(), caller.engine()).await?;
     Ok(Json(RemovedSnapshot {
         tags: removed.tags.iter().map(ToString::to_string).collect(),
         snapshot: removed.snapshot.map(Into::into),

@@ -61,10 +61,9 @@ pub(crate) async fn connect_ssh(
         let _held = (slot, app.tasks.token());
         let bytes = tunnel::bytes_of(socket, Arc::clone(&app));
         // Who logs in through it is asked for there; the way itself is the caller's.
-        let pass = caller.pass();
         tokio::select! {
             () = door(Box::new(bytes), peer, app.draining.clone()) => {}
-            () = app.engine.until_unwelcome(&pass) => {}
+            () = app.engine.until_revoked(caller.grant()) => {}
         }
     }))
 }

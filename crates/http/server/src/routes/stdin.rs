@@ -7,7 +7,7 @@ use axum::extract::State;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::auth::{self, Caller};
+use crate::auth::{self, OnSandbox};
 use crate::body::read_all;
 use crate::error::ApiResult;
 use crate::extract::{Json, Path, Query};
@@ -30,13 +30,13 @@ pub(crate) struct WriteStdin {
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = StdinWritten)))]
 pub(crate) async fn write_stdin(
-    _: Caller<auth::Exec>,
+    caller: OnSandbox<auth::Exec>,
     State(app): State<App>,
-    Path((sandbox, exec)): Path<(String, String)>,
+    Path((_sandbox, exec)): Path<(String, String)>,
     Query(query): Query<WriteStdin>,
     body: Body,
 ) -> ApiResult<Json<StdinWritten>> {
     let bytes = read_all(body, STDIN_CHUNK_MAX_BYTES).await?;
-    let bytes = app.engine.write_stdin(&sandbox, &exec, bytes, query.close).await?;
+    let bytes = app.engine.write_stdin(caller.sandbox(), &exec, bytes, query.close).await?;
     Ok(Json(StdinWritten { bytes }))
 }

@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use atoll_api::{Doctor, Health, LeakList, ServerInfo};
+use atoll_core::{Code, Error};
 use axum::extract::State;
 use axum::response::IntoResponse;
 use http::header::CONTENT_TYPE;
@@ -15,6 +16,8 @@ use crate::extract::Json;
 use crate::openapi;
 use crate::shared::App;
 
+/// Media type of certificates.
+const PEM: &str = "application/x-pem-file";
 /// Media type of the exposition format.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -57,6 +60,17 @@ pub(crate) async fn remove_leaks(_: Caller<Admin>, State(app): State<App>) -> Ap
     let artifacts = app.engine.remove_leaked_artifacts().await?;
     let artifacts = artifacts.into_iter().map(|id| convert::leaked_artifact(id, true));
     Ok(Json(LeakList { items: leaks.chain(artifacts).collect() }))
+}
+
+/// The authority that clients of this server must trust, PEM, when the server has one of its own. Needs no key.
+#[utoipa::path(get, path = "/v1/ca", tag = "system",
+    responses((status = 200, content_type = "application/x-pem-file", body = String)))]
+pub(crate) async fn get_ca(State(app): State<App>) -> ApiResult<impl IntoResponse> {
+    let pem = app.config.tls.as_ref().and_then(|tls| tls.ca_pem()).ok_or_else(|| {
+        Error::new(Code::RouteNotFound, "this server has no authority of its own")
+            .hint("'atoll serve --tls' makes one")
+    })?;
+    Ok(([(CONTENT_TYPE, PEM)], pem.to_owned()))
 }
 
 /// Whether the process answers. Needs no key.

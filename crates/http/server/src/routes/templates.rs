@@ -1,6 +1,7 @@
 //! Templates.
 
 use atoll_api::{CreateTemplate, Template, TemplateList};
+use atoll_core::sharing::Needs;
 use atoll_store::TemplateRecord;
 use axum::extract::State;
 use http::StatusCode;
@@ -22,14 +23,12 @@ pub(crate) async fn create_template(
     Json(request): Json<CreateTemplate>,
 ) -> ApiResult<(StatusCode, Json<Template>)> {
     let snapshot = match &request.snapshot {
-        Some(text) => {
-            app.engine.check_sees_snapshot(caller.sees().as_ref(), text).await?;
-            Some(app.engine.ready_snapshot(text).await?.id)
-        }
+        // All who use the template get what is in it: that is for who may change the snapshot.
+        Some(text) => Some(app.engine.usable_snapshot(text, Needs::MANAGE, caller.engine()).await?.id),
         None => None,
     };
     let (name, recipe) = request.into_parts(snapshot);
-    let record = app.engine.create_template(&name, recipe, &caller.engine()).await?;
+    let record = app.engine.create_template(&name, recipe, caller.engine()).await?;
     Ok((StatusCode::CREATED, Json(view(&app, record).await?)))
 }
 
@@ -70,12 +69,12 @@ pub(crate) async fn get_template(
 #[utoipa::path(delete, path = "/v1/templates/{name}", tag = "templates", security(("key" = ["manage"])),
     params(("name" = String, Path), OfVersion), responses((status = 204)))]
 pub(crate) async fn delete_template(
-    _: Caller<Manage>,
+    caller: Caller<Manage>,
     State(app): State<App>,
     Path(name): Path<String>,
     Query(query): Query<OfVersion>,
 ) -> ApiResult<StatusCode> {
-    app.engine.delete_template(&name, query.version).await?;
+    app.engine.delete_template(&name, query.version, caller.engine()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -12,9 +12,9 @@ use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::auth::{Caller, Exec};
+use crate::auth::{Exec, OnSandbox};
 use crate::error::{ApiError, ApiResult};
-use crate::extract::{Path, Query};
+use crate::extract::Query;
 use crate::ingress::tunnel;
 use crate::serve::Slot;
 use crate::shared::App;
@@ -42,9 +42,8 @@ pub(crate) struct OpenTunnel {
     params(("sandbox" = String, Path, description = "Id or name"), OpenTunnel),
     responses((status = 101, description = "A WebSocket")))]
 pub(crate) async fn open_tunnel(
-    caller: Caller<Exec>,
+    caller: OnSandbox<Exec>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Query(query): Query<OpenTunnel>,
     slot: Option<Extension<Slot>>,
     upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
@@ -62,17 +61,17 @@ pub(crate) async fn open_tunnel(
         )
         .into());
     }
-    let id = app.engine.sandbox_id(&sandbox)?;
+    let id = caller.sandbox().clone();
     let mut listeners = Vec::with_capacity(query.listen.len());
     for port in query.listen {
-        listeners.push(app.engine.guest(id.as_str()).await?.listen_port(port).await?);
+        listeners.push(app.engine.guest(&id).await?.listen_port(port).await?);
     }
     Ok(upgrade.max_message_size(MESSAGE_MAX_BYTES).max_frame_size(MESSAGE_MAX_BYTES).on_upgrade(
         move |socket| async move {
             let _held = (slot, app.tasks.token());
             let bytes = tunnel::bytes_of(socket, Arc::clone(&app));
-            let key = caller.key().id.clone();
-            tunnel::serve(&app, bytes, tunnel::Ends { sandbox: id, key, listeners }).await;
+            let grant = caller.grant().clone();
+            tunnel::serve(&app, bytes, tunnel::Ends { sandbox: id, grant, listeners }).await;
         },
     ))
 }

@@ -11,10 +11,10 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::files::{mode, owner, path};
-use crate::auth::{Caller, Exec};
+use crate::auth::{Exec, OnSandbox};
 use crate::body::Pieces;
 use crate::error::ApiResult;
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Json, Query};
 use crate::shared::App;
 
 /// Which file, and how to make it.
@@ -39,20 +39,19 @@ pub(crate) struct WriteFile {
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = FileWritten)))]
 pub(crate) async fn write_file(
-    _: Caller<Exec>,
+    caller: OnSandbox<Exec>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Query(query): Query<WriteFile>,
     body: Body,
 ) -> ApiResult<Json<FileWritten>> {
     let request = messages::Write {
         path: path("path", query.path)?,
         mode: mode(query.mode.as_deref())?.unwrap_or_default(),
-        user: owner(&app, &sandbox, query.user)?,
+        user: owner(&app, caller.sandbox(), query.user)?,
         parents: query.parents,
         in_place: false,
     };
-    let lease = app.engine.guest(&sandbox).await?;
+    let lease = app.engine.guest(caller.sandbox()).await?;
     let writer = lease.write(request).await.map_err(guest_error)?;
     Ok(Json(FileWritten { bytes: copy(&lease, body, writer).await? }))
 }

@@ -46,7 +46,6 @@ impl TryFrom<GetUsage> for UsageQuery {
                 UsageGroup::Key => atoll_engine::UsageGroup::Key,
                 UsageGroup::Hour => atoll_engine::UsageGroup::Hour,
             },
-            visible_to: None,
         })
     }
 }
@@ -60,7 +59,6 @@ pub(crate) async fn get_usage(
     State(app): State<App>,
     Query(query): Query<GetUsage>,
 ) -> ApiResult<Json<UsageList>> {
-    let query = UsageQuery { visible_to: caller.sees(), ..query.try_into()? };
-    let items = app.engine.usage(&query).await?;
+    let items = app.engine.usage(&query.try_into()?, caller.engine()).await?;
     Ok(Json(UsageList { items: items.into_iter().map(convert::usage).collect() }))
 }

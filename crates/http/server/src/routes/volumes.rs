@@ -11,11 +11,11 @@ use serde::Deserialize;
 use tokio_util::io::ReaderStream;
 use utoipa::IntoParams;
 
-use crate::auth::{Caller, Exec, Manage, Read};
+use crate::auth::{Caller, Exec, Manage, OnVolume, Read};
 use crate::body;
 use crate::convert;
 use crate::error::ApiResult;
-use crate::extract::{Json, Path, Query, octal};
+use crate::extract::{Json, Query, octal};
 use crate::shared::App;
 
 /// Most entries of one listing.
@@ -31,37 +31,29 @@ pub(crate) async fn create_volume(
     State(app): State<App>,
     Json(request): Json<CreateVolume>,
 ) -> ApiResult<(StatusCode, Json<Volume>)> {
-    let view = app.engine.create_volume(request.into(), &caller.engine()).await?;
+    let view = app.engine.create_volume(request.into(), caller.engine()).await?;
     Ok((StatusCode::CREATED, Json(convert::volume(view))))
 }
 
 /// Lists volumes.
 #[utoipa::path(get, path = "/v1/volumes", tag = "volumes", security(("key" = ["read"])),
     responses((status = 200, body = VolumeList)))]
-pub(crate) async fn list_volumes(_: Caller<Read>, State(app): State<App>) -> Json<VolumeList> {
-    Json(VolumeList { items: app.engine.volumes().into_iter().map(convert::volume).collect() })
+pub(crate) async fn list_volumes(caller: Caller<Read>, State(app): State<App>) -> Json<VolumeList> {
+    Json(VolumeList { items: app.engine.volumes(caller.engine()).into_iter().map(convert::volume).collect() })
 }
 
 /// One volume, with its space.
 #[utoipa::path(get, path = "/v1/volumes/{volume}", tag = "volumes", security(("key" = ["read"])),
     params(("volume" = String, Path, description = "Id or name")), responses((status = 200, body = Volume)))]
-pub(crate) async fn get_volume(
-    _: Caller<Read>,
-    State(app): State<App>,
-    Path(volume): Path<String>,
-) -> ApiResult<Json<Volume>> {
-    Ok(Json(convert::volume(app.engine.volume(&volume).await?)))
+pub(crate) async fn get_volume(caller: OnVolume<Read>, State(app): State<App>) -> ApiResult<Json<Volume>> {
+    Ok(Json(convert::volume(app.engine.volume(caller.volume(), caller.engine()).await?)))
 }
 
 /// Deletes a volume with everything in it. Refused with `volume_busy` while a sandbox has it.
 #[utoipa::path(delete, path = "/v1/volumes/{volume}", tag = "volumes", security(("key" = ["manage"])),
     params(("volume" = String, Path, description = "Id or name")), responses((status = 204)))]
-pub(crate) async fn delete_volume(
-    _: Caller<Manage>,
-    State(app): State<App>,
-    Path(volume): Path<String>,
-) -> ApiResult<StatusCode> {
-    app.engine.delete_volume(&volume).await?;
+pub(crate) async fn delete_volume(caller: OnVolume<Manage>, State(app): State<App>) -> ApiResult<StatusCode> {
+    app.engine.delete_volume(caller.volume(), caller.engine()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -79,12 +71,11 @@ pub(crate) struct OfVolume {
     params(("volume" = String, Path, description = "Id or name"), OfVolume),
     responses((status = 200, content_type = "application/octet-stream", body = Vec<u8>)))]
 pub(crate) async fn read_volume_file(
-    _: Caller<Read>,
+    caller: OnVolume<Read>,
     State(app): State<App>,
-    Path(volume): Path<String>,
     Query(query): Query<OfVolume>,
 ) -> ApiResult<Response> {
-    let file = tokio::fs::File::from_std(app.engine.read_in_volume(&volume, &query.path).await?);
+    let file = tokio::fs::File::from_std(app.engine.read_in_volume(caller.volume(), &query.path).await?);
     let length = file.metadata().await.map(|meta| meta.len()).unwrap_or_default();
     // As long as it was when it was opened, whatever is appended meanwhile.
     let bytes = ReaderStream::with_capacity(tokio::io::AsyncReadExt::take(file, length), PIECE_BYTES);
@@ -121,9 +112,8 @@ pub(crate) struct WriteVolumeFile {
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = FileWritten)))]
 pub(crate) async fn write_volume_file(
-    _: Caller<Exec>,
+    caller: OnVolume<Exec>,
     State(app): State<App>,
-    Path(volume): Path<String>,
     Query(query): Query<WriteVolumeFile>,
     body: Body,
 ) -> ApiResult<Json<FileWritten>> {
@@ -131,7 +121,7 @@ pub(crate) async fn write_volume_file(
     let (uid, gid) = (query.uid.into(), query.gid.into());
     let write = VolumeWrite { mode, uid, gid, parents: query.parents };
     let content = Box::new(body::reader(body));
-    let bytes = app.engine.write_in_volume(&volume, &query.path, write, content).await?;
+    let bytes = app.engine.write_in_volume(caller.volume(), &query.path, write, content).await?;
     Ok(Json(FileWritten { bytes }))
 }
 
@@ -152,12 +142,11 @@ pub(crate) struct RemoveVolumeFile {
     params(("volume" = String, Path, description = "Id or name"), RemoveVolumeFile),
     responses((status = 204)))]
 pub(crate) async fn remove_volume_file(
-    _: Caller<Exec>,
+    caller: OnVolume<Exec>,
     State(app): State<App>,
-    Path(volume): Path<String>,
     Query(query): Query<RemoveVolumeFile>,
 ) -> ApiResult<StatusCode> {
-    app.engine.remove_in_volume(&volume, &query.path, query.recursive).await?;
+    app.engine.remove_in_volume(caller.volume(), &query.path, query.recursive).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -166,12 +155,11 @@ pub(crate) async fn remove_volume_file(
     params(("volume" = String, Path, description = "Id or name"), OfVolume),
     responses((status = 200, body = FileEntry)))]
 pub(crate) async fn stat_volume_file(
-    _: Caller<Read>,
+    caller: OnVolume<Read>,
     State(app): State<App>,
-    Path(volume): Path<String>,
     Query(query): Query<OfVolume>,
 ) -> ApiResult<Json<FileEntry>> {
-    Ok(Json(convert::volume_file(app.engine.stat_in_volume(&volume, &query.path).await?)))
+    Ok(Json(convert::volume_file(app.engine.stat_in_volume(caller.volume(), &query.path).await?)))
 }
 
 /// Entries of a directory in a volume, by name; at most 10,000.
@@ -179,11 +167,10 @@ pub(crate) async fn stat_volume_file(
     params(("volume" = String, Path, description = "Id or name"), OfVolume),
     responses((status = 200, body = FileList)))]
 pub(crate) async fn list_volume_files(
-    _: Caller<Read>,
+    caller: OnVolume<Read>,
     State(app): State<App>,
-    Path(volume): Path<String>,
     Query(query): Query<OfVolume>,
 ) -> ApiResult<Json<FileList>> {
-    let (files, truncated) = app.engine.list_in_volume(&volume, &query.path, LIST_MAX_COUNT).await?;
+    let (files, truncated) = app.engine.list_in_volume(caller.volume(), &query.path, LIST_MAX_COUNT).await?;
     Ok(Json(FileList { items: files.into_iter().map(convert::volume_file).collect(), truncated }))
 }

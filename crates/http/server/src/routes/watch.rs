@@ -15,10 +15,10 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::files::path;
-use crate::auth::{Caller, Read};
+use crate::auth::{OnSandbox, Read};
 use crate::convert;
 use crate::error::{ApiResult, body_of, json};
-use crate::extract::{Path, Query};
+use crate::extract::Query;
 use crate::shared::{App, shutting_down};
 
 /// What to watch.
@@ -41,14 +41,13 @@ pub(crate) struct WatchFiles {
     params(("sandbox" = String, Path, description = "Id or name"), WatchFiles),
     responses((status = 200, content_type = "text/event-stream", body = String)))]
 pub(crate) async fn watch_files(
-    caller: Caller<Read>,
+    caller: OnSandbox<Read>,
     State(app): State<App>,
-    Path(sandbox): Path<String>,
     Query(query): Query<WatchFiles>,
 ) -> ApiResult<impl IntoResponse> {
     let request =
         messages::Watch { path: path("path", query.path)?, recursive: query.recursive, marks: false };
-    let lease = app.engine.guest(&sandbox).await?;
+    let lease = app.engine.guest(caller.sandbox()).await?;
     let watch = lease.watch(request).await.map_err(guest_error)?;
     let ready = stream::iter([Ok(Event::default().event("ready").data("{}"))]);
     let changes = changes(app, lease, watch, caller.request_id().to_owned());

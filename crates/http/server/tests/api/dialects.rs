@@ -26,7 +26,7 @@ const TEST: Dialect = Dialect {
     name: "test",
     mounts: &[
         Mount::Prefix("/test"),
-        Mount::Host(|label| label == "api" || label.starts_with("49983-")),
+        Mount::Host(|named| named.label == "api" || named.label.starts_with("49983-")),
         Mount::Header("x-test-sandbox"),
         Mount::Service(SERVICE),
     ],

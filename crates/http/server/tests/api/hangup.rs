@@ -52,8 +52,8 @@ async fn agrees(harness: &Harness) -> Option<()> {
     let rows = store.list_sandboxes(&SandboxFilter::default(), None, 1000).await.unwrap().items;
     let access: BTreeMap<_, _> = store.list_access().await.unwrap();
     for row in &rows {
-        let seen = harness.engine.sandbox(row.id.as_str()).ok()?;
-        let view = harness.engine.access(row.id.as_str()).ok()?;
+        let seen = harness.engine.sandbox(&row.id).ok()?;
+        let view = harness.engine.access(&row.id).ok()?;
         let said = access.get(&row.id).cloned().unwrap_or_default();
         let same = seen.state == row.state
             && (&seen.name, &seen.labels) == (&row.name, &row.labels)

@@ -7,6 +7,8 @@ mod attach;
 #[cfg(test)]
 mod auth;
 #[cfg(test)]
+mod authorization;
+#[cfg(test)]
 mod dialects;
 #[cfg(test)]
 mod drain;

@@ -79,6 +79,7 @@ impl Harness {
             reclaim_below_bytes: 0,
             pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, images: Vec::new() },
             egress: EgressConfig::default(),
+            trace: atoll_engine::TraceConfig::default(),
         };
         let engine =
             Engine::start(config, store.clone(), vault, images, vec![std::sync::Arc::new(host.driver())])

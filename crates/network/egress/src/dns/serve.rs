@@ -81,6 +81,12 @@ pub(crate) async fn serve_tcp(context: Context, mut client: ClientStream) -> io:
 }
 
 async fn respond(shared: &Shared, net: &SandboxNet, asked: &Message) -> Message {
+    let answer = find_answer(shared, net, asked).await;
+    net.record_dns(asked, &answer);
+    answer
+}
+
+async fn find_answer(shared: &Shared, net: &SandboxNet, asked: &Message) -> Message {
     let refuse = |code| answer(asked, code, Vec::new(), None);
     if asked.metadata.op_code != OpCode::Query {
         return refuse(ResponseCode::NotImp);

@@ -46,10 +46,12 @@ pub(super) async fn forward(request: Request, dialer: &Dialer, upstream: &Arc<Mu
     let wants_upgrade = upgrade(request.headers()).is_some();
     let client = wants_upgrade.then(|| hyper::upgrade::on(&mut request));
     let outgoing = rewrite(request, dialer);
+    let sent_bytes = outgoing.body().size_hint().exact().unwrap_or_default();
     let mut response = match send(outgoing, dialer, upstream).await {
         Ok(response) => response,
         Err(why) => return unreachable(&dialer.target.label(), &why),
     };
+    admitted.answered(response.status().as_u16(), sent_bytes);
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let Some(client) = client.filter(|_| upgrade(response.headers()).is_some()) else {
             return unreachable(&dialer.target.label(), "it switched protocols without being asked");
@@ -60,7 +62,7 @@ pub(super) async fn forward(request: Request, dialer: &Dialer, upstream: &Arc<Mu
             .map(|_none| http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync());
     }
     strip(response.headers_mut());
-    response.map(|body| Guarded { body, _admitted: admitted }.boxed_unsync())
+    response.map(|body| Guarded { body, admitted }.boxed_unsync())
 }
 
 fn rewrite(request: Request, dialer: &Dialer) -> http::Request<Incoming> {
@@ -145,7 +147,7 @@ fn carry_upgrade(
 /// A body whose request stays admitted until it has been passed on.
 struct Guarded {
     body: Incoming,
-    _admitted: Admitted,
+    admitted: Admitted,
 }
 
 impl http_body::Body for Guarded {
@@ -156,7 +158,11 @@ impl http_body::Body for Guarded {
         mut self: Pin<&mut Self>,
         task: &mut Task<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        Pin::new(&mut self.body).poll_frame(task).map_err(BoxError::from)
+        let polled = Pin::new(&mut self.body).poll_frame(task).map_err(BoxError::from);
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            self.admitted.passed(frame.data_ref().map_or(0, Bytes::len));
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

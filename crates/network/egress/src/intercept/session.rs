@@ -202,15 +202,22 @@ impl Session {
         let (mut parts, body) = request.into_parts();
         tidy_request(&mut parts.headers, upgrade.is_some());
 
-        let applied = self.apply(&mut parts, !body.is_end_stream()).await?;
+        let applied = self.apply(&mut parts, !body.is_end_stream(), &admitted).await?;
         let body = outgoing(&mut parts.headers, body, &applied, &self.shared.held).await?;
+        let sent_bytes = body.size_hint().exact().unwrap_or_default();
         let request = Request::from_parts(parts, body);
         let response = self.exchange(request).await?;
+        traced(&admitted, |admitted| admitted.answered(response.status().as_u16(), sent_bytes));
         let answer = self.answer(response, upgrade, &applied, &admitted)?;
-        Ok(answer.map(|body| Kept { body, _admitted: admitted }.boxed()))
+        Ok(answer.map(|body| Kept { body, admitted }.boxed()))
     }
 
-    async fn apply(&self, parts: &mut http::request::Parts, has_body: bool) -> Result<Applied, Refusal> {
+    async fn apply(
+        &self,
+        parts: &mut http::request::Parts,
+        has_body: bool,
+        admitted: &Admitted,
+    ) -> Result<Applied, Refusal> {
         // As it is now: a changed rule is felt by the next request.
         let policy = self.way.policy();
         let method = parts.method.clone();
@@ -227,6 +234,7 @@ impl Session {
         let asking = Asking { sandbox: self.way.sandbox(), host: self.way.host(), secrets };
         let mut applied = apply(parts, has_body, &rules, asking)?;
         for used in std::mem::take(&mut applied.uses) {
+            traced(admitted, |admitted| admitted.used(&used.secret.name));
             secrets.used(used).await.map_err(|error| Refusal::secret(&error))?;
         }
         Ok(applied)
@@ -336,10 +344,17 @@ impl Session {
     }
 }
 
+/// Tells what becomes of a request, where somebody records it.
+fn traced(admitted: &Admitted, tell: impl FnOnce(&crate::connection::Admitted)) {
+    if let Some(admitted) = admitted.downcast_ref() {
+        tell(admitted);
+    }
+}
+
 /// A body that keeps its request admitted.
 struct Kept {
     body: OutBody,
-    _admitted: Admitted,
+    admitted: Admitted,
 }
 
 impl http_body::Body for Kept {
@@ -350,7 +365,11 @@ impl http_body::Body for Kept {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<http_body::Frame<Bytes>, BoxError>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            traced(&self.admitted, |admitted| admitted.passed(frame.data_ref().map_or(0, Bytes::len)));
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

@@ -51,8 +51,9 @@ async fn admitted(parts: &mut Parts, app: &App, operation: Operation) -> Result<
         return Ok((Envd { user: user.or(envd.user), ..envd }, query));
     }
     let key = signature::verify(app, &sandbox, &query, operation).await?;
-    let caller = Caller::with_key(app.host.engine(), key, &sandbox)?;
-    app.host.admit(&parts.extensions, caller.pass(&sandbox));
+    let key = app.host.engine().key_behind(&key).map_err(|error| Failure::of(&error))?;
+    let caller = Caller::with_key(app.host.engine(), &key, &sandbox).await?;
+    app.host.fill(&parts.extensions, caller.grant.clone());
     Ok((Envd { app: app.clone(), sandbox, caller, user }, query))
 }
 

@@ -86,7 +86,7 @@ async fn signer(app: &App, sandbox: &SandboxId, query: &Query, operation: Operat
         return None;
     }
     let engine = app.host.engine();
-    let access = engine.access(sandbox.as_str()).ok()?;
+    let access = engine.access(sandbox).ok()?;
     let known = access.owner.iter().chain(access.grants.keys());
     if let Some(key) = known.into_iter().find(|key| signed_by(app, sandbox, key, query, operation)) {
         return Some(key.clone());

@@ -133,13 +133,13 @@ pub(super) async fn create(envd: &Envd, request: &WatchRequest) -> Result<Create
         table.insert(id.clone(), Arc::clone(&watcher));
     }
     let (of_task, draining) = (id.clone(), envd.app.host.draining_token());
-    let pass = envd.caller.pass(&envd.sandbox);
+    let grant = envd.caller.grant.clone();
     let engine = envd.engine().clone();
     tokio::spawn(async move {
         tokio::select! {
             () = watcher.run(watching) => {}
             () = draining.cancelled() => {}
-            () = engine.until_unwelcome(&pass) => {}
+            () = engine.until_revoked(&grant) => {}
         }
         watcher.passed.send_replace(None);
         watchers.table().remove(&of_task);
@@ -157,7 +157,7 @@ pub(super) async fn events(envd: &Envd, request: WatcherRequest) -> Result<GetWa
     guest.mark_watches(mark).await.map_err(|error| Fault::of(&guest_error(error)))?;
     let behind = passed.wait_for(|passed| passed.is_none_or(|passed| passed >= mark));
     if tokio::time::timeout(MARK_WAIT, behind).await.is_err() {
-        tracing::warn!(sandbox = envd.id(), "a guest does not report a mark; telling what there is");
+        tracing::warn!(sandbox = %envd.id(), "a guest does not report a mark; telling what there is");
     }
     Ok(GetWatcherEventsResponse { events: std::mem::take(&mut *watcher.events()) })
 }

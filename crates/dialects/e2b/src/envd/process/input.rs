@@ -67,6 +67,8 @@ pub(super) async fn stream(
             Some(StreamInput::Data(data)) => {
                 let view =
                     process.as_ref().ok_or_else(|| mismatch("the first message must name the process"))?;
+                // Asked each time: a lease may be taken while the stream is open.
+                envd.recheck().map_err(|error| Fault::of(&error))?;
                 write(envd, view, data.input).await?;
             }
             Some(StreamInput::Keepalive(_)) | None => {}

@@ -27,7 +27,7 @@ pub(super) async fn start(
     let cwd = draft.cwd.clone();
     let engine = envd.engine();
     let view =
-        engine.create_exec(envd.id(), draft, &envd.recorded()).await.map_err(|error| match error.code {
+        engine.create_exec(envd.id(), draft, envd.recorded()).await.map_err(|error| match error.code {
             Code::CwdNotFound => no_cwd(cwd.as_deref().unwrap_or_default()),
             _ => envd.fault(&error),
         })?;

@@ -32,6 +32,10 @@ impl Session {
             self.exec.started.send_replace(Some(Started::Existing(other)));
             return Ok(None);
         }
+        if let Err(error) = self.sandbox.trace.exec_starts(record).await {
+            self.unrecord().await?;
+            return Err(error);
+        }
         atoll_failpoint::fail_point!("engine.exec.journalled");
         self.log = Some(LogWriter::fresh(
             &self.inner.log_dir(&record.sandbox, &record.id),

@@ -55,11 +55,7 @@ impl Actor {
         tokio::try_join!(identify, configure, network)?;
         atoll_failpoint::fail_point!("engine.claim.identified");
         let record = SandboxRecord { state: SandboxState::Running, ..self.record.clone() };
-        match &exec {
-            Some(exec) => self.inner.store.insert_sandbox_with(&record, exec).await,
-            None => self.inner.store.insert_sandbox(&record).await,
-        }
-        .map_err(store_error)?;
+        self.insert(&record, exec.as_ref()).await?;
         self.inner.store_held_secrets(&record).await?;
         atoll_failpoint::fail_point!("engine.claim.committed");
         self.record = record;
@@ -84,6 +80,12 @@ impl Actor {
         self.create(plan, None).await
     }
 
+    /// Writes a new sandbox down, with who sees it.
+    async fn insert(&self, record: &SandboxRecord, exec: Option<&ExecRecord>) -> Result<()> {
+        let visibility = self.inner.acl.get(&record.id).visibility;
+        self.inner.store.insert_sandbox_with(record, visibility, exec).await.map_err(store_error)
+    }
+
     /// The creation saga. Its only undo is [`Self::undo_create`], whatever step failed.
     pub(super) async fn create(&mut self, plan: &Plan, saved: Option<Arc<Saved>>) -> Result<()> {
         atoll_failpoint::fail_point!("engine.create.before");
@@ -94,8 +96,7 @@ impl Actor {
             .acquire()
             .await
             .or(Err(Error::new(Code::ShuttingDown, "the server is shutting down")))?;
-        inner.store.insert_sandbox(&self.record).await.map_err(store_error)?;
-        inner.store_held_visibility(&self.record.id).await?;
+        self.insert(&self.record, None).await?;
         inner.store_held_secrets(&self.record).await?;
         atoll_failpoint::fail_point!("engine.create.journalled");
         let (client, running) = match saved {
@@ -160,8 +161,8 @@ impl Actor {
     }
 
     async fn go_on_from(&self, plan: &Plan, saved: &Saved) -> Result<(GuestClient, ExecRecord)> {
-        let caller = Caller { key: self.record.owner.clone() };
-        let (plan, exec) = saved.begin(plan, &self.record.spec, &caller)?;
+        let owner = self.record.owner.as_ref();
+        let (plan, exec) = saved.begin(plan, &self.record.spec, owner)?;
         let client = self.boot(&plan).await?;
         saved.give_log(&self.inner, &exec).await?;
         let idempotency_key = Some(start_key(&self.record.boot_id));

@@ -14,6 +14,7 @@ use atoll_core::exec::ExitReason;
 use atoll_core::sandbox::PauseMode;
 use atoll_core::usage::OnExhausted;
 use atoll_guest_protocol::messages::SignalExec;
+use atoll_recorder::What;
 use futures::future::join_all;
 
 use super::*;
@@ -428,6 +429,7 @@ impl Actor {
             return Ok(false);
         };
         tracing::info!(sandbox = %self.record.id, why, "a budget is used up");
+        self.shared.trace.note(&self.record.id, What::BudgetExhausted { reason: why.clone() });
         let on_exhausted = spec.budget.on_exhausted;
         self.kill_execs(ExitReason::BudgetExhausted).await;
         match on_exhausted {

@@ -13,6 +13,7 @@
 use atoll_core::exec::{Exit, ExitReason};
 use atoll_core::id::SnapshotId;
 use atoll_isolation::{DiskSource, IsolationError};
+use atoll_recorder::What;
 use atoll_store::StoreError;
 
 use super::*;
@@ -45,6 +46,7 @@ impl Actor {
             self.end_rollback().await;
         }
         outcome?;
+        self.shared.trace.note(&id, What::RolledBack { snapshot: to.to_string() });
         atoll_failpoint::fail_point!("engine.rollback.recorded");
         Ok(self.shared.record())
     }

@@ -1,0 +1,248 @@
+//! Reading journals: who may, from where, which events.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use atoll_core::id::{ExecId, KeyId, SandboxId};
+use atoll_core::{Code, Error, Result};
+use atoll_recorder::event::KINDS;
+use atoll_recorder::{Numbered, Reader, Recorder, Report, journals, verify};
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::authorize::Caller;
+use crate::engine::Engine;
+
+/// A reader looks again after this, whether or not somebody told it to.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// An event and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracedEvent {
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// The event.
+    pub event: Numbered,
+}
+
+/// Which events are wanted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TraceFilter {
+    /// Of these kinds; all when empty.
+    pub kinds: BTreeSet<String>,
+    /// Of this exec.
+    pub exec: Option<ExecId>,
+    /// Not older than this, microseconds since the epoch.
+    pub since_us: u64,
+}
+
+impl TraceFilter {
+    /// Checks what somebody asks for.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] for a kind that does not exist.
+    pub fn validate(&self) -> Result<()> {
+        match self.kinds.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
+            None => Ok(()),
+            Some(kind) => {
+                let kind = atoll_core::error::shorten(kind);
+                Err(Error::invalid("kind", format_args!("'{kind}' is not one"))
+                    .hint(format!("kinds are {}", KINDS.join(", "))))
+            }
+        }
+    }
+
+    fn takes(&self, event: &Numbered) -> bool {
+        let event = &event.event;
+        event.at_us >= self.since_us
+            && (self.kinds.is_empty() || self.kinds.contains(event.what.kind()))
+            && (self.exec.is_none() || self.exec == event.exec)
+    }
+}
+
+/// Reads events, waiting for more where there are none yet.
+#[derive(Debug)]
+pub struct EventReader {
+    recorder: Recorder,
+    /// Whose sandboxes, for a reader of many; such a reader finds new ones by their activity.
+    of: Option<Option<KeyId>>,
+    readers: Vec<(SandboxId, Reader)>,
+    filter: TraceFilter,
+    activity: broadcast::Receiver<SandboxId>,
+    /// Journals that may have something; all of them at first.
+    fresh: BTreeSet<SandboxId>,
+}
+
+impl EventReader {
+    /// Where a reader of one sandbox goes on.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.readers.first().map_or(0, |(_, reader)| reader.position())
+    }
+
+    /// The next events that are there and wanted. Empty: there are none now.
+    ///
+    /// # Errors
+    /// [`Code::Internal`] when a journal cannot be read.
+    pub async fn next_now(&mut self) -> Result<Vec<TracedEvent>> {
+        while let Some(id) = self.fresh.first().cloned() {
+            let Some(at) = self.readers.iter().position(|(known, _)| *known == id) else {
+                self.fresh.remove(&id);
+                continue;
+            };
+            let (_, mut reader) = self.readers.swap_remove(at);
+            let read = tokio::task::spawn_blocking(move || {
+                let events = reader.read();
+                (reader, events)
+            });
+            let (reader, events) = read.await.map_err(|_panicked| unreadable())?;
+            self.readers.push((id.clone(), reader));
+            let events = events.map_err(|error| {
+                tracing::error!(sandbox = %id, %error, "a journal cannot be read");
+                unreadable()
+            })?;
+            if events.is_empty() {
+                self.fresh.remove(&id);
+                continue;
+            }
+            let wanted = events.into_iter().filter(|event| self.filter.takes(event));
+            let wanted: Vec<_> = wanted.map(|event| TracedEvent { sandbox: id.clone(), event }).collect();
+            if !wanted.is_empty() {
+                return Ok(wanted);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// The same, and waits for the first. Nothing is lost when the wait is given up.
+    ///
+    /// # Errors
+    /// As [`Self::next_now`].
+    pub async fn next(&mut self) -> Result<Vec<TracedEvent>> {
+        loop {
+            let events = self.next_now().await?;
+            if !events.is_empty() {
+                return Ok(events);
+            }
+            match tokio::time::timeout(LOOK_AGAIN, self.activity.recv()).await {
+                Ok(Ok(sandbox)) => self.notice(sandbox).await,
+                Ok(Err(RecvError::Lagged(_))) | Err(_) => {
+                    self.fresh = self.readers.iter().map(|(id, _)| id.clone()).collect();
+                }
+                Ok(Err(RecvError::Closed)) => return Err(unreadable()),
+            }
+        }
+    }
+
+    async fn notice(&mut self, sandbox: SandboxId) {
+        if self.readers.iter().any(|(id, _)| *id == sandbox) {
+            self.fresh.insert(sandbox);
+        } else if let Some(of) = self.of.clone() {
+            let reader = self.recorder.reader(&sandbox, 1);
+            if is_of(&reader, of.as_ref()) {
+                self.readers.push((sandbox.clone(), reader));
+                self.fresh.insert(sandbox);
+            }
+        }
+    }
+}
+
+/// Whether the sandbox was made by this key; all are nobody's in particular.
+fn is_of(reader: &Reader, key: Option<&KeyId>) -> bool {
+    let Some(key) = key else { return true };
+    reader.owner().is_ok_and(|owner| owner.flatten().as_deref() == Some(key.as_str()))
+}
+
+fn unreadable() -> Error {
+    Error::new(Code::Internal, "the journal cannot be read")
+}
+
+impl Engine {
+    /// The recorder, if there is one.
+    #[must_use]
+    pub fn recorder(&self) -> Option<&Recorder> {
+        self.inner.config.trace.recorder.as_ref()
+    }
+
+    fn must_record(&self) -> Result<&Recorder> {
+        self.recorder().ok_or_else(|| {
+            Error::new(Code::InvalidState, "this server records nothing").hint("start it without --trace off")
+        })
+    }
+
+    /// The journal of a sandbox that is gone, if somebody may read that: its maker's key and administrators may. `None`
+    /// for one that is there, too.
+    pub(crate) async fn authorize_gone(&self, caller: &Caller, text: &str) -> Option<SandboxId> {
+        let id: SandboxId = text.parse().ok()?;
+        if self.inner.find(&id).is_some() {
+            return None;
+        }
+        let reader = self.recorder()?.reader(&id, 1);
+        let owner = tokio::task::spawn_blocking(move || reader.owner()).await.ok()?.ok()??;
+        let own = owner.is_some() && owner.as_deref() == caller.key().map(KeyId::as_str);
+        (own || caller.is_admin()).then_some(id)
+    }
+
+    /// Reads the events of a sandbox from a number on, whether or not the sandbox is there. Who may is asked with
+    /// [`Self::authorize`].
+    ///
+    /// # Errors
+    /// [`Code::InvalidState`] when this server records nothing; [`Code::InvalidArgument`] for the filter.
+    pub fn events(&self, sandbox: &SandboxId, from: u64, filter: TraceFilter) -> Result<EventReader> {
+        filter.validate()?;
+        let recorder = self.must_record()?;
+        Ok(EventReader {
+            // Before the first look, so that nothing comes between.
+            activity: recorder.activity(),
+            of: None,
+            readers: vec![(sandbox.clone(), recorder.reader(sandbox, from))],
+            filter,
+            fresh: BTreeSet::from([sandbox.clone()]),
+            recorder: recorder.clone(),
+        })
+    }
+
+    /// Reads the events of all sandboxes that a caller's key made, also of those that it makes from now on; of all
+    /// sandboxes for an administrator.
+    ///
+    /// # Errors
+    /// As [`Self::events`]; [`Code::Internal`] when the journals cannot be listed.
+    pub async fn events_of(&self, caller: &Caller, filter: TraceFilter) -> Result<EventReader> {
+        filter.validate()?;
+        let recorder = self.must_record()?.clone();
+        let activity = recorder.activity();
+        let key = caller.key().filter(|_| !caller.is_admin()).cloned();
+        let (of, looks) = (key.clone(), recorder.clone());
+        let readers = tokio::task::spawn_blocking(move || {
+            let ids = journals(looks.dir())?;
+            let readers = ids.into_iter().map(|id| (id.clone(), looks.reader(&id, 1)));
+            Ok::<_, std::io::Error>(
+                readers.filter(|(_, reader)| is_of(reader, of.as_ref())).collect::<Vec<_>>(),
+            )
+        });
+        let readers = readers.await.map_err(|_panicked| unreadable())?.map_err(|error| {
+            tracing::error!(%error, "the journals cannot be listed");
+            unreadable()
+        })?;
+        let fresh = readers.iter().map(|(id, _)| id.clone()).collect();
+        Ok(EventReader { recorder, of: Some(key), readers, filter, activity, fresh })
+    }
+
+    /// Verifies the journal of a sandbox with this installation's key.
+    ///
+    /// # Errors
+    /// [`Code::InvalidState`] when this server records nothing; [`Code::Internal`] when it cannot be read.
+    pub async fn verify_trace(&self, sandbox: &SandboxId) -> Result<Report> {
+        let recorder = self.must_record()?.clone();
+        // What was said to somebody is signed within seconds; what waits is written first.
+        drop(recorder.written(sandbox).await);
+        let sandbox = sandbox.clone();
+        let verified = tokio::task::spawn_blocking(move || {
+            verify(recorder.dir(), &sandbox, &recorder.public_key(), None)
+        });
+        verified.await.map_err(|_panicked| unreadable())?.map_err(|error| {
+            tracing::error!(%error, "a journal cannot be verified");
+            unreadable()
+        })
+    }
+}

@@ -1,0 +1,343 @@
+//! Every operation on real objects, with every kind of key, against one table. The operations come from the OpenAPI
+//! document: one that is added is walked, and one that forgets whose its object is fails here.
+
+use atoll_core::key::Scope;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::support::Harness;
+
+/// What an operation was answered with: its status, and the code of an error.
+type Answered = (u16, String);
+
+/// Codes by which an answer says that it was not allowed, or that there is no such thing.
+const REFUSALS: [&str; 6] = [
+    "unauthorized",
+    "forbidden",
+    "sandbox_leased",
+    "sandbox_not_found",
+    "snapshot_not_found",
+    "build_not_found",
+];
+
+#[derive(Debug)]
+struct Operation {
+    name: String,
+    method: Method,
+    path: String,
+    needs: Scope,
+}
+
+impl Operation {
+    /// Whether it may be done to a sandbox that somebody else has a lease on.
+    fn despite_lease(&self) -> bool {
+        self.needs == Scope::Read || self.name == "DELETE /v1/sandboxes/{sandbox}/lease"
+    }
+}
+
+/// The operations whose path names this.
+fn operations(named: &str) -> Vec<Operation> {
+    let document: Value = serde_json::from_str(&atoll_server::openapi()).unwrap();
+    let mut found = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let scope = operation["security"][0]["key"][0].as_str().and_then(Scope::parse);
+            if let Some(needs) = scope.filter(|_| path.contains(named)) {
+                let name = format!("{} {path}", method.to_uppercase());
+                let method = method.to_uppercase().parse().unwrap();
+                found.push(Operation { name, method, path: path.clone(), needs });
+            }
+        }
+    }
+    assert!(found.len() > 3, "the document names no {named}");
+    found
+}
+
+/// A key, and its id.
+struct Key {
+    id: String,
+    secret: String,
+}
+
+async fn key(harness: &Harness, scope: Scope) -> Key {
+    let made = harness.engine.create_key(scope.as_str(), scope, None).await.unwrap();
+    Key { id: made.record.id.into(), secret: made.secret.reveal().to_owned() }
+}
+
+/// A private sandbox with an exec that has ended, a snapshot and a checkpoint.
+struct Objects {
+    sandbox: String,
+    exec: String,
+    snapshot: String,
+}
+
+async fn objects(harness: &Harness, owner: &Key) -> Objects {
+    let by = |method, path: &str| harness.bare(method, path).bearer_auth(&owner.secret);
+    let made = harness.send(by(Method::POST, "/v1/sandboxes").json(&json!({"visibility": "private"}))).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    let sandbox = made.body["id"].as_str().unwrap().to_owned();
+    let path = format!("/v1/sandboxes/{sandbox}");
+    let exec = json!({"argv": ["echo", "x"], "wait_ms": 60000});
+    let exec = harness.send(by(Method::POST, &format!("{path}/execs")).json(&exec)).await;
+    let taken = harness.send(by(Method::POST, &format!("{path}/snapshots")).json(&json!({}))).await;
+    let kept = harness.send(by(Method::POST, &format!("{path}/checkpoints")).json(&json!({}))).await;
+    assert_eq!((exec.status, taken.status, kept.status), (201, 201, 201), "{exec:?} {taken:?} {kept:?}");
+    let id = |body: &Value| body["id"].as_str().unwrap().to_owned();
+    Objects { exec: id(&exec.body["exec"]), snapshot: id(&taken.body), sandbox }
+}
+
+async fn remove(harness: &Harness, objects: &Objects) {
+    // It may be gone already: that was the operation.
+    harness.delete(&format!("/v1/sandboxes/{}", objects.sandbox)).await;
+    harness.delete(&format!("/v1/snapshots/{}", objects.snapshot)).await;
+}
+
+async fn call(harness: &Harness, operation: &Operation, on: &Objects, key: Option<&str>) -> Answered {
+    let mut path = operation.path.clone();
+    for (part, value) in [
+        ("{sandbox}", on.sandbox.as_str()),
+        ("{exec}", &on.exec),
+        ("{snapshot}", &on.snapshot),
+        ("{number}", "1"),
+    ] {
+        path = path.replace(part, value);
+    }
+    let path = path.replace('{', "no-").replace('}', "-such");
+    let mut request = harness.bare(operation.method.clone(), &path);
+    if let Some(key) = key {
+        request = request.bearer_auth(key);
+    }
+    let response = request.send().await.unwrap();
+    let status = response.status().as_u16();
+    if status < 400 {
+        // Some never end.
+        return (status, String::new());
+    }
+    let body: Value = response.json().await.unwrap();
+    (status, body["code"].as_str().unwrap().to_owned())
+}
+
+fn is_refused(answered: &Answered) -> bool {
+    REFUSALS.contains(&answered.1.as_str())
+}
+
+const ROLES: [Scope; 3] = [Scope::Read, Scope::Exec, Scope::Manage];
+
+/// One table for what is private: who has no right to it gets nothing, and learns nothing.
+#[tokio::test]
+async fn what_is_private_exists_for_its_own_only() {
+    let harness = Harness::start().await;
+    let owner = key(&harness, Scope::Manage).await;
+    let on = objects(&harness, &owner).await;
+    let nothing = Objects {
+        sandbox: "sb00000000000000000000".into(),
+        exec: "ex00000000000000000000".into(),
+        snapshot: "sn00000000000000000000".into(),
+    };
+    for (named, code) in [("{sandbox}", "sandbox_not_found"), ("{snapshot}", "snapshot_not_found")] {
+        for operation in operations(named) {
+            let name = &operation.name;
+            assert_eq!(call(&harness, &operation, &on, None).await.0, 401, "{name}");
+            assert_eq!(call(&harness, &operation, &on, Some("atoll_wrong")).await.0, 401, "{name}");
+            for scope in ROLES {
+                let stranger = Some(harness.key(scope));
+                let answered = call(&harness, &operation, &on, stranger).await;
+                let expected = if scope < operation.needs { (403, "forbidden") } else { (404, code) };
+                assert_eq!((answered.0, answered.1.as_str()), expected, "{name} with {scope:?}");
+                assert_eq!(answered, call(&harness, &operation, &nothing, stranger).await, "{name} tells");
+            }
+        }
+    }
+}
+
+/// The least of scope and role, on a sandbox and on its snapshots.
+#[tokio::test]
+async fn the_least_of_scope_and_role_counts_everywhere() {
+    let harness = Harness::start().await;
+    let owner = key(&harness, Scope::Manage).await;
+    let friend = key(&harness, Scope::Manage).await;
+    for named in ["{sandbox}", "{snapshot}"] {
+        for operation in operations(named) {
+            for role in ROLES {
+                let on = objects(&harness, &owner).await;
+                let grant = format!("/v1/sandboxes/{}/sharing/{}", on.sandbox, friend.id);
+                let granted = harness.request(Method::PUT, &grant).json(&json!({"role": role.as_str()}));
+                assert_eq!(harness.send(granted).await.status, 200);
+                let answered = call(&harness, &operation, &on, Some(&friend.secret)).await;
+                let name = &operation.name;
+                if role < operation.needs {
+                    assert_eq!((answered.0, answered.1.as_str()), (403, "forbidden"), "{name} as {role:?}");
+                } else {
+                    assert!(!is_refused(&answered), "{name} as {role:?}: {answered:?}");
+                }
+                remove(&harness, &on).await;
+            }
+            for own in [owner.secret.as_str(), harness.key(Scope::Admin)] {
+                let on = objects(&harness, &owner).await;
+                let answered = call(&harness, &operation, &on, Some(own)).await;
+                assert!(!is_refused(&answered), "{}: {answered:?}", operation.name);
+                remove(&harness, &on).await;
+            }
+        }
+    }
+}
+
+/// While somebody has a sandbox for itself, all others can look, and nothing else.
+#[tokio::test]
+async fn a_lease_keeps_all_others_out() {
+    let harness = Harness::start().await;
+    let owner = key(&harness, Scope::Manage).await;
+    let on = objects(&harness, &owner).await;
+    let lease = harness.bare(Method::POST, &format!("/v1/sandboxes/{}/lease", on.sandbox));
+    let lease = lease.bearer_auth(&owner.secret).json(&json!({"ttl_ms": 600_000}));
+    assert_eq!(harness.send(lease).await.status, 200);
+    for operation in operations("{sandbox}") {
+        if operation.despite_lease() {
+            continue;
+        }
+        let answered = call(&harness, &operation, &on, Some(harness.key(Scope::Admin))).await;
+        assert_eq!((answered.0, answered.1.as_str()), (423, "sandbox_leased"), "{}", operation.name);
+    }
+}
+
+/// A key that is deleted, or a role that is taken away, in the middle: what is open ends, and nothing more begins.
+#[tokio::test]
+async fn a_right_that_ends_in_the_middle_ends_what_is_open() {
+    let harness = Harness::start().await;
+    let owner = key(&harness, Scope::Manage).await;
+    let friend = key(&harness, Scope::Manage).await;
+    let on = objects(&harness, &owner).await;
+    let grant = format!("/v1/sandboxes/{}/sharing/{}", on.sandbox, friend.id);
+    let sleeps = json!({"argv": ["sleep", "1000"]});
+    let exec = harness.request(Method::POST, &format!("/v1/sandboxes/{}/execs", on.sandbox)).json(&sleeps);
+    let exec = harness.send(exec).await.body["exec"]["id"].as_str().unwrap().to_owned();
+    let poll = format!("/v1/sandboxes/{}/execs/{exec}?wait_ms=60000", on.sandbox);
+    for ends in ["role", "key"] {
+        let granted = harness.request(Method::PUT, &grant).json(&json!({"role": "exec"}));
+        assert_eq!(harness.send(granted).await.status, 200);
+        let waiting = harness.bare(Method::GET, &poll).bearer_auth(&friend.secret).send();
+        let waiting = tokio::spawn(waiting);
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        assert!(!waiting.is_finished());
+        let path = if ends == "role" { grant.clone() } else { format!("/v1/keys/{}", friend.id) };
+        assert!(harness.delete(&path).await.status < 300);
+        assert_eq!(waiting.await.unwrap().unwrap().status().as_u16(), 401, "{ends}");
+        let again = harness.send(harness.bare(Method::GET, &poll).bearer_auth(&friend.secret)).await;
+        assert_eq!(again.status, if ends == "role" { 404 } else { 401 });
+    }
+}
+
+/// A name is looked up once: what was checked is what is used, however long the body takes.
+#[tokio::test]
+async fn a_name_that_passes_on_meanwhile_is_not_followed() {
+    let harness = Harness::start().await;
+    let mine = key(&harness, Scope::Manage).await;
+    let theirs = key(&harness, Scope::Manage).await;
+    let make = async |by: &Key, visibility: &str| {
+        let body = json!({"name": "web", "visibility": visibility});
+        let made = harness.bare(Method::POST, "/v1/sandboxes").bearer_auth(&by.secret).json(&body);
+        let made = harness.send(made).await;
+        assert_eq!(made.status, 201, "{made:?}");
+        made.body["id"].as_str().unwrap().to_owned()
+    };
+    let first = make(&mine, "shared").await;
+    let body = r#"{"argv":["echo","hijacked"],"wait_ms":10000}"#;
+    let mut stream = TcpStream::connect(&harness.address).await.unwrap();
+    let head = format!(
+        "POST /v1/sandboxes/web/execs HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        harness.address,
+        mine.secret,
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // The key and the name are looked at before the body: that they were is seen by nothing, so wait a little.
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert_eq!(harness.delete(&format!("/v1/sandboxes/{first}")).await.status, 204);
+    let second = make(&theirs, "private").await;
+    // The server may have broken off already, since the sandbox is gone.
+    drop(stream.write_all(body.as_bytes()).await);
+    let mut answer = String::new();
+    drop(stream.read_to_string(&mut answer).await);
+    assert!(!answer.starts_with("HTTP/1.1 201"), "{answer}");
+    let execs = harness.get(&format!("/v1/sandboxes/{second}/execs")).await;
+    assert_eq!(execs.body["items"], json!([]), "nothing runs in another's sandbox");
+}
+
+/// No name has the form of an id, whichever way it is given.
+#[tokio::test]
+async fn nothing_is_called_by_the_id_of_another() {
+    let harness = Harness::start().await;
+    let victim = harness.sandbox(json!({})).await;
+    let attacker = harness.sandbox(json!({})).await;
+    let path = format!("/v1/sandboxes/{}", attacker.id);
+    for refused in [
+        harness.post("/v1/sandboxes", json!({"name": victim.id})).await,
+        harness.post(&format!("{path}/fork"), json!({"count": 1, "name": victim.id})).await,
+        harness.send(harness.request(Method::PATCH, &path).json(&json!({"name": victim.id}))).await,
+        harness.post("/v1/templates", json!({"name": victim.id, "image": "host"})).await,
+    ] {
+        assert_eq!((refused.status, refused.code()), (400, "invalid_argument"), "{refused:?}");
+    }
+    assert_eq!(harness.get(&format!("/v1/sandboxes/{}", victim.id)).await.body["id"], json!(victim.id));
+}
+
+/// What goes on from private things is private, and names of private snapshots are not to be had.
+#[tokio::test]
+async fn privacy_goes_along() {
+    let harness = Harness::start().await;
+    let alice = key(&harness, Scope::Manage).await;
+    let mallory = harness.key(Scope::Manage);
+    let on = objects(&harness, &alice).await;
+    let by_alice = |method, path: &str| harness.bare(method, path).bearer_auth(&alice.secret);
+    let by_mallory = |method, path: &str| harness.bare(method, path).bearer_auth(mallory);
+    let tags = format!("/v1/snapshots/{}/tags", on.snapshot);
+    let tagged = by_alice(Method::POST, &tags).json(&json!({"tag": "alice:1"}));
+    assert_eq!(harness.send(tagged).await.status, 200);
+    // A sandbox of a private snapshot is private without a word.
+    let child = by_alice(Method::POST, "/v1/sandboxes").json(&json!({"snapshot": "alice:1"}));
+    let child = harness.send(child).await.body["id"].as_str().unwrap().to_owned();
+    let child = format!("/v1/sandboxes/{child}");
+    assert_eq!(harness.send(by_mallory(Method::GET, &child)).await.status, 404);
+    // Nor can its name be made to lead elsewhere.
+    let mine = harness.send(by_mallory(Method::POST, "/v1/sandboxes").json(&json!({}))).await;
+    let mine = format!("/v1/sandboxes/{}/snapshots", mine.body["id"].as_str().unwrap());
+    let taken = harness.send(by_mallory(Method::POST, &mine).json(&json!({"tags": ["alice:1"]}))).await;
+    assert_eq!((taken.status, taken.code()), (409, "name_taken"), "{taken:?}");
+    let own = harness.send(by_mallory(Method::POST, &mine).json(&json!({"tags": ["mallory:1"]}))).await;
+    let own = format!("/v1/snapshots/{}/tags", own.body["id"].as_str().unwrap());
+    let moved = harness.send(by_mallory(Method::POST, &own).json(&json!({"tag": "alice:1"}))).await;
+    assert_eq!((moved.status, moved.code()), (409, "name_taken"), "{moved:?}");
+    let still = harness.send(by_alice(Method::GET, "/v1/snapshots/alice:1")).await;
+    assert_eq!(still.body["id"], json!(on.snapshot));
+    // Who sees a template gets what is in it: only who may change the snapshot makes one of it.
+    let template = json!({"name": "stolen", "snapshot": "alice:1"});
+    let made = harness.send(by_mallory(Method::POST, "/v1/templates").json(&template)).await;
+    assert_eq!((made.status, made.code()), (404, "snapshot_not_found"));
+    // What is taken of it is seen by its own only, and stays so when the sandbox is gone.
+    assert_eq!(harness.delete(&format!("/v1/sandboxes/{}", on.sandbox)).await.status, 204);
+    assert_eq!(
+        harness.send(by_mallory(Method::GET, "/v1/snapshots")).await.body["items"].as_array().unwrap().len(),
+        1
+    );
+    assert_eq!(harness.send(by_mallory(Method::GET, "/v1/snapshots/alice:1")).await.status, 404);
+}
+
+/// Whether a private sandbox has a port is not for strangers, nor is its id.
+#[tokio::test]
+async fn a_port_tells_strangers_nothing() {
+    let harness = Harness::start().await;
+    let alice = key(&harness, Scope::Manage).await;
+    let body = json!({"name": "hidden", "visibility": "private"});
+    let made = harness.bare(Method::POST, "/v1/sandboxes").bearer_auth(&alice.secret).json(&body);
+    assert_eq!(harness.send(made).await.status, 201);
+    let ask = async |name: &str| {
+        let port = harness.bare(Method::GET, &format!("/v1/sandboxes/{name}/ports/80/"));
+        let mut answer = harness.send(port.header("x-atoll-token", harness.key(Scope::Manage))).await;
+        answer.body["request_id"] = Value::Null;
+        (answer.status, answer.body.to_string().replace(name, "NAME"))
+    };
+    assert_eq!(ask("hidden").await, ask("nobody").await);
+}

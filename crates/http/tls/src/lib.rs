@@ -1,0 +1,127 @@
+//! TLS of the server's own port.
+//!
+//! ```text
+//! Tls::accept ─▶ Source ──┬── files       a chain and a key that the operator brings; read again when they change
+//!                         └── authority   certificates that an authority of this installation signs, made anew in time
+//! ```
+//!
+//! The authority here is not the gateway's (`atoll-egress`): sandboxes trust that one for every name, and clients should
+//! trust this one only for a server.
+
+mod authority;
+mod files;
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::TcpStream;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::rustls::server::Acceptor;
+use tokio_rustls::server::TlsStream;
+
+pub use authority::{Authority, NewAuthority};
+use files::Files;
+
+/// What clients may speak, the first that both know.
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// Why there can be no TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A certificate or key cannot be made or read.
+    #[error("the certificate cannot be made or read")]
+    Certificate(#[from] rcgen::Error),
+    /// The TLS library refuses them, as when key and certificate do not belong together.
+    #[error("the TLS library refuses the certificate")]
+    Refused(#[from] rustls::Error),
+    /// A file cannot be read.
+    #[error("cannot read {path}")]
+    File {
+        /// Which.
+        path: std::path::PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is no certificate, or no key, in what should hold one.
+    #[error("{0} holds no PEM of the kind that is needed")]
+    Pem(String),
+}
+
+#[derive(Debug)]
+enum Source {
+    Files(Files),
+    Authority(Authority),
+}
+
+/// Makes connections into TLS connections.
+#[derive(Debug)]
+pub struct Tls {
+    source: Source,
+}
+
+impl Tls {
+    /// With the chain and key of these files, PEM. They are read again some seconds after they changed; what is wrong
+    /// then is logged, and the old ones stay.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn from_files(chain: &std::path::Path, key: &std::path::Path) -> Result<Self, TlsError> {
+        Ok(Self { source: Source::Files(Files::open(chain, key)?) })
+    }
+
+    /// With certificates that this authority makes.
+    #[must_use]
+    pub const fn own(authority: Authority) -> Self {
+        Self { source: Source::Authority(authority) }
+    }
+
+    /// The authority that clients must trust, PEM, when it is the installation's own.
+    #[must_use]
+    pub fn ca_pem(&self) -> Option<&str> {
+        match &self.source {
+            Source::Files(_) => None,
+            Source::Authority(authority) => Some(authority.certificate_pem()),
+        }
+    }
+
+    /// Shakes hands. A client that names no server is shown a certificate for the address that it reached.
+    ///
+    /// # Errors
+    /// What broke the handshake.
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let local = stream.local_addr()?.ip().to_canonical();
+        let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+        let named = start.client_hello().server_name().is_some();
+        let config = self.config((!named).then_some(local)).map_err(io::Error::other)?;
+        start.into_stream(config).await
+    }
+
+    fn config(&self, address: Option<IpAddr>) -> Result<Arc<ServerConfig>, TlsError> {
+        match &self.source {
+            Source::Files(files) => Ok(files.config()),
+            Source::Authority(authority) => authority.config(address),
+        }
+    }
+}
+
+/// What is spoken on a connection that was accepted.
+#[must_use]
+pub fn is_http2(stream: &TlsStream<TcpStream>) -> bool {
+    stream.get_ref().1.alpn_protocol() == Some(PROTOCOLS[0])
+}
+
+fn server_config(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+    Ok(Arc::new(config))
+}
