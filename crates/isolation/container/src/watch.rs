@@ -20,7 +20,9 @@ impl Inner {
         let hooked = self.cgroups.unified_parent().map(|parent| witness.hook(parent.as_fd()));
         match hooked {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "connections of sandboxes are not recorded by the kernel"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "connections of sandboxes are not recorded by the kernel")
+            }
             Err(error) => tracing::warn!(%error, "connections of sandboxes are not recorded by the kernel"),
         }
     }
@@ -28,9 +30,10 @@ impl Inner {
     /// Begins to watch a sandbox, which has its cgroups and no process yet.
     pub(crate) fn watch(&self, plan: &Plan, first_id: u32) {
         let Some(witness) = &self.witness else { return };
-        let watched = self.cgroups.number(&plan.id).map(|number| {
-            witness.watch(&plan.id, number, facts(&plan.root, self.skeleton.dir(), first_id))
-        });
+        let watched = self
+            .cgroups
+            .number(&plan.id)
+            .map(|number| witness.watch(&plan.id, number, facts(&plan.root, self.skeleton.dir(), first_id)));
         self.complain(&plan.id, watched);
     }
 
@@ -38,9 +41,10 @@ impl Inner {
     pub(crate) fn watch_again(&self, id: &SandboxId) {
         let Some(witness) = self.witness.as_ref().filter(|witness| !witness.watches(id)) else { return };
         let first_id = self.records.of(id).first_id().unwrap_or_default();
-        let watched = self.cgroups.number(id).map(|number| {
-            witness.watch_running(id, number, Facts { first_id, ..Facts::default() })
-        });
+        let watched = self
+            .cgroups
+            .number(id)
+            .map(|number| witness.watch_running(id, number, Facts { first_id, ..Facts::default() }));
         self.complain(id, watched);
     }
 
@@ -65,7 +69,11 @@ fn facts(root: &RootFs, skeleton: &Path, first_id: u32) -> Facts {
     match root {
         RootFs::Host => {
             let bound = std::fs::metadata("/usr").map(|meta| meta.dev()).into_iter().collect();
-            Facts { first_id, layers: vec![Layer { name: "host".to_owned(), dir: skeleton.to_owned() }], bound }
+            Facts {
+                first_id,
+                layers: vec![Layer { name: "host".to_owned(), dir: skeleton.to_owned() }],
+                bound,
+            }
         }
         RootFs::Layers(dirs) => {
             Facts { first_id, layers: dirs.iter().map(layer).collect(), bound: Vec::new() }

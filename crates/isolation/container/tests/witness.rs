@@ -37,7 +37,13 @@ impl Sink for Kept {
 
 impl Kept {
     fn of(&self, sandbox: &SandboxId) -> Vec<Event> {
-        self.0.lock().unwrap().iter().filter(|(id, _)| id == sandbox).map(|(_, event)| event.clone()).collect()
+        self.0
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|(id, _)| id == sandbox)
+            .map(|(_, event)| event.clone())
+            .collect()
     }
 }
 
@@ -57,7 +63,8 @@ async fn exec(sandbox: &Sandbox, sink: &Kept, script: &str) -> (String, Vec<Even
     let mut printed = Vec::new();
     let exited = loop {
         match tokio::time::timeout(3 * DEADLINE, stream.next()).await.unwrap().unwrap().unwrap() {
-            ExecEvent::Output { bytes, .. } => printed.extend_from_slice(&bytes),
+            ExecEvent::Output { stderr: false, bytes } => printed.extend_from_slice(&bytes),
+            ExecEvent::Output { stderr: true, .. } => {}
             ExecEvent::Exited(exited) => break exited,
         }
         drop(stream.ack(stream.offset).await);
@@ -158,7 +165,9 @@ impl Seen {
                 let to = line.find("], 0x").unwrap() + 1;
                 add(&mut self.programs, line[from..to].to_owned());
             }
-            "clone" | "clone3" | "fork" | "vfork" if good && !line.contains("CLONE_THREAD") => self.forks += 1,
+            "clone" | "clone3" | "fork" | "vfork" if good && !line.contains("CLONE_THREAD") => {
+                self.forks += 1
+            }
             "listen" if good => self.listens += 1,
             "accept" | "accept4" if good => self.accepts += 1,
             "connect" if line.contains("sa_family=AF_INET") => {
@@ -235,7 +244,12 @@ async fn every_process_and_connection_is_there_and_none_is_invented() {
     }
     let kernel = Seen::by_kernel(&inside);
     assert_eq!(kernel, strace);
-    println!("{} programs, {} forks, {} connections", kernel.programs.values().sum::<usize>(), kernel.forks, kernel.connects.values().sum::<usize>());
+    println!(
+        "{} programs, {} forks, {} connections",
+        kernel.programs.values().sum::<usize>(),
+        kernel.forks,
+        kernel.connects.values().sum::<usize>()
+    );
     sandbox.destroy().await;
     witness.close();
 }
@@ -250,7 +264,10 @@ async fn programs_are_told_by_origin_and_the_exec_cannot_be_left() {
     let (_, events) = exec(&sandbox, &sink, script).await;
     let starts = starts(&events);
     let origin = |word: &str| {
-        let (_, started) = starts.iter().find(|(_, s)| s.argv.iter().any(|a| a == word)).unwrap_or_else(|| panic!("{word}: {starts:#?}"));
+        let (_, started) = starts
+            .iter()
+            .find(|(_, s)| s.argv[0] == word || s.argv[1..] == [word])
+            .unwrap_or_else(|| panic!("{word}: {starts:#?}"));
         let file = started.file.as_ref().unwrap();
         (file.origin, file.digest.clone())
     };
@@ -278,7 +295,11 @@ async fn layers_are_named_and_what_was_changed_is_written() {
     let linked = std::process::Command::new("ldd").arg("/bin/dash").output().unwrap();
     let linked = String::from_utf8(linked.stdout).unwrap();
     let libraries = linked.split_whitespace().filter(|word| word.starts_with('/'));
-    let files = libraries.map(|path| (&low, path)).chain([(&low, "/bin/dash"), (&low, "/bin/true"), (&high, "/bin/above")]);
+    let files = libraries.map(|path| (&low, path)).chain([
+        (&low, "/bin/dash"),
+        (&low, "/bin/true"),
+        (&high, "/bin/above"),
+    ]);
     for (layer, path) in files {
         let place = layer.join(&path[1..]);
         std::fs::create_dir_all(place.parent().unwrap()).unwrap();
@@ -289,10 +310,15 @@ async fn layers_are_named_and_what_was_changed_is_written() {
     std::fs::write(low.join("etc/passwd"), "root:x:0:0::/:/bin/sh\n").unwrap();
     harness.root = atoll_isolation::RootFs::Layers(vec![low, high]);
     let sandbox = Sandbox::create(&harness, Resources::default()).await;
-    let (_, events) = exec(&sandbox, &sink, "/bin/above -c : one; : >> /bin/above; /bin/above -c : two; /bin/true three").await;
+    let (_, events) =
+        exec(&sandbox, &sink, "/bin/above -c : one; : >> /bin/above; /bin/above -c : two; /bin/true three")
+            .await;
     let starts = starts(&events);
     let file = |word: &str| {
-        let (_, started) = starts.iter().find(|(_, s)| s.argv.last().is_some_and(|a| a == word)).unwrap_or_else(|| panic!("{word}: {starts:#?}"));
+        let (_, started) = starts
+            .iter()
+            .find(|(_, s)| s.argv.last().is_some_and(|a| a == word))
+            .unwrap_or_else(|| panic!("{word}: {starts:#?}"));
         let file = started.file.clone().unwrap();
         (file.origin, file.layer)
     };

@@ -2,7 +2,8 @@
 
 use atoll_core::id::ExecId;
 use atoll_recorder::event::{
-    Event, Origin, Process, ProcessExited, ProcessStarted, Program, Socket, Transport, What as Happened, Witness,
+    Event, Origin, Process, ProcessExited, ProcessStarted, Program, Socket, Transport, What as Happened,
+    Witness,
 };
 
 use crate::digest::Digests;
@@ -20,7 +21,8 @@ const SIGNAL_BITS: u32 = 0x7f;
 
 /// Microseconds since the epoch at the boot clock's zero.
 pub(crate) fn boot_us() -> i128 {
-    let us = |time: rustix::time::Timespec| i128::from(time.tv_sec) * 1_000_000 + i128::from(time.tv_nsec) / 1000;
+    let us =
+        |time: rustix::time::Timespec| i128::from(time.tv_sec) * 1_000_000 + i128::from(time.tv_nsec) / 1000;
     let wall = us(rustix::time::clock_gettime(rustix::time::ClockId::Realtime));
     wall - us(rustix::time::clock_gettime(rustix::time::ClockId::Boottime))
 }
@@ -30,9 +32,13 @@ pub(crate) fn event(record: Record, facts: &Facts, boot_us: i128, digests: &mut 
     let process = process(record.process);
     let uid = inside(record.uid, facts.first_id);
     let what = match record.what {
-        What::Executed(executed) => Happened::ProcessStarted(started(*executed, record.process, uid, facts, digests)),
+        What::Executed(executed) => {
+            Happened::ProcessStarted(started(*executed, record.process, uid, facts, digests))
+        }
         What::Forked { parent } => Happened::ProcessForked { parent: self::process(parent) },
-        What::Exited { status, cpu_ns, peak_pages } => Happened::ProcessExited(exited(status, cpu_ns, peak_pages)),
+        What::Exited { status, cpu_ns, peak_pages } => {
+            Happened::ProcessExited(exited(status, cpu_ns, peak_pages))
+        }
         What::Connect(ends) => Happened::Connect(Socket { local: None, ..socket(ends) }),
         What::Accept(ends) => Happened::Accept(socket(ends)),
         What::Listen(ends) => Happened::Listen(Socket { peer: None, ..socket(ends) }),
@@ -82,7 +88,9 @@ fn origin(file: &File, facts: &Facts) -> Origin {
     match file {
         File { on_overlay: true, upper: true, .. } => Origin::Written,
         File { on_overlay: true, .. } => Origin::Image,
-        File { read_only_mount: true, unlinked: false, device, .. } if facts.bound.contains(device) => Origin::Image,
+        File { read_only_mount: true, unlinked: false, device, .. } if facts.bound.contains(device) => {
+            Origin::Image
+        }
         _ => Origin::Other,
     }
 }

@@ -131,7 +131,11 @@ fn of_layer(executed: &Executed, facts: &Facts) -> Option<Opened> {
 fn same_numbers(opened: &Opened, file: &File, through_overlay: bool) -> bool {
     let Ok(meta) = opened.metadata() else { return false };
     let device = meta.dev() == file.device || (through_overlay && file.on_overlay);
-    meta.is_file() && device && meta.ino() == file.inode && meta.size() == file.bytes && unchanged(&meta, file)
+    meta.is_file()
+        && device
+        && meta.ino() == file.inode
+        && meta.size() == file.bytes
+        && unchanged(&meta, file)
 }
 
 fn unchanged(meta: &std::fs::Metadata, file: &File) -> bool {

@@ -6,10 +6,14 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum Missing {
     /// The kernel does not describe its types, which fitting the programs to it needs.
-    #[error("the kernel does not describe its types in /sys/kernel/btf/vmlinux ({0}); it needs CONFIG_DEBUG_INFO_BTF")]
+    #[error(
+        "the kernel does not describe its types in /sys/kernel/btf/vmlinux ({0}); it needs CONFIG_DEBUG_INFO_BTF"
+    )]
     NoTypes(String),
     /// This process may not.
-    #[error("the kernel lets this server not {step} (EPERM); it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN outside of user namespaces")]
+    #[error(
+        "the kernel lets this server not {step} (EPERM); it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN outside of user namespaces"
+    )]
     NoRight {
         /// What was tried.
         step: String,

@@ -37,8 +37,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use atoll_core::id::SandboxId;
-use atoll_recorder::event::Event;
 use atoll_ready::Pool;
+use atoll_recorder::event::Event;
 
 pub use level::Missing;
 pub use pins::{close as close_pins, is_mounted};
@@ -63,7 +63,7 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
     /// Waits until all that was recorded of a sandbox will survive this process, or cannot.
     fn written(&self, sandbox: &SandboxId);
 
-    /// The last events of the host's kernel that are recorded of a sandbox, at most so many, oldest first.
+    /// The last events of the host's kernel that are recorded of a sandbox, but for losses: at most so many, oldest first.
     fn last(&self, sandbox: &SandboxId, max: usize) -> Vec<Event>;
 }
 

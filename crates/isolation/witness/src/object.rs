@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use aya_obj::Object;
 use aya_obj::btf::{Btf, BtfKind};
 use aya_obj::generated::bpf_insn;
-use aya_obj::Object;
 
 use crate::bpf::{self, MapSpec, Program};
 use crate::level::Missing;
@@ -113,14 +113,16 @@ impl Maps {
 
 /// A ring for one sandbox.
 pub(crate) fn make_ring() -> io::Result<OwnedFd> {
-    let spec = MapSpec { kind: RINGBUF, entries: RING_BYTES, name: bpf::name("atoll_ring"), ..MapSpec::default() };
+    let spec =
+        MapSpec { kind: RINGBUF, entries: RING_BYTES, name: bpf::name("atoll_ring"), ..MapSpec::default() };
     bpf::create_map(&spec)
 }
 
 /// Makes the maps.
 pub(crate) fn make_maps() -> Result<Maps, Missing> {
     let template = make_ring().map_err(|error| Missing::refused("make a ring buffer", error))?;
-    let maps = Maps::each(|name| make_map(name, &template).map_err(|error| Missing::refused("make a map", error)))?;
+    let maps =
+        Maps::each(|name| make_map(name, &template).map_err(|error| Missing::refused("make a map", error)))?;
     let config = overlay::config(WAKE_ABOVE_BYTES);
     bpf::update(&maps.config, &0_u32.to_ne_bytes(), &config, false)
         .map_err(|error| Missing::refused("configure the programs", error))?;

@@ -26,7 +26,9 @@ const FIELDS: [(&str, &str); 7] = [
 pub(crate) fn config(wake_above: u64) -> Vec<u8> {
     let offsets = offsets();
     if offsets.is_none() {
-        tracing::warn!("the kernel does not say where overlayfs keeps layers: origins of programs are not recorded");
+        tracing::warn!(
+            "the kernel does not say where overlayfs keeps layers: origins of programs are not recorded"
+        );
     }
     let mut bytes = u32::from(offsets.is_some()).to_ne_bytes().to_vec();
     bytes.extend(offsets.unwrap_or_default().iter().flat_map(|offset| offset.to_ne_bytes()));
@@ -54,9 +56,7 @@ fn find(types: &Types<'_>, before: &[u8]) -> Option<[u32; 7]> {
         for member in members.chunks_exact(12) {
             let (name, bits) = (number(member, 0), number(member, 8) & 0xff_ffff);
             let field = text(name, before, types.strings);
-            if let Some(place) =
-                FIELDS.iter().position(|(s, f)| s == &structure.0 && f.as_bytes() == field)
-            {
+            if let Some(place) = FIELDS.iter().position(|(s, f)| s == &structure.0 && f.as_bytes() == field) {
                 found.insert(place, bits / 8);
             }
         }

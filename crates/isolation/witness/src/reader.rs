@@ -31,8 +31,11 @@ const CLOCK_SLACK_US: u64 = 1_000_000;
 pub(crate) struct Doorbell {
     epoll: OwnedFd,
     event: OwnedFd,
-    asked: Mutex<VecDeque<(Arc<Watched>, mpsc::SyncSender<()>)>>,
+    /// Whose rings to take to their end, and who waits for that; none once nobody reads any more.
+    asked: Mutex<Option<VecDeque<Asked>>>,
 }
+
+type Asked = (Arc<Watched>, mpsc::SyncSender<()>);
 
 impl Doorbell {
     pub(crate) fn new() -> io::Result<Self> {
@@ -40,7 +43,7 @@ impl Doorbell {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let data = epoll::EventData::new_u64(0);
         epoll::add(&epoll, &event, data, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
-        Ok(Self { epoll, event, asked: Mutex::default() })
+        Ok(Self { epoll, event, asked: Mutex::new(Some(VecDeque::new())) })
     }
 
     pub(crate) fn add(&self, ring: &Ring) -> io::Result<()> {
@@ -63,10 +66,17 @@ impl Doorbell {
     /// Has the thread take all that a ring has, and waits for it.
     pub(crate) fn drain(&self, watched: &Arc<Watched>) {
         let (done, wait) = mpsc::sync_channel(1);
-        lock(&self.asked).push_back((Arc::clone(watched), done));
+        match &mut *lock(&self.asked) {
+            Some(asked) => asked.push_back((Arc::clone(watched), done)),
+            None => return,
+        }
         self.ring();
-        // The thread drops what it is asked when it ends.
+        // Whoever reads drops what it was asked when it ends.
         let _ = wait.recv();
+    }
+
+    fn asked(&self) -> VecDeque<Asked> {
+        lock(&self.asked).as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     fn wait(&self) {
@@ -86,21 +96,33 @@ impl Doorbell {
     }
 }
 
+/// Nobody reads after this, however the thread ended: nobody may wait for it.
+struct Ends<'a>(&'a Doorbell);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.asked).take();
+    }
+}
+
 /// The thread.
 pub(crate) fn run(shared: &Shared, sink: &dyn Sink) {
+    let _ends = Ends(&shared.bell);
     let mut reader = Reader { shared, sink, digests: Digests::default(), record: Vec::new() };
     let mut missed = (Instant::now(), shared.store.missed().unwrap_or(0));
     while !shared.stop.load(Ordering::Acquire) {
         shared.bell.wait();
-        let asked = std::mem::take(&mut *lock(&shared.bell.asked));
-        for (watched, done) in asked {
+        for (watched, done) in shared.bell.asked() {
             while reader.take(&watched) {}
             // Who asked may have given up.
             let _ = done.send(());
         }
         let all: Vec<_> = lock(&shared.watched).values().cloned().collect();
         for watched in &all {
-            if watched.ring.waits() || lock(&watched.reading).late || shared.store.counters().lost(watched.slot) > 0 {
+            if watched.ring.waits()
+                || lock(&watched.reading).late
+                || shared.store.counters().lost(watched.slot) > 0
+            {
                 reader.take(watched);
             }
         }
@@ -112,8 +134,6 @@ pub(crate) fn run(shared: &Shared, sink: &dyn Sink) {
             missed = (Instant::now(), now);
         }
     }
-    // What waits is the next server's; nobody is left waiting for this one.
-    lock(&shared.bell.asked).clear();
 }
 
 struct Reader<'a> {
@@ -156,7 +176,8 @@ impl Reader<'_> {
             self.sink.record(&watched.sandbox, event);
         }
         if lost > 0 {
-            self.sink.record(&watched.sandbox, loss(Some(lost), "the kernel's buffer of this sandbox was full"));
+            self.sink
+                .record(&watched.sandbox, loss(Some(lost), "the kernel's buffer of this sandbox was full"));
         }
         self.sink.written(&watched.sandbox);
         watched.ring.release(position);

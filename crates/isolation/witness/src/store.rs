@@ -42,8 +42,13 @@ impl Store {
         let refused = |error| Missing::refused("keep what is known of sandboxes", error);
         std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&facts).map_err(refused)?;
         let set = pins.set();
-        if pins.remove_others().map_err(|error| Missing::refused("remove what an older server pinned", error))? {
-            tracing::warn!("programs of another version were replaced: what they had seen and nobody read is lost");
+        if pins
+            .remove_others()
+            .map_err(|error| Missing::refused("remove what an older server pinned", error))?
+        {
+            tracing::warn!(
+                "programs of another version were replaced: what they had seen and nobody read is lost"
+            );
         }
         let opened = match take_up(&set) {
             Ok(opened) => Ok(opened),
@@ -105,7 +110,9 @@ impl Store {
         let mut found = Vec::new();
         let refused = |error| Missing::refused("read the table of sandboxes", error);
         let (mut key, mut next) = (None::<[u8; 8]>, [0; 8]);
-        while bpf::next_key(&self.maps.boxes, key.as_ref().map(<[u8; 8]>::as_slice), &mut next).map_err(refused)? {
+        while bpf::next_key(&self.maps.boxes, key.as_ref().map(<[u8; 8]>::as_slice), &mut next)
+            .map_err(refused)?
+        {
             let mut value = [0; BOX_BYTES as usize];
             if bpf::look_up(&self.maps.boxes, &next, &mut value).map_err(refused)? {
                 let id = String::from_utf8_lossy(&value[16..]).trim_end_matches('\0').to_owned();
@@ -122,7 +129,8 @@ impl Store {
 
     /// The ring of a slot.
     pub(crate) fn ring(&self, slot: u32) -> Result<Ring, Missing> {
-        let found = ring_of(&self.maps.rings, slot).and_then(|ring| ring.ok_or_else(|| io::ErrorKind::NotFound.into()));
+        let found = ring_of(&self.maps.rings, slot)
+            .and_then(|ring| ring.ok_or_else(|| io::ErrorKind::NotFound.into()));
         found.map_err(|error| Missing::refused("open a ring", error))
     }
 

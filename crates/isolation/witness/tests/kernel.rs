@@ -34,10 +34,13 @@ fn processes_are_told_with_arguments_parents_and_ends() {
     let (witness, sandbox) = (host.witness(), host.parent.sandbox());
     sandbox.watch(&witness);
     sandbox.run("cd /usr/share; /usr/bin/env A=1 cat /etc/hostname 'two words' >/dev/null 2>&1; (exit 7); /usr/bin/sh -c 'kill -9 $$'; exit 0");
-    let events = host.sink.until(&sandbox.id, "the shell's end", |events| ended(events, 0) && ended(events, 7));
+    let events =
+        host.sink.until(&sandbox.id, "the shell's end", |events| ended(events, 0) && ended(events, 7));
     assert!(events.iter().all(|event| event.witness == Who::Host && event.at_us > 1_600_000_000_000_000));
     let starts = starts(&events);
-    let find = |name: &str| starts.iter().find(|(_, s)| s.path.ends_with(name)).unwrap_or_else(|| panic!("{name}: {starts:#?}"));
+    let find = |name: &str| {
+        starts.iter().find(|(_, s)| s.path.ends_with(name)).unwrap_or_else(|| panic!("{name}: {starts:#?}"))
+    };
     let (shell, _) = starts[0];
     let (env, started) = find("/env");
     assert_eq!(started.argv, ["/usr/bin/env", "A=1", "cat", "/etc/hostname", "two words"]);
@@ -54,13 +57,19 @@ fn processes_are_told_with_arguments_parents_and_ends() {
     // The same process, another program.
     let (cat, started) = find("/cat");
     assert_eq!((cat, started.argv[0].as_str()), (env, "cat"));
-    let forked = events.iter().filter(|e| matches!(e.what, What::ProcessForked { parent } if parent == shell)).count();
+    let forked =
+        events.iter().filter(|e| matches!(e.what, What::ProcessForked { parent } if parent == shell)).count();
     assert_eq!(forked, 3, "{events:#?}");
-    let (killed, _) = starts.iter().find(|(_, s)| s.argv.last().is_some_and(|last| last.starts_with("kill"))).unwrap();
-    let end = events.iter().find(|e| e.process == Some(*killed) && matches!(e.what, What::ProcessExited(_))).unwrap();
+    let (killed, _) =
+        starts.iter().find(|(_, s)| s.argv.last().is_some_and(|last| last.starts_with("kill"))).unwrap();
+    let end = events
+        .iter()
+        .find(|e| e.process == Some(*killed) && matches!(e.what, What::ProcessExited(_)))
+        .unwrap();
     let What::ProcessExited(end) = &end.what else { panic!() };
     assert_eq!((end.code, end.signal), (None, Some(9)));
-    let end = events.iter().find(|e| e.process == Some(*cat) && matches!(e.what, What::ProcessExited(_))).unwrap();
+    let end =
+        events.iter().find(|e| e.process == Some(*cat) && matches!(e.what, What::ProcessExited(_))).unwrap();
     let What::ProcessExited(end) = &end.what else { panic!() };
     assert!(end.cpu_us > 0 && end.memory_peak_bytes > 100_000, "{end:?}");
     witness.forget(&sandbox.id).unwrap();
@@ -76,7 +85,9 @@ fn long_arguments_are_cut_and_deep_directories_too() {
     let deep = host.dir.path().join("d".repeat(200)).join("e".repeat(200)).join("f/".repeat(60));
     std::fs::create_dir_all(&deep).unwrap();
     sandbox.run(&format!("cd {}; /bin/true $(seq 1 5000); exit 0", deep.display()));
-    let events = host.sink.until(&sandbox.id, "true", |events| starts(events).iter().any(|(_, s)| s.path.ends_with("/true")));
+    let events = host
+        .sink
+        .until(&sandbox.id, "true", |events| starts(events).iter().any(|(_, s)| s.path.ends_with("/true")));
     let starts = starts(&events);
     let (_, started) = starts.iter().find(|(_, s)| s.path.ends_with("/true")).unwrap();
     assert!(started.cut);
@@ -151,7 +162,8 @@ fn what_is_written_is_told_from_what_was_there() {
     std::fs::copy("/bin/true", &copy).unwrap();
     sandbox.run(&format!("{}; /bin/true; exit 0", copy.display()));
     let events = host.sink.until(&sandbox.id, "the end", |events| {
-        starts(events).iter().filter(|(_, s)| s.path.ends_with("true") || s.path.ends_with("/copy")).count() == 2
+        starts(events).iter().filter(|(_, s)| s.path.ends_with("true") || s.path.ends_with("/copy")).count()
+            == 2
     });
     for (_, started) in starts(&events) {
         let file = started.file.as_ref().unwrap();
@@ -174,10 +186,15 @@ fn sandboxes_do_not_see_each_other_and_nobody_is_watched_outside() {
     one.run("/bin/true of-one; exit 0");
     two.run("/bin/true of-two; exit 0");
     let words = |events: &[Event]| -> Vec<String> {
-        starts(events).iter().filter_map(|(_, s)| s.argv.get(1).cloned()).filter(|w| !w.starts_with('-')).collect()
+        starts(events)
+            .iter()
+            .filter_map(|(_, s)| s.argv.get(1).cloned())
+            .filter(|w| !w.starts_with('-'))
+            .collect()
     };
     for (sandbox, word) in [(&one, "of-one"), (&two, "of-two")] {
-        let events = host.sink.until(&sandbox.id, word, |events| ended(events, 0) && !words(events).is_empty());
+        let events =
+            host.sink.until(&sandbox.id, word, |events| ended(events, 0) && !words(events).is_empty());
         assert_eq!(words(&events), [word]);
     }
     assert!(host.sink.of(&unwatched.id).is_empty());
@@ -207,7 +224,10 @@ fn who_floods_loses_its_own_and_the_gap_has_a_count() {
     quiet.run("/bin/true quiet; exit 0");
     host.sink.blind.store(false, Ordering::Release);
     let lost = |events: &[Event]| -> u64 {
-        let counts = events.iter().filter_map(|e| match &e.what { What::Lost(lost) => lost.count, _ => None });
+        let counts = events.iter().filter_map(|e| match &e.what {
+            What::Lost(lost) => lost.count,
+            _ => None,
+        });
         counts.sum()
     };
     let events = host.sink.until(&loud.id, "the gap", |events| lost(events) > 0);

@@ -31,7 +31,12 @@ impl Kept {
     }
 
     /// Waits until the events of a sandbox are as the test wants them.
-    pub(crate) fn until(&self, sandbox: &SandboxId, what: &str, good: impl Fn(&[Event]) -> bool) -> Vec<Event> {
+    pub(crate) fn until(
+        &self,
+        sandbox: &SandboxId,
+        what: &str,
+        good: impl Fn(&[Event]) -> bool,
+    ) -> Vec<Event> {
         let end = Instant::now() + DEADLINE;
         loop {
             let events = self.of(sandbox);
@@ -68,7 +73,8 @@ pub(crate) struct Parent(pub(crate) PathBuf);
 /// Where version 2 is mounted.
 fn unified() -> PathBuf {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let line = table.lines().find(|line| line.contains(" - cgroup2 ")).expect("a host with cgroups of version 2");
+    let line =
+        table.lines().find(|line| line.contains(" - cgroup2 ")).expect("a host with cgroups of version 2");
     PathBuf::from(line.split(' ').nth(4).unwrap())
 }
 
