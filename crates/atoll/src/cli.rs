@@ -39,7 +39,8 @@ pub(crate) use sandbox::{
 };
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{
-    DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, MicrovmArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
+    DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, MicrovmArgs, PurgeArgs, ServeArgs, SetupCommand,
+    SetupMicrovmArgs,
 };
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
@@ -212,6 +213,8 @@ pub(crate) enum Command {
     Info,
     /// Show what this host enforces, or what is left over on it
     Doctor(DoctorArgs),
+    /// End an installation: its sandboxes, snapshots, volumes, images, keys and everything else in its data directory
+    Purge(PurgeArgs),
     /// Print a completion script
     Completions {
         /// For this shell

@@ -74,6 +74,10 @@ pub const OUTPUT_KEEP_MAX_BYTES: u64 = 16 << 30;
 pub const OUTPUT_KEEP_MIN_BYTES: u64 = 64 << 10;
 /// Output that an exec keeps when it does not say, bytes.
 pub const OUTPUT_KEEP_DEFAULT_BYTES: u64 = 256 << 20;
+/// Output that all execs of a sandbox keep together is this part of its disk's limit, and at least so many bytes.
+pub const OUTPUT_DISK_PART: u64 = 4;
+/// See [`OUTPUT_DISK_PART`].
+pub const OUTPUT_SANDBOX_MIN_BYTES: u64 = 64 << 20;
 /// Largest number of things asked for in one batch call.
 pub const BATCH_MAX_COUNT: usize = 256;
 /// Largest page of a listing.

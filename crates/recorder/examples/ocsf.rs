@@ -2,8 +2,8 @@
 
 use atoll_core::id::ExecId;
 use atoll_recorder::event::{
-    Call, Connection, Created, Dns, ExecEnded, ExecStarted, FileAction, FileEvent, Http, KINDS, Lost, PolicyDecision,
-    Process, ProcessExited, ProcessStarted, RecorderEvent, Socket, Transport,
+    Call, Connection, Created, Dns, ExecEnded, ExecStarted, FileAction, FileEvent, Http, KINDS, Lost,
+    PolicyDecision, Process, ProcessExited, ProcessStarted, RecorderEvent, Socket, Transport,
 };
 use atoll_recorder::{Event, Numbered, What, Witness, ocsf};
 
@@ -25,7 +25,8 @@ fn main() {
 
 fn all() -> Vec<What> {
     let end = |text: &str| text.parse().ok();
-    let socket = Socket { protocol: Transport::Tcp, local: end("10.0.0.2:4000"), peer: end("93.184.216.34:443") };
+    let socket =
+        Socket { protocol: Transport::Tcp, local: end("10.0.0.2:4000"), peer: end("93.184.216.34:443") };
     let nobody = Socket { protocol: Transport::Other, local: None, peer: None };
     let text = || "x".to_owned();
     vec![
@@ -41,15 +42,48 @@ fn all() -> Vec<What> {
         What::Connect(socket.clone()),
         What::Accept(socket.clone()),
         What::Listen(nobody),
-        What::File(FileEvent { action: FileAction::Renamed, path: "/a/b".into(), to: Some("/a/c".into()), digest: None }),
-        What::Dns(Dns { name: "a.example".into(), record: "A".into(), answer: "NOERROR".into(), addresses: end("1.2.3.4").into_iter().collect() }),
-        What::Http(Http { method: "GET".into(), scheme: "https".into(), host: "a.example".into(), port: 443, path: "/x".into(), status: Some(200), ..Http::default() }),
+        What::File(FileEvent {
+            action: FileAction::Renamed,
+            path: "/a/b".into(),
+            to: Some("/a/c".into()),
+            digest: None,
+        }),
+        What::Dns(Dns {
+            name: "a.example".into(),
+            record: "A".into(),
+            answer: "NOERROR".into(),
+            addresses: end("1.2.3.4").into_iter().collect(),
+        }),
+        What::Http(Http {
+            method: "GET".into(),
+            scheme: "https".into(),
+            host: "a.example".into(),
+            port: 443,
+            path: "/x".into(),
+            status: Some(200),
+            ..Http::default()
+        }),
         What::Http(Http { method: "PROPFIND".into(), ..Http::default() }),
-        What::Connection(Connection { host: Some("a.example".into()), address: socket.peer, ..Connection::default() }),
+        What::Connection(Connection {
+            host: Some("a.example".into()),
+            address: socket.peer,
+            ..Connection::default()
+        }),
         What::Connection(Connection::default()),
         What::Policy(PolicyDecision { allowed: true, ..PolicyDecision::default() }),
-        What::Policy(PolicyDecision { subject: "a.example:443".into(), rule: text(), ..PolicyDecision::default() }),
-        What::Call(Call { protocol: "atoll".into(), method: "POST".into(), path: "/v1/x".into(), key: Some(text()), status: 201, ..Call::default() }),
+        What::Policy(PolicyDecision {
+            subject: "a.example:443".into(),
+            rule: text(),
+            ..PolicyDecision::default()
+        }),
+        What::Call(Call {
+            protocol: "atoll".into(),
+            method: "POST".into(),
+            path: "/v1/x".into(),
+            key: Some(text()),
+            status: 201,
+            ..Call::default()
+        }),
         What::Call(Call { method: "PUT".into(), status: 404, ..Call::default() }),
         What::TerminalInput { by: None, bytes: 3 },
         What::Created(Created::default()),

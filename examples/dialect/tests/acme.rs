@@ -41,6 +41,8 @@ impl Acme {
         let images = Images::open(&dir.path().join("images")).unwrap();
         let config = Config {
             objects: None,
+            disk: None,
+            logs_max_bytes: u64::MAX,
             data_dir: dir.path().to_owned(),
             caps: Caps::default(),
             defaults: Defaults::default(),

@@ -156,7 +156,7 @@ pub(crate) struct SandboxArg {
 #[derive(Debug, Args)]
 pub(crate) struct RmArgs {
     /// Do not ask, and do not mind if one does not exist
-    #[arg(short, long)]
+    #[arg(short, long, visible_alias = "yes")]
     pub(crate) force: bool,
     /// All sandboxes, or all with the given labels
     #[arg(long, conflicts_with = "sandboxes")]

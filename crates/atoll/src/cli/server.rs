@@ -38,6 +38,9 @@ pub(crate) struct ServeArgs {
     /// Where everything is kept
     #[arg(long, value_name = "DIR", default_value = "/var/lib/atoll")]
     pub(crate) data_dir: PathBuf,
+    /// Keep everything in a directory below /var/tmp, and end it all with the server: for tests
+    #[arg(long, conflicts_with_all = ["data_dir", "database"])]
+    pub(crate) ephemeral: bool,
     /// Database, as sqlite:///path/file.db or postgres://… [default: DIR/atoll.db]
     #[arg(long, value_name = "URL")]
     pub(crate) database: Option<String>,
@@ -112,6 +115,10 @@ pub(crate) struct ServeArgs {
     /// files [default: what is free on it]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) storage_size: Option<u64>,
+    /// Output of commands that is kept altogether; beyond that the oldest goes [default: a tenth of the file system of
+    /// the data directory]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) logs_size: Option<u64>,
     #[command(flatten)]
     pub(crate) microvm: MicrovmArgs,
     #[command(flatten)]
@@ -271,10 +278,22 @@ fn parse_domain(text: &str) -> Result<String, String> {
     }
 }
 
+/// An installation to end.
+#[derive(Debug, Args)]
+pub(crate) struct PurgeArgs {
+    /// Its data directory; no server may use it
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
 /// The host.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// List what carries the id of no known sandbox; exit code 1 when there is something
+    /// List what carries the id of no known sandbox, and installations on this host whose data directory is gone; exit
+    /// code 1 when there is something
     #[arg(long)]
     pub(crate) leaks: bool,
     /// Remove it

@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use atoll_api::{Doctor, Leak, LeakList};
 use atoll_client::Client;
+use atoll_core::Code;
 use atoll_core::id::SnapshotId;
 use atoll_core::limits::PAGE_MAX_COUNT;
-use atoll_core::{Code, Error};
 use atoll_isolation::{Check, Isolation as _, Resource, Status};
+use atoll_isolation_host::{EPHEMERAL, Installation, installations};
 use atoll_isolation_storage::PoolSize;
 use atoll_store::{SnapshotFilter, Store, StoreError};
 
+use super::purge;
 use crate::cli::{DoctorArgs, GlobalArgs};
 use crate::config;
 use crate::daemon::{
@@ -87,6 +89,7 @@ async fn local_checks(args: &DoctorArgs) -> Result<Vec<Check>> {
         let driver = open_containers(&dir, 0, Arc::clone(&storage), Arc::clone(&slots), None)?;
         let mut checks = driver.doctor().await;
         checks.push(check_witness(&dir));
+        checks.push(check_installations());
         let machines = Machines::new(Path::new(DATA_DIR), &args.microvm);
         match machines.open(&dir, Arc::clone(&storage), Arc::clone(&slots)).await {
             Ok(Some(driver)) => checks.extend(driver.doctor().await),
@@ -117,12 +120,59 @@ async fn local_checks(args: &DoctorArgs) -> Result<Vec<Check>> {
 
 /// Looks for leaks of a data directory whose server does not run.
 async fn local_leaks(args: &DoctorArgs) -> Result<LeakList> {
-    let Some(path) = &args.data_dir else {
-        return Err(Failure::Plain(
-            Error::new(Code::InvalidArgument, "whose leaks? no server is configured")
-                .hint("set ATOLL_URL and ATOLL_API_KEY, or give --data-dir of a server that does not run"),
-        ));
+    let mut leaks = match &args.data_dir {
+        Some(path) => leaks_of(path, args).await?,
+        None => LeakList { items: Vec::new() },
     };
+    for gone in gone_installations()? {
+        if args.remove {
+            end_gone(&gone)?;
+        }
+        leaks.items.push(Leak {
+            sandbox: None,
+            snapshot: None,
+            kind: "installation".to_owned(),
+            name: text_of(&gone),
+            removed: args.remove,
+        });
+    }
+    Ok(leaks)
+}
+
+/// Installations that run here although their data directory is gone.
+fn gone_installations() -> Result<Vec<Installation>> {
+    let all =
+        installations().map_err(|error| Failure::plain(Code::Internal, crate::failure::chain(&error)))?;
+    Ok(all.into_iter().filter(Installation::is_gone).collect())
+}
+
+fn text_of(gone: &Installation) -> String {
+    let dir = gone.data_dir.as_ref().map(|dir| dir.display().to_string()).unwrap_or_default();
+    format!("atoll-{} of {dir}", gone.name)
+}
+
+fn end_gone(gone: &Installation) -> Result<()> {
+    match &gone.data_dir {
+        // An ephemeral server's is still there.
+        Some(dir) if dir.join(EPHEMERAL).try_exists().is_ok_and(|there| there) => purge::end_ephemeral(dir),
+        dir => purge::end(&gone.name, dir.as_deref()).map(drop),
+    }
+}
+
+fn check_installations() -> Check {
+    let gone = match gone_installations() {
+        Ok(gone) if gone.is_empty() => {
+            return Check::new("installations", Status::Ok, "none runs whose data directory is gone");
+        }
+        Ok(gone) => gone.iter().map(text_of).collect::<Vec<_>>().join(", "),
+        Err(error) => error.to_string(),
+    };
+    Check::new("installations", Status::Limited, format!("the data directory is gone: {gone}"))
+        .hint("'atoll doctor --leaks --remove' ends them")
+}
+
+/// Looks for what carries the id of no known sandbox in one data directory.
+async fn leaks_of(path: &Path, args: &DoctorArgs) -> Result<LeakList> {
     let dir = DataDir::open(path)?;
     let store = open_store(&dir, args.database.as_deref()).await?;
     let machines = Machines::new(path, &args.microvm);

@@ -12,6 +12,7 @@ mod key;
 mod net;
 mod pool;
 mod port;
+mod purge;
 mod registry;
 mod run;
 mod sandbox;
@@ -88,6 +89,7 @@ async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {
         Command::Completions { shell } => completions(shell).map(|()| 0),
         Command::Serve(args) => Box::pin(serve::serve(printer, args)).await.map(|()| 0),
         Command::Doctor(args) => Box::pin(doctor::doctor(&cli.global, printer, &args)).await,
+        Command::Purge(args) => purge::purge(printer, &args).map(|()| 0),
         Command::Setup(command) => Box::pin(setup::setup(printer, command)).await.map(|()| 0),
         Command::Net(NetCommand::Presets) => {
             // For the lists in it.
@@ -167,6 +169,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Completions { shell } => completions(shell),
         Command::Serve(_)
         | Command::Doctor(_)
+        | Command::Purge(_)
         | Command::Setup(_)
         | Command::Vmm { .. }
         | Command::Sentry { .. } => Ok(()),

@@ -141,7 +141,7 @@ pub(super) async fn rm(client: &Client, printer: Printer, args: RmArgs) -> Resul
 
 fn confirm_all(count: usize) -> Result<()> {
     if !terminal::can_ask() {
-        return Err(Failure::Usage(format!("this deletes {count} sandboxes: add --force to mean it")));
+        return Err(Failure::Usage(format!("this deletes {count} sandboxes: add --yes to mean it")));
     }
     if terminal::confirm(&format!("Delete {count} sandboxes?"))? {
         return Ok(());

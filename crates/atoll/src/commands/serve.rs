@@ -13,6 +13,7 @@ use atoll_core::{Code, Error};
 use atoll_egress::{GatewayConfig, UpstreamProxy};
 use atoll_engine::{EgressConfig, NewKey};
 use atoll_image::Reach;
+use atoll_isolation_host::EPHEMERAL;
 use atoll_isolation_storage::PoolSize;
 use atoll_objects::{Objects, ObjectsConfig};
 use atoll_server::{Server, ServerConfig, Ssh, SshDoor};
@@ -22,6 +23,7 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::purge;
 use crate::cli::{self, LOCALHOST, ServeArgs};
 use crate::config::{self, VaultKey};
 use crate::daemon::{Daemon, DataDir, Limits, Machines, Sentries, Telemetry};
@@ -56,7 +58,24 @@ async fn listen(address: SocketAddr) -> Result<TcpListener> {
     }
 }
 
-pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
+pub(super) async fn serve(printer: Printer, mut args: ServeArgs) -> Result<()> {
+    if !args.ephemeral {
+        return serve_on(printer, args).await;
+    }
+    let failed = |error| Failure::io("cannot make a directory below /var/tmp", error);
+    let dir = tempfile::Builder::new().prefix("atoll-ephemeral-").tempdir_in("/var/tmp").map_err(failed)?;
+    let path = dir.keep();
+    // Says so to whoever finds it, should this process be killed.
+    std::fs::write(path.join(EPHEMERAL), "").map_err(failed)?;
+    args.data_dir.clone_from(&path);
+    let served = serve_on(printer, args).await;
+    let ended = tokio::task::spawn_blocking(move || purge::end_ephemeral(&path)).await;
+    let ended =
+        ended.unwrap_or_else(|error| Err(Failure::io("nothing was ended", std::io::Error::other(error))));
+    served.and(ended)
+}
+
+async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     #[cfg(debug_assertions)]
     config::arm_failpoints()?;
     let otlp = args.otlp_endpoint.clone().map_or_else(config::otlp_endpoint, |given| Ok(Some(given)))?;
@@ -91,6 +110,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         objects: objects(&args)?,
         storage: args.storage_size.map_or(PoolSize::Host, PoolSize::Bytes),
         reclaim_below_bytes: args.reclaim_below,
+        logs_max_bytes: args.logs_size,
         machines: Some(Machines::new(&args.data_dir, &args.microvm)),
         sentries: Some(Sentries::new(&args.gvisor)),
         own_names: args.tls.tls.then(|| certificate_names(&args)),
@@ -115,7 +135,7 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
 
     announce(printer, &args, address, key.as_ref())?;
     notify(sd_notify::NotifyState::Ready);
-    let engine = daemon.engine.clone();
+    let (engine, ephemeral) = (daemon.engine.clone(), args.ephemeral);
     let stopped = async move {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -123,7 +143,11 @@ pub(super) async fn serve(printer: Printer, args: ServeArgs) -> Result<()> {
         }
         notify(sd_notify::NotifyState::Stopping);
         engine.drain();
-        tracing::info!("stopping; sandboxes go on and are taken up at the next start");
+        if ephemeral {
+            tracing::info!("stopping, and ending everything");
+        } else {
+            tracing::info!("stopping; sandboxes go on and are taken up at the next start");
+        }
     };
     server.serve(listener, stopped).await;
     daemon.engine.shutdown().await;

@@ -1,6 +1,5 @@
 //! The host's kernel as a witness of the flight recorder.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use atoll_core::id::SandboxId;
@@ -9,7 +8,6 @@ use atoll_isolation::{Check, Status};
 use atoll_recorder::event::{Event, What, Witness as Who};
 use atoll_recorder::{Mode, Recorder};
 use atoll_witness::{Missing, Sink, Witness, is_mounted};
-use tokio::runtime::Handle;
 
 use super::DataDir;
 
@@ -20,7 +18,6 @@ const PLACE: &str = "witness";
 #[derive(Debug)]
 struct Journals {
     recorder: Recorder,
-    runtime: Handle,
 }
 
 impl Sink for Journals {
@@ -33,33 +30,20 @@ impl Sink for Journals {
     }
 
     fn written(&self, sandbox: &SandboxId) {
-        if let Err(error) = self.runtime.block_on(self.recorder.written(sandbox)) {
+        if let Err(error) = self.recorder.wait_written(sandbox) {
             // The journal says itself what is missing from it.
             tracing::debug!(%sandbox, %error, "what the kernel told is not written");
         }
     }
 
     fn last(&self, sandbox: &SandboxId, max: usize) -> Vec<Event> {
-        let mut reader = self.recorder.reader(sandbox, 1);
-        let mut last = VecDeque::new();
-        loop {
-            match reader.read() {
-                Ok(events) if events.is_empty() => return last.into(),
-                Ok(events) => {
-                    last.extend(events.into_iter().map(|numbered| numbered.event).filter(of_kernel))
-                }
-                Err(error) => {
-                    tracing::warn!(%sandbox, %error, "cannot read what the kernel told an earlier server");
-                    return last.into();
-                }
-            }
-            last.drain(..last.len().saturating_sub(max));
-        }
+        let mut last = self.recorder.last(sandbox, Who::Host, max).unwrap_or_else(|error| {
+            tracing::warn!(%sandbox, %error, "cannot read what the kernel told an earlier server");
+            Vec::new()
+        });
+        last.retain(|event| !matches!(event.what, What::Lost(_)));
+        last
     }
-}
-
-fn of_kernel(event: &Event) -> bool {
-    event.witness == Who::Host && !matches!(event.what, What::Lost(_))
 }
 
 /// Nobody listens: to see what is pinned, and to remove it.
@@ -91,7 +75,7 @@ pub(super) async fn open_witness(
     if mode == TraceMode::Off && !is_mounted(&place) {
         return None;
     }
-    let sink = Arc::new(Journals { recorder: recorder.clone(), runtime: Handle::current() });
+    let sink = Arc::new(Journals { recorder: recorder.clone() });
     let opened = tokio::task::spawn_blocking(move || Witness::open(&place, sink)).await.ok()?;
     opened
         .map(Arc::new)

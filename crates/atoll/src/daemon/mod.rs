@@ -13,6 +13,7 @@
 //!   storage/       sandboxes' disks and snapshots
 //!   witness/       a bpf file system: what the host's kernel tells of sandboxes goes on there while no server runs
 //!   trace/         the flight recorder's journals, one directory for each sandbox
+//!   reserve        room that is given up when the host's disk is full, so that things can still be removed
 //! ```
 
 mod data_dir;
@@ -32,10 +33,11 @@ use atoll_core::{Code, Error};
 use atoll_egress::intercept::TlsInterceptor;
 use atoll_engine::{EgressConfig, Engine, KeyScope, NewKey, PoolConfig, SecretDoor, TraceConfig, Trust};
 use atoll_image::{Images, Reach, Settings};
-use atoll_isolation::Isolation;
 use atoll_isolation::volumes::Volumes;
+use atoll_isolation::{HostDisk as _, Isolation};
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
-use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
+use atoll_isolation_host::Halt;
+use atoll_isolation_storage::{Guard, PoolSize, Reserve, Storage, StorageConfig};
 use atoll_network::SlotPool;
 use atoll_objects::Objects;
 use atoll_recorder::{Recorder, Retention};
@@ -61,6 +63,9 @@ const SERVER_CA: &str = "server_ca";
 /// Available memory of the host below which frozen sandboxes give theirs back, bytes.
 const RECLAIM_BELOW_BYTES: u64 = 1 << 30;
 
+/// Output takes at most this part of the data directory's file system, when nothing is said.
+const LOGS_PART: u64 = 10;
+
 /// How much a server keeps ready and allows, and what it lets sandboxes reach.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
@@ -71,6 +76,8 @@ pub(crate) struct Limits {
     pub(crate) ready: usize,
     /// Frozen sandboxes give memory back when less is available on the host, bytes.
     pub(crate) reclaim_below_bytes: u64,
+    /// Output that is kept altogether, bytes; a tenth of the data directory's file system when nothing is said.
+    pub(crate) logs_max_bytes: Option<u64>,
     /// Where disks and snapshots lie.
     pub(crate) storage: PoolSize,
     pub(crate) pools: Vec<(String, PoolSpec)>,
@@ -105,6 +112,7 @@ impl Default for Limits {
             sandboxes_max: 2000,
             ready: READY_COUNT,
             reclaim_below_bytes: RECLAIM_BELOW_BYTES,
+            logs_max_bytes: None,
             storage: PoolSize::Host,
             pools: Vec::new(),
             pool_memory: 0,
@@ -182,6 +190,7 @@ pub(crate) fn open_containers(
 
 /// The isolation levels of a data directory.
 pub(crate) struct Levels {
+    pub(crate) storage: Arc<Storage>,
     pub(crate) volumes: Arc<dyn Volumes>,
     pub(crate) drivers: Vec<Arc<dyn Isolation>>,
 }
@@ -206,11 +215,11 @@ pub(crate) async fn open_levels(
         drivers.push(Arc::new(driver));
     }
     if let Some(sentries) = sentries
-        && let Some(driver) = sentries.open(dir, storage, volumes.clone(), slots).await?
+        && let Some(driver) = sentries.open(dir, Arc::clone(&storage), volumes.clone(), slots).await?
     {
         drivers.push(Arc::new(driver));
     }
-    Ok(Levels { volumes: Arc::new(volumes), drivers })
+    Ok(Levels { storage, volumes: Arc::new(volumes), drivers })
 }
 
 /// Opens the database of a data directory.
@@ -229,6 +238,15 @@ pub(crate) async fn open_store(dir: &DataDir, database: Option<&str>) -> Result<
             Code::StoreUnavailable,
             format!("the database cannot be opened: {}", crate::failure::chain(&error)),
         )
+    })
+}
+
+/// Starts keeping watch over the host's disk.
+fn guard(dir: &DataDir, storage: Arc<Storage>) -> Result<Guard> {
+    let guard = Halt::open(dir.installation()).and_then(|halt| Guard::start(storage, dir.path(), halt));
+    guard.map_err(|error| {
+        let why = crate::failure::chain(&error);
+        Failure::plain(Code::IsolationUnavailable, format!("the host's disk cannot be watched: {why}"))
     })
 }
 
@@ -266,6 +284,11 @@ async fn server_authority(
 impl Daemon {
     /// Opens everything and takes up what an earlier server left.
     pub(crate) async fn start(dir: DataDir, database: Option<&str>, limits: &Limits) -> Result<Self> {
+        if Reserve::of(dir.path()).give_up_if_tight() {
+            tracing::error!(
+                "the host's disk is full: the server starts with what was kept in reserve for that"
+            );
+        }
         let store = open_store(&dir, database).await?;
         let vault = open_vault(&dir, limits.vault_key.as_ref())?;
         let settings = Settings { reach: limits.registries.clone(), ..Settings::default() };
@@ -273,10 +296,22 @@ impl Daemon {
             .map_err(|error| Failure::Plain(error.to_core()))?;
         let recorder = open_recorder(&dir, &store, &vault, limits).await?;
         let witness = kernel::open_witness(&dir, &recorder, limits.trace).await;
-        let Levels { volumes, drivers } = {
+        let Levels { storage, volumes, drivers } = {
             let (machines, sentries) = (limits.machines.as_ref(), limits.sentries.as_ref());
             open_levels(&dir, limits.ready, limits.storage, machines, sentries, witness).await?
         };
+        let guard = guard(&dir, storage)?;
+        if let Err(error) = atoll_isolation_host::mark(dir.installation(), dir.path()) {
+            // Only finding it without the directory depends on that.
+            tracing::warn!(%error, "the kernel does not know where the data directory is");
+        }
+        let logs_max_bytes = limits.logs_max_bytes.unwrap_or_else(|| {
+            guard
+                .space()
+                .iter()
+                .find(|space| space.place == "host")
+                .map_or(u64::MAX, |host| host.total_bytes / LOGS_PART)
+        });
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let door = SecretDoor::default();
         let authority =
@@ -308,6 +343,8 @@ impl Daemon {
             creates_max: 2 * cores,
             visibility: limits.visibility,
             volumes: Some(volumes),
+            logs_max_bytes,
+            disk: Some(Arc::new(guard)),
             reclaim_below_bytes: limits.reclaim_below_bytes,
             pools: PoolConfig {
                 memory_bytes: limits.pool_memory,

@@ -236,14 +236,14 @@ async fn a_full_disk_inside_is_enospc_inside() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_on_the_host_makes_output_wait_and_creations_fail() {
-    let small = crate::common::SmallDisk::new(160 << 20);
+    let small = crate::common::SmallDisk::new(320 << 20);
     let server = Server::on(&small.path().join("data"), &[]);
     let sandbox = server.sandbox().await.id;
+    // It begins when it stands still already, or a moment before.
+    let exec = server.shell(&sandbox, &format!("sleep 1; {}", writer(4 << 20))).await;
     let filler = small.fill(1 << 20);
-    let exec = server.shell(&sandbox, &writer(4 << 20)).await;
-    // As much as there is room for arrives, then it waits without ending.
-    wait_until("output to be refused by the disk", async || {
-        server.log().contains("output cannot be written").then_some(())
+    wait_until("the sandboxes to be stopped", async || {
+        server.log().contains("sandboxes stand still").then_some(())
     })
     .await;
     assert_eq!(server.client.get_exec(&sandbox, &exec, 200).await.unwrap().state, ExecState::Running);

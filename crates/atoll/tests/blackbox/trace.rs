@@ -177,6 +177,15 @@ async fn events_stream_as_they_happen_and_go_on_where_they_stopped() {
     assert!(next[0].1.number > first[0].1.number);
     assert_eq!(next[0].1.more["argv"][2], "echo second", "{next:?}");
 
+    // Who follows is not followed by himself.
+    let last = server.client.verify_events(&id).await.unwrap().last;
+    let follow = GetEvents { from: last + 1, wait_ms: 0, ..GetEvents::default() };
+    for _ in 0..20 {
+        server.client.events(&id, &follow).await.unwrap();
+    }
+    let after = server.client.verify_events(&id).await.unwrap().last;
+    assert!(after <= last + 2, "{last} {after}");
+
     // A WebSocket, from the same place.
     let url = format!("{}/v1/sandboxes/{id}/events?kind=exec_started&from={}", server.url, next[0].0);
     let mut request = url.replace("http://", "ws://").into_client_request().unwrap();

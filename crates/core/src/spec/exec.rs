@@ -195,6 +195,7 @@ impl ExecSpec {
         if !(OUTPUT_KEEP_MIN_BYTES..=OUTPUT_KEEP_MAX_BYTES).contains(&keep) {
             return Err(Error::invalid("keep_output_bytes", "must lie between 64 KiB and 16 GiB"));
         }
+        let keep = keep.min(sandbox.resources.output_max_bytes());
         let mut env = sandbox.exec_env();
         if draft.tty.is_some() {
             env.entry("TERM".to_owned()).or_insert_with(|| "xterm-256color".to_owned());

@@ -5,7 +5,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::error::{Error, Result};
 use crate::limits::{
     CPU_MAX_MILLIS, CPU_MIN_MILLIS, DISK_MAX_BYTES, DISK_MIN_BYTES, IO_BYTES_MAX, IO_BYTES_MIN,
-    IO_OPERATIONS_MAX, IO_OPERATIONS_MIN, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES, PIDS_MAX, PIDS_MIN,
+    IO_OPERATIONS_MAX, IO_OPERATIONS_MIN, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES, OUTPUT_DISK_PART,
+    OUTPUT_SANDBOX_MIN_BYTES, PIDS_MAX, PIDS_MIN,
 };
 
 /// Limits of a sandbox, all enforced by the kernel or by the machine that it is in.
@@ -125,6 +126,12 @@ fn in_range<T: PartialOrd + std::fmt::Display>(field: &str, value: T, min: T, ma
 }
 
 impl Resources {
+    /// What the output of all execs of the sandbox may take together, bytes: a part of what its disk may.
+    #[must_use]
+    pub fn output_max_bytes(&self) -> u64 {
+        (self.disk_bytes / OUTPUT_DISK_PART).max(OUTPUT_SANDBOX_MIN_BYTES)
+    }
+
     pub(crate) fn validate(&self, caps: &Caps) -> Result<()> {
         let cap = caps.resources;
         in_range("resources.cpu_millis", self.cpu_millis, CPU_MIN_MILLIS, cap.cpu_millis)?;

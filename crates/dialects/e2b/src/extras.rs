@@ -52,7 +52,7 @@ impl Extras {
     /// Whether a sandbox has them, and so was made by a client of this protocol. By id alone: a name may pass to another.
     pub(crate) fn are_at(engine: &Engine, sandbox: &str) -> bool {
         let id: Option<SandboxId> = sandbox.parse().ok();
-        let record = id.and_then(|id| engine.sandbox(id.as_str()).ok());
+        let record = id.and_then(|id| engine.sandbox(&id).ok());
         record.is_some_and(|record| record.annotations.contains_key(KEY))
     }
 

@@ -90,6 +90,9 @@ impl World {
         let images = Images::open(&dir.path().join("images")).unwrap();
         let config = Config {
             objects: None,
+            disk: None,
+            logs_max_bytes: u64::MAX,
+            trace: atoll_engine::TraceConfig::default(),
             data_dir: dir.path().to_owned(),
             caps: Caps::default(),
             defaults: Defaults::default(),

@@ -59,6 +59,7 @@ impl Engine {
             return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
         }
         draft.validate()?;
+        self.inner.disk.check()?;
         let mut planned = self.plan(&draft, caller).await?;
         let pools = &self.inner.pools;
         let template = planned.record.spec.template.as_deref().and_then(|text| text.split(':').next());

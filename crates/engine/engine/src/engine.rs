@@ -13,7 +13,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_egress::Gateway;
 use atoll_image::Images;
 use atoll_isolation::volumes::Volumes;
-use atoll_isolation::{Check, Isolation, Resource};
+use atoll_isolation::{Check, DiskSpace, HostDisk, Isolation, Resource};
 use atoll_objects::Objects;
 use atoll_store::Store;
 use atoll_vault::Vault;
@@ -23,10 +23,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::build::{BuildStats, Builds};
 use crate::clock;
+use crate::disk::{self, DiskState};
 use crate::egress::EgressConfig;
 use crate::errors::{isolation_error, store_error};
 use crate::ingress::ShareLinks;
 use crate::keys::KeyCache;
+use crate::log::Logs;
 use crate::memory::{self, Memories};
 use crate::pool::{self, PoolConfig, Pools};
 use crate::sandbox::SandboxShared;
@@ -68,6 +70,10 @@ pub struct Config {
     pub volumes: Option<Arc<dyn Volumes>>,
     /// The flight recorder.
     pub trace: TraceConfig,
+    /// Output of execs that is kept altogether, bytes.
+    pub logs_max_bytes: u64,
+    /// What stops sandboxes when the host's disk is full; nobody does without.
+    pub disk: Option<Arc<dyn HostDisk>>,
 }
 
 /// Whom sandboxes must trust whose connections the gateway looks into.
@@ -90,6 +96,12 @@ pub struct Stats {
     pub used: Usage,
     /// Builds of templates.
     pub builds: BuildStats,
+    /// Space on the host's disk.
+    pub disk: Vec<DiskSpace>,
+    /// Whether every sandbox stands still because it is full.
+    pub disk_full: bool,
+    /// Output of execs that is kept, bytes.
+    pub logs_bytes: u64,
 }
 
 /// The engine. Clones share it.
@@ -116,6 +128,8 @@ pub(crate) struct Inner {
     pub(crate) acl: AclTable,
     pub(crate) volumes: VolumeTable,
     pub(crate) tokens: TokenKey,
+    pub(crate) disk: DiskState,
+    pub(crate) logs: Arc<Logs>,
     pub(crate) snapshots: Snapshots,
     pub(crate) tracker: TaskTracker,
     pub(crate) shutdown: CancellationToken,
@@ -162,6 +176,8 @@ impl Engine {
                 acl,
                 volumes: VolumeTable::default(),
                 tokens,
+                disk: DiskState::of(config.disk.as_ref()),
+                logs: Logs::new(config.data_dir.join("logs"), config.logs_max_bytes),
                 snapshots: Snapshots::default(),
                 config,
                 store,
@@ -182,6 +198,9 @@ impl Engine {
         engine.inner.continue_rotation().await?;
         engine.start_recorder();
         engine.start_strict();
+        disk::start(&engine.inner);
+        engine.measure_logs().await;
+        engine.thaw_volumes().await;
         engine.recover().await?;
         engine.recover_memories().await?;
         engine.recover_volumes().await?;
@@ -259,7 +278,9 @@ impl Engine {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let builds = self.inner.builds.stats();
-        let mut stats = Stats { used: *self.inner.used(), builds, ..Stats::default() };
+        let (used, disk) = (*self.inner.used(), self.disk_space());
+        let mut stats = Stats { used, builds, disk, disk_full: self.is_disk_full(), ..Stats::default() };
+        stats.logs_bytes = self.inner.logs.bytes();
         for sandbox in self.inner.all_sandboxes() {
             *stats.sandboxes.entry(sandbox.record().state).or_default() += 1;
             stats.execs_running += sandbox.live_execs().len() as u64;
@@ -270,9 +291,14 @@ impl Engine {
     /// What this host enforces, by every driver.
     pub async fn doctor(&self) -> Vec<Check> {
         let mut checks = Vec::new();
-        for driver in self.inner.drivers.values() {
-            checks.extend(driver.doctor().await);
+        // What drivers try would stand still with the sandboxes, and whoever asks with it.
+        if !self.is_disk_full() {
+            for driver in self.inner.drivers.values() {
+                checks.extend(driver.doctor().await);
+            }
         }
+        checks.extend(self.check_disk());
+        checks.push(self.check_logs());
         checks
     }
 
@@ -301,6 +327,7 @@ impl Engine {
     /// # Errors
     /// When something resists.
     pub async fn remove_leaks(&self) -> Result<Vec<Resource>> {
+        self.inner.make_room();
         let leaks = self.leaks().await?;
         let ids: BTreeSet<&SandboxId> = leaks.iter().map(|leak| &leak.sandbox).collect();
         for id in ids {

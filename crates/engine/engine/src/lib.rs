@@ -24,6 +24,7 @@ mod authorize;
 mod build;
 mod clock;
 mod create;
+mod disk;
 mod egress;
 mod engine;
 mod errors;

@@ -146,7 +146,7 @@ impl Engine {
         let starting = async move {
             let outcome = tokio::select! {
                 biased;
-                outcome = engine.start_sandbox(&sandbox, &caller) => outcome,
+                outcome = engine.inner.disk.unless_full(engine.start_sandbox(&sandbox, &caller)) => outcome,
                 // It lives on and is taken up at the next start.
                 () = engine.inner.shutdown.cancelled() => {
                     return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));

@@ -175,6 +175,16 @@ impl Inner {
 }
 
 impl Engine {
+    /// Lets volumes go on that an earlier process left standing still: first of all, as a sandbox that waits for one
+    /// can neither be asked nor ended.
+    pub(crate) async fn thaw_volumes(&self) {
+        if let Some(host) = &self.inner.config.volumes
+            && let Err(error) = host.recover().await
+        {
+            tracing::error!(%error, "volumes may stand still");
+        }
+    }
+
     /// Takes up the volumes that an earlier process left: finishes what it had begun.
     pub(crate) async fn recover_volumes(&self) -> Result<()> {
         let inner = &self.inner;
@@ -221,6 +231,7 @@ impl Engine {
     async fn make_volume(&self, draft: VolumeDraft, caller: &Caller) -> Result<VolumeView> {
         draft.validate()?;
         let inner = &self.inner;
+        inner.disk.check()?;
         let host = inner.volume_host()?;
         let source = match &draft.from {
             Some(text) => Some(ready(inner.volumes.find(text)?)?),
@@ -329,6 +340,7 @@ impl Engine {
     pub async fn delete_volume(&self, id: &VolumeId, caller: &Caller) -> Result<()> {
         let inner = &self.inner;
         let record = ready(inner.volumes.get(id)?)?;
+        inner.make_room();
         inner.volumes.set_state(&record.id, VolumeState::Deleting);
         let users = inner.users_of(&record.id);
         if !users.is_empty() {
@@ -388,6 +400,7 @@ impl Engine {
         write: VolumeWrite,
         content: Box<dyn AsyncRead + Send + Unpin>,
     ) -> Result<u64> {
+        self.inner.disk.check()?;
         let (record, host) = self.writable_volume(volume)?;
         host.write(&record.id, &inner_path(path)?, write, content).await.map_err(|error| volume_error(&error))
     }

@@ -66,7 +66,7 @@ requires! {
 
 /// To read the journal of a sandbox, which may be gone.
 #[derive(Debug, Clone, Copy)]
-pub enum ReadJournal {}
+pub(crate) enum ReadJournal {}
 
 impl Requires for ReadJournal {
     const NEEDS: Needs = Needs::READ;

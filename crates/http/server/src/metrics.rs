@@ -147,6 +147,48 @@ struct OutcomeLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PlaceLabels {
+    place: &'static str,
+}
+
+/// The host's disk, at the last scrape.
+#[derive(Debug, Default)]
+struct DiskMetrics {
+    free: Family<PlaceLabels, Gauge>,
+    total: Family<PlaceLabels, Gauge>,
+    full: Gauge,
+    logs: Gauge,
+}
+
+impl DiskMetrics {
+    fn register(registry: &mut Registry) -> Self {
+        let disk = Self::default();
+        let (free, total) = (disk.free.clone(), disk.total.clone());
+        registry.register_with_unit(
+            "disk_free",
+            "Free where the data directory and disks lie",
+            Unit::Bytes,
+            free,
+        );
+        registry.register_with_unit("disk_size", "Size of the same", Unit::Bytes, total);
+        registry.register("disk_full", "1 while sandboxes stand still for want of room", disk.full.clone());
+        registry.register_with_unit("logs", "Output of execs that is kept", Unit::Bytes, disk.logs.clone());
+        disk
+    }
+
+    fn set(&self, stats: &Stats) {
+        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        for space in &stats.disk {
+            let labels = PlaceLabels { place: space.place };
+            self.free.get_or_create(&labels).set(number(space.free_bytes));
+            self.total.get_or_create(&labels).set(number(space.total_bytes));
+        }
+        self.full.set(stats.disk_full.into());
+        self.logs.set(number(stats.logs_bytes));
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabels {
     state: &'static str,
 }
@@ -168,6 +210,7 @@ pub(crate) struct Metrics {
     connections: Gauge<i64>,
     machines: Family<AcceleratorLabels, Gauge>,
     egress: EgressMetrics,
+    disk: DiskMetrics,
 }
 
 impl Metrics {
@@ -206,6 +249,7 @@ impl Metrics {
         let used = UsedGauges::register(&mut registry);
         let pools = PoolMetrics::register(&mut registry);
         let builds = BuildMetrics::register(&mut registry);
+        let disk = DiskMetrics::register(&mut registry);
         Self {
             registry,
             requests,
@@ -220,6 +264,7 @@ impl Metrics {
             machines,
             egress,
             used,
+            disk,
         }
     }
 
@@ -264,6 +309,7 @@ impl Metrics {
         self.execs_running.set(i64::try_from(stats.execs_running).unwrap_or(i64::MAX));
         self.used.set(&stats.used);
         self.builds.set(&stats.builds);
+        self.disk.set(stats);
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &self.registry) {
             // Writing to a string does not fail.

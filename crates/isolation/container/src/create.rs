@@ -37,7 +37,8 @@ const TERMINALS_MAX: u32 = 64;
 impl Inner {
     /// Makes an instance. Blocks for about two milliseconds.
     pub(crate) fn create(&self, plan: &Plan) -> Result<(), IsolationError> {
-        self.build(plan, None)
+        let making = self.storage.begin_making(&plan.id)?;
+        making.end(self.build(plan, None))
     }
 
     /// The same, on a disk that is there already.

@@ -84,6 +84,11 @@ impl Inner {
     /// Blocks for some milliseconds.
     pub(crate) fn wake(&self, plan: &Plan) -> Result<(), IsolationError> {
         create::check(plan)?;
+        let making = self.storage.begin_making(&plan.id)?;
+        making.end(self.wake_known(plan))
+    }
+
+    fn wake_known(&self, plan: &Plan) -> Result<(), IsolationError> {
         let record = self.records.of(&plan.id);
         fail_point!("container::wake::start");
         let disk = self.disks.reopen(&self.storage.sandbox_disk(&plan.id))?;

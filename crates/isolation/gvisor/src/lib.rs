@@ -360,7 +360,8 @@ impl Isolation for GvisorIsolation {
     }
 
     async fn create(&self, plan: &Plan) -> Result<(), IsolationError> {
-        self.inner.create(plan).await
+        let making = self.inner.config.storage.begin_making(&plan.id)?;
+        making.end(self.inner.create(plan).await)
     }
 
     async fn adopt(&self, id: &SandboxId) -> Result<(), IsolationError> {
@@ -422,7 +423,8 @@ impl Isolation for GvisorIsolation {
     }
 
     async fn wake(&self, plan: &Plan) -> Result<(), IsolationError> {
-        self.inner.wake(plan).await
+        let making = self.inner.config.storage.begin_making(&plan.id)?;
+        making.end(self.inner.wake(plan).await)
     }
 
     async fn memory_available(&self) -> Option<u64> {

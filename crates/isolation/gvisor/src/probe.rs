@@ -56,8 +56,9 @@ impl Inner {
         };
         self.probing().insert(id.clone());
         let made = async {
+            let making = self.config.storage.begin_making(&id)?;
             let disk = self.claim_disk(&plan).await?;
-            self.create_on(&plan, disk, platform).await
+            making.end(self.create_on(&plan, disk, platform).await)
         };
         let made = tokio::time::timeout(TIMEOUT, made).await.unwrap_or_else(|_late| {
             Err(IsolationError::Unavailable(format!("it did not start in {TIMEOUT:?}")))

@@ -8,7 +8,7 @@
 //! cgroups below for its execs, but not the files that hold limits. It is handed in as a *detached clone*
 //! of its mount: a plain directory descriptor would lead, through `..`, to the host's root.
 
-mod files;
+pub(crate) mod files;
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -3,6 +3,8 @@
 mod cgroup;
 mod end;
 pub mod gate;
+mod halt;
+mod installation;
 mod layout;
 mod live;
 pub mod process;
@@ -13,6 +15,8 @@ use atoll_isolation::IsolationError;
 
 pub use cgroup::{Cgroups, Membership};
 pub use end::end;
+pub use halt::Halt;
+pub use installation::{EPHEMERAL, Installation, end_installation, installations, mark};
 pub use layout::{Controller, Layout};
 pub use live::Live;
 pub use process::Process;

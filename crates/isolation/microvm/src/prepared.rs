@@ -156,7 +156,7 @@ impl Inner {
         let plan = Plan { hostname: id.to_string(), id, resources, ..plan.clone() };
         let made = self.make_and_copy(&plan, &dir).await;
         let removed = self.destroy(booting.id()).await;
-        made.and(removed).inspect_err(|_| remove(&dir))?;
+        booting.end(made.and(removed)).inspect_err(|_| remove(&dir))?;
         Ok(dir)
     }
 

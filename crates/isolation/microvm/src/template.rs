@@ -10,6 +10,7 @@ use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
 use atoll_isolation::{IsolationError, RootFs};
 use atoll_isolation_host::process;
+use atoll_isolation_storage::Making;
 
 use crate::create::Started;
 use crate::record::Size;
@@ -88,18 +89,24 @@ async fn turn(path: &Path) -> Result<fs::File, IsolationError> {
 }
 
 /// A machine that is made to be saved is no sandbox.
-pub(crate) struct Booting<'a>(&'a Inner, SandboxId);
+pub(crate) struct Booting<'a>(&'a Inner, SandboxId, Making);
 
 impl<'a> Booting<'a> {
     /// It gets an id as a sandbox does: should this process be killed, the next one finds and removes it.
     pub(crate) fn new(inner: &'a Inner) -> Result<Self, IsolationError> {
         let id = SandboxId::from_parts(0, random().step("choose an id")?);
+        let making = inner.config.storage.begin_making(&id)?;
         inner.booting().insert(id.clone());
-        Ok(Self(inner, id))
+        Ok(Self(inner, id, making))
     }
 
     pub(crate) fn id(&self) -> &SandboxId {
         &self.1
+    }
+
+    /// How it ended.
+    pub(crate) fn end<T>(&self, made: Result<T, IsolationError>) -> Result<T, IsolationError> {
+        self.2.check().and(made)
     }
 }
 
@@ -188,7 +195,7 @@ impl Inner {
         let booting = Booting::new(self)?;
         let made = self.boot_and_save(model, booting.id(), new, within).await;
         let removed = self.destroy(booting.id()).await;
-        made.and(removed)?;
+        booting.end(made.and(removed))?;
         for name in [MEMORY_FILE, STATE_FILE] {
             // Sandboxes' VMMs run as other users, and read it through a read-only mount.
             let path = new.join(name);

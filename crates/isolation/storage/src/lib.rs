@@ -31,9 +31,12 @@ mod clone;
 mod compare;
 pub mod filesystem;
 mod freeze;
+mod guard;
 mod loops;
+mod making;
 mod mounts;
 mod pool;
+mod reserve;
 mod spare;
 mod superblock;
 mod sys;
@@ -46,18 +49,23 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_isolation::{Check, IsolationError, Status};
 
 pub use freeze::{Frozen, MountedDisk};
+pub use guard::Guard;
 pub use loops::{LoopDevice, attach, attach_read_only, in_use as loops_in_use};
+pub use making::Making;
 pub use mounts::{Use, mount_ext4, open_upper, path_of, prepare_disk};
+pub use reserve::Reserve;
 pub use spare::Spare;
-pub use volumes::StoredVolumes;
+pub use volumes::{StoredVolumes, thaw_volumes_of};
 
 pub(crate) use atoll_isolation::step;
 
+use making::Makings;
 use step::{Step, failed};
 use trim::Trimmer;
 
@@ -116,6 +124,9 @@ pub struct Storage {
     seen: PathBuf,
     /// The directory on the host's file system.
     dir: PathBuf,
+    /// How large a pool may be.
+    pool_size: PoolSize,
+    makings: Arc<Makings>,
     /// Why there is no pool although one was wanted.
     refused: Option<String>,
     /// Gives back what was freed in the pool. Before the mount, which must be the last to go.
@@ -161,7 +172,18 @@ impl Storage {
         };
         let trimmer = pooled.as_ref().map(|mount| Trimmer::start(mount.as_fd())).transpose()?;
         let sealing = artifacts::Sealing::default();
-        let storage = Self { kind, root, seen, dir, refused, sealing, _trimmer: trimmer, mount: pooled };
+        let storage = Self {
+            kind,
+            root,
+            seen,
+            dir,
+            pool_size: config.pool,
+            makings: Arc::default(),
+            refused,
+            sealing,
+            _trimmer: trimmer,
+            mount: pooled,
+        };
         let parts =
             ["", "disks", "sandboxes", "machines", "prepared", "sentries", "artifacts", "volumes", "trash"];
         for part in parts {
@@ -355,6 +377,14 @@ impl Storage {
             }
         }
         Err(failed("keep room for the disks that are in use".to_owned(), rustix::io::Errno::NOSPC.into()))
+    }
+
+    /// Before the first process of a sandbox is started: ended with the host's room, and refused without.
+    ///
+    /// # Errors
+    /// [`IsolationError::HostFull`].
+    pub fn begin_making(&self, id: &SandboxId) -> Result<Making, IsolationError> {
+        self.makings.begin(id)
     }
 
     /// What `atoll doctor` says about it.

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -23,6 +24,8 @@ use crate::{PoolSize, sys};
 const MIN_BYTES: u64 = 320 << 20;
 /// A pool grows when it could be larger by this part of itself.
 const GROW_PART: u64 = 10;
+/// The same while it is full.
+const GROW_PART_FULL: u64 = 100;
 /// The log, bytes: the least that `mkfs.xfs` makes. All of it is written, so it never lacks room later.
 const LOG_BYTES: u64 = 64 << 20;
 /// Where `mkfs.xfs` may be.
@@ -49,10 +52,25 @@ pub(crate) fn open(dir: &Path, instance: &str, size: PoolSize) -> Result<OwnedFd
     }
     let image = File::options().read(true).write(true).open(&path).step("open the storage pool")?;
     let (mount, device) = mount_image(&path, &image)?;
-    if let Err(error) = grow(dir, &image, &device, mount.as_fd(), size) {
+    if let Err(error) = grow(dir, &image, &device, mount.as_fd(), size, GROW_PART) {
         tracing::warn!(%error, "the storage pool does not grow");
     }
     Ok(mount)
+}
+
+/// Follows a host that got more room while the pool is open and full: every bit counts then.
+pub(crate) fn follow_host(
+    dir: &Path,
+    mount: std::os::fd::BorrowedFd<'_>,
+    size: PoolSize,
+) -> Result<(), IsolationError> {
+    let path = image_path(dir);
+    let image = File::options().read(true).write(true).open(&path).step("open the storage pool")?;
+    match find(&path).step("look for the storage pool's device")? {
+        Some(device) => grow(dir, &image, &device, mount, size, GROW_PART_FULL),
+        // Whoever mounted it has moved it since: it grows when it is opened there.
+        None => Ok(()),
+    }
 }
 
 /// How large it may be: what is free on the host, and what it has already.
@@ -105,6 +123,9 @@ fn mount_image(path: &Path, image: &File) -> Result<(OwnedFd, LoopDevice), Isola
         };
         match mount(&device) {
             Ok(mount) => return Ok((mount, device)),
+            Err(error) if let Some(original) = original_of(&device, path) => {
+                return Err(is_copy(path, &original, &error));
+            }
             // An earlier server's mount is on its way out.
             Err(error) if is_passing(&error) && Instant::now() < deadline => {
                 tracing::debug!(%error, "mounting the storage pool again");
@@ -114,6 +135,36 @@ fn mount_image(path: &Path, image: &File) -> Result<(OwnedFd, LoopDevice), Isola
         drop(device);
         std::thread::sleep(MOUNT_PAUSE);
     }
+}
+
+fn is_copy(path: &Path, original: &str, error: &IsolationError) -> IsolationError {
+    IsolationError::Unavailable(format!(
+        "{} is a copy of {original}, which is in use on this host: a data directory has an identity, and two with the \
+         same one cannot be in use at once. End the other with 'atoll purge', or use the copy on another host ({error})",
+        path.display()
+    ))
+}
+
+/// Bytes of the beginning of an XFS file system up to the end of its identity, and where that begins.
+const XFS_HEAD_BYTES: usize = 48;
+const XFS_UUID_AT: usize = 32;
+
+/// The identity of the XFS file system on a device.
+fn identity(device: &Path) -> Option<[u8; XFS_HEAD_BYTES - XFS_UUID_AT]> {
+    let mut head = [0; XFS_HEAD_BYTES];
+    File::open(device).ok()?.read_exact_at(&mut head, 0).ok()?;
+    head.starts_with(b"XFSB").then(|| head[XFS_UUID_AT..].try_into().ok())?
+}
+
+/// The file of another device that has the same identity: one of the two was copied from the other.
+fn original_of(device: &LoopDevice, path: &Path) -> Option<String> {
+    let ours = identity(&device.path())?;
+    let others = loops::in_use().ok()?.into_iter();
+    let mut others = others.filter(|(_, image)| Path::new(image) != path && !image.ends_with(" (deleted)"));
+    others.find_map(|(number, image)| {
+        let other = LoopDevice::existing(number).ok()?;
+        (identity(&other.path()) == Some(ours)).then_some(image)
+    })
 }
 
 /// Busy, gone in between or while it was read, or the identity is still mounted from another device.
@@ -149,18 +200,19 @@ fn mount(device: &LoopDevice) -> Result<OwnedFd, IsolationError> {
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step(step)
 }
 
-/// Follows a host that got more room.
+/// Follows a host that got more room, if that is at least this part of what the pool has.
 fn grow(
     dir: &Path,
     image: &File,
     device: &LoopDevice,
     mount: std::os::fd::BorrowedFd<'_>,
     size: PoolSize,
+    least_part: u64,
 ) -> Result<(), IsolationError> {
     use std::os::unix::fs::MetadataExt;
     let meta = image.metadata().step("measure the storage pool")?;
     let wanted = wanted(dir, meta.blocks() * 512, size)?;
-    if wanted <= meta.len() + meta.len() / GROW_PART {
+    if wanted <= meta.len() + meta.len() / least_part {
         return Ok(());
     }
     image.set_len(wanted).step("size the storage pool")?;

@@ -68,3 +68,22 @@ fn a_pool_is_found_again_and_keeps_what_is_in_it() {
         .collect();
     assert!(left.is_empty(), "{left:?}");
 }
+
+#[test]
+fn a_copy_of_a_pool_beside_the_original_says_so() {
+    assert!(is_root(), "a pool is mounted, which needs root");
+    let dir = tempfile::Builder::new().prefix("atoll-storage-").tempdir().unwrap();
+    let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+    let first = storage(&one, PoolSize::Bytes(0));
+    if first.kind() == Kind::Native {
+        return;
+    }
+    fs::create_dir(&two).unwrap();
+    let (from, to) = (File::open(one.join("pool.img")).unwrap(), File::create(two.join("pool.img")).unwrap());
+    clone::copy(&from, &to).unwrap();
+    let config =
+        StorageConfig { dir: two, instance: format!("{:08x}", std::process::id()), pool: PoolSize::Bytes(0) };
+    let said = Storage::open(&config).unwrap_err().to_string();
+    assert!(said.contains("is a copy of") && said.contains("one/pool.img"), "{said}");
+    drop(first);
+}

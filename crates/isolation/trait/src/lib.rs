@@ -31,12 +31,14 @@ mod doctor;
 #[cfg(feature = "fake")]
 pub mod fake;
 mod gate;
+mod host_disk;
 pub mod sparse;
 pub mod step;
 pub mod volumes;
 
 pub use doctor::{Check, Status};
 pub use gate::{Gate, Original};
+pub use host_disk::{DiskSpace, HostDisk};
 pub use volumes::PlannedVolume;
 
 /// A byte stream to a guest agent.

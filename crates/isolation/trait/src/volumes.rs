@@ -117,6 +117,13 @@ pub trait Volumes: Send + Sync + std::fmt::Debug {
     /// [`VolumeError::Host`].
     async fn remove(&self, id: &VolumeId) -> Result<(), VolumeError>;
 
+    /// Lets volumes go on that an earlier process left standing still. Before anybody waits for something that may
+    /// write to one.
+    ///
+    /// # Errors
+    /// [`VolumeError::Host`].
+    async fn recover(&self) -> Result<(), VolumeError>;
+
     /// Every volume that has something on the host.
     ///
     /// # Errors

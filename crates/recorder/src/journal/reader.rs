@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use atoll_core::id::SandboxId;
 use serde::{Deserialize, Serialize};
 
-use super::{Checkpoint, Header, Segment, list, read};
+use super::{Checkpoint, Header, Segment, list, read, read_head};
 use crate::Event;
 use crate::chain::{Frame, Kind, MAGIC, Next, decode};
 use crate::limits::RECORD_MAX_BYTES;
@@ -60,7 +60,7 @@ impl Reader {
     /// When it cannot be read.
     pub fn owner(&self) -> io::Result<Option<Option<String>>> {
         let Some(segment) = list(&self.dir)?.into_iter().next() else { return Ok(None) };
-        let bytes = read(&segment)?;
+        let bytes = read_head(&segment)?;
         let Next::Frame(frame) = decode(bytes.strip_prefix(MAGIC).unwrap_or_default()) else {
             return Ok(None);
         };

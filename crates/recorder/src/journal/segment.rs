@@ -14,6 +14,8 @@ const CLOSED: &str = "log.zst";
 /// Digits of a segment's name, which is the number of its first event.
 const DIGITS: usize = 20;
 const LEVEL: i32 = 9;
+/// A header is shorter.
+const HEAD_MAX_BYTES: u64 = 4 << 10;
 /// No segment is larger, unpacked: one write may go beyond the limit before the segment is closed.
 const UNPACKED_MAX_BYTES: u64 = 64 * SEGMENT_MAX_BYTES + RECORD_MAX_BYTES as u64;
 
@@ -69,6 +71,18 @@ pub(crate) fn read(segment: &Segment) -> io::Result<Vec<u8>> {
             io::ErrorKind::InvalidData,
             "the segment is larger than any that is written",
         ));
+    }
+    Ok(bytes)
+}
+
+/// The first bytes of a segment, unpacked: its header is in them.
+pub(crate) fn read_head(segment: &Segment) -> io::Result<Vec<u8>> {
+    let file = File::open(&segment.path)?;
+    let mut bytes = Vec::new();
+    if segment.closed {
+        zstd::Decoder::new(file)?.take(HEAD_MAX_BYTES).read_to_end(&mut bytes)?;
+    } else {
+        file.take(HEAD_MAX_BYTES).read_to_end(&mut bytes)?;
     }
     Ok(bytes)
 }

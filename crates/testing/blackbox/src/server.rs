@@ -442,6 +442,10 @@ impl Drop for Server {
             let mut doctor = command(program());
             doctor.args(["doctor", "--leaks", "--remove", "--data-dir"]).arg(&self.data);
             drop(doctor.stdout(Stdio::null()).status());
+            // It may have had no room for that: nothing that stands still with a full disk may stay.
+            let mut purge = command(program());
+            purge.args(["purge", "--yes", "--data-dir"]).arg(&self.data);
+            drop(purge.stdout(Stdio::null()).stderr(Stdio::null()).status());
         }
         drop(fs::remove_file(&self.log));
     }

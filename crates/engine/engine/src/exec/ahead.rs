@@ -73,7 +73,8 @@ pub(crate) async fn begin(
     let stream = client.start_exec(start_message(&record)).await.map_err(guest_error)?;
     record.pid = Some(stream.pid);
     let log = LogWriter::fresh(&inner.log_dir(sandbox, &record.id), record.spec.keep_output_bytes);
-    Ok(Ahead::new(record, log, stream))
+    let share = inner.logs.share(sandbox, &record.id, Some(spec.resources.output_max_bytes()));
+    Ok(Ahead::new(record, log.within(share), stream))
 }
 
 /// Keeps the output of a command that runs already, from where its log ends.
@@ -82,7 +83,9 @@ pub(crate) async fn begin(
 /// What the guest says; [`atoll_core::Code::Internal`] when the log cannot be opened.
 pub(crate) async fn take_over(inner: &Inner, client: &GuestClient, record: ExecRecord) -> Result<Ahead> {
     let (dir, keep) = (inner.log_dir(&record.sandbox, &record.id), record.spec.keep_output_bytes);
+    let share = inner.logs.share(&record.sandbox, &record.id, None);
     let log = blocking(move || LogWriter::open(&dir, keep)).await.map_err(|error| host_error(&error))?;
+    let log = log.within(share);
     let attach = AttachExec { exec_id: record.id.to_string(), offset: log.extent().end };
     let stream = client.attach_exec(attach).await.map_err(guest_error)?;
     Ok(Ahead::new(record, log, stream))

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::now_ms;
 use crate::engine::Inner;
 use crate::errors::chain;
-use crate::log::LogWriter;
+use crate::log::{LogShare, LogWriter};
 use crate::sandbox::{SandboxShared, Stillness};
 use crate::start::start_key;
 
@@ -194,14 +194,22 @@ impl Session {
         let record = self.exec.inserted();
         let dir = self.inner.log_dir(&record.sandbox, &record.id);
         let keep = record.spec.keep_output_bytes;
+        // Before it is opened: what it opens is not dropped then.
+        let share = self.share();
         let log = blocking(move || LogWriter::open(&dir, keep)).await?;
         let extent = log.extent();
-        self.log = Some(log);
+        self.log = Some(log.within(share));
         self.exec.progress.send_modify(|progress| {
             progress.extent = extent;
             progress.state = ExecState::Running;
         });
         Ok(())
+    }
+
+    /// Its part of what the sandbox's execs may keep together.
+    fn share(&self) -> LogShare {
+        let max = self.sandbox.record().spec.resources.output_max_bytes();
+        self.inner.logs.share(&self.sandbox.id, self.exec.id(), Some(max))
     }
 
     fn start_clocks(&mut self) {
@@ -551,8 +559,9 @@ impl Session {
             }
             match inner.store.prune_execs(&sandbox, EXECS_KEPT_MAX_COUNT as u64, &start).await {
                 Ok(pruned) => {
-                    for old in pruned {
-                        drop(tokio::fs::remove_dir_all(inner.log_dir(&sandbox, &old)).await);
+                    let remove = move || pruned.iter().try_for_each(|old| inner.logs.remove(&sandbox, old));
+                    if let Err(error) = blocking(remove).await {
+                        tracing::warn!(%error, "output of old execs could not be removed");
                     }
                 }
                 Err(error) => tracing::warn!(error = chain(&error), "old execs could not be pruned"),

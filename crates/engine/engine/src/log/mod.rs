@@ -14,13 +14,15 @@
 //! truth: every byte that arrived has its stream, and a record that points at the end is simply not
 //! used yet. What the guest sent but the log does not have was never acknowledged and is sent again.
 //!
-//! When more than the exec's limit is kept, whole segments go, oldest first; a reader that wanted
-//! them is told with [`Piece::Gap`].
+//! When more than the exec's limit is kept, or all execs of the sandbox or of the installation together keep more than
+//! theirs ([`Logs`]), whole segments go, oldest first; a reader that wanted them is told with [`Piece::Gap`].
 
+mod budget;
 mod reader;
 mod segment;
 mod writer;
 
+pub(crate) use budget::{LogShare, Logs};
 pub use reader::Piece;
 pub(crate) use reader::{LogReader, extent};
 pub(crate) use writer::LogWriter;

@@ -1,12 +1,14 @@
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use atoll_core::exec::OutputStream::{self, Stderr, Stdout};
+use atoll_core::id::{ExecId, SandboxId};
 use proptest::prelude::*;
 
 use super::segment::{data_path, index_path, list};
-use super::{Extent, LogReader, LogWriter, Piece};
+use super::{Extent, LogReader, LogWriter, Logs, Piece};
 
 /// Runs of output by stream, and the gaps between them.
 type Read = (Vec<(OutputStream, Vec<u8>)>, Vec<(u64, u64)>);
@@ -68,6 +70,92 @@ fn torn_index_and_unused_record_are_put_right() {
     writer.append(Stderr, b"more").unwrap();
     let (output, _) = read_all(dir.path(), 0, writer.extent(), 100);
     assert_eq!(output, [(Stdout, b"out".to_vec()), (Stderr, b"errmore".to_vec())]);
+}
+
+fn budgeted(logs: &Arc<Logs>, dir: &Path, sandbox: u64, exec: u64, max: u64) -> LogWriter {
+    let (sandbox, exec) = (SandboxId::from_parts(sandbox, 0), ExecId::from_parts(exec, 0));
+    let path = dir.join(sandbox.as_str()).join(exec.as_str());
+    LogWriter::fresh(&path, 4000).within(logs.share(&sandbox, &exec, Some(max)))
+}
+
+fn on_disk(dir: &Path) -> u64 {
+    let mut bytes = 0;
+    for sandbox in std::fs::read_dir(dir).unwrap() {
+        for exec in std::fs::read_dir(sandbox.unwrap().path()).unwrap() {
+            for file in std::fs::read_dir(exec.unwrap().path()).unwrap().map(Result::unwrap) {
+                if file.path().extension().unwrap() == "data" {
+                    bytes += file.metadata().unwrap().len();
+                }
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn the_execs_of_a_sandbox_keep_no_more_than_its_budget_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::new(dir.path().to_owned(), u64::MAX);
+    let mut alive = budgeted(&logs, dir.path(), 1, 1, 20_000);
+    alive.append(Stdout, &[b'a'; 1500]).unwrap();
+    for exec in 2..50 {
+        let mut writer = budgeted(&logs, dir.path(), 1, exec, 20_000);
+        writer.append(Stdout, &[b'x'; 3500]).unwrap();
+    }
+    let kept = on_disk(dir.path());
+    assert!(kept <= 20_000 + 1000 && kept > 10_000, "{kept}");
+    assert_eq!(logs.bytes(), kept);
+    // One that runs loses nothing as long as others have ended.
+    let first = alive.extent();
+    alive.append(Stdout, b"more").unwrap();
+    assert_eq!(alive.extent().end, first.end + 4);
+    let path = dir.path().join(SandboxId::from_parts(1, 0).as_str()).join(ExecId::from_parts(1, 0).as_str());
+    let (output, gaps) = read_all(&path, 0, alive.extent(), 4096);
+    assert!(gaps.is_empty() && output[0].1.len() == 1504, "{gaps:?}");
+    // The oldest that has ended is gone as a whole, and that is a gap.
+    let gone = dir.path().join(SandboxId::from_parts(1, 0).as_str()).join(ExecId::from_parts(2, 0).as_str());
+    assert_eq!(read_all(&gone, 0, Extent { first: 0, end: 3500 }, 4096).1, [(0, 3500)]);
+    // What an earlier process left is counted.
+    let again = Logs::new(dir.path().to_owned(), u64::MAX);
+    again.measure();
+    assert_eq!(again.bytes(), on_disk(dir.path()));
+}
+
+#[test]
+fn execs_that_all_run_keep_their_newest_segments() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::new(dir.path().to_owned(), u64::MAX);
+    let mut writers: Vec<_> = (0..4).map(|exec| budgeted(&logs, dir.path(), 1, exec, 8000)).collect();
+    for _ in 0..40 {
+        for writer in &mut writers {
+            writer.append(Stdout, &[b'x'; 300]).unwrap();
+        }
+    }
+    let kept = on_disk(dir.path());
+    assert!(kept <= 8000 + 4 * 1000, "{kept}");
+    for (exec, writer) in writers.iter().enumerate() {
+        let exec = ExecId::from_parts(exec as u64, 0);
+        let path = dir.path().join(SandboxId::from_parts(1, 0).as_str()).join(exec.as_str());
+        assert_eq!(writer.extent().end, 12_000);
+        // Everything is there or said to be gone.
+        let (output, gaps) = read_all(&path, 0, writer.extent(), 4096);
+        let there: usize = output.iter().map(|(_, bytes)| bytes.len()).sum();
+        let gone: u64 = gaps.iter().map(|(from, to)| to - from).sum();
+        assert_eq!(there as u64 + gone, 12_000);
+    }
+}
+
+#[test]
+fn of_all_sandboxes_the_one_with_most_output_loses() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Logs::new(dir.path().to_owned(), 20_000);
+    budgeted(&logs, dir.path(), 1, 1, u64::MAX).append(Stdout, &[b'q'; 3000]).unwrap();
+    for exec in 0..50 {
+        budgeted(&logs, dir.path(), 2, exec, u64::MAX).append(Stdout, &[b'x'; 3000]).unwrap();
+    }
+    assert!(on_disk(dir.path()) <= 21_000, "{}", on_disk(dir.path()));
+    let quiet = dir.path().join(SandboxId::from_parts(1, 0).as_str()).join(ExecId::from_parts(1, 0).as_str());
+    assert!(read_all(&quiet, 0, Extent { first: 0, end: 3000 }, 4096).1.is_empty());
 }
 
 proptest! {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use atoll_core::exec::OutputStream;
 
+use super::budget::{LogShare, remove_file};
 use super::segment::{RECORD_BYTES, data_path, encode_record, index_path, list, read_index};
 use super::{Extent, SEGMENT_MAX_BYTES, SEGMENTS_PER_LOG};
 
@@ -17,6 +18,8 @@ pub(crate) struct LogWriter {
     segment_max_bytes: u64,
     extent: Extent,
     segment: Option<Segment>,
+    /// Its part of what output may take on the host. The log of a build has none.
+    share: Option<LogShare>,
 }
 
 #[derive(Debug)]
@@ -36,7 +39,14 @@ impl LogWriter {
             segment_max_bytes: (keep_bytes / SEGMENTS_PER_LOG).clamp(1, SEGMENT_MAX_BYTES),
             extent: Extent::default(),
             segment: None,
+            share: None,
         }
+    }
+
+    /// Counts it to what its sandbox may keep.
+    pub(crate) fn within(mut self, share: LogShare) -> Self {
+        self.share = Some(share);
+        self
     }
 
     /// Opens the log in `dir` and puts it right after a crash. Nothing is created before the first byte.
@@ -124,18 +134,31 @@ impl LogWriter {
             return Err(io::ErrorKind::WriteZero.into());
         }
         self.extent.end += written as u64;
+        if let Some(share) = &self.share {
+            share.wrote(written);
+        }
         Ok(written)
     }
 
-    /// Keeps the limit: removes whole segments, oldest first, never the newest.
+    /// Keeps the limits: removes whole segments, oldest first, never the newest.
     fn drop_oldest(&mut self) -> io::Result<()> {
-        while self.extent.end - self.extent.first > self.keep_bytes {
+        if let Some(share) = &self.share {
+            share.keep_within()?;
+        }
+        loop {
+            // Others may have dropped some, too.
             let starts = list(&self.dir)?;
             let [oldest, next, ..] = starts[..] else { return Ok(()) };
-            fs::remove_file(data_path(&self.dir, oldest))?;
-            fs::remove_file(index_path(&self.dir, oldest))?;
+            self.extent.first = oldest;
+            if self.extent.end - oldest <= self.keep_bytes {
+                return Ok(());
+            }
+            remove_file(&data_path(&self.dir, oldest))?;
+            remove_file(&index_path(&self.dir, oldest))?;
             self.extent.first = next;
+            if let Some(share) = &self.share {
+                share.dropped(next - oldest);
+            }
         }
-        Ok(())
     }
 }

@@ -34,6 +34,10 @@ pub(super) async fn fill(
     recipe: Arc<Recipe>,
     permit: OwnedSemaphorePermit,
 ) {
+    tokio::select! {
+        () = inner.disk.wait_for(false) => {}
+        () = inner.shutdown.cancelled() => {}
+    }
     stand_back(&inner, &name).await;
     let outcome = fill_one(&inner, &name, &recipe, permit).await;
     let pools = &inner.pools;
@@ -41,7 +45,9 @@ pub(super) async fn fill(
         pool.making = pool.making.saturating_sub(1);
         if let Err(error) = outcome {
             pool.failed += 1;
-            pool.rest_ms = (pool.rest_ms * 2).clamp(REST_FIRST_MS, REST_LAST_MS);
+            // There can be room again at any moment, and then nobody is to wait for the pool.
+            let before = if error.code == Code::HostDiskFull { 0 } else { pool.rest_ms };
+            pool.rest_ms = (before * 2).clamp(REST_FIRST_MS, REST_LAST_MS);
             pool.rests_until_ms = now_ms().saturating_add(pool.rest_ms);
             if !inner.shutdown.is_cancelled() {
                 tracing::warn!(pool = %name, %error, "a pool cannot be filled");

@@ -103,15 +103,19 @@ async fn try_make(
         }
     }
     let client = isolate(inner, driver.as_ref(), &plan, spec).await?;
-    rehearse(&client, id, spec).await;
-    if !starts_ahead(spec) {
-        return Ok((client, None));
-    }
-    inner.attach_network(driver.as_ref(), id, &spec.egress).await?;
-    drop(filler);
-    inner.pools.nudge.notify_one();
-    let ahead = inner.start_ahead(&client, id, spec).await?;
-    atoll_failpoint::fail_point!("engine.pool.started");
+    let started = async {
+        rehearse(&client, id, spec).await;
+        if !starts_ahead(spec) {
+            return Ok(None);
+        }
+        inner.attach_network(driver.as_ref(), id, &spec.egress).await?;
+        drop(filler);
+        inner.pools.nudge.notify_one();
+        let ahead = inner.start_ahead(&client, id, spec).await?;
+        atoll_failpoint::fail_point!("engine.pool.started");
+        Ok(ahead)
+    };
+    let ahead = inner.disk.unless_full(started).await?;
     Ok((client, ahead))
 }
 
@@ -124,11 +128,14 @@ async fn isolate(
 ) -> Result<GuestClient> {
     driver.create(plan).await.map_err(|error| isolation_error(&error))?;
     atoll_failpoint::fail_point!("engine.pool.isolated");
-    let client = connect(driver, &plan.id).await?;
-    if needs_configuring(spec) {
-        inner.configure(&client, &plan.hostname, spec).await?;
-    }
-    Ok(client)
+    let met = async {
+        let client = connect(driver, &plan.id).await?;
+        if needs_configuring(spec) {
+            inner.configure(&client, &plan.hostname, spec).await?;
+        }
+        Ok(client)
+    };
+    inner.disk.unless_full(met).await
 }
 
 /// Makes a member in which everything runs already.
@@ -143,7 +150,7 @@ async fn go_on(
     let client = isolate(inner, driver, &plan, spec).await?;
     inner.attach_network(driver, &plan.id, &spec.egress).await?;
     saved.give_log(inner, &exec).await?;
-    let ahead = take_over_ahead(inner, &client, exec).await?;
+    let ahead = inner.disk.unless_full(take_over_ahead(inner, &client, exec)).await?;
     atoll_failpoint::fail_point!("engine.pool.started");
     Ok((client, ahead))
 }

@@ -75,7 +75,7 @@ pub(crate) fn spawn(inner: &Arc<Inner>, shared: &Arc<SandboxShared>, origin: Ori
     let actor = Actor {
         inner: Arc::clone(inner),
         shared: Arc::clone(shared),
-        record: shared.record(),
+        record: shared.stored_record(),
         inbox,
         unlinked: false,
         budget_ms: 0,
@@ -153,6 +153,13 @@ impl Actor {
                     Err(error) => self.create_instead(&plan, error).await,
                 };
                 if self.undone(made).await {
+                    return;
+                }
+            }
+            Origin::Adopt if self.inner.disk.is_full() => {
+                self.take_up_frozen().await;
+                self.shared.set_made(Ok(()));
+                if self.go_on_when_there_is_room().await {
                     return;
                 }
             }
@@ -285,7 +292,7 @@ impl Actor {
             () = self.inner.shutdown.cancelled() => return,
             taken_up = async {
                 usage::load(&self.inner, &self.shared, &self.record).await?;
-                let client = link::connect(self.shared.driver().as_ref(), &self.record.id).await?;
+                let client = link::connect_awake(&self.shared).await?;
                 self.start_link(client);
                 exec::enter_open(&self.inner, &self.shared).await?;
                 exec::tidy_up(&self.inner, &self.shared).await
@@ -299,6 +306,43 @@ impl Actor {
                 tracing::error!(sandbox = %self.record.id, %error, "lost execs could not be recorded");
             }
         }
+    }
+
+    /// Takes up the rest of a sandbox that stands still with all others, once it does not. Says whether it was deleted
+    /// before.
+    async fn go_on_when_there_is_room(&mut self) -> bool {
+        let inner = Arc::clone(&self.inner);
+        loop {
+            let message = tokio::select! {
+                biased;
+                () = inner.shutdown.cancelled() => return true,
+                message = self.inbox.next() => message,
+                () = inner.disk.wait_for(false) => break,
+            };
+            match message {
+                None => return true,
+                Some(Message::Delete(reply)) => {
+                    let outcome = self.delete().await;
+                    let done = outcome.is_ok();
+                    answer(reply, outcome);
+                    if done {
+                        return true;
+                    }
+                }
+                Some(message) => message.refuse(inner.disk.check()),
+            }
+        }
+        self.shared.set_frozen(false);
+        let linked = async {
+            let client = link::connect_awake(&self.shared).await?;
+            self.start_link(client);
+            exec::tidy_up(&self.inner, &self.shared).await
+        };
+        match linked.await {
+            Ok(()) => self.unlinked = false,
+            Err(error) => self.fail(&error.message).await,
+        }
+        false
     }
 
     async fn serve(&mut self) {
@@ -513,6 +557,7 @@ impl Actor {
     }
 
     async fn delete(&mut self) -> Result<()> {
+        self.inner.make_room();
         if self.record.state != SandboxState::Deleting {
             self.move_to(SandboxState::Deleting, None).await?;
         }

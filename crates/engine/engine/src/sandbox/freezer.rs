@@ -1,8 +1,11 @@
 //! Standing still: who may freeze a sandbox, who thaws it, and how long it stood.
 //!
-//! There are two reasons to freeze. A *pause* is a state of the sandbox, recorded, and ends by a resume. A *doze*
+//! There are two reasons to freeze one sandbox. A *pause* is a state of the sandbox, recorded, and ends by a resume. A *doze*
 //! ([`atoll_core::idle::IdlePolicy::freeze_ms`]) is nobody's business: the state stays `running`, nothing is written,
 //! and the next use thaws in passing. Both go through here, one at a time.
+//!
+//! And all of them may be stopped at once, because the host's disk is full ([`crate::disk`]): that is not done here, only
+//! noted, so that no clock runs meanwhile.
 //!
 //! A doze must not begin under a use that has just begun. The use counts itself first and looks at `frozen` then;
 //! the doze sets `frozen` first and looks at the count then: one of the two sees the other.
@@ -46,6 +49,8 @@ pub(crate) struct Freezer {
     /// Whoever freezes or thaws has the turn.
     turn: Mutex<()>,
     frozen: AtomicBool,
+    /// It stands still with all others, because the host's disk is full, and goes on with them.
+    held: AtomicBool,
     state: watch::Sender<Stillness>,
 }
 
@@ -123,6 +128,7 @@ impl SandboxShared {
 
     /// Ends a doze. Says whether the sandbox runs: not when it has been paused meanwhile.
     pub(super) async fn rouse(&self) -> Result<bool> {
+        self.disk.check()?;
         if !self.freezer.is_frozen() {
             return Ok(true);
         }
@@ -135,6 +141,26 @@ impl SandboxShared {
             self.thaw_in_turn().await?;
         }
         Ok(true)
+    }
+
+    /// Notes that it was stopped with all others.
+    pub(crate) async fn hold_still(&self) {
+        if self.freezer.is_frozen() {
+            return;
+        }
+        let _turn = self.freezer.turn.lock().await;
+        if self.state() == SandboxState::Running && !self.freezer.is_frozen() {
+            self.freezer.held.store(true, Ordering::SeqCst);
+            self.freezer.set(true);
+        }
+    }
+
+    /// Notes that it goes on with all others, unless it was paused meanwhile.
+    pub(crate) async fn let_go_on(&self) {
+        let _turn = self.freezer.turn.lock().await;
+        if self.freezer.held.swap(false, Ordering::SeqCst) && self.state() == SandboxState::Running {
+            self.freezer.set(false);
+        }
     }
 
     /// An earlier process froze it, or it has been put to disk.

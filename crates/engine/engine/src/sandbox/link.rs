@@ -138,11 +138,15 @@ async fn watch_over(sandbox: &SandboxShared, client: GuestClient) -> std::conver
 }
 
 /// Connects to a guest that may stand still meanwhile: silence counts only while it does not.
-async fn connect_awake(sandbox: &SandboxShared) -> Result<GuestClient> {
+pub(super) async fn connect_awake(sandbox: &SandboxShared) -> Result<GuestClient> {
     loop {
+        sandbox.disk.wait_for(false).await;
         sandbox.thawed().await;
         let before = sandbox.freezer.now().total;
-        let outcome = connect(sandbox.driver().as_ref(), &sandbox.id).await;
+        let outcome = tokio::select! {
+            outcome = connect(sandbox.driver().as_ref(), &sandbox.id) => outcome,
+            () = sandbox.disk.wait_for(true) => continue,
+        };
         let now = sandbox.freezer.now();
         if outcome.is_ok() || sandbox.dead.is_cancelled() || (now.since.is_none() && now.total == before) {
             return outcome;

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::now_ms;
+use crate::disk::{DiskState, STANDS_STILL};
 use crate::engine::Inner;
 use crate::exec::ExecShared;
 use crate::trace::TraceConfig;
@@ -49,6 +50,24 @@ pub(crate) enum Message {
     Resume(oneshot::Sender<Result<SandboxRecord>>),
     /// The link to the guest of this boot could not be made again.
     GuestLost(String, CancellationToken),
+}
+
+impl Message {
+    /// Answers it with what is in the way.
+    pub(super) fn refuse(self, why: Result<()>) {
+        let error = why.err().unwrap_or_else(|| Error::new(Code::InvalidState, "try again in a moment"));
+        let told = match self {
+            Self::Update(_, reply)
+            | Self::Pause(_, reply)
+            | Self::Resume(reply)
+            | Self::Rollback(_, reply) => reply.send(Err(error)).is_ok(),
+            Self::Delete(reply) => reply.send(Err(error)).is_ok(),
+            Self::GuestLost(..) => true,
+        };
+        if !told {
+            tracing::debug!("nobody waits for the answer any more");
+        }
+    }
 }
 
 /// A connection to the guest. Each new one has a higher number.
@@ -105,6 +124,8 @@ pub(crate) struct SandboxShared {
     shutdown: CancellationToken,
     /// The recorder.
     pub(crate) trace: TraceConfig,
+    /// Whether all sandboxes stand still.
+    pub(super) disk: DiskState,
     driver: Arc<dyn Isolation>,
     queue: mpsc::Sender<Message>,
     /// Taken by the actor when it starts.
@@ -140,6 +161,7 @@ impl SandboxShared {
             ports: Arc::new(Semaphore::new(PORT_CONNECTIONS_MAX_COUNT)),
             shutdown: inner.shutdown.clone(),
             trace: inner.config.trace.clone(),
+            disk: inner.disk.clone(),
             driver,
             queue,
             inbox: Mutex::new(Some(inbox)),
@@ -148,6 +170,15 @@ impl SandboxShared {
 
     /// The record, with the latest activity.
     pub(crate) fn record(&self) -> SandboxRecord {
+        let mut record = self.stored_record();
+        if record.state == SandboxState::Running && self.disk.is_full() {
+            record.reason = Some(STANDS_STILL.to_owned());
+        }
+        record
+    }
+
+    /// The same, without what is not recorded: that it stands still with all others.
+    pub(super) fn stored_record(&self) -> SandboxRecord {
         let mut record = SandboxRecord::clone(&self.record.borrow());
         record.last_active_ms = self.last_active_ms.load(Ordering::Relaxed);
         if record.state == SandboxState::Running && self.is_unresponsive() {
@@ -204,6 +235,7 @@ impl SandboxShared {
     /// Admits a use. Waits for a creation under way, and for a paused sandbox to wake: everybody who comes
     /// meanwhile waits for the same resume.
     pub(crate) async fn usable(self: &Arc<Self>) -> Result<InUse> {
+        self.disk.check()?;
         let using = self.in_use();
         self.settled().await;
         tokio::time::timeout(WAKE_WAIT, self.awake()).await.unwrap_or_else(|_| {

@@ -44,7 +44,9 @@ pub(crate) async fn remove(inner: &Inner, driver: &dyn Isolation, id: &SandboxId
 
 /// Removes the output of its execs.
 pub(crate) async fn remove_logs(inner: &Inner, id: &SandboxId) -> Result<()> {
-    match tokio::fs::remove_dir_all(inner.logs_dir(id)).await {
+    let removed = tokio::fs::remove_dir_all(inner.logs_dir(id)).await;
+    inner.logs.forget(id);
+    match removed {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => {

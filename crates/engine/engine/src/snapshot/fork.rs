@@ -76,6 +76,8 @@ impl Engine {
         caller: &Caller,
     ) -> Result<Vec<Result<SandboxRecord>>> {
         order.validate()?;
+        // Children would stand still in the middle of their making.
+        self.inner.disk.check()?;
         let parent = self.inner.sandbox(parent)?;
         let taken = match &order.at {
             Some(at) => self.point(&parent.record(), at, caller).await?,

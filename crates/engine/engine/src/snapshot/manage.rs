@@ -164,6 +164,7 @@ impl Engine {
         named: Option<&Reference>,
         caller: &Caller,
     ) -> Result<RemovedSnapshot> {
+        self.inner.make_room();
         let found = self.snapshot(id).await?;
         let permission = self.permission_on(caller, &found);
         permission.ok_or_else(|| SnapshotId::not_found(id.as_str()))?.allow(Needs::MANAGE)?;

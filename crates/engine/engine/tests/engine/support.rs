@@ -86,6 +86,8 @@ impl World {
             sandboxes_max: self.sandboxes_max,
             visibility: self.visibility,
             volumes: None,
+            disk: None,
+            logs_max_bytes: u64::MAX,
             creates_max: 4,
             trust: Trust::default(),
             reclaim_below_bytes: self.reclaim_below_bytes,

@@ -28,6 +28,7 @@ use crate::error::{ApiResult, body_of, json};
 use crate::extract::{Json, Query};
 use crate::serve::Slot;
 use crate::shared::{App, shutting_down};
+use crate::trace::Unrecorded;
 
 /// Largest page, events.
 const PAGE_MAX_COUNT: u32 = 10_000;
@@ -109,7 +110,9 @@ pub(crate) async fn get_events(
         let why = format_args!("must lie between 1 and {PAGE_MAX_COUNT}");
         return Err(Error::invalid("limit", why).into());
     }
-    Ok(Json(page(&app, reader, from, limit as usize, wait(query.wait_ms)?).await?).into_response())
+    let page = Json(page(&app, reader, from, limit as usize, wait(query.wait_ms)?).await?);
+    // Who begins to read is recorded, and not each page after that.
+    Ok(if from > 1 { (Extension(Unrecorded), page).into_response() } else { page.into_response() })
 }
 
 async fn page(

@@ -74,6 +74,8 @@ impl Harness {
             sandboxes_max: SANDBOXES_MAX,
             visibility: Visibility::default(),
             volumes: None,
+            disk: None,
+            logs_max_bytes: u64::MAX,
             creates_max: 4,
             trust: Trust::default(),
             reclaim_below_bytes: 0,

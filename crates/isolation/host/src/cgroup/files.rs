@@ -20,7 +20,7 @@ pub(super) fn make_dir(root: BorrowedFd<'_>, path: &str) -> rustix::io::Result<(
     }
 }
 
-pub(super) fn open_dir(root: BorrowedFd<'_>, path: impl Arg) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn open_dir(root: BorrowedFd<'_>, path: impl Arg) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(root, path, flags, Mode::empty())
 }
@@ -29,7 +29,7 @@ pub(super) fn open_file(dir: BorrowedFd<'_>, name: &str, flags: OFlags) -> rusti
     rustix::fs::openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-pub(super) fn write(dir: BorrowedFd<'_>, name: &str, value: &str) -> rustix::io::Result<()> {
+pub(crate) fn write(dir: BorrowedFd<'_>, name: &str, value: &str) -> rustix::io::Result<()> {
     let file = open_file(dir, name, OFlags::WRONLY)?;
     // Lowering a memory limit reclaims, which a signal interrupts.
     rustix::io::retry_on_intr(|| rustix::io::write(&file, value.as_bytes())).map(drop)
@@ -48,7 +48,7 @@ pub(super) fn number(dir: BorrowedFd<'_>, name: &str) -> io::Result<u64> {
 }
 
 /// The value of `key` in a file of lines `key value`.
-pub(super) fn field(dir: BorrowedFd<'_>, name: &str, key: &str) -> io::Result<u64> {
+pub(crate) fn field(dir: BorrowedFd<'_>, name: &str, key: &str) -> io::Result<u64> {
     let text = read(dir, name)?;
     text.lines()
         .find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
@@ -56,7 +56,7 @@ pub(super) fn field(dir: BorrowedFd<'_>, name: &str, key: &str) -> io::Result<u6
 }
 
 /// Names as the kernel has them: what a sandbox makes need not be text.
-pub(super) fn subdirectories(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<CString>> {
+pub(crate) fn subdirectories(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<CString>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
@@ -70,7 +70,7 @@ pub(super) fn subdirectories(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<CStr
     Ok(names)
 }
 
-pub(super) fn collect_pids(
+pub(crate) fn collect_pids(
     dir: BorrowedFd<'_>,
     depth: u32,
     pids: &mut BTreeSet<i32>,
@@ -98,7 +98,7 @@ pub(super) fn collect_pids(
     Ok(())
 }
 
-pub(super) fn remove_tree(root: BorrowedFd<'_>, path: impl Arg + Copy, depth: u32) -> rustix::io::Result<()> {
+pub(crate) fn remove_tree(root: BorrowedFd<'_>, path: impl Arg + Copy, depth: u32) -> rustix::io::Result<()> {
     match rustix::fs::unlinkat(root, path, AtFlags::REMOVEDIR) {
         // Something is below, or a process is still in it.
         Err(Errno::BUSY | Errno::NOTEMPTY) if depth > 0 => {}

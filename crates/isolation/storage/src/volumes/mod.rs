@@ -53,13 +53,15 @@ pub struct StoredVolumes {
 struct Inner {
     storage: Arc<Storage>,
     open: Mutex<BTreeMap<VolumeId, Arc<Open>>>,
+    /// Held while a volume stands still for a copy of this server.
+    copying: Mutex<()>,
 }
 
 impl StoredVolumes {
     /// The volumes that lie in `storage`. Nothing is opened yet.
     #[must_use]
     pub fn new(storage: Arc<Storage>) -> Self {
-        Self { inner: Arc::new(Inner { storage, open: Mutex::default() }) }
+        Self { inner: Arc::new(Inner { storage, open: Mutex::default(), copying: Mutex::default() }) }
     }
 
     /// A new mount of a volume, attached nowhere, for one sandbox. Blocks.
@@ -137,6 +139,27 @@ impl Inner {
         Ok(None)
     }
 
+    /// Lets a volume go on that a server was copying when it was killed. Whoever writes to it hangs until then, and so
+    /// does whoever would end one that does. Only one that is on a device can stand still.
+    fn thaw_left_over(&self, id: &VolumeId) -> Result<(), VolumeError> {
+        // Held, so that no copy of this server is under way.
+        let _turn = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
+        let device = self.find(id)?;
+        match device {
+            Some(device) => Ok(Frozen::thaw_left_over(mount(&device)?.as_fd())?),
+            None => Ok(()),
+        }
+    }
+
+    /// The same for all of them, also for one whose image was removed before: its device and its file system would stay
+    /// for ever. One that resists does not keep the others.
+    fn thaw_all_left_over(&self) -> Result<(), VolumeError> {
+        let _turn = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_volume =
+            |seen: &str| self.storage.within(seen).is_some_and(|path| path.starts_with("volumes"));
+        Ok(thaw_volumes(is_volume)?)
+    }
+
     fn create(&self, id: &VolumeId, bytes: u64) -> Result<(), VolumeError> {
         self.storage.check_room()?;
         let path = self.image(id);
@@ -163,6 +186,7 @@ impl Inner {
     fn copy(&self, from: &VolumeId, to: &VolumeId) -> Result<(), VolumeError> {
         self.storage.check_room()?;
         let source = self.open(from)?;
+        let _turn = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
         let frozen = Frozen::freeze(source.mount.as_fd())?;
         let copied = self.storage.duplicate(&self.image(from), &self.image(to));
         let stood_still = frozen.thaw()?;
@@ -172,6 +196,7 @@ impl Inner {
     }
 
     fn remove(&self, id: &VolumeId) -> Result<(), VolumeError> {
+        self.thaw_left_over(id)?;
         // The mount and the device go first: their last user frees them.
         drop(self.table().remove(id));
         match fs::remove_file(self.image(id)) {
@@ -199,6 +224,35 @@ impl Inner {
             stored_bytes: stored,
         })
     }
+}
+
+/// Lets the volumes of an installation go on that were left standing still: by its name where they lie in a pool, and by
+/// its data directory. For one that is to be ended: whoever waits for such a volume cannot be.
+///
+/// # Errors
+/// When `/sys` cannot be read.
+pub fn thaw_volumes_of(instance: &str, data_dir: Option<&Path>) -> Result<(), IsolationError> {
+    let pooled = Path::new("/").join(format!("atoll-{instance}")).join("volumes");
+    let plain = data_dir.map(|dir| dir.join("storage/store/volumes"));
+    thaw_volumes(|seen| {
+        let seen = Path::new(seen);
+        seen.starts_with(&pooled) || plain.as_ref().is_some_and(|plain| seen.starts_with(plain))
+    })
+}
+
+fn thaw_volumes(is_one: impl Fn(&str) -> bool) -> Result<(), IsolationError> {
+    for (number, seen) in loops::in_use().step("list the loop devices")? {
+        if !is_one(&seen) {
+            continue;
+        }
+        let thawed = LoopDevice::existing(number)
+            .step("open the device of a volume")
+            .and_then(|device| Frozen::thaw_left_over(mount(&device)?.as_fd()));
+        if let Err(error) = thawed {
+            tracing::error!(device = number, %error, "a volume may stand still: whoever writes to it hangs");
+        }
+    }
+    Ok(())
 }
 
 /// A mount of the device, attached nowhere. The second one of a device is of the same file system.
@@ -231,6 +285,10 @@ impl Volumes for StoredVolumes {
     async fn remove(&self, id: &VolumeId) -> Result<(), VolumeError> {
         let id = id.clone();
         self.blocking(move |inner| inner.remove(&id)).await
+    }
+
+    async fn recover(&self) -> Result<(), VolumeError> {
+        self.blocking(Inner::thaw_all_left_over).await
     }
 
     async fn list(&self) -> Result<Vec<VolumeId>, VolumeError> {
@@ -286,3 +344,6 @@ impl Volumes for StoredVolumes {
         self.blocking(move |inner| file(files::remove(inner.open(&id)?.root.as_fd(), &path, recursive))).await
     }
 }
+
+#[cfg(test)]
+mod tests;

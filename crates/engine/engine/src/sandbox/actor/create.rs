@@ -52,7 +52,8 @@ impl Actor {
             // Where something was started it is open, with the same policy.
             if member.started { Ok(()) } else { self.inner.open_network(&self.shared).await }
         };
-        tokio::try_join!(identify, configure, network)?;
+        let identified = async { tokio::try_join!(identify, configure, network) };
+        self.inner.disk.unless_full(identified).await?;
         atoll_failpoint::fail_point!("engine.claim.identified");
         let record = SandboxRecord { state: SandboxState::Running, ..self.record.clone() };
         self.insert(&record, exec.as_ref()).await?;
@@ -125,9 +126,14 @@ impl Actor {
         atoll_failpoint::fail_point!("engine.create.isolated");
         inner.open_network(&self.shared).await?;
         atoll_failpoint::fail_point!("engine.create.networked");
+        inner.disk.unless_full(self.meet(plan)).await
+    }
+
+    /// Connects to the guest of a new instance and tells it what it is.
+    async fn meet(&self, plan: &Plan) -> Result<GuestClient> {
         let client = tokio::select! {
             client = link::connect(self.shared.driver().as_ref(), &self.record.id) => client?,
-            () = inner.shutdown.cancelled() => {
+            () = self.inner.shutdown.cancelled() => {
                 return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
             }
         };

@@ -153,6 +153,8 @@ impl Actor {
     }
 
     async fn hibernate(&mut self, mode: PauseMode, why: Option<&str>) -> Result<()> {
+        // What runs must be asked to end, or its memory be written.
+        self.inner.disk.check()?;
         if mode == PauseMode::Memory {
             // Nothing may change before it is known to be possible.
             self.shared.driver().memory_pause().map_err(|error| isolation_error(&error))?;
@@ -259,6 +261,7 @@ impl Actor {
 
     pub(super) async fn resume(&mut self) -> Result<SandboxRecord> {
         admit(self.record.state, Wish::Resume, self.record.reason.as_deref())?;
+        self.inner.disk.check()?;
         match (self.record.state, self.record.paused) {
             (SandboxState::Running, _) => drop(self.shared.rouse().await?),
             (_, Some(mode)) => {
@@ -328,7 +331,7 @@ impl Actor {
         atoll_failpoint::fail_point!("engine.resume.recorded");
         let linked = async {
             self.shared.thaw().await?;
-            let client = link::connect(self.shared.driver().as_ref(), &self.record.id).await?;
+            let client = link::connect_awake(&self.shared).await?;
             self.start_link(client);
             exec::tidy_up(&self.inner, &self.shared).await
         };
@@ -383,15 +386,21 @@ impl Actor {
         self.shared.driver().wake(&plan).await.map_err(|error| isolation_error(&error))?;
         atoll_failpoint::fail_point!("engine.wake.started");
         inner.open_network(&self.shared).await?;
-        let client = tokio::select! {
-            client = link::connect(self.shared.driver().as_ref(), &self.record.id) => client?,
-            () = inner.shutdown.cancelled() => return Err(stopping()),
-        };
         let with_memory = self.record.paused == Some(PauseMode::Memory);
+        let met = async {
+            let client = tokio::select! {
+                client = link::connect(self.shared.driver().as_ref(), &self.record.id) => client?,
+                () = inner.shutdown.cancelled() => return Err(stopping()),
+            };
+            if !with_memory {
+                self.configure(&client, &plan).await?;
+            }
+            Ok(client)
+        };
+        let client = inner.disk.unless_full(met).await?;
         let next = if with_memory {
             self.awake()
         } else {
-            self.configure(&client, &plan).await?;
             SandboxRecord { boot_id: Inner::new_boot_id()?, ..self.awake() }
         };
         self.store_pause(&next, &[SandboxState::Paused]).await?;

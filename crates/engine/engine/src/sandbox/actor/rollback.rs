@@ -30,6 +30,7 @@ impl Actor {
             return Err(Error::new(Code::InvalidState, format!("the sandbox is {}", self.record.state))
                 .hint("'atoll resume' it first"));
         }
+        self.inner.disk.check()?;
         let id = self.record.id.clone();
         self.inner.store.begin_rollback(&id, to).await.map_err(store_error)?;
         atoll_failpoint::fail_point!("engine.rollback.journalled");
@@ -144,7 +145,8 @@ impl Actor {
         let begun = async {
             inner.open_network(&self.shared).await?;
             let client = tokio::select! {
-                client = link::connect(self.shared.driver().as_ref(), &self.record.id) => client?,
+                // It cannot go back any more: should the disk get full now, it waits for room.
+                client = link::connect_awake(&self.shared) => client?,
                 () = inner.shutdown.cancelled() => return Err(stopping()),
             };
             self.configure(&client, &plan).await?;

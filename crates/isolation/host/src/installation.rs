@@ -1,0 +1,213 @@
+//! Installations on this host, found by what they made in the kernel, and ended without their data directory.
+//!
+//! Everything that an installation runs is in cgroups that carry its name. The one in the hierarchy of version 2 also
+//! says, as an extended attribute, where the data directory is: when that is gone, what runs belongs to nobody.
+
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use atoll_isolation::IsolationError;
+use rustix::fs::{FlockOperation, XattrFlags, fgetxattr, flock, fsetxattr};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal};
+
+use crate::cgroup::files;
+use crate::halt::LEVELS;
+use crate::layout::Layout;
+use crate::step::{Step, failed};
+
+/// Hexadecimal digits of a name.
+const NAME_LEN: usize = 8;
+/// What begins the names of our cgroups.
+const PREFIX: &str = "atoll-";
+/// Says where the data directory is. Only the host's root can set or see it.
+const ATTRIBUTE: &str = "trusted.atoll.data_dir";
+const PATH_MAX_BYTES: usize = 4096;
+/// A file in a data directory that is to end with its server.
+pub const EPHEMERAL: &str = "ephemeral";
+/// How long what was killed may take to end.
+const END_DEADLINE: Duration = Duration::from_secs(20);
+const END_PAUSE: Duration = Duration::from_millis(10);
+/// Depth of cgroups below ours.
+const DEPTH_MAX: u32 = 64;
+
+/// An installation that has something in the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Installation {
+    /// Eight hexadecimal digits.
+    pub name: String,
+    /// Where its data directory is, or was; not known of one whose server was older than that.
+    pub data_dir: Option<PathBuf>,
+}
+
+impl Installation {
+    /// Whether its data directory is known, and is not there, or is another's by now, or was to end with a server that is
+    /// not there.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.data_dir.as_ref().is_some_and(|dir| match std::fs::read_to_string(dir.join("installation")) {
+            Ok(name) => name.trim() != self.name || is_left_over(dir),
+            Err(error) => {
+                matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+            }
+        })
+    }
+}
+
+/// Whether this was an ephemeral server's, which runs no more.
+fn is_left_over(data_dir: &Path) -> bool {
+    let Ok(lock) = std::fs::File::open(data_dir.join("lock")) else { return false };
+    data_dir.join(EPHEMERAL).try_exists().is_ok_and(|there| there)
+        && flock(&lock, FlockOperation::NonBlockingLockShared).is_ok()
+}
+
+fn parents(name: &str) -> [String; LEVELS.len()] {
+    LEVELS.map(|level| format!("{PREFIX}{name}{level}"))
+}
+
+/// The installation that a cgroup belongs to.
+fn name_of(cgroup: &str) -> Option<&str> {
+    let (name, level) = cgroup.strip_prefix(PREFIX)?.split_at_checked(NAME_LEN)?;
+    let hex = name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+    (hex && LEVELS.contains(&level)).then_some(name)
+}
+
+/// Writes down in the kernel where the data directory of an installation is.
+///
+/// # Errors
+/// [`IsolationError::Kernel`].
+pub fn mark(name: &str, data_dir: &Path) -> Result<(), IsolationError> {
+    let layout = Layout::find()?;
+    let step = "write down where the data directory is";
+    for parent in parents(name) {
+        match files::open_dir(layout.unified().root.as_fd(), parent.as_str()) {
+            Ok(dir) => {
+                let value = data_dir.as_os_str().as_bytes();
+                fsetxattr(&dir, ATTRIBUTE, value, XattrFlags::empty()).step(step)?;
+            }
+            // There is nothing at this level.
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(failed(step.to_owned(), error.into())),
+        }
+    }
+    Ok(())
+}
+
+/// Every installation that has something here.
+///
+/// # Errors
+/// [`IsolationError::Kernel`].
+pub fn installations() -> Result<BTreeSet<Installation>, IsolationError> {
+    let layout = Layout::find()?;
+    let unified = layout.unified();
+    let root = files::open_dir(unified.root.as_fd(), ".").step("list the cgroups")?;
+    let mut found = BTreeSet::new();
+    for cgroup in files::subdirectories(root.as_fd()).step("list the cgroups")? {
+        let Some(name) = cgroup.to_str().ok().and_then(name_of) else { continue };
+        let Ok(dir) = files::open_dir(root.as_fd(), &*cgroup) else { continue };
+        let mut value = [0; PATH_MAX_BYTES];
+        let data_dir = fgetxattr(&dir, ATTRIBUTE, &mut value).ok().and_then(|len| value.get(..len));
+        let data_dir = data_dir.map(|path| PathBuf::from(std::ffi::OsString::from_vec(path.to_vec())));
+        // Each level says the same.
+        if data_dir.is_some() || !found.iter().any(|one: &Installation| one.name == name) {
+            found.retain(|one: &Installation| one.name != name);
+            found.insert(Installation { name: name.to_owned(), data_dir });
+        }
+    }
+    Ok(found)
+}
+
+/// Ends every sandbox of an installation and removes what is in the kernel of it. Its disks are let go of by the kernel
+/// then. Gives how many processes were killed. No server of it may run.
+///
+/// # Errors
+/// [`IsolationError::Kernel`] when something resists.
+pub fn end_installation(name: &str) -> Result<usize, IsolationError> {
+    let layout = Layout::find()?;
+    let parents = parents(name);
+    let deadline = Instant::now() + END_DEADLINE;
+    let mut killed = BTreeSet::new();
+    loop {
+        let pids = kill(&layout, &parents)?;
+        if pids.is_empty() {
+            break;
+        }
+        killed.extend(pids);
+        if Instant::now() >= deadline {
+            let why = std::io::Error::other(format!("{} processes do not end", killed.len()));
+            return Err(failed(format!("end the installation {name}"), why));
+        }
+        std::thread::sleep(END_PAUSE);
+    }
+    for hierarchy in &layout.hierarchies {
+        for parent in &parents {
+            loop {
+                match files::remove_tree(hierarchy.root.as_fd(), parent.as_str(), DEPTH_MAX) {
+                    Ok(()) | Err(Errno::NOENT) => break,
+                    // The kernel takes its time to let go of what is dead.
+                    Err(Errno::BUSY | Errno::NOTEMPTY) if Instant::now() < deadline => {
+                        std::thread::sleep(END_PAUSE);
+                    }
+                    Err(error) => return Err(failed(format!("remove the cgroup {parent}"), error.into())),
+                }
+            }
+        }
+    }
+    Ok(killed.len())
+}
+
+/// Kills what is in these cgroups, once; gives what was there.
+pub(crate) fn kill(layout: &Layout, parents: &[String]) -> Result<BTreeSet<i32>, IsolationError> {
+    let mut pids = BTreeSet::new();
+    for hierarchy in &layout.hierarchies {
+        for parent in parents {
+            let dir = match files::open_dir(hierarchy.root.as_fd(), parent.as_str()) {
+                Ok(dir) => dir,
+                Err(Errno::NOENT) => continue,
+                Err(error) => return Err(failed("open a cgroup".to_owned(), error.into())),
+            };
+            if hierarchy.unified {
+                // Absent before Linux 5.14; what follows does without.
+                let _ = files::write(dir.as_fd(), "cgroup.kill", "1");
+            }
+            files::collect_pids(dir.as_fd(), DEPTH_MAX, &mut pids).step("list the processes of a cgroup")?;
+        }
+    }
+    for pid in pids.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+        // It may have ended meanwhile.
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
+    Ok(pids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_names_are_ours() {
+        assert_eq!(name_of("atoll-0123abcd"), Some("0123abcd"));
+        assert_eq!(name_of("atoll-0123abcd-vm"), Some("0123abcd"));
+        for other in
+            ["atoll-0123abcd-xx", "atoll-0123abc", "atoll-0123ABCD", "atoll.service", "atoll-€€€abcde"]
+        {
+            assert_eq!(name_of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn one_is_gone_when_its_directory_is_or_has_another_name() {
+        let dir = tempfile::Builder::new().prefix("atoll-installation-").tempdir().unwrap();
+        let data_dir = Some(dir.path().to_owned());
+        let one = Installation { name: "0123abcd".to_owned(), data_dir };
+        assert!(one.is_gone());
+        std::fs::write(dir.path().join("installation"), "0123abcd\n").unwrap();
+        assert!(!one.is_gone());
+        std::fs::write(dir.path().join("installation"), "ffffffff").unwrap();
+        assert!(one.is_gone());
+        assert!(!Installation { data_dir: None, ..one }.is_gone());
+    }
+}
