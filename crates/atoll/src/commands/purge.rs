@@ -7,7 +7,7 @@ use atoll_isolation_host::end_installation;
 use atoll_isolation_storage::thaw_volumes_of;
 
 use crate::cli::PurgeArgs;
-use crate::daemon::DataDir;
+use crate::daemon::{DataDir, leave_kernel};
 use crate::failure::{Failure, Result};
 use crate::output::Printer;
 use crate::terminal;
@@ -67,6 +67,7 @@ pub(super) fn end_ephemeral(path: &Path) -> Result<()> {
 /// Removes a data directory of which nothing runs any more.
 fn remove(dir: DataDir) -> Result<()> {
     let path = dir.path().to_owned();
+    leave_kernel(&dir);
     // Its name goes last: what is there until then can be purged again.
     let failed = |error| Failure::io(format!("cannot remove {}", path.display()), error);
     for entry in std::fs::read_dir(&path).map_err(failed)? {

@@ -93,6 +93,11 @@ pub(crate) fn left_in_kernel(dir: &DataDir) -> Option<Arc<Witness>> {
     opened.inspect_err(|error| tracing::warn!(%error, "cannot look at what is pinned in the kernel")).ok()
 }
 
+/// Ends what keeps programs in the kernel, for a directory whose sandboxes are gone.
+pub(crate) fn leave_kernel(dir: &DataDir) {
+    atoll_witness::close_pins(&dir.path().join(PLACE));
+}
+
 /// Whether this host's kernel can be a witness, by trying.
 pub(crate) fn check_witness(dir: &DataDir) -> Check {
     let opened = Witness::open(&dir.path().join(PLACE), Arc::new(Nobody));

@@ -51,7 +51,7 @@ use crate::failure::{Failure, Result};
 
 pub(crate) use data_dir::DataDir;
 pub(crate) use embedded::embedded;
-pub(crate) use kernel::{check_witness, left_in_kernel};
+pub(crate) use kernel::{check_witness, leave_kernel, left_in_kernel};
 pub(crate) use machines::Machines;
 pub(crate) use sentries::Sentries;
 pub(crate) use telemetry::Telemetry;
