@@ -49,8 +49,11 @@ struct Default {
 }
 
 /// The templates, each after those it begins with.
-const DEFAULTS: [Default; 2] = [
+const DEFAULTS: [Default; 5] = [
     Default { name: "base", start: None, ready: None },
+    Default { name: "modal-debian-slim", start: None, ready: None },
+    Default { name: "runloop", start: None, ready: None },
+    Default { name: "daytona", start: None, ready: None },
     Default {
         name: "code-interpreter-v1",
         start: Some("exec /opt/code-interpreter/venv/bin/python -m code_interpreter --home /home/user"),

@@ -16,6 +16,7 @@ use atoll_image::Reach;
 use atoll_isolation_host::EPHEMERAL;
 use atoll_isolation_storage::PoolSize;
 use atoll_objects::{Objects, ObjectsConfig};
+use atoll_server::dialect::Dialect;
 use atoll_server::{Server, ServerConfig, Ssh, SshDoor};
 use atoll_ssh::SshServer;
 use atoll_tls::Tls;
@@ -32,6 +33,15 @@ use crate::output::Printer;
 
 /// How long a command may take that gives the vault's key.
 const VAULT_KEY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Other vendors' protocols.
+const DIALECTS: [Dialect; 5] = [
+    atoll_dialect_langsmith::DIALECT,
+    atoll_dialect_e2b::DIALECT,
+    atoll_dialect_daytona::DIALECT,
+    atoll_dialect_runloop::DIALECT,
+    atoll_dialect_modal::DIALECT,
+];
 
 /// The line of `--ready-json`.
 #[derive(Serialize)]
@@ -124,11 +134,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     server_config.ports_domain.clone_from(&args.domain);
     server_config.tls = tls(&args, daemon.authority.take())?.map(Arc::new);
     server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
-    let mut server = Server::new(
-        daemon.engine.clone(),
-        server_config,
-        &[atoll_dialect_langsmith::DIALECT, atoll_dialect_e2b::DIALECT],
-    );
+    let mut server = Server::new(daemon.engine.clone(), server_config, &DIALECTS);
     if !args.no_ssh {
         server = server.with_ssh(ssh(&daemon, &args.data_dir)?);
     }

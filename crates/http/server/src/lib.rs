@@ -7,6 +7,7 @@
 //!        ─ dialect    what is of another vendor's protocol goes to its router, below a middleware of its own
 //!        ─ ingress    what is for a port of a sandbox goes there
 //!        ─ middleware request id, log span, metrics, the check of `Origin`, panics, the error's body
+//!        ─ once       what was done already under the same `Idempotency-Key` is answered from memory
 //!        ─ router     route and method, or an error body
 //!        ─ handler    in `routes`, a few lines each:
 //!            1. authenticate   auth::Caller<Scope>   always the first argument
@@ -39,6 +40,7 @@ mod ingress;
 mod linger;
 mod metrics;
 mod middleware;
+mod once;
 mod openapi;
 mod origin;
 mod revocation;

@@ -2,12 +2,12 @@
 
 use atoll_core::Code;
 use utoipa::OpenApi as _;
-use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn, PathItem};
 use utoipa::openapi::schema::Type;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Object, ObjectBuilder, OpenApi, Ref, RefOr, ResponseBuilder};
 
-use crate::routes;
+use crate::{once, routes};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -88,6 +88,9 @@ fn codes() -> Object {
 fn finish(document: &mut OpenApi) {
     let paths = std::mem::take(&mut document.paths.paths);
     for (path, mut item) in paths {
+        if let Some(operation) = item.post.as_mut().filter(|_| once::ROUTES.contains(&path.as_str())) {
+            operation.parameters.get_or_insert_default().push(idempotency_key().into());
+        }
         for operation in operations(&mut item) {
             describe(operation);
             let error = ContentBuilder::new().schema(Some(Ref::from_schema_name("ErrorBody"))).build();
@@ -98,6 +101,19 @@ fn finish(document: &mut OpenApi) {
         // The router's way to write "the rest of the path".
         document.paths.paths.insert(path.replace("{*", "{"), item);
     }
+}
+
+/// The header of requests that are answered once.
+fn idempotency_key() -> Parameter {
+    ParameterBuilder::new()
+        .name(once::HEADER)
+        .parameter_in(ParameterIn::Header)
+        .description(Some(
+            "Sent again with the same key within a day, the request gets the first one's answer and does nothing: 1 to \
+             128 printable ASCII characters. Forgotten when the server is started anew.",
+        ))
+        .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
+        .build()
 }
 
 /// Every response needs a description; where ours would only repeat the status, this is it.

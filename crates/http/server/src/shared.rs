@@ -24,6 +24,8 @@ pub(crate) struct Shared {
     pub(crate) ports: crate::ingress::Pool,
     /// The way for SSH clients, if there is one.
     pub(crate) ssh: OnceLock<Ssh>,
+    /// What was answered to requests with an idempotency key.
+    pub(crate) answers: crate::once::Answers,
     /// Fires when the server begins to stop.
     pub(crate) draining: CancellationToken,
     /// Connections and WebSockets, which the stop waits for.
@@ -38,6 +40,7 @@ impl Shared {
             metrics: Metrics::new(),
             ports: crate::ingress::Pool::default(),
             ssh: OnceLock::new(),
+            answers: crate::once::Answers::default(),
             draining: CancellationToken::new(),
             tasks: TaskTracker::new(),
         })

@@ -42,7 +42,7 @@ impl Halt {
                 // There was no sandbox of this level yet.
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(error) => {
-                    tracing::error!(%error, parent, still, "sandboxes cannot be stopped or let go on")
+                    tracing::error!(%error, parent, still, "sandboxes cannot be stopped or let go on");
                 }
             }
         }

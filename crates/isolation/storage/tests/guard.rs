@@ -81,7 +81,9 @@ fn writer(instance: &str, disk: &Path) -> Child {
     for hierarchy in [layout.unified(), of_memory] {
         let dir = hierarchy.path.join(format!("atoll-{instance}/writer"));
         fs::create_dir_all(&dir).unwrap();
-        joins.push_str(&format!("echo $$ > {}/cgroup.procs && ", dir.display()));
+        joins += "echo $$ > ";
+        joins += dir.to_str().unwrap();
+        joins += "/cgroup.procs && ";
     }
     let script = format!(
         "{joins} cd {} && for i in $(seq 1 {PIECES}); do yes piece-$i | head -c {PIECE_MIB}M > f$i && sync f$i \

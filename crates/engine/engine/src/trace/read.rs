@@ -60,6 +60,9 @@ impl TraceFilter {
     }
 }
 
+/// A journal that is being read.
+type Reading = tokio::task::JoinHandle<(Reader, std::io::Result<Vec<Numbered>>)>;
+
 /// Reads events, waiting for more where there are none yet.
 #[derive(Debug)]
 pub struct EventReader {
@@ -67,6 +70,8 @@ pub struct EventReader {
     /// Whose sandboxes, for a reader of many; such a reader finds new ones by their activity.
     of: Option<Option<KeyId>>,
     readers: Vec<(SandboxId, Reader)>,
+    /// The one of them that is read now.
+    reading: Option<(SandboxId, Reading)>,
     filter: TraceFilter,
     activity: broadcast::Receiver<SandboxId>,
     /// Journals that may have something; all of them at first.
@@ -80,22 +85,19 @@ impl EventReader {
         self.readers.first().map_or(0, |(_, reader)| reader.position())
     }
 
-    /// The next events that are there and wanted. Empty: there are none now.
+    /// The next events that are there and wanted. Empty: there are none now. Nothing is lost when the wait is given up.
     ///
     /// # Errors
     /// [`Code::Internal`] when a journal cannot be read.
     pub async fn next_now(&mut self) -> Result<Vec<TracedEvent>> {
-        while let Some(id) = self.fresh.first().cloned() {
-            let Some(at) = self.readers.iter().position(|(known, _)| *known == id) else {
-                self.fresh.remove(&id);
-                continue;
-            };
-            let (_, mut reader) = self.readers.swap_remove(at);
-            let read = tokio::task::spawn_blocking(move || {
-                let events = reader.read();
-                (reader, events)
-            });
-            let (reader, events) = read.await.map_err(|_panicked| unreadable())?;
+        loop {
+            if self.reading.is_none() && !self.begin_reading() {
+                return Ok(Vec::new());
+            }
+            let Some((id, task)) = &mut self.reading else { return Ok(Vec::new()) };
+            let (id, read) = (id.clone(), task.await);
+            self.reading = None;
+            let (reader, events) = read.map_err(|_panicked| unreadable())?;
             self.readers.push((id.clone(), reader));
             let events = events.map_err(|error| {
                 tracing::error!(sandbox = %id, %error, "a journal cannot be read");
@@ -111,7 +113,25 @@ impl EventReader {
                 return Ok(wanted);
             }
         }
-        Ok(Vec::new())
+    }
+
+    /// Starts to read a journal that may have something; `false`: there is none. The task is kept until its outcome is
+    /// taken, so that who gives up waiting loses nothing.
+    fn begin_reading(&mut self) -> bool {
+        while let Some(id) = self.fresh.first().cloned() {
+            let Some(at) = self.readers.iter().position(|(known, _)| *known == id) else {
+                self.fresh.remove(&id);
+                continue;
+            };
+            let (_, mut reader) = self.readers.swap_remove(at);
+            let task = tokio::task::spawn_blocking(move || {
+                let events = reader.read();
+                (reader, events)
+            });
+            self.reading = Some((id, task));
+            return true;
+        }
+        false
     }
 
     /// The same, and waits for the first. Nothing is lost when the wait is given up.
@@ -196,6 +216,7 @@ impl Engine {
             activity: recorder.activity(),
             of: None,
             readers: vec![(sandbox.clone(), recorder.reader(sandbox, from))],
+            reading: None,
             filter,
             fresh: BTreeSet::from([sandbox.clone()]),
             recorder: recorder.clone(),
@@ -225,7 +246,7 @@ impl Engine {
             unreadable()
         })?;
         let fresh = readers.iter().map(|(id, _)| id.clone()).collect();
-        Ok(EventReader { recorder, of: Some(key), readers, filter, activity, fresh })
+        Ok(EventReader { recorder, of: Some(key), readers, reading: None, filter, activity, fresh })
     }
 
     /// Verifies the journal of a sandbox with this installation's key.

@@ -48,6 +48,7 @@ use utoipa_axum::routes;
 use crate::dialect::{self, Mounts};
 use crate::ingress;
 use crate::middleware::{self, Around};
+use crate::once;
 use crate::shared::App;
 
 /// Every operation, with its documentation.
@@ -153,6 +154,7 @@ pub(crate) fn router(app: &App, mounts: Mounts) -> Router {
     router
         .fallback(middleware::route_not_found)
         .method_not_allowed_fallback(middleware::method_not_allowed)
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(app), once::once))
         .layer(axum::middleware::from_fn_with_state(around, middleware::around))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(app), ingress::intercept))
         .layer(axum::middleware::from_fn_with_state(mounts, dialect::claim))

@@ -23,6 +23,8 @@ mod inputs;
 #[cfg(test)]
 mod keys;
 #[cfg(test)]
+mod once;
+#[cfg(test)]
 mod openapi;
 #[cfg(test)]
 mod sandboxes;

@@ -1,0 +1,31 @@
+# Runs a program that stands on the standard input: code.sh LANGUAGE ARGUMENT…
+language=$1
+shift
+has() { command -v "$1" >/dev/null 2>&1; }
+case $language in
+  python)
+    for python in python3 python; do
+      if has "$python"; then exec "$python" -u - "$@"; fi
+    done
+    ;;
+  javascript)
+    if has node; then exec node - "$@"; fi
+    ;;
+  typescript)
+    # Programs that read a file: the input is kept as one for as long as it runs.
+    dir=$(mktemp -d) || exit 1
+    trap 'rm -rf "$dir"' EXIT
+    cat >"$dir/main.ts"
+    if has tsx; then tsx "$dir/main.ts" "$@"; exit; fi
+    if has ts-node; then ts-node --transpile-only "$dir/main.ts" "$@"; exit; fi
+    # Since 22.6 node takes the types out by itself.
+    if has node && node --help 2>/dev/null | grep -q -- --experimental-strip-types; then
+      node --no-warnings --experimental-strip-types "$dir/main.ts" "$@"
+      exit
+    fi
+    if has deno; then deno run --quiet --allow-all "$dir/main.ts" "$@"; exit; fi
+    if has bun; then bun "$dir/main.ts" "$@"; exit; fi
+    ;;
+esac
+echo "this sandbox has nothing that runs $language" >&2
+exit 127

@@ -1,0 +1,308 @@
+//! Making a sandbox. The answer comes when it can be used, and says `started`: a client that is told anything else asks
+//! again each second.
+
+use std::collections::BTreeMap;
+
+use atoll_core::access::{AccessDraft, Target};
+use atoll_core::idle::{IdlePolicy, OnIdle};
+use atoll_core::spec::{ResourcesDraft, SandboxDraft};
+use atoll_core::volume::VolumeMountDraft;
+use atoll_core::{Code, Error};
+use atoll_dialect_kit::request::Caller;
+use atoll_engine::{Caller as EngineCaller, Engine};
+use atoll_store::SandboxRecord;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::builds::{self, BuildInfo};
+use super::network::Network;
+use super::origin;
+use crate::App;
+use crate::error::{Failure, Result};
+use crate::extras::{self, Extras};
+use crate::request::{Json, Root};
+use crate::view;
+use crate::who::Manage;
+
+pub(super) const GIB: u64 = 1 << 30;
+const MINUTE_MS: u64 = 60_000;
+/// Minutes without use after which a sandbox stops, when nobody says.
+const AUTO_STOP_MIN: i64 = 15;
+/// What the access is called that lets everybody reach ports.
+pub(super) const PUBLIC: &str = "daytona public";
+
+/// A creation. Fields that are not named here are ignored.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Create {
+    name: Option<String>,
+    snapshot: Option<String>,
+    user: Option<String>,
+    env: Option<BTreeMap<String, String>>,
+    labels: Option<BTreeMap<String, String>>,
+    public: Option<bool>,
+    #[serde(flatten)]
+    network: Network,
+    target: Option<String>,
+    #[serde(flatten)]
+    size: Size,
+    auto_stop_interval: Option<i64>,
+    auto_pause_interval: Option<i64>,
+    auto_archive_interval: Option<i64>,
+    auto_delete_interval: Option<i64>,
+    ttl_minutes: Option<i64>,
+    volumes: Option<Vec<Volume>>,
+    build_info: Option<BuildInfo>,
+    linked_sandbox: Option<String>,
+    secrets: Option<Vec<Value>>,
+    outbound_proxy_url: Option<String>,
+}
+
+/// What it may use: cores and GiB.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Size {
+    cpu: Option<u32>,
+    gpu: Option<u32>,
+    memory: Option<u64>,
+    disk: Option<u64>,
+}
+
+impl Size {
+    /// # Errors
+    /// 400 for graphics processors, and numbers that are none.
+    pub(super) fn resources(&self) -> Result<ResourcesDraft> {
+        if self.gpu.unwrap_or_default() > 0 {
+            return Err(Failure::bad("gpu: this server has no graphics processors; leave it out"));
+        }
+        if self.cpu == Some(0) || self.memory == Some(0) || self.disk == Some(0) {
+            return Err(Failure::bad("cpu, memory and disk must be at least 1"));
+        }
+        Ok(ResourcesDraft {
+            cpu_millis: self.cpu.map(|cores| cores.saturating_mul(1000)),
+            memory_bytes: self.memory.map(|gib| gib.saturating_mul(GIB)),
+            disk_bytes: self.disk.map(|gib| gib.saturating_mul(GIB)),
+            ..ResourcesDraft::default()
+        })
+    }
+
+    pub(super) const fn has_disk(&self) -> bool {
+        self.disk.is_some()
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Volume {
+    volume_id: String,
+    mount_path: String,
+    subpath: Option<String>,
+}
+
+/// `POST /sandbox`.
+pub(super) async fn create(
+    caller: Caller<Manage>,
+    root: Root,
+    State(app): State<App>,
+    Json(request): Json<Create>,
+) -> Result<Response> {
+    let (engine, by) = (app.host.engine().clone(), caller.engine().clone());
+    let made = async move {
+        let draft = request.draft(&engine, &by).await?;
+        make(&engine, &by, draft, request.public == Some(true)).await
+    };
+    let record =
+        tokio::spawn(made).await.unwrap_or_else(|_panic| Err(Failure::internal("the creation failed")))?;
+    let answer = Json(view::in_state(&record, &root, "started")).into_response();
+    // The protocol has no key by which a retry finds it: a client that left has lost it.
+    let engine = app.host.engine().clone();
+    let undo = app.host.undo_unless_answered(async move { delete(&engine, &record).await });
+    Ok((axum::Extension(undo), answer).into_response())
+}
+
+async fn make(
+    engine: &Engine,
+    by: &EngineCaller,
+    draft: SandboxDraft,
+    public: bool,
+) -> Result<SandboxRecord> {
+    let record = engine.create_sandbox(draft, by).await.map_err(|error| refused(&error))?;
+    if public && let Err(failure) = open_ports(engine, &record, by).await {
+        // Nobody knows of it.
+        delete(engine, &record).await;
+        return Err(failure);
+    }
+    Ok(record)
+}
+
+async fn delete(engine: &Engine, record: &SandboxRecord) {
+    match engine.delete_sandbox(&record.id).await {
+        Err(error) if error.code != Code::SandboxNotFound => {
+            tracing::warn!(sandbox = %record.id, %error, "a sandbox that nobody waits for could not be deleted");
+        }
+        _ => {}
+    }
+}
+
+/// Lets everybody reach the ports of a sandbox.
+pub(super) async fn open_ports(engine: &Engine, record: &SandboxRecord, by: &EngineCaller) -> Result<()> {
+    let access =
+        AccessDraft { target: Target::Ports, public: true, name: Some(PUBLIC.to_owned()), ttl_ms: None };
+    engine.create_access(&record.id, access, by).await?;
+    Ok(())
+}
+
+/// What cannot be made, in the clients' terms.
+fn refused(error: &Error) -> Failure {
+    match error.code {
+        // What the body names is not there: nothing the path names.
+        Code::VolumeNotFound | Code::SecretNotFound => Failure::bad(atoll_dialect_kit::sentence(error)),
+        Code::SandboxFailed | Code::StartFailed => Failure::internal(atoll_dialect_kit::sentence(error)),
+        _ => Failure::of(error),
+    }
+}
+
+impl Create {
+    fn check(&self) -> Result<()> {
+        if self.linked_sandbox.as_ref().is_some_and(|linked| !linked.is_empty()) {
+            return Err(crate::unsupported("linkedSandbox", "make a sandbox of its own, or fork one"));
+        }
+        if self.secrets.as_ref().is_some_and(|secrets| !secrets.is_empty()) {
+            let instead = "use Atoll's own secrets and injection rules ('atoll secret', docs/secrets.md)";
+            return Err(crate::unsupported("secrets of a sandbox", instead));
+        }
+        if self.outbound_proxy_url.as_ref().is_some_and(|url| !url.is_empty()) {
+            return Err(crate::unsupported(
+                "outboundProxyUrl",
+                "what a sandbox reaches is the egress policy's matter",
+            ));
+        }
+        Ok(())
+    }
+
+    async fn draft(&self, engine: &Engine, by: &EngineCaller) -> Result<SandboxDraft> {
+        self.check()?;
+        let labels = self.labels.clone().unwrap_or_default();
+        let mut draft = SandboxDraft {
+            name: self.name.clone().filter(|name| !name.is_empty()),
+            resources: self.size.resources()?,
+            env: self.env.clone().unwrap_or_default(),
+            labels: extras::fitting(&labels),
+            user: self.user.clone().filter(|user| !user.is_empty()),
+            volumes: self.mounts()?,
+            egress: self.network.policy()?,
+            ttl_ms: minutes("ttlMinutes", self.ttl_minutes.filter(|minutes| *minutes != 0))?,
+            ..SandboxDraft::default()
+        };
+        match &self.build_info {
+            Some(info) => draft.template = Some(builds::template_of(engine, by, info).await?),
+            None => origin::find(engine, by, self.snapshot.as_deref()).await?.apply(&mut draft),
+        }
+        self.intervals(&mut draft)?;
+        let mut extras = Extras {
+            snapshot: self.snapshot.clone().filter(|name| !name.is_empty()),
+            env: draft.env.clone(),
+            labels: Some(labels),
+            public: self.public.unwrap_or_default(),
+            target: self.target.clone(),
+            auto_archive: self.auto_archive_interval.and_then(|minutes| u64::try_from(minutes).ok()),
+            ephemeral: self.auto_delete_interval == Some(0),
+            ..Extras::default()
+        };
+        self.network.note(&mut extras);
+        draft.annotations = BTreeMap::from([(extras::KEY.to_owned(), extras.text()?)]);
+        Ok(draft)
+    }
+
+    fn mounts(&self) -> Result<Vec<VolumeMountDraft>> {
+        let mount = |volume: &Volume| {
+            if volume.subpath.as_ref().is_some_and(|subpath| !subpath.trim_matches('/').is_empty()) {
+                let instead = "mount the whole volume and use a directory below it";
+                return Err(crate::unsupported("a volume's subpath", instead));
+            }
+            let (name, path) = (volume.volume_id.clone(), volume.mount_path.clone());
+            Ok(VolumeMountDraft { volume: name, path, read_only: false })
+        };
+        self.volumes.iter().flatten().map(mount).collect()
+    }
+
+    /// When it stops by itself, and when it goes.
+    fn intervals(&self, draft: &mut SandboxDraft) -> Result<()> {
+        let pause = self.auto_pause_interval.unwrap_or_default();
+        let stop = self.auto_stop_interval.unwrap_or(if pause > 0 { 0 } else { AUTO_STOP_MIN });
+        if pause > 0 && stop > 0 {
+            return Err(Failure::bad(
+                "at most one of autoStopInterval and autoPauseInterval may be more than 0",
+            ));
+        }
+        let interval = if pause > 0 { pause } else { stop };
+        draft.idle_timeout_ms = minutes("autoStopInterval", Some(interval).filter(|minutes| *minutes != 0))?;
+        let delete = self.auto_delete_interval.filter(|minutes| *minutes > 0);
+        draft.idle = IdlePolicy {
+            on_idle: match (self.auto_delete_interval, pause > 0) {
+                (Some(0), _) => OnIdle::Delete,
+                (_, true) => OnIdle::Freeze,
+                (_, false) => OnIdle::Hibernate,
+            },
+            delete_paused_after_ms: minutes("autoDeleteInterval", delete)?,
+            ..IdlePolicy::default()
+        };
+        Ok(())
+    }
+}
+
+/// A number of minutes, as milliseconds.
+///
+/// # Errors
+/// 400 for a negative one.
+pub(super) fn minutes(field: &str, minutes: Option<i64>) -> Result<Option<u64>> {
+    let Some(minutes) = minutes else { return Ok(None) };
+    let ms = u64::try_from(minutes).ok().and_then(|minutes| minutes.checked_mul(MINUTE_MS));
+    ms.map(Some).ok_or_else(|| Failure::bad(format!("{field}: must be a number of minutes, not negative")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Create {
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn idle(text: &str) -> Result<(Option<u64>, IdlePolicy)> {
+        let mut draft = SandboxDraft::default();
+        of(text).intervals(&mut draft).map(|()| (draft.idle_timeout_ms, draft.idle))
+    }
+
+    #[test]
+    fn what_the_clients_send() {
+        let least = of(r#"{"env":{},"labels":{"code-toolbox-language":"python"},"volumes":[]}"#);
+        assert!(least.check().is_ok() && least.mounts().unwrap().is_empty());
+        let sized = of(r#"{"cpu":2,"memory":4,"disk":8,"networkBlockAll":true}"#);
+        let resources = sized.size.resources().unwrap();
+        assert_eq!((resources.cpu_millis, resources.disk_bytes), (Some(2000), Some(8 * GIB)));
+        assert_eq!(sized.network.network_block_all, Some(true));
+        assert!(of(r#"{"gpu":1}"#).size.resources().is_err());
+        assert!(of(r#"{"secrets":[{"A":"b"}]}"#).check().is_err());
+    }
+
+    #[test]
+    fn intervals() {
+        let (timeout, policy) = idle("{}").unwrap();
+        assert_eq!((timeout, policy.on_idle), (Some(15 * MINUTE_MS), OnIdle::Hibernate));
+        assert_eq!(idle(r#"{"autoStopInterval":0}"#).unwrap().0, None);
+        let (timeout, policy) = idle(r#"{"autoPauseInterval":5}"#).unwrap();
+        assert_eq!((timeout, policy.on_idle), (Some(5 * MINUTE_MS), OnIdle::Freeze));
+        assert_eq!(idle(r#"{"autoDeleteInterval":0}"#).unwrap().1.on_idle, OnIdle::Delete);
+        let kept = idle(r#"{"autoDeleteInterval":-1}"#).unwrap().1;
+        assert_eq!((kept.on_idle, kept.delete_paused_after_ms), (OnIdle::Hibernate, None));
+        assert_eq!(
+            idle(r#"{"autoDeleteInterval":2}"#).unwrap().1.delete_paused_after_ms,
+            Some(2 * MINUTE_MS)
+        );
+        assert!(idle(r#"{"autoStopInterval":5,"autoPauseInterval":5}"#).is_err());
+        assert!(idle(r#"{"autoStopInterval":-5}"#).is_err());
+    }
+}

@@ -1,0 +1,170 @@
+//! Listing sandboxes, by pages whose cursor is the last id of the page before.
+
+use std::collections::BTreeMap;
+
+use atoll_core::id::SandboxId;
+use atoll_dialect_kit::request::Caller;
+use atoll_dialect_kit::{sandboxes, uuid};
+use atoll_engine::SandboxQuery;
+use atoll_store::SandboxRecord;
+use axum::extract::State;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::App;
+use crate::error::{Failure, Result};
+use crate::extras::{self, Extras};
+use crate::request::{Json, Query, Root};
+use crate::view;
+use crate::who::Read;
+
+/// Items of a page.
+const PAGE: usize = 100;
+/// At most.
+const PAGE_MAX: usize = 200;
+
+/// Which sandboxes.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct List {
+    cursor: Option<String>,
+    limit: Option<i64>,
+    id: Option<String>,
+    name: Option<String>,
+    labels: Option<String>,
+    states: Vec<String>,
+    snapshots: Vec<String>,
+    #[serde(rename = "isPublic")]
+    is_public: Option<bool>,
+    sort: Option<String>,
+    order: Option<String>,
+}
+
+/// What a listing is narrowed down to.
+struct Filter {
+    labels: BTreeMap<String, String>,
+    states: Vec<String>,
+    snapshots: Vec<String>,
+    name: Option<String>,
+    id: Option<String>,
+    public: Option<bool>,
+}
+
+/// Lists come as `a,b` or as `a` and `b`.
+fn words(lists: &[String]) -> Vec<String> {
+    let words = lists.iter().flat_map(|list| list.split(',')).map(str::trim);
+    words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+impl List {
+    fn filter(&self) -> Result<Filter> {
+        let labels = match self.labels.as_deref().filter(|text| !text.is_empty()) {
+            Some(text) => serde_json::from_str(text)
+                .map_err(|_malformed| Failure::bad("labels: must be a JSON object of texts"))?,
+            None => BTreeMap::new(),
+        };
+        Ok(Filter {
+            labels,
+            states: words(&self.states),
+            snapshots: words(&self.snapshots),
+            name: self.name.clone().filter(|name| !name.is_empty()),
+            id: self.id.clone().filter(|id| !id.is_empty()),
+            public: self.is_public,
+        })
+    }
+
+    fn limit(&self) -> Result<usize> {
+        let Some(asked) = self.limit else { return Ok(PAGE) };
+        let limit = usize::try_from(asked).ok().filter(|limit| (1..=PAGE_MAX).contains(limit));
+        limit.ok_or_else(|| Failure::bad(format!("limit: must lie between 1 and {PAGE_MAX}")))
+    }
+
+    /// The newest come first, whatever is asked to sort by, unless the oldest are wanted first.
+    fn ascending(&self) -> bool {
+        let by_time = self.sort.as_deref().is_none_or(|sort| sort == "createdAt");
+        by_time && self.order.as_deref() == Some("asc")
+    }
+}
+
+impl Filter {
+    fn matches(&self, record: &SandboxRecord) -> bool {
+        // What builds templates is none of the clients' sandboxes.
+        if record.spec.build.is_some() {
+            return false;
+        }
+        let extras = Extras::of(record);
+        let own = extras::labels(record);
+        let snapshot = extras.snapshot.as_deref().unwrap_or(&record.spec.image);
+        let among = |words: &[String], word: &str| words.is_empty() || words.iter().any(|one| one == word);
+        self.labels.iter().all(|(key, value)| own.get(key) == Some(value))
+            && among(&self.states, view::state(record))
+            && among(&self.snapshots, snapshot)
+            && self.name.as_ref().is_none_or(|name| view::name(record).starts_with(name.as_str()))
+            && self.id.as_ref().is_none_or(|id| uuid::of_sandbox(&record.id).starts_with(id.as_str()))
+            && self.public.is_none_or(|public| extras.public == public)
+    }
+}
+
+/// One page.
+pub(super) async fn list(
+    caller: Caller<Read>,
+    root: Root,
+    State(app): State<App>,
+    Query(query): Query<List>,
+) -> Result<Json<Value>> {
+    let (filter, limit) = (query.filter()?, query.limit()?);
+    let after = match query.cursor.as_deref().filter(|cursor| !cursor.is_empty()) {
+        Some(cursor) => {
+            let id = uuid::sandbox(cursor);
+            let known = id.parse::<SandboxId>();
+            Some(known.map_err(|_malformed| {
+                Failure::bad("cursor: pass the nextCursor of the last page as it is")
+            })?)
+        }
+        None => None,
+    };
+    let wanted = SandboxQuery::default();
+    let matches = |record: &SandboxRecord| filter.matches(record);
+    let (found, more) = if query.ascending() {
+        let everything = sandboxes::Page::default();
+        let (all, _) =
+            sandboxes::list(app.host.engine(), wanted, &everything, caller.engine(), matches).await?;
+        oldest_first(all, after.as_ref(), limit)
+    } else {
+        let after = after.map(Into::into);
+        let page = sandboxes::Page { after, limit: Some(limit), ..sandboxes::Page::default() };
+        sandboxes::list(app.host.engine(), wanted, &page, caller.engine(), matches).await?
+    };
+    let next = found.last().filter(|_| more).map(|last| uuid::of_sandbox(&last.id));
+    let items: Vec<Value> = found.iter().map(|record| view::sandbox(record, &root)).collect();
+    Ok(Json(json!({"items": items, "nextCursor": next})))
+}
+
+fn oldest_first(
+    mut records: Vec<SandboxRecord>,
+    after: Option<&SandboxId>,
+    limit: usize,
+) -> (Vec<SandboxRecord>, bool) {
+    records.reverse();
+    records.retain(|record| after.is_none_or(|after| record.id > *after));
+    let more = records.len() > limit;
+    records.truncate(limit);
+    (records, more)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries() {
+        let of = |text: &str| serde_html_form::from_str::<List>(text).unwrap();
+        let filter =
+            of("states=started,stopped&states=error&labels=%7B%22a%22%3A%22b%22%7D").filter().unwrap();
+        assert_eq!(filter.states, ["started", "stopped", "error"]);
+        assert_eq!(filter.labels["a"], "b");
+        assert!(of("labels=a").filter().is_err());
+        assert_eq!((of("").limit().unwrap(), of("limit=3").limit().unwrap()), (PAGE, 3));
+        assert!(of("limit=0").limit().is_err() && of("limit=201").limit().is_err());
+    }
+}

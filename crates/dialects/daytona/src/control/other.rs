@@ -1,0 +1,98 @@
+//! The rest of the control plane: forks, what the clients ask about the server, and what it does not do.
+
+use atoll_core::spec::{IsolationLevel, SandboxUpdate};
+use atoll_dialect_kit::request::Caller;
+use atoll_engine::ForkOrder;
+use axum::extract::State;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::App;
+use crate::error::{Failure, Result};
+use crate::extras::{self, Extras};
+use crate::request::{Json, Root};
+use crate::view::{self, DAEMON_VERSION, TARGET};
+use crate::who::{Manage, On, Read};
+
+/// A fork that is wanted.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Fork {
+    name: Option<String>,
+}
+
+/// Makes a sandbox that goes on from where this one is: with its processes in virtual machines, with its files elsewhere.
+pub(super) async fn fork(
+    on: On<Manage>,
+    root: Root,
+    State(app): State<App>,
+    Json(asked): Json<Fork>,
+) -> Result<Json<Value>> {
+    let (engine, by) = (app.host.engine(), on.caller.engine());
+    let parent = engine.sandbox(&on.id)?;
+    let order = ForkOrder {
+        count: 1,
+        name: asked.name.filter(|name| !name.is_empty()),
+        memory: parent.spec.isolation == IsolationLevel::Microvm,
+        ..ForkOrder::default()
+    };
+    let made = engine.fork_sandbox(&on.id, &order, by).await?;
+    let child = made.into_iter().next().ok_or_else(|| Failure::internal("the fork made nothing"))??;
+    // Its ports are not open to everybody because its parent's are.
+    let extras = Extras { public: false, ..Extras::of(&parent) };
+    let annotations = [(extras::KEY.to_owned(), Some(extras.text()?))].into();
+    let update = SandboxUpdate { annotations, ..SandboxUpdate::default() };
+    let child = engine.update_sandbox(&child.id, update).await?;
+    Ok(Json(view::in_state(&child, &root, "started")))
+}
+
+/// Whether the server is there.
+pub(super) async fn health() -> Json<Value> {
+    Json(json!({"status": "ok"}))
+}
+
+/// What the clients want to know of the server.
+pub(super) async fn config(_: Caller<Read>, root: Root, State(app): State<App>) -> Json<Value> {
+    Json(json!({
+        "version": DAEMON_VERSION,
+        "proxyTemplateUrl": format!("http://{{{{PORT}}}}-{{{{sandboxId}}}}.{}", app.host.ports_domain()),
+        "proxyToolboxUrl": root.toolbox(),
+        "defaultSnapshot": super::origin::DEFAULT,
+        "defaultRegion": TARGET,
+        "environment": "production",
+        "maintananceMode": false,
+    }))
+}
+
+pub(super) async fn no_ssh(_: On<Read>) -> Failure {
+    let instead = "register a public key with 'atoll ssh-key add', then 'ssh -p PORT SANDBOX@HOST' at the port of this server";
+    crate::unsupported("SSH access by token", instead)
+}
+
+pub(super) async fn no_secrets(_: Caller<Read>) -> Failure {
+    let instead = "use Atoll's own secrets and injection rules ('atoll secret', docs/secrets.md)";
+    crate::unsupported("'secret' of the Daytona API", instead)
+}
+
+pub(super) async fn no_secrets_of(_: On<Read>) -> Failure {
+    let instead = "use Atoll's own secrets and injection rules ('atoll secret', docs/secrets.md)";
+    crate::unsupported("secrets of a sandbox", instead)
+}
+
+pub(super) async fn no_warm_pools(_: Caller<Read>) -> Failure {
+    crate::unsupported(
+        "'warm-pools' of the Daytona API",
+        "use Atoll's own pools ('atoll pool', docs/pools.md)",
+    )
+}
+
+pub(super) async fn no_storage(_: Caller<Read>) -> Failure {
+    let instead =
+        "build with 'atoll template build' where the files are, and name the template as the snapshot";
+    crate::unsupported("uploading files for a build", instead)
+}
+
+pub(super) async fn no_telemetry(_: On<Read>) -> Failure {
+    let instead = "ask the toolbox for /system/metrics, or the server for /metrics";
+    crate::unsupported("telemetry", instead)
+}

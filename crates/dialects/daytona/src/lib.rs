@@ -1,0 +1,124 @@
+//! The Daytona protocol over Atoll's engine: Daytona's SDKs, and what is built on them, run on Atoll unmodified.
+//!
+//! # How a request flows
+//!
+//! ```text
+//! server ─ below /daytona, or <port>-<uuid>.<domain> ─▶ lib
+//!    /api                 control plane: /sandbox, /snapshots, /volumes, …      control
+//!    /toolbox/{sandbox}   what happens inside: /process, /files, /git, …        toolbox
+//!    host names           ports, with Daytona's tokens                          preview
+//! ```
+//!
+//! The clients append their routes to `DAYTONA_API_URL`, and find the toolbox where each sandbox says it is
+//! (`toolboxProxyUrl`). Generated clients look at the exact status of an answer and at every field's type: what they
+//! expect is in the handlers.
+//!
+//! # What has no equal in the engine
+//!
+//! Nothing here has a table or a file on the host. What the protocol wants to be told back and the engine does not know
+//! (see [`extras`]) lives in an annotation of the sandbox. A sandbox's UUID is its Atoll id written in another way. What
+//! is a process of the toolbox (a command of a session, a terminal, an interpreter) is an exec whose tag says so, and a
+//! session is a directory inside the sandbox: all of it is there after a restart of the server.
+
+mod control;
+mod error;
+mod extras;
+mod preview;
+mod request;
+mod toolbox;
+mod view;
+mod who;
+
+use std::convert::Infallible;
+
+use atoll_core::Error;
+use atoll_dialect_kit::Protocol;
+use atoll_server::dialect::{Arrival, Asked, Dialect, Host, Mount, credentials};
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, FromRef, RawPathParams, Request};
+use axum::response::Response;
+use http::request::Parts;
+use tower::ServiceExt as _;
+
+use crate::error::{Failure, Source};
+
+/// What to mount.
+pub const DIALECT: Dialect = Dialect {
+    name: "daytona",
+    mounts: &[Mount::Prefix(PREFIX), Mount::Host(preview::is_ours)],
+    router,
+    credential: credentials::bearer,
+    refuse,
+};
+
+/// Where it is.
+const PREFIX: &str = "/daytona";
+
+/// What the server refuses around the handlers.
+fn refuse(error: &Error, asked: &Asked) -> Response {
+    Failure::of(error).response(&asked.method, asked.uri.path())
+}
+
+/// The state of the routers.
+#[derive(Debug, Clone)]
+pub(crate) struct App {
+    pub(crate) host: Host,
+    pub(crate) turns: toolbox::Turns,
+    pub(crate) sizes: toolbox::Sizes,
+}
+
+impl Protocol for App {
+    type Failure = Failure;
+
+    fn host(&self) -> &Host {
+        &self.host
+    }
+
+    fn refused(error: &Error) -> Failure {
+        Failure::of(error)
+    }
+
+    fn sandbox(_: &str, params: &RawPathParams, _: &Parts) -> Option<String> {
+        who::named(params)
+    }
+
+    fn missing(named: &str) -> Option<Failure> {
+        Some(who::missing(named))
+    }
+}
+
+impl FromRef<App> for Host {
+    fn from_ref(app: &App) -> Self {
+        app.host.clone()
+    }
+}
+
+/// Takes every request for this dialect, however it got here.
+fn router(host: Host) -> Router {
+    let app = App { host, turns: toolbox::Turns::default(), sizes: toolbox::Sizes::default() };
+    let inner = Router::new()
+        .nest("/api", control::routes())
+        .nest("/toolbox/{sandbox}", toolbox::routes())
+        .fallback(error::route_not_found)
+        .method_not_allowed_fallback(error::method_not_allowed)
+        .layer(axum::middleware::from_fn(error::dress))
+        .layer(DefaultBodyLimit::disable())
+        .with_state(app.clone());
+    Router::new().fallback(move |request: Request| {
+        let (app, inner) = (app.clone(), inner.clone());
+        async move {
+            let arrival = request.extensions().get::<Arrival>().cloned().unwrap_or_default();
+            if let Some(label) = arrival.label {
+                return preview::serve(&app, &label, request).await;
+            }
+            let answered: Result<Response, Infallible> = inner.oneshot(request).await;
+            answered.unwrap_or_else(|never| match never {})
+        }
+    })
+}
+
+/// What this server does not do, in the protocol's words.
+pub(crate) fn unsupported(what: &str, instead: &str) -> Failure {
+    let why = format!("{what} is not supported by this server; {instead}");
+    Failure::new(http::StatusCode::NOT_IMPLEMENTED, "NOT_IMPLEMENTED", why).from(Source::Api)
+}

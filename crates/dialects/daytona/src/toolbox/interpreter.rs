@@ -1,0 +1,336 @@
+//! Contexts of a Python interpreter: one that everybody shares, and those that somebody makes.
+//!
+//! A context is an exec (`guest/interpreter.py`) that is sent code and tells what came of it. It is found by its tag,
+//! and begins when it is first used. Code of one context runs one piece after the other.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use atoll_core::limits::STDIN_CHUNK_MAX_BYTES;
+use atoll_core::spec::{Command, ExecDraft};
+use atoll_core::{Code, Error};
+use atoll_dialect_kit::time;
+use atoll_engine::{ExecView, OutputEvent, OutputReader, Piece};
+use axum::extract::Request;
+use axum::extract::ws::{Message, WebSocket, close_code};
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use futures::{SinkExt as _, StreamExt as _};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::files::paths;
+use super::socket::{self, Sink};
+use crate::error::{Failure, Result, Source};
+use crate::request::{Json, Path};
+use crate::who::Inside;
+
+/// What runs the code.
+const SCRIPT: &str = include_str!("../../guest/interpreter.py");
+/// What every tag of a context begins with.
+const TAG: &str = "daytona interpreter ";
+/// The context of those who name none.
+const DEFAULT: &str = "default";
+/// Time of a piece of code when the client does not say, seconds.
+const TIMEOUT_S: u64 = 600;
+/// The socket is closed with this when the time is over.
+const TIMED_OUT: u16 = 4008;
+/// How long code may take to heed an interruption.
+const HEED_WAIT: Duration = Duration::from_secs(3);
+/// How long a client may take to say what it wants.
+const FIRST_WAIT: Duration = Duration::from_secs(30);
+/// Longest line that an interpreter may say, bytes: it has at most 32 KiB of output, each byte of it six at most.
+const LINE_MAX_BYTES: usize = 1 << 20;
+/// Bytes read from the log at once.
+const READ_BYTES: usize = 64 << 10;
+
+fn fail(error: Error) -> Failure {
+    Failure::of_daemon(&error)
+}
+
+fn random() -> Result<String> {
+    let random = getrandom::u64().map_err(|error| {
+        tracing::error!(%error, "no randomness for a context");
+        Failure::internal("the host's random generator failed")
+    })?;
+    Ok(format!("{random:016x}"))
+}
+
+fn id_of(view: &ExecView) -> Option<&str> {
+    view.record.spec.tag.as_deref()?.strip_prefix(TAG)
+}
+
+fn running(inside: &Inside) -> Result<Vec<ExecView>> {
+    let mut running = inside.engine().running_execs(inside.id()).map_err(fail)?;
+    running.retain(|view| id_of(view).is_some());
+    running.sort_unstable_by(|one, other| one.record.id.cmp(&other.record.id));
+    Ok(running)
+}
+
+fn find(inside: &Inside, id: &str) -> Result<Option<ExecView>> {
+    Ok(running(inside)?.into_iter().find(|view| id_of(view) == Some(id)))
+}
+
+fn missing(id: &str) -> Failure {
+    Failure::not_found(format!("context {} not found", atoll_core::error::shorten(id))).from(Source::Daemon)
+}
+
+async fn start(inside: &Inside, id: &str, cwd: Option<&str>) -> Result<ExecView> {
+    let cwd = match cwd.filter(|cwd| !cwd.is_empty()) {
+        Some(cwd) => paths::absolute(inside, cwd).await,
+        None => paths::base(inside).await,
+    };
+    let argv = ["python3", "-u", "-c", SCRIPT].map(str::to_owned).to_vec();
+    let draft = ExecDraft {
+        cwd: Some(cwd.map_err(fail)?),
+        stdin: true,
+        tag: Some(format!("{TAG}{id}")),
+        ..ExecDraft::new(Command::Argv(argv))
+    };
+    let view = inside.engine().create_exec(inside.id(), draft, inside.recorded()).await.map_err(fail)?;
+    if view.record.exit.as_ref().is_some_and(|exit| exit.error.is_some()) {
+        return Err(Failure::internal("this sandbox has no python3").from(Source::Daemon));
+    }
+    Ok(view)
+}
+
+fn shown(view: &ExecView) -> Value {
+    json!({
+        "id": id_of(view),
+        "active": !view.record.state.is_final(),
+        "cwd": view.record.spec.cwd.as_deref().unwrap_or_default(),
+        "language": "python",
+        "createdAt": time::iso(view.record.created_ms),
+    })
+}
+
+/// A context that is wanted.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Create {
+    cwd: Option<String>,
+    language: Option<String>,
+}
+
+/// Makes a context.
+pub(super) async fn create(inside: Inside, Json(asked): Json<Create>) -> Result<Json<Value>> {
+    if asked.language.as_deref().is_some_and(|language| !matches!(language, "" | "python")) {
+        return Err(Failure::bad_daemon("language: contexts are of python"));
+    }
+    let view = start(&inside, &random()?, asked.cwd.as_deref()).await?;
+    Ok(Json(shown(&view)))
+}
+
+/// The contexts that somebody made.
+pub(super) async fn list(inside: Inside) -> Result<Json<Value>> {
+    let all = running(&inside)?;
+    let made = all.iter().filter(|view| id_of(view) != Some(DEFAULT));
+    Ok(Json(json!({"contexts": made.map(shown).collect::<Vec<_>>()})))
+}
+
+/// Ends a context.
+pub(super) async fn remove(inside: Inside, Path((_, id)): Path<(String, String)>) -> Result<Json<Value>> {
+    if id == DEFAULT {
+        return Err(Failure::bad_daemon("the default context cannot be deleted"));
+    }
+    let view = find(&inside, &id)?.ok_or_else(|| missing(&id))?;
+    inside.engine().kill_exec(inside.id(), view.record.id.as_str()).await.map_err(fail)?;
+    Ok(Json(json!({"message": "context deleted"})))
+}
+
+/// A piece of code.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Run {
+    code: String,
+    context_id: Option<String>,
+    envs: Option<BTreeMap<String, String>>,
+    timeout: Option<i64>,
+}
+
+impl Run {
+    /// When its time is over; `None` is never.
+    fn until(&self) -> Option<Instant> {
+        let seconds = self.timeout.map_or(TIMEOUT_S, |seconds| u64::try_from(seconds).unwrap_or_default());
+        (seconds > 0).then(|| Instant::now() + Duration::from_secs(seconds.min(365 * 24 * 3600)))
+    }
+}
+
+/// Runs code that comes over a WebSocket.
+pub(super) async fn execute(inside: Inside, request: Request) -> Result<Response> {
+    let of_task = inside.clone();
+    socket::open(&inside, request, move |socket, draining| async move {
+        serve(of_task, socket, draining).await;
+    })
+    .await
+}
+
+async fn serve(inside: Inside, socket: WebSocket, draining: CancellationToken) {
+    let (mut sink, mut stream) = socket.split();
+    let first = async {
+        while let Some(Ok(message)) = stream.next().await {
+            match message {
+                Message::Text(text) => return Some(text.to_string()),
+                Message::Binary(bytes) => return String::from_utf8(bytes.into()).ok(),
+                Message::Close(_) => return None,
+                Message::Ping(_) | Message::Pong(_) => {}
+            }
+        }
+        None
+    };
+    let Ok(Some(first)) = tokio::time::timeout(FIRST_WAIT, first).await else { return };
+    let ended = tokio::select! {
+        ended = run(&inside, &mut sink, &first) => ended,
+        // Who has gone hears nothing more; the code goes on.
+        () = socket::gone(&mut stream) => return,
+        () = draining.cancelled() => (close_code::AWAY, String::new()),
+    };
+    socket::close(&mut sink, &mut stream, ended.0, &ended.1).await;
+}
+
+/// Runs one piece of code. Gives what to close the socket with.
+async fn run(inside: &Inside, sink: &mut Sink, text: &str) -> (u16, String) {
+    let refused =
+        |failure: Failure| (close_code::POLICY, atoll_core::error::shorten(&failure.message).to_string());
+    let request: Run = match serde_json::from_str(text) {
+        Ok(request) => request,
+        Err(error) => return refused(Failure::bad_daemon(format!("the request is not understood: {error}"))),
+    };
+    let id = request.context_id.clone().filter(|id| !id.is_empty()).unwrap_or_else(|| DEFAULT.to_owned());
+    let _turn = inside.app.turns.take(&format!("interpreter {}/{id}", inside.id())).await;
+    let context = match find(inside, &id) {
+        Ok(Some(view)) => Ok(view),
+        Ok(None) if id == DEFAULT => start(inside, DEFAULT, None).await,
+        Ok(None) => Err(missing(&id)),
+        Err(failure) => Err(failure),
+    };
+    let begun = match context {
+        Ok(context) => begin(inside, &context, &request).await.map(|begun| (context, begun)),
+        Err(failure) => Err(failure),
+    };
+    let (context, mut answers) = match begun {
+        Ok(begun) => begun,
+        Err(failure) => return refused(failure),
+    };
+    match answers.pass_on(sink, request.until()).await {
+        Outcome::Done => (close_code::NORMAL, String::new()),
+        Outcome::TimedOut => {
+            interrupt(inside, &context, answers).await;
+            (TIMED_OUT, "Execution timed out".to_owned())
+        }
+        Outcome::Ended => {
+            let told = json!({"type": "error", "name": "InterpreterExited", "value": "the interpreter ended", "traceback": ""});
+            drop(sink.send(Message::text(told.to_string())).await);
+            (close_code::NORMAL, String::new())
+        }
+        Outcome::Broken => (close_code::ERROR, "the interpreter cannot be understood".to_owned()),
+        Outcome::Gone => (close_code::NORMAL, String::new()),
+    }
+}
+
+/// Sends code to its context.
+async fn begin(inside: &Inside, context: &ExecView, request: &Run) -> Result<Answers> {
+    let (engine, exec) = (inside.engine(), context.record.id.as_str());
+    let now = engine.exec(inside.id(), exec).await.map_err(fail)?;
+    let reader = engine.output(inside.id(), exec, now.extent.end, false).await.map_err(fail)?;
+    let id = random()?;
+    let line = json!({"id": id, "code": request.code, "envs": request.envs}).to_string() + "\n";
+    let mut bytes = Bytes::from(line);
+    while !bytes.is_empty() {
+        let piece = bytes.split_to(bytes.len().min(STDIN_CHUNK_MAX_BYTES));
+        engine.write_stdin(inside.id(), exec, piece, false).await.map_err(fail)?;
+    }
+    Ok(Answers { reader, line: BytesMut::new(), id })
+}
+
+/// Ends code whose time is over. A context that does not heed that ends with it.
+async fn interrupt(inside: &Inside, context: &ExecView, mut answers: Answers) {
+    let (engine, exec) = (inside.engine(), context.record.id.as_str());
+    let interrupted = engine.signal_exec(inside.id(), exec, "INT", false).await;
+    let heeded = async { while answers.next().await.is_ok_and(|frame| frame["type"] != "done") {} };
+    let heeded = tokio::time::timeout(HEED_WAIT, heeded).await;
+    if (interrupted.is_err() || heeded.is_err())
+        && let Err(error) = engine.kill_exec(inside.id(), exec).await
+    {
+        tracing::debug!(%error, "an interpreter could not be ended");
+    }
+}
+
+enum Outcome {
+    Done,
+    TimedOut,
+    /// The interpreter is no more.
+    Ended,
+    /// What it says is no answer.
+    Broken,
+    /// The client is no more.
+    Gone,
+}
+
+/// What an interpreter says about one piece of code. Hostile: the code can say it, too.
+struct Answers {
+    reader: OutputReader,
+    line: BytesMut,
+    id: String,
+}
+
+impl Answers {
+    async fn pass_on(&mut self, sink: &mut Sink, until: Option<Instant>) -> Outcome {
+        loop {
+            let next = self.next();
+            let frame = match until {
+                Some(until) => match timeout_at(until, next).await {
+                    Ok(frame) => frame,
+                    Err(_elapsed) => return Outcome::TimedOut,
+                },
+                None => next.await,
+            };
+            let told = match frame {
+                Ok(frame) => match frame["type"].as_str() {
+                    Some("done") => return Outcome::Done,
+                    Some("stdout" | "stderr") => json!({"type": frame["type"], "text": frame["text"]}),
+                    Some("error") => json!({
+                        "type": "error", "name": frame["name"], "value": frame["value"], "traceback": frame["traceback"],
+                    }),
+                    _ => continue,
+                },
+                Err(outcome) => return outcome,
+            };
+            if sink.send(Message::text(told.to_string())).await.is_err() {
+                return Outcome::Gone;
+            }
+        }
+    }
+
+    /// The next thing that is said about this piece of code.
+    async fn next(&mut self) -> Result<Value, Outcome> {
+        loop {
+            if let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
+                let line = self.line.split_to(end + 1);
+                match serde_json::from_slice::<Value>(&line) {
+                    Ok(frame) if frame["id"] == self.id.as_str() => return Ok(frame),
+                    // Of code before, whose client has gone.
+                    _ => continue,
+                }
+            }
+            if self.line.len() > LINE_MAX_BYTES {
+                return Err(Outcome::Broken);
+            }
+            match self.reader.next(READ_BYTES).await {
+                Ok(OutputEvent::Piece(Piece::Output {
+                    stream: atoll_core::exec::OutputStream::Stdout,
+                    bytes,
+                    ..
+                })) => {
+                    self.line.extend_from_slice(&bytes);
+                }
+                Ok(OutputEvent::Piece(_)) => {}
+                Ok(OutputEvent::End { .. }) => return Err(Outcome::Ended),
+                Err(Error { code: Code::ShuttingDown, .. }) => return Err(Outcome::Gone),
+                Err(_) => return Err(Outcome::Broken),
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The toolbox: what happens inside a sandbox, at `/toolbox/{sandbox}`.
+
+mod code;
+mod execute;
+mod files;
+mod git;
+mod info;
+mod interpreter;
+mod output;
+mod pty;
+mod session;
+mod shell;
+mod socket;
+mod turns;
+
+use axum::Router;
+use axum::routing::{any, delete, get, post};
+
+use crate::App;
+use crate::error::Failure;
+use crate::who::Inside;
+
+pub(crate) use pty::Sizes;
+pub(crate) use turns::Turns;
+
+/// The routes.
+pub(crate) fn routes() -> Router<App> {
+    Router::new().merge(processes()).merge(files::routes()).merge(git::routes()).merge(others())
+}
+
+fn processes() -> Router<App> {
+    Router::new()
+        .route("/process/execute", post(execute::execute))
+        .route("/process/code-run", post(code::run))
+        .route("/process/session", post(session::create).get(session::list))
+        .route("/process/session/{session}", get(session::read).delete(session::remove))
+        .route("/process/session/{session}/exec", post(session::commands::run))
+        .route("/process/session/{session}/command/{command}", get(session::commands::read))
+        .route("/process/session/{session}/command/{command}/logs", any(session::logs::logs))
+        .route("/process/session/{session}/command/{command}/input", post(session::commands::input))
+        .route("/process/pty", post(pty::create).get(pty::list))
+        .route("/process/pty/create-connect", any(pty::create_and_connect))
+        .route("/process/pty/{id}", get(pty::read).delete(pty::remove))
+        .route("/process/pty/{id}/connect", any(pty::connect))
+        .route("/process/pty/{id}/resize", post(pty::resize))
+        .route("/process/interpreter/execute", any(interpreter::execute))
+        .route("/process/interpreter/context", post(interpreter::create).get(interpreter::list))
+        .route("/process/interpreter/context/{id}", delete(interpreter::remove))
+}
+
+fn others() -> Router<App> {
+    Router::new()
+        .route("/user-home-dir", get(info::home))
+        .route("/work-dir", get(info::work_dir))
+        .route("/version", get(info::version))
+        .route("/port", get(info::ports))
+        .route("/port/{port}/in-use", get(info::in_use))
+        .route("/system/metrics", get(info::metrics))
+        .route("/env", post(info::set_env))
+        .route("/computeruse/{*rest}", any(no_desktop))
+        .route("/lsp/{*rest}", any(no_lsp))
+}
+
+/// Needs a desktop in the image.
+async fn no_desktop(_: Inside) -> Failure {
+    let instead = "its sandboxes have no desktop; run a browser without a screen instead";
+    crate::unsupported("computer use", instead)
+}
+
+/// Needs language servers in the image.
+async fn no_lsp(_: Inside) -> Failure {
+    let instead = "run a language server as a session's command and talk to it over its input and output";
+    crate::unsupported("LSP", instead)
+}

@@ -1,0 +1,125 @@
+//! What a command wrote, all at once.
+
+use atoll_core::exec::{Exit, OutputStream};
+use atoll_core::id::SandboxId;
+use atoll_core::{Code, Error};
+use atoll_engine::{Engine, OutputEvent, OutputReader, Piece};
+use bytes::BytesMut;
+
+/// Most of an output that goes into one answer, bytes. The newest is kept.
+const KEEP_BYTES: usize = 16 << 20;
+/// Bytes read from the log at once.
+const READ_BYTES: usize = 256 << 10;
+
+/// Output of a command: of both streams in the order in which it was written, and of each.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    both: BytesMut,
+    stdout: BytesMut,
+    stderr: BytesMut,
+    dropped: bool,
+}
+
+impl Output {
+    fn push(&mut self, stream: OutputStream, bytes: &[u8]) {
+        let own = match stream {
+            OutputStream::Stdout => &mut self.stdout,
+            OutputStream::Stderr => &mut self.stderr,
+        };
+        for buffer in [own, &mut self.both] {
+            buffer.extend_from_slice(bytes);
+            // Twice as much at times, so that not each piece moves everything.
+            if buffer.len() > 2 * KEEP_BYTES {
+                drop(buffer.split_to(buffer.len() - KEEP_BYTES));
+                self.dropped = true;
+            }
+        }
+    }
+
+    fn text(&self, bytes: &BytesMut) -> String {
+        let start = bytes.len().saturating_sub(KEEP_BYTES);
+        let text = String::from_utf8_lossy(&bytes[start..]);
+        if self.dropped || start > 0 {
+            return format!("[the beginning of the output is left out]\n{text}");
+        }
+        text.into_owned()
+    }
+
+    /// Both streams together.
+    pub(crate) fn both(&self) -> String {
+        self.text(&self.both)
+    }
+
+    pub(crate) fn stdout(&self) -> String {
+        self.text(&self.stdout)
+    }
+
+    pub(crate) fn stderr(&self) -> String {
+        self.text(&self.stderr)
+    }
+}
+
+/// Reads until the end of a command.
+///
+/// # Errors
+/// When the log cannot be read, or the server stops.
+pub(crate) async fn whole(mut reader: OutputReader) -> Result<(Output, Exit), Error> {
+    let mut output = Output::default();
+    loop {
+        match reader.next(READ_BYTES).await? {
+            OutputEvent::Piece(Piece::Output { stream, bytes, .. }) => output.push(stream, &bytes),
+            OutputEvent::Piece(Piece::Gap { .. }) => output.dropped = true,
+            OutputEvent::End { exit, .. } => return Ok((output, exit)),
+        }
+    }
+}
+
+/// What there is now.
+///
+/// # Errors
+/// When the log cannot be read.
+pub(crate) async fn so_far(engine: &Engine, sandbox: &SandboxId, exec: &str) -> Result<Output, Error> {
+    let mut reader = engine.output(sandbox, exec, 0, false).await?;
+    let mut output = Output::default();
+    loop {
+        match reader.next_now(READ_BYTES).await? {
+            Some(OutputEvent::Piece(Piece::Output { stream, bytes, .. })) => output.push(stream, &bytes),
+            Some(OutputEvent::Piece(Piece::Gap { .. })) => output.dropped = true,
+            Some(OutputEvent::End { .. }) | None => return Ok(output),
+        }
+    }
+}
+
+/// The exit code as a shell would tell it; -1 when there was none.
+pub(crate) fn exit_code(exit: &Exit) -> i32 {
+    match (exit.signal, exit.code) {
+        (Some(signal), _) => 128 + signal,
+        (None, Some(code)) => code,
+        (None, None) => match exit.error {
+            Some(Code::CommandNotFound) => 127,
+            Some(Code::CommandNotExecutable) => 126,
+            _ => -1,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_is_kept() {
+        let mut output = Output::default();
+        output.push(OutputStream::Stdout, b"first");
+        assert_eq!(
+            (output.both(), output.stdout(), output.stderr()),
+            ("first".into(), "first".into(), String::new())
+        );
+        for _ in 0..5 {
+            output.push(OutputStream::Stderr, &vec![b'x'; KEEP_BYTES / 2]);
+        }
+        output.push(OutputStream::Stderr, b"last");
+        assert!(output.both().ends_with("last") && output.both().starts_with("[the beginning"));
+        assert!(output.both.len() <= 2 * KEEP_BYTES && output.both().len() < KEEP_BYTES + 100);
+    }
+}

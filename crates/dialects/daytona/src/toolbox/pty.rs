@@ -1,0 +1,357 @@
+//! Terminals: execs on a terminal that a client finds again by its own id.
+//!
+//! ```text
+//! server  {"type":"control","status":"connected"}                 text
+//!         output                                                  binary
+//! client  input                                                   binary, or text
+//! server  {"type":"control","status":"exited","exitCode":0}       text, for clients that know of it
+//!         close, with {"exitCode":0} as its reason
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use atoll_core::exec::Exit;
+use atoll_core::id::ExecId;
+use atoll_core::limits::STDIN_CHUNK_MAX_BYTES;
+use atoll_core::spec::{Command, ExecDraft, TtySize};
+use atoll_core::{Code, Error};
+use atoll_dialect_kit::exec::get_or_create;
+use atoll_dialect_kit::time;
+use atoll_engine::{ExecView, OutputEvent, OutputReader, Piece};
+use axum::extract::Request;
+use axum::extract::ws::{Message, WebSocket, close_code};
+use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use futures::{SinkExt as _, StreamExt as _};
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::files::paths;
+use super::output::exit_code;
+use super::socket::{self, Sink, Stream};
+use crate::error::{Failure, Result, Source};
+use crate::request::{Json, Path, Query};
+use crate::who::Inside;
+
+/// What a client offers that knows how an exit is told.
+const EXIT_CONTROL: &str = "X-Daytona-Pty-Exit-Control";
+/// What stands before variables among the subprotocols.
+const ENVS: &str = "X-Daytona-Pty-Envs~";
+/// What every tag of a terminal begins with.
+const TAG: &str = "daytona pty ";
+/// Longest id of a terminal, bytes.
+const ID_MAX_BYTES: usize = 256;
+/// Output from before that whoever connects is shown, bytes.
+const SHOWN_BYTES: u64 = 64 << 10;
+/// Bytes of output in one message.
+const CHUNK_BYTES: usize = 32 << 10;
+/// Sizes that are remembered.
+const SIZES_MAX_COUNT: usize = 4096;
+
+fn fail(error: Error) -> Failure {
+    Failure::of_daemon(&error)
+}
+
+/// Sizes that terminals were given since they began. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sizes(Arc<Mutex<HashMap<ExecId, TtySize>>>);
+
+impl Sizes {
+    fn of(&self, view: &ExecView) -> TtySize {
+        // A map is usable whatever panicked.
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = view.record.spec.tty.unwrap_or(TtySize { cols: 80, rows: 24 });
+        known.get(&view.record.id).copied().unwrap_or(begun)
+    }
+
+    fn note(&self, exec: &ExecId, size: TtySize) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= SIZES_MAX_COUNT
+            // Ids sort by age.
+            && let Some(oldest) = known.keys().min().cloned()
+        {
+            known.remove(&oldest);
+        }
+        known.insert(exec.clone(), size);
+    }
+}
+
+/// A terminal that is wanted.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Create {
+    id: Option<String>,
+    cols: Option<u16>,
+    rows: Option<u16>,
+    cwd: Option<String>,
+    envs: Option<BTreeMap<String, String>>,
+}
+
+fn id_of(view: &ExecView) -> Option<&str> {
+    view.record.spec.tag.as_deref()?.strip_prefix(TAG)
+}
+
+/// The terminals that run.
+fn running(inside: &Inside) -> Result<Vec<ExecView>> {
+    let mut running = inside.engine().running_execs(inside.id()).map_err(fail)?;
+    running.retain(|view| id_of(view).is_some());
+    running.sort_unstable_by(|one, other| one.record.id.cmp(&other.record.id));
+    Ok(running)
+}
+
+fn find(inside: &Inside, id: &str) -> Result<ExecView> {
+    let found = running(inside)?.into_iter().find(|view| id_of(view) == Some(id));
+    found.ok_or_else(|| {
+        let id = atoll_core::error::shorten(id);
+        Failure::not_found(format!("PTY session {id} not found")).from(Source::Daemon)
+    })
+}
+
+fn shown(inside: &Inside, view: &ExecView) -> Value {
+    let (spec, size) = (&view.record.spec, inside.app.sizes.of(view));
+    json!({
+        "id": id_of(view),
+        "active": !view.record.state.is_final(),
+        "cols": size.cols,
+        "rows": size.rows,
+        "cwd": spec.cwd.as_deref().unwrap_or_default(),
+        // Those of the sandbox are not the terminal's own, and whoever may look at it knows them.
+        "envs": {"TERM": spec.env.get("TERM")},
+        "lazyStart": false,
+        "createdAt": time::iso(view.record.created_ms),
+    })
+}
+
+async fn start(inside: &Inside, asked: Create) -> Result<ExecView> {
+    let id = match asked.id.filter(|id| !id.is_empty()) {
+        Some(id) if id.len() <= ID_MAX_BYTES => id,
+        Some(_) => return Err(Failure::bad_daemon(format!("id: must have at most {ID_MAX_BYTES} bytes"))),
+        None => return Err(Failure::bad_daemon("PTY session ID is required")),
+    };
+    // Two at once would both find that there is none.
+    let _turn = inside.app.turns.take(&format!("pty {}", inside.id())).await;
+    if find(inside, &id).is_ok() {
+        return Err(Failure::conflict(format!("PTY session {id} already exists")).from(Source::Daemon));
+    }
+    let cwd = match asked.cwd.as_deref().filter(|cwd| !cwd.is_empty()) {
+        Some(cwd) => Some(paths::absolute(inside, cwd).await.map_err(fail)?),
+        None => None,
+    };
+    let size = TtySize { cols: asked.cols.unwrap_or(80), rows: asked.rows.unwrap_or(24) };
+    let env = asked.envs.unwrap_or_default();
+    let draft = |shell: &str| {
+        Ok(ExecDraft {
+            env: env.clone(),
+            cwd: cwd.clone(),
+            tty: Some(size),
+            tag: Some(format!("{TAG}{id}")),
+            ..ExecDraft::new(Command::Argv(vec![shell.to_owned()]))
+        })
+    };
+    get_or_create(inside.engine(), inside.id(), None, None, draft, inside.recorded()).await.map_err(fail)
+}
+
+/// Makes a terminal, to be connected to.
+pub(super) async fn create(inside: Inside, Json(asked): Json<Create>) -> Result<(StatusCode, Json<Value>)> {
+    let view = start(&inside, asked).await?;
+    Ok((StatusCode::CREATED, Json(json!({"sessionId": id_of(&view)}))))
+}
+
+/// The terminals.
+pub(super) async fn list(inside: Inside) -> Result<Json<Value>> {
+    let all: Vec<Value> = running(&inside)?.iter().map(|view| shown(&inside, view)).collect();
+    Ok(Json(json!({"sessions": all})))
+}
+
+/// One terminal.
+pub(super) async fn read(inside: Inside, Path((_, id)): Path<(String, String)>) -> Result<Json<Value>> {
+    Ok(Json(shown(&inside, &find(&inside, &id)?)))
+}
+
+/// Ends a terminal with all that runs in it.
+pub(super) async fn remove(inside: Inside, Path((_, id)): Path<(String, String)>) -> Result<Json<Value>> {
+    let view = find(&inside, &id)?;
+    inside.engine().kill_exec(inside.id(), view.record.id.as_str()).await.map_err(fail)?;
+    Ok(Json(json!({"message": "PTY session deleted"})))
+}
+
+/// Changes the size of a terminal.
+pub(super) async fn resize(
+    inside: Inside,
+    Path((_, id)): Path<(String, String)>,
+    Json(size): Json<TtySize>,
+) -> Result<Json<Value>> {
+    let view = find(&inside, &id)?;
+    let resized = inside.engine().resize_exec(inside.id(), view.record.id.as_str(), size).await;
+    resized.map_err(|error| match error.code {
+        Code::ExecEnded => Failure::gone("SESSION_ENDED", "the PTY session has ended"),
+        _ => fail(error),
+    })?;
+    inside.app.sizes.note(&view.record.id, size);
+    Ok(Json(shown(&inside, &view)))
+}
+
+/// Makes a terminal and connects to it.
+pub(super) async fn create_and_connect(
+    inside: Inside,
+    Query(mut asked): Query<Create>,
+    request: Request,
+) -> Result<Response> {
+    let offered = socket::protocols(&request);
+    if let Some(envs) = offered.iter().find_map(|name| name.strip_prefix(ENVS)) {
+        let decoded = URL_SAFE_NO_PAD.decode(envs.trim_end_matches('=')).ok();
+        let envs = decoded.and_then(|text| serde_json::from_slice(&text).ok());
+        asked.envs = Some(
+            envs.ok_or_else(|| Failure::bad_daemon("the variables among the subprotocols are malformed"))?,
+        );
+    }
+    let begun = start(&inside, asked).await;
+    attach(&inside, begun, request).await
+}
+
+/// Connects to a terminal.
+pub(super) async fn connect(
+    inside: Inside,
+    Path((_, id)): Path<(String, String)>,
+    request: Request,
+) -> Result<Response> {
+    let found = find(&inside, &id);
+    attach(&inside, found, request).await
+}
+
+/// Lets a client have a terminal, or tells it on the socket why it does not get it.
+async fn attach(inside: &Inside, view: Result<ExecView>, request: Request) -> Result<Response> {
+    let tells_exit = socket::protocols(&request).iter().any(|name| name == EXIT_CONTROL);
+    let terminal = match view {
+        Ok(view) => {
+            let from = view.extent.end.saturating_sub(SHOWN_BYTES).max(view.extent.first);
+            let reader = inside.engine().output(inside.id(), view.record.id.as_str(), from, true).await;
+            let terminal = Terminal { inside: inside.clone(), exec: view.record.id, tells_exit };
+            Ok((terminal, reader.map_err(fail)?))
+        }
+        Err(failure) => Err(failure),
+    };
+    socket::open(inside, request, move |socket, draining| async move {
+        match terminal {
+            Ok((terminal, reader)) => terminal.serve(socket, reader, draining).await,
+            Err(failure) => refuse(socket, &failure).await,
+        }
+    })
+    .await
+}
+
+async fn refuse(socket: WebSocket, failure: &Failure) {
+    let (mut sink, mut stream) = socket.split();
+    let told = json!({"type": "control", "status": "error", "error": failure.message}).to_string();
+    if sink.send(Message::text(told)).await.is_ok() {
+        let reason = json!({"error": atoll_core::error::shorten(&failure.message)}).to_string();
+        socket::close(&mut sink, &mut stream, close_code::NORMAL, &reason).await;
+    }
+}
+
+/// How a connection ended.
+enum End {
+    Exited(Exit),
+    Away,
+    Broken,
+    Gone,
+}
+
+struct Terminal {
+    inside: Inside,
+    exec: ExecId,
+    tells_exit: bool,
+}
+
+impl Terminal {
+    async fn serve(self, socket: WebSocket, reader: OutputReader, draining: CancellationToken) {
+        let (mut sink, mut stream) = socket.split();
+        let connected = json!({"type": "control", "status": "connected"}).to_string();
+        if sink.send(Message::text(connected)).await.is_err() {
+            return;
+        }
+        let end = tokio::select! {
+            end = output(&mut sink, reader, draining) => end,
+            () = self.input(&mut stream) => End::Gone,
+        };
+        match end {
+            End::Exited(exit) => self.exited(&mut sink, &mut stream, &exit).await,
+            End::Away => socket::close(&mut sink, &mut stream, close_code::AWAY, "").await,
+            End::Broken => socket::close(&mut sink, &mut stream, close_code::ERROR, "").await,
+            End::Gone => {}
+        }
+    }
+
+    async fn exited(&self, sink: &mut Sink, stream: &mut Stream, exit: &Exit) {
+        let code = exit_code(exit);
+        let mut reason = json!({"exitCode": code});
+        if let Some(signal) = exit.signal {
+            reason["exitReason"] = format!("signal {signal}").into();
+        }
+        if self.tells_exit {
+            let mut told = reason.clone();
+            told["type"] = "control".into();
+            told["status"] = "exited".into();
+            if sink.send(Message::text(told.to_string())).await.is_err() {
+                return;
+            }
+        }
+        socket::close(sink, stream, close_code::NORMAL, &reason.to_string()).await;
+    }
+
+    /// Passes on what the client types, until it goes.
+    async fn input(&self, stream: &mut Stream) {
+        while let Some(Ok(message)) = stream.next().await {
+            let mut bytes = match message {
+                Message::Binary(bytes) => bytes,
+                Message::Text(text) => Bytes::from(text),
+                Message::Close(_) => return,
+                Message::Ping(_) | Message::Pong(_) => continue,
+            };
+            if self.inside.recheck().is_err() {
+                return;
+            }
+            while !bytes.is_empty() {
+                let piece = bytes.split_to(bytes.len().min(STDIN_CHUNK_MAX_BYTES));
+                let engine = self.inside.engine();
+                if let Err(error) =
+                    engine.write_stdin(self.inside.id(), self.exec.as_str(), piece, false).await
+                {
+                    // Its end is told with the output.
+                    tracing::debug!(%error, "input of a terminal came to nothing");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Passes on what the terminal shows, until its end.
+async fn output(sink: &mut Sink, mut reader: OutputReader, draining: CancellationToken) -> End {
+    loop {
+        let event = tokio::select! {
+            event = reader.next(CHUNK_BYTES) => event,
+            () = tokio::time::sleep(socket::PING_EVERY) => {
+                if sink.send(Message::Ping(Bytes::new())).await.is_err() { return End::Gone }
+                continue;
+            }
+            () = draining.cancelled() => return End::Away,
+        };
+        match event {
+            Ok(OutputEvent::Piece(Piece::Output { bytes, .. })) => {
+                if sink.send(Message::Binary(bytes)).await.is_err() {
+                    return End::Gone;
+                }
+            }
+            Ok(OutputEvent::Piece(Piece::Gap { .. })) => {}
+            Ok(OutputEvent::End { exit, .. }) => return End::Exited(exit),
+            Err(error) if error.code == Code::ShuttingDown => return End::Away,
+            Err(_) => return End::Broken,
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The output of a command: as JSON so far, or as it comes, over a WebSocket.
+//!
+//! On the WebSocket it comes in binary messages; the bytes `01 01 01` say that what follows is standard output,
+//! `02 02 02` that it is standard error. The socket is closed with 1000 when the command has ended, and only then.
+
+use atoll_core::Code;
+use atoll_core::exec::OutputStream;
+use atoll_engine::{OutputEvent, OutputReader, Piece};
+use axum::extract::Request;
+use axum::extract::ws::{Message, WebSocket, close_code};
+use axum::response::{IntoResponse as _, Response};
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures::{SinkExt as _, StreamExt as _};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::commands::find;
+use super::fail;
+use crate::error::Result;
+use crate::request::{Json, Path};
+use crate::toolbox::output::so_far;
+use crate::toolbox::socket::{self, Sink};
+use crate::who::Inside;
+
+/// Bytes of output in one message.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// Tells the output of a command.
+pub(crate) async fn logs(
+    inside: Inside,
+    Path((_, session, command)): Path<(String, String, String)>,
+    request: Request,
+) -> Result<Response> {
+    let view = find(&inside, &session, &command).await?;
+    let exec = view.record.id.as_str();
+    if !socket::is_wanted(&request) {
+        return Ok(Json(all(&inside, exec).await?).into_response());
+    }
+    let reader = inside.engine().output(inside.id(), exec, 0, false).await.map_err(fail)?;
+    socket::open(&inside, request, move |socket, draining| async move {
+        follow(socket, reader, draining).await;
+    })
+    .await
+}
+
+async fn all(inside: &Inside, exec: &str) -> Result<Value> {
+    let output = so_far(inside.engine(), inside.id(), exec).await.map_err(fail)?;
+    Ok(json!({"output": output.both(), "stdout": output.stdout(), "stderr": output.stderr()}))
+}
+
+/// The mark before what a stream said.
+const fn mark(stream: OutputStream) -> [u8; 3] {
+    match stream {
+        OutputStream::Stdout => [1; 3],
+        OutputStream::Stderr => [2; 3],
+    }
+}
+
+fn marked(stream: OutputStream, bytes: &Bytes) -> Bytes {
+    let mut message = BytesMut::with_capacity(bytes.len() + 3);
+    message.put_slice(&mark(stream));
+    message.put_slice(bytes);
+    message.freeze()
+}
+
+/// Sends output until the end, or until the client goes.
+async fn follow(socket: WebSocket, reader: OutputReader, draining: CancellationToken) {
+    let (mut sink, mut stream) = socket.split();
+    let ended = tokio::select! {
+        ended = send(&mut sink, reader, draining) => ended,
+        () = socket::gone(&mut stream) => None,
+    };
+    if let Some(code) = ended {
+        socket::close(&mut sink, &mut stream, code, "").await;
+    }
+}
+
+/// The code to close with; `None` when nobody is there any more.
+async fn send(sink: &mut Sink, mut reader: OutputReader, draining: CancellationToken) -> Option<u16> {
+    loop {
+        let event = tokio::select! {
+            event = reader.next(CHUNK_BYTES) => event,
+            () = tokio::time::sleep(socket::PING_EVERY) => {
+                sink.send(Message::Ping(Bytes::new())).await.ok()?;
+                continue;
+            }
+            () = draining.cancelled() => return Some(close_code::AWAY),
+        };
+        match event {
+            Ok(OutputEvent::Piece(Piece::Output { stream, bytes, .. })) => {
+                sink.send(Message::Binary(marked(stream, &bytes))).await.ok()?;
+            }
+            Ok(OutputEvent::Piece(Piece::Gap { .. })) => {}
+            Ok(OutputEvent::End { .. }) => return Some(close_code::NORMAL),
+            Err(error) if error.code == Code::ShuttingDown => return Some(close_code::AWAY),
+            Err(_) => return Some(close_code::ERROR),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! WebSockets of the toolbox.
+
+use std::time::Duration;
+
+use atoll_core::limits::JSON_BODY_MAX_BYTES;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{FromRequestParts as _, Request};
+use axum::response::Response;
+use futures::stream::{SplitSink, SplitStream};
+use futures::{SinkExt as _, StreamExt as _};
+use http::HeaderValue;
+use http::header::UPGRADE;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{Failure, Result};
+use crate::who::Inside;
+
+/// Pause after which an idle connection is shown to be alive, for proxies in between.
+pub(super) const PING_EVERY: Duration = Duration::from_secs(20);
+/// How long a client may take to answer the closing of the socket.
+const CLOSE_WAIT: Duration = Duration::from_secs(5);
+/// Longest message of a client, bytes.
+const MESSAGE_MAX_BYTES: usize = 2 * JSON_BODY_MAX_BYTES;
+
+pub(super) type Sink = SplitSink<WebSocket, Message>;
+pub(super) type Stream = SplitStream<WebSocket>;
+
+/// Whether a request wants to become a WebSocket.
+pub(super) fn is_wanted(request: &Request) -> bool {
+    request.headers().get(UPGRADE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
+}
+
+/// The subprotocols that a client offers.
+pub(super) fn protocols(request: &Request) -> Vec<String> {
+    let lists = request.headers().get_all("sec-websocket-protocol").iter();
+    let lists = lists.filter_map(|value| value.to_str().ok());
+    lists.flat_map(|list| list.split(',')).map(|name| name.trim().to_owned()).collect()
+}
+
+/// Makes a request a WebSocket and lets `serve` have it, for as long as whoever asked is welcome. One of the offered
+/// subprotocols is taken: some clients break off otherwise.
+pub(super) async fn open<F>(
+    inside: &Inside,
+    request: Request,
+    serve: impl FnOnce(WebSocket, CancellationToken) -> F + Send + 'static,
+) -> Result<Response>
+where
+    F: Future<Output = ()> + Send,
+{
+    let offered = protocols(&request);
+    let chosen = offered.iter().find(|name| !name.contains('~')).or(offered.first()).cloned();
+    let (mut parts, _) = request.into_parts();
+    let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &inside.app).await;
+    let mut upgrade =
+        upgrade.map_err(|rejection| Failure::bad_daemon(format!("not a WebSocket: {rejection}")))?;
+    if let Some(chosen) = chosen.and_then(|name| HeaderValue::try_from(name).ok()) {
+        upgrade.set_selected_protocol(chosen);
+    }
+    let held = inside.app.host.hold(&parts.extensions);
+    let (engine, grant, draining) =
+        (inside.engine().clone(), inside.grant().clone(), inside.app.host.draining_token());
+    Ok(upgrade.max_message_size(MESSAGE_MAX_BYTES).max_frame_size(MESSAGE_MAX_BYTES).on_upgrade(
+        move |socket| async move {
+            let _held = held;
+            tokio::select! {
+                () = serve(socket, draining) => {}
+                // Cut, not closed: a client that comes back is told why.
+                () = engine.until_revoked(&grant) => {}
+            }
+        },
+    ))
+}
+
+/// Waits until the client goes; what it says is of no interest.
+pub(super) async fn gone(stream: &mut Stream) {
+    while let Some(Ok(message)) = stream.next().await {
+        if matches!(message, Message::Close(_)) {
+            return;
+        }
+    }
+}
+
+/// Closes a socket, and waits a moment for the client to do the same.
+pub(super) async fn close(sink: &mut Sink, stream: &mut Stream, code: u16, reason: &str) {
+    let frame = CloseFrame { code, reason: reason.into() };
+    if sink.send(Message::Close(Some(frame))).await.is_ok() {
+        drop(tokio::time::timeout(CLOSE_WAIT, gone(stream)).await);
+    }
+}

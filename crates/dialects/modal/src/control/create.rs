@@ -1,0 +1,248 @@
+//! Making a sandbox.
+
+use std::collections::BTreeMap;
+
+use atoll_core::id::SandboxId;
+use atoll_core::key::Scope;
+use atoll_core::spec::{ResourcesDraft, SandboxDraft};
+use atoll_store::SandboxRecord;
+
+use super::{images, lifecycle, network, secrets, tunnels, volumes};
+use crate::auth::Asker;
+use crate::extras::{self, Extras, Port, Probe};
+use crate::grpc::{Fault, Result};
+use crate::ids::{self, Generation};
+use crate::task;
+use crate::wire::common::SecretSource;
+use crate::wire::sandboxes::{
+    CommandRouterAccess, Probe as WireProbe, Resources, Sandbox, SandboxCreateRequest, SandboxCreateResponse,
+    SandboxCreateV2Request, SandboxCreateV2Response, SandboxHandleMetadata, SandboxTag,
+};
+
+const MIB: u64 = 1 << 20;
+/// Tags of a sandbox.
+const TAGS_MAX: usize = 128;
+/// How often it is looked whether a sandbox is ready, when its client does not say, milliseconds.
+const PROBE_INTERVAL_MS: u64 = 100;
+
+/// `SandboxCreate`.
+pub(super) async fn v1(asker: &Asker, request: SandboxCreateRequest) -> Result<SandboxCreateResponse> {
+    let definition = request.definition.unwrap_or_default();
+    let (id, app) = create(asker, definition, request.app_id, &request.tags, &[]).await?;
+    Ok(SandboxCreateResponse {
+        sandbox_id: ids::sandbox(&id, Generation::V1),
+        metadata: Some(SandboxHandleMetadata { result: None, app_id: app }),
+    })
+}
+
+/// `SandboxCreateV2`.
+pub(super) async fn v2(asker: &Asker, request: SandboxCreateV2Request) -> Result<SandboxCreateV2Response> {
+    let definition = request.definition.unwrap_or_default();
+    let mut sources = request.secret_sources;
+    if let Some(env) = request.ephemeral_secrets {
+        sources.push(SecretSource { secret_id: None, env: Some(env) });
+    }
+    let (id, app) = create(asker, definition, request.app_id, &request.tags, &sources).await?;
+    let record = asker.engine().sandbox(&id)?;
+    let (url, jwt) = lifecycle::access(asker, &id);
+    Ok(SandboxCreateV2Response {
+        sandbox_id: ids::sandbox(&id, Generation::V2),
+        task_id: ids::task(&id, Generation::V2),
+        tunnels: tunnels::of(asker, &id, &Extras::of(&record))?,
+        metadata: Some(SandboxHandleMetadata { result: None, app_id: app }),
+        command_router_access: Some(CommandRouterAccess { jwt, url }),
+        sandbox_token: String::new(),
+    })
+}
+
+async fn create(
+    asker: &Asker,
+    definition: Sandbox,
+    app: String,
+    tags: &[SandboxTag],
+    sources: &[SecretSource],
+) -> Result<(SandboxId, String)> {
+    asker.needs(Scope::Manage)?;
+    let plan = plan(asker, &definition, &app, tags, sources).await?;
+    let owned = asker.clone();
+    let making = async move { make(&owned, plan).await.map(|record| record.id.to_string()) };
+    let id = asker.app.control.once.make(asker, "sandbox", making).await?;
+    let id: SandboxId = id.parse().map_err(|_never| Fault::not_found("the sandbox is gone"))?;
+    // A retry of another key's call would be another call: this one made it.
+    asker.may(&id, Scope::Read).await?;
+    Ok((id, app))
+}
+
+/// What is to be made.
+struct Plan {
+    draft: SandboxDraft,
+    extras: Extras,
+    /// Files that are put into it.
+    mounts: Vec<String>,
+    /// The first command.
+    command: Option<task::First>,
+}
+
+/// Makes it, with all that belongs to it, or nothing.
+async fn make(asker: &Asker, plan: Plan) -> Result<SandboxRecord> {
+    let (engine, by) = (asker.engine(), asker.caller());
+    let record = engine.create_sandbox(plan.draft, &by).await?;
+    let finish = async {
+        tunnels::open(engine, &record.id, &plan.extras.ports, &by).await?;
+        images::put_mounts(asker, &record.id, &plan.mounts).await?;
+        if let Some(command) = plan.command {
+            task::start_first(asker, &record.id, command).await?;
+        }
+        Ok::<_, Fault>(())
+    };
+    if let Err(fault) = finish.await {
+        // Nobody knows of it.
+        drop(engine.delete_sandbox(&record.id).await);
+        return Err(fault);
+    }
+    asker.app.control.ended.note(&record, &plan.extras.app);
+    if plan.extras.command {
+        lifecycle::end_with_command(asker.app.clone(), record.id.clone());
+    }
+    Ok(record)
+}
+
+async fn plan(
+    asker: &Asker,
+    wanted: &Sandbox,
+    app: &str,
+    tags: &[SandboxTag],
+    sources: &[SecretSource],
+) -> Result<Plan> {
+    check(wanted)?;
+    let mut env = secrets::environment(asker, &wanted.secret_ids, sources)?;
+    env.extend(wanted.environment_variables.iter().flat_map(|env| env.contents.clone()));
+    let tags = read_tags(tags)?;
+    let ports = ports(wanted)?;
+    let mut draft = SandboxDraft {
+        name: wanted.name.clone().filter(|name| !name.is_empty()),
+        env,
+        workdir: wanted.workdir.clone().filter(|dir| !dir.is_empty()),
+        ttl_ms: (wanted.timeout_secs > 0).then(|| u64::from(wanted.timeout_secs) * 1000),
+        idle_timeout_ms: wanted.idle_timeout_secs.filter(|s| *s > 0).map(|s| u64::from(s) * 1000),
+        resources: resources(wanted.resources.as_ref())?,
+        labels: labels(&tags),
+        egress: network::policy(wanted.network_access.as_ref(), wanted.block_network)?,
+        volumes: volumes::mounts(&wanted.volume_mounts)?,
+        ..SandboxDraft::default()
+    };
+    images::apply(asker, &wanted.image_id, &mut draft).await?;
+    let command = (!wanted.entrypoint_args.is_empty()).then(|| task::First {
+        argv: wanted.entrypoint_args.clone(),
+        tty: wanted.pty_info.as_ref().filter(|pty| pty.enabled).map(task::size),
+    });
+    let extras = Extras {
+        app: app.to_owned(),
+        image: wanted.image_id.clone(),
+        tags: Some(tags),
+        command: command.is_some(),
+        ports,
+        probe: wanted.readiness_probe.as_ref().map(probe).transpose()?,
+        timeout_s: Some(wanted.timeout_secs),
+    };
+    draft.annotations = BTreeMap::from([(extras::KEY.to_owned(), extras.text()?)]);
+    Ok(Plan { draft, extras, mounts: wanted.mount_ids.clone(), command })
+}
+
+/// What this server does not do is refused, not left out.
+fn check(wanted: &Sandbox) -> Result<()> {
+    let gpu = wanted.resources.as_ref().and_then(|resources| resources.gpu_config.as_ref());
+    let refused = [
+        (gpu.is_some_and(|gpu| gpu.count > 0), "gpu"),
+        (!wanted.nfs_mounts.is_empty(), "network_file_systems"),
+        (!wanted.cloud_bucket_mounts.is_empty(), "CloudBucketMount"),
+        (wanted.proxy_id.as_ref().is_some_and(|id| !id.is_empty()), "proxy"),
+        (wanted.i6pn_enabled, "i6pn"),
+        (!wanted.custom_domain.is_empty(), "custom_domain"),
+        (wanted.include_oidc_identity_token, "include_oidc_identity_token"),
+        (!wanted.inbound_cidr_allowlist.is_empty(), "inbound_cidr_allowlist"),
+        (
+            wanted.experimental_outbound_policy.is_some() || wanted.outbound_policy.is_some(),
+            "outbound_policy",
+        ),
+    ];
+    match refused.iter().find(|(asked, _)| *asked) {
+        Some((_, what)) => Err(Fault::unsupported(format!("{what}: not supported by this server"))),
+        None => Ok(()),
+    }
+}
+
+fn read_tags(tags: &[SandboxTag]) -> Result<BTreeMap<String, String>> {
+    if tags.len() > TAGS_MAX {
+        return Err(Fault::invalid(format!("tags: more than {TAGS_MAX}")));
+    }
+    Ok(tags.iter().map(|tag| (tag.tag_name.clone(), tag.tag_value.clone())).collect())
+}
+
+/// Tags as labels, as far as they have their form: what the native API shows.
+pub(super) fn labels(tags: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    use atoll_core::limits::{LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES, LABELS_MAX_COUNT};
+    let fits = |(key, value): &(&String, &String)| {
+        (1..=LABEL_KEY_MAX_BYTES).contains(&key.len())
+            && key.bytes().all(|b| b.is_ascii_graphic() && b != b'=' && b != b',')
+            && value.len() <= LABEL_VALUE_MAX_BYTES
+            && !value.chars().any(char::is_control)
+    };
+    let fitting = tags.iter().filter(fits).take(LABELS_MAX_COUNT);
+    fitting.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+/// A request is what a sandbox is sure to get, a limit the most it gets: there is one number here, the larger.
+fn resources(asked: Option<&Resources>) -> Result<ResourcesDraft> {
+    let Some(asked) = asked else { return Ok(ResourcesDraft::default()) };
+    let larger = |request: u32, limit: u32| Some(request.max(limit)).filter(|number| *number > 0);
+    Ok(ResourcesDraft {
+        cpu_millis: larger(asked.milli_cpu, asked.milli_cpu_max),
+        memory_bytes: larger(asked.memory_mb, asked.memory_mb_max).map(|mb| u64::from(mb) * MIB),
+        ..ResourcesDraft::default()
+    })
+}
+
+fn ports(wanted: &Sandbox) -> Result<Vec<Port>> {
+    let asked = wanted.open_ports.iter().flat_map(|ports| &ports.ports);
+    let port = |asked: &crate::wire::sandboxes::PortSpec| {
+        let port = u16::try_from(asked.port).ok().filter(|port| *port > 0);
+        let port = port.ok_or_else(|| Fault::invalid(format!("'{}' is not a port", asked.port)))?;
+        Ok(Port { port, plain: asked.unencrypted })
+    };
+    asked.map(port).collect()
+}
+
+fn probe(asked: &WireProbe) -> Result<Probe> {
+    let port = asked.tcp_port.map(u16::try_from).transpose();
+    let port = port.map_err(|_large| Fault::invalid("readiness_probe: is not a port"))?;
+    let argv = asked.exec_command.as_ref().map(|command| command.argv.clone()).unwrap_or_default();
+    if port.is_none() && argv.is_empty() {
+        return Err(Fault::invalid("readiness_probe: names neither a port nor a command"));
+    }
+    let interval_ms = asked.interval_ms.map_or(PROBE_INTERVAL_MS, u64::from).clamp(10, 60_000);
+    Ok(Probe { port, argv, interval_ms })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_refused() {
+        assert!(check(&Sandbox::default()).is_ok());
+        assert!(check(&Sandbox { i6pn_enabled: true, ..Sandbox::default() }).is_err());
+        let gpu = crate::wire::sandboxes::GPUConfig { count: 1 };
+        let resources = Some(Resources { gpu_config: Some(gpu), ..Resources::default() });
+        let fault = check(&Sandbox { resources, ..Sandbox::default() }).unwrap_err();
+        assert!(fault.message.starts_with("gpu"), "{}", fault.message);
+    }
+
+    #[test]
+    fn limits_are_the_larger_number() {
+        let asked = Resources { memory_mb: 512, milli_cpu: 500, milli_cpu_max: 2000, ..Resources::default() };
+        let draft = resources(Some(&asked)).unwrap();
+        assert_eq!((draft.memory_bytes, draft.cpu_millis), (Some(512 * MIB), Some(2000)));
+        assert_eq!(resources(Some(&Resources::default())).unwrap().memory_bytes, None);
+    }
+}

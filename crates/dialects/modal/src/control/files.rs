@@ -1,0 +1,326 @@
+//! `Sandbox.open` and its like, of clients before 1.6. Each operation has an id, under which its output is fetched.
+//!
+//! An open file is in memory: it was read when it was opened, and is written when it is flushed or closed, as the
+//! clients' own buffer would be. Descriptors and outputs are their sandbox's, and are of no use elsewhere.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use atoll_core::id::SandboxId;
+use atoll_core::key::Scope;
+use atoll_core::{Code, Error};
+use atoll_dialect_kit::{sentence, status::Status};
+use atoll_engine::{GuestLease, guest_error};
+use atoll_guest_protocol::messages::{FileKind, List, Mkdir, Read, Remove, Stat, Write};
+use bytes::Bytes;
+use futures::stream::{self, BoxStream, StreamExt as _};
+
+use super::opened::{Mode, Opened};
+use crate::auth::Asker;
+use crate::grpc::{Fault, Result};
+use crate::ids;
+use crate::wire::files::{
+    ContainerFilesystemExecGetOutputRequest, ContainerFilesystemExecRequest, ContainerFilesystemExecResponse,
+    FilesystemRuntimeOutputBatch, SystemErrorMessage,
+};
+
+/// Bytes of one file that is open.
+pub(super) const FILE_MAX_BYTES: usize = 100 << 20;
+/// Bytes of all files that are open and outputs that wait.
+const TOTAL_MAX_BYTES: usize = 1 << 30;
+/// Files that are open, and outputs that wait, of one sandbox.
+const OF_SANDBOX_MAX: usize = 256;
+/// Of all together.
+const COUNT_MAX: usize = 16_384;
+/// Bytes of one piece of output.
+const PIECE_BYTES: usize = 1 << 20;
+/// Entries of a list.
+const ENTRIES_MAX: u32 = 20_000;
+
+/// `SystemErrorCode`: numbers of Linux.
+const fn number(code: Code) -> i32 {
+    match code {
+        Code::FileNotFound => 2,
+        Code::PermissionDenied => 13,
+        Code::FileExists => 17,
+        Code::NotADirectory => 20,
+        Code::IsADirectory => 21,
+        Code::PathInvalid | Code::InvalidArgument => 22,
+        Code::TooLarge => 27,
+        Code::DiskFull => 28,
+        _ => 5,
+    }
+}
+
+type Output = Result<Bytes, Error>;
+type Key = (SandboxId, String);
+
+#[derive(Debug, Default)]
+struct Table {
+    open: BTreeMap<Key, Arc<tokio::sync::Mutex<Opened>>>,
+    outputs: BTreeMap<Key, Output>,
+    /// Both, the oldest first.
+    order: VecDeque<Key>,
+    next: u64,
+}
+
+/// Files that are open and outputs that wait. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Files(Arc<Mutex<Table>>);
+
+impl Table {
+    fn key(&mut self, sandbox: &SandboxId, kind: &str) -> Key {
+        self.next += 1;
+        let key = (sandbox.clone(), format!("{kind}-{}", self.next));
+        self.order.push_back(key.clone());
+        key
+    }
+
+    fn bytes(&self) -> usize {
+        self.outputs.values().map(|output| output.as_ref().map_or(0, Bytes::len)).sum()
+    }
+
+    /// What is too much goes, the oldest first: of this sandbox, and of all.
+    fn shrink(&mut self, sandbox: &SandboxId) {
+        let own = self.order.iter().filter(|(of, _)| of == sandbox).count();
+        if own > OF_SANDBOX_MAX
+            && let Some(at) = self.order.iter().position(|(of, _)| of == sandbox)
+        {
+            self.forget(at);
+        }
+        while self.order.len() > COUNT_MAX || self.bytes() > TOTAL_MAX_BYTES {
+            self.forget(0);
+        }
+    }
+
+    fn forget(&mut self, at: usize) {
+        if let Some(key) = self.order.remove(at) {
+            self.open.remove(&key);
+            self.outputs.remove(&key);
+        }
+    }
+}
+
+impl Files {
+    fn table(&self) -> std::sync::MutexGuard<'_, Table> {
+        // A table is usable whatever panicked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, sandbox: &SandboxId, output: Output) -> String {
+        let mut table = self.table();
+        let key = table.key(sandbox, "fx");
+        table.outputs.insert(key.clone(), output);
+        table.shrink(sandbox);
+        key.1
+    }
+
+    fn open(&self, sandbox: &SandboxId, file: Opened) -> String {
+        let mut table = self.table();
+        let key = table.key(sandbox, "fd");
+        table.open.insert(key.clone(), Arc::new(tokio::sync::Mutex::new(file)));
+        table.shrink(sandbox);
+        key.1
+    }
+
+    fn find(&self, sandbox: &SandboxId, descriptor: &str) -> Result<Arc<tokio::sync::Mutex<Opened>>, Error> {
+        let key = (sandbox.clone(), descriptor.to_owned());
+        let found = self.table().open.get(&key).cloned();
+        found.ok_or_else(|| Error::invalid("file_descriptor", "no such file is open"))
+    }
+
+    fn close(&self, sandbox: &SandboxId, descriptor: &str) {
+        let key = (sandbox.clone(), descriptor.to_owned());
+        let mut table = self.table();
+        table.open.remove(&key);
+        table.order.retain(|other| *other != key);
+    }
+}
+
+/// A sandbox in which files are reached.
+struct Place<'a> {
+    files: &'a Files,
+    sandbox: &'a SandboxId,
+    lease: GuestLease,
+    user: String,
+    workdir: String,
+}
+
+/// `ContainerFilesystemExec`: does it; its output is fetched later.
+pub(super) async fn exec(
+    asker: &Asker,
+    request: ContainerFilesystemExecRequest,
+) -> Result<ContainerFilesystemExecResponse> {
+    let (sandbox, _) = ids::parse_task(&request.task_id)?;
+    asker.may(&sandbox, Scope::Exec).await?;
+    let engine = asker.engine();
+    let spec = engine.sandbox(&sandbox)?.spec;
+    let files = &asker.app.control.files;
+    let place = Place {
+        files,
+        sandbox: &sandbox,
+        lease: engine.guest(&sandbox).await?,
+        user: spec.user,
+        workdir: spec.workdir.unwrap_or_else(|| "/root".to_owned()),
+    };
+    let (output, file_descriptor) = if let Some(open) = request.file_open_request {
+        match place.open(&open.path, &open.mode).await {
+            Ok(descriptor) => (Ok(Bytes::new()), Some(descriptor)),
+            // The clients want one before they look why there is none.
+            Err(error) => (Err(error), Some(String::new())),
+        }
+    } else {
+        (place.work(request).await, None)
+    };
+    Ok(ContainerFilesystemExecResponse { exec_id: files.keep(&sandbox, output), file_descriptor })
+}
+
+impl Place<'_> {
+    fn path(&self, path: &str) -> String {
+        if path.starts_with('/') { path.to_owned() } else { format!("{}/{path}", self.workdir) }
+    }
+
+    async fn open(&self, path: &str, mode: &str) -> Result<String, Error> {
+        let (path, mode) = (self.path(path), Mode::parse(mode)?);
+        let found = match self.lease.stat(Stat { path: path.clone(), no_follow: false }).await {
+            Ok(info) => Some(info),
+            Err(error) => match guest_error(error) {
+                missing if missing.code == Code::FileNotFound => None,
+                error => return Err(error),
+            },
+        };
+        let exists = match found.as_ref().map(atoll_guest_protocol::messages::FileInfo::kind) {
+            Some(FileKind::Directory) => return Err(Error::new(Code::IsADirectory, "Is a directory")),
+            Some(_) if mode.new => return Err(Error::new(Code::FileExists, "File exists")),
+            Some(_) => true,
+            None if mode.create => false,
+            None => return Err(Error::new(Code::FileNotFound, "No such file or directory")),
+        };
+        let content = if exists && !mode.truncate { self.read(&path).await? } else { Vec::new() };
+        if !exists || mode.truncate {
+            // What cannot be written is told now.
+            self.write(&path, &[]).await?;
+        }
+        Ok(self.files.open(self.sandbox, Opened::new(path, mode, content)))
+    }
+
+    async fn read(&self, path: &str) -> Result<Vec<u8>, Error> {
+        let request = Read { path: path.to_owned(), offset: 0, length: 0 };
+        let mut reader = self.lease.read(request).await.map_err(guest_error)?;
+        let mut content = Vec::new();
+        while let Some(piece) = reader.next().await.map_err(guest_error)? {
+            if content.len() + piece.len() > FILE_MAX_BYTES {
+                return Err(super::opened::too_large());
+            }
+            content.extend_from_slice(&piece);
+        }
+        Ok(content)
+    }
+
+    async fn write(&self, path: &str, content: &[u8]) -> Result<(), Error> {
+        let request =
+            Write { path: path.to_owned(), mode: 0, user: self.user.clone(), parents: false, in_place: true };
+        let mut writer = self.lease.write(request).await.map_err(guest_error)?;
+        for piece in content.chunks(PIECE_BYTES) {
+            writer.send(Bytes::copy_from_slice(piece)).await.map_err(guest_error)?;
+        }
+        writer.finish().await.map(drop).map_err(guest_error)
+    }
+
+    async fn flush(&self, file: &mut Opened) -> Result<(), Error> {
+        if let Some(content) = file.unwritten() {
+            self.write(&file.path, content).await?;
+            file.is_written();
+        }
+        Ok(())
+    }
+
+    async fn work(&self, request: ContainerFilesystemExecRequest) -> Output {
+        let nothing = Bytes::new();
+        if let Some(read) = request.file_read_request {
+            let file = self.files.find(self.sandbox, &read.file_descriptor)?;
+            let n = read.n.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+            return file.lock().await.read(n);
+        }
+        if let Some(read) = request.file_read_line_request {
+            return self.files.find(self.sandbox, &read.file_descriptor)?.lock().await.read_line();
+        }
+        if let Some(write) = request.file_write_request {
+            let file = self.files.find(self.sandbox, &write.file_descriptor)?;
+            return file.lock().await.write(&write.data).map(|()| nothing);
+        }
+        if let Some(seek) = request.file_seek_request {
+            let file = self.files.find(self.sandbox, &seek.file_descriptor)?;
+            return file.lock().await.seek(i64::from(seek.offset), seek.whence).map(|()| nothing);
+        }
+        if let Some(flush) = request.file_flush_request {
+            let file = self.files.find(self.sandbox, &flush.file_descriptor)?;
+            return self.flush(&mut *file.lock().await).await.map(|()| nothing);
+        }
+        if let Some(close) = request.file_close_request {
+            let file = self.files.find(self.sandbox, &close.file_descriptor)?;
+            let flushed = self.flush(&mut *file.lock().await).await;
+            self.files.close(self.sandbox, &close.file_descriptor);
+            return flushed.map(|()| nothing);
+        }
+        if let Some(ls) = request.file_ls_request {
+            return self.list(&self.path(&ls.path)).await;
+        }
+        if let Some(mkdir) = request.file_mkdir_request {
+            let path = self.path(&mkdir.path);
+            let request = Mkdir { path, mode: 0, user: self.user.clone(), parents: mkdir.make_parents };
+            return self.lease.mkdir(request).await.map(|()| nothing).map_err(guest_error);
+        }
+        if let Some(rm) = request.file_rm_request {
+            let request = Remove { path: self.path(&rm.path), recursive: rm.recursive };
+            return self.lease.remove(request).await.map(|()| nothing).map_err(guest_error);
+        }
+        let why = "this file operation is not supported by this server; Sandbox.filesystem has watch()";
+        Err(Error::invalid("file_exec_request", why))
+    }
+
+    async fn list(&self, path: &str) -> Output {
+        let request = List { path: path.to_owned(), depth: 1, max_entries: ENTRIES_MAX };
+        let (entries, _) = self.lease.list(request).await.map_err(guest_error)?;
+        let names: Vec<&str> = entries.iter().map(|info| info.path.as_str()).collect();
+        Ok(serde_json::json!({"paths": names}).to_string().into_bytes().into())
+    }
+}
+
+/// `ContainerFilesystemExecGetOutput`: what it wrote, then that it is over. The end is a message of its own, because the
+/// clients look at nothing else in it.
+pub(super) async fn output(
+    asker: &Asker,
+    request: ContainerFilesystemExecGetOutputRequest,
+) -> Result<BoxStream<'static, Result<FilesystemRuntimeOutputBatch>>> {
+    let files = &asker.app.control.files;
+    let found = {
+        let table = files.table();
+        let its = |(key, output): (&Key, &Output)| {
+            (key.1 == request.exec_id).then(|| (key.0.clone(), output.clone()))
+        };
+        table.outputs.iter().find_map(its)
+    };
+    let unknown = || Fault::new(Status::NotFound, "no such file operation");
+    let (sandbox, output) = found.ok_or_else(unknown)?;
+    asker.may(&sandbox, Scope::Exec).await.map_err(|_hidden| unknown())?;
+    let mut batches: Vec<FilesystemRuntimeOutputBatch> = Vec::new();
+    match output {
+        Ok(bytes) => {
+            for at in (0..bytes.len()).step_by(PIECE_BYTES) {
+                let piece = bytes.slice(at..bytes.len().min(at + PIECE_BYTES));
+                batches.push(FilesystemRuntimeOutputBatch { output: vec![piece], ..Default::default() });
+            }
+        }
+        Err(error) => {
+            let error =
+                SystemErrorMessage { error_code: number(error.code), error_message: sentence(&error) };
+            batches.push(FilesystemRuntimeOutputBatch { error: Some(error), ..Default::default() });
+        }
+    }
+    batches.push(FilesystemRuntimeOutputBatch { eof: true, ..Default::default() });
+    for (batch, number) in batches.iter_mut().zip(0..) {
+        batch.batch_index = number;
+    }
+    Ok(stream::iter(batches.into_iter().map(Ok)).boxed())
+}

@@ -1,0 +1,280 @@
+//! Building images.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use atoll_core::Code;
+use atoll_core::build::{BuildEvent, BuildSpec, BuildState, StepState};
+use atoll_core::id::{BuildId, KeyId};
+use atoll_core::key::Scope;
+use atoll_core::sharing::Needs;
+use atoll_core::spec::ResourcesDraft;
+use atoll_engine::BuildLog;
+use futures::stream::{self, BoxStream, StreamExt as _};
+
+use super::recipe::{Content, File, Layer, Recipe, is_debian_slim};
+use super::{context, no_image, ready, success, template_of};
+use crate::auth::Asker;
+use crate::control::ended::status;
+use crate::grpc::{Fault, Result};
+use crate::ids;
+use crate::wire::common::{GenericResult, TaskLogs};
+use crate::wire::images::{
+    Image, ImageGetOrCreateRequest, ImageGetOrCreateResponse, ImageJoinStreamingRequest,
+    ImageJoinStreamingResponse,
+};
+
+/// Recipes that are remembered, for the layers on top of them.
+const RECIPES_MAX: usize = 4096;
+/// Bytes of a log that are read at once.
+const LOG_BYTES: usize = 256 << 10;
+/// How often a build is looked at that writes nothing.
+const LOOK: Duration = Duration::from_secs(2);
+/// Longest that one call follows a build; clients go on with another.
+const FOLLOW_MAX_S: f32 = 55.0;
+/// `FILE_DESCRIPTOR_STDOUT`.
+const STDOUT: i32 = 1;
+
+/// An image that somebody asked for in this run of the server.
+#[derive(Debug, Clone)]
+struct Known {
+    owner: KeyId,
+    recipe: Arc<Recipe>,
+    build: Option<BuildId>,
+}
+
+/// Images that somebody asked for. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Builds(Arc<Mutex<HashMap<String, Known>>>);
+
+impl Builds {
+    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<String, Known>> {
+        // A map is usable whatever panicked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, id: &str) -> Option<Known> {
+        self.table().get(id).cloned()
+    }
+
+    fn enter(&self, id: &str, known: Known) {
+        let mut table = self.table();
+        if table.len() >= RECIPES_MAX
+            && !table.contains_key(id)
+            && let Some(any) = table.keys().next().cloned()
+        {
+            table.remove(&any);
+        }
+        table.insert(id.to_owned(), known);
+    }
+}
+
+/// `ImageGetOrCreate`.
+pub(in crate::control) async fn get_or_create(
+    asker: &Asker,
+    request: ImageGetOrCreateRequest,
+) -> Result<ImageGetOrCreateResponse> {
+    asker.needs(Scope::Manage)?;
+    if !request.build_function_id.is_empty() {
+        return Err(crate::grpc::unimplemented("Image.run_function"));
+    }
+    let image = request.image.unwrap_or_default();
+    if is_debian_slim(&image.dockerfile_commands) {
+        return Ok(ready(super::DEBIAN_SLIM.to_owned()));
+    }
+    let recipe = recipe(asker, &image).await?;
+    let id = recipe.id();
+    let name = template_of(&id).ok_or_else(|| no_image(&id))?;
+    let builds = &asker.app.control.builds;
+    let again = request.force_build || request.ignore_cache;
+    if !again && asker.engine().template(&name, None).await.is_ok() {
+        let build = builds.find(&id).and_then(|known| known.build);
+        builds.enter(&id, Known { owner: asker.key().clone(), recipe: Arc::new(recipe), build });
+        return Ok(ready(id));
+    }
+    // One build of an image at a time: whoever comes later follows it.
+    if let Some(build) = builds.find(&id).and_then(|known| known.build)
+        && let Ok(view) = asker.engine().build(&build).await
+        && !view.record.state.is_final()
+    {
+        return Ok(ImageGetOrCreateResponse { image_id: id, result: None, metadata: None });
+    }
+    let build = begin(asker, &recipe, name, &image, again).await?;
+    builds.enter(&id, Known { owner: asker.key().clone(), recipe: Arc::new(recipe), build: Some(build) });
+    Ok(ImageGetOrCreateResponse { image_id: id, result: None, metadata: None })
+}
+
+async fn recipe(asker: &Asker, image: &Image) -> Result<Recipe> {
+    if image.image_registry_config.as_ref().is_some_and(|config| !config.secret_id.is_empty()) {
+        return Err(Fault::unsupported(
+            "credentials of a registry are not taken with an image; store them with 'atoll registry login'",
+        ));
+    }
+    if !image.secret_ids.is_empty() {
+        return Err(Fault::unsupported("secrets in builds of images are not supported by this server"));
+    }
+    let mut files: Vec<File> = context::mounted(asker, &image.context_mount_id)?;
+    for file in &image.context_files {
+        files.push(File {
+            path: context::relative(&file.filename)?,
+            content: Content::Here(file.data.clone()),
+            mode: 0o644,
+        });
+    }
+    let base = match image.base_images.as_slice() {
+        [] => None,
+        [base] => Some((base.docker_tag.as_str(), below(asker, &base.image_id).await?)),
+        _ => {
+            return Err(Fault::unsupported("images of more than one image are not supported by this server"));
+        }
+    };
+    Recipe::of(Layer { commands: &image.dockerfile_commands, base, files: files.into() })
+}
+
+/// What the image below a layer is made of.
+async fn below(asker: &Asker, id: &str) -> Result<Recipe> {
+    if id == super::DEBIAN_SLIM {
+        let engine = asker.engine();
+        // On what the template was built on, so that its steps are found again.
+        let image = match engine.template(super::DEBIAN_SLIM_TEMPLATE, None).await {
+            Ok(template) => template.spec.image,
+            Err(_none) => engine.default_image(),
+        };
+        return Ok(Recipe::debian_slim(&image));
+    }
+    if ids::parse_snapshot("im", id).is_some() {
+        return Err(Fault::unsupported("layers on top of a snapshot are not supported by this server"));
+    }
+    let known = asker.app.control.builds.find(id).filter(|known| asker.may_use_of(&known.owner));
+    let known = known.ok_or_else(|| {
+        Fault::not_found(format!(
+            "Image '{}' is not known any more; ask for it again, not by its id",
+            atoll_core::error::shorten(id)
+        ))
+    })?;
+    Ok(Recipe::clone(&known.recipe))
+}
+
+async fn begin(
+    asker: &Asker,
+    recipe: &Recipe,
+    name: String,
+    image: &Image,
+    no_cache: bool,
+) -> Result<BuildId> {
+    let spec = BuildSpec {
+        name,
+        dockerfile: Some(recipe.text.clone()),
+        steps: None,
+        // Everything that was sent is wanted.
+        ignore: Some(String::new()),
+        args: image.build_args.clone(),
+        target: None,
+        no_cache,
+        start: None,
+        ready: None,
+        memory: false,
+        isolation: None,
+        resources: ResourcesDraft::default(),
+        labels: std::collections::BTreeMap::new(),
+        egress: None,
+        template_egress: None,
+        ttl_ms: None,
+        idle_timeout_ms: None,
+        timeout_ms: None,
+    };
+    let tar = context::tar(asker, recipe).await?;
+    let engine = asker.engine().clone();
+    let view = engine.create_build(spec, asker.caller()).await.map_err(|error| match error.code {
+        Code::BuildFileInvalid => Fault::invalid(atoll_dialect_kit::sentence(&error)),
+        _ => Fault::of(&error),
+    })?;
+    let build = view.record.id.clone();
+    if view.needs_context {
+        let id = build.clone();
+        tokio::spawn(async move {
+            if let Err(error) = engine.put_build_context(&id, tar).await {
+                tracing::info!(%error, build = %id, "the files of an image could not be read");
+                drop(engine.cancel_build(&id).await);
+            }
+        });
+    }
+    Ok(build)
+}
+
+/// `ImageJoinStreaming`: the log of a build as it comes, and how it ended.
+pub(in crate::control) async fn join(
+    asker: &Asker,
+    request: ImageJoinStreamingRequest,
+) -> Result<BoxStream<'static, Result<ImageJoinStreamingResponse>>> {
+    asker.needs(Scope::Manage)?;
+    let known =
+        asker.app.control.builds.find(&request.image_id).filter(|known| asker.may_use_of(&known.owner));
+    let Some(build) = known.and_then(|known| known.build) else {
+        super::find(asker, &request.image_id, Needs::READ).await?;
+        let over = ImageJoinStreamingResponse { result: Some(success()), ..Default::default() };
+        return Ok(stream::iter([Ok(over)]).boxed());
+    };
+    let offset = request.last_entry_id.parse().unwrap_or_default();
+    let log = asker.engine().build_log(&build, offset).await?;
+    let until = tokio::time::Instant::now() + crate::control::seconds(request.timeout, FOLLOW_MAX_S);
+    Ok(stream::unfold(Some((log, until)), follow).boxed())
+}
+
+type Following = (BuildLog, tokio::time::Instant);
+
+async fn follow(state: Option<Following>) -> Option<(Result<ImageJoinStreamingResponse>, Option<Following>)> {
+    let (mut log, until) = state?;
+    loop {
+        let page = match log.now(LOG_BYTES).await {
+            Ok(page) => page,
+            Err(error) => return Some((Err(error.into()), None)),
+        };
+        let mut answer = ImageJoinStreamingResponse::default();
+        for entry in &page.entries {
+            answer.entry_id = entry.next_offset.to_string();
+            answer.task_logs.extend(shown(&entry.event));
+        }
+        if page.entries.is_empty() && page.record.state.is_final() {
+            answer.result = Some(result(&page.record));
+            answer.metadata = Some(super::metadata());
+            return Some((Ok(answer), None));
+        }
+        if !page.entries.is_empty() {
+            return Some((Ok(answer), Some((log, until))));
+        }
+        if tokio::time::Instant::now() >= until {
+            return None;
+        }
+        drop(tokio::time::timeout(LOOK, log.changed()).await);
+    }
+}
+
+/// A line of a log, as people read it.
+fn shown(event: &BuildEvent) -> Option<TaskLogs> {
+    let (at_ms, data) = match event {
+        BuildEvent::Note { at_ms, text } => (*at_ms, format!("{text}\n")),
+        BuildEvent::Output { at_ms, text, .. } => (*at_ms, text.clone()),
+        BuildEvent::Step { at_ms, text, state: StepState::Started, .. } => (*at_ms, format!("=> {text}\n")),
+        BuildEvent::Step { at_ms, text, state: StepState::Cached, .. } => {
+            (*at_ms, format!("=> CACHED {text}\n"))
+        }
+        BuildEvent::Step { .. } | BuildEvent::End { .. } => return None,
+    };
+    let timestamp = Duration::from_millis(at_ms).as_secs_f64();
+    Some(TaskLogs { data, file_descriptor: STDOUT, timestamp })
+}
+
+fn result(record: &atoll_store::BuildRecord) -> GenericResult {
+    if record.state == BuildState::Succeeded {
+        return success();
+    }
+    let failure = record.failure.as_ref();
+    GenericResult {
+        status: status::FAILURE,
+        exception: failure
+            .map_or_else(|| "the build was cancelled".to_owned(), |failure| failure.message.clone()),
+        exitcode: failure.and_then(|failure| failure.exit_code).unwrap_or(1),
+    }
+}

@@ -1,0 +1,303 @@
+//! Files of the client, for images and sandboxes. Their content is sent before, each by its hash, and waits in the spool
+//! directory; the contents of different keys are kept apart: a hash is only what a client says.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use atoll_core::id::{KeyId, SandboxId};
+use atoll_core::key::Scope;
+use atoll_dialect_kit::status::Status;
+use atoll_engine::{Engine, guest_error};
+use atoll_guest_protocol::messages::Unpack;
+use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
+
+use super::recipe::{Content, File, Recipe};
+use crate::auth::Asker;
+use crate::grpc::{Fault, Result};
+use crate::wire::apps::{
+    MountBatchedCheckExistenceRequest, MountBatchedCheckExistenceResponse, MountFile,
+    MountGetOrCreateRequest, MountGetOrCreateResponse, MountHandleMetadata, MountPutFileRequest,
+    MountPutFileResponse,
+};
+
+/// How long a content is kept that nobody sends again.
+const KEPT: Duration = Duration::from_secs(24 * 3600);
+/// All contents together, bytes.
+const TOTAL_MAX_BYTES: u64 = 8 << 30;
+/// Files of one mount.
+const FILES_MAX: usize = 20_000;
+/// Mounts that are remembered.
+const MOUNTS_MAX: usize = 1024;
+/// Bytes of all files of one image or sandbox, which are in memory while they are packed.
+const PACK_MAX_BYTES: usize = 256 << 20;
+/// Bytes of a piece on its way to a sandbox.
+const PIECE_BYTES: usize = 1 << 20;
+
+#[derive(Debug, Clone)]
+struct Mount {
+    owner: KeyId,
+    files: Arc<[File]>,
+}
+
+/// Lists of files. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Mounts(Arc<Mutex<HashMap<String, Mount>>>);
+
+fn check_hash(hash: &str) -> Result<()> {
+    let form = hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase());
+    if form { Ok(()) } else { Err(Fault::invalid("sha256_hex: must be 64 hexadecimal digits")) }
+}
+
+fn dir(engine: &Engine) -> PathBuf {
+    engine.spool_dir().join("modal")
+}
+
+fn place(engine: &Engine, key: &KeyId, hash: &str) -> PathBuf {
+    dir(engine).join(format!("{key}-{hash}"))
+}
+
+/// A path below a directory, whatever is sent.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` for one that leads out of it.
+pub(super) fn relative(path: &str) -> Result<String> {
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    if parts.is_empty() || parts.contains(&"..") || path.contains('\0') || path.len() > 4096 {
+        let path = atoll_core::error::shorten(path);
+        return Err(Fault::invalid(format!("filename: '{path}' is no path of a file")));
+    }
+    Ok(parts.join("/"))
+}
+
+fn broken(error: &dyn std::fmt::Display) -> Fault {
+    tracing::error!(%error, "a client's file cannot be kept");
+    Fault::new(Status::Internal, "the file cannot be kept")
+}
+
+async fn is_here(asker: &Asker, hash: &str) -> bool {
+    tokio::fs::try_exists(place(asker.engine(), asker.key(), hash)).await.unwrap_or_default()
+}
+
+/// `MountBatchedCheckExistence`.
+pub(in crate::control) async fn check_existence(
+    asker: &Asker,
+    request: MountBatchedCheckExistenceRequest,
+) -> Result<MountBatchedCheckExistenceResponse> {
+    asker.needs(Scope::Manage)?;
+    let mut missing = Vec::new();
+    for hash in request.sha256_hex_hashes.into_iter().take(FILES_MAX) {
+        check_hash(&hash)?;
+        if !is_here(asker, &hash).await {
+            missing.push(hash);
+        }
+    }
+    Ok(MountBatchedCheckExistenceResponse { missing_sha256_hex_hashes: missing })
+}
+
+/// `MountPutFile`: takes a content, or says whether it is here.
+pub(in crate::control) async fn put_file(
+    asker: &Asker,
+    request: MountPutFileRequest,
+) -> Result<MountPutFileResponse> {
+    asker.needs(Scope::Manage)?;
+    check_hash(&request.sha256_hex)?;
+    let Some(data) = request.data else {
+        return Ok(MountPutFileResponse { exists: is_here(asker, &request.sha256_hex).await });
+    };
+    if hex::encode(Sha256::digest(&data)) != request.sha256_hex {
+        return Err(Fault::invalid("the content is not what its hash says"));
+    }
+    let (dir, place) = (dir(asker.engine()), place(asker.engine(), asker.key(), &request.sha256_hex));
+    let kept = tokio::task::spawn_blocking(move || keep(&dir, &place, &data)).await;
+    if !kept.map_err(|error| broken(&error))?.map_err(|error| broken(&error))? {
+        return Err(Fault::new(Status::ResourceExhausted, "there are too many files; try again tomorrow"));
+    }
+    Ok(MountPutFileResponse { exists: true })
+}
+
+/// Removes what is old, and keeps a content; says whether there was room.
+fn keep(dir: &Path, place: &Path, data: &[u8]) -> io::Result<bool> {
+    std::fs::create_dir_all(dir)?;
+    let mut total = data.len() as u64;
+    for entry in std::fs::read_dir(dir)?.flatten() {
+        let Ok(metadata) = entry.metadata() else { continue };
+        let age = metadata.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+        if age.is_some_and(|age| age > KEPT) {
+            drop(std::fs::remove_file(entry.path()));
+        } else {
+            total += metadata.len();
+        }
+    }
+    if total > TOTAL_MAX_BYTES {
+        return Ok(false);
+    }
+    // Whole or not at all; who sends the same at the same time writes the same.
+    let beside = place.with_extension(format!("{:016x}.part", data.as_ptr().addr()));
+    std::fs::write(&beside, data).and_then(|()| std::fs::rename(&beside, place)).inspect_err(|_error| {
+        drop(std::fs::remove_file(&beside));
+    })?;
+    Ok(true)
+}
+
+/// `MountGetOrCreate`.
+pub(in crate::control) async fn get_or_create_mount(
+    asker: &Asker,
+    request: MountGetOrCreateRequest,
+) -> Result<MountGetOrCreateResponse> {
+    asker.needs(Scope::Manage)?;
+    if request.files.len() > FILES_MAX {
+        return Err(Fault::invalid(format!("a mount may have {FILES_MAX} files")));
+    }
+    if request.files.is_empty() && !request.deployment_name.is_empty() {
+        return Err(Fault::not_found("Mount not found: this server has none with a name"));
+    }
+    let file = |file: &MountFile| {
+        check_hash(&file.sha256_hex)?;
+        let mode = file.mode.filter(|mode| *mode != 0).unwrap_or(0o644) & 0o777;
+        Ok(File { path: relative(&file.filename)?, content: Content::Sent(file.sha256_hex.clone()), mode })
+    };
+    let files: Arc<[File]> = request.files.iter().map(file).collect::<Result<Vec<_>>>()?.into();
+    let text = format!("{files:?}");
+    let mount_id = crate::control::id_of("mo", "atoll modal mount id", &[asker.key().as_str(), &text]);
+    let mut table = asker.app.control.mounts.0.lock().unwrap_or_else(PoisonError::into_inner);
+    if table.len() >= MOUNTS_MAX
+        && !table.contains_key(&mount_id)
+        && let Some(any) = table.keys().next().cloned()
+    {
+        table.remove(&any);
+    }
+    table.insert(mount_id.clone(), Mount { owner: asker.key().clone(), files });
+    let checksum = hex::encode(Sha256::digest(text));
+    let handle_metadata = Some(MountHandleMetadata { content_checksum_sha256_hex: checksum });
+    Ok(MountGetOrCreateResponse { mount_id, handle_metadata })
+}
+
+/// The files of a mount; none where none is named.
+///
+/// # Errors
+/// `NOT_FOUND`.
+pub(super) fn mounted(asker: &Asker, id: &str) -> Result<Vec<File>> {
+    if id.is_empty() {
+        return Ok(Vec::new());
+    }
+    let table = asker.app.control.mounts.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let mount = table.get(id).filter(|mount| asker.may_use_of(&mount.owner));
+    let mount = mount
+        .ok_or_else(|| Fault::not_found(format!("Mount '{}' not found", atoll_core::error::shorten(id))))?;
+    Ok(mount.files.to_vec())
+}
+
+/// The context of a recipe as an archive.
+///
+/// # Errors
+/// `NOT_FOUND` for a content that was not sent; `RESOURCE_EXHAUSTED` for too much of it.
+pub(super) async fn tar(asker: &Asker, recipe: &Recipe) -> Result<io::Cursor<Vec<u8>>> {
+    let parts: Vec<(String, File)> = recipe
+        .parts
+        .iter()
+        .flat_map(|(dir, files)| files.iter().map(move |file| (format!("{dir}/{}", file.path), file.clone())))
+        .collect();
+    pack(asker, parts).await.map(io::Cursor::new)
+}
+
+async fn pack(asker: &Asker, files: Vec<(String, File)>) -> Result<Vec<u8>> {
+    let (engine, key) = (asker.engine().clone(), asker.key().clone());
+    let work = move || -> Result<Vec<u8>> {
+        let mut archive = tar::Builder::new(Vec::new());
+        let mut dirs = BTreeSet::new();
+        for (path, file) in files {
+            let data = read(&engine, &key, &file.content)?;
+            if archive.get_ref().len() + data.len() > PACK_MAX_BYTES {
+                let why = format!("the files have more than {} MiB together", PACK_MAX_BYTES >> 20);
+                return Err(Fault::new(Status::ResourceExhausted, why));
+            }
+            for (at, _) in path.match_indices('/') {
+                if dirs.insert(path[..at].to_owned()) {
+                    member(
+                        &mut archive,
+                        &format!("{}/", &path[..at]),
+                        tar::EntryType::Directory,
+                        0o755,
+                        &[],
+                    )?;
+                }
+            }
+            member(&mut archive, &path, tar::EntryType::Regular, file.mode, &data)?;
+        }
+        archive.into_inner().map_err(|error| broken(&error))
+    };
+    tokio::task::spawn_blocking(work).await.map_err(|error| broken(&error))?
+}
+
+fn member(
+    archive: &mut tar::Builder<Vec<u8>>,
+    path: &str,
+    kind: tar::EntryType,
+    mode: u32,
+    data: &[u8],
+) -> Result<()> {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_size(data.len() as u64);
+    header.set_uid(0);
+    header.set_gid(0);
+    archive.append_data(&mut header, path, data).map_err(|error| broken(&error))
+}
+
+fn read(engine: &Engine, key: &KeyId, content: &Content) -> Result<Vec<u8>> {
+    let hash = match content {
+        Content::Here(bytes) => return Ok(bytes.to_vec()),
+        Content::Sent(hash) => hash,
+    };
+    let missing = |_error| Fault::not_found(format!("the file with the hash {hash} was not sent"));
+    let file = std::fs::File::open(place(engine, key, hash)).map_err(missing)?;
+    let mut data = Vec::new();
+    file.take(PACK_MAX_BYTES as u64).read_to_end(&mut data).map_err(|error| broken(&error))?;
+    Ok(data)
+}
+
+/// Puts the files of mounts into a sandbox, below its root.
+///
+/// # Errors
+/// As [`mounted`]; what the guest says.
+pub(crate) async fn put_mounts(asker: &Asker, sandbox: &SandboxId, mounts: &[String]) -> Result<()> {
+    for id in mounts {
+        let files = mounted(asker, id)?.into_iter().map(|file| (file.path.clone(), file)).collect();
+        let archive = Bytes::from(pack(asker, files).await?);
+        let lease = asker.engine().guest(&sandbox).await?;
+        let request = Unpack { path: "/".to_owned(), user: String::new() };
+        let mut writer = lease.unpack(request).await.map_err(guest_error)?;
+        for at in (0..archive.len()).step_by(PIECE_BYTES) {
+            let piece = archive.slice(at..archive.len().min(at + PIECE_BYTES));
+            writer.send(piece).await.map_err(guest_error)?;
+        }
+        writer.finish().await.map_err(guest_error)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_stay_below() {
+        assert_eq!(relative("/root/./a").unwrap(), "root/a");
+        for bad in ["", "/", "../x", "a/../../b", "a\0"] {
+            assert!(relative(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn hashes_are_no_paths() {
+        assert!(check_hash(&"0a".repeat(32)).is_ok());
+        for bad in ["", "../../x", &"0A".repeat(32), &"a".repeat(63)] {
+            assert!(check_hash(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! One Dockerfile of the layers of an image.
+//!
+//! A layer's first line is `FROM base`, and its files lie in a context of its own. In the whole, that line is what the
+//! image below is made of, and its files lie in a directory of the context that is named after their content.
+
+use std::sync::Arc;
+
+use crate::grpc::{Fault, Result};
+
+/// The default templates, of which one is what `Image.debian_slim()` has.
+const DEFAULTS: &str = include_str!("../../../../../../images/Dockerfile");
+/// Bytes of a whole Dockerfile.
+const RECIPE_MAX_BYTES: usize = 256 << 10;
+/// Directories of files of one.
+const PARTS_MAX: usize = 64;
+
+/// A file of a layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct File {
+    /// Below the layer's directory.
+    pub(super) path: String,
+    /// Of its content, which was sent before; or the content itself.
+    pub(super) content: Content,
+    pub(super) mode: u32,
+}
+
+/// What is in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Content {
+    Sent(String),
+    Here(bytes::Bytes),
+}
+
+/// An image's lines, and the files that they copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Recipe {
+    pub(super) text: String,
+    /// By directory.
+    pub(super) parts: Vec<(String, Arc<[File]>)>,
+}
+
+/// A layer, as a client sends it.
+#[derive(Debug)]
+pub(super) struct Layer<'a> {
+    pub(super) commands: &'a [String],
+    /// What the `FROM` line calls the image below, and what that is.
+    pub(super) base: Option<(&'a str, Recipe)>,
+    pub(super) files: Arc<[File]>,
+}
+
+impl Recipe {
+    /// That of the default image, on an image of the server's.
+    pub(super) fn debian_slim(image: &str) -> Self {
+        let stage = format!(" AS {}", super::DEBIAN_SLIM_TEMPLATE);
+        let lines = DEFAULTS.lines().skip_while(|line| !line.ends_with(&stage)).skip(1);
+        let rest: Vec<&str> = lines.take_while(|line| !line.starts_with("FROM ")).collect();
+        Self { text: format!("FROM {image}\n{}\n", rest.join("\n")), parts: Vec::new() }
+    }
+
+    /// A layer on top of what is below it.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT`.
+    pub(super) fn of(layer: Layer<'_>) -> Result<Self> {
+        let below = layer.base.as_ref().map(|(tag, below)| (format!("FROM {tag}"), below));
+        let mut recipe = Self { text: String::new(), parts: Vec::new() };
+        if let Some((_, below)) = &below {
+            recipe.parts.clone_from(&below.parts);
+        }
+        let dir = directory(&layer.files);
+        if !layer.files.is_empty() && !recipe.parts.iter().any(|(known, _)| *known == dir) {
+            recipe.parts.push((dir.clone(), Arc::clone(&layer.files)));
+        }
+        let copies = (!layer.files.is_empty()).then_some(dir.as_str());
+        for line in joined(layer.commands) {
+            match &below {
+                Some((from, below)) if line.trim() == from => recipe.text.push_str(&below.text),
+                _ => recipe.text.push_str(&copies.map_or_else(|| line.clone(), |dir| moved(&line, dir))),
+            }
+            if !recipe.text.ends_with('\n') {
+                recipe.text.push('\n');
+            }
+        }
+        if recipe.text.len() > RECIPE_MAX_BYTES || recipe.parts.len() > PARTS_MAX {
+            return Err(Fault::invalid(format!(
+                "an image may have {} KiB of lines and files of {PARTS_MAX} layers",
+                RECIPE_MAX_BYTES >> 10
+            )));
+        }
+        Ok(recipe)
+    }
+
+    /// Names what it makes: the same lines and files, the same name.
+    pub(super) fn id(&self) -> String {
+        const ALPHABET: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
+        let mut hasher = blake3::Hasher::new_derive_key("atoll modal image id");
+        for text in std::iter::once(self.text.as_str()).chain(self.parts.iter().map(|(dir, _)| dir.as_str()))
+        {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        }
+        let hash = hasher.finalize();
+        let letters = hash.as_bytes().iter().take(super::ID_CHARS);
+        let body: String = letters.map(|byte| char::from(ALPHABET[usize::from(byte & 31)])).collect();
+        format!("im-{body}")
+    }
+}
+
+/// A directory's name, made of what is in it.
+fn directory(files: &[File]) -> String {
+    let mut hasher = blake3::Hasher::new_derive_key("atoll modal context directory");
+    for file in files {
+        let content = match &file.content {
+            Content::Sent(hash) => hash.clone(),
+            Content::Here(bytes) => blake3::hash(bytes).to_hex().to_string(),
+        };
+        for text in [file.path.as_str(), &content] {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        }
+        hasher.update(&file.mode.to_le_bytes());
+    }
+    format!("layer-{}", &hasher.finalize().to_hex()[..20])
+}
+
+/// Lines, with those that a backslash continues as one, if they copy something.
+fn joined(commands: &[String]) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut open = false;
+    for line in commands.iter().flat_map(|command| command.lines()) {
+        match lines.last_mut() {
+            Some(last) if open => {
+                last.truncate(last.trim_end().len() - 1);
+                last.push_str(line);
+            }
+            _ => lines.push(line.to_owned()),
+        }
+        open = lines.last().is_some_and(|last| is_copy(last) && last.trim_end().ends_with('\\'));
+    }
+    lines
+}
+
+fn is_copy(line: &str) -> bool {
+    let word = line.split_whitespace().next().unwrap_or_default();
+    word.eq_ignore_ascii_case("COPY") || word.eq_ignore_ascii_case("ADD")
+}
+
+/// A line that copies files of the context, with those in a directory of it.
+fn moved(line: &str, dir: &str) -> String {
+    if !is_copy(line) {
+        return line.to_owned();
+    }
+    let elsewhere = |word: &str| word.starts_with("--from=") || word.contains("<<");
+    if line.split_whitespace().any(elsewhere) {
+        return line.to_owned();
+    }
+    let place = |source: &str| {
+        let web = source.contains("://");
+        if web {
+            source.to_owned()
+        } else {
+            format!("{dir}/{}", source.trim_start_matches(['/']).trim_start_matches("./"))
+        }
+    };
+    let (head, rest) = match line.find('[') {
+        Some(at) => line.split_at(at),
+        None => (line, ""),
+    };
+    if let Ok(mut list) = serde_json::from_str::<Vec<String>>(rest.trim()) {
+        let last = list.len().saturating_sub(1);
+        list.iter_mut().take(last).for_each(|source| *source = place(source));
+        let list: Vec<String> =
+            list.iter().map(|word| serde_json::Value::from(word.as_str()).to_string()).collect();
+        return format!("{head}[{}]", list.join(", "));
+    }
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let first = 1 + words.iter().skip(1).take_while(|word| word.starts_with("--")).count();
+    let last = words.len().saturating_sub(1);
+    let each = words
+        .iter()
+        .enumerate()
+        .map(|(at, word)| if at >= first && at < last { place(word) } else { (*word).to_owned() });
+    each.collect::<Vec<_>>().join(" ")
+}
+
+/// Whether lines are those of `Image.debian_slim()`: they begin with Debian's Python, and install a compiler.
+pub(super) fn is_debian_slim(commands: &[String]) -> bool {
+    let begins =
+        |command: &String| command.strip_prefix("FROM python:").is_some_and(|rest| rest.contains("-slim-"));
+    commands.first().is_some_and(begins) && commands.iter().any(|command| command.contains("gfortran"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(lines: &[&str]) -> Vec<String> {
+        lines.iter().map(|line| (*line).to_owned()).collect()
+    }
+
+    #[test]
+    fn layers_are_one_dockerfile() {
+        let below = Recipe { text: "FROM debian\nRUN one\n".to_owned(), parts: Vec::new() };
+        let file = File { path: "a".to_owned(), content: Content::Sent("0".repeat(64)), mode: 0o644 };
+        let commands = texts(&["FROM base", "COPY . /app", "RUN two"]);
+        let layer = Layer { commands: &commands, base: Some(("base", below.clone())), files: [file].into() };
+        let whole = Recipe::of(layer).unwrap();
+        let dir = &whole.parts[0].0;
+        assert_eq!(whole.text, format!("FROM debian\nRUN one\nCOPY {dir}/. /app\nRUN two\n"));
+        assert_ne!(whole.id(), below.id());
+        assert_eq!(super::super::template_of(&whole.id()).map(|name| name.len()), Some(26));
+    }
+
+    #[test]
+    fn sources_move() {
+        for (line, expected) in [
+            ("COPY a ./b /c", "COPY d/a d/b /c"),
+            ("copy --chown=1:1 /a /c", "copy --chown=1:1 d/a /c"),
+            (r#"COPY ["a b", "/c"]"#, r#"COPY ["d/a b", "/c"]"#),
+            ("COPY --from=x a /c", "COPY --from=x a /c"),
+            ("ADD https://h/a /c", "ADD https://h/a /c"),
+            ("RUN cp a b", "RUN cp a b"),
+        ] {
+            assert_eq!(moved(line, "d"), expected);
+        }
+        assert_eq!(joined(&texts(&["COPY a \\\n  /b", "RUN x \\\n y"])), ["COPY a   /b", "RUN x \\", " y"]);
+    }
+
+    #[test]
+    fn the_default_image() {
+        assert!(is_debian_slim(&texts(&[
+            "FROM python:3.11.12-slim-bookworm",
+            "RUN apt-get install -y gcc gfortran"
+        ])));
+        assert!(!is_debian_slim(&texts(&["FROM python:3.11.12-slim-bookworm"])));
+        let recipe = Recipe::debian_slim("host");
+        assert!(recipe.text.starts_with("FROM host\n") && recipe.text.contains("RUN"), "{}", recipe.text);
+        assert_eq!(recipe.text.matches("FROM").count(), 1);
+    }
+}

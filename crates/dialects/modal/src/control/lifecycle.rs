@@ -1,0 +1,223 @@
+//! From the task of a sandbox to its end.
+
+use std::time::Duration;
+
+use atoll_core::Code;
+use atoll_core::exec::{Exit, ExitReason};
+use atoll_core::id::SandboxId;
+use atoll_core::key::Scope;
+use atoll_core::sandbox::SandboxState;
+use atoll_core::spec::SandboxUpdate;
+use atoll_dialect_kit::status::Status;
+use atoll_store::SandboxRecord;
+
+use super::ended::status;
+use crate::App;
+use crate::auth::{self, Asker};
+use crate::extras::Extras;
+use crate::grpc::{Fault, Result};
+use crate::ids::{self, Generation};
+use crate::task;
+use crate::wire::common::GenericResult;
+use crate::wire::sandboxes::{
+    SandboxGetCommandRouterAccessRequest, SandboxGetCommandRouterAccessResponse, SandboxGetTaskIdRequest,
+    SandboxGetTaskIdResponse, SandboxHandleMetadata, SandboxTerminateRequest, SandboxTerminateResponse,
+    SandboxWaitRequest, SandboxWaitResponse, TaskGetCommandRouterAccessRequest,
+    TaskGetCommandRouterAccessResponse,
+};
+
+/// Longest that one call waits for an end, seconds. The clients ask again.
+const WAIT_MAX_S: f32 = 55.0;
+/// How often it is looked whether a sandbox is still there.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long a sandbox whose first command ended is kept, so that its output can be read, milliseconds.
+const READABLE_MS: u64 = 60_000;
+/// How long one wait for the first command lasts; then another begins.
+const COMMAND_WAIT: Duration = Duration::from_secs(600);
+/// Clients of JavaScript.
+const JAVASCRIPT: &str = "8";
+/// Names of this machine, as the clients know them.
+const LOCAL: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+
+/// Where commands of a sandbox are run, and by what right: this server.
+///
+/// Clients that reached the server under a name of this machine may go on without TLS; those of JavaScript want to read
+/// `https` all the same, and dial without. All others want TLS with a certificate that they can verify.
+pub(super) fn access(asker: &Asker, sandbox: &SandboxId) -> (String, String) {
+    let authority = &asker.head.authority;
+    let host = authority.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
+    let host = host.map_or(authority.as_str(), |(host, _)| host).trim_matches(['[', ']']);
+    let is_javascript = asker.head.text("x-modal-client-type") == Some(JAVASCRIPT);
+    let scheme = if LOCAL.contains(&host) && !is_javascript { "http" } else { "https" };
+    (format!("{scheme}://{authority}"), asker.token(sandbox))
+}
+
+/// `SandboxGetTaskId`: it runs as soon as it is there.
+pub(super) async fn task_id(
+    asker: &Asker,
+    request: SandboxGetTaskIdRequest,
+    generation: Generation,
+) -> Result<SandboxGetTaskIdResponse> {
+    let (id, result, _) = state(asker, &request.sandbox_id).await?;
+    Ok(SandboxGetTaskIdResponse { task_id: Some(ids::task(&id, generation)), task_result: result })
+}
+
+/// `TaskGetCommandRouterAccess`.
+pub(super) async fn task_access(
+    asker: &Asker,
+    request: TaskGetCommandRouterAccessRequest,
+) -> Result<TaskGetCommandRouterAccessResponse> {
+    let (id, _) = ids::parse_task(&request.task_id)?;
+    let (url, jwt) = granted(asker, &id, &request.task_id).await?;
+    Ok(TaskGetCommandRouterAccessResponse { jwt, url })
+}
+
+/// `SandboxGetCommandRouterAccess`.
+pub(super) async fn sandbox_access(
+    asker: &Asker,
+    request: SandboxGetCommandRouterAccessRequest,
+) -> Result<SandboxGetCommandRouterAccessResponse> {
+    let (id, named) = match (request.sandbox_id, request.task_id) {
+        (Some(text), _) => (ids::parse_sandbox(&text)?.0, text),
+        (None, Some(text)) => (ids::parse_task(&text)?.0, text),
+        (None, None) => return Err(Fault::invalid("neither a sandbox nor a task is named")),
+    };
+    let (url, jwt) = granted(asker, &id, &named).await?;
+    Ok(SandboxGetCommandRouterAccessResponse { jwt, url })
+}
+
+async fn granted(asker: &Asker, id: &SandboxId, named: &str) -> Result<(String, String)> {
+    asker.may(id, Scope::Exec).await.map_err(|fault| match fault.status {
+        Status::NotFound => ids::no_sandbox(named),
+        _ => fault,
+    })?;
+    Ok(access(asker, id))
+}
+
+/// A sandbox that is there, or was: its end, if it came, and its app.
+async fn state(asker: &Asker, text: &str) -> Result<(SandboxId, Option<GenericResult>, String)> {
+    let (id, _) = ids::parse_sandbox(text)?;
+    match asker.may(&id, Scope::Read).await {
+        Ok(()) => {}
+        Err(fault) if fault.status == Status::NotFound => {
+            // One that is there and hidden stays so: what is remembered is told to its maker only.
+            let ended = asker.app.control.ended.of(&id, |owner| asker.may_use_of(owner));
+            let (result, app) = ended.ok_or_else(|| ids::no_sandbox(text))?;
+            return Ok((id, Some(result), app));
+        }
+        Err(fault) => return Err(fault),
+    }
+    let record = match asker.engine().sandbox(&id) {
+        Ok(record) => record,
+        Err(_gone) => {
+            let ended = asker.app.control.ended.of(&id, |owner| asker.may_use_of(owner));
+            let (result, app) = ended.ok_or_else(|| ids::no_sandbox(text))?;
+            return Ok((id, Some(result), app));
+        }
+    };
+    let extras = Extras::of(&record);
+    asker.app.control.ended.note(&record, &extras.app);
+    let result = result(asker, &record, &extras).await;
+    if let Some(result) = &result {
+        asker.app.control.ended.over(&id, result.clone());
+    }
+    Ok((id, result, extras.app))
+}
+
+/// How a sandbox that the engine knows ended, if it has.
+async fn result(asker: &Asker, record: &SandboxRecord, extras: &Extras) -> Option<GenericResult> {
+    match record.state {
+        SandboxState::Failed => {
+            let exception = record.reason.clone().unwrap_or_default();
+            let memory = exception.contains("memory");
+            let status = if memory { status::OUT_OF_MEMORY } else { status::INTERNAL_FAILURE };
+            Some(GenericResult { status, exception, exitcode: 1 })
+        }
+        SandboxState::Deleting => {
+            let ended = asker.app.control.ended.of(&record.id, |_| true);
+            ended.map(|(result, _)| result)
+        }
+        _ if extras.command => {
+            let first = task::first(asker.engine(), &record.id).await.ok()?;
+            first.record.exit.as_ref().map(of_exit)
+        }
+        _ => None,
+    }
+}
+
+/// The end of a sandbox whose first command ended so.
+fn of_exit(exit: &Exit) -> GenericResult {
+    let exitcode = exit.code.unwrap_or(1);
+    let status = match exit.reason {
+        ExitReason::OutOfMemory => status::OUT_OF_MEMORY,
+        ExitReason::SandboxDied => status::INTERNAL_FAILURE,
+        _ if exitcode == 0 => status::SUCCESS,
+        _ => status::FAILURE,
+    };
+    GenericResult { status, exception: String::new(), exitcode }
+}
+
+/// `SandboxWait`, of both generations: answers when it is over, or the time is.
+pub(super) async fn wait(asker: &Asker, request: SandboxWaitRequest) -> Result<SandboxWaitResponse> {
+    let over = async {
+        let end = tokio::time::Instant::now() + super::seconds(request.timeout, WAIT_MAX_S);
+        loop {
+            let (_, result, app) = state(asker, &request.sandbox_id).await?;
+            let late = tokio::time::Instant::now() >= end || asker.app.host.draining_token().is_cancelled();
+            if result.is_some() || late {
+                return Ok::<_, Fault>((result, app));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    let (result, app_id) = asker.head.gone.unless_gone(over).await??;
+    let metadata = SandboxHandleMetadata { result: result.clone(), app_id };
+    Ok(SandboxWaitResponse { result, metadata: Some(metadata) })
+}
+
+/// `SandboxTerminate`, of both generations. One that is over already is told so.
+pub(super) async fn terminate(
+    asker: &Asker,
+    request: SandboxTerminateRequest,
+) -> Result<SandboxTerminateResponse> {
+    let (id, existing_result, _) = state(asker, &request.sandbox_id).await?;
+    if asker.engine().sandbox(&id).is_err() {
+        return Ok(SandboxTerminateResponse { existing_result });
+    }
+    auth::sandbox(asker, &request.sandbox_id, Scope::Manage).await?;
+    let terminated = GenericResult { status: status::TERMINATED, ..GenericResult::default() };
+    match asker.engine().delete_sandbox(&id).await {
+        Ok(()) => {}
+        Err(error) if error.code == Code::SandboxNotFound => {}
+        Err(error) => return Err(error.into()),
+    }
+    asker.app.control.ended.over(&id, terminated);
+    Ok(SandboxTerminateResponse { existing_result })
+}
+
+/// Waits for the first command of a sandbox, and lets the sandbox go a while after it: its output is read then.
+pub(super) fn end_with_command(app: App, id: SandboxId) {
+    let token = app.host.draining_token();
+    tokio::spawn(token.run_until_cancelled_owned(async move {
+        let engine = app.host.engine();
+        let exit = loop {
+            let Ok(first) = task::first(engine, &id).await else { return };
+            if let Some(exit) = first.record.exit {
+                break exit;
+            }
+            if engine.wait_exec(&id, first.record.id.as_str(), COMMAND_WAIT).await.is_err() {
+                return;
+            }
+        };
+        let Ok(record) = engine.sandbox(&id) else { return };
+        // What ended with its sandbox says nothing about the command.
+        if matches!(record.state, SandboxState::Deleting | SandboxState::Failed) {
+            return;
+        }
+        app.control.ended.over(&id, of_exit(&exit));
+        let left = record.expires_ms.map(|end| end.saturating_sub(auth::now_ms()).max(1));
+        let ttl_ms = left.map_or(READABLE_MS, |left| left.min(READABLE_MS));
+        let update = SandboxUpdate { ttl_ms: Some(Some(ttl_ms)), ..SandboxUpdate::default() };
+        drop(engine.update_sandbox(&id, update).await);
+    }));
+}

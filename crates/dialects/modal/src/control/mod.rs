@@ -1,0 +1,139 @@
+//! The control plane: `modal.client.ModalClient`.
+
+mod apps;
+mod create;
+mod ended;
+mod files;
+mod images;
+mod lifecycle;
+mod list;
+mod network;
+mod once;
+mod opened;
+mod secrets;
+mod snapshots;
+mod stdio;
+mod tunnels;
+mod volumes;
+
+use axum::body::Body;
+use axum::response::Response;
+
+use crate::auth::Asker;
+use crate::grpc::{Requests, Result, answer, stream, unimplemented};
+use crate::ids::Generation::{V1, V2};
+
+pub(crate) use ended::Ended;
+pub(crate) use network::policy;
+pub(crate) use secrets::environment;
+pub(crate) use snapshots::take as snapshot;
+
+/// What calls of the control plane remember.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct State {
+    pub(crate) ended: Ended,
+    once: once::Once,
+    secrets: secrets::Shelf,
+    files: files::Files,
+    builds: images::Builds,
+    mounts: images::Mounts,
+}
+
+/// Serves one call.
+pub(crate) async fn call(asker: Asker, method: &str, body: Body) -> Response {
+    let mut requests = Requests::new(body);
+    /// Reads the one message, asks the handler, answers.
+    macro_rules! one {
+        ($handler:expr) => {{
+            let handled = async {
+                let request = requests.one().await?;
+                $handler(&asker, request).await
+            };
+            answer(handled.await)
+        }};
+        ($handler:expr, $generation:expr) => {
+            one!(async |asker: &Asker, request| $handler(asker, request, $generation).await)
+        };
+    }
+    match method {
+        "ClientHello" => one!(apps::hello),
+        "AuthTokenGet" => one!(apps::auth_token),
+        "AppGetOrCreate" => one!(apps::get_or_create),
+        "AppCreate" => one!(apps::create),
+        "AppHeartbeat" | "AppClientDisconnect" | "AppStop" => one!(apps::ignored),
+        "EnvironmentGetOrCreate" => one!(apps::environment),
+        "SecretGetOrCreate" => one!(secrets::get_or_create),
+        "VolumeGetOrCreate" => one!(volumes::get_or_create),
+        "VolumeDelete" => one!(volumes::delete),
+        "VolumeCommit" => one!(volumes::commit),
+        "VolumeReload" => one!(volumes::reload),
+        "VolumeHeartbeat" => one!(apps::ignored),
+        "ImageGetOrCreate" => one!(images::get_or_create),
+        "ImageJoinStreaming" => {
+            let handled = async { images::join(&asker, requests.one().await?).await };
+            stream(handled.await)
+        }
+        "ImageDelete" => one!(images::delete),
+        "MountBatchedCheckExistence" => one!(images::check_existence),
+        "MountPutFile" => one!(images::put_file),
+        "MountGetOrCreate" => one!(images::get_or_create_mount),
+        "ImageFromId" => one!(images::from_id),
+        "SandboxCreate" => one!(create::v1),
+        "SandboxCreateV2" => one!(create::v2),
+        "SandboxGetTaskId" => one!(lifecycle::task_id, V1),
+        "SandboxGetTaskIdV2" => one!(lifecycle::task_id, V2),
+        "TaskGetCommandRouterAccess" => one!(lifecycle::task_access),
+        "SandboxGetCommandRouterAccess" => one!(lifecycle::sandbox_access),
+        "SandboxWait" | "SandboxWaitV2" => one!(lifecycle::wait),
+        "SandboxTerminate" | "SandboxTerminateV2" => one!(lifecycle::terminate),
+        "SandboxList" => one!(list::list, V1),
+        "SandboxListV2" => one!(list::list, V2),
+        "SandboxGetFromName" => one!(list::from_name, V1),
+        "SandboxGetFromNameV2" => one!(list::from_name, V2),
+        "SandboxTagsGet" | "SandboxTagsGetV2" => one!(list::tags_get),
+        "SandboxTagsSet" | "SandboxTagsSetV2" => one!(list::tags_set),
+        "SandboxSetName" => one!(list::set_name),
+        "ContainerFilesystemExec" => one!(files::exec),
+        "ContainerFilesystemExecGetOutput" => {
+            let handled = async { files::output(&asker, requests.one().await?).await };
+            stream(handled.await)
+        }
+        "SandboxSnapshot" => one!(snapshots::memory),
+        "SandboxSnapshotFs" => one!(snapshots::disk),
+        "SandboxSnapshotWait" => one!(snapshots::wait),
+        "SandboxSnapshotGet" => one!(snapshots::get),
+        "SandboxRestore" => one!(snapshots::restore_v1),
+        "SandboxRestoreV2" => one!(snapshots::restore_v2),
+        "SandboxGetLogs" => {
+            let handled = async { stdio::logs(&asker, requests.one().await?).await };
+            stream(handled.await)
+        }
+        "SandboxStdinWrite" => one!(stdio::write),
+        "SandboxGetTunnels" | "SandboxGetTunnelsV2" => one!(tunnels::get),
+        "SandboxCreateConnectToken" | "SandboxCreateConnectTokenV2" => one!(tunnels::connect_token),
+        _ => axum::response::IntoResponse::into_response(unimplemented(method)),
+    }
+}
+
+/// Seconds of a request as a pause; what is no sensible number is none.
+pub(crate) fn seconds(asked: f32, most: f32) -> std::time::Duration {
+    let sensible = if asked.is_finite() { asked.clamp(0.0, most) } else { 0.0 };
+    std::time::Duration::from_secs_f32(sensible)
+}
+
+/// An id's text, made of a name that may be of any form: the same name gives the same id.
+fn id_of(prefix: &str, context: &str, parts: &[&str]) -> String {
+    const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let mut hasher = blake3::Hasher::new_derive_key(context);
+    for part in parts {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part.as_bytes());
+    }
+    let hash = hasher.finalize();
+    let body: String =
+        hash.as_bytes().iter().take(22).map(|byte| char::from(ALPHABET[usize::from(byte % 62)])).collect();
+    format!("{prefix}-{body}")
+}
+
+/// A handler's answer to what needs none.
+type Done = Result<crate::wire::common::Empty>;

@@ -1,0 +1,119 @@
+//! Volumes. Both versions of the protocol's are the engine's one kind: all sandboxes see each other's changes at once,
+//! so there is nothing to commit or to reload.
+
+use atoll_core::id::VolumeId;
+use atoll_core::key::Scope;
+use atoll_core::sharing::Needs;
+use atoll_core::volume::{VolumeDraft, VolumeMountDraft};
+use atoll_core::{Code, Error, spec};
+use atoll_engine::{Resource, Target};
+
+use crate::auth::Asker;
+use crate::grpc::{Fault, Result};
+use crate::ids;
+use crate::wire::apps::{
+    VolumeCommitRequest, VolumeCommitResponse, VolumeDeleteRequest, VolumeGetOrCreateRequest,
+    VolumeGetOrCreateResponse, VolumeMetadata, VolumeReloadRequest,
+};
+use crate::wire::common::{Empty, VolumeMount};
+
+use super::Done;
+
+/// `ObjectCreationType`.
+mod creation {
+    pub(super) const GET: i32 = 0;
+    pub(super) const CREATE_FAIL_IF_EXISTS: i32 = 2;
+    pub(super) const EPHEMERAL: i32 = 5;
+}
+/// The version that is told where the client names none.
+const VERSION: i32 = 2;
+
+/// A volume by its id or name, if it is to be known.
+async fn find(asker: &Asker, text: &str, needs: Needs) -> Result<VolumeId, Error> {
+    match asker.grant(needs, Target::Volume(text)).await?.resource() {
+        Resource::Volume(id) => Ok(id.clone()),
+        _ => Err(VolumeId::not_found(text)),
+    }
+}
+
+/// `VolumeGetOrCreate`.
+pub(super) async fn get_or_create(
+    asker: &Asker,
+    request: VolumeGetOrCreateRequest,
+) -> Result<VolumeGetOrCreateResponse> {
+    let kind = request.object_creation_type;
+    if kind == creation::EPHEMERAL {
+        return Err(Fault::unsupported(
+            "ephemeral volumes are not supported by this server: use Volume.from_name(…, create_if_missing=True)",
+        ));
+    }
+    let name = request.deployment_name;
+    spec::name("name", &name)?;
+    asker.needs(if kind == creation::GET { Scope::Read } else { Scope::Manage })?;
+    let missing = || Fault::not_found(format!("Volume '{name}' not found"));
+    let id = match find(asker, &name, Needs::READ).await {
+        Ok(_) if kind == creation::CREATE_FAIL_IF_EXISTS => {
+            return Err(Fault::from(Error::new(
+                Code::NameTaken,
+                format!("Volume '{name}' is there already"),
+            )));
+        }
+        Ok(id) => id,
+        Err(error) if error.code == Code::VolumeNotFound && kind != creation::GET => {
+            let draft = VolumeDraft { name: name.clone(), size_bytes: None, from: None, read_only: false };
+            match asker.engine().create_volume(draft, asker.caller()).await {
+                // Somebody else was faster.
+                Err(error) if error.code == Code::NameTaken => find(asker, &name, Needs::READ).await?,
+                made => made?.record.id,
+            }
+        }
+        Err(error) if error.code == Code::VolumeNotFound => return Err(missing()),
+        Err(error) => return Err(error.into()),
+    };
+    let version = if request.version == 0 { VERSION } else { request.version };
+    Ok(VolumeGetOrCreateResponse {
+        volume_id: ids::volume(&id),
+        version,
+        metadata: Some(VolumeMetadata { version, name }),
+    })
+}
+
+/// `VolumeDelete`.
+pub(super) async fn delete(asker: &Asker, request: VolumeDeleteRequest) -> Done {
+    asker.needs(Scope::Manage)?;
+    let id = ids::parse_volume(&request.volume_id)?;
+    let id = find(asker, id.as_str(), Needs::MANAGE).await?;
+    asker.engine().delete_volume(&id, asker.caller()).await?;
+    Ok(Empty {})
+}
+
+/// `VolumeCommit`: what is written is there.
+pub(super) async fn commit(asker: &Asker, request: VolumeCommitRequest) -> Result<VolumeCommitResponse> {
+    asker.needs(Scope::Exec)?;
+    ids::parse_volume(&request.volume_id)?;
+    Ok(VolumeCommitResponse { skip_reload: true })
+}
+
+/// `VolumeReload`: the same.
+pub(super) async fn reload(asker: &Asker, request: VolumeReloadRequest) -> Done {
+    asker.needs(Scope::Exec)?;
+    ids::parse_volume(&request.volume_id)?;
+    Ok(Empty {})
+}
+
+/// What a sandbox mounts.
+///
+/// # Errors
+/// `INVALID_ARGUMENT`, `NOT_FOUND`.
+pub(super) fn mounts(asked: &[VolumeMount]) -> Result<Vec<VolumeMountDraft>> {
+    let mount = |mount: &VolumeMount| {
+        if mount.sub_path.as_ref().is_some_and(|path| !path.is_empty() && path != "/") {
+            return Err(Fault::invalid(
+                "volumes: mounting a part of a volume is not supported by this server",
+            ));
+        }
+        let volume = ids::parse_volume(&mount.volume_id)?.to_string();
+        Ok(VolumeMountDraft { volume, path: mount.mount_path.clone(), read_only: mount.read_only })
+    };
+    asked.iter().map(mount).collect()
+}

@@ -1,0 +1,77 @@
+//! What a sandbox's answers must say again and the engine has no field for: JSON in one annotation of the sandbox.
+
+use std::collections::BTreeMap;
+
+use atoll_core::Error;
+use atoll_dialect_kit::annotation;
+use atoll_store::SandboxRecord;
+use serde::{Deserialize, Serialize};
+
+/// Key of the annotation.
+pub(crate) const KEY: &str = "modal";
+
+/// The annotation. Everything is optional: the sandbox may come from another API.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Extras {
+    /// The app it belongs to.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) app: String,
+    /// The image it was made from, as its client named it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) image: String,
+    /// Texts of any kind; labels of the engine are more narrow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tags: Option<BTreeMap<String, String>>,
+    /// A first command was given: the sandbox is over when that is.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) command: bool,
+    /// Ports that are reached from outside.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ports: Vec<Port>,
+    /// When it is ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) probe: Option<Probe>,
+    /// How long it was given, seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout_s: Option<u32>,
+}
+
+/// A port that is reached from outside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Port {
+    pub(crate) port: u16,
+    /// Its client wants it without TLS.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) plain: bool,
+}
+
+/// How to find out whether a sandbox is ready.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Probe {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) port: Option<u16>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) argv: Vec<String>,
+    pub(crate) interval_ms: u64,
+}
+
+impl Extras {
+    /// Those of a sandbox.
+    pub(crate) fn of(record: &SandboxRecord) -> Self {
+        annotation::read(record, KEY)
+    }
+
+    /// The annotation's text.
+    ///
+    /// # Errors
+    /// When it cannot be written, which these types do not do.
+    pub(crate) fn text(&self) -> Result<String, Error> {
+        annotation::text(self)
+    }
+}
+
+/// The tags of a sandbox: as they were given, or what another API labelled it with.
+pub(crate) fn tags(record: &SandboxRecord) -> BTreeMap<String, String> {
+    Extras::of(record).tags.unwrap_or_else(|| record.labels.clone())
+}

@@ -1,0 +1,122 @@
+//! gRPC on the server's one port: messages with a prefix of five bytes in the body, the status in the trailers.
+//!
+//! Nothing of a call but its name is decided by a path, so the two services need no router: [`Call`] reads what is
+//! sent, and answers with one message, with many, or with a [`Fault`].
+
+mod fault;
+mod frames;
+
+use atoll_core::Error;
+use atoll_server::dialect::Pieces;
+use axum::body::Body;
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use futures::stream::{self, Stream, StreamExt as _};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use prost::Message;
+
+pub(crate) use fault::{Fault, Result};
+use frames::Frames;
+
+/// What answers a call.
+pub(crate) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc+proto");
+
+/// Messages as a client sends them.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    pieces: Pieces,
+    frames: Frames,
+    ended: bool,
+}
+
+impl Requests {
+    pub(crate) fn new(body: Body) -> Self {
+        Self { pieces: Pieces::new(body), frames: Frames::default(), ended: false }
+    }
+
+    /// The next message; `None` at the proper end.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for what is no message, or breaks off.
+    pub(crate) async fn next<M: Message + Default>(&mut self) -> Result<Option<M>> {
+        loop {
+            if let Some(frame) = self.frames.next()? {
+                let malformed = |error| Fault::invalid(format!("the message cannot be read: {error}"));
+                return M::decode(frame).map(Some).map_err(malformed);
+            }
+            if self.ended {
+                self.frames.end()?;
+                return Ok(None);
+            }
+            match self.pieces.next().await? {
+                Some(piece) => self.frames.push(piece),
+                None => self.ended = true,
+            }
+        }
+    }
+
+    /// The one message of a call that has one.
+    ///
+    /// # Errors
+    /// As [`Self::next`]; `INVALID_ARGUMENT` when there is none.
+    pub(crate) async fn one<M: Message + Default>(&mut self) -> Result<M> {
+        self.next().await?.ok_or_else(|| Fault::invalid("the request has no message"))
+    }
+}
+
+fn ok() -> HeaderMap {
+    HeaderMap::from_iter([(fault::STATUS, HeaderValue::from_static("0"))])
+}
+
+/// Answers with one message.
+pub(crate) fn answer<M: Message>(message: Result<M>) -> Response {
+    match message {
+        Ok(message) => {
+            let frame = Ok::<_, Error>(Frame::data(frames::encode(&message)));
+            let body = StreamBody::new(stream::iter([frame, Ok(Frame::trailers(ok()))]));
+            ([(CONTENT_TYPE, GRPC)], Body::new(body)).into_response()
+        }
+        Err(fault) => fault.into_response(),
+    }
+}
+
+/// Answers with messages as they come; the first fault ends them.
+pub(crate) fn stream<M: Message + 'static>(
+    messages: Result<impl Stream<Item = Result<M>> + Send + 'static>,
+) -> Response {
+    let messages = match messages {
+        Ok(messages) => messages,
+        Err(fault) => return fault.into_response(),
+    };
+    // After a fault nothing more is asked for.
+    let frames = messages.map(Some).chain(stream::iter([None])).scan(false, |over, item| {
+        if *over {
+            return futures::future::ready(None);
+        }
+        let frame = match item {
+            Some(Ok(message)) => Frame::data(frames::encode(&message)),
+            Some(Err(fault)) => {
+                *over = true;
+                Frame::trailers(fault.headers())
+            }
+            None => Frame::trailers(ok()),
+        };
+        futures::future::ready(Some(Ok::<Frame<Bytes>, Error>(frame)))
+    });
+    ([(CONTENT_TYPE, GRPC)], Body::new(StreamBody::new(frames))).into_response()
+}
+
+/// A call that is not served, with what this server is.
+pub(crate) fn unimplemented(method: &str) -> Fault {
+    let method = atoll_core::error::shorten(method);
+    Fault::new(
+        atoll_dialect_kit::status::Status::Unimplemented,
+        format!(
+            "'{method}' is not served: this is Atoll, which runs sandboxes on this machine. It has Modal's sandboxes, \
+             with their images, files, volumes and snapshots, and no functions, classes, web endpoints or schedules"
+        ),
+    )
+}

@@ -1,0 +1,89 @@
+//! The Modal protocol over Atoll's engine: sandboxes of Modal's SDKs run on Atoll unmodified.
+//!
+//! # How a call flows
+//!
+//! ```text
+//! server ─ by gRPC service ─▶ lib
+//!    modal.client.ModalClient                     control: apps, images, sandboxes, volumes, …
+//!    modal.task_command_router.TaskCommandRouter  task: commands in one sandbox, files, snapshots
+//! ```
+//!
+//! There are two generations of sandboxes: V1, of clients before 1.6, and V2. They differ in the names of calls, in the
+//! form of ids ([`ids`]) and in where the first command's output is read; both are served by the same code.
+//!
+//! # What has no equal in the engine
+//!
+//! Nothing here has a table or a file. Apps and images are their own ids; what a sandbox must tell again is one of its
+//! annotations ([`extras`]). What clients send before they make a sandbox of it (secrets, files) is in memory until then
+//! ([`shelf`]), each their sender's.
+
+mod auth;
+mod control;
+mod extras;
+mod grpc;
+mod ids;
+mod task;
+mod wire;
+
+use atoll_core::Error;
+use atoll_server::dialect::{Asked, Dialect, Host, Mount};
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::response::{IntoResponse as _, Response};
+
+use crate::auth::{Asker, Head};
+use crate::grpc::Fault;
+
+const CONTROL: &str = "modal.client.ModalClient";
+const TASK: &str = "modal.task_command_router.TaskCommandRouter";
+
+/// What to mount.
+pub const DIALECT: Dialect = Dialect {
+    name: "modal",
+    mounts: &[Mount::Service(CONTROL), Mount::Service(TASK)],
+    router,
+    credential: auth::credential,
+    refuse,
+};
+
+fn refuse(error: &Error, _: &Asked) -> Response {
+    Fault::of(error).into_response()
+}
+
+/// What all calls share.
+#[derive(Debug, Clone)]
+pub(crate) struct App {
+    pub(crate) host: Host,
+    pub(crate) control: control::State,
+    pub(crate) task: task::State,
+}
+
+fn router(host: Host) -> Router {
+    let app = App { host, control: control::State::default(), task: task::State::default() };
+    Router::new()
+        .fallback(move |request: Request| {
+            let app = app.clone();
+            async move { serve(app, request).await }
+        })
+        .layer(DefaultBodyLimit::disable())
+}
+
+async fn serve(app: App, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.path().to_owned();
+    let mut names = path.trim_start_matches('/').splitn(2, '/');
+    let (service, method) = (names.next().unwrap_or_default(), names.next().unwrap_or_default());
+    let head = Head::new(parts);
+    // Who asks is looked at before anything that was sent.
+    if service == TASK {
+        match Asker::with_token(&app, head).await {
+            Ok((asker, sandbox)) => task::call(asker, sandbox, method, body).await,
+            Err(fault) => fault.into_response(),
+        }
+    } else {
+        match Asker::with_key(&app, head).await {
+            Ok(asker) => control::call(asker, method, body).await,
+            Err(fault) => fault.into_response(),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! A file that a client writes: its content is the command's input.
+
+use atoll_core::Error;
+use atoll_dialect_kit::status::Status;
+use atoll_engine::{GuestLease, guest_error};
+use atoll_guest_protocol::client::FileWriter;
+use bytes::Bytes;
+
+use super::Tool;
+use crate::grpc::{Fault, Result};
+use crate::task::stdin;
+
+/// How far it is.
+#[derive(Debug, Default)]
+pub(super) struct Input {
+    writer: Option<(GuestLease, FileWriter)>,
+    written: u64,
+    closed: bool,
+}
+
+impl Input {
+    pub(super) fn begin(&mut self, lease: GuestLease, writer: FileWriter) {
+        self.writer = Some((lease, writer));
+    }
+}
+
+impl Tool {
+    /// Takes input at an offset; the end of it ends the command.
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` once the command has ended: the clients look at its exit code then.
+    pub(in crate::task) async fn put(&self, offset: u64, data: Bytes, eof: bool) -> Result<()> {
+        let mut input = self.input.lock().await;
+        let rest = stdin::rest(data, offset, input.written)?;
+        if input.closed && rest.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = self.take(&mut input, rest, eof).await {
+            self.failed(&error);
+            return Err(Fault::new(Status::FailedPrecondition, "the operation has ended"));
+        }
+        Ok(())
+    }
+
+    async fn take(&self, input: &mut Input, rest: Bytes, eof: bool) -> Result<(), Error> {
+        if let Some((_, writer)) = &mut input.writer
+            && !rest.is_empty()
+        {
+            let size = rest.len() as u64;
+            writer.send(rest).await.map_err(guest_error)?;
+            input.written += size;
+        }
+        if eof {
+            input.closed = true;
+            if let Some((_lease, writer)) = input.writer.take() {
+                writer.finish().await.map_err(guest_error)?;
+            }
+            // Also of a watch, which ends when its client says so.
+            self.end();
+        }
+        Ok(())
+    }
+
+    /// Bytes that it has, and whether there are more to come.
+    pub(in crate::task) async fn input(&self) -> (u64, bool) {
+        let input = self.input.lock().await;
+        (input.written, input.closed || self.code().is_some())
+    }
+}

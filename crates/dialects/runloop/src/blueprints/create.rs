@@ -1,0 +1,125 @@
+//! Building a blueprint.
+
+use std::collections::BTreeMap;
+
+use atoll_core::build::BuildSpec;
+use axum::extract::State;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{ARG, Parameters, recipe, slug, view};
+use crate::App;
+use crate::devboxes::launch::{Launch, says};
+use crate::error::{Failure, Result};
+use crate::request::{Caller, Json, Manage, Read};
+
+/// A blueprint that is asked for. Fields that are not named here are ignored.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Create {
+    #[serde(flatten)]
+    parameters: Parameters,
+    base_blueprint_id: Option<String>,
+    base_blueprint_name: Option<String>,
+    build_context: Option<Value>,
+    code_mounts: Option<Value>,
+    network_policy_id: Option<String>,
+    secrets: Option<Value>,
+    services: Option<Value>,
+}
+
+impl Create {
+    fn check(&self) -> Result<()> {
+        let named = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        let unsupported = |what: &str, hint: &str| {
+            Err(Failure::bad(format!("{what}: not supported by this server; {hint}")))
+        };
+        if self.parameters.name.is_empty() {
+            return Err(Failure::bad("name: is missing"));
+        }
+        if named(&self.base_blueprint_id) || named(&self.base_blueprint_name) {
+            return unsupported("base_blueprint", "put both into one Dockerfile: its steps are cached");
+        }
+        if says(self.build_context.as_ref()) {
+            return unsupported("build_context", "it has no objects; build with 'atoll template build'");
+        }
+        if says(self.code_mounts.as_ref()) {
+            return unsupported("code_mounts", "clone in the Dockerfile, or give them to the devbox");
+        }
+        if named(&self.network_policy_id) {
+            return unsupported("network_policy_id", "the server's default is what builds may reach");
+        }
+        if says(self.secrets.as_ref()) {
+            return unsupported("secrets", "values of secrets never enter a build");
+        }
+        if says(self.services.as_ref()) {
+            return unsupported("services", "start them with launch_commands");
+        }
+        Ok(())
+    }
+
+    fn spec(self, image: &str) -> Result<BuildSpec> {
+        self.check()?;
+        let parameters = self.parameters;
+        let launch = match &parameters.launch_parameters {
+            Some(value) if says(Some(value)) => Launch::read(value.clone())?,
+            Some(_) | None => Launch::default(),
+        };
+        launch.check()?;
+        if launch.network_policy_id.as_ref().is_some_and(|id| !id.is_empty()) {
+            return Err(Failure::bad("launch_parameters.network_policy_id: not supported by this server"));
+        }
+        let dockerfile = recipe::dockerfile(&parameters, image)?;
+        let mut args = parameters.build_args.clone().unwrap_or_default();
+        let told = serde_json::to_string(&parameters).map_err(|error| Failure::bad(error.to_string()))?;
+        args.insert(ARG.to_owned(), told);
+        Ok(BuildSpec {
+            name: slug(&parameters.name),
+            dockerfile: Some(dockerfile),
+            steps: None,
+            ignore: None,
+            args,
+            target: None,
+            no_cache: false,
+            start: None,
+            ready: None,
+            memory: false,
+            isolation: None,
+            resources: launch.resources()?,
+            labels: BTreeMap::new(),
+            egress: None,
+            template_egress: None,
+            ttl_ms: None,
+            idle_timeout_ms: None,
+            timeout_ms: None,
+        })
+    }
+}
+
+/// `POST /v1/blueprints`.
+pub(super) async fn create(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Json(asked): Json<Create>,
+) -> Result<Json<Value>> {
+    let engine = app.host.engine();
+    let spec = asked.spec(&engine.default_image())?;
+    let made = engine.create_build(spec, caller.engine()).await.map_err(|error| Failure::of(&error))?;
+    if made.needs_context {
+        drop(engine.cancel_build(&made.record.id).await);
+        return Err(Failure::bad(
+            "dockerfile: COPY from a build context is not supported by this server; use file_mounts, COPY with a here-document, or 'atoll template build'",
+        ));
+    }
+    Ok(Json(view::view(engine, &made.record).await))
+}
+
+/// `POST /v1/blueprints/preview`: what would be built.
+pub(super) async fn preview(
+    _: Caller<Read>,
+    State(app): State<App>,
+    Json(asked): Json<Create>,
+) -> Result<Json<Value>> {
+    let spec = asked.spec(&app.host.engine().default_image())?;
+    Ok(Json(json!({"dockerfile": spec.dockerfile})))
+}

@@ -1,0 +1,261 @@
+//! Making a devbox.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use atoll_core::Code;
+use atoll_core::sharing::Needs;
+use atoll_core::spec::SandboxDraft;
+use atoll_dialect_kit::pending::within;
+use atoll_engine::{Caller as EngineCaller, Engine};
+use atoll_store::SandboxRecord;
+use axum::extract::State;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::launch::{Launch, says};
+use super::setup::{self, CodeMount, Plan};
+use super::view;
+use crate::App;
+use crate::error::{Failure, Result};
+use crate::extras::{self, Extras, Phase};
+use crate::request::{Caller, Json, Manage};
+use crate::tunnel::Tunnel;
+use crate::{blueprints, ids, snapshots, tunnel};
+
+/// The template of devboxes that name nothing; without one, the server's default image.
+pub(crate) const DEFAULT_TEMPLATE: &str = "runloop";
+/// Who runs commands where nobody says.
+pub(crate) const USER: &str = "user";
+/// How long a creation waits until its devbox is set up; the clients wait for the rest.
+const WAIT: Duration = Duration::from_secs(20);
+
+/// A creation. Fields that are not named here are ignored.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Create {
+    name: Option<String>,
+    metadata: Option<BTreeMap<String, String>>,
+    environment_variables: Option<BTreeMap<String, String>>,
+    launch_parameters: Option<Value>,
+    blueprint_id: Option<String>,
+    blueprint_name: Option<String>,
+    snapshot_id: Option<String>,
+    file_mounts: Option<BTreeMap<String, String>>,
+    code_mounts: Option<Vec<CodeMount>>,
+    mounts: Option<Vec<Mount>>,
+    secrets: Option<BTreeMap<String, String>>,
+    tunnel: Option<tunnel::Asked>,
+    entrypoint: Option<String>,
+    gateways: Option<Value>,
+    mcp: Option<Value>,
+}
+
+/// What is put into a devbox before it runs.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Mount {
+    FileMount { target: String, content: String },
+    CodeMount(CodeMount),
+    ObjectMount {},
+    BrokerMount {},
+    AgentMount {},
+}
+
+impl Create {
+    /// Refuses what this server does not do: what is asked for is had, or is said not to be.
+    fn check(&self) -> Result<()> {
+        let unsupported = |what: &str, hint: &str| {
+            Err(Failure::bad(format!("{what}: not supported by this server; {hint}")))
+        };
+        if self.entrypoint.as_ref().is_some_and(|text| !text.is_empty()) {
+            return unsupported(
+                "entrypoint",
+                "run it with execute_async and shut the devbox down when it ends",
+            );
+        }
+        if says(self.gateways.as_ref()) {
+            return unsupported("gateways", "give the sandbox an injection rule over Atoll's own API");
+        }
+        if says(self.mcp.as_ref()) {
+            return unsupported("mcp", "run the MCP server in the devbox");
+        }
+        if self.secrets.as_ref().is_some_and(|secrets| !secrets.is_empty()) {
+            return unsupported(
+                "secrets",
+                "their values never enter a sandbox: give it an injection rule over Atoll's own API",
+            );
+        }
+        let origins = [&self.blueprint_id, &self.blueprint_name, &self.snapshot_id];
+        let named = origins.iter().filter(|origin| origin.as_ref().is_some_and(|text| !text.is_empty()));
+        if named.count() > 1 {
+            return Err(Failure::bad("give only one of snapshot_id, blueprint_id and blueprint_name"));
+        }
+        Ok(())
+    }
+
+    /// What has to be done in the devbox before it runs.
+    fn plan(&mut self, launch: &Launch) -> Result<Plan> {
+        let mut plan =
+            Plan { commands: launch.launch_commands.clone().unwrap_or_default(), ..Plan::default() };
+        plan.files.extend(self.file_mounts.take().unwrap_or_default());
+        plan.code.extend(self.code_mounts.take().unwrap_or_default());
+        for mount in self.mounts.take().unwrap_or_default() {
+            match mount {
+                Mount::FileMount { target, content } => plan.files.push((target, content)),
+                Mount::CodeMount(code) => plan.code.push(code),
+                Mount::ObjectMount {} => {
+                    return Err(Failure::bad("mounts: object_mount is not supported by this server"));
+                }
+                Mount::BrokerMount {} => {
+                    return Err(Failure::bad(
+                        "mounts: broker_mount is not supported by this server: it has no axons",
+                    ));
+                }
+                Mount::AgentMount {} => {
+                    return Err(Failure::bad(
+                        "mounts: agent_mount is not supported by this server: install the agent in a blueprint",
+                    ));
+                }
+            }
+        }
+        plan.user = launch.user_parameters.clone().filter(|user| user.username != USER);
+        plan.check()?;
+        Ok(plan)
+    }
+}
+
+/// `POST /v1/devboxes` and `/v1/devboxes/create_and_await_running`: answers when it runs, or is being set up for long.
+pub(super) async fn create(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Json(request): Json<Create>,
+) -> Result<Json<Value>> {
+    let engine = app.host.engine();
+    let by = caller.engine();
+    let (draft, plan, tunnel) = draft(engine, &caller, request).await?;
+    let record = engine.create_sandbox(draft, by).await.map_err(|error| match error.code {
+        // What the body names is not there: nothing that the path names.
+        Code::VolumeNotFound | Code::SecretNotFound => Failure::bad(error.message),
+        _ => Failure::of(&error),
+    })?;
+    if let Some(tunnel) = tunnel
+        && let Err(error) = tunnel.open(engine, &record.id, by).await
+    {
+        // Nobody knows of it.
+        drop(engine.delete_sandbox(&record.id).await);
+        return Err(Failure::of(&error));
+    }
+    if !plan.is_empty() {
+        set_up(&app, &record, plan, by.clone()).await;
+    }
+    let record = engine.sandbox(&record.id).map_err(|error| Failure::of(&error))?;
+    let mut view = view(&app, &record);
+    if let Some(tunnel) = Extras::of(&record).tunnel {
+        view["tunnel"] = tunnel.view(engine, &record.id, Some(&caller.key()));
+    }
+    Ok(Json(view))
+}
+
+/// Lets a task of its own set the devbox up, and waits for it a while.
+async fn set_up(app: &App, record: &SandboxRecord, plan: Plan, by: EngineCaller) {
+    let live = app.setups.begin(&record.id);
+    let (engine, id) = (app.host.engine().clone(), record.id.clone());
+    let task = async move {
+        setup::run(&engine, &id, plan, &by).await;
+        drop(live);
+    };
+    // How it went stands with the sandbox.
+    within(WAIT, task).await;
+}
+
+async fn draft(
+    engine: &Engine,
+    caller: &Caller<Manage>,
+    mut request: Create,
+) -> Result<(SandboxDraft, Plan, Option<Tunnel>)> {
+    request.check()?;
+    let shown = request.launch_parameters.take().filter(|value| says(Some(value)));
+    let launch = shown.clone().map_or(Ok(Launch::default()), Launch::read)?;
+    let mut draft = SandboxDraft {
+        env: request.environment_variables.take().unwrap_or_default(),
+        ..SandboxDraft::default()
+    };
+    let mut extras = Extras {
+        name: request.name.take().filter(|name| !name.is_empty()),
+        launch_parameters: shown,
+        ..Extras::default()
+    };
+    let launch = launch.over(begin_with(engine, caller, &request, &mut draft, &mut extras).await?);
+    if launch.network_policy_id.as_ref().is_some_and(|id| !id.is_empty()) {
+        return Err(Failure::bad("launch_parameters.network_policy_id: not supported by this server"));
+    }
+    extras.tunnel = request.tunnel.as_ref().map(|asked| asked.tunnel(launch.wakes_on_http())).transpose()?;
+    extras.keep_alive_s = launch.apply(&mut draft)?;
+    let plan = request.plan(&launch)?;
+    if plan.user.as_ref().is_some_and(|user| user.username == "root") {
+        draft.user = Some("root".to_owned());
+    }
+    let metadata = request.metadata.take().unwrap_or_default();
+    draft.labels = labels(&metadata);
+    extras.metadata = Some(metadata);
+    extras.phase = (!plan.is_empty()).then_some(Phase::Initializing);
+    draft.annotations = BTreeMap::from([(extras::KEY.to_owned(), extras.text()?)]);
+    Ok((draft, plan, extras.tunnel))
+}
+
+/// Makes the draft begin with what is named. Gives the launch parameters that go along.
+async fn begin_with(
+    engine: &Engine,
+    caller: &Caller<Manage>,
+    request: &Create,
+    draft: &mut SandboxDraft,
+    extras: &mut Extras,
+) -> Result<Launch> {
+    let named = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    if let Some(text) = named(&request.snapshot_id) {
+        let found = snapshots::find(engine, caller, Needs::READ, &text).await?;
+        extras.snapshot_id = Some(ids::of_snapshot(&found.id));
+        draft.snapshot = Some(found.id.to_string());
+        return Ok(Launch::default());
+    }
+    let origin = match (named(&request.blueprint_id), named(&request.blueprint_name)) {
+        (Some(id), _) => blueprints::by_id(engine, caller, &id).await?,
+        (None, Some(name)) => blueprints::by_name(engine, caller, &name).await?,
+        (None, None) => {
+            default(engine, draft).await?;
+            return Ok(Launch::default());
+        }
+    };
+    draft.template = Some(origin.template);
+    extras.blueprint_id = origin.id;
+    Ok(origin.launch)
+}
+
+/// What a devbox begins with that names nothing.
+async fn default(engine: &Engine, draft: &mut SandboxDraft) -> Result<()> {
+    match engine.template(DEFAULT_TEMPLATE, None).await {
+        Ok(record) => {
+            if record.spec.user.is_none() && record.spec.snapshot.is_none() {
+                draft.user = Some(USER.to_owned());
+            }
+            draft.template = Some(record.name);
+        }
+        Err(error) if error.code == Code::TemplateNotFound => draft.user = Some(USER.to_owned()),
+        Err(error) => return Err(Failure::of(&error)),
+    }
+    Ok(())
+}
+
+/// Metadata as labels, as far as it has their form: what the native API shows.
+pub(super) fn labels(metadata: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    use atoll_core::limits::{LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES, LABELS_MAX_COUNT};
+    let fits = |(key, value): &(&String, &String)| {
+        (1..=LABEL_KEY_MAX_BYTES).contains(&key.len())
+            && key.bytes().all(|b| b.is_ascii_graphic() && b != b'=' && b != b',')
+            && value.len() <= LABEL_VALUE_MAX_BYTES
+            && !value.chars().any(char::is_control)
+    };
+    let fitting = metadata.iter().filter(fits).take(LABELS_MAX_COUNT);
+    fitting.map(|(key, value)| (key.clone(), value.clone())).collect()
+}

@@ -1,0 +1,320 @@
+//! What is done in a devbox before it is `running`: its user, files, code, launch commands.
+//!
+//! A task does it; while that lives the devbox is `initializing`. How it went is kept with the sandbox, so that a
+//! devbox whose setup a restart of the server broke off is told as failed, not as running.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use atoll_core::exec::{ExecState, OutputStream};
+use atoll_core::id::SandboxId;
+use atoll_core::spec::{Command, ExecDraft, SandboxUpdate};
+use atoll_core::{Code, Error};
+use atoll_dialect_kit::exec::{self as kit, Bookmarks, Counting, Event, Feed, Offsets};
+use atoll_dialect_kit::sentence;
+use atoll_engine::{Caller as EngineCaller, Engine};
+use bytes::Bytes;
+use serde::Deserialize;
+
+use super::launch::User;
+use crate::error::{Failure, Result};
+use crate::extras::{self, Extras, Phase};
+use crate::files::{self, Home};
+
+/// Most steps of one setup.
+const STEPS_MAX_COUNT: usize = 256;
+/// How long each wait for a command is.
+const WAIT: Duration = Duration::from_secs(30);
+/// Characters of a failed command's output that are told.
+const TOLD_MAX_CHARS: usize = 1000;
+/// Clones a repository. The token comes over standard input, so that it stands in no command line, no record and no
+/// file of the repository.
+const CLONE: &str = r#"IFS= read -r token || true
+export token
+cd
+set --  "$1" "$2" "$3"
+if [ -n "$token" ]; then
+  git -c credential.helper='!f() { echo username=x-access-token; echo "password=$token"; }; f' clone -q "$1" "$2"
+else
+  GIT_TERMINAL_PROMPT=0 git clone -q "$1" "$2"
+fi || exit
+[ -z "$3" ] || git -C "$2" checkout -q "$3"
+"#;
+/// Makes a user.
+const ADD_USER: &str = r#"id -u -- "$1" >/dev/null 2>&1 || useradd --create-home --shell /bin/bash --uid "$2" -- "$1"
+if [ -d /etc/sudoers.d ]; then
+  printf '%s ALL=(ALL:ALL) NOPASSWD: ALL\n' "$1" >"/etc/sudoers.d/devbox-$1" && chmod 440 "/etc/sudoers.d/devbox-$1"
+fi
+id -u -- "$1" >/dev/null
+"#;
+
+/// A repository to have in the devbox.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct CodeMount {
+    repo_name: String,
+    repo_owner: String,
+    token: Option<atoll_core::secret::Secret>,
+    git_ref: Option<String>,
+    install_command: Option<String>,
+}
+
+impl CodeMount {
+    /// Names of an account and a repository, which stand in an address.
+    fn check(&self) -> Result<()> {
+        let fits = |name: &String| {
+            (1..=100).contains(&name.len())
+                && !name.starts_with(['.', '-'])
+                && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+        };
+        if !fits(&self.repo_name) || !fits(&self.repo_owner) {
+            return Err(Failure::bad("code mount: repo_owner and repo_name must be those of a repository"));
+        }
+        if self.git_ref.as_ref().is_some_and(|name| name.starts_with('-')) {
+            return Err(Failure::bad("code mount: git_ref must be the name of a branch or a tag"));
+        }
+        Ok(())
+    }
+}
+
+/// What has to be done, in this order.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// Who runs commands, if not the usual user.
+    pub(crate) user: Option<User>,
+    /// Paths and contents.
+    pub(crate) files: Vec<(String, String)>,
+    pub(crate) code: Vec<CodeMount>,
+    pub(crate) commands: Vec<String>,
+}
+
+impl Plan {
+    /// Whether nothing has to be done: root is there already.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.code.is_empty() && self.commands.is_empty() && self.new_user().is_none()
+    }
+
+    fn new_user(&self) -> Option<&User> {
+        self.user.as_ref().filter(|user| user.username != "root")
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.files.len() + self.code.len() + self.commands.len() > STEPS_MAX_COUNT {
+            return Err(Failure::bad(format!("more than {STEPS_MAX_COUNT} mounts and launch commands")));
+        }
+        if let Some(user) = &self.user {
+            atoll_core::spec::user("launch_parameters.user_parameters.username", &user.username)?;
+            if (user.username == "root") != (user.uid == 0) {
+                return Err(Failure::bad("launch_parameters.user_parameters: uid 0 is root's"));
+            }
+            if user.username.starts_with('-') || user.username.contains([':', '/', '.', ' ']) {
+                return Err(Failure::bad("launch_parameters.user_parameters.username: is no name of a user"));
+            }
+        }
+        self.code.iter().try_for_each(CodeMount::check)
+    }
+}
+
+/// The devboxes that are being set up. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Setups(Arc<Mutex<HashSet<SandboxId>>>);
+
+/// A setup that goes on as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Live {
+    setups: Setups,
+    id: SandboxId,
+}
+
+impl Setups {
+    fn set(&self) -> std::sync::MutexGuard<'_, HashSet<SandboxId>> {
+        // A set is usable whatever panicked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn begin(&self, id: &SandboxId) -> Live {
+        self.set().insert(id.clone());
+        Live { setups: self.clone(), id: id.clone() }
+    }
+
+    pub(crate) fn is_live(&self, id: &SandboxId) -> bool {
+        self.set().contains(id)
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.setups.set().remove(&self.id);
+    }
+}
+
+/// Does what is planned and notes how it went.
+pub(crate) async fn run(engine: &Engine, id: &SandboxId, plan: Plan, by: &EngineCaller) {
+    let done = steps(engine, id, plan, by).await;
+    if let Err(error) = &done {
+        tracing::info!(%error, sandbox = %id, "a devbox could not be set up");
+    }
+    // A devbox that was shut down meanwhile needs no note.
+    if let Err(error) = note(engine, id, done.err().as_ref()).await
+        && error.code != Code::SandboxNotFound
+    {
+        tracing::warn!(%error, sandbox = %id, "how a devbox was set up could not be noted");
+    }
+}
+
+async fn note(engine: &Engine, id: &SandboxId, failed: Option<&Error>) -> Result<(), Error> {
+    let mut extras = Extras::of(&engine.sandbox(id)?);
+    extras.phase = failed.map(|_| Phase::Failed);
+    extras.failure = failed.map(sentence);
+    let text = atoll_dialect_kit::annotation::text(&extras)?;
+    let annotations = BTreeMap::from([(extras::KEY.to_owned(), Some(text))]);
+    let update = SandboxUpdate { annotations, ..SandboxUpdate::default() };
+    engine.update_sandbox(id, update).await.map(drop)
+}
+
+async fn steps(engine: &Engine, id: &SandboxId, plan: Plan, by: &EngineCaller) -> Result<(), Error> {
+    let setup = Setup { engine, id, by };
+    if let Some(user) = plan.new_user() {
+        setup.add_user(user).await?;
+    }
+    if !plan.files.is_empty() {
+        let home = Home::of(engine, id).await?;
+        for (path, content) in plan.files {
+            files::write(engine, id, &home.resolve(&path)?, Bytes::from(content)).await?;
+        }
+    }
+    for code in &plan.code {
+        setup.clone_code(code).await?;
+    }
+    for line in plan.commands {
+        setup.command("a launch command", Command::Argv(vec![line]), None, None).await?;
+    }
+    Ok(())
+}
+
+struct Setup<'a> {
+    engine: &'a Engine,
+    id: &'a SandboxId,
+    by: &'a EngineCaller,
+}
+
+impl Setup<'_> {
+    async fn add_user(&self, user: &User) -> Result<(), Error> {
+        let script = [ADD_USER, &user.username, &user.uid.to_string()].map(str::to_owned);
+        self.command("making the user", Command::Argv(script.to_vec()), Some("root"), None).await?;
+        let update = SandboxUpdate { user: Some(user.username.clone()), ..SandboxUpdate::default() };
+        self.engine.update_sandbox(self.id, update).await.map(drop)
+    }
+
+    async fn clone_code(&self, code: &CodeMount) -> Result<(), Error> {
+        let CodeMount { repo_name, repo_owner, .. } = code;
+        let url = format!("https://github.com/{repo_owner}/{repo_name}.git");
+        let reference = code.git_ref.clone().unwrap_or_default();
+        let script = vec![CLONE.to_owned(), url, repo_name.clone(), reference];
+        let token = code.token.as_ref().map(|token| format!("{}\n", token.reveal()));
+        let input = token.unwrap_or_else(|| "\n".to_owned());
+        let what = format!("cloning {repo_owner}/{repo_name}");
+        self.command(&what, Command::Argv(script), None, Some(input)).await?;
+        if let Some(install) = &code.install_command {
+            // The name was checked: it is one word.
+            let line = format!("cd ~/'{repo_name}' && {install}");
+            self.command("an install command", Command::Argv(vec![line]), None, None).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs a script with its arguments in a login shell and waits for its end, which must be a good one.
+    async fn command(
+        &self,
+        what: &str,
+        script: Command,
+        user: Option<&str>,
+        input: Option<String>,
+    ) -> Result<(), Error> {
+        let Command::Argv(mut words) = script else { return Err(Error::invalid("command", "is no script")) };
+        if words.len() > 1 {
+            // `$0`, before the arguments.
+            words.insert(1, "setup".to_owned());
+        }
+        let draft = |shell: &str| {
+            let argv = [shell.to_owned(), "-lc".to_owned()].into_iter().chain(words.clone()).collect();
+            let (user, stdin) = (user.map(str::to_owned), input.is_some());
+            Ok(ExecDraft { user, stdin, ..ExecDraft::new(Command::Argv(argv)) })
+        };
+        let (engine, sandbox) = (self.engine, self.id);
+        let mut view = kit::get_or_create(engine, sandbox, None, None, draft, self.by).await?;
+        let exec = view.record.id.clone();
+        if let Some(input) = input {
+            match engine.write_stdin(sandbox, exec.as_str(), Bytes::from(input), true).await {
+                Err(error) if !matches!(error.code, Code::ExecEnded | Code::StdinClosed) => {
+                    return Err(error);
+                }
+                Err(_) | Ok(_) => {}
+            }
+        }
+        while matches!(view.record.state, ExecState::Starting | ExecState::Running) {
+            view = engine.wait_exec(sandbox, exec.as_str(), WAIT).await?;
+        }
+        let code = view.record.exit.as_ref().and_then(|exit| exit.code);
+        if code == Some(0) {
+            return Ok(());
+        }
+        let mut output = String::new();
+        let marks = Bookmarks::default();
+        let mut feed = Feed::open(engine, &view, &marks, Counting::Text, Offsets::default()).await?;
+        while let Some(event) = feed.next_now().await? {
+            match event {
+                Event::Text { stream: OutputStream::Stdout | OutputStream::Stderr, text, .. } => {
+                    output.push_str(&text);
+                }
+                Event::Raw { .. } => {}
+                Event::End(_) => break,
+            }
+        }
+        let skip = output.chars().count().saturating_sub(TOLD_MAX_CHARS);
+        let tail: String = output.chars().skip(skip).collect();
+        let code = code.map_or_else(|| "without a code".to_owned(), |code| format!("with {code}"));
+        Err(Error::new(Code::StartFailed, format!("{what} ended {code}: {}", tail.trim())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(owner: &str, name: &str) -> Result<()> {
+        let text = serde_json::json!({"repo_owner": owner, "repo_name": name}).to_string();
+        serde_json::from_str::<CodeMount>(&text).unwrap().check()
+    }
+
+    #[test]
+    fn repositories_are_no_arguments() {
+        assert!(mount("octo-org", "hello.world_1").is_ok());
+        for (owner, name) in [("", "a"), ("a", "-x"), ("a", "../b"), ("a/b", "c"), ("a", "b c"), ("a", "b'c")]
+        {
+            assert!(mount(owner, name).is_err(), "{owner} {name}");
+        }
+    }
+
+    #[test]
+    fn a_setup_lives_as_long_as_its_task() {
+        let (setups, id) = (Setups::default(), SandboxId::from_parts(1, 1));
+        let live = setups.begin(&id);
+        assert!(setups.is_live(&id));
+        drop(live);
+        assert!(!setups.is_live(&id));
+    }
+
+    #[test]
+    fn only_root_is_zero() {
+        let plan = |username: &str, uid| Plan {
+            user: Some(User { uid, username: username.to_owned() }),
+            ..Plan::default()
+        };
+        assert!(plan("root", 0).check().is_ok() && plan("root", 0).is_empty());
+        assert!(plan("dev", 1234).check().is_ok() && !plan("dev", 1234).is_empty());
+        for (name, uid) in [("dev", 0), ("root", 5), ("-x", 5), ("a:b", 5), ("", 5), ("a/b", 5)] {
+            assert!(plan(name, uid).check().is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The Runloop protocol over Atoll's engine: Runloop's SDKs and what is built on them run on Atoll unmodified.
+//!
+//! # How a request flows
+//!
+//! ```text
+//! server ─ below /runloop ─▶ router
+//!    /v1/devboxes, /v1/devboxes/{id}, wait_for_status, suspend, …    devboxes
+//!    /v1/devboxes/{id}/execute…, /executions/{id}/…                  executions
+//!    /v1/devboxes/{id}/read_file_contents, upload_file, …            files
+//!    /v1/devboxes/disk_snapshots                                     snapshots
+//!    /v1/blueprints                                                  blueprints
+//!    what there is not                                               refused
+//! server ─ by the host name PORT-KEY.tunnel.DOMAIN ─▶ tunnel ─▶ the server inside
+//! ```
+//!
+//! Requests that make something carry an idempotency key, because the clients send them again up to five times:
+//! [`once`] sees to it that they are done once. What only waits answers 408 when its time is over, which the clients
+//! take for "not yet" and ask again at once.
+//!
+//! # What has no equal in the engine
+//!
+//! Nothing here has a table or a file. What the protocol wants to be told back and the engine does not know (see
+//! [`extras`]) lives in an annotation of the sandbox. Ids are the engine's with another beginning ([`ids`]).
+//! Devboxes that ended, which the engine forgets and the clients still ask for, are remembered for a while in
+//! memory ([`devboxes::ended`]).
+
+mod blueprints;
+mod devboxes;
+mod error;
+mod executions;
+mod extras;
+mod files;
+mod ids;
+mod logs;
+mod once;
+mod refused;
+mod request;
+mod snapshots;
+mod tunnel;
+
+use std::convert::Infallible;
+
+use atoll_core::Error;
+use atoll_dialect_kit::Protocol;
+use atoll_dialect_kit::exec::Bookmarks;
+use atoll_dialect_kit::pending::Works;
+use atoll_server::dialect::{Arrival, Dialect, Host, Mount, Named, credentials};
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, FromRef, RawPathParams, Request};
+use axum::response::{IntoResponse as _, Response};
+use http::request::Parts;
+use tower::ServiceExt as _;
+
+use crate::devboxes::ended::Ended;
+use crate::devboxes::setup::Setups;
+use crate::error::Failure;
+use crate::once::Answers;
+use crate::snapshots::Taking;
+
+/// What to mount.
+pub const DIALECT: Dialect = Dialect {
+    name: "runloop",
+    mounts: &[Mount::Prefix("/runloop"), Mount::Host(is_ours)],
+    router,
+    credential: credentials::bearer,
+    refuse: |error, _| Failure::of(error).into_response(),
+};
+
+/// The state of the router.
+#[derive(Debug, Clone)]
+pub(crate) struct App {
+    pub(crate) host: Host,
+    pub(crate) marks: Bookmarks,
+    pub(crate) answers: Answers,
+    pub(crate) ended: Ended,
+    pub(crate) setups: Setups,
+    pub(crate) taking: Works<Taking>,
+}
+
+impl Protocol for App {
+    type Failure = Failure;
+    const BY_ID_ALONE: bool = true;
+
+    fn host(&self) -> &Host {
+        &self.host
+    }
+
+    fn refused(error: &Error) -> Failure {
+        Failure::of(error)
+    }
+
+    fn sandbox(route: &str, params: &RawPathParams, _: &Parts) -> Option<String> {
+        if !route.starts_with(request::DEVBOX_ROUTES) {
+            return None;
+        }
+        params.iter().find(|(name, _)| *name == request::DEVBOX).map(|(_, value)| ids::sandbox(value))
+    }
+}
+
+impl FromRef<App> for Host {
+    fn from_ref(app: &App) -> Self {
+        app.host.clone()
+    }
+}
+
+fn router(host: Host) -> Router {
+    let app = App {
+        host,
+        marks: Bookmarks::default(),
+        answers: Answers::default(),
+        ended: Ended::default(),
+        setups: Setups::default(),
+        taking: Works::default(),
+    };
+    let control = Router::new()
+        .merge(blueprints::routes(&app))
+        .merge(devboxes::routes(&app))
+        .merge(executions::routes(&app))
+        .merge(files::routes())
+        .merge(logs::routes())
+        .merge(refused::routes())
+        .merge(snapshots::routes(&app))
+        .merge(tunnel::routes())
+        .fallback(error::route_not_found)
+        .method_not_allowed_fallback(error::method_not_allowed)
+        .layer(DefaultBodyLimit::disable())
+        .with_state(app.clone());
+    Router::new().fallback(move |request: Request| {
+        let (app, control) = (app.clone(), control.clone());
+        async move {
+            let label = request.extensions().get::<Arrival>().and_then(|arrival| arrival.label.clone());
+            if let Some(to) = label.as_deref().and_then(tunnel::destination) {
+                return tunnel::forward(&app, to, request).await;
+            }
+            let answered: Result<Response, Infallible> = control.oneshot(request).await;
+            answered.unwrap_or_else(|never| match never {})
+        }
+    })
+}
+
+/// Host names of tunnels.
+fn is_ours(named: &Named<'_>) -> bool {
+    tunnel::destination(named.label).is_some()
+}

@@ -1,0 +1,227 @@
+//! `x-request-id`: a request that is sent again gets the first one's answer, also while that is under way.
+//!
+//! The clients make the id for every request that is no GET and send it with each attempt. Answers are kept in
+//! memory for an hour, which is longer than any client goes on trying; a server that was started anew does not know
+//! them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use atoll_core::id::KeyId;
+use atoll_core::limits::JSON_BODY_MAX_BYTES;
+use atoll_dialect_kit::time::now_ms;
+use atoll_server::dialect::read_all;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, StatusCode};
+use tokio::sync::watch;
+
+use crate::App;
+use crate::error::{Failure, Result};
+use crate::request;
+
+/// Carries the id.
+pub(crate) const HEADER: &str = "x-request-id";
+const ID_MAX_BYTES: usize = 255;
+/// Answers that are kept.
+const ANSWERS_MAX_COUNT: usize = 10_000;
+/// The same, of one API key: nobody uses up what is everybody's.
+const OF_KEY_MAX_COUNT: usize = 2000;
+/// How long, milliseconds.
+const KEPT_MS: u64 = 3600 * 1000;
+/// Bytes of an answer that is kept.
+const ANSWER_MAX_BYTES: usize = 256 << 10;
+
+/// An answer, once it is there. `Some(None)`: there is none to keep.
+type Answer = Option<(StatusCode, Bytes)>;
+
+/// What was answered. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Answers(Arc<Mutex<HashMap<(KeyId, String), Kept>>>);
+
+#[derive(Debug, Clone)]
+struct Kept {
+    /// Of what was asked.
+    print: blake3::Hash,
+    at_ms: u64,
+    answer: watch::Receiver<Answer>,
+}
+
+enum Begun {
+    /// It is the first: whoever does it tells here.
+    First(watch::Sender<Answer>),
+    Again(watch::Receiver<Answer>),
+}
+
+/// The id of a request, if it has one that can be used.
+pub(crate) fn id(headers: &HeaderMap) -> Option<&str> {
+    let text = headers.get(HEADER)?.to_str().ok()?;
+    (1..=ID_MAX_BYTES).contains(&text.len()).then_some(text)
+}
+
+impl Answers {
+    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<(KeyId, String), Kept>> {
+        // A map is usable whatever panicked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, of: &(KeyId, String), print: blake3::Hash) -> Result<Begun> {
+        let now = now_ms();
+        let is_kept = |kept: &Kept| kept.at_ms.saturating_add(KEPT_MS) > now;
+        let mut table = self.table();
+        if let Some(kept) = table.get(of).filter(|kept| is_kept(kept)) {
+            if kept.print != print {
+                return Err(Failure::bad(format!("{HEADER}: was used before with another request")));
+            }
+            return Ok(Begun::Again(kept.answer.clone()));
+        }
+        if table.len() >= ANSWERS_MAX_COUNT {
+            table.retain(|_, kept| is_kept(kept));
+        }
+        let of_key = || table.iter().filter(|(known, kept)| known.0 == of.0 && is_kept(kept));
+        if of_key().count() >= OF_KEY_MAX_COUNT || table.len() >= ANSWERS_MAX_COUNT {
+            // The oldest answer is the one least likely to be asked for again.
+            let oldest = of_key().min_by_key(|(_, kept)| kept.at_ms).map(|(known, _)| known.clone());
+            match oldest {
+                Some(oldest) => drop(table.remove(&oldest)),
+                None => return Err(Failure::bad(format!("{HEADER}: too many are in use"))),
+            }
+        }
+        let (tell, answer) = watch::channel(None);
+        table.insert(of.clone(), Kept { print, at_ms: now, answer });
+        Ok(Begun::First(tell))
+    }
+
+    /// Does `make` once for an id, whether its client waits or not. What failed for a reason that may pass is not
+    /// kept: the next attempt does it.
+    async fn once(
+        &self,
+        of: (KeyId, String),
+        print: blake3::Hash,
+        make: impl Future<Output = Response> + Send + 'static,
+    ) -> Response {
+        let mut waiting = match self.begin(&of, print) {
+            Err(failure) => return failure.into_response(),
+            Ok(Begun::Again(waiting)) => waiting,
+            Ok(Begun::First(tell)) => {
+                let answers = self.clone();
+                let making = tokio::spawn(async move {
+                    let (parts, body) = make.await.into_parts();
+                    let body = to_bytes(body, ANSWER_MAX_BYTES).await.unwrap_or_default();
+                    let passes =
+                        parts.status.is_server_error() || parts.status == StatusCode::TOO_MANY_REQUESTS;
+                    if passes {
+                        answers.table().remove(&of);
+                    }
+                    tell.send_replace(Some((parts.status, body.clone())));
+                    Response::from_parts(parts, Body::from(body))
+                });
+                return making.await.unwrap_or_else(|_panicked| unknown());
+            }
+        };
+        match waiting.wait_for(Option::is_some).await {
+            Ok(answer) => answer.clone().map_or_else(unknown, |(status, body)| {
+                (status, [(CONTENT_TYPE, "application/json")], body).into_response()
+            }),
+            // Whoever did it panicked.
+            Err(_closed) => unknown(),
+        }
+    }
+}
+
+fn unknown() -> Response {
+    Failure::of(&atoll_core::Error::new(atoll_core::Code::Internal, "how the request ended is not known"))
+        .into_response()
+}
+
+/// The layer around routes that make something.
+pub(crate) async fn layer(State(app): State<App>, request: Request, next: Next) -> Response {
+    let Some(id) = id(request.headers()).map(str::to_owned) else { return next.run(request).await };
+    let key = match request::key(&app, request.headers()) {
+        Ok(key) => key,
+        Err(failure) => return failure.into_response(),
+    };
+    let (parts, body) = request.into_parts();
+    let bytes = match read_all(body, JSON_BODY_MAX_BYTES).await {
+        Ok(bytes) => bytes,
+        Err(error) => return Failure::of(&error).into_response(),
+    };
+    let mut print = blake3::Hasher::new();
+    print.update(parts.uri.path().as_bytes()).update(b"\n").update(&bytes);
+    let print = print.finalize();
+    let request = Request::from_parts(parts, Body::from(bytes));
+    app.answers.once((key, id), print, async move { next.run(request).await }).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn ask(answers: &Answers, key: &KeyId, print: &str, make: Response) -> (StatusCode, Bytes) {
+        let print = blake3::hash(print.as_bytes());
+        let response = answers.once((key.clone(), "k".to_owned()), print, async move { make }).await;
+        let status = response.status();
+        (status, to_bytes(response.into_body(), 1000).await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn once_for_an_id() {
+        let answers = Answers::default();
+        let (one, other) = (KeyId::from_parts(1, 1), KeyId::from_parts(1, 2));
+        assert_eq!(ask(&answers, &one, "a", "first".into_response()).await.1, "first");
+        assert_eq!(ask(&answers, &one, "a", "second".into_response()).await.1, "first");
+        assert_eq!(ask(&answers, &one, "b", "third".into_response()).await.0, StatusCode::BAD_REQUEST);
+        assert_eq!(ask(&answers, &other, "a", "fourth".into_response()).await.1, "fourth");
+    }
+
+    #[tokio::test]
+    async fn what_may_pass_is_done_again() {
+        let answers = Answers::default();
+        let key = KeyId::from_parts(1, 1);
+        let busy = StatusCode::SERVICE_UNAVAILABLE.into_response();
+        assert_eq!(ask(&answers, &key, "a", busy).await.0, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(ask(&answers, &key, "a", "now".into_response()).await.1, "now");
+    }
+
+    #[tokio::test]
+    async fn a_second_attempt_waits_for_the_first() {
+        let answers = Answers::default();
+        let of = (KeyId::from_parts(1, 1), "k".to_owned());
+        let (go, gone) = tokio::sync::oneshot::channel::<()>();
+        let print = blake3::hash(b"a");
+        let slow = async move {
+            drop(gone.await);
+            "slow".into_response()
+        };
+        let first = tokio::spawn({
+            let (answers, of) = (answers.clone(), of.clone());
+            async move { answers.once(of, print, slow).await }
+        });
+        while answers.table().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        // The first client goes away; what it asked for is done all the same.
+        first.abort();
+        let second = tokio::spawn({
+            let (answers, of) = (answers.clone(), of.clone());
+            async move { answers.once(of, print, async { "twice".into_response() }).await }
+        });
+        go.send(()).unwrap();
+        let body = to_bytes(second.await.unwrap().into_body(), 1000).await.unwrap();
+        assert_eq!(body, "slow");
+    }
+
+    #[test]
+    fn one_key_cannot_use_up_all() {
+        let answers = Answers::default();
+        let key = KeyId::from_parts(1, 1);
+        for n in 0..OF_KEY_MAX_COUNT + 10 {
+            assert!(answers.begin(&(key.clone(), n.to_string()), blake3::hash(b"a")).is_ok());
+        }
+        assert_eq!(answers.table().len(), OF_KEY_MAX_COUNT);
+    }
+}

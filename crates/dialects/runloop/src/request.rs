@@ -1,0 +1,60 @@
+//! Who asks, and which devbox or execution a request is about. Everything that looks at keys and their rights is
+//! here.
+
+use atoll_core::id::{KeyId, SandboxId};
+use atoll_core::sharing::Needs;
+use atoll_engine::{Caller as EngineCaller, Engine, ExecView, Grant, Target};
+use atoll_store::SandboxRecord;
+use http::HeaderMap;
+
+use crate::App;
+use crate::error::{Failure, Result};
+use crate::ids;
+
+pub(crate) use atoll_dialect_kit::request::{Caller, Exec, Json, Manage, Path, Query, Read};
+
+/// Beginning of the routes that name a devbox.
+pub(crate) const DEVBOX_ROUTES: &str = "/v1/devboxes/";
+/// The part of their path that does.
+pub(crate) const DEVBOX: &str = "devbox";
+
+/// The key of a request, verified: what an idempotency key belongs to.
+pub(crate) fn key(app: &App, headers: &HeaderMap) -> Result<KeyId> {
+    app.host.verify(headers).map(|key| key.id).map_err(|error| Failure::of(&error))
+}
+
+/// The sandbox that a request is about: found, and its rights checked, with the caller. `text` is what named it.
+///
+/// # Errors
+/// 404.
+pub(crate) fn record<S>(engine: &Engine, caller: &Caller<S>, text: &str) -> Result<SandboxRecord> {
+    let id = caller.sandbox().map_err(|_missing| Failure::no_devbox(text))?;
+    engine.sandbox(id).map_err(|_missing| Failure::no_devbox(text))
+}
+
+/// The execution that `text` means in a sandbox: its own id, or the command id that a client made.
+///
+/// # Errors
+/// 404.
+pub(crate) async fn execution(engine: &Engine, sandbox: &SandboxId, text: &str) -> Result<ExecView> {
+    let found = match ids::exec(text) {
+        Some(id) => engine.exec(sandbox, id.as_str()).await,
+        None => atoll_dialect_kit::exec::by_id(engine, sandbox, text).await,
+    };
+    found.map_err(|error| match error.code {
+        atoll_core::Code::ExecNotFound => Failure::no_execution(text),
+        _ => Failure::of(&error),
+    })
+}
+
+/// The grant of whoever shows a token that stands for a key on a sandbox, if that key may use it now.
+pub(crate) async fn token_grant(
+    engine: &Engine,
+    purpose: &str,
+    shown: &str,
+    sandbox: &SandboxId,
+) -> Option<Grant> {
+    let key = engine.verify_sandbox_token(purpose, shown, sandbox).ok()?;
+    let caller = EngineCaller::of(&key);
+    engine.authorize(&caller, Needs::EXEC, Target::Sandbox(sandbox.as_str())).await.ok()
+}

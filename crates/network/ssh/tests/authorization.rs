@@ -1,0 +1,132 @@
+//! Who may log in to which sandbox, and what becomes of that when it may no longer: the same table as the APIs'.
+
+#![cfg(test)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::key::Scope;
+use atoll_core::sharing::Role;
+use atoll_engine::ExecQuery;
+use atoll_ssh::SshServer;
+use atoll_walk::{Key, Objects, World};
+use russh::client::{self, Handle};
+use russh::keys::PublicKeyOrCertificate;
+use tokio_util::sync::CancellationToken;
+
+/// Nothing here takes this long.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+struct Trusting;
+
+impl client::Handler for Trusting {
+    type Error = russh::Error;
+
+    async fn check_server_key(&mut self, _: &PublicKeyOrCertificate) -> Result<bool, russh::Error> {
+        Ok(true)
+    }
+}
+
+struct Ssh {
+    world: World,
+    server: SshServer,
+}
+
+impl Ssh {
+    async fn new() -> Self {
+        let world = World::new(&[]).await;
+        let server = SshServer::open(world.engine.clone(), &world.dir().join("ssh.key")).unwrap();
+        Self { world, server }
+    }
+
+    /// A connection, if this password opens the sandbox.
+    async fn log_in(&self, sandbox: &str, password: &str) -> Option<Handle<Trusting>> {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let server = self.server.clone();
+        tokio::spawn(async move { server.serve(far, None, CancellationToken::new()).await });
+        let mut handle =
+            client::connect_stream(Arc::new(client::Config::default()), near, Trusting).await.unwrap();
+        let answer = handle.authenticate_password(sandbox, password).await.unwrap();
+        answer.success().then_some(handle)
+    }
+
+    async fn opens(&self, on: &Objects, key: &Key) -> bool {
+        let by_id = self.log_in(on.sandbox.as_str(), &key.secret).await.is_some();
+        assert_eq!(by_id, self.log_in(&on.name, &key.secret).await.is_some());
+        by_id
+    }
+}
+
+/// Asks for a command and waits for the channel's end. Gives how many commands began by that.
+async fn run(ssh: &Ssh, on: &Objects, handle: &Handle<Trusting>) -> usize {
+    let query = ExecQuery::default();
+    let count = async || ssh.world.engine.execs(&on.sandbox, &query).await.unwrap().0.len();
+    let before = count().await;
+    let mut channel = handle.channel_open_session().await.unwrap();
+    channel.exec(true, "echo hello").await.unwrap();
+    while channel.wait().await.is_some() {}
+    count().await - before
+}
+
+#[tokio::test]
+async fn only_who_may_run_commands_logs_in() {
+    let ssh = Ssh::new().await;
+    let owner = ssh.world.key(Scope::Manage).await;
+    let on = ssh.world.objects(&owner, "hidden").await;
+    for wrong in ["", "atoll_wrong"] {
+        assert!(ssh.log_in(&on.name, wrong).await.is_none(), "{wrong}");
+    }
+    for scope in [Scope::Read, Scope::Exec, Scope::Manage, Scope::Admin] {
+        let stranger = ssh.world.key(scope).await;
+        assert_eq!(ssh.opens(&on, &stranger).await, scope == Scope::Admin, "{scope:?}");
+    }
+    assert!(ssh.opens(&on, &owner).await);
+    assert!(!ssh.opens(&Objects::nothing(), &owner).await);
+    let friend = ssh.world.key(Scope::Manage).await;
+    for (role, opens) in [(Role::Read, false), (Role::Exec, true), (Role::Manage, true)] {
+        ssh.world.grant(&on, &friend, role).await;
+        assert_eq!(ssh.opens(&on, &friend).await, opens, "{role:?}");
+    }
+    ssh.world.engine.revoke(&on.sandbox, friend.id.as_str()).await.unwrap();
+    assert!(!ssh.opens(&on, &friend).await);
+    // The least of scope and role.
+    let reader = ssh.world.key(Scope::Read).await;
+    ssh.world.grant(&on, &reader, Role::Manage).await;
+    assert!(!ssh.opens(&on, &reader).await);
+}
+
+#[tokio::test]
+async fn a_lease_keeps_all_others_from_beginning_anything() {
+    let ssh = Ssh::new().await;
+    let owner = ssh.world.key(Scope::Manage).await;
+    let friend = ssh.world.key(Scope::Manage).await;
+    let on = ssh.world.objects(&owner, "leased").await;
+    ssh.world.grant(&on, &friend, Role::Manage).await;
+    let handle = ssh.log_in(&on.name, &friend.secret).await.unwrap();
+    assert_eq!(run(&ssh, &on, &handle).await, 1);
+    ssh.world.engine.take_lease(&on.sandbox, &owner.caller, 600_000).await.unwrap();
+    assert_eq!(run(&ssh, &on, &handle).await, 0, "a command began under another's lease");
+    let port = handle.channel_open_direct_tcpip("localhost", 80, "localhost", 1).await;
+    assert!(port.is_err(), "a port was reached under another's lease");
+    let handle = ssh.log_in(&on.name, &owner.secret).await.unwrap();
+    assert_eq!(run(&ssh, &on, &handle).await, 1);
+}
+
+#[tokio::test]
+async fn a_login_ends_with_its_right() {
+    let ssh = Ssh::new().await;
+    let owner = ssh.world.key(Scope::Manage).await;
+    let on = ssh.world.objects(&owner, "shown").await;
+    for ends in ["role", "key"] {
+        let friend = ssh.world.key(Scope::Manage).await;
+        ssh.world.grant(&on, &friend, Role::Exec).await;
+        let handle = ssh.log_in(&on.name, &friend.secret).await.unwrap();
+        if ends == "role" {
+            ssh.world.engine.revoke(&on.sandbox, friend.id.as_str()).await.unwrap();
+        } else {
+            ssh.world.engine.delete_key(friend.id.as_str()).await.unwrap();
+        }
+        let ended = tokio::time::timeout(DEADLINE, handle).await;
+        assert!(ended.is_ok(), "the connection goes on without its {ends}");
+    }
+}

@@ -1,0 +1,146 @@
+//! Walks every route of a protocol, on real objects, with every kind of key: none, a wrong one, strangers' of every
+//! scope, every role, under somebody else's lease, and such as are taken back before a request or in the middle of it.
+//!
+//! A protocol brings a table of its routes with what each needs ([`Route`]), and says how a route is called and which
+//! answers are refusals ([`Protocol`]). [`routes_in`] reads the routes out of a router's source, so that one that is
+//! added and not in the table fails a test. What runs below is a server with a fake of the isolation.
+
+#![expect(clippy::missing_panics_doc, reason = "helpers of tests panic by design")]
+
+mod cut;
+mod source;
+mod walks;
+mod world;
+
+use std::fmt::Write as _;
+
+use atoll_core::key::Scope;
+
+pub use cut::cut_off;
+pub use source::routes_in;
+pub use walks::{leased, private, revoked, roles};
+pub use world::{Key, Objects, World};
+
+/// What a route is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum About {
+    /// The server as a whole: only the key's scope counts.
+    Server,
+    /// A sandbox that it names.
+    Sandbox,
+    /// A snapshot that it names.
+    Snapshot,
+}
+
+/// A line of a protocol's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// The method.
+    pub method: &'static str,
+    /// The path as the router has it; of a call of gRPC's kind, with its name.
+    pub path: &'static str,
+    /// What it needs.
+    pub needs: Scope,
+    /// What it is about.
+    pub about: About,
+}
+
+/// A line about the server as a whole.
+#[must_use]
+pub const fn on_server(method: &'static str, path: &'static str, needs: Scope) -> Route {
+    Route { method, path, needs, about: About::Server }
+}
+
+/// A line about a sandbox.
+#[must_use]
+pub const fn on_sandbox(method: &'static str, path: &'static str, needs: Scope) -> Route {
+    Route { method, path, needs, about: About::Sandbox }
+}
+
+/// A line about a snapshot.
+#[must_use]
+pub const fn on_snapshot(method: &'static str, path: &'static str, needs: Scope) -> Route {
+    Route { method, path, needs, about: About::Snapshot }
+}
+
+/// A request over HTTP/1.1.
+#[derive(Debug, Clone, Default)]
+pub struct Call {
+    /// The method.
+    pub method: String,
+    /// Path and query.
+    pub path: String,
+    /// Headers but for `Host` and `Content-Length`.
+    pub headers: Vec<(&'static str, String)>,
+    /// The body; none is sent when it is empty.
+    pub body: Vec<u8>,
+}
+
+impl Call {
+    /// The head as it is sent, with further headers.
+    fn head(&self, host: &str, more: &str) -> String {
+        let mut head = format!("{} {} HTTP/1.1\r\nhost: {host}\r\n", self.method, self.path);
+        for (name, value) in &self.headers {
+            write!(head, "{name}: {value}\r\n").expect("a text takes what is written");
+        }
+        head + more + "\r\n"
+    }
+}
+
+/// An answer, as far as it matters here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The status.
+    pub status: u16,
+    /// The body of an error, without the names of what was asked about; empty else.
+    pub text: String,
+}
+
+/// What an answer says about who asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was let in, whatever became of it then.
+    Admitted,
+    /// There is no key, or none that is good.
+    NoKey,
+    /// The key, or its role, is too weak.
+    Weak,
+    /// What it is about is not there for this key.
+    Missing,
+    /// Somebody else has a lease.
+    Leased,
+}
+
+/// A protocol to walk.
+pub trait Protocol {
+    /// The table.
+    fn routes(&self) -> Vec<Route>;
+
+    /// How a route is called on these objects, by who shows this.
+    fn call(&self, route: &Route, on: &Objects, shown: Option<&str>) -> Call;
+
+    /// What an answer says.
+    fn verdict(&self, answer: &Answer) -> Verdict;
+
+    /// What a key's holder shows: the key, unless clients get something that stands for it.
+    fn shown(&self, world: &World, key: &Key, on: &Objects) -> String {
+        let _ = (world, on);
+        key.secret.clone()
+    }
+
+    /// Whether an answer says that what was asked for was done.
+    fn is_done(&self, answer: &Answer) -> bool {
+        (200..400).contains(&answer.status)
+    }
+
+    /// Whether what is hidden looks exactly as what is not there. Otherwise ids must be such as nobody guesses.
+    fn hides_existence(&self) -> bool {
+        true
+    }
+
+    /// How it says that something is not there for who asks. Where what is shown is for one sandbox only, that is
+    /// [`Verdict::NoKey`].
+    fn hides_as(&self) -> Verdict {
+        Verdict::Missing
+    }
+}

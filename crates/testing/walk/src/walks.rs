@@ -1,0 +1,100 @@
+//! The walks. Each panics at the first answer that is not as the table says.
+
+use atoll_core::key::Scope;
+use atoll_core::sharing::Role;
+
+use crate::{About, Answer, Objects, Protocol, Route, Verdict, World};
+
+const SCOPES: [Scope; 3] = [Scope::Read, Scope::Exec, Scope::Manage];
+const ROLES: [(Role, Scope); 3] =
+    [(Role::Read, Scope::Read), (Role::Exec, Scope::Exec), (Role::Manage, Scope::Manage)];
+
+pub(crate) fn expect<P: Protocol>(protocol: &P, route: &Route, what: &str, answer: &Answer, is: Verdict) {
+    let Route { method, path, .. } = route;
+    assert_eq!(protocol.verdict(answer), is, "{method} {path} {what}: {answer:?}");
+}
+
+/// What is private exists for its own only: no key and a wrong one are refused everywhere, and to a stranger's it
+/// looks exactly as if it were not there.
+pub async fn private<P: Protocol>(world: &World, protocol: &P) {
+    let owner = world.key(Scope::Manage).await;
+    let on = world.objects(&owner, "hidden").await;
+    let nothing = Objects::nothing();
+    for scope in SCOPES {
+        let stranger = world.key(scope).await;
+        for route in protocol.routes() {
+            for shown in [None, Some("atoll_wrong")] {
+                let answer = world.ask(protocol, &route, &on, shown).await;
+                expect(protocol, &route, "without a key", &answer, Verdict::NoKey);
+            }
+            let what = format!("by a stranger with {scope:?}");
+            let shown = protocol.shown(world, &stranger, &on);
+            if scope < route.needs {
+                let answer = world.ask(protocol, &route, &on, Some(&shown)).await;
+                expect(protocol, &route, &what, &answer, Verdict::Weak);
+            } else if route.about != About::Server {
+                let answer = world.ask(protocol, &route, &on, Some(&shown)).await;
+                expect(protocol, &route, &what, &answer, protocol.hides_as());
+                if !protocol.hides_existence() {
+                    continue;
+                }
+                let shown = protocol.shown(world, &stranger, &nothing);
+                let missing = world.ask(protocol, &route, &nothing, Some(&shown)).await;
+                assert_eq!(answer, missing, "{} {} {what} tells", route.method, route.path);
+            }
+        }
+    }
+}
+
+/// The least of scope and role counts, and who has it is let in.
+pub async fn roles<P: Protocol>(world: &World, protocol: &P) {
+    let owner = world.key(Scope::Manage).await;
+    let friend = world.key(Scope::Manage).await;
+    let routes = protocol.routes().into_iter().filter(|route| route.about != About::Server);
+    for (number, route) in routes.enumerate() {
+        // What is let in may remove them.
+        for (role, has) in ROLES {
+            let on = world.objects(&owner, &format!("walked-{number}-{}", role.as_str())).await;
+            world.grant(&on, &friend, role).await;
+            let shown = protocol.shown(world, &friend, &on);
+            let answer = world.ask(protocol, &route, &on, Some(&shown)).await;
+            let is = if has < route.needs { Verdict::Weak } else { Verdict::Admitted };
+            expect(protocol, &route, &format!("as {role:?}"), &answer, is);
+            world.remove(&on).await;
+        }
+    }
+}
+
+/// While somebody has a sandbox for itself, all others can look, and nothing else.
+pub async fn leased<P: Protocol>(world: &World, protocol: &P) {
+    let owner = world.key(Scope::Manage).await;
+    let friend = world.key(Scope::Manage).await;
+    let on = world.objects(&owner, "leased").await;
+    world.grant(&on, &friend, Role::Manage).await;
+    world.engine.take_lease(&on.sandbox, &owner.caller, 600_000).await.expect("a lease");
+    let shown = protocol.shown(world, &friend, &on);
+    let of_sandbox = |route: &Route| route.about == About::Sandbox && route.needs > Scope::Read;
+    for route in protocol.routes().into_iter().filter(of_sandbox) {
+        let answer = world.ask(protocol, &route, &on, Some(&shown)).await;
+        expect(protocol, &route, "under a lease", &answer, Verdict::Leased);
+    }
+}
+
+/// A role that was taken away, and a key that was deleted, are good for nothing any more.
+pub async fn revoked<P: Protocol>(world: &World, protocol: &P) {
+    let owner = world.key(Scope::Manage).await;
+    let friend = world.key(Scope::Manage).await;
+    let on = world.objects(&owner, "taken-back").await;
+    world.grant(&on, &friend, Role::Manage).await;
+    let shown = protocol.shown(world, &friend, &on);
+    world.engine.revoke(&on.sandbox, friend.id.as_str()).await.expect("a role taken away");
+    for route in protocol.routes().into_iter().filter(|route| route.about != About::Server) {
+        let answer = world.ask(protocol, &route, &on, Some(&shown)).await;
+        expect(protocol, &route, "without its role", &answer, protocol.hides_as());
+    }
+    world.engine.delete_key(friend.id.as_str()).await.expect("a deleted key");
+    for route in protocol.routes() {
+        let answer = world.ask(protocol, &route, &on, Some(&shown)).await;
+        expect(protocol, &route, "with a deleted key", &answer, Verdict::NoKey);
+    }
+}

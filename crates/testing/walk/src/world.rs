@@ -1,0 +1,176 @@
+//! A server with everything below it, and objects to ask about.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::id::{KeyId, SandboxId, SnapshotId};
+use atoll_core::key::Scope;
+use atoll_core::sharing::{Role, Visibility};
+use atoll_core::spec::{Caps, Command, Defaults, ExecDraft, SandboxDraft};
+use atoll_engine::{Caller, Config, EgressConfig, Engine, PoolConfig, SnapshotOrder, Trust};
+use atoll_image::Images;
+use atoll_isolation::fake::FakeHost;
+use atoll_server::dialect::Dialect;
+use atoll_server::{Server, ServerConfig};
+use atoll_store::{Store, StoreUrl};
+use atoll_vault::Vault;
+use reqwest::Client;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+
+use crate::{Answer, Call, Protocol, Route};
+
+/// Nothing here takes this long.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
+
+/// A server.
+#[derive(Debug)]
+pub struct World {
+    /// Its engine.
+    pub engine: Engine,
+    /// Where it listens.
+    pub address: String,
+    client: Client,
+    dir: TempDir,
+}
+
+/// A key.
+#[derive(Debug, Clone)]
+pub struct Key {
+    /// Its holder, for the engine.
+    pub caller: Caller,
+    /// Its id.
+    pub id: KeyId,
+    /// Itself.
+    pub secret: String,
+}
+
+/// A private sandbox with a snapshot, both of this name.
+#[derive(Debug, Clone)]
+pub struct Objects {
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// The snapshot.
+    pub snapshot: SnapshotId,
+    /// The name of both.
+    pub name: String,
+}
+
+impl Objects {
+    /// What is not there.
+    #[must_use]
+    pub fn nothing() -> Self {
+        Self {
+            sandbox: SandboxId::from_parts(1, 1),
+            snapshot: SnapshotId::from_parts(1, 1),
+            name: "nobody".into(),
+        }
+    }
+}
+
+impl World {
+    /// A server with these dialects.
+    pub async fn new(dialects: &[Dialect]) -> Self {
+        let dir = tempfile::Builder::new().prefix("atoll-walk").tempdir().expect("a directory");
+        let host = FakeHost::new();
+        let store = Store::open(&StoreUrl::SqliteFile(dir.path().join("atoll.db"))).await.expect("a store");
+        let vault = Vault::open(&dir.path().join("vault.key")).expect("a vault");
+        let images = Images::open(&dir.path().join("images")).expect("images");
+        let config = Config {
+            objects: None,
+            disk: None,
+            logs_max_bytes: u64::MAX,
+            data_dir: dir.path().to_owned(),
+            caps: Caps::default(),
+            defaults: Defaults::default(),
+            sandboxes_max: 10_000,
+            visibility: Visibility::default(),
+            volumes: None,
+            trace: atoll_engine::TraceConfig::default(),
+            creates_max: 4,
+            trust: Trust::default(),
+            reclaim_below_bytes: 0,
+            pools: PoolConfig { memory_bytes: 1 << 30, fillers: 1, images: Vec::new() },
+            egress: EgressConfig::default(),
+        };
+        let engine = Engine::start(config, store, vault, images, vec![Arc::new(host.driver())]).await;
+        let engine = engine.expect("an engine");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let server = Server::new(engine.clone(), ServerConfig::new("test"), dialects);
+        tokio::spawn(server.serve(listener, std::future::pending()));
+        let client = Client::builder().timeout(DEADLINE).build().expect("a client");
+        Self { engine, address, client, dir }
+    }
+
+    /// A directory that goes with it.
+    #[must_use]
+    pub fn dir(&self) -> &std::path::Path {
+        self.dir.path()
+    }
+
+    /// A new key.
+    pub async fn key(&self, scope: Scope) -> Key {
+        let made = self.engine.create_key(scope.as_str(), scope, None).await.expect("a key");
+        let secret = made.secret.reveal().to_owned();
+        let caller = Caller::of(&self.engine.verify_key(&secret).expect("it is good"));
+        Key { caller, id: made.record.id, secret }
+    }
+
+    /// A private sandbox with a snapshot.
+    pub async fn objects(&self, owner: &Key, name: &str) -> Objects {
+        let draft = SandboxDraft {
+            name: Some(name.to_owned()),
+            visibility: Some(Visibility::Private),
+            ..SandboxDraft::default()
+        };
+        let sandbox = self.engine.create_sandbox(draft, &owner.caller).await.expect("a sandbox").id;
+        let sleep = ExecDraft::new(Command::Argv(vec!["sleep".to_owned(), "1000".to_owned()]));
+        self.engine.create_exec(&sandbox, sleep, &owner.caller).await.expect("a command");
+        let order = SnapshotOrder { tags: vec![name.parse().expect("a tag")], ..SnapshotOrder::unnamed() };
+        let snapshot = self.engine.create_snapshot(&sandbox, order, &owner.caller).await.expect("a snapshot");
+        Objects { sandbox, snapshot: snapshot.id, name: name.to_owned() }
+    }
+
+    /// Gives a key a role on the sandbox.
+    pub async fn grant(&self, on: &Objects, key: &Key, role: Role) {
+        self.engine.grant(&on.sandbox, key.id.as_str(), role).await.expect("a role");
+    }
+
+    /// Removes what is left of objects.
+    pub async fn remove(&self, on: &Objects) {
+        // It may be gone already: that was what was asked for.
+        drop(self.engine.delete_sandbox(&on.sandbox).await);
+        drop(self.engine.delete_snapshot(&on.snapshot, None, &Caller::system()).await);
+    }
+
+    /// Calls a route.
+    pub async fn ask<P: Protocol>(
+        &self,
+        protocol: &P,
+        route: &Route,
+        on: &Objects,
+        shown: Option<&str>,
+    ) -> Answer {
+        let Call { method, path, headers, body } = protocol.call(route, on, shown);
+        let method = method.parse::<reqwest::Method>().expect("a method");
+        let mut request = self.client.request(method, format!("http://{}{path}", self.address));
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        if !body.is_empty() {
+            request = request.body(body);
+        }
+        let response = request.send().await.unwrap_or_else(|error| panic!("{route:?}: {error}"));
+        let status = response.status().as_u16();
+        // Some that are let in never end.
+        let text = if status < 400 { String::new() } else { response.text().await.expect("an answer") };
+        Answer { status, text: anonymous(text, on) }
+    }
+}
+
+/// Without what says which objects it is about.
+pub(crate) fn anonymous(text: String, on: &Objects) -> String {
+    let names = [on.sandbox.as_str(), on.snapshot.as_str(), &on.name];
+    names.iter().fold(text, |text, name| text.replace(name, "ID"))
+}

@@ -1,0 +1,1 @@
+"""The asynchronous client. The other one is made from it by sdk/generate."""

@@ -1,0 +1,65 @@
+"""What the two halves of the SDK do in different ways: this is the asynchronous one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import BinaryIO, TypeVar, Union
+
+from websockets.asyncio.client import ClientConnection as AsyncWebSocket
+from websockets.asyncio.client import connect as _connect
+
+from .._files import BINARY, PIECE_BYTES
+from ..results import Piece
+
+T = TypeVar("T")
+
+OnOutput = Callable[[Piece], Union[Awaitable[None], None]]
+"""Called with each piece of output."""
+
+__all__ = ["AsyncWebSocket", "OnOutput", "called", "connect", "in_thread", "pieces", "receive", "sleep"]
+
+
+
+async def sleep(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Runs what blocks."""
+    return await asyncio.to_thread(work)
+
+
+async def called(value: Awaitable[None] | None) -> None:
+    """Waits for what a callback gave, when it is asynchronous."""
+    if value is not None:
+        await value
+
+
+async def connect(url: str, headers: dict[str, str], timeout: float, max_size: int) -> AsyncWebSocket:
+    return await _connect(
+        url, additional_headers=headers, open_timeout=timeout, close_timeout=2, max_size=max_size, compression=None
+    )
+
+
+async def receive(socket: AsyncWebSocket, timeout: float | None) -> str | bytes:
+    """The next message.
+
+    Raises:
+        TimeoutError: None came in time.
+    """
+    try:
+        return await asyncio.wait_for(socket.recv(), timeout)
+    except asyncio.TimeoutError as error:
+        # Not the same class before Python 3.11.
+        raise TimeoutError from error
+
+
+async def pieces(source: BinaryIO | Iterable[bytes]) -> AsyncIterator[bytes]:
+    """What a file or an iterable holds, a piece at a time."""
+    if isinstance(source, BINARY):
+        while piece := await asyncio.to_thread(source.read, PIECE_BYTES):
+            yield piece
+        return
+    for piece in source:
+        yield piece

@@ -1,0 +1,216 @@
+"""Commands in a sandbox."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Union
+
+from .. import errors
+from .. import params as p
+from .. import types as t
+from .._units import Duration, duration_ms, maybe_ms
+from ..results import OUTPUT_MAX_BYTES, Collector, Ended, Gap, Piece, Result, output
+from . import _io
+from ._io import OnOutput
+from .terminal import AsyncTerminal
+from .transport import WAIT_S, AsyncTransport, Query, new_key, segment
+
+Command = Union[str, Sequence[str]]
+"""A line for `/bin/sh -c`, or program and arguments, which no shell looks at."""
+
+_STDIN_MAX_BYTES = 1 << 20
+# What is lost with a connection is asked for again: pages are not large.
+_PAGE_MAX_BYTES = 256 << 10
+_FINAL = frozenset({"exited", "lost"})
+
+
+def command_body(
+    command: Command,
+    *,
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+    user: str | None = None,
+    timeout: Duration | None = None,
+    idle_timeout: Duration | None = None,
+    stdin: bool = False,
+    tty: tuple[int, int] | None = None,
+    keep_output: int | None = None,
+    idempotency_key: str | None = None,
+) -> p.CreateExec:
+    """A request that runs a command."""
+    body: p.CreateExec = {"idempotency_key": idempotency_key or new_key(), "stdin": stdin}
+    if isinstance(command, str):
+        body["shell"] = command
+    else:
+        body["argv"] = list(command)
+    if cwd is not None:
+        body["cwd"] = cwd
+    if env:
+        body["env"] = dict(env)
+    if user is not None:
+        body["user"] = user
+    if timeout is not None:
+        body["timeout_ms"] = duration_ms(timeout)
+    if idle_timeout is not None:
+        body["idle_timeout_ms"] = duration_ms(idle_timeout)
+    if tty is not None:
+        size: p.TtySize = {"cols": tty[0], "rows": tty[1]}
+        body["tty"] = size
+    if keep_output is not None:
+        body["keep_output_bytes"] = keep_output
+    return body
+
+
+class AsyncProcess:
+    """A command that runs, or ran, in a sandbox. It goes on without this object: `sandbox.exec(id)` finds it again."""
+
+    def __init__(self, transport: AsyncTransport, sandbox: str, id: str, info: t.Exec | None = None) -> None:
+        self._transport = transport
+        self.sandbox_id = sandbox
+        self.id = id
+        self.info = info
+        """What the server said of it last, if it was asked."""
+        self._path = f"/v1/sandboxes/{segment(sandbox)}/execs/{segment(id)}"
+
+    def __repr__(self) -> str:
+        return f"AsyncProcess({self.id!r})"
+
+    async def refresh(self) -> t.Exec:
+        """Asks the server how it is."""
+        self.info = t.Exec.from_json(await self._transport.json("GET", self._path))
+        return self.info
+
+    async def output(self, since: int = 0, *, follow: bool = True) -> AsyncIterator[Piece]:
+        """Its output from an offset on: `Output`, and `Gap` where the server kept it no longer.
+
+        Goes on until the command has ended, whatever happens to connections; with `follow=False` until nothing more is
+        there.
+        """
+        offset = since
+        while True:
+            query: Query = [
+                ("offset", offset),
+                ("wait_ms", int(WAIT_S * 1000) if follow else None),
+                ("max_bytes", _PAGE_MAX_BYTES),
+            ]
+            page = await self._transport.json("GET", f"{self._path}/output", query=query, wait=WAIT_S)
+            gap: int | None = page.get("gap_until")
+            if gap is not None and gap > offset:
+                yield Gap(offset, gap)
+            for chunk in page["chunks"]:
+                yield output(chunk)
+            offset = page["next_offset"]
+            if not page["chunks"] and gap is None and (not follow or page["state"] in _FINAL):
+                return
+
+    async def write(self, data: str | bytes) -> None:
+        """Writes to its standard input. It must have been started with `stdin=True`, or on a terminal.
+
+        Each byte arrives once, also when a connection breaks.
+        """
+        raw = data.encode() if isinstance(data, str) else data
+        for at in range(0, len(raw), _STDIN_MAX_BYTES):
+            await self._stdin(raw[at : at + _STDIN_MAX_BYTES], close=False)
+
+    async def close_stdin(self) -> None:
+        """Ends its standard input."""
+        await self._stdin(b"", close=True)
+
+    async def _stdin(self, data: bytes, *, close: bool) -> None:
+        query: Query = [("close", True if close else None)]
+        # Not again where the server failed: it may have written a part.
+        await self._transport.send(
+            "POST", f"{self._path}/stdin", content=data, query=query, key=new_key(), again="lost"
+        )
+
+    async def signal(self, signal: str | int, *, tree: bool = False) -> None:
+        """Sends a signal (`TERM`, `SIGINT`, a number) to its process group, or to everything it started."""
+        body: p.SignalExec = {"signal": str(signal), "tree": tree}
+        await self._transport.json("POST", f"{self._path}/signal", body=body, key=new_key())
+
+    async def kill(self) -> None:
+        """Kills everything it started; returns when it has ended. Does nothing to one that has."""
+        await self._transport.send("DELETE", self._path)
+
+    async def resize(self, cols: int, rows: int) -> None:
+        """Changes the size of its terminal."""
+        body: p.TtySize = {"cols": cols, "rows": rows}
+        await self._transport.json("POST", f"{self._path}/resize", body=body, again="always")
+
+    async def wait(self, timeout: Duration | None = None) -> Ended:
+        """Waits for its end.
+
+        Raises:
+            TimedOut: It still runs when `timeout` is over. It goes on running.
+        """
+        info = await self._wait(maybe_ms(timeout))
+        exit = info.exit or t.Exit("sandbox_died", None, None, None)
+        return Ended(exit.reason, exit.code, exit.signal)
+
+    async def _wait(self, timeout_ms: int | None) -> t.Exec:
+        deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+        while True:
+            left = WAIT_S if deadline is None else min(WAIT_S, max(0.0, deadline - time.monotonic()))
+            query: Query = [("wait_ms", int(left * 1000))]
+            self.info = t.Exec.from_json(await self._transport.json("GET", self._path, query=query, wait=left))
+            if self.info.state in _FINAL:
+                return self.info
+            if deadline is not None and time.monotonic() >= deadline:
+                raise errors.TimedOut(
+                    f"exec {self.id} still runs", code="timeout", hint="wait again, or kill it", retryable=True
+                )
+
+    async def result(
+        self, *, on_output: OnOutput | None = None, max_output: int = OUTPUT_MAX_BYTES, since: int = 0
+    ) -> Result:
+        """Waits for its end and gives all its output. `on_output` is called with each piece as it comes."""
+        collector = Collector(max_output)
+        async for piece in self.output(since):
+            collector.add(piece)
+            if on_output is not None:
+                await _io.called(on_output(piece))
+        return collector.result(await self._wait(None))
+
+    async def attach(self, since: int = 0) -> AsyncTerminal:
+        """Its terminal: what is typed and shown, over a WebSocket. Closing it leaves the command alone."""
+        return AsyncTerminal(self._transport, self, since, kills=False)
+
+
+async def run(
+    transport: AsyncTransport,
+    sandbox: str,
+    body: p.CreateExec,
+    *,
+    input: str | bytes | None,
+    on_output: OnOutput | None,
+    max_output: int,
+) -> Result:
+    """Starts a command and gives its result: in one request, if it is over soon and writes little."""
+    path = f"/v1/sandboxes/{segment(sandbox)}/execs"
+    live = input is not None or on_output is not None
+    if not live:
+        body["wait_ms"] = int(WAIT_S * 1000)
+    answer = await transport.json("POST", path, body=body, again="always", wait=0 if live else WAIT_S)
+    info = t.Exec.from_json(answer["exec"])
+    chunks: list[dict[str, Any]] | None = answer.get("output")
+    if chunks is not None and info.state in _FINAL and not live:
+        return Collector(max_output).add_all(_pieces(info, chunks)).result(info)
+    process = AsyncProcess(transport, sandbox, info.id, info)
+    if input is not None:
+        try:
+            await process.write(input)
+            await process.close_stdin()
+        except errors.Conflict as error:
+            # It ended, or closed its input, before it read everything: how it ended says more.
+            if error.code not in {"exec_ended", "stdin_closed"}:
+                raise
+    return await process.result(on_output=on_output, max_output=max_output)
+
+
+def _pieces(info: t.Exec, chunks: list[dict[str, Any]]) -> list[Piece]:
+    pieces: list[Piece] = [output(chunk) for chunk in chunks]
+    if info.output_first > 0:
+        pieces.insert(0, Gap(0, info.output_first))
+    return pieces
+

@@ -1,0 +1,318 @@
+"""One sandbox."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping, Sequence
+
+from .. import errors
+from .. import params as p
+from .. import types as t
+from .._telemetry import tool_span
+from .._units import Duration, maybe_ms
+from ..network import Network
+from ..results import OUTPUT_MAX_BYTES, Result
+from ._io import OnOutput
+from .files import AsyncFiles
+from .pager import AsyncPager
+from .ports import AsyncPorts
+from .process import AsyncProcess, Command, command_body, run
+from .terminal import AsyncTerminal
+from .transport import AsyncTransport, new_key, segment
+
+
+class AsyncSandbox:
+    """A computer of its own. As a context manager it is deleted at the end, unless it was made with `keep=True`."""
+
+    def __init__(self, transport: AsyncTransport, info: t.Sandbox, *, keep: bool = True) -> None:
+        self._transport = transport
+        self.info = info
+        """What the server said of it last; `refresh` asks again."""
+        self.id = info.id
+        self.keep = keep
+        self._path = f"/v1/sandboxes/{segment(info.id)}"
+        self.files = AsyncFiles(transport, self._path)
+        self.ports = AsyncPorts(transport, self._path)
+
+    def __repr__(self) -> str:
+        return f"AsyncSandbox({self.id!r}, state={self.info.state!r})"
+
+    @property
+    def name(self) -> str | None:
+        """Its name, if it has one."""
+        return self.info.name
+
+    async def __aenter__(self) -> AsyncSandbox:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self.keep:
+            await self.delete()
+
+    def with_options(self, *, timeout: float | None = None, max_retries: int | None = None) -> AsyncSandbox:
+        """The same sandbox, with other limits for each call."""
+        return AsyncSandbox(self._transport.with_options(timeout, max_retries), self.info, keep=self.keep)
+
+    # Commands
+
+    async def run(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout: Duration | None = None,
+        idle_timeout: Duration | None = None,
+        input: str | bytes | None = None,
+        on_output: OnOutput | None = None,
+        max_output: int = OUTPUT_MAX_BYTES,
+        check: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Result:
+        """Runs a command to its end: a line for the shell, or a list of program and arguments.
+
+        It runs once, whatever happens to connections meanwhile.
+
+        Args:
+            command: The command.
+            cwd: Working directory.
+            env: Variables on top of the sandbox's.
+            user: Name or id, optionally `:group`.
+            timeout: Kill it after this long; the result's `end` is then `timed_out`.
+            idle_timeout: Kill it when it has written nothing for this long.
+            input: Its standard input; otherwise it reads end-of-file at once.
+            on_output: Called with each piece of output as it comes.
+            max_output: Most bytes of each stream that the result holds; the oldest go first.
+            check: Raise `CommandFailed` when it does not end with 0.
+            idempotency_key: A call with the same key gets the first one's result. Made up when absent.
+        """
+        body = command_body(
+            command,
+            cwd=cwd,
+            env=env,
+            user=user,
+            timeout=timeout,
+            idle_timeout=idle_timeout,
+            stdin=input is not None,
+            idempotency_key=idempotency_key,
+        )
+        with tool_span(self.id) as span:
+            result = await run(
+                self._transport, self.id, body, input=input, on_output=on_output, max_output=max_output
+            )
+            span.ended(result)
+        return result.check() if check else result
+
+    async def start(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout: Duration | None = None,
+        idle_timeout: Duration | None = None,
+        stdin: bool = False,
+        pty: bool | tuple[int, int] = False,
+        keep_output: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncProcess:
+        """Starts a command and comes back when it runs. It goes on by itself; as `run` otherwise.
+
+        Args:
+            command: The command.
+            cwd: Working directory.
+            env: Variables on top of the sandbox's.
+            user: Name or id, optionally `:group`.
+            timeout: Kill it after this long.
+            idle_timeout: Kill it when it has written nothing for this long.
+            stdin: Keep standard input open, for `write`.
+            pty: On a terminal, of this many columns and rows.
+            keep_output: Most bytes of output that the server keeps.
+            idempotency_key: A call with the same key gets the first one's process. Made up when absent.
+        """
+        tty = None if pty is False else (80, 24) if pty is True else pty
+        body = command_body(
+            command,
+            cwd=cwd,
+            env=env,
+            user=user,
+            timeout=timeout,
+            idle_timeout=idle_timeout,
+            stdin=stdin or tty is not None,
+            tty=tty,
+            keep_output=keep_output,
+            idempotency_key=idempotency_key,
+        )
+        answer = await self._transport.json("POST", f"{self._path}/execs", body=body, again="always")
+        info = t.Exec.from_json(answer["exec"])
+        return AsyncProcess(self._transport, self.id, info.id, info)
+
+    def exec(self, id: str) -> AsyncProcess:
+        """A command that was started before, here or elsewhere, by its id. Asks the server nothing."""
+        return AsyncProcess(self._transport, self.id, id)
+
+    def execs(self, *, state: Sequence[t.ExecState] = ()) -> AsyncPager[AsyncProcess]:
+        """Its commands, newest first."""
+
+        def read(one: dict[str, object]) -> AsyncProcess:
+            info = t.Exec.from_json(one)
+            return AsyncProcess(self._transport, self.id, info.id, info)
+
+        query = [("state", one) for one in state]
+        return AsyncPager(self._transport, f"{self._path}/execs", query, read)
+
+    async def terminal(
+        self,
+        cols: int = 80,
+        rows: int = 24,
+        *,
+        command: Command | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> AsyncTerminal:
+        """A terminal with a shell, or another command. The command ends with it."""
+        shell = command if command is not None else "command -v bash >/dev/null && exec bash -il || exec sh -il"
+        variables = {"TERM": "xterm-256color", **(env or {})}
+        process = await self.start(shell, cwd=cwd, env=variables, user=user, pty=(cols, rows))
+        return AsyncTerminal(self._transport, process, 0, kills=True)
+
+    # What it is, and what it may
+
+    async def refresh(self) -> t.Sandbox:
+        """Asks the server how it is."""
+        self.info = t.Sandbox.from_json(await self._transport.json("GET", self._path))
+        return self.info
+
+    async def update(
+        self, changes: p.UpdateSandbox | None = None, *, network: Network | None = None
+    ) -> t.Sandbox:
+        """Changes what is said, in the API's form: name, env, labels, limits, lifetimes; or what it may reach."""
+        body: p.UpdateSandbox = {**changes} if changes else {}
+        if network is not None:
+            body["egress"] = network.policy()
+        self.info = t.Sandbox.from_json(await self._transport.json("PATCH", self._path, body=body, again="always"))
+        return self.info
+
+    async def delete(self) -> None:
+        """Deletes it with everything in it. Does nothing when it is gone."""
+        try:
+            await self._transport.send("DELETE", self._path)
+        except errors.NotFound:
+            pass
+
+    async def metrics(self) -> t.Metrics:
+        """What it uses now."""
+        return t.Metrics.from_json(await self._transport.json("GET", f"{self._path}/metrics"))
+
+    async def usage(self) -> t.UsageItem:
+        """What it used in its whole life."""
+        answer = await self._transport.json("GET", "/v1/usage", query=[("sandbox", self.id)])
+        return t.UsageList.from_json(answer).items[0]
+
+    async def network(self) -> t.NetworkView:
+        """What it reached, and what it was refused."""
+        return t.NetworkView.from_json(await self._transport.json("GET", f"{self._path}/network"))
+
+    # States
+
+    async def pause(self, mode: t.PauseMode | None = None) -> t.Sandbox:
+        """Stops it: `frozen` in memory, `memory` and `filesystem` on disk. Any use wakes it up."""
+        body: p.PauseSandbox = {} if mode is None else {"mode": mode}
+        answer = await self._transport.json("POST", f"{self._path}/pause", body=body, again="always")
+        self.info = t.Sandbox.from_json(answer)
+        return self.info
+
+    async def resume(self) -> t.Sandbox:
+        """Wakes it up."""
+        answer = await self._transport.json("POST", f"{self._path}/resume", again="always")
+        self.info = t.Sandbox.from_json(answer)
+        return self.info
+
+    async def snapshot(self, *tags: str, memory: bool = False, comment: str | None = None) -> t.Snapshot:
+        """Keeps its disk, and with `memory` its processes, to make sandboxes from. Tags are `name` or `name:tag`."""
+        body: p.CreateSnapshot = {"tags": list(tags), "memory": memory, "comment": comment}
+        answer = await self._transport.json("POST", f"{self._path}/snapshots", body=body, key=new_key())
+        return t.Snapshot.from_json(answer)
+
+    async def checkpoint(self, comment: str | None = None) -> t.Snapshot:
+        """A numbered snapshot of its own, for `rollback` and `diff`."""
+        body: p.CreateCheckpoint = {"comment": comment}
+        answer = await self._transport.json("POST", f"{self._path}/checkpoints", body=body, key=new_key())
+        return t.Snapshot.from_json(answer)
+
+    async def checkpoints(self) -> builtins.list[t.Snapshot]:
+        """Its checkpoints."""
+        answer = await self._transport.json("GET", f"{self._path}/checkpoints")
+        return t.SnapshotList.from_json(answer).items
+
+    async def fork(
+        self,
+        count: int = 1,
+        *,
+        at: t.Snapshot | str | int | None = None,
+        memory: bool = False,
+        name: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        ttl: Duration | None = None,
+        keep: bool = True,
+    ) -> builtins.list[AsyncSandbox]:
+        """Copies it as it is now, or as it was at a snapshot or checkpoint.
+
+        Raises:
+            AtollError: A copy could not be made. Those that were made are deleted.
+        """
+        body: p.ForkSandbox = {"count": count, "memory": memory}
+        if at is not None:
+            body["at"] = _snapshot(at)
+        if name is not None:
+            body["name"] = name
+        if labels:
+            body["labels"] = dict(labels)
+        if env:
+            body["env"] = dict(env)
+        if ttl is not None:
+            body["ttl_ms"] = maybe_ms(ttl)
+        answer = await self._transport.json("POST", f"{self._path}/fork", body=body, key=new_key())
+        results = t.BatchResults.from_json(answer).results
+        made = [AsyncSandbox(self._transport, one.sandbox, keep=keep) for one in results if one.sandbox]
+        failure = next((one.error for one in results if one.error), None)
+        if failure is not None:
+            for sandbox in made:
+                await sandbox.delete()
+            raise errors.from_body(
+                {"code": failure.code, "message": failure.message, "hint": failure.hint, "retryable": failure.retryable,
+                 "request_id": failure.request_id}
+            )  # fmt: skip
+        return made
+
+    async def rollback(self, to: t.Snapshot | str | int | None = None) -> t.Snapshot:
+        """Puts its disk back to a snapshot or checkpoint, the newest checkpoint when none is named. What runs ends."""
+        body: p.RollbackSandbox = {} if to is None else {"to": _snapshot(to)}
+        answer = await self._transport.json("POST", f"{self._path}/rollback", body=body, key=new_key())
+        done = t.RolledBack.from_json(answer)
+        self.info = done.sandbox
+        return done.to
+
+    async def diff(
+        self,
+        start: t.Snapshot | str | int | None = None,
+        end: t.Snapshot | str | int | None = None,
+        *,
+        text: bool = False,
+    ) -> t.Comparison:
+        """What changed on its disk since a snapshot or checkpoint, or between two; with `text` also how."""
+        query: list[tuple[str, str | int | bool | None]] = [
+            ("from", None if start is None else _snapshot(start)),
+            ("to", None if end is None else _snapshot(end)),
+            ("text", text),
+        ]
+        return t.Comparison.from_json(await self._transport.json("GET", f"{self._path}/diff", query=query))
+
+
+
+def _snapshot(which: t.Snapshot | str | int) -> str:
+    return which.id if isinstance(which, t.Snapshot) else str(which)

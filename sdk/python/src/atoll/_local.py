@@ -1,0 +1,107 @@
+"""A server of one's own, as a child process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import errors
+
+_READY_S = 60.0
+_STOP_S = 30.0
+
+# Ends the server when the pipe from the client closes, also when the client was killed: the shell reads from the pipe,
+# the server does not have it.
+_GUARD = """
+exec 3<&0 </dev/null
+"$@" 3<&- & server=$!
+exec >&-
+(read -r _ <&3; kill -TERM "$server" 2>/dev/null) & waiter=$!
+exec 3<&-
+wait "$server"; code=$?
+kill "$waiter" 2>/dev/null
+exit "$code"
+"""
+
+
+def program() -> str:
+    """The program to start."""
+    named = os.environ.get("ATOLL_BIN")
+    bundled = Path(__file__).parent / "bin" / "atoll"
+    found = named or (str(bundled) if bundled.exists() else shutil.which("atoll"))
+    if not found:
+        raise errors.InvalidRequest(
+            "no program 'atoll' was found", code="no_program", hint="put it on the PATH, or name it with ATOLL_BIN"
+        )
+    return found
+
+
+class LocalServer:
+    """A server that ends with this process. It and its shell are a process group of their own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], directory: tempfile.TemporaryDirectory[str]) -> None:
+        self._process, self._directory = process, directory
+        self.url = ""
+        self.api_key = ""
+
+    @staticmethod
+    def start(args: Sequence[str] = ()) -> LocalServer:
+        """Starts one and waits until it answers.
+
+        Raises:
+            ServerError: It ended, or was not ready in time; the message has the last of its log.
+        """
+        command = [program(), "serve", "--ephemeral", "--listen", "127.0.0.1:0", "--ready-json"]
+        directory = tempfile.TemporaryDirectory(prefix="atoll-local-", dir=os.environ.get("TMPDIR", "/var/tmp"))
+        log = Path(directory.name) / "log"
+        with log.open("wb") as errors_to:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", _GUARD, "atoll", *command, *args],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors_to,
+                start_new_session=True,
+            )
+        server = LocalServer(process, directory)
+        try:
+            ready = server._first_line()
+            server.url, server.api_key = ready["url"], ready["api_key"]
+        except (ValueError, KeyError):
+            said = log.read_text(errors="replace")[-2000:].strip()
+            server.stop()
+            raise errors.ServerError(f"the server did not start: {said}", code="not_started") from None
+        return server
+
+    def _first_line(self) -> dict[str, str]:
+        stdout = self._process.stdout
+        assert stdout is not None
+        timer = threading.Timer(_READY_S, self._kill)
+        timer.start()
+        try:
+            return json.loads(stdout.readline())
+        finally:
+            timer.cancel()
+
+    def stop(self) -> None:
+        """Ends it and waits until it is gone."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            self._process.wait()
+        self._directory.cleanup()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)

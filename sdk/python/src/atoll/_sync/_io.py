@@ -1,0 +1,59 @@
+"""What the two halves of the SDK do in different ways: this is the synchronous one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO, TypeVar
+
+from websockets.sync.client import ClientConnection as WebSocket
+from websockets.sync.client import connect as _connect
+
+from .._files import BINARY, PIECE_BYTES
+from ..results import Piece
+
+T = TypeVar("T")
+
+OnOutput = Callable[[Piece], None]
+"""Called with each piece of output."""
+
+__all__ = ["OnOutput", "WebSocket", "called", "connect", "in_thread", "pieces", "receive", "sleep"]
+
+
+def sleep(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def in_thread(work: Callable[[], T]) -> T:
+    """Runs what blocks: here."""
+    return work()
+
+
+def called(value: None) -> None:
+    """Nothing to wait for."""
+
+
+def connect(url: str, headers: dict[str, str], timeout: float, max_size: int) -> WebSocket:
+    connection = _connect(
+        url, additional_headers=headers, open_timeout=timeout, close_timeout=2, max_size=max_size, compression=None
+    )
+    # Newer versions connect only here; who gets the socket closes it.
+    return connection.__enter__()
+
+
+def receive(socket: WebSocket, timeout: float | None) -> str | bytes:
+    """The next message.
+
+    Raises:
+        TimeoutError: None came in time.
+    """
+    return socket.recv(timeout)
+
+
+def pieces(source: BinaryIO | Iterable[bytes]) -> Iterator[bytes]:
+    """What a file or an iterable holds, a piece at a time."""
+    if isinstance(source, BINARY):
+        while piece := source.read(PIECE_BYTES):
+            yield piece
+        return
+    yield from source

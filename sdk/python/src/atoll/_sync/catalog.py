@@ -1,0 +1,312 @@
+# Made by sdk/generate from ../_async: change that.
+"""What sandboxes are made from, and what outlives them."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, BinaryIO, Union
+
+import httpx
+
+from .. import errors
+from .. import params as p
+from .. import types as t
+from .._files import pack
+from .._units import Size, size_bytes
+from . import _io
+from .files import content
+from .pager import Pager
+from .transport import WAIT_S, Transport, Query, new_key, segment
+
+_TAR = {"content-type": "application/x-tar"}
+_JSON = {"content-type": "application/json"}
+_OCTETS = {"content-type": "application/octet-stream"}
+
+Progress = Union[t.ImageProgressLayer, t.ImageProgressDone]
+
+
+class Templates:
+    """Named, versioned recipes for sandboxes."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(self) -> builtins.list[t.Template]:
+        """All, each in its newest version."""
+        return t.TemplateList.from_json(self._transport.json("GET", "/v1/templates")).items
+
+    def get(self, name: str, version: int | None = None) -> t.Template:
+        """One."""
+        query: Query = [("version", version)]
+        return t.Template.from_json(self._transport.json("GET", f"/v1/templates/{segment(name)}", query=query))
+
+    def create(self, spec: p.CreateTemplate) -> t.Template:
+        """Makes a template, or a new version of one, from an image or a snapshot, without building anything."""
+        return t.Template.from_json(self._transport.json("POST", "/v1/templates", body=spec, key=new_key()))
+
+    def delete(self, name: str, version: int | None = None) -> None:
+        """Deletes one version, or all."""
+        self._transport.send("DELETE", f"/v1/templates/{segment(name)}", query=[("version", version)])
+
+    def build(
+        self,
+        name: str,
+        *,
+        dockerfile: str | None = None,
+        steps: Sequence[p.Step] | None = None,
+        context: str | None = None,
+        on_log: Callable[[t.BuildEvent], None] | None = None,
+        more: p.CreateBuild | None = None,
+    ) -> t.Template:
+        """Builds a template from a Dockerfile's text or a list of steps; `context` is a local directory to copy from.
+
+        Raises:
+            ServerError: A step failed; the message names it and has what it said.
+        """
+        body: p.CreateBuild = {**more} if more else {}
+        body["name"] = name
+        if dockerfile is not None:
+            body["dockerfile"] = dockerfile
+        if steps is not None:
+            body["steps"] = [*steps]
+        build = t.Build.from_json(self._transport.json("POST", "/v1/builds", body=body, key=new_key()))
+        path = f"/v1/builds/{segment(build.id)}"
+        if build.needs_context:
+            if context is None:
+                self._transport.json("POST", f"{path}/cancel", again="always")
+                raise errors.InvalidRequest("the build copies files", code="invalid_argument", hint="pass context=…")
+            directory = context
+            archive = _io.in_thread(lambda: pack(directory))
+            try:
+                made, again = content(archive)
+                self._transport.send("PUT", f"{path}/context", content=made, headers=_TAR, again=again)
+            finally:
+                archive.close()
+        return self._built(path, on_log)
+
+    def _built(self, path: str, on_log: Callable[[t.BuildEvent], None] | None) -> t.Template:
+        offset, over = 0, False
+        while not over:
+            query: Query = [("offset", offset), ("wait_ms", int(WAIT_S * 1000))]
+            page = t.BuildLogPage.from_json(self._transport.json("GET", f"{path}/log", query=query, wait=WAIT_S))
+            for event in page.entries:
+                if on_log is not None:
+                    on_log(event)
+            over = page.over and page.next_offset == offset
+            offset = page.next_offset
+        build = t.Build.from_json(self._transport.json("GET", path))
+        if build.template is None:
+            failure = build.failure
+            said = f": {failure.output[-1000:]}" if failure is not None and failure.output else ""
+            raise errors.ServerError(
+                (failure.message if failure is not None else f"the build is {build.state}") + said,
+                code=failure.code if failure is not None else f"build_{build.state}",
+                hint=failure.hint if failure is not None else None,
+            )
+        name, _, version = build.template.partition(":")
+        return self.get(name, int(version) if version else None)
+
+
+class Images:
+    """Images that are here."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(self) -> builtins.list[t.Image]:
+        """All."""
+        return t.ImageList.from_json(self._transport.json("GET", "/v1/images")).items
+
+    def pull(
+        self,
+        reference: str,
+        *,
+        username: str | None = None,
+        password: str | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        more: p.PullImage | None = None,
+    ) -> t.Image:
+        """Fetches an image from a registry, such as `docker.io/library/python:3.12-slim`. What is here already stays."""
+        body: dict[str, Any] = {**(more or {}), "reference": reference}
+        if username is not None:
+            body["credentials"] = {"username": username, "password": password or ""}
+        raw = json.dumps(body).encode()
+        return self._done("/v1/images/pull", raw, _JSON, [], on_progress)
+
+    def import_tar(self, source: BinaryIO | Iterable[bytes], name: str) -> t.Image:
+        """Makes an image from the tar archive of a root file system."""
+        made, _ = content(source)
+        return self._done("/v1/images/import", made, _TAR, [("name", name)], None)
+
+    def load(
+        self, source: BinaryIO | Iterable[bytes], name: str | None = None
+    ) -> t.Image:
+        """Takes an image from an archive as `docker save` writes it; gives the last one in it."""
+        made, _ = content(source)
+        return self._done("/v1/images/load", made, _TAR, [("name", name)], None)
+
+    def remove(self, name: str) -> None:
+        """Takes a name away, and the image with its last one."""
+        # A registry's name has slashes, which belong to the rest of this path.
+        path = "/".join(segment(part) for part in name.split("/"))
+        self._transport.send("DELETE", f"/v1/images/{path}")
+
+    def _done(
+        self,
+        path: str,
+        body: Any,
+        headers: Mapping[str, str],
+        query: Query,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> t.Image:
+        image: t.Image | None = None
+        # An image may take long to come; as long as something comes, it goes on.
+        patience = httpx.Timeout(self._transport.timeout, read=300.0)
+        request = self._transport.stream("POST", path, content=body, headers=headers, query=query, timeout=patience)
+        try:
+            with request as answer:
+                for line in answer.iter_lines():
+                    if not line.strip():
+                        continue
+                    event = t.image_progress_from_json(json.loads(line))
+                    if isinstance(event, t.ImageProgressError):
+                        raise errors.from_body(json.loads(line)["error"], may_have_run=True)
+                    if isinstance(event, t.ImageProgressDone):
+                        image = event.image
+                    if on_progress is not None:
+                        on_progress(event)
+        except httpx.RequestError as error:
+            raise errors.Unreachable(
+                f"the connection broke off ({error})", code="unreachable", retryable=True, may_have_run=True
+            ) from error
+        if image is None:
+            raise errors.ServerError("the server's answer ended early", code="bad_answer", may_have_run=True)
+        return image
+
+
+class Snapshots:
+    """Disks of sandboxes at one moment, to make sandboxes from."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(self, *, sandbox: str | None = None, name: str | None = None) -> Pager[t.Snapshot]:
+        """Snapshots, newest first."""
+        query: Query = [("sandbox", sandbox), ("name", name)]
+        return Pager(self._transport, "/v1/snapshots", query, t.Snapshot.from_json)
+
+    def get(self, snapshot: str) -> t.Snapshot:
+        """One, by its id or a tag."""
+        return t.Snapshot.from_json(self._transport.json("GET", f"/v1/snapshots/{segment(snapshot)}"))
+
+    def tag(self, snapshot: str, tag: str) -> t.Snapshot:
+        """Gives it one more tag, which leaves what it points to now."""
+        body: p.TagSnapshot = {"tag": tag}
+        path = f"/v1/snapshots/{segment(snapshot)}/tags"
+        return t.Snapshot.from_json(self._transport.json("POST", path, body=body, again="always"))
+
+    def delete(self, snapshot: str) -> None:
+        """Takes a tag away, or by its id the snapshot with all tags."""
+        self._transport.send("DELETE", f"/v1/snapshots/{segment(snapshot)}")
+
+
+class Secrets:
+    """Values that sandboxes use and never see."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(self) -> builtins.list[t.Secret]:
+        """All, without their values, which nobody gets back."""
+        return t.SecretList.from_json(self._transport.json("GET", "/v1/secrets")).items
+
+    def get(self, name: str) -> t.Secret:
+        """One, without its value."""
+        return t.Secret.from_json(self._transport.json("GET", f"/v1/secrets/{segment(name)}"))
+
+    def put(
+        self,
+        name: str,
+        value: str | None = None,
+        *,
+        hosts: Sequence[str] | None = None,
+        note: str | None = None,
+        scope: p.SecretScope | None = None,
+    ) -> t.Secret:
+        """Makes a secret, or gives one a new value, scope or note. `hosts` are those that may receive it."""
+        body: p.PutSecret = {}
+        if value is not None:
+            body["value"] = value
+        if hosts is not None:
+            scope = {**scope, "hosts": [*hosts]} if scope else {"hosts": [*hosts]}
+        if scope is not None:
+            body["scope"] = scope
+        if note is not None:
+            body["note"] = note
+        return t.Secret.from_json(self._transport.json("PUT", f"/v1/secrets/{segment(name)}", body=body))
+
+    def delete(self, name: str) -> None:
+        """Deletes it. Sandboxes that use it get no value any more."""
+        self._transport.send("DELETE", f"/v1/secrets/{segment(name)}")
+
+    def uses(self, *, secret: str | None = None, sandbox: str | None = None) -> builtins.list[t.SecretUse]:
+        """Requests into which a value was put, newest first."""
+        query: Query = [("secret", secret), ("sandbox", sandbox)]
+        return t.SecretUseList.from_json(self._transport.json("GET", "/v1/secret-uses", query=query)).items
+
+
+class Volumes:
+    """Storage that outlives sandboxes, shared by several."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(self) -> builtins.list[t.Volume]:
+        """All."""
+        return t.VolumeList.from_json(self._transport.json("GET", "/v1/volumes")).items
+
+    def get(self, volume: str) -> t.Volume:
+        """One, by its name or id."""
+        return t.Volume.from_json(self._transport.json("GET", f"/v1/volumes/{segment(volume)}"))
+
+    def create(
+        self, name: str, size: Size | None = None, *, copy_of: str | None = None, read_only: bool = False
+    ) -> t.Volume:
+        """Makes a volume, empty or a copy of another."""
+        body: dict[str, Any] = {"name": name, "read_only": read_only}
+        if size is not None:
+            body["size_bytes"] = size_bytes(size)
+        if copy_of is not None:
+            body["from"] = copy_of
+        return t.Volume.from_json(self._transport.json("POST", "/v1/volumes", body=body, key=new_key()))
+
+    def delete(self, volume: str) -> None:
+        """Deletes it with everything on it."""
+        self._transport.send("DELETE", f"/v1/volumes/{segment(volume)}")
+
+    def read_bytes(self, volume: str, path: str) -> bytes:
+        """A file on it."""
+        query: Query = [("path", path)]
+        return (self._transport.send("GET", f"/v1/volumes/{segment(volume)}/files", query=query)).content
+
+    def write(self, volume: str, path: str, data: str | bytes, *, parents: bool = True) -> None:
+        """Writes a file on it, while no sandbox has it or some do."""
+        raw = data.encode() if isinstance(data, str) else data
+        query: Query = [("path", path), ("parents", parents)]
+        url = f"/v1/volumes/{segment(volume)}/files"
+        self._transport.send("PUT", url, content=raw, headers=_OCTETS, query=query)
+
+    def list_files(self, volume: str, path: str = "/") -> builtins.list[t.FileEntry]:
+        """What is in a directory on it."""
+        answer = self._transport.json(
+            "GET", f"/v1/volumes/{segment(volume)}/files/list", query=[("path", path)]
+        )
+        return t.FileList.from_json(answer).items
+
+    def remove(self, volume: str, path: str, *, recursive: bool = False) -> None:
+        """Removes a file or directory on it."""
+        query: Query = [("path", path), ("recursive", recursive)]
+        self._transport.send("DELETE", f"/v1/volumes/{segment(volume)}/files", query=query)
+

@@ -1,0 +1,173 @@
+# Made by sdk/generate from ../_async: change that.
+"""Terminals, over a WebSocket."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from websockets.exceptions import InvalidStatus, WebSocketException
+
+from .. import errors
+from .. import types as t
+from .._units import Duration, maybe_ms
+from ..results import Ended
+from . import _io
+from .transport import Transport, segment
+
+if TYPE_CHECKING:
+    from .process import Process
+
+_HEADER_BYTES = 9
+_MESSAGE_MAX_BYTES = 4 << 20
+_SEND_MAX_BYTES = 1 << 20
+_TRIES = 8
+
+
+class Terminal:
+    """What stands on a terminal, and what is typed there.
+
+    When the connection breaks it comes back and goes on at the byte where it was. What is typed at that moment may be
+    lost, and `send` says so; `process.write` is the way in for which each byte arrives once.
+    """
+
+    def __init__(self, transport: Transport, process: Process, since: int, *, kills: bool) -> None:
+        self._transport, self._kills = transport, kills
+        self.process = process
+        self.offset = since
+        """Of the next byte that is shown."""
+        self.ended: Ended | None = None
+        """How the command ended, once all was shown."""
+        self._socket: _io.WebSocket | None = None
+        self._closed = False
+
+    def __enter__(self) -> Terminal:
+        self._connected()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection, and with it the command if this is its own terminal."""
+        self._closed = True
+        self._drop()
+        if self._kills and self.ended is None:
+            self.process.kill()
+
+    def send(self, data: str | bytes) -> None:
+        """Types."""
+        raw = data.encode() if isinstance(data, str) else data
+        for at in range(0, len(raw), _SEND_MAX_BYTES):
+            self._send(raw[at : at + _SEND_MAX_BYTES])
+
+    def resize(self, cols: int, rows: int) -> None:
+        """Changes its size."""
+        self._send(json.dumps({"type": "resize", "cols": cols, "rows": rows}))
+
+    def recv(self, timeout: Duration | None = None) -> bytes:
+        """What is shown next; empty when the command has ended and all was shown.
+
+        Raises:
+            TimedOut: Nothing was shown for so long.
+        """
+        timeout_ms = maybe_ms(timeout)
+        deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+        while self.ended is None:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                socket = self._connected()
+                message = _io.receive(socket, left)
+            except TimeoutError as error:
+                raise errors.TimedOut("the terminal shows nothing new", code="timeout", retryable=True) from error
+            except (OSError, WebSocketException):
+                self._drop()
+                continue
+            shown = self._shown(message)
+            if shown:
+                return shown
+        return b""
+
+    def read_until(self, text: str | bytes, timeout: Duration | None = None) -> bytes:
+        """Everything that is shown up to and with a text; less when the command ends before."""
+        wanted = text.encode() if isinstance(text, str) else text
+        shown = bytearray()
+        while wanted not in shown:
+            piece = self.recv(timeout)
+            if not piece:
+                break
+            shown += piece
+        return bytes(shown)
+
+    def __iter__(self) -> Iterator[bytes]:
+        while piece := self.recv():
+            yield piece
+
+    def _shown(self, message: str | bytes) -> bytes:
+        if isinstance(message, bytes):
+            offset = int.from_bytes(message[1:_HEADER_BYTES], "big")
+            fresh = message[_HEADER_BYTES + max(0, self.offset - offset) :]
+            self.offset = max(self.offset, offset + len(message) - _HEADER_BYTES)
+            return fresh
+        said: dict[str, Any] = json.loads(message)
+        if said["type"] == "gap":
+            self.offset = said["to"]
+        elif said["type"] == "exit":
+            exit = t.Exit.from_json(said["exit"])
+            self.ended = Ended(exit.reason, exit.code, exit.signal)
+        elif said["type"] == "error":
+            raise errors.from_body(said["error"], may_have_run=True)
+        return b""
+
+    def _send(self, message: str | bytes) -> None:
+        socket = self._connected()
+        try:
+            socket.send(message)
+        except (OSError, WebSocketException) as error:
+            self._drop()
+            raise errors.Unreachable(
+                "the terminal's connection broke off while something was typed",
+                code="unreachable",
+                hint="look at what is shown, then type again",
+                retryable=False,
+                may_have_run=True,
+            ) from error
+
+    def _connected(self) -> _io.WebSocket:
+        if self._socket is not None:
+            return self._socket
+        if self._closed:
+            raise errors.InvalidRequest("the terminal is closed", code="invalid_argument")
+        base = "ws" + self._transport.url.removeprefix("http")
+        process = f"/v1/sandboxes/{segment(self.process.sandbox_id)}/execs/{segment(self.process.id)}"
+        path = f"{process}/attach?offset={self.offset}"
+        delay, tries = 0.1, min(_TRIES, self._transport.max_retries)
+        while True:
+            try:
+                self._socket = _io.connect(
+                    base + path, self._transport.headers, self._transport.timeout, _MESSAGE_MAX_BYTES
+                )
+                return self._socket
+            except InvalidStatus as error:
+                answer = error.response
+                failure = errors.from_answer(answer.status_code, bytes(answer.body or b""), changes=False, request_id=None)
+                if not failure.retryable or tries == 0:
+                    raise failure from None
+            except (OSError, WebSocketException) as error:
+                if tries == 0:
+                    raise errors.Unreachable(
+                        f"the server cannot be reached ({error})", code="unreachable", retryable=True
+                    ) from error
+            tries -= 1
+            _io.sleep(delay)
+            delay = min(delay * 2, 2.0)
+
+    def _drop(self) -> None:
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            try:
+                socket.close()
+            except (OSError, WebSocketException):
+                pass

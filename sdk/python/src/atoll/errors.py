@@ -1,0 +1,182 @@
+"""What can go wrong: ten classes, one for each thing that a program may want to do about it.
+
+Every error has a stable `code` (those of the server are in the API's document), a `hint` that says what to do,
+`retryable` (the same call may succeed later), `may_have_run` (what was asked for may have been done although no answer
+came) and the `request_id` under which the server's log has it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from .results import Result
+
+
+class AtollError(Exception):
+    """Anything that Atoll says no to, or that is in the way of asking it."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "client",
+        hint: str | None = None,
+        retryable: bool = False,
+        may_have_run: bool = False,
+        request_id: str | None = None,
+        status: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.hint = hint
+        self.retryable = retryable
+        self.may_have_run = may_have_run
+        self.request_id = request_id
+        self.status = status
+        """Of the HTTP answer, if one came."""
+
+    def __str__(self) -> str:
+        text = f"{self.message} ({self.code})"
+        if self.hint:
+            text += f"; {self.hint}"
+        if self.request_id:
+            text += f" [request {self.request_id}]"
+        return text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions travel between processes; keyword arguments do not by themselves.
+        return (_again, (type(self), self.args, self.__dict__))
+
+
+def _again(cls: type[AtollError], args: tuple[Any, ...], state: dict[str, Any]) -> AtollError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class Unreachable(AtollError):
+    """No connection, or it broke off before the answer was whole."""
+
+
+class TimedOut(AtollError):
+    """It took longer than it was given. A command that ran into its own timeout is no error but a result."""
+
+
+class InvalidRequest(AtollError):
+    """Something about the request is wrong; the message names the field."""
+
+
+class NotAllowed(AtollError):
+    """The key is missing or wrong, or may not do this; or the sandbox's own permissions forbid it."""
+
+
+class NotFound(AtollError):
+    """What was named is not there."""
+
+
+class Conflict(AtollError):
+    """It does not fit the state in which things are: a name is taken, a sandbox failed, an exec has ended."""
+
+
+class LimitReached(AtollError):
+    """A limit, a budget or a disk is full."""
+
+
+class ServerError(AtollError):
+    """The server failed, or something that it depends on."""
+
+
+class CommandFailed(AtollError):
+    """A command did not end with 0, and `check` was asked for. The result has its output."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(_failure(result), code="command_failed", may_have_run=True)
+        self.result = result
+
+
+def _failure(result: Result) -> str:
+    text = f"the command ended with code {result.exit_code}" if result.exit_code is not None else "the command ended"
+    if result.end != "exited":
+        text += f" ({result.end})"
+    said = (result.stderr or result.stdout).strip()
+    return f"{text}: {said[-500:]}" if said else text
+
+
+_BY_STATUS: dict[int, type[AtollError]] = {
+    400: InvalidRequest,
+    401: NotAllowed,
+    402: LimitReached,
+    403: NotAllowed,
+    404: NotFound,
+    405: InvalidRequest,
+    409: Conflict,
+    413: InvalidRequest,
+    416: InvalidRequest,
+    422: InvalidRequest,
+    423: Conflict,
+    429: LimitReached,
+    504: TimedOut,
+    507: LimitReached,
+}
+# Answers of a proxy in front of the server, which has no words of its own.
+_RETRYABLE = frozenset({429, 502, 503, 504})
+
+
+def from_answer(status: int, body: bytes, *, changes: bool, request_id: str | None) -> AtollError:
+    """The error that an HTTP answer means; `changes` says whether the request may have changed something."""
+    said: Mapping[str, Any] = {}
+    try:
+        parsed: Any = json.loads(body)
+        if isinstance(parsed, dict):
+            said = cast("dict[str, Any]", parsed)
+    except ValueError:
+        pass
+    kind = _BY_STATUS.get(status, ServerError if status >= 500 else InvalidRequest)
+    return kind(
+        str(said.get("message") or f"the server answered with status {status}"),
+        code=str(said.get("code") or f"http_{status}"),
+        hint=said.get("hint"),
+        retryable=bool(said.get("retryable", status in _RETRYABLE)),
+        may_have_run=changes and status >= 500 and status != 507,
+        request_id=said.get("request_id") or request_id,
+        status=status,
+    )
+
+
+def from_body(body: Mapping[str, Any], *, may_have_run: bool = False) -> AtollError:
+    """The error that stands in a stream or in one line of a batch."""
+    code = str(body.get("code", "internal"))
+    kind = Conflict if code in {"sandbox_failed", "name_taken", "invalid_state"} else ServerError
+    if code.endswith("_not_found"):
+        kind = NotFound
+    elif code in {"limit_exceeded", "budget_exhausted", "host_disk_full", "disk_full"}:
+        kind = LimitReached
+    elif code in {"invalid_argument", "image_invalid", "image_platform_mismatch"}:
+        kind = InvalidRequest
+    return kind(
+        str(body.get("message", "")),
+        code=code,
+        hint=body.get("hint"),
+        retryable=bool(body.get("retryable", False)),
+        may_have_run=may_have_run,
+        request_id=body.get("request_id"),
+    )
+
+
+__all__ = [
+    "AtollError",
+    "CommandFailed",
+    "Conflict",
+    "InvalidRequest",
+    "LimitReached",
+    "NotAllowed",
+    "NotFound",
+    "ServerError",
+    "TimedOut",
+    "Unreachable",
+]

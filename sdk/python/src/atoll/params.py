@@ -1,0 +1,982 @@
+# Made by sdk/generate from openapi/atoll.json.
+"""What requests carry, as the API's document says."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict, Union
+
+Action = Literal[
+    "allow",
+    "deny",
+]
+"""What a rule says."""
+
+Internet = Literal[
+    "off",
+    "on",
+    "rules",
+]
+"""What happens where no rule speaks."""
+
+IsolationLevel = Literal[
+    "container",
+    "gvisor",
+    "microvm",
+]
+"""How strongly a sandbox is cut off. Recorded with the sandbox and never silently downgraded."""
+
+KeyFormat = Literal[
+    "atoll",
+    "e2b",
+    "daytona",
+    "runloop",
+    "modal",
+]
+"""What a key looks like. Clients of other vendors check, or are made for, keys of a certain shape."""
+
+OnExhausted = Literal[
+    "pause",
+    "delete",
+]
+"""What happens to a sandbox whose budget is used up, after its execs were killed."""
+
+OnIdle = Literal[
+    "delete",
+    "freeze",
+    "hibernate",
+]
+"""What happens when the idle timeout ends."""
+
+PauseMode = Literal[
+    "frozen",
+    "memory",
+    "filesystem",
+]
+"""What of a paused sandbox is kept."""
+
+Role = Literal[
+    "read",
+    "exec",
+    "manage",
+]
+"""What a key is granted on one sandbox. Each includes the ones before it."""
+
+Scope = Literal[
+    "read",
+    "exec",
+    "manage",
+    "admin",
+]
+"""What a key may do. Each includes the ones before it."""
+
+Visibility = Literal[
+    "shared",
+    "private",
+]
+"""Whether keys without a grant see a sandbox."""
+
+
+CommandText = Union[str, list[str]]
+"""A command: a line for the shell, or program and arguments."""
+
+
+class _AccessFileRequired(TypedDict):
+    path: str
+    """Absolute path in the sandbox."""
+
+
+class AccessFile(_AccessFileRequired, total=False):
+    """A file that an access is to."""
+
+    media_type: str | None
+    """Media type to answer with, instead of `application/octet-stream`."""
+    inline: bool
+    """Let a browser show it rather than save it. It runs nothing either way."""
+
+
+class AttachClientMessageCloseStdin(TypedDict):
+    """Standard input ends here."""
+
+    type: Literal["close_stdin"]
+
+
+class AttachClientMessageResize(TypedDict):
+    """The terminal has a new size."""
+
+    cols: int
+    """Columns."""
+    rows: int
+    """Rows."""
+    type: Literal["resize"]
+
+
+class _AttachClientMessageSignalRequired(TypedDict):
+    signal: str
+    """Name (`TERM`, `SIGINT`) or number."""
+    type: Literal["signal"]
+
+
+class AttachClientMessageSignal(_AttachClientMessageSignalRequired, total=False):
+    """Send a signal."""
+
+    tree: bool
+    """To the whole tree rather than the process group."""
+
+
+AttachClientMessage = Union[AttachClientMessageCloseStdin, AttachClientMessageResize, AttachClientMessageSignal]
+"""Text message of the client on the attach WebSocket. Standard input travels in binary messages."""
+
+
+class AutoCheckpoints(TypedDict):
+    """Checkpoints that a sandbox takes by itself: when it was made, and after every exec."""
+
+    keep: int
+    """How many of them are kept: 1 to 1000. Those that somebody took do not count."""
+
+
+class BasicAuth(TypedDict):
+    """User name and password."""
+
+    username: str
+    """User name."""
+    password: str
+    """Password."""
+
+
+class BatchCreate(TypedDict):
+    """Makes several sandboxes at once."""
+
+    sandboxes: list[CreateSandbox]
+    """At most 256."""
+
+
+class Budget(TypedDict, total=False):
+    """Hard limits on what a sandbox may use over its whole life. Absent ones do not limit."""
+
+    cpu_ms: int | None
+    """CPU time of everything in it, milliseconds."""
+    running_ms: int | None
+    """Wall time in which it runs, milliseconds. Paused time does not count."""
+    egress_bytes: int | None
+    """Bytes that leave it."""
+    on_exhausted: OnExhausted
+    """What happens then."""
+
+
+class _ChmodRequired(TypedDict):
+    path: str
+    """The path."""
+
+
+class Chmod(_ChmodRequired, total=False):
+    """Changes permissions, owner or both."""
+
+    mode: str | None
+    """New permissions in octal."""
+    user: str | None
+    """New owner: name or id, optionally `:group`."""
+
+
+CopyStep = TypedDict(
+    "CopyStep",
+    {
+        "sources": "list[str]",
+        "destination": "str",
+        "from": "str | None",
+        "user": "str | None",
+        "mode": "str | None",
+    },
+    total=False,
+)
+"""A step that copies."""
+
+
+class CreateAccess(TypedDict, total=False):
+    """Lets somebody without an API key reach a port or a file. Exactly one of `port`, `all_ports` and `file`."""
+
+    port: int | None
+    """One TCP port."""
+    all_ports: bool
+    """Every TCP port."""
+    file: AccessFile | None
+    """The bytes of a file, to read."""
+    public: bool
+    """For everybody, without a token: ports only. Needs the scope `manage`."""
+    name: str | None
+    """What it is for, for people."""
+    ttl_ms: int | None
+    """It ends this long from now; with the sandbox when absent."""
+
+
+class CreateBuild(TypedDict, total=False):
+    """Builds the next version of a template, from a Dockerfile or a step list."""
+
+    name: str
+    """Name of the template: a DNS label."""
+    dockerfile: str | None
+    """The Dockerfile."""
+    steps: list[Step] | None
+    """The step list, instead."""
+    ignore: str | None
+    """What to leave out of the context, as in a `.dockerignore`; the one in the context when absent."""
+    args: dict[str, str]
+    """Values of `ARG`s."""
+    target: str | None
+    """The stage that is wanted, by name or number; the last when absent."""
+    no_cache: bool
+    """Do every step again."""
+    start: StartFrom | None
+    """What runs in every sandbox of the template: `{"command": …}`, or `"image"` for `ENTRYPOINT` and `CMD`.
+    Nothing when absent.
+    """
+    ready: Ready | None
+    """When a sandbox is ready: its creation waits for it."""
+    memory: bool
+    """Boot one sandbox of the template until it is ready, and let the others go on from its memory."""
+    isolation: IsolationLevel | None
+    """Isolation level of the build and of the template."""
+    resources: ResourcesDraft
+    """Limits of the steps' sandbox and of the template."""
+    labels: dict[str, str]
+    """Labels that every sandbox of the template gets."""
+    egress: EgressPolicy | None
+    """What the steps may reach; the server's default when absent."""
+    template_egress: EgressPolicy | None
+    """What sandboxes of the template may reach; the server's default when absent."""
+    ttl_ms: int | None
+    """Time to live of the template's sandboxes."""
+    idle_timeout_ms: int | None
+    """Idle timeout of the template's sandboxes."""
+    timeout_ms: int | None
+    """Give up after this long; one hour when absent."""
+
+
+class CreateCheckpoint(TypedDict, total=False):
+    """Takes a checkpoint of a sandbox."""
+
+    comment: str | None
+    """A line of text, to remember what it is."""
+
+
+class CreateExec(TypedDict, total=False):
+    """Runs a command. Give either `argv` or `shell`."""
+
+    argv: list[str] | None
+    """Program and arguments, run as they are."""
+    shell: str | None
+    """A line for `/bin/sh -c`."""
+    env: dict[str, str]
+    """Variables on top of the sandbox's."""
+    cwd: str | None
+    """Working directory; the sandbox's when absent."""
+    user: str | None
+    """User name or id, optionally `:group`; the sandbox's when absent."""
+    tty: TtySize | None
+    """Run on a terminal of this size."""
+    stdin: bool
+    """Keep standard input open; otherwise the command reads end-of-file at once."""
+    timeout_ms: int | None
+    """Kill its tree this long after start."""
+    idle_timeout_ms: int | None
+    """Kill its tree when it has written nothing for this long."""
+    kill_on_disconnect: bool
+    """Kill its tree when the last attached client goes away."""
+    detach_timeout_ms: int | None
+    """Kill the tree when no client has been attached for this long. Clients are those that read with `attach`."""
+    keep_output_bytes: int | None
+    """Output kept on the host; the oldest goes first and a gap is announced."""
+    idempotency_key: str | None
+    """A second request with the same key in the same sandbox returns the first exec."""
+    wait_ms: int | None
+    """Wait up to this long for the exit before answering (at most 60,000). The answer then carries the output, if
+    it is small.
+    """
+
+
+class _CreateKeyRequired(TypedDict):
+    name: str
+    """What it is for, for people."""
+    scope: Scope
+    """The highest thing it may do."""
+
+
+class CreateKey(_CreateKeyRequired, total=False):
+    """Makes a key."""
+
+    ttl_ms: int | None
+    """It stops working this long from now."""
+    format: KeyFormat
+    """What it looks like, for clients of other vendors that want keys of theirs. It opens the same."""
+
+
+class CreateSandbox(TypedDict, total=False):
+    """Makes a sandbox. Everything is optional: `{}` makes one from the image `host`."""
+
+    visibility: Visibility | None
+    """Who sees it, from its first moment on: `private` is you, administrators, and whom you grant a role. When
+    absent: `private` if it goes on from a private snapshot, else the server's default.
+    """
+    name: str | None
+    """A name, unique among existing sandboxes: a DNS label."""
+    image: str | None
+    """The image: `host`, or one that was pulled, loaded or imported."""
+    template: str | None
+    """A template: `name` for its newest version, or `name:version`."""
+    snapshot: str | None
+    """A snapshot to begin with: its id, `name` or `name:tag`. It brings its image, environment and limits."""
+    memory: bool
+    """Go on from the snapshot's memory, too: its processes run in the new sandbox. The snapshot must have been
+    taken with memory, on this host with these programs; limits can be lower than its own and not higher.
+    """
+    auto_checkpoints: AutoCheckpoints | None
+    """Take checkpoints by itself: when it is made, and after every exec."""
+    isolation: IsolationLevel | None
+    """How strongly it is cut off. Never silently downgraded."""
+    resources: ResourcesDraft
+    """Limits."""
+    env: dict[str, str]
+    """Environment of every exec."""
+    labels: dict[str, str]
+    """Labels, to find it again."""
+    annotations: dict[str, str]
+    """Texts kept beside it for you: at most 32 keys, 128 KiB together; never interpreted."""
+    user: str | None
+    """Default user of execs: name or id, optionally `:group`."""
+    workdir: str | None
+    """Default working directory; made when it is absent."""
+    ttl_ms: int | None
+    """Delete it this long after creation."""
+    idle_timeout_ms: int | None
+    """Delete it after this long without a running exec or a request."""
+    secrets: dict[str, str]
+    """Secrets for this sandbox alone, by name: its injection rules find them before the server's. Never returned.
+    """
+    egress: EgressPolicy | None
+    """What it may reach; the template's, or the server's default, when absent."""
+    volumes: list[VolumeMountDraft]
+    """Volumes to mount."""
+    on_idle: OnIdle | None
+    """What the end of the idle timeout means; `delete` when absent."""
+    idle_freeze_ms: int | None
+    """Freeze it after this long without a running exec or a request. The next use thaws it; its state stays
+    `running`. Processes that execs left behind stand still meanwhile.
+    """
+    hibernate_after_ms: int | None
+    """Pause it as `filesystem` when it has been paused as `frozen` for this long."""
+    delete_paused_after_ms: int | None
+    """Delete it when it has been paused, in whatever mode, for this long."""
+    budget: Budget | None
+    """Hard limits on what it may use in its whole life."""
+
+
+class CreateSnapshot(TypedDict, total=False):
+    """Takes a snapshot of a sandbox."""
+
+    tags: list[str]
+    """References that shall point to it, as `name` (which means `name:latest`) or `name:tag`. They leave what they
+    point to now.
+    """
+    comment: str | None
+    """A line of text, to remember what it is."""
+    env: dict[str, str]
+    """Variables of sandboxes that are made from it, on top of those of its sandbox."""
+    user: str | None
+    """Their default user, in place of its sandbox's."""
+    workdir: str | None
+    """Their default working directory, in place of its sandbox's."""
+    memory: bool
+    """With its memory and processes: at the isolation level `microvm`."""
+
+
+class _CreateSshKeyRequired(TypedDict):
+    name: str
+    """What it is for, for people."""
+    public_key: str
+    """The line of a file such as `~/.ssh/id_ed25519.pub`."""
+
+
+class CreateSshKey(_CreateSshKeyRequired, total=False):
+    """Registers an SSH public key for the API key of the request."""
+
+    ttl_ms: int | None
+    """It stops working this long from now."""
+
+
+class _CreateTemplateRequired(TypedDict):
+    name: str
+    """Its name: a DNS label."""
+
+
+class CreateTemplate(_CreateTemplateRequired, total=False):
+    """Makes a template, or the next version of an existing one."""
+
+    image: str
+    """The image. Leave it out when there is a snapshot."""
+    snapshot: str | None
+    """The snapshot that its sandboxes begin with: id, `name` or `name:tag`, looked up once, now."""
+    isolation: IsolationLevel | None
+    """The isolation level."""
+    resources: ResourcesDraft
+    """Limits."""
+    env: dict[str, str]
+    """Environment."""
+    labels: dict[str, str]
+    """Labels that every sandbox of it gets."""
+    user: str | None
+    """Default user."""
+    workdir: str | None
+    """Default working directory."""
+    ttl_ms: int | None
+    """Time to live of its sandboxes."""
+    idle_timeout_ms: int | None
+    """Idle timeout of its sandboxes."""
+    pool: PoolSpec | None
+    """How many of its sandboxes wait warm."""
+    egress: EgressPolicy | None
+    """What its sandboxes may reach; the server's default when absent."""
+    start: CommandText | None
+    """What runs in every sandbox from its creation on: a line for the shell, or program and arguments."""
+    ready: Ready | None
+    """When a sandbox is ready: its creation waits for it."""
+    memory: bool
+    """Boot one sandbox until it is ready, and let the others go on from its memory. Needs a start command, and an
+    isolation level that can copy sandboxes with their memory.
+    """
+
+
+CreateVolume = TypedDict(
+    "CreateVolume",
+    {
+        "name": "str",
+        "size_bytes": "int | None",
+        "from": "str | None",
+        "read_only": "bool",
+    },
+    total=False,
+)
+"""Makes a volume."""
+
+
+class EgressLimits(TypedDict, total=False):
+    """How much of the network one sandbox may use."""
+
+    connections: int | None
+    """Open connections to the outside at once; 512 when absent."""
+    bytes_per_s: int | None
+    """Bytes per second, in each direction; unlimited when absent."""
+
+
+class EgressPolicy(TypedDict, total=False):
+    """What a sandbox may reach. The default is nothing."""
+
+    internet: Internet
+    """What happens where no rule speaks."""
+    rules: list[Rule]
+    """Looked at in order; the first that matches decides."""
+    inject: list[InjectRule]
+    """What is put into requests on their way out: credentials that the sandbox itself does not have."""
+    limits: EgressLimits
+    """How much."""
+
+
+class _FindFilesRequired(TypedDict):
+    path: str
+    """Absolute path of the directory below which to look."""
+
+
+class FindFiles(_FindFilesRequired, total=False):
+    """Finds files by the pattern of their path, or lines in them."""
+
+    pattern: str | None
+    """What paths below it must look like; all when absent. `*`, `?` and `[…]` stand for characters of one name,
+    `**` for any number of names.
+    """
+    text: str | None
+    """Text to look for in the files, as it is: then lines are found, else files."""
+    limit: int | None
+    """Most that is found: 1 to 100,000, 1000 when absent."""
+
+
+class ForkSandbox(TypedDict, total=False):
+    """Makes sandboxes that go on from where another is."""
+
+    count: int
+    """How many: 1 to 256."""
+    at: str | None
+    """The point to go on from: the number of a checkpoint, or a snapshot. Now when absent."""
+    memory: bool
+    """Its processes go on in each child, with their memory, too: at the isolation level `microvm`. There they
+    belong to no exec. With `at`, that snapshot must have been taken with memory.
+    """
+    name: str | None
+    """Name of a single child, or what the names of several begin with: `name-1`, `name-2`, …."""
+    labels: dict[str, str]
+    """Labels on top of the parent's."""
+    env: dict[str, str]
+    """Variables on top of the parent's."""
+    ttl_ms: int | None
+    """Time to live; as long as the parent was given when absent."""
+
+
+class _InjectRuleRequired(TypedDict):
+    name: str
+    """Its name, unique among the sandbox's rules; shown in refusals and in the record of uses."""
+    hosts: list[str]
+    """For these hosts: names, or `*.example.com` for every name below."""
+
+
+class InjectRule(_InjectRuleRequired, total=False):
+    """One rule."""
+
+    ports: list[int]
+    """On these ports; 443 (and 80 for what may travel in the clear) when empty."""
+    methods: list[str]
+    """With these methods; any when empty."""
+    paths: list[str]
+    """With paths that are one of these or lie below it; any when empty."""
+    headers: dict[str, str]
+    """Headers to set, in place of what the request has. `{secret:NAME}` in a value stands for a secret."""
+    add_headers: dict[str, str]
+    """Headers to add beside those that are there."""
+    remove_headers: list[str]
+    """Headers to take out."""
+    query: dict[str, str]
+    """Query parameters to set."""
+    bearer: str | None
+    """Sets `Authorization: Bearer …`, unless a placeholder of this rule was replaced in the request's head: then
+    the client has put the credential where it belongs.
+    """
+    basic: BasicAuth | None
+    """Sets `Authorization: Basic …`, under the same condition."""
+    placeholders: list[Placeholder]
+    """Placeholders that stand for secrets inside the sandbox."""
+    env: dict[str, str]
+    """Variables for every command in the sandbox, as they are. The sandbox's own variables win."""
+    mask_responses: bool
+    """Replace this rule's secrets by asterisks wherever an answer shows them. In the headers of answers to requests
+    that carried them that is always so.
+    """
+    allow_plaintext: bool
+    """Secrets may also be sent over plain HTTP, where everybody on the way can read them."""
+
+
+class _MkdirRequired(TypedDict):
+    path: str
+    """The path."""
+
+
+class Mkdir(_MkdirRequired, total=False):
+    """Makes a directory."""
+
+    mode: str | None
+    """Permissions in octal; `0755` when absent."""
+    user: str | None
+    """Owner; the sandbox's default user when absent."""
+    parents: bool
+    """Make missing parents, and do not mind if it exists."""
+
+
+MoveFile = TypedDict(
+    "MoveFile",
+    {
+        "from": "str",
+        "to": "str",
+        "no_replace": "bool",
+    },
+    total=False,
+)
+"""Renames a file or directory."""
+
+
+class PauseSandbox(TypedDict, total=False):
+    """Pauses a sandbox."""
+
+    mode: PauseMode | None
+    """What is kept; `frozen` when absent."""
+
+
+class _PlaceholderRequired(TypedDict):
+    secret: str
+    """The secret."""
+
+
+class Placeholder(_PlaceholderRequired, total=False):
+    """A text inside the sandbox that stands for a secret. It is worth nothing anywhere else."""
+
+    env: str | None
+    """The variable that holds the placeholder in every command of the sandbox."""
+    prefix: str | None
+    """What the placeholder starts with, for programs that insist on a form such as `sk-`."""
+    headers: list[str]
+    """Headers in which it is replaced, besides `Authorization` and the usual ones for keys, such as `X-Api-Key`."""
+    path: bool
+    """Replace it in the path, too. Servers repeat paths in answers and write them down."""
+    query: bool
+    """Replace it in the query, too. Servers repeat queries in answers and write them down."""
+    body: bool
+    """Replace it in request bodies, too. What a server stores of a body can be read again."""
+    value: str | None
+    """The placeholder itself; made when absent, kept while the rule names the same secret."""
+
+
+class _PoolSpecRequired(TypedDict):
+    min: int
+    """Kept ready whatever the demand."""
+    max: int
+    """Most that are kept ready."""
+
+
+class PoolSpec(_PoolSpecRequired, total=False):
+    """How many members a pool keeps."""
+
+    max_age_ms: int | None
+    """Members older than this are replaced, milliseconds. One hour when absent."""
+
+
+class PruneBuildCache(TypedDict, total=False):
+    """How much of the cache to keep."""
+
+    keep_bytes: int
+    """The longest unused entries go until the rest has this many bytes; 0 removes all."""
+
+
+class _PullImageRequired(TypedDict):
+    reference: str
+    """Reference, such as `docker.io/library/python:3.12`."""
+
+
+class PullImage(_PullImageRequired, total=False):
+    """Pulls an image."""
+
+    credentials: RegistryCredentials | None
+    """Credentials for this pull; the stored ones of the registry when absent."""
+    platform: str | None
+    """`os/architecture`; the host's when absent."""
+    insecure_http: bool
+    """Speak plain HTTP to this registry. Loopback registries may always."""
+    ca_pem: str | None
+    """Certificate authorities to trust for this registry besides the public ones, PEM."""
+
+
+PullSnapshot = TypedDict(
+    "PullSnapshot",
+    {
+        "from": "str",
+        "tags": "list[str]",
+        "visibility": "Visibility | None",
+    },
+    total=False,
+)
+"""Fetches a snapshot from the object store."""
+
+
+class PushSnapshot(TypedDict, total=False):
+    """Sends a snapshot to the object store."""
+
+    tags: list[str]
+    """References there that shall name it; those that it has here when absent."""
+
+
+class PutGrant(TypedDict):
+    """Gives a role."""
+
+    role: Role
+    """The most it may do with the sandbox."""
+
+
+class _PutPoolRequired(TypedDict):
+    min: int
+    """Kept ready whatever the demand."""
+    max: int
+    """Most that are kept ready."""
+
+
+class PutPool(_PutPoolRequired, total=False):
+    """Sets a pool up, or changes its size. Exactly one of `template` and `image` says what it is of."""
+
+    template: str | None
+    """Name of a template: members are made of its newest version."""
+    image: str | None
+    """An image: members have the default limits."""
+    max_age_ms: int | None
+    """Members older than this are replaced. One hour when absent."""
+
+
+class PutSecret(TypedDict, total=False):
+    """Makes a secret, gives it a new value, or changes its scope or note. What is absent stays as it is."""
+
+    value: str | None
+    """A new value: the next version. A new secret needs one. Never returned."""
+    scope: SecretScope | None
+    """Where it may go and who may use it. A new secret needs it."""
+    note: str | None
+    """What people should know about it."""
+
+
+class Ready(TypedDict, total=False):
+    """When a sandbox of a template is ready for its first caller: when a command succeeds, or a port is listened
+    on.
+    """
+
+    command: CommandText | None
+    """Tried until it exits with 0."""
+    port: int | None
+    """Looked at until something listens on it."""
+    timeout_ms: int | None
+    """Give up after this long; 60 seconds when absent, at most ten minutes."""
+    interval_ms: int | None
+    """Pause between attempts; 100 milliseconds when absent."""
+
+
+class RegistryCredentials(TypedDict):
+    """User name and password for a registry."""
+
+    username: str
+    """User name."""
+    password: str
+    """Password or token. Never returned."""
+
+
+class ResourcesDraft(TypedDict, total=False):
+    """Limits as asked: what is absent comes from the template or the default."""
+
+    cpu_millis: int | None
+    """See [`Resources::cpu_millis`]."""
+    memory_bytes: int | None
+    """See [`Resources::memory_bytes`]."""
+    pids: int | None
+    """See [`Resources::pids`]."""
+    disk_bytes: int | None
+    """See [`Resources::disk_bytes`]."""
+    io_bytes_per_second: int | None
+    """See [`Resources::io_bytes_per_second`]. `null` is no limit, whatever was there before."""
+    io_operations_per_second: int | None
+    """See [`Resources::io_operations_per_second`]. `null` is no limit, whatever was there before."""
+
+
+class RollbackSandbox(TypedDict, total=False):
+    """Puts a sandbox back to an earlier state."""
+
+    to: str | None
+    """The number of a checkpoint, or a snapshot on the same image. When absent, back to before the last command
+    began, as far as there is a checkpoint of that.
+    """
+
+
+class _RuleRequired(TypedDict):
+    action: Action
+    """What it says."""
+
+
+class Rule(_RuleRequired, total=False):
+    """One rule. What is absent is not looked at; all that is present must match. `methods` and `path` speak of HTTP
+    requests. For HTTPS they hold where the gateway opens TLS; where it does not, a rule that allows does not
+    match and one that denies does.
+    """
+
+    name: str | None
+    """A name for it, shown in refusals."""
+    domain: str | None
+    """Names: `example.com`, `*.example.com` (everything below it), `*`."""
+    cidr: str | None
+    """Addresses: `192.0.2.0/24`, or one address. Private ones are reached only through such a rule."""
+    ports: list[str]
+    """Ports: numbers, or texts such as `8000-8999`."""
+    methods: list[str]
+    """Methods of HTTP, in capitals."""
+    path: str | None
+    """Paths of HTTP; `*` stands for any characters."""
+
+
+class _SecretScopeRequired(TypedDict):
+    hosts: list[str]
+    """Hosts that may receive it; `*` means any."""
+
+
+class SecretScope(_SecretScopeRequired, total=False):
+    """Where a secret may go: the lock on the secret itself, whatever a sandbox's rules say."""
+
+    templates: list[str]
+    """Names of templates whose sandboxes may use it; any sandbox when empty."""
+    sandboxes: list[str]
+    """Ids or names of sandboxes that may use it; any when empty."""
+    keys: list[str]
+    """API keys whose sandboxes may use it; any when empty."""
+
+
+class SetVisibility(TypedDict, total=False):
+    """Sets whether keys without a grant see a sandbox."""
+
+    visibility: Visibility | None
+    """`null` leaves it to the server's default."""
+
+
+class _SignalExecRequired(TypedDict):
+    signal: str
+    """Name (`TERM`, `SIGINT`) or number."""
+
+
+class SignalExec(_SignalExecRequired, total=False):
+    """Sends a signal."""
+
+    tree: bool
+    """To the whole tree rather than the process group."""
+
+
+class StartFromCommand(TypedDict):
+    """This command."""
+
+    command: CommandText
+    """This command."""
+
+
+StartFrom = Union[StartFromCommand, Literal["image"]]
+"""What the built template starts in each of its sandboxes."""
+
+
+StepFrom = TypedDict(
+    "StepFrom",
+    {
+        "from": "str",
+    },
+)
+"""The image to begin with; only first."""
+
+
+class StepRun(TypedDict):
+    """Runs a command."""
+
+    run: CommandText
+    """Runs a command."""
+
+
+class StepCopy(TypedDict):
+    """Copies files of the context, or of an image."""
+
+    copy: CopyStep
+    """Copies files of the context, or of an image."""
+
+
+class StepEnv(TypedDict):
+    """Sets variables."""
+
+    env: dict[str, str]
+    """Sets variables."""
+
+
+class StepLabel(TypedDict):
+    """Labels, for the record."""
+
+    label: dict[str, str]
+    """Labels, for the record."""
+
+
+class StepWorkdir(TypedDict):
+    """Changes the working directory."""
+
+    workdir: str
+    """Changes the working directory."""
+
+
+class StepUser(TypedDict):
+    """Changes the user."""
+
+    user: str
+    """Changes the user."""
+
+
+class StepCmd(TypedDict):
+    """Sets the default command."""
+
+    cmd: CommandText
+    """Sets the default command."""
+
+
+class StepEntrypoint(TypedDict):
+    """Sets the entry point."""
+
+    entrypoint: CommandText
+    """Sets the entry point."""
+
+
+Step = Union[StepFrom, StepRun, StepCopy, StepEnv, StepLabel, StepWorkdir, StepUser, StepCmd, StepEntrypoint]
+"""One step of a step list."""
+
+
+class TagSnapshot(TypedDict):
+    """Makes a reference point to a snapshot."""
+
+    tag: str
+    """`name` or `name:tag`. It leaves what it points to now."""
+
+
+class _TakeLeaseRequired(TypedDict):
+    ttl_ms: int
+    """It ends by itself this long from now; at most a day."""
+
+
+class TakeLease(_TakeLeaseRequired, total=False):
+    """Asks for exclusive use."""
+
+    holder: str | None
+    """The name that others are shown: 1 to 128 bytes. The key's id when absent."""
+
+
+class TtySize(TypedDict):
+    """Size of a terminal in characters."""
+
+    cols: int
+    """Columns."""
+    rows: int
+    """Rows."""
+
+
+class UpdateSandbox(TypedDict, total=False):
+    """Changes a sandbox. Absent fields stay as they are."""
+
+    name: str | None
+    """A new name. The host name inside stays."""
+    env: dict[str, str | None]
+    """Sets variables of later execs; `null` removes one."""
+    user: str | None
+    """New default user of later execs."""
+    workdir: str | None
+    """New default working directory of later execs. `null` is the user's home."""
+    annotations: dict[str, str | None]
+    """Sets annotations; `null` removes one."""
+    labels: dict[str, str] | None
+    """Replaces all labels."""
+    ttl_ms: int | None
+    """Extends (or shortens) its life: it ends this long from now. `null` removes the end."""
+    idle_timeout_ms: int | None
+    """New idle timeout. `null` removes it."""
+    resources: ResourcesDraft
+    """New limits; the disk's cannot change."""
+    secrets: dict[str, str]
+    """Adds secrets for this sandbox alone, or gives them new values. Never returned."""
+    egress: EgressPolicy | None
+    """Replaces what it may reach, at once: connections that are no longer allowed are cut."""
+    on_idle: OnIdle | None
+    """What the end of the idle timeout means."""
+    idle_freeze_ms: int | None
+    """Freeze it after this long without use. `null` removes it."""
+    hibernate_after_ms: int | None
+    """Pause it as `filesystem` when it has been paused as `frozen` for this long. `null` removes it."""
+    delete_paused_after_ms: int | None
+    """Delete it when it has been paused for this long. `null` removes it."""
+    budget: Budget | None
+    """Replaces the budget. What was used stays used."""
+
+
+class _VolumeMountDraftRequired(TypedDict):
+    volume: str
+    """Name or id of the volume."""
+    path: str
+    """Where it is mounted inside: an absolute path, made when it is absent."""
+
+
+class VolumeMountDraft(_VolumeMountDraftRequired, total=False):
+    """A volume that a sandbox is to have."""
+
+    read_only: bool
+    """The sandbox cannot write to it."""

@@ -1,0 +1,97 @@
+/** What a sandbox may reach, and which credentials it uses without having them. */
+
+import type { Action, EgressPolicy, InjectRule, Placeholder, Rule } from "./types.js";
+
+/** What a sandbox may reach: nothing when empty. What denies comes first. */
+export interface Network {
+  /** Domains (`example.com`, `*.example.com`, `*`) and addresses (`10.1.2.3`, `10.0.0.0/8`), each optionally with `:PORT` or `:FROM-TO`. */
+  allow?: readonly string[];
+  /** The same. */
+  deny?: readonly string[];
+  /** Everything public. */
+  internet?: boolean;
+  /** Further rules in the API's form, with methods and paths; looked at first. */
+  rules?: readonly Rule[];
+  /** Changes to requests, in the API's form. */
+  inject?: readonly InjectRule[];
+  /** Most connections at once. */
+  connections?: number;
+  /** Most bytes a second, each direction. */
+  bytesPerSecond?: number;
+}
+
+/**
+ * A secret of the server that a sandbox uses: it has a placeholder in a variable, and the gateway puts the value into
+ * requests to the hosts. Without hosts it is for those that the secret itself may go to.
+ */
+export interface UseSecret {
+  name: string;
+  /** As `HOST` or `HOST:PORT`. */
+  hosts?: readonly string[];
+  /** The variable; the secret's name when absent. */
+  env?: string;
+  /** What the placeholder begins with, for programs that insist. */
+  prefix?: string;
+  /** Further headers in which it is replaced. */
+  headers?: readonly string[];
+  path?: boolean;
+  query?: boolean;
+  body?: boolean;
+  maskResponses?: boolean;
+}
+
+/** The injection rule of a secret, for these hosts. */
+export function secretRule(secret: UseSecret, hosts: readonly string[]): InjectRule {
+  const placeholder: Placeholder = { secret: secret.name, env: secret.env ?? secret.name };
+  if (secret.prefix !== undefined) placeholder.prefix = secret.prefix;
+  if (secret.headers) placeholder.headers = [...secret.headers];
+  for (const place of ["path", "query", "body"] as const) if (secret[place]) placeholder[place] = true;
+  const split = hosts.map(hostAndPort);
+  const ports = new Set(split.flatMap(([, port]) => (port === undefined ? [] : [Number(port)])));
+  const rule = { name: secret.name, hosts: split.map(([host]) => host), bearer: `{secret:${secret.name}}`, placeholders: [placeholder] };
+  return {
+    ...rule,
+    ...(ports.size > 0 ? { ports: [...ports].sort((a, b) => a - b) } : {}),
+    ...(secret.maskResponses ? { mask_responses: true } : {}),
+  } as InjectRule;
+}
+
+/** The policy in the API's form. Hosts of injection rules are allowed without further words. */
+export function policy(network: Network, inject: readonly InjectRule[] = []): EgressPolicy {
+  const injected = [...(network.inject ?? []), ...inject];
+  const rules = [
+    ...(network.rules ?? []),
+    ...(network.deny ?? []).map((text) => rule("deny", text)),
+    ...(network.allow ?? []).map((text) => rule("allow", text)),
+  ];
+  if (!network.internet) {
+    for (const one of injected) {
+      for (const domain of one.hosts) {
+        for (const port of one.ports?.length ? one.ports : [443]) {
+          rules.push({ action: "allow", domain, ports: [String(port)] } as Rule);
+        }
+      }
+    }
+  }
+  const made: Partial<EgressPolicy> = { internet: network.internet ? "on" : rules.length > 0 ? "rules" : "off", rules };
+  if (injected.length > 0) made.inject = injected;
+  if (network.connections !== undefined || network.bytesPerSecond !== undefined) {
+    made.limits = { connections: network.connections, bytes_per_s: network.bytesPerSecond };
+  }
+  return made as EgressPolicy;
+}
+
+/** Host and port, or range of ports. */
+function hostAndPort(text: string): [string, string | undefined] {
+  const bracketed = /^\[([^\]]*)\](?::(.*))?$/.exec(text);
+  if (bracketed) return [bracketed[1] ?? "", bracketed[2]];
+  const parts = text.split(":");
+  return parts.length > 2 ? [text, undefined] : [parts[0] ?? "", parts[1]];
+}
+
+function rule(action: Action, text: string): Rule {
+  const [host, port] = hostAndPort(text);
+  const isAddress = /^\d+\.\d+\.\d+\.\d+(\/\d+)?$/.test(host) || host.includes(":");
+  const made = isAddress ? { action, cidr: host } : { action, domain: host };
+  return (port === undefined ? made : { ...made, ports: [port] }) as Rule;
+}

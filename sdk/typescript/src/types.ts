@@ -1,0 +1,2318 @@
+// Made by sdk/generate from openapi/atoll.json.
+
+/** What executes the instructions of a virtual machine. The weaker comes first. */
+export type Accelerator =
+  | "emulated"
+  | "kvm";
+
+/** An access, without its token. */
+export interface Access {
+  /** Its id. */
+  id: string;
+  /** Id of the sandbox; the access ends with it. */
+  sandbox: string;
+  /** The TCP port, if it is to one. */
+  port?: number | null;
+  /** Whether it is to every TCP port. */
+  all_ports: boolean;
+  /** The file, if it is to one. */
+  file?: AccessFile | null;
+  /** Whether it is for everybody. */
+  public: boolean;
+  /** What it is for. */
+  name?: string | null;
+  /** Where it is used. */
+  url: string;
+  /** When it was made. */
+  created_at_ms: number;
+  /** Id of the key that made it. */
+  created_by?: string | null;
+  /** When it ends. */
+  expires_at_ms?: number | null;
+}
+
+/** A new access. Its token is shown this once. */
+export interface AccessCreated {
+  /** The access. */
+  access: Access;
+  /** What to send as `X-Atoll-Token`; absent when it is public. */
+  token?: string | null;
+  /** The address with the token in it, to open in a browser; without one when it is public. */
+  link: string;
+}
+
+/** A file that an access is to. */
+export interface AccessFile {
+  /** Absolute path in the sandbox. */
+  path: string;
+  /** Media type to answer with, instead of `application/octet-stream`. */
+  media_type?: string | null;
+  /** Let a browser show it rather than save it. It runs nothing either way. */
+  inline?: boolean;
+}
+
+/** The accesses of a sandbox. */
+export interface AccessList {
+  /** The oldest first. */
+  items: Access[];
+}
+
+/** What a rule says. */
+export type Action =
+  | "allow"
+  | "deny";
+
+/** Standard input ends here. */
+export interface AttachClientMessageCloseStdin {
+  type: "close_stdin";
+}
+
+/** The terminal has a new size. */
+export interface AttachClientMessageResize {
+  /** Columns. */
+  cols: number;
+  /** Rows. */
+  rows: number;
+  type: "resize";
+}
+
+/** Send a signal. */
+export interface AttachClientMessageSignal {
+  /** Name (`TERM`, `SIGINT`) or number. */
+  signal: string;
+  /** To the whole tree rather than the process group. */
+  tree?: boolean;
+  type: "signal";
+}
+
+/** Text message of the client on the attach WebSocket. Standard input travels in binary messages. */
+export type AttachClientMessage = AttachClientMessageCloseStdin | AttachClientMessageResize | AttachClientMessageSignal;
+
+/** First: what you are attached to, and where the output that follows begins. */
+export interface AttachServerMessageAttached {
+  /** The exec. */
+  exec: Exec;
+  /** Offset of the first byte that follows. */
+  offset: number;
+  type: "attached";
+}
+
+/** Bytes `from..to` were dropped because the log's limit was reached. */
+export interface AttachServerMessageGap {
+  /** First dropped byte. */
+  from: number;
+  /** One past the last dropped byte. */
+  to: number;
+  type: "gap";
+}
+
+/** Last: all output was sent and this is how it ended. The server closes the socket. */
+export interface AttachServerMessageExit {
+  /** Where it ended up: `exited` or `lost`. */
+  state: ExecState;
+  /** How it ended. */
+  exit: Exit;
+  /** One past the last byte of output. */
+  offset: number;
+  type: "exit";
+}
+
+/** Something a client message asked for failed, or the stream cannot go on. */
+export interface AttachServerMessageError {
+  /** Why. */
+  error: ErrorBody;
+  type: "error";
+}
+
+/**
+ * Text message of the server on the attach WebSocket. Output itself travels in binary messages, see
+ * [`OutputFrame`].
+ */
+export type AttachServerMessage = AttachServerMessageAttached | AttachServerMessageGap | AttachServerMessageExit | AttachServerMessageError;
+
+/** Checkpoints that a sandbox takes by itself: when it was made, and after every exec. */
+export interface AutoCheckpoints {
+  /** How many of them are kept: 1 to 1000. Those that somebody took do not count. */
+  keep: number;
+}
+
+/** User name and password. */
+export interface BasicAuth {
+  /** User name. */
+  username: string;
+  /** Password. */
+  password: string;
+}
+
+/** Makes several sandboxes at once. */
+export interface BatchCreate {
+  /** At most 256. */
+  sandboxes: CreateSandbox[];
+}
+
+/** One outcome of a batch: exactly one of the two is there. */
+export interface BatchResult {
+  /** The sandbox that was made. */
+  sandbox?: Sandbox | null;
+  /** Why it was not. */
+  error?: ErrorBody | null;
+}
+
+/** Outcomes of a batch, in the order of the request. */
+export interface BatchResults {
+  /** One for each request. */
+  results: BatchResult[];
+}
+
+/** Hard limits on what a sandbox may use over its whole life. Absent ones do not limit. */
+export interface Budget {
+  /** CPU time of everything in it, milliseconds. */
+  cpu_ms?: number | null;
+  /** Wall time in which it runs, milliseconds. Paused time does not count. */
+  running_ms?: number | null;
+  /** Bytes that leave it. */
+  egress_bytes?: number | null;
+  /** What happens then. */
+  on_exhausted?: OnExhausted;
+}
+
+/** A build. */
+export interface Build {
+  /** Its id. */
+  id: string;
+  /** Name of the template of which it makes a version. */
+  name: string;
+  /** Where it is in its life. */
+  state: BuildState;
+  /** Whether it copies files of a context: send it with `PUT …/context`. */
+  needs_context: boolean;
+  /** What it made, as `name:version`. */
+  template?: string | null;
+  /** Why it made nothing. */
+  failure?: BuildFailure | null;
+  /** When it was asked for. */
+  created_at_ms: number;
+  /** When its work began. */
+  started_at_ms?: number | null;
+  /** When it ended. */
+  ended_at_ms?: number | null;
+  /** Id of the key that asked for it. */
+  created_by?: string | null;
+}
+
+/** One entry of the cache. */
+export interface BuildCacheEntry {
+  /** Its key. */
+  key: string;
+  /** The step, as it is shown. */
+  step: string;
+  /** What it takes on the host, bytes. Entries share it with each other: all together count more than there is. */
+  size_bytes: number;
+  /** How long the step took. */
+  took_ms: number;
+  /** When it was made. */
+  created_at_ms: number;
+  /** When a build last used it. */
+  used_at_ms: number;
+  /** Whether a template stands on it. */
+  in_template: boolean;
+}
+
+/** The cache, the longest unused first. */
+export interface BuildCacheList {
+  /** The entries. */
+  items: BuildCacheEntry[];
+}
+
+/** What pruning did. */
+export interface BuildCachePruned {
+  /** Entries that are gone. */
+  removed: number;
+  /** What they took on the host, bytes. They share it: the disk may gain less. */
+  freed_bytes: number;
+}
+
+/** Something worth knowing. */
+export interface BuildEventNote {
+  /** When. */
+  at_ms: number;
+  /** What. */
+  text: string;
+  type: "note";
+}
+
+/** A step moved on. */
+export interface BuildEventStep {
+  /** When. */
+  at_ms: number;
+  /** Which, from 1. */
+  step: number;
+  /** Of how many. */
+  total: number;
+  /** The stage that it belongs to, if it has a name. */
+  stage?: string | null;
+  /** The instruction. */
+  text: string;
+  /** What happened. */
+  state: StepState;
+  /** How long it took, once it is done. */
+  took_ms?: number | null;
+  type: "step";
+}
+
+/** A command of a step wrote something. */
+export interface BuildEventOutput {
+  /** When. */
+  at_ms: number;
+  /** Which step. */
+  step: number;
+  /** Whereto. */
+  stream: OutputStream;
+  /** What; bytes that are no UTF-8 are `U+FFFD`. */
+  text: string;
+  type: "output";
+}
+
+/** The build ended: the last entry. */
+export interface BuildEventEnd {
+  /** When. */
+  at_ms: number;
+  /** How. */
+  state: BuildState;
+  /** What it made, as `name:version`. */
+  template?: string | null;
+  /** Why it made nothing. */
+  failure?: BuildFailure | null;
+  type: "end";
+}
+
+/** One entry of a build's log. */
+export type BuildEvent = BuildEventNote | BuildEventStep | BuildEventOutput | BuildEventEnd;
+
+/** Why a build ended without a template version. Kept by the store. */
+export interface BuildFailure {
+  /** Why, for machines. */
+  code: Code;
+  /** What is wrong and where. */
+  message: string;
+  /** What to do about it. */
+  hint?: string | null;
+  /** The step that failed, as it is shown, if it was one. */
+  step?: string | null;
+  /** Exit code of its command. */
+  exit_code?: number | null;
+  /** The last lines that its command wrote. */
+  output?: string | null;
+}
+
+/** A page of builds, newest first. */
+export interface BuildList {
+  /** The page. */
+  items: Build[];
+  /** Pass it as `cursor` for the next page. */
+  next_cursor?: string | null;
+}
+
+/** A piece of a build's log. */
+export interface BuildLogPage {
+  /** Entries, in order. */
+  entries: BuildEvent[];
+  /** Pass it as `offset` to go on. */
+  next_offset: number;
+  /** Where the build is. */
+  state: BuildState;
+  /** Whether there is nothing more, and never will be. */
+  over: boolean;
+}
+
+/** Where a build is in its life. */
+export type BuildState =
+  | "waiting"
+  | "queued"
+  | "running"
+  | "succeeded"
+  | "failed"
+  | "cancelled";
+
+/** One difference between two snapshots. */
+export interface Change {
+  /** Absolute path. What is no UTF-8 in it is replaced. */
+  path: string;
+  /** What happened. */
+  kind: ChangeKind;
+  /** What it is now, or was. */
+  entry: EntryKind;
+  /** Size before, bytes. */
+  from_bytes?: number | null;
+  /** Size after, bytes. */
+  to_bytes?: number | null;
+  /** The difference of two small texts as `diff -u` shows it, when it was asked for. */
+  text?: string | null;
+}
+
+/** What happened to a file between two snapshots. */
+export type ChangeKind =
+  | "added"
+  | "changed"
+  | "removed";
+
+/** One line of the report. */
+export interface Check {
+  /** Stable name: `user_namespaces`, `limit_memory`, … */
+  name: string;
+  /** How it came out. */
+  status: Status;
+  /** One sentence: what was tried and seen. */
+  detail: string;
+  /** What to do when it is not [`Status::Ok`]. */
+  hint?: string | null;
+}
+
+/** Changes permissions, owner or both. */
+export interface Chmod {
+  /** The path. */
+  path: string;
+  /** New permissions in octal. */
+  mode?: string | null;
+  /** New owner: name or id, optionally `:group`. */
+  user?: string | null;
+}
+
+/** Machine-readable reason of an error. More may come. */
+export type Code =
+  | "invalid_json"
+  | "invalid_argument"
+  | "too_large"
+  | "unauthorized"
+  | "forbidden"
+  | "route_not_found"
+  | "method_not_allowed"
+  | "sandbox_not_found"
+  | "exec_not_found"
+  | "template_not_found"
+  | "volume_not_found"
+  | "volume_busy"
+  | "pool_not_found"
+  | "pool_too_large"
+  | "snapshot_not_found"
+  | "image_not_found"
+  | "key_not_found"
+  | "access_not_found"
+  | "ssh_key_not_found"
+  | "registry_not_found"
+  | "secret_not_found"
+  | "name_taken"
+  | "invalid_state"
+  | "sandbox_failed"
+  | "sandbox_leased"
+  | "pause_unavailable"
+  | "budget_exhausted"
+  | "idempotency_mismatch"
+  | "limit_exceeded"
+  | "image_platform_mismatch"
+  | "image_invalid"
+  | "image_in_use"
+  | "snapshot_in_use"
+  | "snapshot_incompatible"
+  | "snapshot_invalid"
+  | "objects_denied"
+  | "objects_unavailable"
+  | "digest_mismatch"
+  | "registry_denied"
+  | "registry_unavailable"
+  | "registry_invalid"
+  | "registry_image_not_found"
+  | "command_not_found"
+  | "command_not_executable"
+  | "cwd_not_found"
+  | "user_not_found"
+  | "exec_ended"
+  | "stdin_closed"
+  | "not_a_terminal"
+  | "offset_out_of_range"
+  | "file_not_found"
+  | "file_exists"
+  | "not_a_directory"
+  | "is_a_directory"
+  | "directory_not_empty"
+  | "permission_denied"
+  | "disk_full"
+  | "path_invalid"
+  | "port_closed"
+  | "port_taken"
+  | "port_broken"
+  | "host_disk_full"
+  | "isolation_unavailable"
+  | "limit_unenforceable"
+  | "guest_unavailable"
+  | "build_not_found"
+  | "build_file_invalid"
+  | "instruction_unsupported"
+  | "build_context_invalid"
+  | "build_file_not_found"
+  | "build_step_failed"
+  | "build_cancelled"
+  | "build_interrupted"
+  | "start_failed"
+  | "timeout"
+  | "shutting_down"
+  | "store_unavailable"
+  | "internal";
+
+/** A command: a line for the shell, or program and arguments. */
+export type CommandText = string | string[];
+
+/** What differs between two snapshots. */
+export interface Comparison {
+  /** The differences, by path. */
+  changes: Change[];
+  /** There is more than is shown. */
+  truncated: boolean;
+}
+
+/** An open connection. */
+export interface ConnectionView {
+  /** Its number in this sandbox. */
+  number: number;
+  /** The name it was made to, where that is certain. */
+  name?: string | null;
+  /** The address. */
+  address: string;
+  /** The port. */
+  port: number;
+  /** `tls`, `http`, `tcp`; `proxy` for one to the explicit proxy that has no destination yet. */
+  protocol: string;
+  /** When it was made. */
+  opened_at_ms: number;
+  /** Bytes that left the sandbox. */
+  sent_bytes: number;
+  /** Bytes that came into the sandbox. */
+  received_bytes: number;
+}
+
+/** How the disk of a snapshot came about. */
+export type CopyMethod =
+  | "clone"
+  | "copy"
+  | "import";
+
+/** A step that copies. */
+export interface CopyStep {
+  /** Paths or patterns in the context, as in `COPY`. */
+  sources: string[];
+  /** Whereto: a directory if it ends with `/`. */
+  destination: string;
+  /** An image to copy from instead of the context. */
+  from?: string | null;
+  /** Owner of the copies. */
+  user?: string | null;
+  /** Permissions of the copies, octal. */
+  mode?: string | null;
+}
+
+/** Lets somebody without an API key reach a port or a file. Exactly one of `port`, `all_ports` and `file`. */
+export interface CreateAccess {
+  /** One TCP port. */
+  port?: number | null;
+  /** Every TCP port. */
+  all_ports?: boolean;
+  /** The bytes of a file, to read. */
+  file?: AccessFile | null;
+  /** For everybody, without a token: ports only. Needs the scope `manage`. */
+  public?: boolean;
+  /** What it is for, for people. */
+  name?: string | null;
+  /** It ends this long from now; with the sandbox when absent. */
+  ttl_ms?: number | null;
+}
+
+/** Builds the next version of a template, from a Dockerfile or a step list. */
+export interface CreateBuild {
+  /** Name of the template: a DNS label. */
+  name?: string;
+  /** The Dockerfile. */
+  dockerfile?: string | null;
+  /** The step list, instead. */
+  steps?: Step[] | null;
+  /** What to leave out of the context, as in a `.dockerignore`; the one in the context when absent. */
+  ignore?: string | null;
+  /** Values of `ARG`s. */
+  args?: Record<string, string>;
+  /** The stage that is wanted, by name or number; the last when absent. */
+  target?: string | null;
+  /** Do every step again. */
+  no_cache?: boolean;
+  /**
+   * What runs in every sandbox of the template: `{"command": …}`, or `"image"` for `ENTRYPOINT` and `CMD`. Nothing
+   * when absent.
+   */
+  start?: StartFrom | null;
+  /** When a sandbox is ready: its creation waits for it. */
+  ready?: Ready | null;
+  /** Boot one sandbox of the template until it is ready, and let the others go on from its memory. */
+  memory?: boolean;
+  /** Isolation level of the build and of the template. */
+  isolation?: IsolationLevel | null;
+  /** Limits of the steps' sandbox and of the template. */
+  resources?: ResourcesDraft;
+  /** Labels that every sandbox of the template gets. */
+  labels?: Record<string, string>;
+  /** What the steps may reach; the server's default when absent. */
+  egress?: EgressPolicy | null;
+  /** What sandboxes of the template may reach; the server's default when absent. */
+  template_egress?: EgressPolicy | null;
+  /** Time to live of the template's sandboxes. */
+  ttl_ms?: number | null;
+  /** Idle timeout of the template's sandboxes. */
+  idle_timeout_ms?: number | null;
+  /** Give up after this long; one hour when absent. */
+  timeout_ms?: number | null;
+}
+
+/** Takes a checkpoint of a sandbox. */
+export interface CreateCheckpoint {
+  /** A line of text, to remember what it is. */
+  comment?: string | null;
+}
+
+/** Runs a command. Give either `argv` or `shell`. */
+export interface CreateExec {
+  /** Program and arguments, run as they are. */
+  argv?: string[] | null;
+  /** A line for `/bin/sh -c`. */
+  shell?: string | null;
+  /** Variables on top of the sandbox's. */
+  env?: Record<string, string>;
+  /** Working directory; the sandbox's when absent. */
+  cwd?: string | null;
+  /** User name or id, optionally `:group`; the sandbox's when absent. */
+  user?: string | null;
+  /** Run on a terminal of this size. */
+  tty?: TtySize | null;
+  /** Keep standard input open; otherwise the command reads end-of-file at once. */
+  stdin?: boolean;
+  /** Kill its tree this long after start. */
+  timeout_ms?: number | null;
+  /** Kill its tree when it has written nothing for this long. */
+  idle_timeout_ms?: number | null;
+  /** Kill its tree when the last attached client goes away. */
+  kill_on_disconnect?: boolean;
+  /** Kill the tree when no client has been attached for this long. Clients are those that read with `attach`. */
+  detach_timeout_ms?: number | null;
+  /** Output kept on the host; the oldest goes first and a gap is announced. */
+  keep_output_bytes?: number | null;
+  /** A second request with the same key in the same sandbox returns the first exec. */
+  idempotency_key?: string | null;
+  /**
+   * Wait up to this long for the exit before answering (at most 60,000). The answer then carries the output, if it
+   * is small.
+   */
+  wait_ms?: number | null;
+}
+
+/** Makes a key. */
+export interface CreateKey {
+  /** What it is for, for people. */
+  name: string;
+  /** The highest thing it may do. */
+  scope: Scope;
+  /** It stops working this long from now. */
+  ttl_ms?: number | null;
+  /** What it looks like, for clients of other vendors that want keys of theirs. It opens the same. */
+  format?: KeyFormat;
+}
+
+/** Makes a sandbox. Everything is optional: `{}` makes one from the image `host`. */
+export interface CreateSandbox {
+  /**
+   * Who sees it, from its first moment on: `private` is you, administrators, and whom you grant a role. When
+   * absent: `private` if it goes on from a private snapshot, else the server's default.
+   */
+  visibility?: Visibility | null;
+  /** A name, unique among existing sandboxes: a DNS label. */
+  name?: string | null;
+  /** The image: `host`, or one that was pulled, loaded or imported. */
+  image?: string | null;
+  /** A template: `name` for its newest version, or `name:version`. */
+  template?: string | null;
+  /** A snapshot to begin with: its id, `name` or `name:tag`. It brings its image, environment and limits. */
+  snapshot?: string | null;
+  /**
+   * Go on from the snapshot's memory, too: its processes run in the new sandbox. The snapshot must have been taken
+   * with memory, on this host with these programs; limits can be lower than its own and not higher.
+   */
+  memory?: boolean;
+  /** Take checkpoints by itself: when it is made, and after every exec. */
+  auto_checkpoints?: AutoCheckpoints | null;
+  /** How strongly it is cut off. Never silently downgraded. */
+  isolation?: IsolationLevel | null;
+  /** Limits. */
+  resources?: ResourcesDraft;
+  /** Environment of every exec. */
+  env?: Record<string, string>;
+  /** Labels, to find it again. */
+  labels?: Record<string, string>;
+  /** Texts kept beside it for you: at most 32 keys, 128 KiB together; never interpreted. */
+  annotations?: Record<string, string>;
+  /** Default user of execs: name or id, optionally `:group`. */
+  user?: string | null;
+  /** Default working directory; made when it is absent. */
+  workdir?: string | null;
+  /** Delete it this long after creation. */
+  ttl_ms?: number | null;
+  /** Delete it after this long without a running exec or a request. */
+  idle_timeout_ms?: number | null;
+  /** Secrets for this sandbox alone, by name: its injection rules find them before the server's. Never returned. */
+  secrets?: Record<string, string>;
+  /** What it may reach; the template's, or the server's default, when absent. */
+  egress?: EgressPolicy | null;
+  /** Volumes to mount. */
+  volumes?: VolumeMountDraft[];
+  /** What the end of the idle timeout means; `delete` when absent. */
+  on_idle?: OnIdle | null;
+  /**
+   * Freeze it after this long without a running exec or a request. The next use thaws it; its state stays
+   * `running`. Processes that execs left behind stand still meanwhile.
+   */
+  idle_freeze_ms?: number | null;
+  /** Pause it as `filesystem` when it has been paused as `frozen` for this long. */
+  hibernate_after_ms?: number | null;
+  /** Delete it when it has been paused, in whatever mode, for this long. */
+  delete_paused_after_ms?: number | null;
+  /** Hard limits on what it may use in its whole life. */
+  budget?: Budget | null;
+}
+
+/** Takes a snapshot of a sandbox. */
+export interface CreateSnapshot {
+  /**
+   * References that shall point to it, as `name` (which means `name:latest`) or `name:tag`. They leave what they
+   * point to now.
+   */
+  tags?: string[];
+  /** A line of text, to remember what it is. */
+  comment?: string | null;
+  /** Variables of sandboxes that are made from it, on top of those of its sandbox. */
+  env?: Record<string, string>;
+  /** Their default user, in place of its sandbox's. */
+  user?: string | null;
+  /** Their default working directory, in place of its sandbox's. */
+  workdir?: string | null;
+  /** With its memory and processes: at the isolation level `microvm`. */
+  memory?: boolean;
+}
+
+/** Registers an SSH public key for the API key of the request. */
+export interface CreateSshKey {
+  /** What it is for, for people. */
+  name: string;
+  /** The line of a file such as `~/.ssh/id_ed25519.pub`. */
+  public_key: string;
+  /** It stops working this long from now. */
+  ttl_ms?: number | null;
+}
+
+/** Makes a template, or the next version of an existing one. */
+export interface CreateTemplate {
+  /** Its name: a DNS label. */
+  name: string;
+  /** The image. Leave it out when there is a snapshot. */
+  image?: string;
+  /** The snapshot that its sandboxes begin with: id, `name` or `name:tag`, looked up once, now. */
+  snapshot?: string | null;
+  /** The isolation level. */
+  isolation?: IsolationLevel | null;
+  /** Limits. */
+  resources?: ResourcesDraft;
+  /** Environment. */
+  env?: Record<string, string>;
+  /** Labels that every sandbox of it gets. */
+  labels?: Record<string, string>;
+  /** Default user. */
+  user?: string | null;
+  /** Default working directory. */
+  workdir?: string | null;
+  /** Time to live of its sandboxes. */
+  ttl_ms?: number | null;
+  /** Idle timeout of its sandboxes. */
+  idle_timeout_ms?: number | null;
+  /** How many of its sandboxes wait warm. */
+  pool?: PoolSpec | null;
+  /** What its sandboxes may reach; the server's default when absent. */
+  egress?: EgressPolicy | null;
+  /** What runs in every sandbox from its creation on: a line for the shell, or program and arguments. */
+  start?: CommandText | null;
+  /** When a sandbox is ready: its creation waits for it. */
+  ready?: Ready | null;
+  /**
+   * Boot one sandbox until it is ready, and let the others go on from its memory. Needs a start command, and an
+   * isolation level that can copy sandboxes with their memory.
+   */
+  memory?: boolean;
+}
+
+/** Makes a volume. */
+export interface CreateVolume {
+  /** Its name: a DNS label. */
+  name: string;
+  /** Its size; 10 GiB when absent. A copy has the size of its source. */
+  size_bytes?: number | null;
+  /** Name or id of a volume: begins with what that holds at this moment, while it is in use. */
+  from?: string | null;
+  /** With `from`: nobody can write to it, a snapshot. */
+  read_only?: boolean;
+}
+
+/** Something that was refused; equal ones are counted. */
+export interface DenialView {
+  /** At which point. */
+  stage: Stage;
+  /** What: a name, `name:port`, `address:port`, a request. */
+  what: string;
+  /** Why. */
+  why: string;
+  /** What would allow it, as arguments of the command line. */
+  ask?: string | null;
+  /** When it happened last. */
+  last_at_ms: number;
+  /** How often. */
+  count: number;
+}
+
+/**
+ * What was read from the disks of a sandbox and written to them since it was last started: a wake begins at zero.
+ */
+export interface DiskIo {
+  /** Bytes read, the image's included; what was in a cache inside is not read. */
+  read_bytes: number;
+  /** Bytes written. */
+  written_bytes: number;
+  /** Reads. */
+  reads: number;
+  /** Writes. */
+  writes: number;
+}
+
+/** What this host enforces. */
+export interface Doctor {
+  /** One line each. */
+  checks: Check[];
+}
+
+/** How much of the network one sandbox may use. */
+export interface EgressLimits {
+  /** Open connections to the outside at once; 512 when absent. */
+  connections?: number | null;
+  /** Bytes per second, in each direction; unlimited when absent. */
+  bytes_per_s?: number | null;
+}
+
+/** What a sandbox may reach. The default is nothing. */
+export interface EgressPolicy {
+  /** What happens where no rule speaks. */
+  internet?: Internet;
+  /** Looked at in order; the first that matches decides. */
+  rules?: Rule[];
+  /** What is put into requests on their way out: credentials that the sandbox itself does not have. */
+  inject?: InjectRule[];
+  /** How much. */
+  limits?: EgressLimits;
+}
+
+/** How `data` of a chunk is written. */
+export type Encoding =
+  | "utf-8"
+  | "base64";
+
+/** What an entry of a directory is. */
+export type EntryKind =
+  | "file"
+  | "directory"
+  | "symlink"
+  | "other";
+
+/** Body of every error. */
+export interface ErrorBody {
+  /** Why, for machines. Stable. */
+  code: Code;
+  /** What is wrong and where, for people. */
+  message: string;
+  /** What to do about it. */
+  hint?: string | null;
+  /** Whether the same request may succeed later. */
+  retryable: boolean;
+  /** The request's id, also in the server's log and in the `x-request-id` header. */
+  request_id?: string | null;
+}
+
+/** An exec. */
+export interface Exec {
+  /** Its id. */
+  id: string;
+  /** The sandbox it runs in. */
+  sandbox: string;
+  /** Program and arguments. */
+  argv: string[];
+  /** Where it is in its life. */
+  state: ExecState;
+  /** Process id inside the sandbox. */
+  pid?: number | null;
+  /** User it runs as. */
+  user: string;
+  /** Working directory. */
+  cwd?: string | null;
+  /** Whether it runs on a terminal. */
+  tty: boolean;
+  /** How it ended. */
+  exit?: Exit | null;
+  /** Output bytes so far, both streams together. */
+  output_bytes: number;
+  /** CPU time of its processes as reported from inside the sandbox, once it has ended, microseconds. */
+  cpu_us?: number;
+  /** First output byte that is still kept. */
+  output_first: number;
+  /** When it was asked for. */
+  created_at_ms: number;
+  /** When it ended. */
+  ended_at_ms?: number | null;
+  /** Id of the key that started it. */
+  started_by?: string | null;
+}
+
+/** A page of execs, newest first. */
+export interface ExecList {
+  /** The page. */
+  items: Exec[];
+  /** Pass it as `cursor` for the next page. */
+  next_cursor?: string | null;
+}
+
+/** Where an exec is in its life: `starting → running → exited`, or `lost`. */
+export type ExecState =
+  | "starting"
+  | "running"
+  | "exited"
+  | "lost";
+
+/** An exec, with its output where that was asked for and is small. */
+export interface ExecWithOutput {
+  /** The exec. */
+  exec: Exec;
+  /** All output, when the exec ended within `wait_ms` and wrote at most 1 MiB. */
+  output?: OutputChunk[] | null;
+}
+
+/** How an exec ended. */
+export interface Exit {
+  /** Why. */
+  reason: ExitReason;
+  /**
+   * Exit code as a shell would see it: the process's own, 128 + signal, 126 or 127 when it could not be started.
+   * `None` when the sandbox died or was paused under it.
+   */
+  code?: number | null;
+  /** The signal that ended it, if one did. */
+  signal?: number | null;
+  /** Why it could not be started: [`Code::CommandNotFound`] or [`Code::CommandNotExecutable`]. */
+  error?: Code | null;
+}
+
+/** Why an exec ended. */
+export type ExitReason =
+  | "exited"
+  | "signaled"
+  | "out_of_memory"
+  | "timed_out"
+  | "idle_timed_out"
+  | "killed"
+  | "disconnected"
+  | "sandbox_paused"
+  | "budget_exhausted"
+  | "rolled_back"
+  | "not_started"
+  | "sandbox_died";
+
+/** A file, directory or link. */
+export interface FileEntry {
+  /** Full path. */
+  path: string;
+  /** What it is. */
+  kind: FileKind;
+  /** Size in bytes. */
+  size_bytes: number;
+  /** Permissions in octal, such as `0644`. */
+  mode: string;
+  /** Owner id. */
+  uid: number;
+  /** Group id. */
+  gid: number;
+  /** Owner name, where the sandbox has one. */
+  user?: string | null;
+  /** Group name, where the sandbox has one. */
+  group?: string | null;
+  /** Last modification. */
+  modified_at_ms: number;
+  /** Where a symbolic link points. */
+  target?: string | null;
+}
+
+/** What a path is. */
+export type FileKind =
+  | "file"
+  | "directory"
+  | "symlink"
+  | "other";
+
+/** Entries of a directory. */
+export interface FileList {
+  /** The entries. */
+  items: FileEntry[];
+  /** Whether there are more than could be listed. */
+  truncated: boolean;
+}
+
+/** A file was written. */
+export interface FileWritten {
+  /** Bytes written. */
+  bytes: number;
+}
+
+/** Finds files by the pattern of their path, or lines in them. */
+export interface FindFiles {
+  /** Absolute path of the directory below which to look. */
+  path: string;
+  /**
+   * What paths below it must look like; all when absent. `*`, `?` and `[…]` stand for characters of one name, `**`
+   * for any number of names.
+   */
+  pattern?: string | null;
+  /** Text to look for in the files, as it is: then lines are found, else files. */
+  text?: string | null;
+  /** Most that is found: 1 to 100,000, 1000 when absent. */
+  limit?: number | null;
+}
+
+/** Makes sandboxes that go on from where another is. */
+export interface ForkSandbox {
+  /** How many: 1 to 256. */
+  count?: number;
+  /** The point to go on from: the number of a checkpoint, or a snapshot. Now when absent. */
+  at?: string | null;
+  /**
+   * Its processes go on in each child, with their memory, too: at the isolation level `microvm`. There they belong
+   * to no exec. With `at`, that snapshot must have been taken with memory.
+   */
+  memory?: boolean;
+  /** Name of a single child, or what the names of several begin with: `name-1`, `name-2`, …. */
+  name?: string | null;
+  /** Labels on top of the parent's. */
+  labels?: Record<string, string>;
+  /** Variables on top of the parent's. */
+  env?: Record<string, string>;
+  /** Time to live; as long as the parent was given when absent. */
+  ttl_ms?: number | null;
+}
+
+/** A file, or a line in it. */
+export interface FoundFile {
+  /** The file. */
+  file: FileEntry;
+  /** Number of the line, from 1. */
+  line?: number | null;
+  /** The line; of one that is longer than 4 KiB, the beginning. */
+  text?: string | null;
+}
+
+/** What was found. */
+export interface FoundFiles {
+  /** In the order of their paths, a directory's own files before those below it. */
+  items: FoundFile[];
+  /** There was more. */
+  truncated: boolean;
+}
+
+/** A role that a key has on a sandbox. */
+export interface Grant {
+  /** Id of the key. */
+  key: string;
+  /** The most it may do with the sandbox, if its scope goes as far. */
+  role: Role;
+}
+
+/** Whether the server works. */
+export interface Health {
+  /**
+   * `ok`; `draining` while it shuts down; `host_disk_full` while every sandbox stands still because of that, and
+   * only what removes something is done.
+   */
+  status: string;
+}
+
+/** An image that is here, prepared. */
+export interface Image {
+  /** Digest of its manifest. */
+  digest: string;
+  /** Names it goes by. */
+  names: string[];
+  /** Unpacked size, bytes. Layers are shared between images. */
+  size_bytes: number;
+  /** Number of layers. */
+  layers: number;
+  /** Processor architecture. */
+  architecture: string;
+  /** Default environment. */
+  env: Record<string, string>;
+  /** Default user. */
+  user?: string | null;
+  /** Default working directory. */
+  workdir?: string | null;
+  /** Its entry point and command, for reference: a sandbox runs execs instead. */
+  command: string[];
+  /** When it was made, as it says (RFC 3339). */
+  created?: string | null;
+}
+
+/** All images. */
+export interface ImageList {
+  /** The images. */
+  items: Image[];
+}
+
+/** A layer moved on. */
+export interface ImageProgressLayer {
+  /** Its digest. */
+  digest: string;
+  /** What happens to it. */
+  phase: LayerPhase;
+  /** Bytes done. */
+  done_bytes: number;
+  /** Bytes in all; 0 when not known. */
+  total_bytes: number;
+  type: "layer";
+}
+
+/** The image is ready. */
+export interface ImageProgressDone {
+  /** The image. */
+  image: Image;
+  type: "done";
+}
+
+/** It failed. */
+export interface ImageProgressError {
+  /** Why. */
+  error: ErrorBody;
+  type: "error";
+}
+
+/** One line of the progress stream (newline-delimited JSON). The last is `done` or `error`. */
+export type ImageProgress = ImageProgressLayer | ImageProgressDone | ImageProgressError;
+
+/** One rule. */
+export interface InjectRule {
+  /** Its name, unique among the sandbox's rules; shown in refusals and in the record of uses. */
+  name: string;
+  /** For these hosts: names, or `*.example.com` for every name below. */
+  hosts: string[];
+  /** On these ports; 443 (and 80 for what may travel in the clear) when empty. */
+  ports?: number[];
+  /** With these methods; any when empty. */
+  methods?: string[];
+  /** With paths that are one of these or lie below it; any when empty. */
+  paths?: string[];
+  /** Headers to set, in place of what the request has. `{secret:NAME}` in a value stands for a secret. */
+  headers?: Record<string, string>;
+  /** Headers to add beside those that are there. */
+  add_headers?: Record<string, string>;
+  /** Headers to take out. */
+  remove_headers?: string[];
+  /** Query parameters to set. */
+  query?: Record<string, string>;
+  /**
+   * Sets `Authorization: Bearer …`, unless a placeholder of this rule was replaced in the request's head: then the
+   * client has put the credential where it belongs.
+   */
+  bearer?: string | null;
+  /** Sets `Authorization: Basic …`, under the same condition. */
+  basic?: BasicAuth | null;
+  /** Placeholders that stand for secrets inside the sandbox. */
+  placeholders?: Placeholder[];
+  /** Variables for every command in the sandbox, as they are. The sandbox's own variables win. */
+  env?: Record<string, string>;
+  /**
+   * Replace this rule's secrets by asterisks wherever an answer shows them. In the headers of answers to requests
+   * that carried them that is always so.
+   */
+  mask_responses?: boolean;
+  /** Secrets may also be sent over plain HTTP, where everybody on the way can read them. */
+  allow_plaintext?: boolean;
+}
+
+/** What happens where no rule speaks. */
+export type Internet =
+  | "off"
+  | "on"
+  | "rules";
+
+/** How strongly a sandbox is cut off. Recorded with the sandbox and never silently downgraded. */
+export type IsolationLevel =
+  | "container"
+  | "gvisor"
+  | "microvm";
+
+/** A key, without its secret. */
+export interface Key {
+  /** Its id. */
+  id: string;
+  /** What it is for. */
+  name: string;
+  /** The highest thing it may do. */
+  scope: Scope;
+  /** When it was made. */
+  created_at_ms: number;
+  /** When it stops working. */
+  expires_at_ms?: number | null;
+  /** When it was last used, to the minute. */
+  last_used_at_ms?: number | null;
+}
+
+/** A new key. The secret is shown this once. */
+export interface KeyCreated {
+  /** The key. */
+  key: Key;
+  /** What to send as `Authorization: Bearer …`. */
+  secret: string;
+}
+
+/** What a key looks like. Clients of other vendors check, or are made for, keys of a certain shape. */
+export type KeyFormat =
+  | "atoll"
+  | "e2b"
+  | "daytona"
+  | "runloop"
+  | "modal";
+
+/** All keys. */
+export interface KeyList {
+  /** The keys. */
+  items: Key[];
+}
+
+/** What happens to a layer. */
+export type LayerPhase =
+  | "download"
+  | "unpack"
+  | "done";
+
+/** Something on the host that belongs to no known sandbox. */
+export interface Leak {
+  /** The sandbox id it carries. */
+  sandbox?: string | null;
+  /** The snapshot id it carries. */
+  snapshot?: string | null;
+  /** `process`, `cgroup`, `directory`, `artifact`, … */
+  kind: string;
+  /** Its name on the host. */
+  name: string;
+  /** Whether it was removed. */
+  removed: boolean;
+}
+
+/** Everything that belongs to no known sandbox or snapshot. */
+export interface LeakList {
+  /** The leaks; empty is good. */
+  items: Leak[];
+}
+
+/** Exclusive use of a sandbox. */
+export interface Lease {
+  /** Id of the key that took it. */
+  key: string;
+  /** The name it was taken under. */
+  holder: string;
+  /** When it was taken. */
+  taken_at_ms: number;
+  /** When it ends by itself. */
+  expires_at_ms: number;
+}
+
+/** Who has a sandbox for itself. */
+export interface LeaseStatus {
+  /** Absent when nobody has. */
+  lease?: Lease | null;
+}
+
+/** What a sandbox uses. */
+export interface Metrics {
+  /** CPU time since creation, microseconds. */
+  cpu_us: number;
+  /** Memory now, bytes. */
+  memory_bytes: number;
+  /** Highest memory so far, bytes. */
+  memory_peak_bytes: number;
+  /** Memory limit, bytes. */
+  memory_limit_bytes: number;
+  /** Processes and threads now. */
+  pids: number;
+  /** Times the kernel killed something because memory ran out. */
+  oom_kills: number;
+  /** Space of the writable disk on the host, bytes. */
+  disk_host_bytes: number;
+  /** Size of the file system as seen inside, bytes. */
+  disk_total_bytes: number;
+  /** Used of it, bytes. */
+  disk_used_bytes: number;
+  /** Seconds since the guest started. */
+  uptime_s: number;
+  /**
+   * What was read from its disks and written to them. Counted at the level `microvm` while it runs, and not while
+   * it is paused or copied.
+   */
+  disk_io?: DiskIo | null;
+}
+
+/** Makes a directory. */
+export interface Mkdir {
+  /** The path. */
+  path: string;
+  /** Permissions in octal; `0755` when absent. */
+  mode?: string | null;
+  /** Owner; the sandbox's default user when absent. */
+  user?: string | null;
+  /** Make missing parents, and do not mind if it exists. */
+  parents?: boolean;
+}
+
+/** Renames a file or directory. */
+export interface MoveFile {
+  /** From. */
+  from: string;
+  /** To. */
+  to: string;
+  /** Fail when `to` exists. */
+  no_replace?: boolean;
+}
+
+/** The network of a sandbox. */
+export interface NetworkView {
+  /** What happens where no rule speaks. */
+  internet: Internet;
+  /** Since the sandbox was made, or since the last start of the server. */
+  transferred: Transferred;
+  /** Open connections, oldest first. */
+  connections: ConnectionView[];
+  /** By destination, most bytes first. */
+  totals: TotalView[];
+  /** What was refused, newest first. */
+  denials: DenialView[];
+}
+
+/** What happens to a sandbox whose budget is used up, after its execs were killed. */
+export type OnExhausted =
+  | "pause"
+  | "delete";
+
+/** What happens when the idle timeout ends. */
+export type OnIdle =
+  | "delete"
+  | "freeze"
+  | "hibernate";
+
+/** A piece of output in JSON. */
+export interface OutputChunk {
+  /** Offset of its first byte in the exec's output, both streams together. */
+  offset: number;
+  /** Which stream. */
+  stream: OutputStream;
+  /** The bytes. */
+  data: string;
+  /** How they are written. */
+  encoding: Encoding;
+}
+
+/** Answer of the long-poll: what there is from an offset on. */
+export interface OutputPage {
+  /** The chunks, contiguous. */
+  chunks: OutputChunk[];
+  /** Set when bytes between the asked offset and this one were dropped. */
+  gap_until?: number | null;
+  /** Ask with this offset next. */
+  next_offset: number;
+  /** Where the exec is in its life. Final and without chunks: there is no more. */
+  state: ExecState;
+  /** How it ended. */
+  exit?: Exit | null;
+}
+
+/** Which of the two outputs a piece belongs to. A terminal has only [`OutputStream::Stdout`]. */
+export type OutputStream =
+  | "stdout"
+  | "stderr";
+
+/** What of a paused sandbox is kept. */
+export type PauseMode =
+  | "frozen"
+  | "memory"
+  | "filesystem";
+
+/** Pauses a sandbox. */
+export interface PauseSandbox {
+  /** What is kept; `frozen` when absent. */
+  mode?: PauseMode | null;
+}
+
+/** A text inside the sandbox that stands for a secret. It is worth nothing anywhere else. */
+export interface Placeholder {
+  /** The secret. */
+  secret: string;
+  /** The variable that holds the placeholder in every command of the sandbox. */
+  env?: string | null;
+  /** What the placeholder starts with, for programs that insist on a form such as `sk-`. */
+  prefix?: string | null;
+  /** Headers in which it is replaced, besides `Authorization` and the usual ones for keys, such as `X-Api-Key`. */
+  headers?: string[];
+  /** Replace it in the path, too. Servers repeat paths in answers and write them down. */
+  path?: boolean;
+  /** Replace it in the query, too. Servers repeat queries in answers and write them down. */
+  query?: boolean;
+  /** Replace it in request bodies, too. What a server stores of a body can be read again. */
+  body?: boolean;
+  /** The placeholder itself; made when absent, kept while the rule names the same secret. */
+  value?: string | null;
+}
+
+/** A pool of running sandboxes that wait to be handed out. */
+export interface Pool {
+  /** The template it is of. */
+  template?: string | null;
+  /** The version of it that members are made of. */
+  version?: number | null;
+  /** The image it is of. */
+  image?: string | null;
+  /** Kept ready whatever the demand. */
+  min: number;
+  /** Most that are kept ready. */
+  max: number;
+  /** Members older than this are replaced. */
+  max_age_ms: number;
+  /** Who says so. */
+  origin: PoolOrigin;
+  /** Members that wait. */
+  ready: number;
+  /** Members being made. */
+  making: number;
+  /** Members that should wait, by the demand of late and the memory there is. */
+  target: number;
+  /** Requests that got a member, since the server started. */
+  hits: number;
+  /** Requests that found none and made a sandbox instead. */
+  misses: number;
+  /** Members made. */
+  made: number;
+  /** Attempts at making one that failed. */
+  failed: number;
+  /** Age of the oldest member that waits. */
+  oldest_age_ms?: number | null;
+  /** How long making one takes on average. */
+  make_ms: number;
+  /** Memory that one takes, as measured; 0 when none was made yet. */
+  member_bytes: number;
+  /** Why it cannot be filled. */
+  problem?: string | null;
+}
+
+/** All pools. */
+export interface PoolList {
+  /** The pools. */
+  items: Pool[];
+  /** Memory that members take now. */
+  memory_bytes: number;
+  /** Memory that the members of all pools may take together. */
+  memory_max_bytes: number;
+}
+
+/** Who says how large a pool is. */
+export type PoolOrigin =
+  | "server"
+  | "template"
+  | "call";
+
+/** How many members a pool keeps. */
+export interface PoolSpec {
+  /** Kept ready whatever the demand. */
+  min: number;
+  /** Most that are kept ready. */
+  max: number;
+  /** Members older than this are replaced, milliseconds. One hour when absent. */
+  max_age_ms?: number | null;
+}
+
+/** A port on which something listens inside a sandbox. */
+export interface Port {
+  /** The TCP port. */
+  port: number;
+  /** Where it is reached from outside, by whoever may. */
+  url: string;
+  /** Whether everybody may. */
+  public: boolean;
+}
+
+/** Ports on which something listens inside a sandbox. */
+export interface PortList {
+  /** Ascending. */
+  items: Port[];
+}
+
+/** How much of the cache to keep. */
+export interface PruneBuildCache {
+  /** The longest unused entries go until the rest has this many bytes; 0 removes all. */
+  keep_bytes?: number;
+}
+
+/** What pruning did. */
+export interface PruneResult {
+  /** Digests of removed images. */
+  removed: string[];
+  /** Space freed, bytes. */
+  freed_bytes: number;
+}
+
+/** Pulls an image. */
+export interface PullImage {
+  /** Reference, such as `docker.io/library/python:3.12`. */
+  reference: string;
+  /** Credentials for this pull; the stored ones of the registry when absent. */
+  credentials?: RegistryCredentials | null;
+  /** `os/architecture`; the host's when absent. */
+  platform?: string | null;
+  /** Speak plain HTTP to this registry. Loopback registries may always. */
+  insecure_http?: boolean;
+  /** Certificate authorities to trust for this registry besides the public ones, PEM. */
+  ca_pem?: string | null;
+}
+
+/** Fetches a snapshot from the object store. */
+export interface PullSnapshot {
+  /** Its digest, or a reference there. */
+  from: string;
+  /** References here that shall point to it; the same as there when absent. */
+  tags?: string[];
+  /**
+   * Who sees it: `private` is you and administrators. The server's default when absent; what you sent as a private
+   * snapshot is private in any case.
+   */
+  visibility?: Visibility | null;
+}
+
+/** Sends a snapshot to the object store. */
+export interface PushSnapshot {
+  /** References there that shall name it; those that it has here when absent. */
+  tags?: string[];
+}
+
+/** What came of sending a snapshot. */
+export interface PushedSnapshot {
+  /** The digest under which it is there. */
+  digest: string;
+  /** References there that name it now. */
+  tags: string[];
+  /** Bytes that were sent; 0 when it was there already. */
+  sent_bytes: number;
+}
+
+/** Gives a role. */
+export interface PutGrant {
+  /** The most it may do with the sandbox. */
+  role: Role;
+}
+
+/** Sets a pool up, or changes its size. Exactly one of `template` and `image` says what it is of. */
+export interface PutPool {
+  /** Name of a template: members are made of its newest version. */
+  template?: string | null;
+  /** An image: members have the default limits. */
+  image?: string | null;
+  /** Kept ready whatever the demand. */
+  min: number;
+  /** Most that are kept ready. */
+  max: number;
+  /** Members older than this are replaced. One hour when absent. */
+  max_age_ms?: number | null;
+}
+
+/** Makes a secret, gives it a new value, or changes its scope or note. What is absent stays as it is. */
+export interface PutSecret {
+  /** A new value: the next version. A new secret needs one. Never returned. */
+  value?: string | null;
+  /** Where it may go and who may use it. A new secret needs it. */
+  scope?: SecretScope | null;
+  /** What people should know about it. */
+  note?: string | null;
+}
+
+/**
+ * When a sandbox of a template is ready for its first caller: when a command succeeds, or a port is listened on.
+ */
+export interface Ready {
+  /** Tried until it exits with 0. */
+  command?: CommandText | null;
+  /** Looked at until something listens on it. */
+  port?: number | null;
+  /** Give up after this long; 60 seconds when absent, at most ten minutes. */
+  timeout_ms?: number | null;
+  /** Pause between attempts; 100 milliseconds when absent. */
+  interval_ms?: number | null;
+}
+
+/** User name and password for a registry. */
+export interface RegistryCredentials {
+  /** User name. */
+  username: string;
+  /** Password or token. Never returned. */
+  password: string;
+}
+
+/** A registry with stored credentials. */
+export interface RegistryEntry {
+  /** Host and port. */
+  host: string;
+  /** User name. The password is never returned. */
+  username: string;
+  /** When they were stored. */
+  updated_at_ms: number;
+}
+
+/** All registries with stored credentials. */
+export interface RegistryList {
+  /** The registries. */
+  items: RegistryEntry[];
+}
+
+/** What removing did. */
+export interface RemovedImage {
+  /** Whether the image itself is gone; otherwise only a name was taken off. */
+  removed: boolean;
+  /** Space freed, bytes. */
+  freed_bytes: number;
+}
+
+/** What a removal did. */
+export interface RemovedSnapshot {
+  /** References that are gone. */
+  tags: string[];
+  /** Id of the snapshot, if it is gone too and not only one of its references. */
+  snapshot?: string | null;
+}
+
+/** Limits of a sandbox, all enforced by the kernel or by the machine that it is in. */
+export interface Resources {
+  /** CPU time per wall time, thousandths of a core. */
+  cpu_millis: number;
+  /** Memory with page cache and tmpfs, bytes. Beyond it the kernel kills inside the sandbox. */
+  memory_bytes: number;
+  /** Processes and threads. */
+  pids: number;
+  /** Writable disk, bytes. Beyond it writes get `ENOSPC`. */
+  disk_bytes: number;
+  /**
+   * What is read from its disks and written to them together, bytes per second; beyond it they are slower. Absent:
+   * as fast as the host can.
+   */
+  io_bytes_per_second?: number | null;
+  /** Reads and writes of its disks together, per second, however large each is. Absent: no limit. */
+  io_operations_per_second?: number | null;
+}
+
+/** Limits as asked: what is absent comes from the template or the default. */
+export interface ResourcesDraft {
+  /** See [`Resources::cpu_millis`]. */
+  cpu_millis?: number | null;
+  /** See [`Resources::memory_bytes`]. */
+  memory_bytes?: number | null;
+  /** See [`Resources::pids`]. */
+  pids?: number | null;
+  /** See [`Resources::disk_bytes`]. */
+  disk_bytes?: number | null;
+  /** See [`Resources::io_bytes_per_second`]. `null` is no limit, whatever was there before. */
+  io_bytes_per_second?: number | null;
+  /** See [`Resources::io_operations_per_second`]. `null` is no limit, whatever was there before. */
+  io_operations_per_second?: number | null;
+}
+
+/** What a key is granted on one sandbox. Each includes the ones before it. */
+export type Role =
+  | "read"
+  | "exec"
+  | "manage";
+
+/** Puts a sandbox back to an earlier state. */
+export interface RollbackSandbox {
+  /**
+   * The number of a checkpoint, or a snapshot on the same image. When absent, back to before the last command
+   * began, as far as there is a checkpoint of that.
+   */
+  to?: string | null;
+}
+
+/** A sandbox that was put back. */
+export interface RolledBack {
+  /** The sandbox, under its old id. */
+  sandbox: Sandbox;
+  /** What it was put back to. */
+  to: Snapshot;
+}
+
+/**
+ * One rule. What is absent is not looked at; all that is present must match. `methods` and `path` speak of HTTP
+ * requests. For HTTPS they hold where the gateway opens TLS; where it does not, a rule that allows does not match
+ * and one that denies does.
+ */
+export interface Rule {
+  /** What it says. */
+  action: Action;
+  /** A name for it, shown in refusals. */
+  name?: string | null;
+  /** Names: `example.com`, `*.example.com` (everything below it), `*`. */
+  domain?: string | null;
+  /** Addresses: `192.0.2.0/24`, or one address. Private ones are reached only through such a rule. */
+  cidr?: string | null;
+  /** Ports: numbers, or texts such as `8000-8999`. */
+  ports?: string[];
+  /** Methods of HTTP, in capitals. */
+  methods?: string[];
+  /** Paths of HTTP; `*` stands for any characters. */
+  path?: string | null;
+}
+
+/** A sandbox. */
+export interface Sandbox {
+  /** Its id. */
+  id: string;
+  /** Its name, if it has one. */
+  name?: string | null;
+  /** Where it is in its life. */
+  state: SandboxState;
+  /** Why it failed, or was paused by Atoll. */
+  reason?: string | null;
+  /** How it is paused, while it is. */
+  paused?: PauseMode | null;
+  /** Since when. */
+  paused_at_ms?: number | null;
+  /** Names the boot it is in. Another one means that every process in it was started anew. */
+  boot_id?: string;
+  /** The image as it was named. */
+  image: string;
+  /** Digest of the image's manifest; absent for `host`. */
+  image_digest?: string | null;
+  /** The template version it came from. */
+  template?: string | null;
+  /** Id of the snapshot it began with. */
+  snapshot?: string | null;
+  /** Checkpoints that it takes by itself. */
+  auto_checkpoints?: AutoCheckpoints | null;
+  /** The isolation level. */
+  isolation: IsolationLevel;
+  /** What executes its machine, at the level `microvm`: `kvm`, or `emulated`, which is no security boundary. */
+  accelerator?: Accelerator | null;
+  /** Limits. */
+  resources: Resources;
+  /** Environment of every exec. */
+  env: Record<string, string>;
+  /** Labels. */
+  labels: Record<string, string>;
+  /** Texts kept beside it. */
+  annotations?: Record<string, string>;
+  /** Default user of execs. */
+  user: string;
+  /** Default working directory of execs. */
+  workdir?: string | null;
+  /** When it was made. */
+  created_at_ms: number;
+  /** When it will be deleted at the latest. */
+  expires_at_ms?: number | null;
+  /** See [`CreateSandbox::idle_timeout_ms`]. */
+  idle_timeout_ms?: number | null;
+  /** What it may reach. */
+  egress?: EgressPolicy;
+  /** See [`CreateSandbox::on_idle`]. */
+  on_idle?: OnIdle;
+  /** See [`CreateSandbox::idle_freeze_ms`]. */
+  idle_freeze_ms?: number | null;
+  /** See [`CreateSandbox::hibernate_after_ms`]. */
+  hibernate_after_ms?: number | null;
+  /** See [`CreateSandbox::delete_paused_after_ms`]. */
+  delete_paused_after_ms?: number | null;
+  /** See [`CreateSandbox::budget`]. */
+  budget?: Budget;
+  /** When it was last used. */
+  last_active_at_ms: number;
+  /** Id of the key that made it. */
+  owner?: string | null;
+  /** Volumes that are mounted in it. */
+  volumes?: VolumeMount[];
+}
+
+/** Who may use a sandbox. */
+export interface SandboxAccess {
+  /** Id of the key that made it: may do everything that its scope allows. */
+  owner?: string | null;
+  /** Whether keys without a grant see it. */
+  visibility: Visibility;
+  /** Whether that is the server's default. */
+  is_default: boolean;
+  /** Roles by key. */
+  grants: Grant[];
+}
+
+/** A page of sandboxes, newest first. */
+export interface SandboxList {
+  /** The page. */
+  items: Sandbox[];
+  /** Pass it as `cursor` for the next page. */
+  next_cursor?: string | null;
+}
+
+/** Where a sandbox is in its life. */
+export type SandboxState =
+  | "creating"
+  | "running"
+  | "pausing"
+  | "paused"
+  | "resuming"
+  | "deleting"
+  | "failed";
+
+/** What a key may do. Each includes the ones before it. */
+export type Scope =
+  | "read"
+  | "exec"
+  | "manage"
+  | "admin";
+
+/** A secret, without its value. */
+export interface Secret {
+  /** Its name. */
+  name: string;
+  /** Where it may go and who may use it. */
+  scope: SecretScope;
+  /** What people wrote about it. */
+  note: string;
+  /** The versions that are kept, oldest first. */
+  versions: SecretVersion[];
+  /** When it was made. */
+  created_at_ms: number;
+  /** Id of the key that made it. */
+  created_by?: string | null;
+}
+
+/** All secrets. */
+export interface SecretList {
+  /** By name. */
+  items: Secret[];
+}
+
+/** Where a secret may go: the lock on the secret itself, whatever a sandbox's rules say. */
+export interface SecretScope {
+  /** Hosts that may receive it; `*` means any. */
+  hosts: string[];
+  /** Names of templates whose sandboxes may use it; any sandbox when empty. */
+  templates?: string[];
+  /** Ids or names of sandboxes that may use it; any when empty. */
+  sandboxes?: string[];
+  /** API keys whose sandboxes may use it; any when empty. */
+  keys?: string[];
+}
+
+/** One use of a secret. */
+export interface SecretUse {
+  /** When. */
+  at_ms: number;
+  /** The secret. */
+  secret: string;
+  /** Which version. */
+  version: number;
+  /** Id of the sandbox. */
+  sandbox: string;
+  /** The host that received it. */
+  host: string;
+  /** The request's method. */
+  method: string;
+  /** The request's path, without its query. */
+  path: string;
+  /** The rule that put it in. */
+  rule: string;
+}
+
+/** Uses of secrets. */
+export interface SecretUseList {
+  /** The newest first. */
+  items: SecretUse[];
+}
+
+/** A version of a secret. */
+export interface SecretVersion {
+  /** Counts from 1. Rules may pin it: `NAME@3`. */
+  version: number;
+  /** When it was set. */
+  created_at_ms: number;
+}
+
+/** What this server is. */
+export interface ServerInfo {
+  /** Version of the program. */
+  version: string;
+  /** Random id of this installation. */
+  installation: string;
+  /** Isolation levels it can give. */
+  isolation: string[];
+  /** What executes machines of the level `microvm`, if it has that. */
+  accelerator?: Accelerator | null;
+  /** Sandboxes that exist now, in any state. */
+  sandboxes: number;
+  /** Most sandboxes it will have at once. */
+  sandboxes_max: number;
+}
+
+/** Sets whether keys without a grant see a sandbox. */
+export interface SetVisibility {
+  /** `null` leaves it to the server's default. */
+  visibility?: Visibility | null;
+}
+
+/** Sends a signal. */
+export interface SignalExec {
+  /** Name (`TERM`, `SIGINT`) or number. */
+  signal: string;
+  /** To the whole tree rather than the process group. */
+  tree?: boolean;
+}
+
+/**
+ * A snapshot: the writable disk of a sandbox at one moment, and its memory when that was asked for. It never
+ * changes.
+ */
+export interface Snapshot {
+  /** Its id. */
+  id: string;
+  /** Where it is in its life. */
+  state: SnapshotState;
+  /** What is in it. */
+  kind: SnapshotKind;
+  /** References that point to it now, as `name:tag`. */
+  tags: string[];
+  /** Its number among the checkpoints of its sandbox, if it is one. */
+  checkpoint?: number | null;
+  /** Its sandbox took it by itself. */
+  automatic?: boolean;
+  /** What somebody noted. */
+  comment?: string | null;
+  /** The sandbox it was taken of, which may be gone; absent when it was imported. */
+  sandbox?: string | null;
+  /** The image it stands on, as it was named. */
+  image: string;
+  /** The image, exactly; absent for `host`. */
+  image_digest?: string | null;
+  /** The isolation level it was taken at and can be used at. */
+  isolation: IsolationLevel;
+  /** Limits that a sandbox made from it has, unless it is asked for others. The disk cannot be smaller. */
+  resources: Resources;
+  /** Environment that a sandbox made from it has. */
+  env: Record<string, string>;
+  /** Default user. */
+  user: string;
+  /** Default working directory. */
+  workdir?: string | null;
+  /** Version of the form that its data has. */
+  format: number;
+  /** Digest of manifest and data, as `blake3:…`; found out a moment after it was taken. */
+  digest?: string | null;
+  /** What it takes on the host, bytes. A clone shares most of it with its sandbox. */
+  stored_bytes: number;
+  /** How its disk came about: a clone takes no time, a copy takes as long as there is data. */
+  method?: CopyMethod | null;
+  /** How long the sandbox could not write while it was taken, microseconds. */
+  paused_us?: number | null;
+  /** When it was taken. */
+  created_at_ms: number;
+  /** Id of the key that took it. */
+  created_by?: string | null;
+}
+
+/** What is in a snapshot. */
+export type SnapshotKind =
+  | "disk"
+  | "memory";
+
+/** A page of snapshots, newest first. */
+export interface SnapshotList {
+  /** The page. */
+  items: Snapshot[];
+  /** Pass it as `cursor` for the next page. */
+  next_cursor?: string | null;
+}
+
+/** Where a snapshot is in its life. */
+export type SnapshotState =
+  | "creating"
+  | "ready"
+  | "deleting";
+
+/** Where SSH clients connect. The login name is the sandbox, or `SANDBOX+USER`. */
+export interface SshInfo {
+  /** The public host key, as it stands in `known_hosts` without names. */
+  host_key: string;
+  /** A name for this server that does not change with its address. */
+  host_key_alias: string;
+}
+
+/** An SSH public key. Who logs in with it may do what its API key may. */
+export interface SshKey {
+  /** Its id. */
+  id: string;
+  /** What it is for. */
+  name: string;
+  /** Kind and key, as in `authorized_keys`. */
+  public_key: string;
+  /** As SSH programs show it. */
+  fingerprint: string;
+  /** Id of the API key it stands for. */
+  owner: string;
+  /** When it was registered. */
+  created_at_ms: number;
+  /** When it stops working. */
+  expires_at_ms?: number | null;
+}
+
+/** SSH keys. */
+export interface SshKeyList {
+  /** The oldest first. */
+  items: SshKey[];
+}
+
+/** At which point something was refused. */
+export type Stage =
+  | "dns"
+  | "connect"
+  | "request"
+  | "limit";
+
+/** What the built template starts in each of its sandboxes. */
+export type StartFrom = { command: CommandText } | "image";
+
+/** How a check came out. */
+export type Status =
+  | "ok"
+  | "limited"
+  | "missing";
+
+/** Standard input was taken. */
+export interface StdinWritten {
+  /** Bytes taken. */
+  bytes: number;
+}
+
+/** One step of a step list. */
+export type Step = { from: string } | { run: CommandText } | { copy: CopyStep } | { env: Record<string, string> } | { label: Record<string, string> } | { workdir: string } | { user: string } | { cmd: CommandText } | { entrypoint: CommandText };
+
+/** What happens to a step. */
+export type StepState =
+  | "started"
+  | "cached"
+  | "done"
+  | "failed";
+
+/** Makes a reference point to a snapshot. */
+export interface TagSnapshot {
+  /** `name` or `name:tag`. It leaves what it points to now. */
+  tag: string;
+}
+
+/** Asks for exclusive use. */
+export interface TakeLease {
+  /** It ends by itself this long from now; at most a day. */
+  ttl_ms: number;
+  /** The name that others are shown: 1 to 128 bytes. The key's id when absent. */
+  holder?: string | null;
+}
+
+/** One version of a template. */
+export interface Template {
+  /** Id of this version. */
+  id: string;
+  /** Its name. */
+  name: string;
+  /** Its version, from 1. */
+  version: number;
+  /** The image. */
+  image: string;
+  /** Id of the snapshot that its sandboxes begin with. */
+  snapshot?: string | null;
+  /** The isolation level. */
+  isolation?: IsolationLevel | null;
+  /** Limits. */
+  resources: ResourcesDraft;
+  /** Environment. */
+  env: Record<string, string>;
+  /** Labels. */
+  labels: Record<string, string>;
+  /** Default user. */
+  user?: string | null;
+  /** Default working directory. */
+  workdir?: string | null;
+  /** Time to live of its sandboxes. */
+  ttl_ms?: number | null;
+  /** Idle timeout of its sandboxes. */
+  idle_timeout_ms?: number | null;
+  /** How many of its sandboxes wait warm. */
+  pool?: PoolSpec | null;
+  /** What its sandboxes may reach. */
+  egress?: EgressPolicy | null;
+  /** What runs in every sandbox. */
+  start?: CommandText | null;
+  /** When a sandbox is ready. */
+  ready?: Ready | null;
+  /** The memory that its sandboxes go on from, where it was asked for. */
+  memory?: TemplateMemory | null;
+  /** When this version was made. */
+  created_at_ms: number;
+}
+
+/** Templates, newest version of each. */
+export interface TemplateList {
+  /** The templates. */
+  items: Template[];
+}
+
+/** The memory that sandboxes of a template go on from. */
+export interface TemplateMemory {
+  /** Where it is. */
+  state: TemplateMemoryState;
+  /** What failed last. Sandboxes boot then. */
+  problem?: string | null;
+  /** When it was saved. */
+  saved_at_ms?: number | null;
+  /** What it takes on the host, bytes. */
+  stored_bytes?: number | null;
+}
+
+/** Where the memory of a template is. */
+export type TemplateMemoryState =
+  | "saving"
+  | "saved"
+  | "failed"
+  | "superseded";
+
+/** Bytes to one destination since the sandbox's network was taken up. */
+export interface TotalView {
+  /** `name:port`, or `address:port` where there is no name; `(others)` for those beyond the limit. */
+  destination: string;
+  /** Connections made. */
+  connections: number;
+  /** Bytes that left the sandbox. */
+  sent_bytes: number;
+  /** Bytes that came into the sandbox. */
+  received_bytes: number;
+}
+
+/** Bytes of a sandbox. */
+export interface Transferred {
+  /** Bytes that left the sandbox. */
+  sent_bytes: number;
+  /** Bytes that came into the sandbox. */
+  received_bytes: number;
+}
+
+/** Size of a terminal in characters. */
+export interface TtySize {
+  /** Columns. */
+  cols: number;
+  /** Rows. */
+  rows: number;
+}
+
+/** Changes a sandbox. Absent fields stay as they are. */
+export interface UpdateSandbox {
+  /** A new name. The host name inside stays. */
+  name?: string | null;
+  /** Sets variables of later execs; `null` removes one. */
+  env?: Record<string, string | null>;
+  /** New default user of later execs. */
+  user?: string | null;
+  /** New default working directory of later execs. `null` is the user's home. */
+  workdir?: string | null;
+  /** Sets annotations; `null` removes one. */
+  annotations?: Record<string, string | null>;
+  /** Replaces all labels. */
+  labels?: Record<string, string> | null;
+  /** Extends (or shortens) its life: it ends this long from now. `null` removes the end. */
+  ttl_ms?: number | null;
+  /** New idle timeout. `null` removes it. */
+  idle_timeout_ms?: number | null;
+  /** New limits; the disk's cannot change. */
+  resources?: ResourcesDraft;
+  /** Adds secrets for this sandbox alone, or gives them new values. Never returned. */
+  secrets?: Record<string, string>;
+  /** Replaces what it may reach, at once: connections that are no longer allowed are cut. */
+  egress?: EgressPolicy | null;
+  /** What the end of the idle timeout means. */
+  on_idle?: OnIdle | null;
+  /** Freeze it after this long without use. `null` removes it. */
+  idle_freeze_ms?: number | null;
+  /** Pause it as `filesystem` when it has been paused as `frozen` for this long. `null` removes it. */
+  hibernate_after_ms?: number | null;
+  /** Delete it when it has been paused for this long. `null` removes it. */
+  delete_paused_after_ms?: number | null;
+  /** Replaces the budget. What was used stays used. */
+  budget?: Budget | null;
+}
+
+/** What was used. Everything only grows. */
+export interface Usage {
+  /** CPU time of everything in the sandbox, microseconds, as the host's kernel counts it. */
+  cpu_us: number;
+  /** Memory charged to the sandbox × time: what is shared with others is charged to one of them. */
+  memory_byte_seconds: number;
+  /** Space of the writable disk on the host × time. */
+  disk_byte_seconds: number;
+  /** Wall time in which it ran, milliseconds. Paused time does not count. */
+  running_ms: number;
+  /** Bytes that left it through the egress gateway. */
+  egress_bytes: number;
+  /** Times that somebody used it: execs, files, ports. */
+  requests: number;
+  /** Execs started. */
+  execs: number;
+  /** CPU time of execs as the guest reports it, microseconds. */
+  exec_cpu_us: number;
+}
+
+/** What one line of usage stands for. */
+export type UsageGroup =
+  | "total"
+  | "sandbox"
+  | "key"
+  | "hour";
+
+/** One line of usage. What it is not grouped by is absent. */
+export interface UsageItem {
+  /** CPU time of everything in the sandbox, microseconds, as the host's kernel counts it. */
+  cpu_us: number;
+  /** Memory charged to the sandbox × time: what is shared with others is charged to one of them. */
+  memory_byte_seconds: number;
+  /** Space of the writable disk on the host × time. */
+  disk_byte_seconds: number;
+  /** Wall time in which it ran, milliseconds. Paused time does not count. */
+  running_ms: number;
+  /** Bytes that left it through the egress gateway. */
+  egress_bytes: number;
+  /** Times that somebody used it: execs, files, ports. */
+  requests: number;
+  /** Execs started. */
+  execs: number;
+  /** CPU time of execs as the guest reports it, microseconds. */
+  exec_cpu_us: number;
+  /** Id of the sandbox, which may be gone. */
+  sandbox?: string | null;
+  /** Id of the key, which may be gone. */
+  key?: string | null;
+  /** When the hour began. */
+  hour_at_ms?: number | null;
+}
+
+/** What was used, the newest first. */
+export interface UsageList {
+  /** The lines. */
+  items: UsageItem[];
+}
+
+/** The vault's key was changed. */
+export interface VaultRotated {
+  /** How many values were sealed anew. */
+  resealed: number;
+}
+
+/** Whether keys without a grant see a sandbox. */
+export type Visibility =
+  | "shared"
+  | "private";
+
+/** A volume. */
+export interface Volume {
+  /** Its id. */
+  id: string;
+  /** Its name. */
+  name: string;
+  /** Where it is in its life. */
+  state: VolumeState;
+  /** Its size. */
+  size_bytes: number;
+  /** Nobody can write to it. */
+  read_only: boolean;
+  /** Name of the volume it was copied from. */
+  from?: string | null;
+  /** Space for files, as sandboxes see it. In listings absent. */
+  total_bytes?: number | null;
+  /** Used of it. */
+  used_bytes?: number | null;
+  /** What it takes on the host; shared with copies and counted in full. */
+  stored_bytes?: number | null;
+  /** Ids of the sandboxes that have it. */
+  used_by: string[];
+  /** Id of the key that made it. */
+  owner?: string | null;
+  /** When it was made. */
+  created_at_ms: number;
+}
+
+/** All volumes, by name. */
+export interface VolumeList {
+  /** The volumes. */
+  items: Volume[];
+}
+
+/** A volume that a sandbox has. */
+export interface VolumeMount {
+  /** The volume. */
+  id: string;
+  /** Its name when the sandbox was made. */
+  name: string;
+  /** Where it is mounted inside. */
+  path: string;
+  /** The sandbox cannot write to it. */
+  read_only: boolean;
+}
+
+/** A volume that a sandbox is to have. */
+export interface VolumeMountDraft {
+  /** Name or id of the volume. */
+  volume: string;
+  /** Where it is mounted inside: an absolute path, made when it is absent. */
+  path: string;
+  /** The sandbox cannot write to it. */
+  read_only?: boolean;
+}
+
+/** Where a volume is in its life. */
+export type VolumeState =
+  | "creating"
+  | "ready"
+  | "deleting";
+
+/** What happened to a watched path. */
+export type WatchChange =
+  | "created"
+  | "written"
+  | "removed"
+  | "moved"
+  | "attributes"
+  | "overflow";
+
+/** Event on the watch stream (SSE). */
+export interface WatchMessage {
+  /** What happened. */
+  change: WatchChange;
+  /** The path. */
+  path: string;
+  /** Where a moved path came from. */
+  from?: string | null;
+}

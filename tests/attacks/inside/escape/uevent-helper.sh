@@ -1,0 +1,4 @@
+# tries: have the kernel run a program of its own at an event of a device
+# because: /sys is read-only inside
+# microvm: open
+line_must_fail "echo /tmp/x > /sys/kernel/uevent_helper"

@@ -1,0 +1,5 @@
+# tries: have the kernel kill anybody else first when memory runs out
+# because: lowering the score wants a capability that counts on the host
+# gvisor: open
+# microvm: open
+line_must_fail "echo -1000 > /proc/self/oom_score_adj"

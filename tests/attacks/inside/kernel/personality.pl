@@ -1,0 +1,5 @@
+# tries: turn off the layout's randomness, or pages at zero, for a program with privileges
+# because: only personalities that change nothing are let through
+# gvisor: open
+# microvm: open
+must_fail("personality", 135, 0x0040000);

@@ -1,0 +1,5 @@
+# tries: open a raw socket
+# because: it wants a capability over the network namespace
+# microvm: open
+# gvisor: refused or held
+socket(my $s, 2, 3, 255) or refused("raw: $!"); succeeded("raw");

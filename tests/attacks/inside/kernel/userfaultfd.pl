@@ -1,0 +1,4 @@
+# tries: stop the kernel in the middle of a copy (userfaultfd)
+# because: it is not let through
+# microvm: open
+must_fail("userfaultfd", 323, 0);

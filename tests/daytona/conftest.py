@@ -1,0 +1,89 @@
+"""What the Python tests share: sandboxes of the server in DAYTONA_API_URL that go away, and requests as they travel."""
+
+import importlib.metadata
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from daytona import AsyncDaytona, CreateSandboxFromSnapshotParams, Daytona
+
+VERSION = tuple(int(part) for part in importlib.metadata.version("daytona").split(".")[:2])
+
+
+def since(*version):
+    """Marks a test of something that older clients do not have."""
+    return pytest.mark.skipif(VERSION < version, reason=f"daytona {'.'.join(map(str, version))} and newer")
+
+
+def raw(method, path, body=None, key=None, headers=None, root=None):
+    """A request as it travels: status, headers and body."""
+    data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json", **(headers or {})}
+    if key != "":
+        headers["Authorization"] = f"Bearer {key or os.environ['DAYTONA_API_KEY']}"
+    request = urllib.request.Request(
+        (root or os.environ["DAYTONA_API_URL"]) + path, method=method, data=data, headers=headers
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return response.status, response.headers, response.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers, error.read()
+
+
+def call(method, path, body=None, **more):
+    """The same, of JSON."""
+    status, _, text = raw(method, path, body, **more)
+    return status, json.loads(text) if text else None
+
+
+def toolbox():
+    """Where toolboxes are."""
+    return os.environ["ATOLL_URL"] + "/daytona/toolbox"
+
+
+def until(what, seconds=30):
+    """Waits until something is so."""
+    end = time.monotonic() + seconds
+    while True:
+        got = what()
+        if got or time.monotonic() > end:
+            assert got, "it did not come to be"
+            return got
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def daytona():
+    return Daytona()
+
+
+@pytest.fixture(scope="module")
+def box(daytona):
+    """A sandbox of the module's tests. They do not disturb each other."""
+    sandbox = daytona.create()
+    yield sandbox
+    sandbox.delete()
+
+
+@pytest.fixture
+def own(daytona):
+    """A sandbox of one test's own."""
+    sandbox = daytona.create(CreateSandboxFromSnapshotParams(labels={"for": "one test"}))
+    yield sandbox
+    try:
+        sandbox.delete()
+    except Exception as error:  # noqa: BLE001 - the test deleted it itself
+        assert "not found" in str(error)
+
+
+@pytest.fixture
+async def abox():
+    """The same, of the asynchronous client."""
+    async with AsyncDaytona() as client:
+        sandbox = await client.create()
+        yield sandbox
+        await sandbox.delete()

@@ -1,0 +1,89 @@
+"""What the installed client can ask, against what the server answers: every operation of the generated packages, by method
+and path. What is new in a newer client shows here first."""
+
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+import urllib.error
+import urllib.request
+
+import daytona_api_client.api
+import daytona_toolbox_api_client.api
+
+# Of the vendor's own dashboard, administration and runners: no client of users asks for these.
+NOT_FOR_USERS = re.compile(
+    r"^/(organizations|users|runners|webhooks|audit|jobs|docker-registry|regions|shared-regions|api-keys|admin|preview"
+    r"|object-storage|sandbox/for-runner|workspace|toolbox|warm-pools|secret|snapshots/can-cleanup-image|devcontainer)"
+)
+# Operations that this server does not serve, and says so with 404 as it says it of what it never heard of.
+UNSERVED = {
+    ("DELETE", "/sandbox/{sandboxIdOrName}/backup"),
+    ("POST", "/sandbox/{sandboxIdOrName}/backup"),
+    ("GET", "/sandbox/{sandboxIdOrName}/build-logs"),
+    ("GET", "/sandbox/{sandboxIdOrName}/build-logs-url"),
+    ("GET", "/sandbox/{sandboxIdOrName}/ancestors"),
+    ("GET", "/sandbox/{sandboxIdOrName}/forks"),
+    ("GET", "/sandbox/{sandboxIdOrName}/parent"),
+    ("GET", "/sandbox/{sandboxId}/organization"),
+    ("GET", "/sandbox/{sandboxId}/region-quota"),
+    ("PUT", "/sandbox/{sandboxId}/state"),
+    ("POST", "/snapshots/{id}/deactivate"),
+    ("GET", "/process/session/entrypoint"),
+    ("GET", "/process/session/entrypoint/logs"),
+    ("POST", "/init"),
+}
+# Said with 501 and a sentence.
+REFUSED = re.compile(r"^/(computeruse|lsp)/|/(ssh-access|secrets|telemetry)(/|$)")
+
+
+def operations(package):
+    """Every (method, path) of a generated package."""
+    found = set()
+    for module in pkgutil.iter_modules(package.__path__):
+        source = inspect.getsource(importlib.import_module(f"{package.__name__}.{module.name}"))
+        found |= set(re.findall(r"method='(\w+)',\s+resource_path='([^']+)'", source))
+    return found
+
+
+def status(root, method, path):
+    filled = re.sub(r"\{[^}]*\}", "none", path)
+    request = urllib.request.Request(
+        root + filled,
+        method=method,
+        data=b"{}" if method != "GET" else None,
+        headers={"Authorization": f"Bearer {os.environ['DAYTONA_API_KEY']}", "Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return response.status, ""
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def unserved(root, all_of_them):
+    found = set()
+    for method, path in sorted(all_of_them):
+        code, body = status(root, method, path)
+        if code == 405 or (code == 404 and "this server has no route" in body):
+            found.add((method, path))
+        elif REFUSED.search(path):
+            assert code in (404, 501), (method, path, code, body)
+        else:
+            assert code != 501 and code < 500, (method, path, code, body)
+    return found
+
+
+def test_the_control_plane():
+    asked = {one for one in operations(daytona_api_client.api) if not NOT_FOR_USERS.search(one[1])}
+    assert len(asked) > 40
+    missing = unserved(os.environ["DAYTONA_API_URL"], asked)
+    assert missing <= UNSERVED, sorted(missing - UNSERVED)
+
+
+def test_the_toolbox(box):
+    asked = operations(daytona_toolbox_api_client.api)
+    assert len(asked) > 80
+    missing = unserved(f"{os.environ['ATOLL_URL']}/daytona/toolbox/{box.id}", asked)
+    assert missing <= UNSERVED, sorted(missing - UNSERVED)

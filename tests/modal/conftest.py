@@ -1,0 +1,88 @@
+"""What the Python tests share: sandboxes of the server in MODAL_SERVER_URL that go away, and calls as they travel."""
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import time
+import urllib.request
+
+import modal
+import pytest
+
+VERSION = tuple(int(part) for part in importlib.metadata.version("modal").split(".")[:2])
+
+
+def since(*version):
+    """Marks a test of something that older clients do not have."""
+    return pytest.mark.skipif(VERSION < version, reason=f"modal {'.'.join(map(str, version))} and newer")
+
+
+def before(*version):
+    """Marks a test of something that newer clients do not have any more."""
+    return pytest.mark.skipif(VERSION >= version, reason=f"before modal {'.'.join(map(str, version))}")
+
+
+def until(what, seconds=30):
+    """Waits until something is so."""
+    end = time.monotonic() + seconds
+    while True:
+        got = what()
+        if got or time.monotonic() > end:
+            assert got, "it did not come to be"
+            return got
+        time.sleep(0.05)
+
+
+def native(path):
+    """What the native API says."""
+    request = urllib.request.Request(
+        os.environ["ATOLL_URL"] + path, headers={"Authorization": "Bearer " + os.environ["ATOLL_API_KEY"]}
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.load(response)
+
+
+def atoll(*arguments):
+    """Atoll's own command."""
+    done = subprocess.run([os.environ["ATOLL_BIN"], *arguments], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip()
+
+
+def native_id(sandbox):
+    """The sandbox's id in the native API."""
+    return "sb" + sandbox.object_id.removeprefix("sb-").removeprefix("V1")
+
+
+def run(sandbox, *command, **more):
+    """Runs a command to its end: exit code and output."""
+    process = sandbox.exec(*command, **more)
+    output = process.stdout.read()
+    return process.wait(), output
+
+
+@pytest.fixture(scope="session")
+def app():
+    return modal.App.lookup("tests", create_if_missing=True)
+
+
+@pytest.fixture(scope="module")
+def box(app):
+    """A sandbox of the module's tests. They do not disturb each other."""
+    sandbox = modal.Sandbox.create(app=app, timeout=600)
+    yield sandbox
+    sandbox.terminate()
+
+
+@pytest.fixture
+def make(app):
+    """Makes sandboxes of one test's own."""
+    made = []
+
+    def make(*arguments, **more):
+        made.append(modal.Sandbox.create(*arguments, **{"app": app, "timeout": 300, **more}))
+        return made[-1]
+
+    yield make
+    for sandbox in made:
+        sandbox.terminate()
