@@ -165,7 +165,7 @@ describe("sandboxes", () => {
       [() => client.sandboxes.get(".."), InvalidRequest, "invalid_argument"],
       [() => client.sandboxes.get("a/b"), NotFound, "sandbox_not_found"],
       [() => new Atoll({ apiKey: "wrong" }).info(), NotAllowed, "unauthorized"],
-      [() => new Atoll({ url: "http://127.0.0.1:9", maxRetries: 1 }).sandboxes.create(), Unreachable, "unreachable"],
+      [() => new Atoll({ url: "http://127.0.0.1:4", maxRetries: 1 }).sandboxes.create(), Unreachable, "unreachable"],
     ];
     for (const [call, kind, code] of cases) {
       await assert.rejects(call, (error) => error instanceof kind && error instanceof AtollError && error.code === code && !error.mayHaveRun);

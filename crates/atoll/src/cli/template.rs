@@ -13,7 +13,7 @@ use crate::units::{parse_bytes, parse_duration_ms, parse_pair};
 pub(crate) enum TemplateCommand {
     /// Build a template from a Dockerfile
     Build(Box<BuildArgs>),
-    /// Build the templates that clients of other vendors' protocols expect: base, modal-debian-slim, code-interpreter-v1
+    /// Build the templates that clients of other vendors' protocols expect
     BuildDefaults(Box<DefaultsArgs>),
     /// Make a template, or the next version of one
     Create(TemplateArgs),
@@ -35,7 +35,7 @@ pub(crate) enum TemplateCommand {
 #[derive(Debug, Args)]
 pub(crate) struct DefaultsArgs {
     /// Templates [default: all]
-    #[arg(value_name = "NAME", value_parser = ["base", "modal-debian-slim", "runloop", "code-interpreter-v1"])]
+    #[arg(value_name = "NAME", value_parser = ["base", "modal-debian-slim", "runloop", "daytona", "code-interpreter-v1"])]
     pub(crate) names: Vec<String>,
     /// Image to begin with: Debian, something made of it, or 'host'
     #[arg(long, value_name = "IMAGE", default_value = "docker.io/library/debian:bookworm")]
