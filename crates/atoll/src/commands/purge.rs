@@ -46,6 +46,7 @@ fn confirm(path: &Path) -> Result<()> {
 /// Ends what runs of an installation; gives how many processes that were.
 pub(super) fn end(installation: &str, data_dir: Option<&Path>) -> Result<usize> {
     let ended = thaw_volumes_of(installation, data_dir).and_then(|()| end_installation(installation));
+    leave_kernel(installation);
     ended.map_err(|error| {
         Failure::Plain(
             Error::new(
@@ -67,7 +68,6 @@ pub(super) fn end_ephemeral(path: &Path) -> Result<()> {
 /// Removes a data directory of which nothing runs any more.
 fn remove(dir: DataDir) -> Result<()> {
     let path = dir.path().to_owned();
-    leave_kernel(&dir);
     // Its name goes last: what is there until then can be purged again.
     let failed = |error| Failure::io(format!("cannot remove {}", path.display()), error);
     for entry in std::fs::read_dir(&path).map_err(failed)? {

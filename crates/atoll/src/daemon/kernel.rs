@@ -1,5 +1,6 @@
 //! The host's kernel as a witness of the flight recorder.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use atoll_core::id::SandboxId;
@@ -11,8 +12,13 @@ use atoll_witness::{Missing, Sink, Witness, is_mounted};
 
 use super::DataDir;
 
-/// Where programs and rings are pinned, below the data directory.
-const PLACE: &str = "witness";
+/// Where programs and rings are pinned, in a directory that is named after the installation. Not in the data directory, which
+/// nobody could remove then.
+const PLACE: &str = "/run/atoll";
+
+fn place(installation: &str) -> PathBuf {
+    Path::new(PLACE).join(format!("witness-{installation}"))
+}
 
 /// Writes what the kernel tells into journals.
 #[derive(Debug)]
@@ -71,7 +77,7 @@ pub(super) async fn open_witness(
     recorder: &Recorder,
     mode: TraceMode,
 ) -> Option<Arc<Witness>> {
-    let place = dir.path().join(PLACE);
+    let place = place(dir.installation());
     if mode == TraceMode::Off && !is_mounted(&place) {
         return None;
     }
@@ -85,7 +91,7 @@ pub(super) async fn open_witness(
 
 /// What an earlier server left in the kernel, if it left something.
 pub(crate) fn left_in_kernel(dir: &DataDir) -> Option<Arc<Witness>> {
-    let place = dir.path().join(PLACE);
+    let place = place(dir.installation());
     if !is_mounted(&place) {
         return None;
     }
@@ -93,14 +99,14 @@ pub(crate) fn left_in_kernel(dir: &DataDir) -> Option<Arc<Witness>> {
     opened.inspect_err(|error| tracing::warn!(%error, "cannot look at what is pinned in the kernel")).ok()
 }
 
-/// Ends what keeps programs in the kernel, for a directory whose sandboxes are gone.
-pub(crate) fn leave_kernel(dir: &DataDir) {
-    atoll_witness::close_pins(&dir.path().join(PLACE));
+/// Ends what keeps programs in the kernel, for an installation whose sandboxes are gone.
+pub(crate) fn leave_kernel(installation: &str) {
+    atoll_witness::close_pins(&place(installation));
 }
 
 /// Whether this host's kernel can be a witness, by trying.
 pub(crate) fn check_witness(dir: &DataDir) -> Check {
-    let opened = Witness::open(&dir.path().join(PLACE), Arc::new(Nobody));
+    let opened = Witness::open(&place(dir.installation()), Arc::new(Nobody));
     match opened {
         Ok(witness) => {
             witness.close();

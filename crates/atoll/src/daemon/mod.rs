@@ -11,7 +11,6 @@
 //!   gvisor/        sandboxes' records, of gVisor
 //!   microvm/       the virtual machines' kernel, images and saved machines, unless --microvm-dir names another place
 //!   storage/       sandboxes' disks and snapshots
-//!   witness/       a bpf file system: what the host's kernel tells of sandboxes goes on there while no server runs
 //!   trace/         the flight recorder's journals, one directory for each sandbox
 //!   reserve        room that is given up when the host's disk is full, so that things can still be removed
 //! ```

@@ -71,7 +71,8 @@ async fn the_hosts_kernel_tells_of_processes_and_connections_across_a_crash() {
     let tree = server.cli(&["trace", "tree", &id]).ok().stdout;
     assert!(tree.contains("/bin/true first") && tree.contains("127.0.0.1:9"), "{tree}");
     server.client.delete_sandbox(&id).await.unwrap();
-    let mount = server.data().join("witness").display().to_string();
+    let installation = fs::read_to_string(server.data().join("installation")).unwrap();
+    let mount = format!("/run/atoll/witness-{}", installation.trim());
     let mounted = || fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&mount);
     assert!(mounted(), "programs and rings are kept where the next server finds them");
     server.finish().await;

@@ -8,7 +8,7 @@
 //! the thread `witness` ── looks every 20 ms ── events ── Sink (the recorder) ── "written" ── room is given back
 //! ```
 //!
-//! Programs, rings and the table of sandboxes are pinned in a bpf file system below the data directory. When the server is
+//! Programs, rings and the table of sandboxes are pinned in a bpf file system of the installation. When the server is
 //! killed they go on, and the next one reads on where the last record was given back; what had been written down by
 //! then is recognised and not written twice.
 //!

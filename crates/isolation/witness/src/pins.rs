@@ -1,11 +1,11 @@
 //! The bpf file system of an installation, which keeps the programs and rings while no server runs.
 //!
 //! ```text
-//! <data directory>/witness/          a mount of type bpf, source "atoll-witness"
+//! /run/atoll/witness-<installation>/ a mount of type bpf, source "atoll-witness"
 //!   set-<16 digits of the object>/   map_<name>, link_<program>
 //! ```
 //!
-//! Only root may enter it. It is the one mount in the host's mount table, and there while sandboxes are.
+//! Only root may enter it; beside it, with `.d` at its end, is what is known of sandboxes and not in the kernel. It is the one mount in the host's mount table, and there while sandboxes are.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, UnmountFlags};
 
+use crate::beside;
 use crate::level::Missing;
 use crate::object::OBJECT;
 
@@ -94,4 +95,5 @@ pub fn close(dir: &Path) {
     }
     // Absent is as good.
     drop(std::fs::remove_dir(dir));
+    drop(std::fs::remove_dir_all(beside(dir)));
 }

@@ -187,7 +187,6 @@ impl Store {
     /// Removes everything.
     pub(crate) fn close(&self) {
         self.pins.close();
-        drop(std::fs::remove_dir(&self.facts));
     }
 }
 
