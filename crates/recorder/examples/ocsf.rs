@@ -1,5 +1,7 @@
 //! Prints one event of every kind in the form of OCSF, for the comparison with the published schema.
 
+#![expect(clippy::print_stdout, reason = "the lines are what it is for")]
+
 use atoll_core::id::ExecId;
 use atoll_recorder::event::{
     Call, Connection, Created, Dns, ExecEnded, ExecStarted, FileAction, FileEvent, Http, KINDS, Lost,
@@ -52,7 +54,7 @@ fn all() -> Vec<What> {
             name: "a.example".into(),
             record: "A".into(),
             answer: "NOERROR".into(),
-            addresses: end("1.2.3.4").into_iter().collect(),
+            addresses: "1.2.3.4".parse().into_iter().collect(),
         }),
         What::Http(Http {
             method: "GET".into(),

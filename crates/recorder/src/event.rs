@@ -8,10 +8,14 @@
 //! of terminals is counted. What a caller writes into a command
 //! line is recorded without what looks like a credential.
 
+mod kind;
+
 use std::net::{IpAddr, SocketAddr};
 
 use atoll_core::id::ExecId;
 use serde::{Deserialize, Serialize};
+
+pub use kind::KINDS;
 
 /// Who saw it, from the one that is hardest to deceive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -501,76 +505,12 @@ pub enum RecorderEvent {
     Ended,
 }
 
-impl What {
-    /// As `kind` names it on the wire.
-    #[must_use]
-    pub const fn kind(&self) -> &'static str {
-        match self {
-            Self::ProcessStarted(_) => "process_started",
-            Self::ProcessForked { .. } => "process_forked",
-            Self::ProcessExited(_) => "process_exited",
-            Self::Connect(_) => "connect",
-            Self::Accept(_) => "accept",
-            Self::Listen(_) => "listen",
-            Self::File(_) => "file",
-            Self::Dns(_) => "dns",
-            Self::Http(_) => "http",
-            Self::Connection(_) => "connection",
-            Self::Policy(_) => "policy",
-            Self::Call(_) => "call",
-            Self::TerminalInput { .. } => "terminal_input",
-            Self::Created(_) => "created",
-            Self::State { .. } => "state",
-            Self::Snapshot { .. } => "snapshot",
-            Self::Forked { .. } => "forked",
-            Self::RolledBack { .. } => "rolled_back",
-            Self::Limits { .. } => "limits",
-            Self::OutOfMemory => "out_of_memory",
-            Self::BudgetExhausted { .. } => "budget_exhausted",
-            Self::ExecStarted(_) => "exec_started",
-            Self::ExecEnded(_) => "exec_ended",
-            Self::Lost(_) => "lost",
-            Self::Recorder(_) => "recorder",
-        }
-    }
-}
-
-/// Every [`What::kind`].
-pub const KINDS: [&str; 25] = [
-    "process_started",
-    "process_forked",
-    "process_exited",
-    "connect",
-    "accept",
-    "listen",
-    "file",
-    "dns",
-    "http",
-    "connection",
-    "policy",
-    "call",
-    "terminal_input",
-    "created",
-    "state",
-    "snapshot",
-    "forked",
-    "rolled_back",
-    "limits",
-    "out_of_memory",
-    "budget_exhausted",
-    "exec_started",
-    "exec_ended",
-    "lost",
-    "recorder",
-];
-
-// serde hands over references.
-#[expect(clippy::trivially_copy_pass_by_ref)]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over references")]
 const fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref)]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over references")]
 const fn is_false(value: &bool) -> bool {
     !*value
 }

@@ -291,6 +291,13 @@ fn request(sandbox: &str, http: &Http) -> Value {
         "traffic": {"bytes_out": http.sent_bytes, "bytes_in": http.received_bytes},
         "duration": http.latency_us / 1000,
     });
+    // The schema has a closed list; the whole event is in `unmapped` anyway.
+    if verb(&http.method) == OTHER {
+        fields["activity_name"] = http.method.clone().into();
+        if let Some(request) = fields["http_request"].as_object_mut() {
+            request.remove("http_method");
+        }
+    }
     if let Some(status) = http.status {
         fields["http_response"] = json!({"code": status, "length": http.received_bytes});
     }

@@ -96,7 +96,7 @@ impl Summary {
                 *entry(&mut self.callers, &name) += 1;
             }
             What::Lost(event::Lost { count: Some(count), .. }) => {
-                self.lost = self.lost.saturating_add(*count)
+                self.lost = self.lost.saturating_add(*count);
             }
             What::Lost(event::Lost { count: None, .. }) => self.gaps += 1,
             _ => {}

@@ -325,7 +325,7 @@ fn an_event_takes_at_most_150_bytes_on_disk() {
     let mut all = Vec::new();
     // Programs and requests of a build: what repeats there repeats here, pids and times do not.
     for number in 0..20_000_u64 {
-        let random = u32::try_from(blake3::hash(&number.to_le_bytes()).as_bytes()[0]).unwrap();
+        let random = u32::from(blake3::hash(&number.to_le_bytes()).as_bytes()[0]);
         let process = Some(Process {
             pid: 1000 + u32::try_from(number).unwrap(),
             start_ns: number * 1_234_567 + u64::from(random),
