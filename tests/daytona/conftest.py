@@ -13,6 +13,24 @@ from daytona import AsyncDaytona, CreateSandboxFromSnapshotParams, Daytona
 VERSION = tuple(int(part) for part in importlib.metadata.version("daytona").split(".")[:2])
 
 
+# Of LangChain's standard tests: see suite_langchain.py.
+NOBODY_PASSES = {
+    "test_glob",
+    "test_glob_basic_pattern",
+    "test_glob_with_directories",
+    "test_glob_hidden_files_explicitly",
+    "test_glob_with_character_class",
+    "test_glob_with_question_mark",
+    "test_write_existing_file_fails",
+}
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.name == "suite_langchain.py" and item.name in NOBODY_PASSES:
+            item.add_marker(pytest.mark.xfail(reason="the glue's Deep Agents does it otherwise"))
+
+
 def since(*version):
     """Marks a test of something that older clients do not have."""
     return pytest.mark.skipif(VERSION < version, reason=f"daytona {'.'.join(map(str, version))} and newer")

@@ -1,6 +1,7 @@
 """Sandboxes: from create to delete, and what is said about them meanwhile."""
 
 import os
+import subprocess
 import time
 import uuid
 
@@ -206,14 +207,14 @@ def test_errors(daytona, own):
     assert (status, "desktop" in body["message"]) == (501, True)
 
 
-def test_keys_without_rights(own):
-    server = os.environ["ATOLL_URL"]
-    admin = os.environ["ATOLL_API_KEY"]
+def test_keys_without_rights(daytona):
+    name = f"private-{uuid.uuid4().hex[:8]}"
+    own = daytona.create(CreateSandboxFromSnapshotParams(name=name))
+    subprocess.run([os.environ["ATOLL_BIN"], "access", "set", name, "private"], check=True, capture_output=True)
 
     def key(scope):
-        status, made = call("POST", "/v1/keys", {"name": f"k-{uuid.uuid4().hex[:8]}", "scope": scope}, key=admin, root=server)
-        assert status in (200, 201), made
-        return made.get("key") or made["api_key"]
+        made = [os.environ["ATOLL_BIN"], "key", "create", f"k-{uuid.uuid4().hex[:8]}", "--scope", scope, "--for", "daytona"]
+        return subprocess.run(made, check=True, capture_output=True, text=True).stdout.strip()
 
     reader, other = key("read"), key("manage")
     for method, path in [
@@ -223,7 +224,7 @@ def test_keys_without_rights(own):
         ("POST", f"/{own.id}/process/session"),
         ("GET", f"/{own.id}/port"),
     ]:
-        assert raw(method, path, {}, key=reader, root=toolbox())[0] in (401, 403, 404), path
+        assert raw(method, path, {}, key=reader, root=toolbox())[0] in (403, 404), path
         assert raw(method, path, {}, key="", root=toolbox())[0] == 401, path
         assert raw(method, path, {}, key=other, root=toolbox())[0] in (403, 404), path
     for method, path in [
@@ -237,6 +238,10 @@ def test_keys_without_rights(own):
     ]:
         assert raw(method, path, {}, key=other)[0] in (403, 404), path
     assert own.id not in [s["id"] for s in call("GET", "/sandbox", key=other)[1]["items"]]
+    token = own.get_preview_link(1).token
+    assert raw("GET", f"/{own.id}/port?DAYTONA_SANDBOX_AUTH_KEY={token}", key="", root=toolbox())[0] == 200
+    own.delete()
+    assert raw("GET", f"/{own.id}/port?DAYTONA_SANDBOX_AUTH_KEY={token}", key="", root=toolbox())[0] == 401
 
 
 def test_home_and_ports(own):

@@ -94,14 +94,12 @@ def test_volumes(daytona):
     one.fs.upload_file(b"shared", "/mnt/shared/file")
     assert two.fs.download_file("/mnt/shared/file") == b"shared"
     assert one.volumes[0].mount_path == "/mnt/shared"
-    with pytest.raises(DaytonaError):
-        daytona.volume.delete(volume)
+    assert call("DELETE", f"/volumes/{volume.id}")[0] == 409
     one.delete()
     two.delete()
     assert volume.id in [known.id for known in daytona.volume.list()]
     daytona.volume.delete(volume)
-    with pytest.raises(DaytonaNotFoundError):
-        daytona.volume.get(volume.name)
+    assert call("GET", f"/volumes/by-name/{volume.name}")[0] == 404
     status, body = call("POST", "/sandbox", {"volumes": [{"volumeId": "none", "mountPath": "/mnt"}]})
     assert status == 400 and "none" in body["message"]
 

@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { createRequire } from "node:module";
+import { createInterface } from "node:readline";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -248,7 +249,7 @@ describe("connections that break", () => {
   async function cutting(cuts, least, most, seed) {
     const args = [`${import.meta.dirname}/cutter.py`, process.env.ATOLL_URL, cuts, least, most, seed].map(String);
     const child = spawn("python3", args, { stdio: ["pipe", "pipe", "inherit"] });
-    const lines = child.stdout.setEncoding("utf8")[Symbol.asyncIterator]();
+    const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
     const url = (await lines.next()).value.trim();
     const count = async () => {
       child.stdin.write("\n");
@@ -259,7 +260,7 @@ describe("connections that break", () => {
 
   for (let seed = 1; seed <= Number(process.env.ATOLL_SEEDS ?? 1); seed++) {
     test(`nothing runs twice, nothing is lost: ${seed}`, async () => {
-      const { client: cut, count, close } = await cutting(20, 1, 3000, seed);
+      const { client: cut, count, close } = await cutting(20, 1, 1500, seed);
       const labels = { cuts: `ts-${seed}` };
       const boxes = [];
       for (let number = 0; number < 4; number++) boxes.push(await cut.sandboxes.create({ labels }));
@@ -274,7 +275,7 @@ describe("connections that break", () => {
       await cat.closeStdin();
       assert.equal((await cat.result()).stdout, "0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n");
       for (const one of boxes) await one.delete();
-      assert.ok((await count()) > 4);
+      assert.ok((await count()) > 2);
       close();
     });
 

@@ -1,4 +1,6 @@
 # Runs a program that stands on the standard input: code.sh LANGUAGE ARGUMENT…
+# Both streams go through one pipe: what is told as one text has one order.
+exec 2>&1
 language=$1
 shift
 has() { command -v "$1" >/dev/null 2>&1; }

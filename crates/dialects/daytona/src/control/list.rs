@@ -11,6 +11,7 @@ use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::create::GIB;
 use crate::App;
 use crate::error::{Failure, Result};
 use crate::extras::{self, Extras};
@@ -38,6 +39,31 @@ pub(super) struct List {
     is_public: Option<bool>,
     sort: Option<String>,
     order: Option<String>,
+    #[serde(rename = "minCpu")]
+    min_cpu: Option<u32>,
+    #[serde(rename = "maxCpu")]
+    max_cpu: Option<u32>,
+    #[serde(rename = "minMemoryGiB")]
+    min_memory: Option<u64>,
+    #[serde(rename = "maxMemoryGiB")]
+    max_memory: Option<u64>,
+    #[serde(rename = "minDiskGiB")]
+    min_disk: Option<u64>,
+    #[serde(rename = "maxDiskGiB")]
+    max_disk: Option<u64>,
+    // What is not looked at is refused: a filter that is ignored would show too much.
+    #[serde(rename = "createdAtAfter")]
+    created_after: Option<String>,
+    #[serde(rename = "createdAtBefore")]
+    created_before: Option<String>,
+    #[serde(rename = "lastEventAfter")]
+    event_after: Option<String>,
+    #[serde(rename = "lastEventBefore")]
+    event_before: Option<String>,
+    #[serde(rename = "autoDestroyAtAfter")]
+    destroy_after: Option<String>,
+    #[serde(rename = "autoDestroyAtBefore")]
+    destroy_before: Option<String>,
 }
 
 /// What a listing is narrowed down to.
@@ -48,6 +74,8 @@ struct Filter {
     name: Option<String>,
     id: Option<String>,
     public: Option<bool>,
+    /// Least and most cores, GiB of memory, GiB of disk.
+    sizes: [(Option<u64>, Option<u64>); 3],
 }
 
 /// Lists come as `a,b` or as `a` and `b`.
@@ -58,6 +86,13 @@ fn words(lists: &[String]) -> Vec<String> {
 
 impl List {
     fn filter(&self) -> Result<Filter> {
+        let times = [&self.created_after, &self.created_before, &self.event_after, &self.event_before];
+        if times.iter().chain(&[&self.destroy_after, &self.destroy_before]).any(|time| time.is_some()) {
+            return Err(crate::unsupported(
+                "listing by time",
+                "list all, and look at createdAt and lastActivityAt",
+            ));
+        }
         let labels = match self.labels.as_deref().filter(|text| !text.is_empty()) {
             Some(text) => serde_json::from_str(text)
                 .map_err(|_malformed| Failure::bad("labels: must be a JSON object of texts"))?,
@@ -70,6 +105,11 @@ impl List {
             name: self.name.clone().filter(|name| !name.is_empty()),
             id: self.id.clone().filter(|id| !id.is_empty()),
             public: self.is_public,
+            sizes: [
+                (self.min_cpu.map(Into::into), self.max_cpu.map(Into::into)),
+                (self.min_memory, self.max_memory),
+                (self.min_disk, self.max_disk),
+            ],
         })
     }
 
@@ -96,11 +136,27 @@ impl Filter {
         let own = extras::labels(record);
         let snapshot = extras.snapshot.as_deref().unwrap_or(&record.spec.image);
         let among = |words: &[String], word: &str| words.is_empty() || words.iter().any(|one| one == word);
-        self.labels.iter().all(|(key, value)| own.get(key) == Some(value))
+        let resources = &record.spec.resources;
+        let has: [u64; 3] = [
+            resources.cpu_millis.div_ceil(1000).into(),
+            resources.memory_bytes.div_ceil(GIB),
+            resources.disk_bytes.div_ceil(GIB),
+        ];
+        let fits = |((least, most), has): (&(Option<u64>, Option<u64>), u64)| {
+            least.is_none_or(|least| has >= least) && most.is_none_or(|most| has <= most)
+        };
+        self.sizes.iter().zip(has).all(fits)
+            && self.labels.iter().all(|(key, value)| own.get(key) == Some(value))
             && among(&self.states, view::state(record))
             && among(&self.snapshots, snapshot)
-            && self.name.as_ref().is_none_or(|name| view::name(record).starts_with(name.as_str()))
-            && self.id.as_ref().is_none_or(|id| uuid::of_sandbox(&record.id).starts_with(id.as_str()))
+            && self
+                .name
+                .as_ref()
+                .is_none_or(|name| view::name(record).starts_with(&name.to_ascii_lowercase()))
+            && self
+                .id
+                .as_ref()
+                .is_none_or(|id| uuid::of_sandbox(&record.id).starts_with(&id.to_ascii_lowercase()))
             && self.public.is_none_or(|public| extras.public == public)
     }
 }
@@ -163,7 +219,8 @@ mod tests {
             of("states=started,stopped&states=error&labels=%7B%22a%22%3A%22b%22%7D").filter().unwrap();
         assert_eq!(filter.states, ["started", "stopped", "error"]);
         assert_eq!(filter.labels["a"], "b");
-        assert!(of("labels=a").filter().is_err());
+        assert!(of("labels=a").filter().is_err() && of("createdAtAfter=2026-01-01").filter().is_err());
+        assert_eq!(of("minCpu=2&maxDiskGiB=5").filter().unwrap().sizes[2], (None, Some(5)));
         assert_eq!((of("").limit().unwrap(), of("limit=3").limit().unwrap()), (PAGE, 3));
         assert!(of("limit=0").limit().is_err() && of("limit=201").limit().is_err());
     }

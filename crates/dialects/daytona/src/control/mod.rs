@@ -76,6 +76,7 @@ fn around() -> Router<App> {
 fn refused() -> Router<App> {
     Router::new()
         .route("/sandbox/{sandbox}/ssh-access", any(other::no_ssh))
+        .route("/sandbox/ssh-access/validate", any(other::no_ssh_tokens))
         .route("/sandbox/{sandbox}/secrets", any(other::no_secrets_of))
         .route("/sandbox/{sandbox}/telemetry/{*rest}", any(other::no_telemetry))
         .route("/secret", any(other::no_secrets))

@@ -14,6 +14,9 @@ use crate::request::{Json, Root};
 use crate::view::{self, DAEMON_VERSION, TARGET};
 use crate::who::{Manage, On, Read};
 
+/// Longest time until a stopped sandbox counts as archived, minutes.
+pub(super) const MAX_AUTO_ARCHIVE_MIN: u64 = 30 * 24 * 60;
+
 /// A fork that is wanted.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -60,13 +63,24 @@ pub(super) async fn config(_: Caller<Read>, root: Root, State(app): State<App>) 
         "defaultSnapshot": super::origin::DEFAULT,
         "defaultRegion": TARGET,
         "environment": "production",
+        // As the protocol spells it.
         "maintananceMode": false,
+        "oidc": {"issuer": "", "clientId": "", "audience": "", "provider": ""},
+        "linkedAccountsEnabled": false,
+        "announcements": {},
+        "dashboardUrl": root.url(""),
+        "maxAutoArchiveInterval": MAX_AUTO_ARCHIVE_MIN,
     }))
 }
 
+const SSH: &str = "register a public key with 'atoll ssh-key add', then 'ssh -p PORT SANDBOX@HOST' at the port of this server";
+
 pub(super) async fn no_ssh(_: On<Read>) -> Failure {
-    let instead = "register a public key with 'atoll ssh-key add', then 'ssh -p PORT SANDBOX@HOST' at the port of this server";
-    crate::unsupported("SSH access by token", instead)
+    crate::unsupported("SSH access by token", SSH)
+}
+
+pub(super) async fn no_ssh_tokens(_: Caller<Read>) -> Failure {
+    crate::unsupported("SSH access by token", SSH)
 }
 
 pub(super) async fn no_secrets(_: Caller<Read>) -> Failure {

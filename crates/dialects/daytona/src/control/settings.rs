@@ -105,7 +105,10 @@ pub(super) async fn auto_archive(
 ) -> Result<Json<Value>> {
     minutes("interval", Some(interval))?;
     // The longest there is, in the protocol's words.
-    let after = u64::try_from(interval).ok().filter(|minutes| *minutes > 0).unwrap_or(30 * 24 * 60);
+    let after = u64::try_from(interval)
+        .ok()
+        .filter(|minutes| *minutes > 0)
+        .unwrap_or(super::other::MAX_AUTO_ARCHIVE_MIN);
     let engine = app.host.engine();
     let record = engine.sandbox(&on.id)?;
     let record = super::lifecycle::note(engine, &record, |extras| extras.auto_archive = Some(after)).await?;

@@ -104,8 +104,8 @@ fn of_template(record: &TemplateRecord) -> Value {
 
 fn of_build(record: &BuildRecord) -> Value {
     let state = match record.state {
-        BuildState::Waiting | BuildState::Queued => "pending",
-        BuildState::Running => "building",
+        // Clients read the log only of what is not told to be pending.
+        BuildState::Waiting | BuildState::Queued | BuildState::Running => "building",
         BuildState::Succeeded => "active",
         BuildState::Failed | BuildState::Cancelled => "build_failed",
     };

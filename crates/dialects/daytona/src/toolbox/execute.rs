@@ -35,7 +35,8 @@ pub(super) async fn execute(inside: Inside, Json(request): Json<Execute>) -> Res
         return Err(Failure::bad_daemon("command is required"));
     }
     let line = Line {
-        command: request.command,
+        // Both streams through one pipe: what is told as one text has one order.
+        command: format!("exec 2>&1; {}", request.command),
         cwd: request.cwd,
         env: request.envs.unwrap_or_default(),
         timeout_s: seconds(request.timeout),

@@ -59,8 +59,6 @@ pub(super) fn of(code: i32, said: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn as_git_says_it() {
         let of = |said: &str| super::of(128, said).code;
