@@ -4,7 +4,7 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use atoll_core::id::SandboxId;
 use atoll_isolation::{IsolationError, Plan, RootFs};
@@ -21,7 +21,7 @@ impl Inner {
         match hooked {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(%error, "connections of sandboxes are not recorded by the kernel")
+                tracing::warn!(%error, "connections of sandboxes are not recorded by the kernel");
             }
             Err(error) => tracing::warn!(%error, "connections of sandboxes are not recorded by the kernel"),
         }
@@ -76,13 +76,13 @@ fn facts(root: &RootFs, skeleton: &Path, first_id: u32) -> Facts {
             }
         }
         RootFs::Layers(dirs) => {
-            Facts { first_id, layers: dirs.iter().map(layer).collect(), bound: Vec::new() }
+            Facts { first_id, layers: dirs.iter().map(|dir| layer(dir)).collect(), bound: Vec::new() }
         }
     }
 }
 
 /// Directories of layers are named by their digest.
-fn layer(dir: &PathBuf) -> Layer {
+fn layer(dir: &Path) -> Layer {
     let name = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    Layer { name, dir: dir.clone() }
+    Layer { name, dir: dir.to_owned() }
 }

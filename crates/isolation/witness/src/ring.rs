@@ -41,23 +41,29 @@ impl Mapping {
     /// The number at `offset`, which must be aligned and inside.
     fn number(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.bytes, "an offset inside of the mapping");
-        // SAFETY: checked above; the mapping lives as long as the reference, and everybody uses it atomically.
-        unsafe { self.start.add(offset).cast::<AtomicU64>().as_ref() }
+        // SAFETY: inside of the mapping, as checked.
+        let place = unsafe { self.start.add(offset) };
+        // SAFETY: aligned, as checked; the mapping lives as long as the reference, and everybody uses it atomically.
+        unsafe { place.cast::<AtomicU64>().as_ref() }
     }
 
     fn length(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.bytes, "an offset inside of the mapping");
+        // SAFETY: inside of the mapping, as checked.
+        let place = unsafe { self.start.add(offset) };
         // SAFETY: as above.
-        unsafe { self.start.add(offset).cast::<AtomicU32>().as_ref() }
+        unsafe { place.cast::<AtomicU32>().as_ref() }
     }
 
     /// Copies what nobody writes meanwhile.
     fn copy(&self, offset: usize, to: &mut Vec<u8>, bytes: usize) {
         assert!(offset + bytes <= self.bytes, "a record inside of the mapping");
         to.clear();
-        // SAFETY: inside, as checked. A finished record is written by nobody until the consumer's position is past it,
-        // and that is ours to move.
-        to.extend_from_slice(unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset), bytes) });
+        // SAFETY: inside of the mapping, as checked.
+        let place = unsafe { self.start.add(offset) };
+        // SAFETY: a finished record is written by nobody until the consumer's position is past it, and that is ours to
+        // move.
+        to.extend_from_slice(unsafe { std::slice::from_raw_parts(place.as_ptr(), bytes) });
     }
 }
 
