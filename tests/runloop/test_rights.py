@@ -22,7 +22,7 @@ def routes(id, execution, snapshot):
 
 
 BODY = (
-    b'{"statuses": ["running"], "command": "touch /tmp/seen", "path": "/etc/hostname", "file_path": "/etc/hostname", '
+    b'{"statuses": ["running"], "command": "touch /tmp/seen", "file_path": "/etc/hostname", '
     b'"contents": "x", "text": "x", "name": "x"}'
 )
 FORM = b'--x\r\nContent-Disposition: form-data; name="path"\r\n\r\na\r\n--x\r\nContent-Disposition: form-data; name="file"\r\n\r\nb\r\n--x--\r\n'

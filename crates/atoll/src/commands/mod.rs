@@ -39,6 +39,10 @@ use crate::connection::{self, Connection};
 use crate::failure::{EXIT_FAILURE, EXIT_USAGE, Failure, Result};
 use crate::output::Printer;
 
+/// Stack of a thread that runs requests. An unoptimised build keeps every step of a request, from the router through a
+/// dialect to the driver, in a frame of its own: two megabytes are not enough for the deepest.
+const WORKER_STACK_BYTES: usize = 8 << 20;
+
 /// Runs the command that was asked for.
 pub(crate) fn main(cli: Cli) -> ExitCode {
     // Before any thread is started: it is going to leave this process's namespaces.
@@ -49,7 +53,9 @@ pub(crate) fn main(cli: Cli) -> ExitCode {
         return setup::sentry(jail);
     }
     let printer = Printer::new(cli.global.json, !cli.global.no_color && !config::no_color());
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(2).build() {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.enable_all().worker_threads(2).thread_stack_size(WORKER_STACK_BYTES);
+    let runtime = match runtime.build() {
         Ok(runtime) => runtime,
         Err(error) => {
             printer.failure(&Failure::io("cannot start", error));

@@ -165,7 +165,9 @@ fn purpose(end_s: u64) -> String {
     format!("{PURPOSE} until {end_s}")
 }
 
+/// What stands in a token, and nothing else: the code vouches for all of it.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Claims {
     exp: u64,
     task: String,

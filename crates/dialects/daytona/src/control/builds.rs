@@ -1,6 +1,7 @@
 //! Building an image: a Dockerfile that a client made.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use atoll_core::build::{BuildEvent, BuildSpec, BuildState};
 use atoll_core::limits::PAGE_MAX_COUNT;
@@ -220,11 +221,11 @@ async fn text(log: &mut BuildLog, follow: bool) -> Result<Option<String>, atoll_
                 text.push('\n');
             }
             BuildEvent::Step { step, total, text: line, took_ms: None, .. } => {
-                text.push_str(&format!("Step {step}/{total} : {line}\n"));
+                let _ = writeln!(text, "Step {step}/{total} : {line}");
             }
             BuildEvent::Output { text: output, .. } => text.push_str(&output),
             BuildEvent::End { failure: Some(failure), .. } => {
-                text.push_str(&format!("{}\n", failure.message))
+                let _ = writeln!(text, "{}", failure.message);
             }
             BuildEvent::Step { .. } | BuildEvent::End { .. } => {}
         }

@@ -129,8 +129,7 @@ mod tests {
         assert_eq!(of("{}").unwrap(), None);
         assert_eq!(of(r#"{"networkBlockAll":true}"#).unwrap().unwrap().internet, Internet::Off);
         assert_eq!(of(r#"{"networkBlockAll":false}"#).unwrap().unwrap().internet, Internet::On);
-        let list =
-            of(r#"{"networkAllowList":"203.0.113.0/24, 8.8.8.8/32","domainAllowList":"*.example.com"}"#);
+        let list = of(r#"{"networkAllowList":"1.1.1.0/24, 8.8.8.8/32","domainAllowList":"*.example.com"}"#);
         let list = list.unwrap().unwrap();
         assert_eq!((list.internet, list.rules.len()), (Internet::Rules, 3));
     }

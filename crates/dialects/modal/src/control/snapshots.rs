@@ -48,10 +48,11 @@ pub(crate) async fn take(
     };
     let (engine, id, by) = (asker.engine().clone(), sandbox.clone(), asker.caller().clone());
     let prefix = if kind == SnapshotKind::Memory { MEMORY } else { IMAGE };
-    let taking = async move {
+    // Boxed: it is a large future, and is moved several times before it runs.
+    let taking = Box::pin(async move {
         let record = engine.create_snapshot(&id, order, &by).await?;
         Ok(ids::snapshot(prefix, &record.id))
-    };
+    });
     asker.app.control.once.make_for(asker, &format!("snapshot {sandbox}"), key, taking).await
 }
 

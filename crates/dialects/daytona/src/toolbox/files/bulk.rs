@@ -71,14 +71,14 @@ enum State {
     /// The next file is due.
     Between,
     /// So many bytes of a file are still due.
-    Content(FileReader, u64),
+    Content(Box<FileReader>, u64),
     Done,
 }
 
 /// A part's content: all of it, or what is still to be read.
 enum Content {
     Whole(Bytes),
-    Stream(FileReader, u64),
+    Stream(Box<FileReader>, u64),
 }
 
 impl Sending {
@@ -145,7 +145,8 @@ impl Sending {
         }
         if info.size > READ_AHEAD_BYTES {
             let request = Read { path, offset: 0, length: info.size };
-            return Ok(Content::Stream(self.guest.read(request).await.map_err(guest_error)?, info.size));
+            let reader = self.guest.read(request).await.map_err(guest_error)?;
+            return Ok(Content::Stream(Box::new(reader), info.size));
         }
         let mut reader =
             self.guest.read(Read { path, offset: 0, length: READ_AHEAD_BYTES }).await.map_err(guest_error)?;

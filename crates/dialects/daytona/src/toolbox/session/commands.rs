@@ -1,5 +1,6 @@
 //! Commands of a session.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use atoll_core::limits::ARG_MAX_BYTES;
@@ -116,7 +117,7 @@ fn random_id() -> Result<String> {
             tracing::error!(%error, "no randomness for a command");
             Failure::internal("the host's random generator failed")
         })?;
-        id.push_str(&format!("{random:016x}"));
+        let _ = write!(id, "{random:016x}");
     }
     Ok(id)
 }

@@ -68,6 +68,9 @@ fn directory(inside: &Inside, session: &str) -> Result<String> {
 
 /// The name of the session with this directory.
 fn name_of(directory: &str) -> Option<String> {
+    if directory.len() % 2 == 1 || !directory.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
     let digits = directory.as_bytes().chunks(2);
     let bytes = digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
     String::from_utf8(bytes.collect::<Option<Vec<u8>>>()?).ok()
@@ -193,7 +196,7 @@ mod tests {
     #[test]
     fn names_of_sessions_are_anything() {
         assert_eq!(name_of("612f2e2e"), Some("a/..".to_owned()));
-        for bad in ["6", "xx", "ff", "é"] {
+        for bad in ["6", "+6", "xx", "ff", "é"] {
             assert_eq!(name_of(bad), None, "{bad}");
         }
         assert!(checked("").is_err() && checked(&"x".repeat(121)).is_err() && checked("a b/ü").is_ok());
