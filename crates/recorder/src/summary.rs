@@ -144,6 +144,8 @@ enum Key {
 struct Forest {
     nodes: BTreeMap<Key, Node>,
     parents: BTreeMap<Key, Key>,
+    /// Which exec a process belongs to.
+    execs: BTreeMap<Key, Key>,
 }
 
 impl Forest {
@@ -172,7 +174,6 @@ impl Forest {
                 self.root(&key, started.parent.map(|parent| Key::Process(event.witness, parent)), exec);
                 let node = self.node(key, *number);
                 node.argv.clone_from(&started.argv);
-                node.number = *number;
             }
             (What::ProcessForked { parent }, Some(key), exec) => {
                 let argv =
@@ -196,10 +197,14 @@ impl Forest {
         self.nodes.entry(key).or_insert_with(|| Node { number, pid, ..Node::default() })
     }
 
-    /// Enters below whom a process stands: its parent, or its exec when the parent is nobody's process.
+    /// Enters below whom a process stands: its exec when the parent belongs to none, as the agent; else its parent.
     fn root(&mut self, key: &Key, parent: Option<Key>, exec: Option<Key>) {
+        if let Some(exec) = &exec {
+            self.execs.insert(key.clone(), exec.clone());
+        }
         let known = parent.filter(|parent| parent != key && self.nodes.contains_key(parent));
-        if let Some(parent) = known.or(exec) {
+        let begins = exec.is_some() && known.as_ref().is_none_or(|parent| !self.execs.contains_key(parent));
+        if let Some(parent) = if begins { exec } else { known } {
             self.parents.entry(key.clone()).or_insert(parent);
         }
     }

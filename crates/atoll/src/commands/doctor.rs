@@ -18,7 +18,8 @@ use super::purge;
 use crate::cli::{DoctorArgs, GlobalArgs};
 use crate::config;
 use crate::daemon::{
-    DataDir, Levels, Machines, Sentries, open_containers, open_levels, open_slots, open_storage, open_store,
+    DataDir, Levels, Machines, Sentries, check_witness, left_in_kernel, open_containers, open_levels,
+    open_slots, open_storage, open_store,
 };
 use crate::failure::{Failure, Result};
 use crate::output::{Printer, table};
@@ -85,8 +86,9 @@ async fn local_checks(args: &DoctorArgs) -> Result<Vec<Check>> {
         let dir = DataDir::open(&scratch)?;
         let storage = open_storage(&dir, PoolSize::Host)?;
         let slots = open_slots(0)?;
-        let driver = open_containers(&dir, 0, Arc::clone(&storage), Arc::clone(&slots))?;
+        let driver = open_containers(&dir, 0, Arc::clone(&storage), Arc::clone(&slots), None)?;
         let mut checks = driver.doctor().await;
+        checks.push(check_witness(&dir));
         checks.push(check_installations());
         let machines = Machines::new(Path::new(DATA_DIR), &args.microvm);
         match machines.open(&dir, Arc::clone(&storage), Arc::clone(&slots)).await {
@@ -175,8 +177,9 @@ async fn leaks_of(path: &Path, args: &DoctorArgs) -> Result<LeakList> {
     let store = open_store(&dir, args.database.as_deref()).await?;
     let machines = Machines::new(path, &args.microvm);
     let sentries = Sentries::new(&args.gvisor);
+    let witness = left_in_kernel(&dir);
     let Levels { drivers, .. } =
-        open_levels(&dir, 0, PoolSize::Host, Some(&machines), Some(&sentries)).await?;
+        open_levels(&dir, 0, PoolSize::Host, Some(&machines), Some(&sentries), witness.clone()).await?;
     let failed = |error: &dyn std::error::Error| Failure::plain(Code::Internal, crate::failure::chain(error));
     let known = store.sandbox_states().await.map_err(|error| failed(&error))?;
     let known: BTreeSet<_> = known.into_iter().map(|(id, _state)| id).collect();
@@ -200,6 +203,12 @@ async fn leaks_of(path: &Path, args: &DoctorArgs) -> Result<LeakList> {
         }
     }
     store.close().await;
+    if args.remove
+        && let Some(witness) = witness
+    {
+        // Programs without sandboxes, of a server that was killed.
+        witness.close();
+    }
     let artifacts = artifacts.into_iter().map(|id| Leak {
         sandbox: None,
         snapshot: Some(id.to_string()),

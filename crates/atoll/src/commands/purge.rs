@@ -7,7 +7,7 @@ use atoll_isolation_host::end_installation;
 use atoll_isolation_storage::thaw_volumes_of;
 
 use crate::cli::PurgeArgs;
-use crate::daemon::DataDir;
+use crate::daemon::{DataDir, leave_kernel};
 use crate::failure::{Failure, Result};
 use crate::output::Printer;
 use crate::terminal;
@@ -46,6 +46,7 @@ fn confirm(path: &Path) -> Result<()> {
 /// Ends what runs of an installation; gives how many processes that were.
 pub(super) fn end(installation: &str, data_dir: Option<&Path>) -> Result<usize> {
     let ended = thaw_volumes_of(installation, data_dir).and_then(|()| end_installation(installation));
+    leave_kernel(installation);
     ended.map_err(|error| {
         Failure::Plain(
             Error::new(

@@ -17,6 +17,7 @@
 
 mod data_dir;
 mod embedded;
+mod kernel;
 mod machines;
 mod sentries;
 mod telemetry;
@@ -42,12 +43,14 @@ use atoll_recorder::{Recorder, Retention};
 use atoll_store::{Store, StoreUrl};
 use atoll_tls::Authority;
 use atoll_vault::Vault;
+use atoll_witness::Witness;
 
 use crate::config::VaultKey;
 use crate::failure::{Failure, Result};
 
 pub(crate) use data_dir::DataDir;
 pub(crate) use embedded::embedded;
+pub(crate) use kernel::{check_witness, leave_kernel, left_in_kernel};
 pub(crate) use machines::Machines;
 pub(crate) use sentries::Sentries;
 pub(crate) use telemetry::Telemetry;
@@ -162,6 +165,7 @@ pub(crate) fn open_containers(
     ready: usize,
     storage: Arc<Storage>,
     slots: Arc<SlotPool>,
+    witness: Option<Arc<Witness>>,
 ) -> Result<ContainerIsolation> {
     ContainerIsolation::open(ContainerConfig {
         dir: dir.path().join("containers"),
@@ -170,6 +174,7 @@ pub(crate) fn open_containers(
         storage,
         slots,
         pools: PoolSizes { disks: ready, user_namespaces: ready },
+        witness,
     })
     .map_err(|error| {
         Failure::Plain(
@@ -196,9 +201,10 @@ pub(crate) async fn open_levels(
     pool: PoolSize,
     machines: Option<&Machines>,
     sentries: Option<&Sentries>,
+    witness: Option<Arc<Witness>>,
 ) -> Result<Levels> {
     let (storage, slots) = (open_storage(dir, pool)?, open_slots(ready)?);
-    let containers = open_containers(dir, ready, Arc::clone(&storage), Arc::clone(&slots))?;
+    let containers = open_containers(dir, ready, Arc::clone(&storage), Arc::clone(&slots), witness)?;
     let volumes = containers.volumes();
     let mut drivers: Vec<Arc<dyn Isolation>> = vec![Arc::new(containers)];
     if let Some(machines) = machines
@@ -287,9 +293,11 @@ impl Daemon {
         let settings = Settings { reach: limits.registries.clone(), ..Settings::default() };
         let images = Images::open_with(&dir.path().join("images"), settings)
             .map_err(|error| Failure::Plain(error.to_core()))?;
+        let recorder = open_recorder(&dir, &store, &vault, limits).await?;
+        let witness = kernel::open_witness(&dir, &recorder, limits.trace).await;
         let Levels { storage, volumes, drivers } = {
             let (machines, sentries) = (limits.machines.as_ref(), limits.sentries.as_ref());
-            open_levels(&dir, limits.ready, limits.storage, machines, sentries).await?
+            open_levels(&dir, limits.ready, limits.storage, machines, sentries, witness).await?
         };
         let guard = guard(&dir, storage)?;
         if let Err(error) = atoll_isolation_host::mark(dir.installation(), dir.path()) {
@@ -324,7 +332,6 @@ impl Daemon {
         };
         let mut egress = limits.egress.clone();
         egress.gateway.interceptor = Some(Arc::new(interceptor));
-        let recorder = open_recorder(&dir, &store, &vault, limits).await?;
         egress.gateway.recorder = Some(recorder.clone());
         let config = atoll_engine::Config {
             objects: limits.objects.clone(),

@@ -45,6 +45,46 @@ async fn key(server: &Server, scope: Scope) -> (String, Client) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_hosts_kernel_tells_of_processes_and_connections_across_a_crash() {
+    let mut server = Server::start();
+    let id = server.sandbox().await.id;
+    let script = "/bin/true first; bash -c ': 3<>/dev/tcp/127.0.0.1/9' 2>/dev/null; exit 0";
+    assert_eq!(server.sh(&id, script).await.code, Some(0));
+    server.kill();
+    server.restart();
+    server.sh(&id, "/bin/true second").await;
+    let told = async || {
+        let all = events(&server, &id).await;
+        let second = of(&all, "process_started").iter().any(|event| argument(event) == "second");
+        second.then_some(all)
+    };
+    let all = wait_until("the kernel told of the last program", told).await;
+    let host: Vec<_> = all.iter().filter(|event| event.witness == "host").collect();
+    for word in ["first", "second"] {
+        let found: Vec<_> = host.iter().filter(|event| argument(event) == word).collect();
+        assert_eq!(found.len(), 1, "{word}: {host:?}");
+        assert_eq!(found[0].more["file"]["origin"], "image");
+        assert!(found[0].more["exec"].is_string());
+    }
+    let connects = of(&all, "connect");
+    assert!(connects.iter().any(|event| event.more["peer"] == "127.0.0.1:9"), "{connects:?}");
+    let tree = server.cli(&["trace", "tree", &id]).ok().stdout;
+    assert!(tree.contains("/bin/true first") && tree.contains("127.0.0.1:9"), "{tree}");
+    server.client.delete_sandbox(&id).await.unwrap();
+    let installation = fs::read_to_string(server.data().join("installation")).unwrap();
+    let mount = format!("/run/atoll/witness-{}", installation.trim());
+    let mounted = || fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&mount);
+    assert!(mounted(), "programs and rings are kept where the next server finds them");
+    server.finish().await;
+    assert!(!mounted(), "the bpf file system is left");
+}
+
+/// The first argument of a program that was started.
+fn argument(event: &TraceEvent) -> &str {
+    event.more.get("argv").and_then(|argv| argv[1].as_str()).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_sandbox_did_is_there_when_it_is_gone_and_verifies_without_the_server() {
     let server = Server::start();
     let id = server.sandbox().await.id;

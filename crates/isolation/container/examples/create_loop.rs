@@ -55,6 +55,7 @@ fn open(dir: PathBuf, agent: Vec<u8>) -> Result<ContainerIsolation, Box<dyn std:
         agent: agent.leak(),
         storage: Arc::new(storage),
         slots: Arc::new(SlotPool::start(8)?),
+        witness: None,
         pools: PoolSizes::default(),
     })?)
 }

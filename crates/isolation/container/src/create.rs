@@ -60,6 +60,7 @@ impl Inner {
         disk.move_image(&self.storage.sandbox_disk(&plan.id))?;
         fail_point!("container::create::disk");
         let membership = self.cgroups.create(&plan.id, &plan.resources, userns.first_id())?;
+        self.watch(plan, userns.first_id());
         fail_point!("container::create::cgroups");
         let listener = record.listen()?;
         fail_point!("container::create::socket");

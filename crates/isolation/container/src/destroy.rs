@@ -27,6 +27,7 @@ impl Inner {
         let disk = self.end_processes(id)?;
         fail_point!("container::destroy::processes");
         self.cgroups.remove(id)?;
+        self.forget(id)?;
         fail_point!("container::destroy::cgroups");
         let record = self.records.of(id);
         let first_id = record.first_id();
@@ -96,6 +97,13 @@ impl Inner {
                 sandbox,
                 kind: "loop",
                 name: format!("/dev/loop{number}"),
+            }));
+        }
+        if let Some(witness) = &self.witness {
+            found.extend(witness.sandboxes().into_iter().map(|(sandbox, name)| Resource {
+                sandbox,
+                kind: "witness",
+                name,
             }));
         }
         found.sort();

@@ -46,6 +46,7 @@ impl Inner {
         let mounted = self.end_processes(id)?;
         fail_point!("container::hibernate::processes");
         self.cgroups.remove(id)?;
+        self.forget(id)?;
         fail_point!("container::hibernate::cgroups");
         // The last thing that keeps it mounted.
         drop(mounted);
@@ -96,6 +97,7 @@ impl Inner {
         userns.keep();
         fail_point!("container::wake::disk");
         let membership = self.cgroups.create(&plan.id, &plan.resources, userns.first_id())?;
+        self.watch(plan, userns.first_id());
         let listener = record.listen()?;
         let pid = self.start(plan, &userns, disk, membership, listener)?;
         fail_point!("container::wake::process");

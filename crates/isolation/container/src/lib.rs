@@ -32,6 +32,7 @@ mod spawn;
 mod sys;
 mod trash;
 mod userns;
+mod watch;
 
 use std::ffi::CString;
 use std::fs::File;
@@ -54,6 +55,7 @@ use atoll_isolation_storage::filesystem;
 use atoll_isolation_storage::{Storage, StoredVolumes};
 use atoll_network::SlotPool;
 use atoll_ready::Pool;
+use atoll_witness::Witness;
 use rustix::io::Errno;
 use rustix::thread::ThreadNameSpaceType;
 use tokio::net::UnixStream;
@@ -133,6 +135,8 @@ pub struct ContainerConfig {
     pub slots: Arc<SlotPool>,
     /// How many things to keep ready.
     pub pools: PoolSizes,
+    /// Tells the recorder what the host's kernel sees of sandboxes, where it can.
+    pub witness: Option<Arc<Witness>>,
 }
 
 /// The driver. Dropping it leaves sandboxes running.
@@ -159,6 +163,7 @@ struct Inner {
     agent: Arc<OwnedFd>,
     live: Live<Instance>,
     trash: Trash,
+    witness: Option<Arc<Witness>>,
 }
 
 impl ContainerIsolation {
@@ -216,7 +221,9 @@ impl ContainerIsolation {
             agent: Arc::new(spawn::agent_file(config.agent)?),
             live: Live::default(),
             trash,
+            witness: config.witness,
         };
+        inner.hook();
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -261,6 +268,7 @@ impl Inner {
         if !self.cgroups.contains(id, process.pid) {
             return Err(IsolationError::Gone);
         }
+        self.watch_again(id);
         self.thaw_left_over(id)?;
         self.live.insert(id, Arc::new(instance));
         Ok(())
@@ -522,5 +530,15 @@ impl Isolation for ContainerIsolation {
 
     async fn scan(&self) -> Result<Vec<Resource>, IsolationError> {
         self.blocking(Inner::scan).await
+    }
+
+    async fn close(&self) {
+        let closed = self.blocking(|inner| {
+            inner.witness.as_ref().inspect(|witness| witness.close());
+            Ok(())
+        });
+        if let Err(error) = closed.await {
+            tracing::error!(%error, "cannot stop reading what the kernel tells of sandboxes");
+        }
     }
 }

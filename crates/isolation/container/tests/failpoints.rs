@@ -31,8 +31,13 @@ fn plan(id: &SandboxId) -> Plan {
 #[tokio::test]
 async fn killed() {
     let Some(life) = Life::of_this_process() else { return };
-    let harness =
-        Containers { _dir: None, path: life.directory, instance: life.instance, root: RootFs::Host };
+    let harness = Containers {
+        _dir: None,
+        witness: None,
+        path: life.directory,
+        instance: life.instance,
+        root: RootFs::Host,
+    };
     let driver = harness.driver();
     atoll_failpoint::cfg_callback(&life.failpoint, kill_this_process).unwrap();
     live(&driver, &plan(&life.sandbox)).await;

@@ -104,6 +104,23 @@ impl Cgroups {
         Ok(())
     }
 
+    /// The parent's cgroup of version 2, above those of all sandboxes.
+    ///
+    /// # Errors
+    /// [`IsolationError::Kernel`].
+    pub fn unified_parent(&self) -> Result<OwnedFd, IsolationError> {
+        open_dir(self.layout.unified().root.as_fd(), self.parent.as_str()).step("open a cgroup")
+    }
+
+    /// The kernel's number of a sandbox's cgroup of version 2.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] when the sandbox has no cgroups, [`IsolationError::Kernel`].
+    pub fn number(&self, id: &SandboxId) -> Result<u64, IsolationError> {
+        let dir = self.open_in(self.layout.unified(), id)?;
+        rustix::fs::fstat(dir).map(|stat| stat.st_ino).step("look at a cgroup")
+    }
+
     fn path(&self, id: &SandboxId) -> String {
         format!("{}/{id}", self.parent)
     }

@@ -24,6 +24,8 @@ pub(crate) struct Containers {
     pub(crate) instance: String,
     /// What sandboxes stand on.
     pub(crate) root: RootFs,
+    /// What the kernel tells of its sandboxes, where a test asks.
+    pub(crate) witness: Option<Arc<atoll_witness::Witness>>,
 }
 
 /// A fresh installation.
@@ -33,7 +35,7 @@ pub(crate) fn containers() -> Containers {
     let dir = tempfile::Builder::new().prefix("atoll-container-test-").tempdir().unwrap();
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let instance = format!("{:05x}{number:03x}", std::process::id() & 0xf_ffff);
-    Containers { path: dir.path().to_owned(), _dir: Some(dir), instance, root: RootFs::Host }
+    Containers { path: dir.path().to_owned(), _dir: Some(dir), instance, root: RootFs::Host, witness: None }
 }
 
 impl Containers {
@@ -50,6 +52,7 @@ impl Containers {
             instance: self.instance.clone(),
             agent: atoll_guest_binary::GUEST,
             slots: Arc::new(SlotPool::start(1).unwrap()),
+            witness: self.witness.clone(),
             pools: PoolSizes { disks: 1, user_namespaces: 1 },
         };
         ContainerIsolation::open(config).unwrap()

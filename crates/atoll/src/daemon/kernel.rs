@@ -1,0 +1,122 @@
+//! The host's kernel as a witness of the flight recorder.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use atoll_core::id::SandboxId;
+use atoll_core::trace::TraceMode;
+use atoll_isolation::{Check, Status};
+use atoll_recorder::event::{Event, What, Witness as Who};
+use atoll_recorder::{Mode, Recorder};
+use atoll_witness::{Missing, Sink, Witness, is_mounted};
+
+use super::DataDir;
+
+/// Where programs and rings are pinned, in a directory that is named after the installation. Not in the data directory, which
+/// nobody could remove then.
+const PLACE: &str = "/run/atoll";
+
+fn place(installation: &str) -> PathBuf {
+    Path::new(PLACE).join(format!("witness-{installation}"))
+}
+
+/// Writes what the kernel tells into journals.
+#[derive(Debug)]
+struct Journals {
+    recorder: Recorder,
+}
+
+impl Sink for Journals {
+    fn takes(&self, sandbox: &SandboxId) -> bool {
+        self.recorder.mode(sandbox) != Mode::Off
+    }
+
+    fn record(&self, sandbox: &SandboxId, event: Event) {
+        self.recorder.record(sandbox, event);
+    }
+
+    fn written(&self, sandbox: &SandboxId) {
+        if let Err(error) = self.recorder.wait_written(sandbox) {
+            // The journal says itself what is missing from it.
+            tracing::debug!(%sandbox, %error, "what the kernel told is not written");
+        }
+    }
+
+    fn last(&self, sandbox: &SandboxId, max: usize) -> Vec<Event> {
+        let mut last = self.recorder.last(sandbox, Who::Host, max).unwrap_or_else(|error| {
+            tracing::warn!(%sandbox, %error, "cannot read what the kernel told an earlier server");
+            Vec::new()
+        });
+        last.retain(|event| !matches!(event.what, What::Lost(_)));
+        last
+    }
+}
+
+/// Nobody listens: to see what is pinned, and to remove it.
+#[derive(Debug)]
+struct Nobody;
+
+impl Sink for Nobody {
+    fn takes(&self, _: &SandboxId) -> bool {
+        false
+    }
+
+    fn record(&self, _: &SandboxId, _: Event) {}
+
+    fn written(&self, _: &SandboxId) {}
+
+    fn last(&self, _: &SandboxId, _: usize) -> Vec<Event> {
+        Vec::new()
+    }
+}
+
+/// Opens the witness, where sandboxes are recorded or were when an earlier server ran. Without it journals have what
+/// others saw; the log and `atoll doctor` say why.
+pub(super) async fn open_witness(
+    dir: &DataDir,
+    recorder: &Recorder,
+    mode: TraceMode,
+) -> Option<Arc<Witness>> {
+    let place = place(dir.installation());
+    if mode == TraceMode::Off && !is_mounted(&place) {
+        return None;
+    }
+    let sink = Arc::new(Journals { recorder: recorder.clone() });
+    let opened = tokio::task::spawn_blocking(move || Witness::open(&place, sink)).await.ok()?;
+    opened
+        .map(Arc::new)
+        .inspect_err(|error| tracing::warn!(%error, "journals are without what the host's kernel saw"))
+        .ok()
+}
+
+/// What an earlier server left in the kernel, if it left something.
+pub(crate) fn left_in_kernel(dir: &DataDir) -> Option<Arc<Witness>> {
+    let place = place(dir.installation());
+    if !is_mounted(&place) {
+        return None;
+    }
+    let opened = Witness::open(&place, Arc::new(Nobody)).map(Arc::new);
+    opened.inspect_err(|error| tracing::warn!(%error, "cannot look at what is pinned in the kernel")).ok()
+}
+
+/// Ends what keeps programs in the kernel, for an installation whose sandboxes are gone.
+pub(crate) fn leave_kernel(installation: &str) {
+    atoll_witness::close_pins(&place(installation));
+}
+
+/// Whether this host's kernel can be a witness, by trying.
+pub(crate) fn check_witness(dir: &DataDir) -> Check {
+    let opened = Witness::open(&place(dir.installation()), Arc::new(Nobody));
+    match opened {
+        Ok(witness) => {
+            witness.close();
+            let seen = "processes and connections of containers are recorded by the host's kernel";
+            Check::new("trace_host", Status::Ok, seen)
+        }
+        Err(error @ (Missing::NoTypes(_) | Missing::NoRight { .. } | Missing::Unfit(_))) => {
+            Check::new("trace_host", Status::Missing, error.to_string())
+                .hint("journals have what the gateway and the server saw; a distribution's kernel has all that is needed")
+        }
+        Err(error) => Check::new("trace_host", Status::Missing, error.to_string()),
+    }
+}

@@ -1,0 +1,88 @@
+//! The host's kernel as a witness of a container: told of it before its first process runs, and when its last has ended.
+//!
+//! A host that cannot be a witness runs containers all the same: their journals say what others saw, and who did not.
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use atoll_core::id::SandboxId;
+use atoll_isolation::{IsolationError, Plan, RootFs};
+use atoll_witness::{Facts, Layer};
+
+use crate::Inner;
+use crate::step::failed;
+
+impl Inner {
+    /// Sees the connections of all sandboxes of this driver.
+    pub(crate) fn hook(&self) {
+        let Some(witness) = &self.witness else { return };
+        let hooked = self.cgroups.unified_parent().map(|parent| witness.hook(parent.as_fd()));
+        match hooked {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "connections of sandboxes are not recorded by the kernel");
+            }
+            Err(error) => tracing::warn!(%error, "connections of sandboxes are not recorded by the kernel"),
+        }
+    }
+
+    /// Begins to watch a sandbox, which has its cgroups and no process yet.
+    pub(crate) fn watch(&self, plan: &Plan, first_id: u32) {
+        let Some(witness) = &self.witness else { return };
+        let watched = self
+            .cgroups
+            .number(&plan.id)
+            .map(|number| witness.watch(&plan.id, number, facts(&plan.root, self.skeleton.dir(), first_id)));
+        self.complain(&plan.id, watched);
+    }
+
+    /// Goes on watching one that an earlier server made, which has told the kernel of it or did not.
+    pub(crate) fn watch_again(&self, id: &SandboxId) {
+        let Some(witness) = self.witness.as_ref().filter(|witness| !witness.watches(id)) else { return };
+        let first_id = self.records.of(id).first_id().unwrap_or_default();
+        let watched = self
+            .cgroups
+            .number(id)
+            .map(|number| witness.watch_running(id, number, Facts { first_id, ..Facts::default() }));
+        self.complain(id, watched);
+    }
+
+    fn complain(&self, id: &SandboxId, watched: Result<Result<(), atoll_witness::Missing>, IsolationError>) {
+        match watched {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%id, %error, "the kernel does not tell of a sandbox"),
+            Err(error) => tracing::warn!(%id, %error, "the kernel does not tell of a sandbox"),
+        }
+    }
+
+    /// Ends watching one without processes.
+    pub(crate) fn forget(&self, id: &SandboxId) -> Result<(), IsolationError> {
+        let Some(witness) = &self.witness else { return Ok(()) };
+        witness
+            .forget(id)
+            .map_err(|error| failed("stop watching a sandbox".to_owned(), std::io::Error::other(error)))
+    }
+}
+
+fn facts(root: &RootFs, skeleton: &Path, first_id: u32) -> Facts {
+    match root {
+        RootFs::Host => {
+            let bound = std::fs::metadata("/usr").map(|meta| meta.dev()).into_iter().collect();
+            Facts {
+                first_id,
+                layers: vec![Layer { name: "host".to_owned(), dir: skeleton.to_owned() }],
+                bound,
+            }
+        }
+        RootFs::Layers(dirs) => {
+            Facts { first_id, layers: dirs.iter().map(|dir| layer(dir)).collect(), bound: Vec::new() }
+        }
+    }
+}
+
+/// Directories of layers are named by their digest.
+fn layer(dir: &Path) -> Layer {
+    let name = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    Layer { name, dir: dir.to_owned() }
+}

@@ -1,0 +1,128 @@
+//! From a record of the kernel to an event of the recorder.
+
+use atoll_core::id::ExecId;
+use atoll_recorder::event::{
+    Event, Origin, Process, ProcessExited, ProcessStarted, Program, Socket, Transport, What as Happened,
+    Witness,
+};
+
+use crate::digest::Digests;
+use crate::record::{Ends, Executed, File, Pid, Record, What};
+use crate::watched::Facts;
+
+/// What a cgroup of an exec is called: this and the exec's id.
+const EXEC_PREFIX: &str = "exec-";
+/// Users of a sandbox.
+const IDS_COUNT: u32 = 1 << 16;
+/// What an id is called that is none of the sandbox's.
+const NOBODY: u32 = 65_534;
+/// Bits of a status of `wait` that are a signal.
+const SIGNAL_BITS: u32 = 0x7f;
+
+/// Microseconds since the epoch at the boot clock's zero.
+pub(crate) fn boot_us() -> i128 {
+    let us =
+        |time: rustix::time::Timespec| i128::from(time.tv_sec) * 1_000_000 + i128::from(time.tv_nsec) / 1000;
+    let wall = us(rustix::time::clock_gettime(rustix::time::ClockId::Realtime));
+    wall - us(rustix::time::clock_gettime(rustix::time::ClockId::Boottime))
+}
+
+/// The event that a record tells of.
+pub(crate) fn event(record: Record, facts: &Facts, boot_us: i128, digests: &mut Digests) -> Event {
+    let process = process(record.process);
+    let uid = inside(record.uid, facts.first_id);
+    let what = match record.what {
+        What::Executed(executed) => {
+            Happened::ProcessStarted(started(*executed, record.process, uid, facts, digests))
+        }
+        What::Forked { parent } => Happened::ProcessForked { parent: self::process(parent) },
+        What::Exited { status, cpu_ns, peak_pages } => {
+            Happened::ProcessExited(exited(status, cpu_ns, peak_pages))
+        }
+        What::Connect(ends) => Happened::Connect(Socket { local: None, ..socket(ends) }),
+        What::Accept(ends) => Happened::Accept(socket(ends)),
+        What::Listen(ends) => Happened::Listen(Socket { peer: None, ..socket(ends) }),
+    };
+    let at_us = boot_us + i128::from(record.at_ns / 1000);
+    Event {
+        at_us: u64::try_from(at_us).unwrap_or(0),
+        witness: Witness::Host,
+        exec: record.exec.strip_prefix(EXEC_PREFIX).and_then(|id| id.parse::<ExecId>().ok()),
+        process: Some(process),
+        what,
+    }
+}
+
+const fn process(pid: Pid) -> Process {
+    Process { pid: pid.pid, start_ns: pid.start_ns }
+}
+
+fn inside(uid: u32, first_id: u32) -> u32 {
+    uid.checked_sub(first_id).filter(|uid| *uid < IDS_COUNT).unwrap_or(NOBODY)
+}
+
+fn started(executed: Executed, pid: Pid, uid: u32, facts: &Facts, digests: &mut Digests) -> ProcessStarted {
+    let parent = Pid { pid: executed.parent_pid, start_ns: executed.parent_start_ns };
+    let origin = origin(&executed.file, facts);
+    let layer = layer(&executed.file, facts).filter(|_| origin == Origin::Image);
+    let digest = digests.of(&executed, pid, facts);
+    ProcessStarted {
+        argv: executed.argv,
+        cut: executed.cut,
+        cwd: executed.cwd,
+        uid,
+        path: executed.path,
+        file: Some(Program {
+            device: executed.file.device,
+            inode: executed.file.inode,
+            origin,
+            digest,
+            layer: layer.map(|layer| layer.name.clone()),
+        }),
+        parent: Some(process(parent)),
+    }
+}
+
+/// Unchanged in a layer, or in what is bound read-only from the host; written above the layers; or neither.
+fn origin(file: &File, facts: &Facts) -> Origin {
+    match file {
+        File { on_overlay: true, upper: true, .. } => Origin::Written,
+        File { on_overlay: true, .. } => Origin::Image,
+        File { read_only_mount: true, unlinked: false, device, .. } if facts.bound.contains(device) => {
+            Origin::Image
+        }
+        _ => Origin::Other,
+    }
+}
+
+/// The layer that has a file.
+pub(crate) fn layer<'a>(file: &File, facts: &'a Facts) -> Option<&'a crate::watched::Layer> {
+    if !file.on_overlay || file.upper {
+        return None;
+    }
+    // The kernel counts from the topmost, which is 1.
+    let below_top = usize::try_from(file.layer).ok()?.checked_sub(1)?;
+    facts.layers.iter().rev().nth(below_top)
+}
+
+fn exited(status: u32, cpu_ns: u64, peak_pages: u64) -> ProcessExited {
+    let signal = status & SIGNAL_BITS;
+    let code = status >> 8 & 0xff;
+    let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096);
+    ProcessExited {
+        code: (signal == 0).then_some(code.cast_signed()),
+        signal: (signal != 0).then_some(signal.cast_signed()),
+        cpu_us: cpu_ns / 1000,
+        memory_peak_bytes: peak_pages.saturating_mul(page),
+    }
+}
+
+const fn socket(ends: Ends) -> Socket {
+    let protocol = match ends.protocol {
+        // MPTCP is TCP to whom it may concern.
+        6 | 262 => Transport::Tcp,
+        17 => Transport::Udp,
+        _ => Transport::Other,
+    };
+    Socket { protocol, local: Some(ends.local), peer: Some(ends.peer) }
+}

@@ -1,0 +1,232 @@
+//! The host's kernel as a witness: which processes ran in a sandbox, what they executed, and which connections they
+//! asked for or accepted, seen from outside, where root inside can neither lie nor look away.
+//!
+//! ```text
+//! programs in the kernel (bpf/witness.bpf.c)     exec, fork, exit, connect, listen, accept: of sandboxes' cgroups only
+//!        │ one ring for each sandbox: who floods its own loses its own, and that is counted
+//!        ▼
+//! the thread `witness` ── looks every 20 ms ── events ── Sink (the recorder) ── "written" ── room is given back
+//! ```
+//!
+//! Programs, rings and the table of sandboxes are pinned in a bpf file system of the installation. When the server is
+//! killed they go on, and the next one reads on where the last record was given back; what had been written down by
+//! then is recognised and not written twice.
+//!
+//! What the host sees of a container is the sandbox itself. Of gVisor or a virtual machine it sees the sentry or the
+//! VMM, one process whatever runs inside: those are not watched here, and their own kernels are other witnesses.
+
+mod bpf;
+mod convert;
+mod digest;
+mod level;
+mod object;
+mod overlay;
+mod pins;
+mod reader;
+mod record;
+mod ring;
+mod slots;
+mod store;
+mod watched;
+
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use atoll_core::id::SandboxId;
+use atoll_ready::Pool;
+use atoll_recorder::event::Event;
+
+pub use level::Missing;
+pub use pins::{close as close_pins, is_mounted};
+pub use watched::{Facts, Layer};
+
+use reader::Doorbell;
+use slots::{Free, Slot};
+use store::Store;
+use watched::{Reading, Watched};
+
+/// Rings that are kept ready: making one takes as long as the kernel needs to forget the last state of a map.
+const READY_COUNT: usize = 4;
+
+/// Who takes the events. Called by the thread `witness`.
+pub trait Sink: Send + Sync + std::fmt::Debug {
+    /// Whether a sandbox is recorded, now. While it is not, its records wait in its ring.
+    fn takes(&self, sandbox: &SandboxId) -> bool;
+
+    /// Takes an event.
+    fn record(&self, sandbox: &SandboxId, event: Event);
+
+    /// Waits until all that was recorded of a sandbox will survive this process, or cannot.
+    fn written(&self, sandbox: &SandboxId);
+
+    /// The last events of the host's kernel that are recorded of a sandbox, but for losses: at most so many, oldest first.
+    fn last(&self, sandbox: &SandboxId, max: usize) -> Vec<Event>;
+}
+
+/// The programs and who reads what they say. Dropping it leaves the programs running, for the next.
+#[derive(Debug)]
+pub struct Witness {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    store: Store,
+    /// By cgroup.
+    watched: Mutex<HashMap<u64, Arc<Watched>>>,
+    free: Arc<Free>,
+    rings: Pool<Slot, Missing>,
+    bell: Doorbell,
+    stop: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing in here is left half changed by a panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Witness {
+    /// Loads the programs, or takes up those that an earlier server left in `dir`, and starts to read. `dir` becomes the
+    /// mount of a bpf file system; what cannot be in there is kept in `dir` with `.d` at its end.
+    ///
+    /// # Errors
+    /// [`Missing`] says why the kernel of this host cannot be a witness. Sandboxes run all the same.
+    pub fn open(dir: &Path, sink: Arc<dyn Sink>) -> Result<Self, Missing> {
+        let store = Store::open(dir)?;
+        let free = Arc::new(Free::default());
+        let bell = Doorbell::new().map_err(|error| Missing::refused("make an epoll", error))?;
+        let mut watched = HashMap::new();
+        for (cgroup, slot, sandbox) in store.boxes()? {
+            free.take(slot);
+            let facts = store.facts(&sandbox);
+            let ring = store.ring(slot)?;
+            bell.add(&ring).map_err(|error| Missing::refused("watch a ring", error))?;
+            let reading = Mutex::new(Reading { taken_over: true, ..Reading::default() });
+            watched.insert(cgroup, Arc::new(Watched { sandbox, cgroup, slot, facts, ring, reading }));
+        }
+        let rings = {
+            let (free, maps) = (Arc::clone(&free), store.maps_for_rings()?);
+            let make = move || slots::make(&free, &maps);
+            Pool::start("witness-rings", READY_COUNT, make)
+                .map_err(|error| Missing::refused("start the thread witness-rings", error))?
+        };
+        let watched = Mutex::new(watched);
+        let shared = Arc::new(Shared { store, watched, free, rings, bell, stop: AtomicBool::new(false) });
+        let reads = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("witness".to_owned())
+            .spawn(move || reader::run(&reads, &*sink))
+            .map_err(|error| Missing::refused("start the thread witness", error))?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Sees the connections of a cgroup and of all below: the parent of sandboxes' cgroups. Idempotent.
+    ///
+    /// # Errors
+    /// [`Missing`].
+    pub fn hook(&self, cgroup: BorrowedFd<'_>) -> Result<(), Missing> {
+        self.shared.store.hook(cgroup)
+    }
+
+    /// Begins to watch a sandbox, before its first process runs. `cgroup` is the number of its cgroup of version 2: the
+    /// inode of the directory. Idempotent.
+    ///
+    /// # Errors
+    /// [`Missing`]: it will not be watched.
+    pub fn watch(&self, sandbox: &SandboxId, cgroup: u64, facts: Facts) -> Result<(), Missing> {
+        self.begin(sandbox, cgroup, facts, false)
+    }
+
+    fn begin(&self, sandbox: &SandboxId, cgroup: u64, facts: Facts, late: bool) -> Result<(), Missing> {
+        if lock(&self.shared.watched).contains_key(&cgroup) {
+            return Ok(());
+        }
+        let Slot { number, ring } = self.shared.rings.claim()?;
+        self.shared.store.reset(number, &ring);
+        self.shared.store.keep_facts(sandbox, &facts)?;
+        self.shared.bell.add(&ring).map_err(|error| Missing::refused("watch a ring", error))?;
+        let reading = Mutex::new(Reading { late, ..Reading::default() });
+        let watched =
+            Arc::new(Watched { sandbox: sandbox.clone(), cgroup, slot: number, facts, ring, reading });
+        lock(&self.shared.watched).insert(cgroup, Arc::clone(&watched));
+        self.shared.store.enter(&watched)
+    }
+
+    /// The same for a sandbox that runs already and that nobody watched: what it did until now is a gap, and processes
+    /// that run belong to no exec.
+    ///
+    /// # Errors
+    /// As [`Self::watch`].
+    pub fn watch_running(&self, sandbox: &SandboxId, cgroup: u64, facts: Facts) -> Result<(), Missing> {
+        self.begin(sandbox, cgroup, facts, true)
+    }
+
+    /// Whether a sandbox is watched.
+    #[must_use]
+    pub fn watches(&self, sandbox: &SandboxId) -> bool {
+        lock(&self.shared.watched).values().any(|watched| watched.sandbox == *sandbox)
+    }
+
+    /// Ends watching a sandbox whose processes have ended; what they left in the ring is taken first. Idempotent.
+    ///
+    /// # Errors
+    /// [`Missing`] when the kernel keeps it; calling again continues.
+    pub fn forget(&self, sandbox: &SandboxId) -> Result<(), Missing> {
+        let found: Vec<_> =
+            lock(&self.shared.watched).values().filter(|w| w.sandbox == *sandbox).cloned().collect();
+        for watched in found {
+            self.shared.store.leave(watched.cgroup)?;
+            self.shared.bell.drain(&watched);
+            lock(&self.shared.watched).remove(&watched.cgroup);
+            self.shared.bell.remove(&watched.ring);
+            self.shared.free.give_back(watched.slot);
+        }
+        self.shared.store.forget_facts(sandbox);
+        Ok(())
+    }
+
+    /// Every sandbox that is in the kernel's table, with the name under which `bpftool` finds it.
+    #[must_use]
+    pub fn sandboxes(&self) -> Vec<(SandboxId, String)> {
+        let name = |watched: &Arc<Watched>| {
+            let place = format!("{}/map_boxes: {}", self.shared.store.dir().display(), watched.cgroup);
+            (watched.sandbox.clone(), place)
+        };
+        lock(&self.shared.watched).values().map(name).collect()
+    }
+
+    /// Stops reading; when no sandbox is left, removes programs, rings and the mount.
+    pub fn close(&self) {
+        self.stop();
+        if lock(&self.shared.watched).is_empty() {
+            self.shared.store.close();
+        }
+    }
+
+    fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.bell.ring();
+        let Some(thread) = lock(&self.thread).take() else { return };
+        if thread.join().is_err() {
+            tracing::error!("the thread witness panicked");
+        }
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Where facts are kept: beside the mount.
+fn beside(dir: &Path) -> PathBuf {
+    let mut name = dir.as_os_str().to_owned();
+    name.push(".d");
+    PathBuf::from(name)
+}

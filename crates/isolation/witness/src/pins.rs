@@ -1,0 +1,99 @@
+//! The bpf file system of an installation, which keeps the programs and rings while no server runs.
+//!
+//! ```text
+//! /run/atoll/witness-<installation>/ a mount of type bpf, source "atoll-witness"
+//!   set-<16 digits of the object>/   map_<name>, link_<program>
+//! ```
+//!
+//! Only root may enter it; beside it, with `.d` at its end, is what is known of sandboxes and not in the kernel. It is the one mount in the host's mount table, and there while sandboxes are.
+
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::beside;
+use crate::level::Missing;
+use crate::object::OBJECT;
+
+/// What the mount table says that it is.
+const SOURCE: &str = "atoll-witness";
+/// What the directory of a version's pins is called, before its number.
+const SET_PREFIX: &str = "set-";
+/// `statfs` of a bpf file system.
+const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
+
+/// The mounted directory.
+#[derive(Debug)]
+pub(crate) struct Pins {
+    dir: PathBuf,
+}
+
+impl Pins {
+    /// Mounts it, unless it is mounted.
+    pub(crate) fn open(dir: &Path) -> Result<Self, Missing> {
+        let refused = |error: io::Error| Missing::refused("mount a bpf file system", error);
+        std::fs::DirBuilder::new().mode(0o700).recursive(true).create(dir).map_err(refused)?;
+        if !is_mounted(dir) {
+            let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+            rustix::mount::mount(SOURCE, dir, "bpf", flags, c"mode=0700")
+                .map_err(|error| refused(error.into()))?;
+        }
+        Ok(Self { dir: dir.to_owned() })
+    }
+
+    /// Where the pins of this version of the programs are.
+    pub(crate) fn set(&self) -> PathBuf {
+        self.dir.join(set_name())
+    }
+
+    /// Removes the pins of other versions of the programs: with them go their programs and what is in their rings.
+    /// Says whether there were any.
+    pub(crate) fn remove_others(&self) -> io::Result<bool> {
+        let mut found = false;
+        for entry in std::fs::read_dir(&self.dir)? {
+            let entry = entry?;
+            // The kernel puts files of its own into every such file system.
+            let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(SET_PREFIX));
+            if ours && entry.path() != self.set() {
+                std::fs::remove_dir_all(entry.path())?;
+                found = true;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether nothing of ours is pinned.
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.set().try_exists().is_ok_and(|there| there)
+    }
+
+    /// Removes everything, and the mount.
+    pub(crate) fn close(&self) {
+        close(&self.dir);
+    }
+}
+
+fn set_name() -> String {
+    format!("{SET_PREFIX}{}", &blake3::hash(OBJECT).to_hex()[..16])
+}
+
+/// Whether a bpf file system is mounted there.
+#[must_use]
+pub fn is_mounted(dir: &Path) -> bool {
+    rustix::fs::statfs(dir).is_ok_and(|fs| u64::try_from(fs.f_type).is_ok_and(|kind| kind == BPF_FS_MAGIC))
+}
+
+/// Ends what keeps programs and rings in the kernel without a server: for a data directory that has no sandbox.
+pub fn close(dir: &Path) {
+    while is_mounted(dir) {
+        if let Err(error) = rustix::mount::unmount(dir, UnmountFlags::DETACH) {
+            tracing::warn!(%error, dir = %dir.display(), "cannot unmount the bpf file system");
+            return;
+        }
+    }
+    // Absent is as good.
+    drop(std::fs::remove_dir(dir));
+    drop(std::fs::remove_dir_all(beside(dir)));
+}

@@ -1,0 +1,238 @@
+//! The thread `witness`: takes what the programs wrote, and gives room back once it is written down.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use atoll_recorder::event::{Event, Lost, What, Witness};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+
+use crate::convert::{boot_us, event};
+use crate::digest::Digests;
+use crate::record::Record;
+use crate::ring::Ring;
+use crate::watched::Watched;
+use crate::{Shared, Sink, lock};
+
+/// How often the thread looks. A program wakes it when much waits.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often it asks what programs missed.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// Records that are taken before they are written down.
+const BATCH_MAX_COUNT: usize = 4096;
+/// How far the same event's times may be apart as two servers tell it, microseconds.
+const CLOCK_SLACK_US: u64 = 1_000_000;
+
+/// Wakes the thread: a ring in which much waits, or somebody who wants something of it.
+#[derive(Debug)]
+pub(crate) struct Doorbell {
+    epoll: OwnedFd,
+    event: OwnedFd,
+    /// Whose rings to take to their end, and who waits for that; none once nobody reads any more.
+    asked: Mutex<Option<VecDeque<Asked>>>,
+}
+
+type Asked = (Arc<Watched>, mpsc::SyncSender<()>);
+
+impl Doorbell {
+    pub(crate) fn new() -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&epoll, &event, data, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+        Ok(Self { epoll, event, asked: Mutex::new(Some(VecDeque::new())) })
+    }
+
+    pub(crate) fn add(&self, ring: &Ring) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&self.epoll, ring.map.as_fd(), epoll::EventData::new_u64(1), flags).map_err(Into::into)
+    }
+
+    pub(crate) fn remove(&self, ring: &Ring) {
+        if let Err(error) = epoll::delete(&self.epoll, ring.map.as_fd()) {
+            tracing::error!(%error, "cannot stop listening to a ring");
+        }
+    }
+
+    /// Wakes it.
+    pub(crate) fn ring(&self) {
+        // Full means that it wakes anyway.
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+
+    /// Has the thread take all that a ring has, and waits for it.
+    pub(crate) fn drain(&self, watched: &Arc<Watched>) {
+        let (done, wait) = mpsc::sync_channel(1);
+        match &mut *lock(&self.asked) {
+            Some(asked) => asked.push_back((Arc::clone(watched), done)),
+            None => return,
+        }
+        self.ring();
+        // Whoever reads drops what it was asked when it ends.
+        let _ = wait.recv();
+    }
+
+    fn asked(&self) -> VecDeque<Asked> {
+        lock(&self.asked).as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn wait(&self) {
+        let mut events = Vec::with_capacity(16);
+        let timeout = rustix::time::Timespec {
+            tv_sec: 0,
+            tv_nsec: i64::try_from(LOOK_EVERY.as_nanos()).unwrap_or(20_000_000),
+        };
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                tracing::error!(%error, "cannot wait for rings");
+                std::thread::sleep(LOOK_EVERY);
+            }
+        }
+        let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);
+    }
+}
+
+/// Nobody reads after this, however the thread ended: nobody may wait for it.
+struct Ends<'a>(&'a Doorbell);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.asked).take();
+    }
+}
+
+/// The thread.
+pub(crate) fn run(shared: &Shared, sink: &dyn Sink) {
+    let _ends = Ends(&shared.bell);
+    let mut reader = Reader { shared, sink, digests: Digests::default(), record: Vec::new() };
+    let mut missed = (Instant::now(), shared.store.missed().unwrap_or(0));
+    while !shared.stop.load(Ordering::Acquire) {
+        shared.bell.wait();
+        for (watched, done) in shared.bell.asked() {
+            while reader.take(&watched) {}
+            // Who asked may have given up.
+            let _ = done.send(());
+        }
+        let all: Vec<_> = lock(&shared.watched).values().cloned().collect();
+        for watched in &all {
+            if watched.ring.waits()
+                || lock(&watched.reading).late
+                || shared.store.counters().lost(watched.slot) > 0
+            {
+                reader.take(watched);
+            }
+        }
+        if missed.0.elapsed() >= ASK_EVERY {
+            let now = shared.store.missed().unwrap_or(missed.1);
+            if now > missed.1 {
+                reader.say_missed(&all, now - missed.1);
+            }
+            missed = (Instant::now(), now);
+        }
+    }
+}
+
+struct Reader<'a> {
+    shared: &'a Shared,
+    sink: &'a dyn Sink,
+    digests: Digests,
+    record: Vec<u8>,
+}
+
+impl Reader<'_> {
+    /// Takes a batch of a sandbox's records; says whether there may be more.
+    fn take(&mut self, watched: &Watched) -> bool {
+        if !self.sink.takes(&watched.sandbox) {
+            return false;
+        }
+        let lost = self.shared.store.counters().lost(watched.slot);
+        let (mut position, boot_us) = (watched.ring.position(), boot_us());
+        let mut events = Vec::new();
+        while events.len() < BATCH_MAX_COUNT && watched.ring.next(&mut position, &mut self.record).is_some() {
+            match Record::parse(&self.record) {
+                Some(record) if record.cgroup == watched.cgroup => {
+                    events.push(event(record, &watched.facts, boot_us, &mut self.digests));
+                }
+                // A slot's last records, of the sandbox that had it before.
+                Some(_) => {}
+                None => tracing::error!(bytes = self.record.len(), "a record that no program writes"),
+            }
+        }
+        let full = events.len() == BATCH_MAX_COUNT;
+        self.skip_written(watched, &mut events);
+        if std::mem::take(&mut lock(&watched.reading).late) {
+            let reason = "the kernel was not asked about this sandbox until now";
+            events.insert(0, loss(None, reason));
+        }
+        if events.is_empty() && lost == 0 {
+            watched.ring.release(position);
+            return false;
+        }
+        for event in events {
+            self.sink.record(&watched.sandbox, event);
+        }
+        if lost > 0 {
+            self.sink
+                .record(&watched.sandbox, loss(Some(lost), "the kernel's buffer of this sandbox was full"));
+        }
+        self.sink.written(&watched.sandbox);
+        watched.ring.release(position);
+        self.shared.store.counters().told(watched.slot, lost);
+        full
+    }
+
+    /// Leaves out what an earlier server wrote down before it could give the room back.
+    fn skip_written(&self, watched: &Watched, events: &mut Vec<Event>) {
+        let mut reading = lock(&watched.reading);
+        if events.is_empty() || !std::mem::take(&mut reading.taken_over) {
+            return;
+        }
+        let last = self.sink.last(&watched.sandbox, BATCH_MAX_COUNT);
+        let repeated = (1..=events.len().min(last.len()))
+            .rev()
+            .find(|count| events[..*count].iter().zip(&last[last.len() - count..]).all(|(a, b)| same(a, b)));
+        events.drain(..repeated.unwrap_or(0));
+    }
+
+    fn say_missed(&self, all: &[Arc<Watched>], count: u64) {
+        tracing::warn!(count, "the kernel did not run a program of the witness");
+        for watched in all.iter().filter(|watched| self.sink.takes(&watched.sandbox)) {
+            let reason = "the kernel left out events of some sandbox of this host, of this one or another";
+            self.sink.record(&watched.sandbox, loss(None, reason));
+        }
+    }
+}
+
+fn now_us() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn loss(count: Option<u64>, reason: &str) -> Event {
+    Event {
+        at_us: now_us(),
+        witness: Witness::Host,
+        exec: None,
+        process: None,
+        what: What::Lost(Lost { count, reason: reason.to_owned() }),
+    }
+}
+
+/// Whether two tell of the same: what the kernel said, not what was found out about it since.
+fn same(a: &Event, b: &Event) -> bool {
+    let kind = std::mem::discriminant(&a.what) == std::mem::discriminant(&b.what);
+    kind && a.process == b.process
+        && a.exec == b.exec
+        && a.at_us.abs_diff(b.at_us) < CLOCK_SLACK_US
+        && match (&a.what, &b.what) {
+            (What::Connect(a), What::Connect(b))
+            | (What::Accept(a), What::Accept(b))
+            | (What::Listen(a), What::Listen(b)) => a == b,
+            (What::ProcessStarted(a), What::ProcessStarted(b)) => a.path == b.path,
+            _ => true,
+        }
+}

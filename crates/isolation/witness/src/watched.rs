@@ -1,0 +1,50 @@
+//! A sandbox that is watched.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use atoll_core::id::SandboxId;
+use serde::{Deserialize, Serialize};
+
+use crate::ring::Ring;
+
+/// A layer of a sandbox's image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layer {
+    /// What events call it: its digest.
+    pub name: String,
+    /// Where its files are.
+    pub dir: PathBuf,
+}
+
+/// What is known of a sandbox and cannot be seen in the kernel.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// The host's id of root inside.
+    pub first_id: u32,
+    /// Layers of its image, the lowest first.
+    pub layers: Vec<Layer>,
+    /// Devices (as `stat` has them) of directories of the host that it sees read-only at the same place.
+    pub bound: Vec<u64>,
+}
+
+/// One that is watched now.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pub(crate) sandbox: SandboxId,
+    /// Its cgroup of version 2.
+    pub(crate) cgroup: u64,
+    pub(crate) slot: u32,
+    pub(crate) facts: Facts,
+    pub(crate) ring: Ring,
+    pub(crate) reading: Mutex<Reading>,
+}
+
+/// How far its records were read.
+#[derive(Debug, Default)]
+pub(crate) struct Reading {
+    /// An earlier server read this ring: what it wrote down must not be written again.
+    pub(crate) taken_over: bool,
+    /// It ran before it was watched, which is not told yet.
+    pub(crate) late: bool,
+}
