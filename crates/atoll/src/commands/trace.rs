@@ -114,10 +114,8 @@ fn summary_text(summary: &Summary) -> String {
         .collect();
     let mut text = format!("{} events ({})\n", summary.events, witnesses.join(", "));
     if summary.lost > 0 || summary.gaps > 0 {
-        text.push_str(&format!(
-            "MISSING: {} events, and {} gaps of unknown size\n",
-            summary.lost, summary.gaps
-        ));
+        let (lost, gaps) = (summary.lost, summary.gaps);
+        text = format!("{text}MISSING: {lost} events, and {gaps} gaps of unknown size\n");
     }
     let mut part = |head: [&str; 2], counts: &std::collections::BTreeMap<String, u64>| {
         if !counts.is_empty() {
@@ -150,24 +148,24 @@ fn summary_text(summary: &Summary) -> String {
 async fn tree(client: &Client, printer: Printer, of: TraceOf) -> Result<()> {
     let roots = atoll_recorder::tree(&all(client, of).await?);
     printer.result(&roots, || {
-        let mut text = String::new();
+        let mut lines = Vec::new();
         for root in &roots {
-            branch(&mut text, root, 0);
+            branch(&mut lines, root, 0);
         }
-        text.trim_end().to_owned()
+        lines.join("\n")
     })
 }
 
-fn branch(text: &mut String, node: &Node, depth: usize) {
+fn branch(lines: &mut Vec<String>, node: &Node, depth: usize) {
     let indent = "  ".repeat(depth);
     let pid = node.pid.map_or_else(String::new, |pid| format!("{pid} "));
     let end = if node.end.is_empty() { String::new() } else { format!("  [{}]", node.end) };
-    text.push_str(&format!("{indent}{pid}{}{end}\n", show::command(&node.argv)));
+    lines.push(format!("{indent}{pid}{}{end}", show::command(&node.argv)));
     for peer in &node.connections {
-        text.push_str(&format!("{indent}  -> {peer}\n"));
+        lines.push(format!("{indent}  -> {peer}"));
     }
     for child in &node.children {
-        branch(text, child, depth + 1);
+        branch(lines, child, depth + 1);
     }
 }
 

@@ -166,7 +166,7 @@ impl Seen {
                 add(&mut self.programs, line[from..to].to_owned());
             }
             "clone" | "clone3" | "fork" | "vfork" if good && !line.contains("CLONE_THREAD") => {
-                self.forks += 1
+                self.forks += 1;
             }
             "listen" if good => self.listens += 1,
             "accept" | "accept4" if good => self.accepts += 1,

@@ -92,7 +92,7 @@ impl Parent {
 
     pub(crate) fn sandbox(&self) -> Sandbox {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        let id = SandboxId::from_parts(1, since.as_nanos() as u64);
+        let id = SandboxId::from_parts(1, u64::try_from(since.as_nanos()).unwrap());
         let path = self.0.join(id.as_str());
         std::fs::create_dir(&path).unwrap();
         let cgroup = std::fs::metadata(&path).unwrap().ino();
@@ -115,7 +115,7 @@ impl Drop for Parent {
 /// The kernel lets go of a cgroup once its last process is.
 fn remove(path: &Path) {
     let end = Instant::now() + DEADLINE;
-    while std::fs::remove_dir(path).is_err() && path.exists() && Instant::now() < end {
+    while std::fs::remove_dir(path).is_err() && path.try_exists().unwrap() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }
 }

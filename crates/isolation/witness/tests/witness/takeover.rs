@@ -1,7 +1,4 @@
 //! The server is killed again and again while a sandbox works: the next one loses nothing and repeats nothing.
-#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -12,10 +9,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::common::{DEADLINE, Host};
 use atoll_core::id::SandboxId;
 use atoll_recorder::event::{Event, What};
 use atoll_witness::{Facts, Sink, Witness};
-use common::{DEADLINE, Host};
 
 /// What a server is told: its data directory, the parent of cgroups, the sandbox and the number of its cgroup.
 const ROLE: &str = "ATOLL_WITNESS_TEST_SERVER";
@@ -74,13 +71,17 @@ fn serve(role: &str) -> ! {
 fn start(role: &str, dir: &Path) -> Child {
     drop(std::fs::remove_file(dir.join("ready")));
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_server_that_is_killed_loses_nothing_and_repeats_nothing", "--nocapture"])
+        .args([
+            "--exact",
+            "takeover::a_server_that_is_killed_loses_nothing_and_repeats_nothing",
+            "--nocapture",
+        ])
         .env(ROLE, role)
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
     let end = Instant::now() + DEADLINE;
-    while !dir.join("ready").exists() {
+    while !dir.join("ready").try_exists().unwrap() {
         assert!(Instant::now() < end, "the server does not start");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -88,6 +89,7 @@ fn start(role: &str, dir: &Path) -> Child {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the test starts itself again as the server")]
 fn a_server_that_is_killed_loses_nothing_and_repeats_nothing() {
     if let Ok(role) = std::env::var(ROLE) {
         serve(&role);

@@ -1,18 +1,10 @@
 //! The programs against this host's kernel: what processes in a cgroup do, and what is said of it.
-#![expect(
-    clippy::tests_outside_test_module,
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation,
-    reason = "an integration test"
-)]
-
-mod common;
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
+use crate::common::Host;
 use atoll_recorder::event::{Event, Origin, Process, Transport, What, Witness as Who};
-use common::Host;
 
 fn ended(events: &[Event], code: i32) -> bool {
     events.iter().any(|e| matches!(&e.what, What::ProcessExited(exit) if exit.code == Some(code)))

@@ -1,5 +1,4 @@
 //! The object that is committed is what its source gives.
-#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
 
 use std::path::Path;
 use std::process::Command;

@@ -1,0 +1,7 @@
+//! The kernel's witness against this host's kernel.
+#![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
+
+mod common;
+mod kernel;
+mod object;
+mod takeover;
