@@ -681,6 +681,8 @@ export interface CreateSandbox {
   delete_paused_after_ms?: number | null;
   /** Hard limits on what it may use in its whole life. */
   budget?: Budget | null;
+  /** How much of what it does is recorded; as the server says when absent, and never less than that. */
+  trace?: TraceMode | null;
 }
 
 /** Takes a snapshot of a sandbox. */
@@ -2112,6 +2114,78 @@ export interface TotalView {
   sent_bytes: number;
   /** Bytes that came into the sandbox. */
   received_bytes: number;
+}
+
+/** An event of a sandbox. What else it has depends on its kind; see the documentation of the recorder. */
+export interface TraceEvent {
+  /** The sandbox. */
+  sandbox: string;
+  /** Counts the events of a sandbox, from 1. */
+  number: number;
+  /** When, microseconds since the epoch. */
+  at_us: number;
+  /** Who saw it: `host`, `sentry`, `gateway`, `server` or `guest`. */
+  witness: string;
+  /** What happened, such as `exec_started`. */
+  kind: string;
+}
+
+/** Something in a journal that is not as the recorder wrote it. */
+export interface TraceFinding {
+  /** Name of the file. */
+  segment: string;
+  /** Offset in the unpacked segment, bytes. */
+  offset: number;
+  /** The last event before it that is as it was written. */
+  after: number;
+  /** What is wrong. */
+  what: string;
+}
+
+/** A gap that the recorder itself announced. */
+export interface TraceGap {
+  /** Number of the event that announces it. */
+  number: number;
+  /** What is missing and why. */
+  what: string;
+}
+
+/** How much is recorded. Ordered: a later one records no less. */
+export type TraceMode =
+  | "off"
+  | "on"
+  | "strict";
+
+/** Events in order. */
+export interface TracePage {
+  /** The events. */
+  items: TraceEvent[];
+  /** Number from which to ask for the next page. */
+  next: number;
+}
+
+/** Whether a journal is as the recorder wrote it. */
+export interface TraceReport {
+  /** The sandbox. */
+  sandbox: string;
+  /** The public key that signatures were verified with. */
+  key: string;
+  /** Events that were read. */
+  events: number;
+  /** Number of the first event that is kept. */
+  first: number;
+  /** Number of the last event. */
+  last: number;
+  /** Number of the last event that a good signature covers. */
+  signed: number;
+  /** Whether the journal was ended: nothing can be missing at its end. */
+  ended: boolean;
+  /** The last signed statement as `number:link`, to be kept elsewhere. */
+  head?: string | null;
+  /** Gaps that the recorder itself announced. */
+  gaps: TraceGap[];
+  /** What is not as it was written; none when all is well. */
+  findings: TraceFinding[];
 }
 
 /** Bytes of a sandbox. */

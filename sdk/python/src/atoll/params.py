@@ -69,6 +69,13 @@ Scope = Literal[
 ]
 """What a key may do. Each includes the ones before it."""
 
+TraceMode = Literal[
+    "off",
+    "on",
+    "strict",
+]
+"""How much is recorded. Ordered: a later one records no less."""
+
 Visibility = Literal[
     "shared",
     "private",
@@ -367,6 +374,8 @@ class CreateSandbox(TypedDict, total=False):
     """Delete it when it has been paused, in whatever mode, for this long."""
     budget: Budget | None
     """Hard limits on what it may use in its whole life."""
+    trace: TraceMode | None
+    """How much of what it does is recorded; as the server says when absent, and never less than that."""
 
 
 class CreateSnapshot(TypedDict, total=False):

@@ -2958,6 +2958,135 @@ class TotalView:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """An event of a sandbox. What else it has depends on its kind; see the documentation of the recorder."""
+
+    sandbox: str
+    """The sandbox."""
+    number: int
+    """Counts the events of a sandbox, from 1."""
+    at_us: int
+    """When, microseconds since the epoch."""
+    witness: str
+    """Who saw it: `host`, `sentry`, `gateway`, `server` or `guest`."""
+    kind: str
+    """What happened, such as `exec_started`."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> TraceEvent:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["sandbox"],
+            o["number"],
+            o["at_us"],
+            o["witness"],
+            o["kind"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFinding:
+    """Something in a journal that is not as the recorder wrote it."""
+
+    segment: str
+    """Name of the file."""
+    offset: int
+    """Offset in the unpacked segment, bytes."""
+    after: int
+    """The last event before it that is as it was written."""
+    what: str
+    """What is wrong."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> TraceFinding:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["segment"],
+            o["offset"],
+            o["after"],
+            o["what"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TraceGap:
+    """A gap that the recorder itself announced."""
+
+    number: int
+    """Number of the event that announces it."""
+    what: str
+    """What is missing and why."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> TraceGap:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["number"],
+            o["what"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TracePage:
+    """Events in order."""
+
+    items: list[TraceEvent]
+    """The events."""
+    next: int
+    """Number from which to ask for the next page."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> TracePage:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            [TraceEvent.from_json(one) for one in o["items"]],
+            o["next"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReport:
+    """Whether a journal is as the recorder wrote it."""
+
+    sandbox: str
+    """The sandbox."""
+    key: str
+    """The public key that signatures were verified with."""
+    events: int
+    """Events that were read."""
+    first: int
+    """Number of the first event that is kept."""
+    last: int
+    """Number of the last event."""
+    signed: int
+    """Number of the last event that a good signature covers."""
+    ended: bool
+    """Whether the journal was ended: nothing can be missing at its end."""
+    head: str | None
+    """The last signed statement as `number:link`, to be kept elsewhere."""
+    gaps: list[TraceGap]
+    """Gaps that the recorder itself announced."""
+    findings: list[TraceFinding]
+    """What is not as it was written; none when all is well."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> TraceReport:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["sandbox"],
+            o["key"],
+            o["events"],
+            o["first"],
+            o["last"],
+            o["signed"],
+            o["ended"],
+            o.get("head"),
+            [TraceGap.from_json(one) for one in o["gaps"]],
+            [TraceFinding.from_json(one) for one in o["findings"]],
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Transferred:
     """Bytes of a sandbox."""
 
