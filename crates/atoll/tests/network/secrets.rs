@@ -127,8 +127,8 @@ async fn the_key_changes_and_a_crash_at_any_step_is_made_good() {
     let mut last = key();
     let changed = server.cli(&["secret", "rotate-key"]).ok();
     assert!(
-        changed.stdout.starts_with("5 values"),
-        "three secrets, the authority, the key of tokens: {}",
+        changed.stdout.starts_with("6 values"),
+        "three secrets, the authority, the keys of tokens and of the journal: {}",
         changed.stdout
     );
     assert_ne!(key(), last);

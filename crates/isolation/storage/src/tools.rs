@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use atoll_isolation::IsolationError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::Resource;
 
 use crate::step::{Step, failed};
+use crate::sys;
 
 /// Where the programs of e2fsprogs may be.
 const PROGRAM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"];
@@ -23,6 +24,9 @@ const DEADLINE: Duration = Duration::from_secs(600);
 const CPU_MAX_SECONDS: u64 = 300;
 /// Address space that one may have, bytes.
 const MEMORY_MAX_BYTES: u64 = 4 << 30;
+/// What holds from its first instruction on.
+const LIMITS: [(Resource, u64); 3] =
+    [(Resource::Core, 0), (Resource::Cpu, CPU_MAX_SECONDS), (Resource::As, MEMORY_MAX_BYTES)];
 /// Most of what one says that is kept, bytes from its end.
 const SAID_BYTES: usize = 4096;
 /// Pause between two looks whether one that closed its output has ended.
@@ -76,10 +80,11 @@ pub(crate) fn run(command: &mut Command, what: &str) -> Result<Ended, IsolationE
 fn run_until(command: &mut Command, deadline: Instant) -> io::Result<Ended> {
     let (reader, writer) = io::pipe()?;
     command.env_clear().stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    sys::limit(command, &LIMITS);
     let mut child = command.spawn()?;
     // Ours of the writing end; with them open, the end of what it says would never come.
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    let followed = limit(&child).and_then(|()| follow(&mut child, reader, deadline));
+    let followed = follow(&mut child, reader, deadline);
     if !matches!(followed, Ok(Ended { status: Some(_), .. })) {
         // It may have ended by itself just now.
         drop(child.kill());
@@ -116,22 +121,6 @@ fn follow(child: &mut Child, mut reader: io::PipeReader, deadline: Instant) -> i
         let surplus = kept.len().saturating_sub(SAID_BYTES);
         kept.drain(..surplus);
     }
-}
-
-/// It does next to nothing before this reaches it.
-fn limit(child: &Child) -> io::Result<()> {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let at_most = |most| Rlimit { current: Some(most), maximum: Some(most) };
-    for (resource, most) in
-        [(Resource::Core, 0), (Resource::Cpu, CPU_MAX_SECONDS), (Resource::As, MEMORY_MAX_BYTES)]
-    {
-        match prlimit(pid, resource, at_most(most)) {
-            // It has ended already.
-            Ok(_) | Err(rustix::io::Errno::SRCH) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -59,8 +59,14 @@ impl Reader {
     /// # Errors
     /// When it cannot be read.
     pub fn owner(&self) -> io::Result<Option<Option<String>>> {
-        let Some(segment) = list(&self.dir)?.into_iter().next() else { return Ok(None) };
-        let bytes = read_head(&segment)?;
+        let bytes = loop {
+            let Some(segment) = list(&self.dir)?.into_iter().next() else { return Ok(None) };
+            match read_head(&segment) {
+                // It was closed between the two looks.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                bytes => break bytes?,
+            }
+        };
         let Next::Frame(frame) = decode(bytes.strip_prefix(MAGIC).unwrap_or_default()) else {
             return Ok(None);
         };

@@ -50,8 +50,9 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 const HEADERS_MAX_COUNT: usize = 200;
 /// Size of all headers of one request in HTTP/2, bytes.
 const HEADERS_MAX_BYTES: u32 = 64 << 10;
-/// Requests at once on one HTTP/2 connection.
-const STREAMS_MAX_COUNT: u32 = 64;
+/// Requests at once on one HTTP/2 connection. Fewer than 100, which RFC 9113 §6.5.2 recommends as the least, fail in
+/// clients that begin before they have read how many they may.
+const STREAMS_MAX_COUNT: u32 = 128;
 /// Bytes that may be under way on one HTTP/2 stream.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// Bytes that may be under way on one HTTP/2 connection.
