@@ -171,6 +171,10 @@ impl World {
 
 /// Without what says which objects it is about.
 pub(crate) fn anonymous(text: String, on: &Objects) -> String {
-    let names = [on.sandbox.as_str(), on.snapshot.as_str(), &on.name];
+    let (sandbox, snapshot) = (on.sandbox.as_str(), on.snapshot.as_str());
+    // Dialects write ids with other beginnings.
+    let parts = [SandboxId::PREFIX, SnapshotId::PREFIX];
+    let parts = [sandbox.trim_start_matches(parts[0]), snapshot.trim_start_matches(parts[1])];
+    let names = [sandbox, snapshot, parts[0], parts[1], &on.name];
     names.iter().fold(text, |text, name| text.replace(name, "ID"))
 }
