@@ -165,7 +165,7 @@ impl World {
         let status = response.status().as_u16();
         // Some that are let in never end.
         let text = if status < 400 { String::new() } else { response.text().await.expect("an answer") };
-        Answer { status, text: anonymous(text, on) }
+        Answer { status, text: anonymous(protocol.steady(&text), on) }
     }
 }
 
