@@ -34,7 +34,7 @@ def line(text):
 
 def matches(shown, actual):
     """Whether all of `actual` is what the lines `shown` say; a line with nothing but … stands for any lines."""
-    if not shown:
+    if all(not text for text in shown):
         return all(not text.strip() for text in actual)
     if shown[0].strip() == "…":
         return any(matches(shown[1:], actual[skip:]) for skip in range(len(actual) + 1))

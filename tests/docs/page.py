@@ -107,11 +107,9 @@ def commands(block):
             raise Wrong(f"  line {number}: a console block begins with a prompt, '$ ' or '# '")
         elif not current.output and current.text[-1].endswith("\\"):
             current.text.append(line)
-        else:
+        elif line or current.output:  # what parts commands is no output
             current.output.append(line)
     if current:
-        while current.output and not current.output[-1]:
-            current.output.pop()
         yield current
 
 
