@@ -3,9 +3,9 @@
 //! A request brings its own key as a bearer token. All sessions of a key live in a service of that key: with another key, a
 //! session's id means nothing. Nothing here decides what a key may do: each tool asks the server with it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use atoll_client::{Client, ClientError, ListSandboxes};
@@ -46,7 +46,7 @@ struct Server {
     stopped: CancellationToken,
     services: Mutex<HashMap<u64, Service>>,
     /// The sessions that there are.
-    sessions: Arc<std::sync::Mutex<Vec<std::sync::Weak<Session>>>>,
+    sessions: Arc<std::sync::Mutex<Vec<Weak<Session>>>>,
 }
 
 /// Serves sessions at `/mcp` until `stopped` is cancelled. Callers bring their own keys for the server at `url`.
@@ -72,7 +72,7 @@ pub async fn serve_http(
         served = axum::serve(listener, router) => served?,
         () = stopped.cancelled() => {}
     }
-    let sessions: Vec<_> = server.live().iter().filter_map(std::sync::Weak::upgrade).collect();
+    let sessions: Vec<_> = server.live().iter().filter_map(Weak::upgrade).collect();
     let closing = futures::future::join_all(sessions.iter().map(|session| session.close()));
     if tokio::time::timeout(STOP_TIMEOUT, closing).await.is_err() {
         tracing::warn!("sandboxes of ended sessions were not removed in time");
@@ -81,13 +81,14 @@ pub async fn serve_http(
 }
 
 impl Server {
-    fn live(&self) -> Vec<std::sync::Weak<Session>> {
+    fn live(&self) -> Vec<Weak<Session>> {
         self.sessions.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
     /// The service of a key, once the server has said that the key is one.
-    async fn service(&self, key: &Secret) -> Result<Service, Response> {
-        let refuse = |status: StatusCode, text: &str| Err((status, text.to_owned()).into_response());
+    async fn service(&self, key: &Secret) -> Result<Service, Box<Response>> {
+        let refuse =
+            |status: StatusCode, text: &str| Err(Box::new((status, text.to_owned()).into_response()));
         let client = match Client::new(&self.url, key) {
             Ok(client) => client,
             Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.to_string()),
@@ -98,7 +99,9 @@ impl Server {
             Ok(_) => {}
             Err(error) if error.code() == Some(Code::Unauthorized) => {
                 let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
-                return Err((StatusCode::UNAUTHORIZED, challenge, error.to_string()).into_response());
+                return Err(Box::new(
+                    (StatusCode::UNAUTHORIZED, challenge, error.to_string()).into_response(),
+                ));
             }
             Err(error @ ClientError::Api { .. }) => return refuse(StatusCode::FORBIDDEN, &error.to_string()),
             Err(error) => return refuse(StatusCode::BAD_GATEWAY, &error.to_string()),
@@ -106,6 +109,16 @@ impl Server {
         let mut services = self.services.lock().await;
         if let Some(service) = services.get(&client.identity()) {
             return Ok(service.clone());
+        }
+        if services.len() >= KEYS_MAX_COUNT {
+            // Keys without a session make room.
+            let used: HashSet<u64> = self
+                .live()
+                .iter()
+                .filter_map(Weak::upgrade)
+                .map(|session| session.client.identity())
+                .collect();
+            services.retain(|identity, _| used.contains(identity));
         }
         if services.len() >= KEYS_MAX_COUNT {
             return refuse(StatusCode::SERVICE_UNAVAILABLE, "too many keys have sessions here");
@@ -132,14 +145,15 @@ impl Server {
         manager.session_config = idle;
         let (client, preset, all) = (client.clone(), self.preset.clone(), Arc::clone(&self.sessions));
         let identity = client.identity();
+        let stopped = self.stopped.clone();
         let make = move || {
             let mut all = all.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             all.retain(|session| session.strong_count() > 0);
-            let of_key = all.iter().filter_map(std::sync::Weak::upgrade);
+            let of_key = all.iter().filter_map(Weak::upgrade);
             if of_key.filter(|session| session.client.identity() == identity).count() >= SESSIONS_MAX_COUNT {
                 return Err(std::io::Error::other("this key has too many sessions"));
             }
-            let session = Session::new(client.clone(), preset.clone());
+            let session = Session::new(client.clone(), preset.clone(), &stopped);
             all.push(Arc::downgrade(&session));
             // Newer versions know no sessions over HTTP, and so no sandbox of a session.
             Ok(Tools::new(session, ProtocolVersion::V_2025_11_25))
@@ -163,6 +177,6 @@ async fn handle(State(server): State<Arc<Server>>, request: Request) -> Response
     let key = Secret::new(key.trim());
     match server.service(&key).await {
         Ok(service) => service.handle(request).await.map(Body::new),
-        Err(refusal) => refusal,
+        Err(refusal) => *refusal,
     }
 }

@@ -49,9 +49,9 @@ struct Own {
 }
 
 impl Session {
-    /// A session without sandboxes.
-    pub(crate) fn new(client: Client, preset: Preset) -> Arc<Self> {
-        Arc::new(Self { client, preset, ended: CancellationToken::new(), own: Arc::default() })
+    /// A session without sandboxes, which ends with `stopped` at the latest.
+    pub(crate) fn new(client: Client, preset: Preset, stopped: &CancellationToken) -> Arc<Self> {
+        Arc::new(Self { client, preset, ended: stopped.child_token(), own: Arc::default() })
     }
 
     /// The sandbox that a tool is about: the named one if it is one of this session's, or the session's default, which

@@ -22,7 +22,7 @@ pub async fn serve_stdio(
     preset: Preset,
     stopped: CancellationToken,
 ) -> std::io::Result<Vec<String>> {
-    let session = Session::new(client, preset);
+    let session = Session::new(client, preset, &stopped);
     let (input, output) = rmcp::transport::io::stdio();
     let input = Watched { input, ended: session.ended.clone() };
     let newest = ProtocolVersion::LATEST;

@@ -7,7 +7,7 @@ use atoll_api::{CreateAccess, CreateCheckpoint, Sandbox};
 use rmcp::handler::server::tool::ToolRouter;
 use rmcp::handler::server::wrapper::{Json, Parameters};
 use rmcp::model::{
-    Implementation, ListResourceTemplatesResult, ListResourcesResult, PaginatedRequestParams,
+    Implementation, JsonObject, ListResourceTemplatesResult, ListResourcesResult, PaginatedRequestParams,
     ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, ServerCapabilities,
     ServerConfig,
 };
@@ -50,8 +50,36 @@ pub(crate) struct Tools {
 impl Tools {
     /// Tools over a session, in versions of the protocol up to `newest`.
     pub(crate) fn new(session: Arc<Session>, newest: ProtocolVersion) -> Self {
-        Self { session, router: Self::tool_router(), newest }
+        let mut router = Self::tool_router();
+        for route in router.map.values_mut() {
+            route.attr.input_schema = without_widths(&route.attr.input_schema);
+            route.attr.output_schema = route.attr.output_schema.as_ref().map(without_widths);
+        }
+        Self { session, router, newest }
     }
+}
+
+/// A schema without the widths of integers: they are no formats of JSON Schema, and validators complain of them.
+fn without_widths(schema: &Arc<JsonObject>) -> Arc<JsonObject> {
+    fn strip(value: &mut serde_json::Value) {
+        match value {
+            serde_json::Value::Object(fields) => {
+                if fields
+                    .get("format")
+                    .and_then(|format| format.as_str())
+                    .is_some_and(|format| format.contains("int"))
+                {
+                    fields.remove("format");
+                }
+                fields.values_mut().for_each(strip);
+            }
+            serde_json::Value::Array(items) => items.iter_mut().for_each(strip),
+            _ => {}
+        }
+    }
+    let mut schema = schema.as_ref().clone();
+    schema.values_mut().for_each(strip);
+    Arc::new(schema)
 }
 
 fn info(sandbox: Sandbox, default: bool) -> SandboxInfo {
