@@ -238,7 +238,7 @@ async fn update(
     State(app): State<App>,
     Path(text): Path<String>,
 ) -> Result<Json<Value>> {
-    find(app.host.engine(), &caller, Needs::READ, &text).await?;
+    find(app.host.engine(), &caller, Needs::MANAGE, &text).await?;
     Err(Failure::bad(
         "changing a snapshot is not supported by this server: give name, commit_message and metadata when it is taken",
     ))

@@ -227,7 +227,9 @@ impl Inner {
         };
         self.launch(start).await?;
         let mut qmp = vmm::monitor(&record).await?;
-        vmm::booted(&mut qmp, within).await?;
+        let worked =
+            || self.cgroups.usage(id).map_or(Duration::ZERO, |usage| Duration::from_micros(usage.cpu_us));
+        vmm::booted(&mut qmp, within, worked).await?;
         vmm::save(&mut qmp).await?;
         let machine = self.live.get(id).ok_or(IsolationError::Gone)?;
         tokio::time::timeout(END_TIMEOUT, process::ended(machine.pidfd()))

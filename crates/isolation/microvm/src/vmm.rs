@@ -54,8 +54,10 @@ const HARDWARE_ADDRESS: &str = "06:00:0a:00:02:0f";
 const LOOK: Duration = Duration::from_millis(1);
 /// How long QEMU may take to answer after its start.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a machine may take to boot: seconds under emulation, many on a busy host.
+/// How long a machine may take to boot: of processor time, because on a busy host it gets little of the other.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long, however little it gets.
+const BOOT_PATIENCE: Duration = Duration::from_secs(900);
 /// Most of a console that is kept, bytes.
 const CONSOLE_BYTES: u64 = 4096;
 
@@ -280,21 +282,31 @@ fn is_end(error: &std::io::Error) -> bool {
     matches!(error.kind(), ConnectionRefused | ConnectionReset | UnexpectedEof)
 }
 
-/// Waits until a booting machine is at its ports.
-pub(crate) async fn booted(qmp: &mut Qmp, within: Option<Duration>) -> Result<(), IsolationError> {
-    let deadline = Instant::now() + within.unwrap_or(BOOT_TIMEOUT);
+/// Waits until a booting machine is at its ports. `worked` tells the processor time that it had.
+pub(crate) async fn booted(
+    qmp: &mut Qmp,
+    within: Option<Duration>,
+    worked: impl Fn() -> Duration,
+) -> Result<(), IsolationError> {
+    let since = Instant::now();
     loop {
         let chardevs = qmp.run("query-chardev", json!({})).await.map_err(vmm)?;
         let port = chardevs.as_array().into_iter().flatten().find(|dev| dev["label"] == "control");
         if port.is_some_and(|port| port["frontend-open"] == Value::Bool(true)) {
             return Ok(());
         }
-        if Instant::now() > deadline {
+        let waited = since.elapsed();
+        let late = waited > within.unwrap_or(BOOT_TIMEOUT);
+        if late && (within.is_some() || worked() > BOOT_TIMEOUT || waited > BOOT_PATIENCE) {
             let size = json!({ "device": "console", "size": CONSOLE_BYTES });
             let console = qmp.run("ringbuf-read", size).await;
             let console = console.ok().and_then(|text| text.as_str().map(str::to_owned)).unwrap_or_default();
             let tail: String = console.lines().rev().take(5).collect::<Vec<_>>().join(" | ");
-            return Err(refused(&format!("the guest does not boot; its console says: {tail}")));
+            return Err(refused(&format!(
+                "the guest has not booted in {waited:.0?} (it had {:.0?} of processor time); its console, newest line \
+                 first: {tail}",
+                worked()
+            )));
         }
         tokio::time::sleep(LOOK * 20).await;
     }

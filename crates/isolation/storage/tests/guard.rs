@@ -17,12 +17,13 @@ use atoll_isolation::HostDisk;
 use atoll_isolation_host::{Cgroups, Controller, Halt, end_installation};
 use atoll_isolation_storage::{Guard, PoolSize, Storage, StorageConfig, attach};
 
-/// What the writer writes: pieces of so many MiB, together more than there is room for at first.
-const PIECES: u32 = 24;
+/// What the writer writes: pieces of so many MiB, together more than there is room for at first. With the room that is
+/// given back, twice the margin must be left at the end, beside what pool and host need for themselves.
+const PIECES: u32 = 22;
 const PIECE_MIB: u32 = 64;
 /// Everything that is waited for happens within this, or the test fails.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// Longer than a system call of the writer takes.
+/// How long one that stands still is watched.
 const SETTLES: Duration = Duration::from_secs(3);
 
 fn run(command: &mut Command) {
@@ -93,6 +94,13 @@ fn writer(instance: &str, disk: &Path) -> Child {
     Command::new("sh").arg("-c").arg(script).spawn().unwrap()
 }
 
+/// Whether the kernel has stopped the writer.
+fn stands_still(instance: &str) -> bool {
+    let cgroups = Cgroups::open(&format!("atoll-{instance}")).unwrap();
+    let dir = cgroups.layout().unified().path.join(format!("atoll-{instance}/writer"));
+    fs::read_to_string(dir.join("cgroup.events")).unwrap().lines().any(|line| line == "frozen 1")
+}
+
 /// What a test made in the kernel: gone with this, whatever came of the test, and nothing stands still that is left.
 struct Installation(String);
 
@@ -146,8 +154,7 @@ fn stops_and_goes_on(name: &str, taken_first: bool) {
     let installation = Installation(instance);
     let mut writer = writer(&installation.0, &mounted);
     until("the guard to see that it is full", || *full.borrow());
-    // It may be in the middle of a system call.
-    std::thread::sleep(SETTLES);
+    until("the writer to leave the system call that it is in", || stands_still(&installation.0));
     let before = written(&mounted);
     std::thread::sleep(SETTLES);
     assert_eq!(written(&mounted), before, "it goes on writing although there is no room");

@@ -122,6 +122,11 @@ pub trait Protocol {
     /// What an answer says.
     fn verdict(&self, answer: &Answer) -> Verdict;
 
+    /// The body of an error without what differs each time, such as when it was made.
+    fn steady(&self, text: &str) -> String {
+        text.to_owned()
+    }
+
     /// What a key's holder shows: the key, unless clients get something that stands for it.
     fn shown(&self, world: &World, key: &Key, on: &Objects) -> String {
         let _ = (world, on);

@@ -165,12 +165,16 @@ impl World {
         let status = response.status().as_u16();
         // Some that are let in never end.
         let text = if status < 400 { String::new() } else { response.text().await.expect("an answer") };
-        Answer { status, text: anonymous(text, on) }
+        Answer { status, text: anonymous(protocol.steady(&text), on) }
     }
 }
 
 /// Without what says which objects it is about.
 pub(crate) fn anonymous(text: String, on: &Objects) -> String {
-    let names = [on.sandbox.as_str(), on.snapshot.as_str(), &on.name];
+    let (sandbox, snapshot) = (on.sandbox.as_str(), on.snapshot.as_str());
+    // Dialects write ids with other beginnings.
+    let parts = [SandboxId::PREFIX, SnapshotId::PREFIX];
+    let parts = [sandbox.trim_start_matches(parts[0]), snapshot.trim_start_matches(parts[1])];
+    let names = [sandbox, snapshot, parts[0], parts[1], &on.name];
     names.iter().fold(text, |text, name| text.replace(name, "ID"))
 }

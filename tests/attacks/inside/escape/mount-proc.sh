@@ -1,5 +1,4 @@
 # tries: mount a second /proc, without what is masked in the first
-# because: as above; the processes in it are the sandbox's own
-# gvisor: open
+# because: the mount calls are not let through; the processes in it would be the sandbox's own, as in a machine
 # microvm: open
 must_fail mount -t proc none /mnt
