@@ -12,6 +12,7 @@ mod image;
 mod ingress;
 mod inject;
 mod key;
+mod mcp;
 mod net;
 mod pool;
 mod sandbox;
@@ -32,6 +33,7 @@ pub(crate) use ingress::{
     Forward, LinkArgs, PortCommand, PortUrlArgs, Reverse, SshArgs, SshKeyCommand, TunnelArgs,
 };
 pub(crate) use key::KeyCommand;
+pub(crate) use mcp::McpArgs;
 pub(crate) use net::{ChangeArgs, NetCommand, rules as net_rules};
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
 pub(crate) use sandbox::{
@@ -184,6 +186,8 @@ pub(crate) enum Command {
     Tunnel(TunnelArgs),
     /// Print a link to a file of a sandbox
     Link(LinkArgs),
+    /// Give sandboxes to an agent, as tools of the Model Context Protocol on standard input and output
+    Mcp(McpArgs),
     /// Log in to a sandbox with ssh
     Ssh(SshArgs),
     /// Prepare this host for what needs more than the program

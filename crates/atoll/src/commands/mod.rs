@@ -9,6 +9,7 @@ mod doctor;
 mod exec;
 mod image;
 mod key;
+mod mcp;
 mod net;
 mod pool;
 mod port;
@@ -165,6 +166,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Key(command) => key::key(client, printer, command).await,
         Command::Port(command) => port::port(client, printer, command).await,
         Command::Tunnel(args) => Box::pin(tunnel::tunnel(client, printer, args)).await,
+        Command::Mcp(args) => Box::pin(mcp::mcp(client, printer, args)).await,
         Command::Link(args) => port::link(client, printer, args).await,
         Command::Ssh(args) => return ssh::ssh(client, printer, args).await,
         Command::SshProxy => ssh::proxy(client).await,

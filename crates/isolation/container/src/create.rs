@@ -141,7 +141,7 @@ impl Inner {
             binds,
             volumes,
             files: host_files(&plan.hostname),
-            machine_id: machine_id(&plan.id),
+            machine_id: atoll_isolation_host::machine_id(&plan.id).into_bytes(),
             userns: userns.fd().try_clone_to_owned().step("copy a file descriptor")?,
             first_id,
             hostname: plan.hostname.clone().into_bytes(),
@@ -224,17 +224,6 @@ fn host_files(hostname: &str) -> Vec<(&'static std::ffi::CStr, Vec<u8>)> {
         (c"etc/hosts", hosts.into_bytes()),
         (c"etc/resolv.conf", format!("nameserver {RESOLVER_ADDRESS}\n").into_bytes()),
     ]
-}
-
-/// Thirty-two hexadecimal digits that are this sandbox's, whatever image or snapshot it is made from.
-fn machine_id(id: &atoll_core::id::SandboxId) -> Vec<u8> {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let half = |salt: u64| {
-        let mut hasher = DefaultHasher::new();
-        (id, salt).hash(&mut hasher);
-        hasher.finish()
-    };
-    format!("{:016x}{:016x}\n", half(0), half(1)).into_bytes()
 }
 
 fn text(value: String) -> Result<CString, IsolationError> {

@@ -9,7 +9,6 @@
 //! directory is never changed, and removed only when no sandbox is there.
 
 use std::fs::{self, DirBuilder, Permissions};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
@@ -175,14 +174,17 @@ impl Skeleton {
 
 /// A name that changes when the host's files do.
 fn name() -> io::Result<String> {
-    let mut hasher = DefaultHasher::new();
-    (VERSION, DIRECTORIES, FILES, LINKS).hash(&mut hasher);
+    let mut hasher = blake3::Hasher::new();
+    let mut add = |text: String| {
+        hasher.update(&text.len().to_le_bytes()).update(text.as_bytes());
+    };
+    add(format!("{VERSION} {DIRECTORIES:?} {FILES:?} {LINKS:?}"));
     for path in COPIES.iter().chain(&COPIED_DIRECTORIES) {
         let modified = fs::metadata(Path::new("/").join(path)).and_then(|meta| meta.modified()).ok();
-        (path, modified).hash(&mut hasher);
+        add(format!("{path} {modified:?}"));
     }
-    fs::read_link("/etc/localtime").ok().hash(&mut hasher);
-    Ok(format!("{:016x}", hasher.finish()))
+    add(format!("{:?}", fs::read_link("/etc/localtime").ok()));
+    Ok(hasher.finalize().to_hex()[..16].to_owned())
 }
 
 fn build(root: &Path) -> Result<(), IsolationError> {

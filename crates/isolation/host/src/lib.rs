@@ -11,6 +11,7 @@ pub mod process;
 
 pub(crate) use atoll_isolation::step;
 
+use atoll_core::id::SandboxId;
 use atoll_isolation::IsolationError;
 
 pub use cgroup::{Cgroups, Membership};
@@ -35,6 +36,13 @@ pub fn check_hostname(hostname: &str) -> Result<(), IsolationError> {
         )));
     }
     Ok(())
+}
+
+/// `/etc/machine-id` of a sandbox: thirty-two hexadecimal digits that are its own, whatever image or snapshot it is made
+/// from, and a line's end.
+#[must_use]
+pub fn machine_id(id: &SandboxId) -> String {
+    format!("{}\n", &blake3::hash(id.as_str().as_bytes()).to_hex()[..32])
 }
 
 /// Memory that the host can still give, by the kernel's estimate, bytes.

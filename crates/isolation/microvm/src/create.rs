@@ -261,14 +261,9 @@ pub(crate) fn who(plan: &Plan) -> Result<Become, IsolationError> {
         carried: carried.map(|exec| Carried { was: exec.was.to_string(), is: exec.is.to_string() }),
         sandbox_id: plan.id.to_string(),
         hostname: plan.hostname.clone(),
-        machine_id: machine_id(&plan.id),
+        machine_id: atoll_isolation_host::machine_id(&plan.id),
         resolver: RESOLVER_ADDRESS.to_string(),
         limits: Some(limits(&plan.resources)),
         moment: Some(moment().step("choose random bytes")?),
     })
-}
-
-/// Thirty-two hexadecimal digits that are this sandbox's, whatever image or snapshot it is made from.
-fn machine_id(id: &SandboxId) -> String {
-    format!("{}\n", &blake3::hash(id.as_str().as_bytes()).to_hex()[..32])
 }

@@ -3,11 +3,8 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::process::CommandExt as _;
-use std::process::Command;
 
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, setrlimit};
 
 /// What `struct loop_info64` and `struct loop_config` of the kernel look like.
 #[repr(C)]
@@ -148,16 +145,4 @@ pub(crate) fn trim(root: BorrowedFd<'_>, piece_min: u64) -> rustix::io::Result<(
     let mut range = TrimRange { start: 0, length: u64::MAX, piece_min };
     // SAFETY: FITRIM reads and writes one `struct fstrim_range`, which lives through the call.
     check(unsafe { libc::ioctl(root.as_raw_fd(), FITRIM, &raw mut range) }).map(drop)
-}
-
-/// Has a program begin with limits, which it cannot raise again unless it is privileged.
-pub(crate) fn limit(command: &mut Command, limits: &'static [(Resource, u64)]) {
-    let set = move || {
-        for (resource, most) in limits {
-            setrlimit(*resource, Rlimit { current: Some(*most), maximum: Some(*most) })?;
-        }
-        Ok(())
-    };
-    // SAFETY: between fork and exec the closure makes system calls only; it neither allocates nor takes a lock.
-    unsafe { command.pre_exec(set) };
 }

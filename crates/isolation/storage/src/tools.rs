@@ -11,10 +11,8 @@ use std::time::{Duration, Instant};
 
 use atoll_isolation::IsolationError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::Resource;
 
 use crate::step::{Step, failed};
-use crate::sys;
 
 /// Where the programs of e2fsprogs may be.
 const PROGRAM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"];
@@ -24,9 +22,6 @@ const DEADLINE: Duration = Duration::from_secs(600);
 const CPU_MAX_SECONDS: u64 = 300;
 /// Address space that one may have, bytes.
 const MEMORY_MAX_BYTES: u64 = 4 << 30;
-/// What holds from its first instruction on.
-const LIMITS: [(Resource, u64); 3] =
-    [(Resource::Core, 0), (Resource::Cpu, CPU_MAX_SECONDS), (Resource::As, MEMORY_MAX_BYTES)];
 /// Most of what one says that is kept, bytes from its end.
 const SAID_BYTES: usize = 4096;
 /// Pause between two looks whether one that closed its output has ended.
@@ -57,7 +52,7 @@ impl Ended {
     }
 }
 
-/// A program of e2fsprogs.
+/// A program of e2fsprogs, or of util-linux.
 ///
 /// # Errors
 /// [`IsolationError::Unenforceable`] when it is missing.
@@ -66,21 +61,23 @@ pub(crate) fn program(name: &str) -> Result<PathBuf, IsolationError> {
         .into_iter()
         .map(|dir| Path::new(dir).join(name))
         .find(|path| path.try_exists().unwrap_or(false))
-        .ok_or_else(|| IsolationError::Unenforceable(format!("{name} is missing: install e2fsprogs")))
+        .ok_or_else(|| {
+            IsolationError::Unenforceable(format!("{name} is missing: install e2fsprogs and util-linux"))
+        })
 }
 
 /// Runs one to its end, which comes by itself or at the deadline. Blocks.
 ///
 /// # Errors
 /// [`IsolationError::Kernel`] when it cannot be run; not when it fails.
-pub(crate) fn run(command: &mut Command, what: &str) -> Result<Ended, IsolationError> {
+pub(crate) fn run(command: &Command, what: &str) -> Result<Ended, IsolationError> {
     run_until(command, Instant::now() + DEADLINE).step(what)
 }
 
-fn run_until(command: &mut Command, deadline: Instant) -> io::Result<Ended> {
+fn run_until(command: &Command, deadline: Instant) -> io::Result<Ended> {
     let (reader, writer) = io::pipe()?;
+    let mut command = limited(command).map_err(io::Error::other)?;
     command.env_clear().stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
-    sys::limit(command, &LIMITS);
     let mut child = command.spawn()?;
     // Ours of the writing end; with them open, the end of what it says would never come.
     command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -91,6 +88,15 @@ fn run_until(command: &mut Command, deadline: Instant) -> io::Result<Ended> {
         child.wait()?;
     }
     followed
+}
+
+/// The same with limits that hold from its first instruction on: `prlimit` sets its own, then becomes the program.
+fn limited(command: &Command) -> Result<Command, IsolationError> {
+    let mut limited = Command::new(program("prlimit")?);
+    limited.arg("--core=0:0").arg(format!("--cpu={CPU_MAX_SECONDS}:{CPU_MAX_SECONDS}"));
+    limited.arg(format!("--as={MEMORY_MAX_BYTES}:{MEMORY_MAX_BYTES}")).arg("--");
+    limited.arg(command.get_program()).args(command.get_args());
+    Ok(limited)
 }
 
 /// Reads what it says until it has ended, or the deadline.
@@ -139,7 +145,7 @@ mod tests {
 
     #[test]
     fn of_all_that_is_said_the_end_is_kept() {
-        let ended = run(&mut shell("yes no | head -c 50000000; echo; echo last; exit 3"), "try").unwrap();
+        let ended = run(&shell("yes no | head -c 50000000; echo; echo last; exit 3"), "try").unwrap();
         assert_eq!(ended.status.and_then(|status| status.code()), Some(3));
         assert!(ended.said.len() <= SAID_BYTES && ended.last_line() == "last", "{}", ended.said.len());
     }
@@ -147,7 +153,7 @@ mod tests {
     #[test]
     fn one_that_does_not_end_is_ended() {
         for line in ["exec sleep 1000", "exec sleep 1000 > /dev/null 2>&1", "while :; do echo x; done"] {
-            let ended = run_until(&mut shell(line), Instant::now() + Duration::from_millis(200)).unwrap();
+            let ended = run_until(&shell(line), Instant::now() + Duration::from_millis(200)).unwrap();
             assert!(ended.status.is_none());
             assert!(ended.error("wait").to_string().contains("wait"));
         }
@@ -155,7 +161,7 @@ mod tests {
 
     #[test]
     fn memory_has_an_end() {
-        let ended = run(&mut shell("ulimit -v; ulimit -c"), "ask").unwrap();
+        let ended = run(&shell("ulimit -v; ulimit -c"), "ask").unwrap();
         assert_eq!(ended.said, format!("{}\n0\n", MEMORY_MAX_BYTES >> 10));
     }
 }

@@ -1,0 +1,27 @@
+//! Sandboxes as tools of the Model Context Protocol, over the client of the native API.
+//!
+//! ```text
+//! stdio ──┐
+//!         ├─▶ Tools (one for each session) ─▶ Session (its sandboxes) ─▶ Client ─▶ a server, with the caller's key
+//! http ───┘      │
+//!                └─ resources: files and logs of the same sandboxes
+//! ```
+//!
+//! What a model says is a wish of somebody who may have been talked into it: it names only sandboxes of its own
+//! session, and what these are made of and may reach stands in the [`Preset`], which no tool changes. What comes from
+//! inside a sandbox is text, bounded in size, and means nothing here.
+
+mod error;
+mod excerpt;
+mod files;
+mod http;
+mod resources;
+mod run;
+mod session;
+mod stdio;
+mod tools;
+mod types;
+
+pub use http::serve_http;
+pub use session::Preset;
+pub use stdio::serve_stdio;
