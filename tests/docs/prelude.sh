@@ -18,7 +18,7 @@ atoll() {
       ;;
     "secret secret set "*) ask "$@" ;;
     "shell "*) python3 "$DOCS/attended.py" terminal atoll "$@" ;;
-    "tunnel "* | *" -f" | *" -f "*) python3 "$DOCS/attended.py" follow atoll "$@" ;;
+    "mcp "* | "tunnel "* | *" -f" | *" -f "*) python3 "$DOCS/attended.py" follow atoll "$@" ;;
     *) command atoll "$@" ;;
   esac
 }
