@@ -41,6 +41,14 @@ pub fn remains(installation: &str, data_dir: &Path) -> Vec<String> {
             found.push(format!("loop device {device}: {image}"));
         }
     }
+    // What the host's kernel keeps for it: programs and rings, and what is known of sandboxes beside them.
+    let kept = format!("witness-{installation}");
+    found.extend(
+        names(Path::new("/run/atoll"))
+            .into_iter()
+            .filter(|name| name.starts_with(&kept))
+            .map(|name| format!("in the kernel: {name}")),
+    );
     for dir in ["containers/sandboxes", "machines/sandboxes", "gvisor/sandboxes", "logs"] {
         found.extend(names(&data_dir.join(dir)).into_iter().map(|name| format!("directory {dir}/{name}")));
     }
