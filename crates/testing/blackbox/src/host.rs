@@ -41,18 +41,19 @@ pub fn remains(installation: &str, data_dir: &Path) -> Vec<String> {
             found.push(format!("loop device {device}: {image}"));
         }
     }
-    // What the host's kernel keeps for it: programs and rings, and what is known of sandboxes beside them.
-    let kept = format!("witness-{installation}");
-    found.extend(
-        names(Path::new("/run/atoll"))
-            .into_iter()
-            .filter(|name| name.starts_with(&kept))
-            .map(|name| format!("in the kernel: {name}")),
-    );
     for dir in ["containers/sandboxes", "machines/sandboxes", "gvisor/sandboxes", "logs"] {
         found.extend(names(&data_dir.join(dir)).into_iter().map(|name| format!("directory {dir}/{name}")));
     }
     found
+}
+
+/// What the kernel keeps of an installation whose server has stopped and that has no sandboxes: programs and rings that
+/// a next server would take up, and what is known of sandboxes beside them.
+#[must_use]
+pub fn left_in_kernel(installation: &str) -> Vec<String> {
+    let mut kept = names(Path::new("/run/atoll"));
+    kept.retain(|name| name.starts_with(&format!("witness-{installation}")));
+    kept
 }
 
 /// A process that has ended, whose parent has too: all that is missing is that the host's init takes note,
