@@ -325,7 +325,7 @@ async fn what_fails_is_named_and_leaves_nothing() {
 
     let refusals = [
         ("FROM host\nFETCH x", Code::BuildFileInvalid, "line 2, column 1: there is no instruction 'FETCH'"),
-        ("FROM host\nVOLUME /x", Code::InstructionUnsupported, "line 2, column 1: VOLUME"),
+        ("FROM host\nONBUILD RUN x", Code::InstructionUnsupported, "line 2, column 1: ONBUILD"),
         ("FROM host AS a\nCOPY --from=a /x /", Code::BuildFileInvalid, "line 2, column 1: "),
     ];
     for (text, want, message) in refusals {
