@@ -116,6 +116,7 @@ fn request(args: BuildArgs) -> Result<(CreateBuild, Ignore)> {
         no_cache: args.no_cache,
         start,
         ready,
+        isolation: args.isolation,
         memory: args.from_memory,
         resources: limits(&args.limits, args.disk),
         labels: args.label.into_iter().collect(),
