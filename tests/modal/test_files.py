@@ -36,7 +36,7 @@ def test_lists_and_descriptions(box):
     assert set(found) == {"deep", "file", "link"}
     assert found["deep"].is_dir() and found["link"].is_symlink() and found["link"].symlink_target == "file"
     entry = files.stat("/tmp/l/file")
-    assert (entry.path, entry.size, entry.permissions, entry.owner) == ("/tmp/l/file", 3, "-rw-r-----", "root")
+    assert (entry.path, entry.size, entry.permissions, entry.owner) == ("/tmp/l/file", 3, "0640", "root")
     assert abs(entry.modified_time - time.time()) < 3600
 
 

@@ -220,6 +220,8 @@ class Contexts:
         cwd = os.path.join(self._home, cwd or "")
         if not os.path.isdir(cwd):
             raise Refused(400, f"there is no directory {cwd}")
+        if not os.access(cwd, os.X_OK):
+            raise Refused(400, f"the directory {cwd} may not be entered by the user whose kernels run here")
         context = self._add(language, os.path.normpath(cwd))
         try:
             await context.start()

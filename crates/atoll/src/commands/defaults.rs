@@ -56,7 +56,10 @@ const DEFAULTS: [Default; 5] = [
     Default { name: "daytona", start: None, ready: None },
     Default {
         name: "code-interpreter-v1",
-        start: Some("exec /opt/code-interpreter/venv/bin/python -m code_interpreter --home /home/user"),
+        // Begun again when it dies, as a service would be.
+        start: Some(
+            "while :; do /opt/code-interpreter/venv/bin/python -m code_interpreter --home /home/user; sleep 0.2; done",
+        ),
         ready: Some("curl -fs -o /dev/null http://127.0.0.1:49999/health"),
     },
 ];

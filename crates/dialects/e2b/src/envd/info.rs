@@ -1,6 +1,9 @@
 //! The small questions: is it there, what does it use, what is its environment.
 
+use std::collections::BTreeMap;
+
 use atoll_core::Error;
+use atoll_store::SandboxRecord;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
@@ -9,6 +12,7 @@ use serde_json::{Value, json};
 use super::Envd;
 use crate::App;
 use crate::error::{Failure, Result};
+use crate::extras::Extras;
 use crate::time::now_ms;
 
 const MIB: u64 = 1 << 20;
@@ -40,5 +44,20 @@ pub(crate) async fn metrics(envd: Envd) -> Result<Response> {
 /// The variables that every process gets that names none.
 pub(crate) async fn envs(envd: Envd) -> Result<axum::Json<Value>> {
     let record = envd.engine().sandbox(envd.id()).map_err(|error| Failure::of_file(&error))?;
-    Ok(axum::Json(json!(record.spec.exec_env())))
+    let mut env = record.spec.exec_env();
+    env.extend(variables(&record));
+    Ok(axum::Json(json!(env)))
+}
+
+/// What E2B's documentation says that programs find in their environment; nothing in place of what the sandbox was
+/// given.
+pub(super) fn variables(record: &SandboxRecord) -> BTreeMap<String, String> {
+    let mut own = BTreeMap::from([
+        ("E2B_SANDBOX".to_owned(), "true".to_owned()),
+        ("E2B_SANDBOX_ID".to_owned(), record.id.to_string()),
+    ]);
+    own.extend(Extras::of(record).template_id.map(|id| ("E2B_TEMPLATE_ID".to_owned(), id)));
+    let given = record.spec.exec_env();
+    own.retain(|name, _| !given.contains_key(name));
+    own
 }

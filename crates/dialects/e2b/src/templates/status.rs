@@ -34,6 +34,8 @@ struct Log {
     entries: Vec<Value>,
     /// The line that failed.
     failed: Option<Line>,
+    /// A step was begun.
+    has_begun: bool,
 }
 
 impl Log {
@@ -54,6 +56,7 @@ impl Log {
             match event {
                 BuildEvent::Note { at_ms, text } => log.push(at_ms, "info", &text, None),
                 BuildEvent::Step { at_ms, text, state, .. } => {
+                    log.has_begun = true;
                     if matches!(state, StepState::Started | StepState::Cached) {
                         let found = lines.iter().skip(next).position(|line| is_text(&line.text, &text));
                         if let Some(at) = found {
@@ -146,14 +149,14 @@ pub(super) async fn status(
         }
         BuildState::Succeeded => answer("ready", &log.entries, None),
         BuildState::Failed | BuildState::Cancelled => {
-            let reason = reason(&record, log.failed.as_ref());
+            let reason = reason(&record, log.failed.as_ref(), log.has_begun);
             answer("error", &log.entries, Some(reason))
         }
     })
 }
 
 /// Why a build failed, in the words that the clients look for.
-fn reason(record: &atoll_store::BuildRecord, failed: Option<&Line>) -> Value {
+fn reason(record: &atoll_store::BuildRecord, failed: Option<&Line>, has_begun: bool) -> Value {
     let failure = record.failure.as_ref();
     let said = failure.map_or("the build was cancelled", |failure| failure.message.as_str());
     let command = failed.and_then(|line| line.command.as_deref());
@@ -161,7 +164,9 @@ fn reason(record: &atoll_store::BuildRecord, failed: Option<&Line>) -> Value {
         (Some(command), Some(code)) => {
             format!("failed to run command '{command}': command failed: exit status {code}")
         }
-        (Some(command), None) => format!("failed to run command '{command}': {said}"),
+        (Some(command), None) => {
+            format!("failed to run command '{command}': command failed: {}", user_unknown(said))
+        }
         (None, _) => said.to_owned(),
     };
     let output = failure.and_then(|failure| failure.output.as_deref()).unwrap_or_default();
@@ -169,10 +174,22 @@ fn reason(record: &atoll_store::BuildRecord, failed: Option<&Line>) -> Value {
     let entries: Vec<Value> =
         output.lines().map(|line| json!({"timestamp": at, "level": "error", "message": line})).collect();
     let mut reason = json!({"message": message, "logEntries": entries});
-    if let Some(line) = failed {
-        reason["step"] = line.step.clone().into();
+    // What fails before the first line concerns what the build begins with. Clients look for the line of their program there.
+    let step = match failed {
+        Some(line) => Some(line.step.as_str()),
+        None if record.state == BuildState::Failed && !has_begun => Some("base"),
+        None => None,
+    };
+    if let Some(step) = step {
+        reason["step"] = step.into();
     }
     reason
+}
+
+/// A user that does not exist, in the words that the clients' users know.
+fn user_unknown(said: &str) -> String {
+    let name = said.split_once("no user '").and_then(|(_, rest)| rest.split_once('\''));
+    name.map_or_else(|| said.to_owned(), |(name, _)| format!("unauthenticated: invalid username: '{name}'"))
 }
 
 /// `GET /templates/{template}/builds/{build}/logs`.
@@ -208,6 +225,12 @@ mod tests {
             state,
             took_ms: None,
         }
+    }
+
+    #[test]
+    fn an_unknown_user_is_told_as_clients_know_it() {
+        assert_eq!(user_unknown("step 7: no user 'r\u{e9}'"), "unauthenticated: invalid username: 'r\u{e9}'");
+        assert_eq!(user_unknown("step 7: other"), "step 7: other");
     }
 
     #[test]

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::Code;
 use atoll_core::id::SandboxId;
 use atoll_core::key::Scope;
 use atoll_core::spec::{ResourcesDraft, SandboxDraft};
+use atoll_dialect_kit::status::Status;
 use atoll_store::SandboxRecord;
 
 use super::{images, lifecycle, network, secrets, tunnels, volumes};
@@ -86,7 +88,14 @@ struct Plan {
 /// Makes it, with all that belongs to it, or nothing.
 async fn make(asker: &Asker, plan: Plan) -> Result<SandboxRecord> {
     let (engine, by) = (asker.engine(), asker.caller());
-    let record = engine.create_sandbox(plan.draft, by).await?;
+    let named = plan.draft.name.clone().unwrap_or_default();
+    let record = engine.create_sandbox(plan.draft, by).await.map_err(|error| match error.code {
+        // As the clients' users know it.
+        Code::NameTaken => {
+            Fault::new(Status::AlreadyExists, format!("Sandbox with name '{named}' already exists"))
+        }
+        _ => Fault::of(&error),
+    })?;
     let finish = async {
         tunnels::open(engine, &record.id, &plan.extras.ports, by).await?;
         images::put_mounts(asker, &record.id, &plan.mounts).await?;

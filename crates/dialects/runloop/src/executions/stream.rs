@@ -98,10 +98,7 @@ impl Source {
             () = self.app.host.draining() => Err(Error::new(Code::ShuttingDown, "the server is shutting down")),
         };
         Some(match next {
-            Ok(Event::Text { stream, offset, text }) if stream == self.wanted => {
-                let next = offset + text.len() as u64;
-                format!("data: {}\n\n", json!({"output": text, "offset": next}))
-            }
+            Ok(Event::Text { stream, offset, text }) if stream == self.wanted => events(offset, &text),
             Ok(Event::Text { .. } | Event::Raw { .. }) => String::new(),
             Ok(Event::End(_)) => {
                 self.over = true;
@@ -115,5 +112,33 @@ impl Source {
                 format!("event: error\ndata: {}\n\n", failure.body())
             }
         })
+    }
+}
+
+/// One event for each line: the clients hand each to a callback that takes a line. What has no end yet goes as it came, so
+/// that nothing waits for the rest. Each offset is where the next event begins.
+fn events(mut offset: u64, text: &str) -> String {
+    let mut events = String::new();
+    for line in text.split_inclusive('\n') {
+        offset += line.len() as u64;
+        let event = json!({"output": line, "offset": offset}).to_string();
+        events.extend(["data: ", &event, "\n\n"]);
+    }
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_line_is_an_event() {
+        assert_eq!(events(5, ""), "");
+        let told: Vec<serde_json::Value> = events(5, "a\nb\nc")
+            .split_terminator("\n\n")
+            .map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap())
+            .collect();
+        let is = |output: &str, offset: u64| json!({"output": output, "offset": offset});
+        assert_eq!(told, [is("a\n", 7), is("b\n", 9), is("c", 10)]);
     }
 }

@@ -1,5 +1,6 @@
 //! Starting a process.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_core::spec::{Command, ExecDraft, TtySize};
@@ -9,7 +10,7 @@ use atoll_guest_protocol::messages::{FileKind, Stat};
 use super::feed::Feed;
 use super::tty;
 use crate::connect::{Fault, Kind, Requests};
-use crate::envd::{Envd, paths};
+use crate::envd::{Envd, info, paths};
 use crate::wire::process::StartRequest;
 
 /// Size of a terminal whose client does not tell its own.
@@ -63,7 +64,7 @@ async fn draft(envd: &Envd, request: StartRequest, limit: Option<Duration>) -> R
     };
     let tty = request.pty.map(|pty| pty.size.map_or(TTY, |size| tty(&size)));
     Ok(ExecDraft {
-        env: process.envs,
+        env: environment(envd, process.envs)?,
         cwd,
         user: envd.user.clone(),
         tty,
@@ -73,6 +74,14 @@ async fn draft(envd: &Envd, request: StartRequest, limit: Option<Duration>) -> R
         tag: request.tag.filter(|tag| !tag.is_empty()),
         ..ExecDraft::new(Command::Argv(argv))
     })
+}
+
+/// The variables by which programs see that they run in a sandbox, and those that were sent, which win.
+fn environment(envd: &Envd, sent: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Fault> {
+    let record = envd.engine().sandbox(envd.id()).map_err(|error| Fault::of(&error))?;
+    let mut env = info::variables(&record);
+    env.extend(sent);
+    Ok(env)
 }
 
 /// The working directory that is meant. The kernel's own error would not say that it is no directory.

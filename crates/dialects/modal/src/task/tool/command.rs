@@ -10,6 +10,8 @@ use serde::Deserialize;
 use super::{Tool, entry, watch};
 use crate::task::Inside;
 
+/// Bytes of a file that clients read at most, as at Modal.
+const READ_MAX_BYTES: u64 = 5 << 30;
 /// Entries of a list.
 const ENTRIES_MAX: u32 = 20_000;
 
@@ -64,6 +66,11 @@ async fn work(inside: &Inside, tool: &Arc<Tool>, command: Command) -> Result<(),
                 lease.stat(Stat { path: path.clone(), no_follow: false }).await.map_err(guest_error)?;
             if info.kind() == FileKind::Directory {
                 return Err(Error::new(Code::IsADirectory, "Is a directory"));
+            }
+            if info.size > READ_MAX_BYTES {
+                let what =
+                    format!("file is {} bytes, which exceeds the {READ_MAX_BYTES} byte limit", info.size);
+                return Err(Error::new(Code::TooLarge, what));
             }
             tool.progress.send_modify(|progress| {
                 progress.file = Some(path);

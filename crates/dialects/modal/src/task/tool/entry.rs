@@ -35,8 +35,8 @@ pub(super) fn describe(path: &str, info: &FileInfo) -> Value {
         "path": path,
         "type": kind,
         "size": info.size,
-        "mode": info.mode,
-        "permissions": permissions(info),
+        "mode": type_bits(info) | permission_bits(info),
+        "permissions": format!("{:04o}", permission_bits(info)),
         "owner": or_number(&info.user, info.uid),
         "group": or_number(&info.group, info.gid),
         "modified_time": seconds.as_secs_f64(),
@@ -44,20 +44,18 @@ pub(super) fn describe(path: &str, info: &FileInfo) -> Value {
     })
 }
 
-/// As `ls -l` shows them.
-fn permissions(info: &FileInfo) -> String {
-    let mut text = String::from(match info.kind() {
-        FileKind::Directory => "d",
-        FileKind::Symlink => "l",
-        FileKind::File | FileKind::Other => "-",
-    });
-    for shift in [6, 3, 0] {
-        let bits = info.mode >> shift;
-        for (bit, letter) in [(4, 'r'), (2, 'w'), (1, 'x')] {
-            text.push(if bits & bit == 0 { '-' } else { letter });
-        }
+/// Permissions, with the bits for other users' ids and the sticky one.
+fn permission_bits(info: &FileInfo) -> u32 {
+    info.mode & 0o7777
+}
+
+/// The kind of a file as `st_mode` has it.
+fn type_bits(info: &FileInfo) -> u32 {
+    match info.kind() {
+        FileKind::Directory => 0o040_000,
+        FileKind::Symlink => 0o120_000,
+        FileKind::File | FileKind::Other => 0o100_000,
     }
-    text
 }
 
 #[cfg(test)]
@@ -65,10 +63,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_ls_shows_it() {
+    fn as_stat_tells_it() {
         let info = FileInfo { mode: 0o640, kind: FileKind::File as i32, ..FileInfo::default() };
         let shown = describe("/a/b", &info);
-        assert_eq!((&shown["name"], &shown["permissions"]), (&json!("b"), &json!("-rw-r-----")));
+        assert_eq!((&shown["name"], &shown["permissions"]), (&json!("b"), &json!("0640")));
+        assert_eq!(shown["mode"], 0o100_640);
         assert_eq!((&shown["owner"], &shown["symlink_target"]), (&json!("0"), &json!(null)));
     }
 }
