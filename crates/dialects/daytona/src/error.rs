@@ -59,6 +59,11 @@ impl Failure {
         Self::new(StatusCode::NOT_FOUND, "NOT_FOUND", message)
     }
 
+    /// A session, a command of one, or a terminal that is not there.
+    pub(crate) fn no_process(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "PROCESS_NOT_FOUND", message).from(Source::Daemon)
+    }
+
     pub(crate) fn conflict(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, "CONFLICT", message)
     }

@@ -32,7 +32,8 @@ pub(super) fn seconds(timeout: Option<i64>) -> Option<u64> {
 /// Runs a command to its end.
 pub(super) async fn execute(inside: Inside, Json(request): Json<Execute>) -> Result<Json<Value>> {
     if request.command.trim().is_empty() {
-        return Err(Failure::bad_daemon("command is required"));
+        let failure = Failure::new(StatusCode::BAD_REQUEST, "INVALID_REQUEST_BODY", "command: is required");
+        return Err(failure.from(Source::Daemon));
     }
     let line = Line {
         // Both streams through one pipe: what is told as one text has one order.

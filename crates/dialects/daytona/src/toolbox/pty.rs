@@ -108,8 +108,25 @@ fn find(inside: &Inside, id: &str) -> Result<ExecView> {
     let found = running(inside)?.into_iter().find(|view| id_of(view) == Some(id));
     found.ok_or_else(|| {
         let id = atoll_core::error::shorten(id);
-        Failure::not_found(format!("PTY session {id} not found")).from(Source::Daemon)
+        Failure::no_process(format!("PTY session {id} not found"))
     })
+}
+
+/// A signal as its users know it.
+fn signal_name(number: i32) -> String {
+    const NAMES: [(i32, &str); 9] = [
+        (1, "SIGHUP"),
+        (2, "SIGINT"),
+        (3, "SIGQUIT"),
+        (6, "SIGABRT"),
+        (7, "SIGBUS"),
+        (9, "SIGKILL"),
+        (11, "SIGSEGV"),
+        (13, "SIGPIPE"),
+        (15, "SIGTERM"),
+    ];
+    let known = NAMES.iter().find(|(known, _)| *known == number);
+    known.map_or_else(|| format!("signal {number}"), |(_, name)| (*name).to_owned())
 }
 
 fn shown(inside: &Inside, view: &ExecView) -> Value {
@@ -291,7 +308,7 @@ impl Terminal {
         let code = exit_code(exit);
         let mut reason = json!({"exitCode": code});
         if let Some(signal) = exit.signal {
-            reason["exitReason"] = format!("signal {signal}").into();
+            reason["exitReason"] = signal_name(signal).into();
         }
         if self.tells_exit {
             let mut told = reason.clone();

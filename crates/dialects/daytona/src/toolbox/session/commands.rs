@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{existing, fail, missing, tag};
-use crate::error::{Failure, Result, Source};
+use crate::error::{Failure, Result};
 use crate::request::{Json, Path};
 use crate::toolbox::execute::ended;
 use crate::toolbox::output::exit_code;
@@ -157,7 +157,7 @@ async fn from_file(inside: &Inside, dir: &str, id: &str, command: &str) -> Resul
 pub(super) async fn find(inside: &Inside, session: &str, command: &str) -> Result<ExecView> {
     let unknown = || {
         let command = atoll_core::error::shorten(command);
-        Failure::not_found(format!("command {command} not found")).from(Source::Daemon)
+        Failure::no_process(format!("command {command} not found"))
     };
     let view = match by_id(inside.engine(), inside.id(), command).await {
         Ok(view) => view,

@@ -77,8 +77,7 @@ fn name_of(directory: &str) -> Option<String> {
 }
 
 fn missing(session: &str) -> Failure {
-    Failure::not_found(format!("session {} not found", atoll_core::error::shorten(session)))
-        .from(Source::Daemon)
+    Failure::no_process(format!("session {} not found", atoll_core::error::shorten(session)))
 }
 
 /// The directory of a session that is there.
