@@ -107,7 +107,7 @@ fn completions_are_of_what_people_use() {
     for shell in ["bash", "zsh", "fish"] {
         let output = command(program()).args(["completions", shell]).output().unwrap();
         let script = String::from_utf8(output.stdout).unwrap();
-        assert!(script.contains("template") && script.contains("--no-color"), "{shell}");
+        assert!(script.contains("template") && script.contains("no-color"), "{shell}");
         for hidden in ["vmm", "sentry", "ssh-proxy"] {
             assert!(!script.contains(hidden), "{shell} lists {hidden}");
         }
