@@ -528,7 +528,7 @@ export interface CreateAccess {
 
 /** Builds the next version of a template, from a Dockerfile or a step list. */
 export interface CreateBuild {
-  /** Name of the template: a DNS label. */
+  /** Name of the template: lower-case letters, digits, `-` and `_`. */
   name?: string;
   /** The Dockerfile. */
   dockerfile?: string | null;
@@ -716,7 +716,7 @@ export interface CreateSshKey {
 
 /** Makes a template, or the next version of an existing one. */
 export interface CreateTemplate {
-  /** Its name: a DNS label. */
+  /** Its name: lower-case letters, digits, `-` and `_`. */
   name: string;
   /** The image. Leave it out when there is a snapshot. */
   image?: string;

@@ -219,7 +219,7 @@ class CreateBuild(TypedDict, total=False):
     """Builds the next version of a template, from a Dockerfile or a step list."""
 
     name: str
-    """Name of the template: a DNS label."""
+    """Name of the template: lower-case letters, digits, `-` and `_`."""
     dockerfile: str | None
     """The Dockerfile."""
     steps: list[Step] | None
@@ -413,7 +413,7 @@ class CreateSshKey(_CreateSshKeyRequired, total=False):
 
 class _CreateTemplateRequired(TypedDict):
     name: str
-    """Its name: a DNS label."""
+    """Its name: lower-case letters, digits, `-` and `_`."""
 
 
 class CreateTemplate(_CreateTemplateRequired, total=False):

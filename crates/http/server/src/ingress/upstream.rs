@@ -129,8 +129,9 @@ async fn send_over(
 /// Speaks HTTP/1.1 over a connection.
 async fn handshake(connection: PortConnection, key: &Key) -> Result<Sender> {
     if key.tls {
-        let secured = tls::connect(connection, key.port, tls::Protocol::Http1).await?;
-        return http1_over(secured, key.port).await;
+        // Apart: few ports need it, and a handshake's state is large.
+        let secured = Box::pin(tls::connect(connection, key.port, tls::Protocol::Http1)).await?;
+        return Box::pin(http1_over(secured, key.port)).await;
     }
     http1_over(connection, key.port).await
 }
@@ -151,8 +152,8 @@ async fn http1_over(stream: impl Stream, port: u16) -> Result<Sender> {
 /// Speaks HTTP/2 over a connection.
 async fn handshake_http2(connection: PortConnection, key: &Key) -> Result<SharedSender> {
     if key.tls {
-        let secured = tls::connect(connection, key.port, tls::Protocol::Http2).await?;
-        return http2_over(secured, key.port).await;
+        let secured = Box::pin(tls::connect(connection, key.port, tls::Protocol::Http2)).await?;
+        return Box::pin(http2_over(secured, key.port)).await;
     }
     http2_over(connection, key.port).await
 }
