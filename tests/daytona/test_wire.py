@@ -35,7 +35,7 @@ UNSERVED = {
     ("POST", "/init"),
 }
 # Said with 501 and a sentence.
-REFUSED = re.compile(r"^/(computeruse|lsp)/|/(ssh-access|secrets|telemetry)(/|$)")
+REFUSED = re.compile(r"^/computeruse/|/(ssh-access|secrets|telemetry)(/|$)")
 
 
 def operations(package):

@@ -50,7 +50,7 @@ fn fail(error: Error) -> Failure {
     Failure::of_daemon(&error)
 }
 
-fn random() -> Result<String> {
+pub(super) fn random() -> Result<String> {
     let random = getrandom::u64().map_err(|error| {
         tracing::error!(%error, "no randomness for a context");
         Failure::internal("the host's random generator failed")

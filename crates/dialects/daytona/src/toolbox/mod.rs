@@ -6,6 +6,7 @@ mod files;
 mod git;
 mod info;
 mod interpreter;
+mod lsp;
 mod output;
 mod pty;
 mod session;
@@ -58,17 +59,17 @@ fn others() -> Router<App> {
         .route("/system/metrics", get(info::metrics))
         .route("/env", post(info::set_env))
         .route("/computeruse/{*rest}", any(no_desktop))
-        .route("/lsp/{*rest}", any(no_lsp))
+        .route("/lsp/start", post(lsp::start))
+        .route("/lsp/stop", post(lsp::stop))
+        .route("/lsp/did-open", post(lsp::did_open))
+        .route("/lsp/did-close", post(lsp::did_close))
+        .route("/lsp/document-symbols", get(lsp::document_symbols))
+        .route("/lsp/workspacesymbols", get(lsp::workspace_symbols))
+        .route("/lsp/completions", post(lsp::completions))
 }
 
 /// Needs a desktop in the image.
 async fn no_desktop(_: Inside) -> Failure {
     let instead = "its sandboxes have no desktop; run a browser without a screen instead";
     crate::unsupported("computer use", instead)
-}
-
-/// Needs language servers in the image.
-async fn no_lsp(_: Inside) -> Failure {
-    let instead = "run a language server as a session's command and talk to it over its input and output";
-    crate::unsupported("LSP", instead)
 }

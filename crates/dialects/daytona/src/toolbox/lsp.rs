@@ -1,0 +1,210 @@
+//! Language servers of the image: `pylsp`, `typescript-language-server`.
+//!
+//! Each is an exec (`guest/lsp.py`) that speaks with the server and answers each question with one line. It is found by
+//! its tag, which names language and project, and goes on when this server does not. Questions to one of them are asked one
+//! after the other.
+
+use std::time::Duration;
+
+use atoll_core::exec::OutputStream;
+use atoll_core::limits::STDIN_CHUNK_MAX_BYTES;
+use atoll_core::spec::{Command, ExecDraft};
+use atoll_core::{Code, Error};
+use atoll_engine::{ExecView, OutputEvent, OutputReader, Piece};
+use bytes::{Bytes, BytesMut};
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::files::paths;
+use crate::error::{Failure, Result, Source};
+use crate::request::{Json, Query};
+use crate::who::Inside;
+
+/// What speaks with the language server.
+const SCRIPT: &str = include_str!("../../guest/lsp.py");
+/// What every tag of one begins with.
+const TAG: &str = "daytona lsp ";
+/// How long an answer may take: the script gives up after a minute.
+const WAIT: Duration = Duration::from_secs(70);
+/// Longest answer, bytes.
+const LINE_MAX_BYTES: usize = 16 << 20;
+/// Bytes read from the log at once.
+const READ_BYTES: usize = 256 << 10;
+/// Language servers of one sandbox.
+const SERVERS_MAX: usize = 16;
+
+/// What is asked, in a body or a query.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Asked {
+    language_id: String,
+    path_to_project: String,
+    uri: String,
+    query: String,
+    position: Option<Value>,
+    context: Option<Value>,
+}
+
+fn fail(error: Error) -> Failure {
+    Failure::of_daemon(&error)
+}
+
+fn running(inside: &Inside) -> Result<Vec<ExecView>> {
+    let mut running = inside.engine().running_execs(inside.id()).map_err(fail)?;
+    running.retain(|view| view.record.spec.tag.as_deref().is_some_and(|tag| tag.starts_with(TAG)));
+    Ok(running)
+}
+
+/// One language server.
+struct Server {
+    tag: String,
+    project: String,
+    exec: Option<ExecView>,
+}
+
+impl Server {
+    async fn of(inside: &Inside, asked: &Asked) -> Result<Self> {
+        if !matches!(asked.language_id.as_str(), "python" | "typescript" | "javascript") {
+            return Err(Failure::bad_daemon("languageId: must be python, typescript or javascript"));
+        }
+        if asked.path_to_project.is_empty() {
+            return Err(Failure::bad_daemon("pathToProject is required"));
+        }
+        let project = paths::absolute(inside, &asked.path_to_project).await.map_err(fail)?;
+        let tag = format!("{TAG}{} {project}", asked.language_id);
+        let found = running(inside)?.into_iter().find(|view| view.record.spec.tag.as_deref() == Some(&tag));
+        Ok(Self { tag, project, exec: found })
+    }
+}
+
+/// Starts the server of a language and a project, unless it runs.
+pub(super) async fn start(inside: Inside, Json(asked): Json<Asked>) -> Result<StatusCode> {
+    let _turn = inside.app.turns.take(&format!("lsp start {}", inside.id())).await;
+    let server = Server::of(&inside, &asked).await?;
+    if server.exec.is_some() {
+        return Ok(StatusCode::OK);
+    }
+    if running(&inside)?.len() >= SERVERS_MAX {
+        let why = format!("more than {SERVERS_MAX} language servers run in this sandbox: stop one");
+        return Err(Failure::conflict(why).from(Source::Daemon));
+    }
+    let argv =
+        ["python3", "-u", "-c", SCRIPT, &asked.language_id, &server.project].map(str::to_owned).to_vec();
+    let draft = ExecDraft {
+        cwd: Some(paths::base(&inside).await.map_err(fail)?),
+        stdin: true,
+        tag: Some(server.tag),
+        ..ExecDraft::new(Command::Argv(argv))
+    };
+    let engine = inside.engine();
+    let view = engine.create_exec(inside.id(), draft, inside.recorded()).await.map_err(fail)?;
+    if view.record.exit.as_ref().is_some_and(|exit| exit.error.is_some()) {
+        return Err(Failure::internal("this sandbox has no python3").from(Source::Daemon));
+    }
+    let reader = engine.output(inside.id(), view.record.id.as_str(), 0, false).await.map_err(fail)?;
+    answer(reader, "start").await?;
+    Ok(StatusCode::OK)
+}
+
+/// Ends it.
+pub(super) async fn stop(inside: Inside, Json(asked): Json<Asked>) -> Result<StatusCode> {
+    let server = Server::of(&inside, &asked).await?;
+    let exec = server.exec.ok_or_else(not_started)?;
+    // It is killed below if it does not heed that.
+    drop(ask(&inside, &exec, json!({"op": "stop"})).await);
+    inside.engine().kill_exec(inside.id(), exec.record.id.as_str()).await.map_err(fail)?;
+    Ok(StatusCode::OK)
+}
+
+/// A document is open.
+pub(super) async fn did_open(inside: Inside, Json(asked): Json<Asked>) -> Result<StatusCode> {
+    question(&inside, &asked, json!({"op": "open", "uri": &asked.uri})).await.map(|_| StatusCode::OK)
+}
+
+/// A document is open no more.
+pub(super) async fn did_close(inside: Inside, Json(asked): Json<Asked>) -> Result<StatusCode> {
+    question(&inside, &asked, json!({"op": "close", "uri": &asked.uri})).await.map(|_| StatusCode::OK)
+}
+
+/// The symbols of a document.
+pub(super) async fn document_symbols(inside: Inside, Query(asked): Query<Asked>) -> Result<Json<Value>> {
+    question(&inside, &asked, json!({"op": "symbols", "uri": &asked.uri})).await.map(Json)
+}
+
+/// The symbols of a project that match.
+pub(super) async fn workspace_symbols(inside: Inside, Query(asked): Query<Asked>) -> Result<Json<Value>> {
+    question(&inside, &asked, json!({"op": "workspace", "query": &asked.query})).await.map(Json)
+}
+
+/// What could stand at a position.
+pub(super) async fn completions(inside: Inside, Json(asked): Json<Asked>) -> Result<Json<Value>> {
+    let asking = json!({"op": "completions", "uri": &asked.uri, "position": &asked.position, "context": &asked.context});
+    question(&inside, &asked, asking).await.map(Json)
+}
+
+fn not_started() -> Failure {
+    let why = "the language server is not initialized: start it first";
+    Failure::new(StatusCode::BAD_REQUEST, "LSP_SERVER_NOT_INITIALIZED", why).from(Source::Daemon)
+}
+
+async fn question(inside: &Inside, asked: &Asked, asking: Value) -> Result<Value> {
+    let server = Server::of(inside, asked).await?;
+    let exec = server.exec.ok_or_else(not_started)?;
+    ask(inside, &exec, asking).await
+}
+
+async fn ask(inside: &Inside, exec: &ExecView, mut asking: Value) -> Result<Value> {
+    let (engine, exec) = (inside.engine(), exec.record.id.as_str());
+    let _turn = inside.app.turns.take(&format!("lsp {}/{exec}", inside.id())).await;
+    let id = super::interpreter::random()?;
+    let now = engine.exec(inside.id(), exec).await.map_err(fail)?;
+    let reader = engine.output(inside.id(), exec, now.extent.end, false).await.map_err(fail)?;
+    asking["id"] = id.as_str().into();
+    let mut bytes = Bytes::from(asking.to_string() + "\n");
+    while !bytes.is_empty() {
+        let piece = bytes.split_to(bytes.len().min(STDIN_CHUNK_MAX_BYTES));
+        engine.write_stdin(inside.id(), exec, piece, false).await.map_err(fail)?;
+    }
+    answer(reader, &id).await
+}
+
+/// The answer to a question. Hostile: whatever runs in the sandbox may have written it.
+async fn answer(reader: OutputReader, id: &str) -> Result<Value> {
+    let said = tokio::time::timeout(WAIT, line(reader, id)).await;
+    let mut said = said.map_err(|_elapsed| broken("the language server does not answer"))??;
+    match said["error"].as_str() {
+        Some(error) => Err(Failure::bad_daemon(atoll_core::error::shorten(error).to_string())),
+        None => Ok(said["result"].take()),
+    }
+}
+
+fn broken(why: &str) -> Failure {
+    Failure::internal(why).from(Source::Daemon)
+}
+
+async fn line(mut reader: OutputReader, id: &str) -> Result<Value> {
+    let mut line = BytesMut::new();
+    loop {
+        while let Some(end) = line.iter().position(|byte| *byte == b'\n') {
+            let whole = line.split_to(end + 1);
+            match serde_json::from_slice::<Value>(&whole) {
+                Ok(said) if said["id"] == id => return Ok(said),
+                // To a question before, whose client has gone.
+                _ => {}
+            }
+        }
+        if line.len() > LINE_MAX_BYTES {
+            return Err(broken("the language server's answer is too long"));
+        }
+        match reader.next(READ_BYTES).await {
+            Ok(OutputEvent::Piece(Piece::Output { stream: OutputStream::Stdout, bytes, .. })) => {
+                line.extend_from_slice(&bytes);
+            }
+            Ok(OutputEvent::Piece(_)) => {}
+            Ok(OutputEvent::End { .. }) => return Err(broken("the language server has ended")),
+            Err(Error { code: Code::ShuttingDown, .. }) => return Err(broken("the server is shutting down")),
+            Err(error) => return Err(fail(error)),
+        }
+    }
+}
