@@ -10,6 +10,7 @@ from daytona import (
     DaytonaError,
     DaytonaNotFoundError,
     Image,
+    Resources,
     VolumeMount,
 )
 
@@ -48,7 +49,9 @@ def test_an_image_that_a_client_describes(daytona):
         .env({"MADE": "yes"})
         .workdir("/opt/made")
     )
-    sandbox = daytona.create(CreateSandboxFromImageParams(image=image), timeout=0)
+    # At least the disk that is asked for: that of an image with steps is larger.
+    asked = CreateSandboxFromImageParams(image=image, resources=Resources(cpu=1, memory=1, disk=3))
+    sandbox = daytona.create(asked, timeout=0)
     assert sandbox.process.exec("cat file; echo $MADE").result == "made\nyes\n"
     sandbox.delete()
     # The second of a kind is there already.

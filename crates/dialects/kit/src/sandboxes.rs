@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use atoll_core::id::SandboxId;
 use atoll_core::limits::PAGE_MAX_COUNT;
+use atoll_core::spec::SandboxDraft;
 use atoll_core::{Code, Error};
 use atoll_engine::{Caller, Engine, GuestLease, SandboxQuery};
 use atoll_store::SandboxRecord;
@@ -20,6 +21,25 @@ pub async fn awake(engine: &Engine, sandbox: &SandboxId) -> Result<GuestLease, E
     tokio::time::timeout(WAKE_WAIT, engine.guest(sandbox)).await.unwrap_or_else(|_elapsed| {
         Err(Error::new(Code::GuestUnavailable, format!("sandbox '{sandbox}' is still waking up")))
     })
+}
+
+/// Leaves a size of the disk out that is smaller than what the sandbox begins with: a snapshot's disk cannot shrink. For
+/// protocols in which a size is the least that there is to be; images that were built and templates may have snapshots.
+///
+/// # Errors
+/// [`Code::TemplateNotFound`], [`Code::SnapshotNotFound`].
+pub async fn keep_larger_disk(engine: &Engine, draft: &mut SandboxDraft) -> Result<(), Error> {
+    let Some(asked) = draft.resources.disk_bytes else { return Ok(()) };
+    let snapshot = match (&draft.snapshot, &draft.template) {
+        (Some(id), _) => id.parse().ok(),
+        (None, Some(name)) => engine.find_template(name).await?.spec.snapshot,
+        (None, None) => None,
+    };
+    let Some(id) = snapshot else { return Ok(()) };
+    if engine.ready_snapshot(&id).await?.manifest.resources.disk_bytes > asked {
+        draft.resources.disk_bytes = None;
+    }
+    Ok(())
 }
 
 /// Which of the sandboxes that match are wanted.

@@ -9,6 +9,7 @@ use atoll_core::spec::{ResourcesDraft, SandboxDraft};
 use atoll_core::volume::VolumeMountDraft;
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::request::Caller;
+use atoll_dialect_kit::sandboxes::keep_larger_disk;
 use atoll_engine::{Caller as EngineCaller, Engine};
 use atoll_store::SandboxRecord;
 use axum::extract::State;
@@ -200,6 +201,8 @@ impl Create {
             Some(info) => draft.template = Some(builds::template_of(engine, by, info).await?),
             None => origin::find(engine, by, self.snapshot.as_deref()).await?.apply(&mut draft),
         }
+        // A disk is at least as large as was asked for: that of an image with steps has a size of its own.
+        keep_larger_disk(engine, &mut draft).await?;
         self.intervals(&mut draft)?;
         let mut extras = Extras {
             snapshot: self.snapshot.clone().filter(|name| !name.is_empty()),

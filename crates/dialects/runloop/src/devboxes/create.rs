@@ -7,6 +7,7 @@ use atoll_core::Code;
 use atoll_core::sharing::Needs;
 use atoll_core::spec::SandboxDraft;
 use atoll_dialect_kit::pending::within;
+use atoll_dialect_kit::sandboxes::keep_larger_disk;
 use atoll_engine::{Caller as EngineCaller, Engine};
 use atoll_store::SandboxRecord;
 use axum::extract::State;
@@ -198,7 +199,8 @@ async fn draft(
     extras.tunnel = request.tunnel.as_ref().map(|asked| asked.tunnel(launch.wakes_on_http())).transpose()?;
     extras.keep_alive_s = launch.apply(&mut draft)?;
     if !launch.is_custom() {
-        keep_larger_disk(engine, &mut draft).await?;
+        // The disk of a named size is the least that there is.
+        keep_larger_disk(engine, &mut draft).await.map_err(|error| Failure::of(&error))?;
     }
     let plan = request.plan(&launch)?;
     if plan.user.as_ref().is_some_and(|user| user.username == "root") {
@@ -238,23 +240,6 @@ async fn begin_with(
     draft.template = Some(origin.template);
     extras.blueprint_id = origin.id;
     Ok(origin.launch)
-}
-
-/// The disk of a named size is the least that there is. That of a snapshot, which cannot shrink, stays as it is where it
-/// is larger; blueprints and the default template have one.
-async fn keep_larger_disk(engine: &Engine, draft: &mut SandboxDraft) -> Result<()> {
-    let Some(asked) = draft.resources.disk_bytes else { return Ok(()) };
-    let told = |error| Failure::of(&error);
-    let snapshot = match (&draft.snapshot, &draft.template) {
-        (Some(id), _) => id.parse().ok(),
-        (None, Some(name)) => engine.find_template(name).await.map_err(told)?.spec.snapshot,
-        (None, None) => None,
-    };
-    let Some(id) = snapshot else { return Ok(()) };
-    if engine.ready_snapshot(&id).await.map_err(told)?.manifest.resources.disk_bytes > asked {
-        draft.resources.disk_bytes = None;
-    }
-    Ok(())
 }
 
 /// What a devbox begins with that names nothing.
