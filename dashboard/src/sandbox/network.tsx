@@ -126,8 +126,10 @@ function Policy({ of }: { of: Sandbox }) {
 function Ports({ of }: { of: Sandbox }) {
   const within = { sandbox: of.id };
   const [links, keep] = useState<Record<number, string>>({});
-  const ports = usePoll(`ports ${of.id}`, EVERY_MS, (signal) =>
-    call<PortList>("get", "/v1/sandboxes/{sandbox}/ports", { in: within, signal }),
+  const runs = of.state === "running";
+  // Asking one that is paused would wake it.
+  const ports = usePoll(`ports ${of.id} ${runs}`, runs ? EVERY_MS : null, async (signal) =>
+    runs ? await call<PortList>("get", "/v1/sandboxes/{sandbox}/ports", { in: within, signal }) : { items: [] },
   );
   const link = async (port: number) => {
     const made = await attempt(() =>
@@ -146,7 +148,7 @@ function Ports({ of }: { of: Sandbox }) {
           head={["Port", "Address", ""]}
           rows={ports.value.items}
           key={(one) => String(one.port)}
-          empty="Nothing listens in it."
+          empty={runs ? "Nothing listens in it." : "It does not run."}
           cells={(one) => [
             <strong>{one.port}</strong>,
             links[one.port] ? (

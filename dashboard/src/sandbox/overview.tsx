@@ -24,6 +24,8 @@ function useHistory(sandbox: Sandbox) {
   const kept = useRef<{ points: Point[]; last?: { at: number; cpu_us: number } }>({ points: [] });
   const runs = sandbox.state === "running";
   const polled = usePoll(`${sandbox.id} ${runs}`, runs ? EVERY_MS : null, async (signal) => {
+    // Asking one that is paused would wake it.
+    if (!runs) return undefined;
     const metrics = await call<Metrics>("get", "/v1/sandboxes/{sandbox}/metrics", { in: { sandbox: sandbox.id }, signal });
     const { points, last } = kept.current;
     const at = performance.now();

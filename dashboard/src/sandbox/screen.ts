@@ -57,9 +57,9 @@ export function openScreen(place: HTMLElement, dark: boolean): Screen {
 function withoutInlineStyle(open: () => void): void {
   const make = document.createElement;
   document.createElement = function (this: Document, name: string, options?: ElementCreationOptions) {
-    const element = make.call(this, name, options);
-    if (name === "style") adopt(element);
-    return element;
+    // In the place of a style stands an element that shows nothing: even an empty style would be refused, loudly.
+    if (name === "style") return adopt(make.call(this, "template"));
+    return make.call(this, name, options);
   } as typeof document.createElement;
   try {
     open();
@@ -69,7 +69,7 @@ function withoutInlineStyle(open: () => void): void {
   }
 }
 
-function adopt(element: HTMLElement): void {
+function adopt(element: HTMLElement): HTMLElement {
   const sheet = new CSSStyleSheet();
   document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
   Object.defineProperty(element, "textContent", { get: () => "", set: (text: string) => sheet.replaceSync(text) });
@@ -78,4 +78,5 @@ function adopt(element: HTMLElement): void {
     document.adoptedStyleSheets = document.adoptedStyleSheets.filter((one) => one !== sheet);
     remove();
   };
+  return element;
 }

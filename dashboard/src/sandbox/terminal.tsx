@@ -76,7 +76,7 @@ function Screen({ sandbox, exec }: { sandbox: string; exec: string }) {
     };
   }, [sandbox, exec]);
   return (
-    <section class="terminal" aria-label="Terminal">
+    <section class="term" aria-label="Terminal">
       <div class="screen" ref={place} />
       <p class="muted" role="status">
         {status}
