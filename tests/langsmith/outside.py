@@ -22,7 +22,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 ADDRESS = bytes([93, 184, 216, 34])
 SECRET = "s3cret-" + secrets.token_hex(12)
-NAMES = "DNS:github.com,DNS:*.github.com,DNS:*.example.com"
+# More of them, separated by commas, may stand in OUTSIDE_NAMES.
+NAMES = ["github.com", "*.github.com", "*.example.com", *filter(None, os.environ.get("OUTSIDE_NAMES", "").split(","))]
 
 
 def run(*command, cwd):
@@ -32,7 +33,7 @@ def run(*command, cwd):
 def certificates(place):
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
     run("openssl", "req", "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=Outside", *key, cwd=place)
-    leaf = ["-CA", "ca.pem", "-CAkey", "ca.key", "-addext", f"subjectAltName={NAMES}"]
+    leaf = ["-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "subjectAltName=" + ",".join(f"DNS:{name}" for name in NAMES)]
     run("openssl", "req", "-x509", "-keyout", "leaf.key", "-out", "leaf.pem", "-subj", "/CN=leaf",
         "-addext", "basicConstraints=critical,CA:FALSE", *leaf, *key, cwd=place)
 

@@ -223,8 +223,10 @@ async fn events_stream_as_they_happen_and_go_on_where_they_stopped() {
     for _ in 0..20 {
         server.client.events(&id, &follow).await.unwrap();
     }
-    let after = server.client.verify_events(&id).await.unwrap().last;
-    assert!(after <= last + 2, "{last} {after}");
+    // Calls that ended meanwhile are there, such as the streams above; twenty would be those of the loop.
+    let after = events(&server, &id).await;
+    let calls = of(&after, "call").into_iter().filter(|call| call.number > last).count();
+    assert!(calls < 10, "{calls} {after:?}");
 
     // A WebSocket, from the same place.
     let url = format!("{}/v1/sandboxes/{id}/events?kind=exec_started&from={}", server.url, next[0].0);

@@ -70,7 +70,9 @@ impl Storage {
 
     fn new_path(&self) -> PathBuf {
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        self.disks().join(format!("spare-{}.img", COUNT.fetch_add(1, Ordering::Relaxed)))
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        // Tests open one directory from several processes.
+        self.disks().join(format!("spare-{}-{count}.img", std::process::id()))
     }
 }
 

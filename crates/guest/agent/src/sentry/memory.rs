@@ -5,7 +5,8 @@
 //! the sooner again, the less there is left. What grows faster than [`FASTEST`] can still end the sandbox.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::sys;
 
@@ -14,8 +15,13 @@ const FASTEST: u64 = 4 << 30;
 /// Shortest and longest pause between two looks.
 const PAUSE_MIN: Duration = Duration::from_millis(4);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
-/// How long a killed process may take to give its memory back before another is killed.
-const PAUSE_AFTER_KILL: Duration = Duration::from_millis(50);
+/// Pause between two looks while a killed process gives its memory back.
+const PAUSE_AFTER_KILL: Duration = Duration::from_millis(20);
+/// How long that may take before another is killed, if no more is used meanwhile. The sentry counts memory as used until a
+/// thread of its own has returned it, which takes a while on a busy host.
+const GIVES_BACK: Duration = Duration::from_secs(5);
+/// Growth after its end that is nobody's fault, bytes.
+const SLACK: u64 = 16 << 20;
 const PAGE_BYTES: u64 = 4096;
 
 /// The limit, and what became of it.
@@ -23,12 +29,29 @@ const PAGE_BYTES: u64 = 4096;
 pub(super) struct Memory {
     limit: AtomicU64,
     kills: AtomicU64,
+    killed: Mutex<Option<Killed>>,
+}
+
+/// The last that was killed.
+#[derive(Debug, Clone, Copy)]
+struct Killed {
+    pid: i32,
+    at: Instant,
+    /// What was used when it was last seen alive, bytes: it goes on taking until the signal arrives.
+    used: u64,
+}
+
+impl Killed {
+    /// Whether its memory is still on the way back, so that nobody else has to go.
+    fn gives_back(self, used: u64, now: Instant) -> bool {
+        used <= self.used.saturating_add(SLACK) && now.duration_since(self.at) < GIVES_BACK
+    }
 }
 
 impl Default for Memory {
     /// No limit.
     fn default() -> Self {
-        Self { limit: AtomicU64::new(u64::MAX), kills: AtomicU64::new(0) }
+        Self { limit: AtomicU64::new(u64::MAX), kills: AtomicU64::new(0), killed: Mutex::default() }
     }
 }
 
@@ -48,11 +71,23 @@ impl Memory {
         // Where nothing can be read nothing can be done; the host's limit is still there.
         let Some(used) = used_bytes() else { return PAUSE_MAX };
         let limit = self.limit.load(Ordering::Relaxed);
+        let mut killed = self.killed.lock().unwrap_or_else(PoisonError::into_inner);
         if used <= limit {
+            *killed = None;
             let room = Duration::from_micros((limit - used) / (FASTEST / 1_000_000));
             return room.clamp(PAUSE_MIN, PAUSE_MAX);
         }
+        let now = Instant::now();
+        if let Some(last) = killed.as_mut() {
+            if resident_bytes(last.pid).is_some() {
+                last.used = used;
+            }
+            if last.gives_back(used, now) {
+                return PAUSE_AFTER_KILL;
+            }
+        }
         if let Some(pid) = largest() {
+            *killed = Some(Killed { pid, at: now, used });
             // Counted before: who sees the process dead shall know why.
             self.kills.fetch_add(1, Ordering::Relaxed);
             // It may have ended meanwhile.
@@ -87,4 +122,19 @@ fn resident_bytes(pid: i32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
     Some(pages * PAGE_BYTES).filter(|bytes| *bytes > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_else_goes_while_memory_comes_back() {
+        let at = Instant::now();
+        let killed = Killed { pid: 7, at, used: 1 << 30 };
+        assert!(killed.gives_back(1 << 30, at), "it is just dying");
+        assert!(killed.gives_back(1 << 29, at + GIVES_BACK / 2), "it takes its time");
+        assert!(!killed.gives_back((1 << 30) + SLACK + 1, at), "somebody else takes more");
+        assert!(!killed.gives_back(1 << 29, at + GIVES_BACK), "it never comes");
+    }
 }

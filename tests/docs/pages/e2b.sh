@@ -1,0 +1,1 @@
+# replace: http://HOST:4600 = $ATOLL_URL

@@ -1,0 +1,1 @@
+atoll image pull python:3.12

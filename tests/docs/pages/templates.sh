@@ -1,0 +1,24 @@
+# serve: --microvm-dir /var/cache/atoll-tests/tested-machines
+# replace: atoll template show warm = saved warm; atoll template show warm
+# Where the processor is emulated a start takes longer than a minute.
+# replace: --ready-port 8000 = --ready-port 8000 --ready-timeout 10m
+# replace: -f ID = -f $id
+atoll image pull python:3.12-slim
+atoll image pull debian
+mkdir service
+printf 'FROM host\n\n\n\n\n\nHEALTHCHECK CMD true\n' >service/Dockerfile
+printf 'FROM host\n' >Dockerfile
+# Docker is not needed for anything else: what it would write is there.
+docker() { cat image.tar; }
+# The memory of a template is saved in the background.
+saved() {
+  local state=saving
+  while [ "$state" = saving ]; do
+    sleep 0.5
+    state=$(atoll template show "$1" | jq -r .memory.state)
+  done
+  [ "$state" = saved ]
+}
+# A build that waits for its files.
+id=$(curl -s "$ATOLL_URL/v1/builds" -H "Authorization: Bearer $ATOLL_API_KEY" -H 'content-type: application/json' \
+  -d '{"name": "waiting", "dockerfile": "FROM host\nCOPY . /app"}' | jq -r .id)
