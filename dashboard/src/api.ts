@@ -58,6 +58,15 @@ export function signIn(): Promise<Session> {
   return session;
 }
 
+/** Ends the session, and everything that is open by it, in other tabs too. */
+export async function signOut(): Promise<void> {
+  const { csrf } = await signIn();
+  const answer = await fetch("/session", { method: "DELETE", credentials: "same-origin", headers: { "x-atoll-csrf": csrf } });
+  // Without a session there is nothing to end.
+  if (!answer.ok && answer.status !== 401) throw await refusal(answer);
+  location.assign("/");
+}
+
 /** The address of a path of the API, for links, streams and WebSockets. */
 export function address(path: Path, within: Request["in"] = {}, query: Query = {}): string {
   const filled = path.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(String(within[name])));

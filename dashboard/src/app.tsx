@@ -1,10 +1,11 @@
 // The frame of every page: where one can go, and what is shown.
 
 import { useEffect } from "preact/hooks";
+import { signOut } from "./api";
 import { offline } from "./live";
 import { Palette, openPalette } from "./palette";
 import { route } from "./router";
-import { Empty, Notices } from "./ui/parts";
+import { attempt, Empty, Notices } from "./ui/parts";
 import { Create } from "./pages/create";
 import { SandboxesPage } from "./pages/sandboxes";
 import { SandboxPage } from "./sandbox/page";
@@ -49,6 +50,9 @@ export function App() {
         </nav>
         <button class="quiet find" onClick={openPalette} aria-keyshortcuts="Control+K Meta+K">
           Go to… <kbd>{MAC ? "⌘K" : "Ctrl K"}</kbd>
+        </button>
+        <button class="quiet" onClick={() => void attempt(signOut)}>
+          Sign out
         </button>
       </header>
       <main id="main" tabIndex={-1}>

@@ -1,21 +1,23 @@
 // What every test of the dashboard begins with: a page that is signed in, and that may break no rule of its own.
 
 import AxeBuilder from "@axe-core/playwright";
-import { spawn } from "node:child_process";
-import { once } from "node:events";
 import { test as base, expect, type Page } from "@playwright/test";
 
 export { expect };
 
+const api = process.env.ATOLL_URL ?? "";
+const authorization = `Bearer ${process.env.ATOLL_API_KEY}`;
+
+/** A link that signs in, as `atoll dashboard` prints it. */
+export async function link(): Promise<string> {
+  const made = await direct<{ link: string }>("POST", "/v1/dashboard/links");
+  return made.link;
+}
+
 export const test = base.extend<{ page: Page }, { origin: string }>({
   // Playwright finds out by the braces what a fixture needs: this one needs nothing.
   // eslint-disable-next-line no-empty-pattern
-  origin: [async ({}, use) => {
-    const server = spawn(process.execPath, [new URL("serve.mjs", import.meta.url).pathname], { stdio: ["ignore", "pipe", "inherit"] });
-    const [line] = (await once(server.stdout, "data")) as [Buffer];
-    await use(line.toString().trim());
-    server.kill();
-  }, { scope: "worker" }],
+  origin: [async ({}, use) => use(new URL(await link()).origin), { scope: "worker" }],
   page: async ({ page, origin }, use) => {
     const problems: string[] = [];
     page.on("pageerror", (error) => problems.push(String(error)));
@@ -26,14 +28,11 @@ export const test = base.extend<{ page: Page }, { origin: string }>({
       const { origin: to } = new URL(request.url().replace(/^ws/, "http"));
       if (to !== origin && !request.url().startsWith("blob:")) problems.push(`a request to ${request.url()}`);
     });
-    await page.goto(`${origin}/login`);
+    await page.goto(await link());
     await use(page);
     expect(problems).toEqual([]);
   },
 });
-
-const api = process.env.ATOLL_URL ?? "";
-const authorization = `Bearer ${process.env.ATOLL_API_KEY}`;
 
 /** Calls the server itself, past the dashboard: as another client would. */
 export async function direct<T>(method: string, path: string, body?: unknown): Promise<T> {

@@ -1,6 +1,6 @@
 // A whole story in a real browser with a real sandbox: create, type in the terminal, edit a file, see the timeline.
 
-import { accessible, direct, expect, look, test } from "./kit";
+import { accessible, direct, expect, link, look, test } from "./kit";
 
 test("create, type, edit, look back", async ({ page }) => {
   await page.getByRole("button", { name: "New sandbox" }).click();
@@ -129,4 +129,57 @@ test("without a session nothing is shown", async ({ page, origin, context }) => 
   await page.goto(origin);
   await expect(page.getByText("You are not signed in here")).toBeVisible();
   await accessible(page);
+});
+
+test("a link signs in once, and signing out ends it", async ({ page, origin }) => {
+  const other = await page.context().newPage();
+  await other.goto(`${origin}/keys`);
+  await expect(other.getByRole("heading", { name: "Keys" })).toBeVisible();
+  const [cookie, ...more] = await page.context().cookies(origin);
+  expect([cookie.name, cookie.httpOnly, cookie.sameSite, cookie.domain]).toEqual(["atoll_console", true, "Strict", new URL(origin).hostname]);
+  expect(more).toEqual([]);
+  const used = await link();
+  await page.goto(used);
+  await expect(page).toHaveURL(`${origin}/`);
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await expect(page.getByText("You are not signed in here")).toBeVisible();
+  await other.reload();
+  await expect(other.getByText("You are not signed in here")).toBeVisible();
+  await page.goto(used);
+  await expect(page.getByRole("heading", { name: "This link does not work" })).toBeVisible();
+  await expect(page.getByText("A link works once")).toBeVisible();
+});
+
+test("a page of a sandbox cannot use the session", async ({ page, origin }) => {
+  const made = await direct<{ id: string }>("POST", "/v1/sandboxes", { name: "hostile" });
+  const { port } = new URL(origin);
+  const server = "cd /root && echo '<h1>hostile</h1>' > index.html && exec python3 -m http.server 3000";
+  await direct("POST", "/v1/sandboxes/hostile/execs", { shell: server });
+  await direct("POST", "/v1/sandboxes/hostile/access", { port: 3000, public: true });
+  const inside = await page.context().newPage();
+  await expect(async () => {
+    await inside.goto(`http://3000-hostile.localhost:${port}/`);
+    await expect(inside.getByRole("heading", { name: "hostile" })).toBeVisible({ timeout: 1_000 });
+  }).toPass();
+  const tried = await inside.evaluate(async ([origin, id]) => {
+    const ask = (path: string, init: RequestInit) =>
+      fetch(origin + path, { credentials: "include", ...init }).then((answer) => answer.status, () => "refused");
+    document.cookie = `atoll_console=tossed; Domain=localhost; Path=/`;
+    document.cookie = `atoll_console=tossed; Domain=console.localhost; Path=/`;
+    return {
+      read: await ask("/session", {}),
+      blind: await ask(`/v1/sandboxes/${id}`, { method: "DELETE", mode: "no-cors" }).then(() => ask("/v1/sandboxes", {})),
+      socket: await new Promise((done) => {
+        const socket = new WebSocket(`${origin.replace("http", "ws")}/v1/events`);
+        socket.onopen = () => done("open");
+        socket.onerror = () => done("refused");
+      }),
+    };
+  }, [origin, made.id]);
+  expect(tried).toEqual({ read: "refused", blind: "refused", socket: "refused" });
+  // It is there still, and so is the session.
+  await direct("GET", `/v1/sandboxes/${made.id}`);
+  await page.goto(`${origin}/sandboxes/hostile`);
+  await expect(page.getByRole("heading", { name: "hostile" })).toBeVisible();
+  await direct("DELETE", "/v1/sandboxes/hostile");
 });
