@@ -40,6 +40,43 @@ def test_a_port_that_wants_a_token():
         box.kill()
 
 
+SECURE = """
+cd /tmp && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=box \\
+  -keyout key.pem -out cert.pem 2>/dev/null && cat > secure.py <<'EOF' && exec python3 secure.py
+import http.server, ssl
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(f"secured {[name for name in self.headers if name.lower() == 'host']}".encode())
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 8443), Handler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain("cert.pem", "key.pem")
+server.socket = context.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
+EOF
+"""
+
+
+def test_a_port_that_speaks_https():
+    body = {"templateID": "base", "timeout": 120, "network": {"httpsPorts": [8443, 8125]}}
+    status, made = call("POST", "/v2/sandboxes", body)
+    assert status == 201
+    box = Sandbox.connect(made["sandboxID"])
+    try:
+        assert call("GET", f"/sandboxes/{box.sandbox_id}")[1]["network"] == {"httpsPorts": [8443, 8125]}
+        box.commands.run(SECURE, background=True)
+        until(lambda: data_plane(box.sandbox_id, "GET", "/", port=8443)[0] == 200)
+        # Names of headers are written as most clients write them.
+        assert data_plane(box.sandbox_id, "GET", "/", port=8443)[2] == b"secured ['Host']"
+        box.commands.run("exec python3 -m http.server 8125", background=True)
+        plain = lambda: data_plane(box.sandbox_id, "GET", "/", port=8125)
+        until(lambda: b"does not speak TLS" in plain()[2])
+        assert plain()[0] == 502
+    finally:
+        box.kill()
+
+
 def test_strangers(own):
     status, _, text = data_plane("sb00000000000000000000", "GET", "/health")
     assert status == 502 and "was not found" in json.loads(text)["message"]

@@ -22,9 +22,13 @@ def test_a_devbox_begins_with_a_snapshot(sdk, client, own):
     status, found = call("GET", "/v1/devboxes/disk_snapshots?metadata%5Ba%5D=b%20c")
     assert [item["id"] for item in found["snapshots"]] == [snapshot.id]
     assert call("GET", "/v1/devboxes/disk_snapshots?metadata%5Ba%5D=x")[1]["snapshots"] == []
+    # The disk of a named size is the least there is: this one is larger, and cannot shrink.
+    small = {"resource_size_request": "SMALL"}
+    with sdk.devbox.create_from_snapshot(snapshot.id, launch_parameters=small) as devbox:
+        assert devbox.file.read(file_path="kept") == "before"
     snapshot.delete()
-    with pytest.raises(NotFoundError):
-        snapshot.get_info()
+    gone = snapshot.get_info()
+    assert (gone.status, gone.snapshot.name) == ("deleted", "first")
     with pytest.raises(NotFoundError):
         sdk.devbox.create_from_snapshot(snapshot.id)
 
@@ -76,7 +80,11 @@ def test_a_blueprint(sdk, client):
     assert told.name == "My Blueprint" and told.parameters.dockerfile == DOCKERFILE
     assert told.metadata == {"team": "a b"}
     assert any("RUN" in line.message for line in blueprint.logs().logs)
-    for devbox in (blueprint.create_devbox(), sdk.devbox.create_from_blueprint_name("My Blueprint")):
+    small = {"resource_size_request": "SMALL"}
+    for devbox in (
+        blueprint.create_devbox(),
+        sdk.devbox.create_from_blueprint_name("My Blueprint", launch_parameters=small),
+    ):
         with devbox:
             line = "cat /opt/made/file \"/opt/made/it's\" /tmp/launched; echo $FROM_BLUEPRINT; pwd"
             assert devbox.cmd.exec(line).stdout() == "built\nset up\na file\nlaunched\nyes\n/opt/made\n"

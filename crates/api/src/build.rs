@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CreateBuild {
-    /// Name of the template: a DNS label.
+    /// Name of the template: lower-case letters, digits, `-` and `_`.
     pub name: String,
     /// The Dockerfile.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateTemplate {
-    /// Its name: a DNS label.
+    /// Its name: lower-case letters, digits, `-` and `_`.
     pub name: String,
     /// The image. Leave it out when there is a snapshot.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -60,16 +60,21 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => EXIT_USAGE,
-            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => EXIT_BROKEN_PIPE,
+            Self::Output(_) if self.is_closed_pipe() => EXIT_BROKEN_PIPE,
             Self::Interrupted(signal) => 128_u8.saturating_add(*signal),
             Self::Client(_) | Self::Plain(_) | Self::Io { .. } | Self::Output(_) => EXIT_FAILURE,
         }
     }
 
+    /// Whether nobody reads our output any more.
+    pub(crate) fn is_closed_pipe(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
     /// Whether there is somebody to tell it to.
     pub(crate) fn is_silent(&self) -> bool {
         match self {
-            Self::Output(error) => error.kind() == io::ErrorKind::BrokenPipe,
+            Self::Output(_) => self.is_closed_pipe(),
             Self::Interrupted(_) => true,
             Self::Client(_) | Self::Plain(_) | Self::Usage(_) | Self::Io { .. } => false,
         }

@@ -38,6 +38,11 @@ impl Printer {
         self.json
     }
 
+    /// Whether standard error takes colours.
+    pub(crate) fn colors(self) -> bool {
+        self.color
+    }
+
     /// Whether progress may be drawn: on a terminal, for people.
     pub(crate) fn draws(self) -> bool {
         !self.json && io::stderr().is_terminal()

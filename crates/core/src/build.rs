@@ -381,7 +381,7 @@ impl BuildSpec {
     /// # Errors
     /// [`crate::Code::InvalidArgument`] naming the field.
     pub fn validate(&self) -> Result<()> {
-        spec::name("name", &self.name)?;
+        spec::recipe_name("name", &self.name)?;
         if self.dockerfile.is_some() == self.steps.is_some() {
             return Err(Error::invalid("dockerfile", "give either a Dockerfile or steps"));
         }

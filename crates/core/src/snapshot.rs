@@ -271,7 +271,7 @@ pub struct Comparison {
 /// `name:tag`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reference {
-    /// A DNS label.
+    /// A name: see [`spec::recipe_name`].
     pub name: String,
     /// Letters, digits, `.`, `_` and `-`.
     pub tag: String,
@@ -288,7 +288,7 @@ impl FromStr for Reference {
 
     fn from_str(text: &str) -> Result<Self> {
         let (name, tag) = text.split_once(':').unwrap_or((text, DEFAULT_TAG));
-        spec::name("snapshot", name)?;
+        spec::recipe_name("snapshot", name)?;
         let edge = tag.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
         let inner = tag.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
         if !edge || !inner || tag.len() > SNAPSHOT_TAG_MAX_BYTES {

@@ -6,7 +6,7 @@
 atoll image pull python:3.12-slim
 atoll image pull debian
 mkdir service
-printf 'FROM host\n\n\n\n\n\nHEALTHCHECK CMD true\n' >service/Dockerfile
+printf 'FROM host\n\n\n\n\n\nADD files.tar.gz /srv\n' >service/Dockerfile
 printf 'FROM host\n' >Dockerfile
 # Docker is not needed for anything else: what it would write is there.
 docker() { cat image.tar; }

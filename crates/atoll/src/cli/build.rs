@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use atoll_core::spec::IsolationLevel;
 use clap::{Args, Subcommand};
 
+use super::sandbox::parse_isolation;
 use super::{EgressArgs, LimitArgs};
 use crate::units::{parse_bytes, parse_duration_ms, parse_pair};
 
@@ -46,6 +48,9 @@ pub(crate) struct BuildArgs {
     /// Boot one sandbox of the template until it is ready, and let the others go on from its memory (microvm)
     #[arg(long)]
     pub(crate) from_memory: bool,
+    /// How strongly the build and the sandboxes are cut off: container (the default), gvisor or microvm
+    #[arg(long, value_name = "LEVEL", value_parser = parse_isolation)]
+    pub(crate) isolation: Option<IsolationLevel>,
     /// Label for every sandbox of the template
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) label: Vec<(String, String)>,

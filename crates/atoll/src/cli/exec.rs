@@ -36,7 +36,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) timeout: Option<u64>,
     /// The command
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub(crate) argv: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct ExecArgs {
     /// Sandbox, by id or name
     pub(crate) sandbox: String,
     /// The command
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub(crate) argv: Vec<String>,
 }
 
@@ -94,10 +94,13 @@ pub(crate) struct LogsArgs {
     /// Begin with this byte of the output, counted over both streams
     #[arg(long, default_value_t = 0)]
     pub(crate) offset: u64,
+    /// Begin with the last so many lines
+    #[arg(short = 'n', long, value_name = "LINES", conflicts_with = "offset")]
+    pub(crate) tail: Option<usize>,
     /// Sandbox, by id or name
     pub(crate) sandbox: String,
-    /// Id of the command
-    pub(crate) exec: String,
+    /// Id of the command [default: the newest]
+    pub(crate) exec: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -116,6 +116,7 @@ fn request(args: BuildArgs) -> Result<(CreateBuild, Ignore)> {
         no_cache: args.no_cache,
         start,
         ready,
+        isolation: args.isolation,
         memory: args.from_memory,
         resources: limits(&args.limits, args.disk),
         labels: args.label.into_iter().collect(),
@@ -160,7 +161,7 @@ fn directory_name(context: &Path) -> Result<String> {
         .map_err(|error| Failure::io(format!("cannot read {}", context.display()), error))?;
     let name =
         real.file_name().unwrap_or_default().to_string_lossy().to_lowercase().replace(['_', '.', ' '], "-");
-    if atoll_core::spec::name("name", &name).is_err() {
+    if atoll_core::spec::recipe_name("name", &name).is_err() {
         return Err(Failure::Usage(format!("'{name}' is no name for a template: give one with -t")));
     }
     Ok(name)

@@ -1,9 +1,12 @@
 //! Execs: `exec`, `attach`, `logs`, `shell`, `ps`, `kill`.
 
+use std::collections::VecDeque;
+
 use atoll_api::{CreateExec, Exec, ExecList, SignalExec};
-use atoll_client::{Client, ListExecs, ResumePolicy};
+use atoll_client::{AttachEvent, Client, ListExecs, ResumePolicy};
 use atoll_core::limits::{EXECS_KEPT_MAX_COUNT, PAGE_MAX_COUNT};
 use atoll_core::spec::shown;
+use atoll_core::{Code, Error};
 
 use crate::cli::{AttachArgs, ExecArgs, KillArgs, LogsArgs, SandboxArg, ShellArgs, StreamArgs};
 use crate::failure::{Failure, Result};
@@ -51,8 +54,25 @@ async fn run_in(
     let mut stops = Stops::catch()?;
     let created = client.create_exec(sandbox, &with_mode(mode, create)).await?;
     let target = Target { client, sandbox, exec: &created.exec.id };
-    let finished = session::drive(printer, target, mode, 0, &mut stops).await?;
-    Ok(finish(printer, target, finished))
+    match session::drive(printer, target, mode, 0, &mut stops).await {
+        Ok(finished) => Ok(finish(printer, target, finished)),
+        Err(failure) => {
+            if failure.is_closed_pipe() {
+                hang_up(printer, target).await;
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// What a closed terminal does: nobody reads any more what the command writes, and it was ours.
+async fn hang_up(printer: Printer, target: Target<'_>) {
+    let signal = SignalExec { signal: "HUP".to_owned(), tree: true };
+    if let Err(error) = target.client.signal_exec(target.sandbox, target.exec, &signal).await
+        && error.code() != Some(Code::ExecEnded)
+    {
+        printer.warn(&format!("nobody reads the output, and the command goes on: {error}"));
+    }
 }
 
 /// The exit code of a session, with a word where there is none.
@@ -119,13 +139,55 @@ pub(super) async fn attach(client: &Client, printer: Printer, args: AttachArgs) 
 
 /// `atoll logs`: the exit code says whether the output could be read, not how the command ended.
 pub(super) async fn logs(client: &Client, printer: Printer, args: LogsArgs) -> Result<u8> {
-    let mut output =
-        client.follow_output(&args.sandbox, &args.exec, args.offset, args.follow, ResumePolicy::default());
+    let LogsArgs { follow, offset, tail, sandbox, exec } = args;
+    let exec = match exec {
+        Some(exec) => exec,
+        None => newest(client, &sandbox).await?,
+    };
+    let offset = match tail {
+        Some(lines) => offset_of_last(client, &sandbox, &exec, lines).await?,
+        None => offset,
+    };
+    let mut output = client.follow_output(&sandbox, &exec, offset, follow, ResumePolicy::default());
     while let Some(event) = output.next().await? {
         // The exit is the end, which the loop sees by itself.
         let _exit = session::show_event(printer, event).await?;
     }
     Ok(0)
+}
+
+/// The command that was started last.
+async fn newest(client: &Client, sandbox: &str) -> Result<String> {
+    let list = ListExecs { limit: Some(1), ..ListExecs::default() };
+    let newest = client.list_execs(sandbox, &list).await?.items.into_iter().next();
+    newest.map(|exec| exec.id).ok_or_else(|| {
+        let error = Error::new(Code::ExecNotFound, format!("no command was run in '{sandbox}' yet"));
+        Failure::Plain(error.hint(format!("run one: atoll exec {sandbox} -- CMD")))
+    })
+}
+
+/// Where the last lines of the output that there is begin. A line is counted where it ends, whichever stream it is on.
+async fn offset_of_last(client: &Client, sandbox: &str, exec: &str, lines: usize) -> Result<u64> {
+    let mut output = client.follow_output(sandbox, exec, 0, false, ResumePolicy::default());
+    // Where lines begin: one more than asked for, as the last may have no end yet.
+    let mut begins = VecDeque::from([0]);
+    let mut end = 0;
+    while let Some(event) = output.next().await? {
+        let AttachEvent::Output { offset, data, .. } = event else { continue };
+        for (at, _) in data.iter().enumerate().filter(|(_, byte)| **byte == b'\n') {
+            begins.push_back(offset + at as u64 + 1);
+            if begins.len() > lines.saturating_add(1) {
+                begins.pop_front();
+            }
+        }
+        end = offset + data.len() as u64;
+    }
+    // Output that ends with a line's end has no line after it.
+    if begins.back() == Some(&end) {
+        begins.pop_back();
+    }
+    let skipped = begins.len().saturating_sub(lines);
+    Ok(begins.get(skipped).copied().unwrap_or(end))
 }
 
 /// `atoll ps`

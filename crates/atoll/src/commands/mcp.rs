@@ -25,7 +25,7 @@ pub(super) async fn mcp(client: &Client, printer: Printer, args: McpArgs) -> Res
     }
     let preset =
         Preset { sandbox: request, given: args.sandbox, max_sandboxes: args.max_sandboxes, keep: args.keep };
-    let telemetry = Telemetry::start("warn", LogFormat::Text, None)?;
+    let telemetry = Telemetry::start("warn", LogFormat::Text, false, None)?;
     let stopped = CancellationToken::new();
     let mut stops = Stops::catch()?;
     let stop = stopped.clone();

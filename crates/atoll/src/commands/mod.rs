@@ -189,6 +189,13 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
 
 fn completions(shell: clap_complete::Shell) -> Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "atoll", &mut script);
+    clap_complete::generate(shell, &mut for_people(Cli::command()), "atoll", &mut script);
     std::io::stdout().write_all(&script).map_err(Failure::Output)
+}
+
+/// The program without the commands that only it gives itself.
+fn for_people(program: clap::Command) -> clap::Command {
+    let shown = program.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    let (commands, args): (Vec<_>, Vec<_>) = (shown.collect(), program.get_arguments().cloned().collect());
+    clap::Command::new("atoll").args(args).subcommands(commands)
 }

@@ -92,15 +92,17 @@ pub(super) async fn ls(client: &Client, printer: Printer, args: LsArgs) -> Resul
         items.retain(|sandbox| !matches!(sandbox.state, SandboxState::Deleting | SandboxState::Failed));
     }
     let list = SandboxList { items, next_cursor: None };
-    printer
-        .result(&list, || table(["ID", "NAME", "IMAGE", "STATE", "AGE", "ENDS"], list.items.iter().map(row)))
+    printer.result(&list, || {
+        table(["ID", "NAME", "IMAGE", "LEVEL", "STATE", "AGE", "ENDS"], list.items.iter().map(row))
+    })
 }
 
-fn row(sandbox: &Sandbox) -> [String; 6] {
+fn row(sandbox: &Sandbox) -> [String; 7] {
     [
         sandbox.id.clone(),
         sandbox.name.clone().unwrap_or_default(),
         sandbox.image.clone(),
+        sandbox.isolation.to_string(),
         match sandbox.paused {
             Some(mode) => format!("{} ({mode})", sandbox.state),
             None => sandbox.state.to_string(),

@@ -89,7 +89,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     #[cfg(debug_assertions)]
     config::arm_failpoints()?;
     let otlp = args.otlp_endpoint.clone().map_or_else(config::otlp_endpoint, |given| Ok(Some(given)))?;
-    let telemetry = Telemetry::start(&args.log, args.log_format, otlp.as_deref())?;
+    let telemetry = Telemetry::start(&args.log, args.log_format, printer.colors(), otlp.as_deref())?;
     let mut terminate =
         signal(SignalKind::terminate()).map_err(|e| Failure::io("cannot wait for signals", e))?;
     let mut interrupt =

@@ -18,9 +18,9 @@ pub(crate) struct Telemetry {
 }
 
 impl Telemetry {
-    /// Sets up logging for the process. `filter` is in the syntax of `tracing`'s `EnvFilter`;
+    /// Sets up logging for the process, with colours or without. `filter` is in the syntax of `tracing`'s `EnvFilter`;
     /// `otlp` is the address of a collector that takes OTLP over HTTP, such as `http://host:4318`.
-    pub(crate) fn start(filter: &str, format: LogFormat, otlp: Option<&str>) -> Result<Self> {
+    pub(crate) fn start(filter: &str, format: LogFormat, color: bool, otlp: Option<&str>) -> Result<Self> {
         let filter = EnvFilter::try_new(filter).map_err(|error| {
             Failure::Plain(
                 Error::new(Code::InvalidArgument, format!("--log: {error}"))
@@ -33,7 +33,7 @@ impl Telemetry {
         let traces = provider.as_ref().map(|provider| {
             tracing_opentelemetry::layer().with_tracer(provider.tracer("atoll")).with_filter(traced)
         });
-        let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(color);
         let registry = tracing_subscriber::registry().with(traces);
         let set = match format {
             LogFormat::Text => registry.with(log.with_filter(filter)).try_init(),

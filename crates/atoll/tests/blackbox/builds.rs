@@ -303,6 +303,30 @@ async fn step_lists_and_what_templates_start() {
         }
         assert_eq!(code(refused), Code::StartFailed, "{start}");
     }
+    // The sandbox is gone; what its start command wrote is told.
+    let start = "seq 1 99; echo cannot open the port >&2; sleep 1000";
+    server
+        .cli(&[
+            "template",
+            "create",
+            "mute",
+            "--image",
+            "host",
+            "--start-cmd",
+            start,
+            "--ready-port",
+            "1",
+            "--ready-timeout",
+            "2s",
+        ])
+        .ok();
+    let refused = server.cli(&["create", "--template", "mute"]);
+    assert_eq!(refused.code, Some(125), "{refused:?}");
+    for said in
+        ["not ready within 2 seconds", "the start command wrote last:\n81\n82\n", "99\ncannot open the port"]
+    {
+        assert!(refused.stderr.contains(said), "{said}: {refused:?}");
+    }
     assert!(server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap().items.is_empty());
     server.finish().await;
 }
@@ -325,7 +349,7 @@ async fn what_fails_is_named_and_leaves_nothing() {
 
     let refusals = [
         ("FROM host\nFETCH x", Code::BuildFileInvalid, "line 2, column 1: there is no instruction 'FETCH'"),
-        ("FROM host\nVOLUME /x", Code::InstructionUnsupported, "line 2, column 1: VOLUME"),
+        ("FROM host\nONBUILD RUN x", Code::InstructionUnsupported, "line 2, column 1: ONBUILD"),
         ("FROM host AS a\nCOPY --from=a /x /", Code::BuildFileInvalid, "line 2, column 1: "),
     ];
     for (text, want, message) in refusals {

@@ -38,6 +38,82 @@ async fn the_commands_exit_code_is_the_programs() {
     server.finish().await;
 }
 
+/// As `docker exec` takes them: what comes after the command is the command's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_needs_no_dashes_before_it() {
+    let server = Server::start();
+    server.cli(&["create", "--name", "box"]).ok();
+    for args in [
+        &["exec", "box", "echo", "-n", "--json", "x"][..],
+        &["exec", "-e", "A=1", "box", "--", "echo", "-n", "--json", "x"],
+        &["exec", "box", "--user", "root", "echo", "-n", "--json", "x"],
+        &["run", "--", "echo", "-n", "--json", "x"],
+        &["run", "echo", "-n", "--json", "x"],
+    ] {
+        assert_eq!(server.cli(args).ok().stdout, "--json x", "{args:?}");
+    }
+    let none = server.cli(&["exec", "box"]);
+    assert!(none.code == Some(2) && none.stderr.contains("<CMD>"), "{none:?}");
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_whose_output_nobody_reads_is_hung_up() {
+    let server = Server::start();
+    server.cli(&["create", "--name", "box"]).ok();
+    let mut child = server
+        .cli_command()
+        .args(["exec", "box", "yes"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0; 2];
+    std::io::Read::read_exact(&mut child.stdout.take().unwrap(), &mut first).unwrap();
+    assert_eq!(&first, b"y\n");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(141), &[][..]));
+    wait_until("the end of yes", || async {
+        let listed = server.cli(&["ps", "box", "--json"]).ok().json();
+        (listed["items"][0]["exit"]["signal"] == 1).then_some(())
+    })
+    .await;
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_show_the_newest_commands_last_lines() {
+    let server = Server::start();
+    server.cli(&["create", "--name", "box"]).ok();
+    let none = server.cli(&["logs", "box"]);
+    assert!(none.code == Some(125) && none.stderr.contains("no command was run in 'box' yet"), "{none:?}");
+    server.cli(&["exec", "box", "sh", "-c", "seq 1 9; printf end"]).ok();
+    for (args, wanted) in [
+        (&["logs", "box"][..], "1\n2\n3\n4\n5\n6\n7\n8\n9\nend"),
+        (&["logs", "-n", "2", "box"], "9\nend"),
+        (&["logs", "--tail", "100", "box"], "1\n2\n3\n4\n5\n6\n7\n8\n9\nend"),
+        (&["logs", "--tail", "0", "box"], ""),
+    ] {
+        assert_eq!(server.cli(args).ok().stdout, wanted, "{args:?}");
+    }
+    server.cli(&["exec", "box", "seq", "1", "3"]).ok();
+    assert_eq!(server.cli(&["logs", "-f", "--tail", "2", "box"]).ok().stdout, "2\n3\n");
+    assert_eq!(server.cli(&["logs", "--tail", "0", "box"]).ok().stdout, "");
+    server.finish().await;
+}
+
+#[test]
+fn completions_are_of_what_people_use() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = command(program()).args(["completions", shell]).output().unwrap();
+        let script = String::from_utf8(output.stdout).unwrap();
+        assert!(script.contains("template") && script.contains("--no-color"), "{shell}");
+        for hidden in ["vmm", "sentry", "ssh-proxy"] {
+            assert!(!script.contains(hidden), "{shell} lists {hidden}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn failures_say_what_to_do() {
     let server = Server::start();

@@ -128,16 +128,17 @@ async fn no_more_sandboxes_than_allowed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sandboxes_end_by_themselves() {
     let server = Server::start();
-    let ttl = CreateSandbox { ttl_ms: Some(700), ..CreateSandbox::default() };
-    let extended = server.client.create_sandbox(&ttl).await.unwrap().id;
-    let expires = server.client.create_sandbox(&ttl).await.unwrap().id;
-    let idle = CreateSandbox { idle_timeout_ms: Some(800), ..CreateSandbox::default() };
-    let idles = server.client.create_sandbox(&idle).await.unwrap().id;
-    let works = server.client.create_sandbox(&idle).await.unwrap().id;
-    let exec = server.shell(&works, "sleep 4; echo worked").await;
+    // Long enough for one request, however busy the host is.
+    let ttl = CreateSandbox { ttl_ms: Some(4_000), ..CreateSandbox::default() };
+    let idle = CreateSandbox { idle_timeout_ms: Some(4_000), ..CreateSandbox::default() };
     let longer = UpdateSandbox { ttl_ms: Some(Some(3_600_000)), ..UpdateSandbox::default() };
+    let extended = server.client.create_sandbox(&ttl).await.unwrap().id;
     server.client.update_sandbox(&extended, &longer).await.unwrap();
+    let works = server.client.create_sandbox(&idle).await.unwrap().id;
+    let exec = server.shell(&works, "sleep 10; echo worked").await;
+    let idles = server.client.create_sandbox(&idle).await.unwrap().id;
     // An exec that runs when the end comes is ended with it, and whoever waits is told.
+    let expires = server.client.create_sandbox(&ttl).await.unwrap().id;
     let waits = server.shell(&expires, "sleep 1000").await;
     let told = server.client.get_exec(&expires, &waits, 60_000).await;
     assert!(

@@ -239,7 +239,7 @@ impl SecretScope {
             }
         }
         for name in &self.templates {
-            crate::spec::name("scope.templates", name)?;
+            crate::spec::recipe_name("scope.templates", name)?;
         }
         for name in self.sandboxes.iter().filter(|name| name.parse::<crate::id::SandboxId>().is_err()) {
             crate::spec::name("scope.sandboxes", name)?;

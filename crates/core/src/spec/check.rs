@@ -28,6 +28,25 @@ pub fn name(field: &str, text: &str) -> Result<()> {
         .hint("use 1 to 63 lower-case letters, digits and hyphens, starting with a letter, not ending with a hyphen"))
 }
 
+/// The name of a template or a snapshot. It never becomes part of a host name, so beside what [`name`] allows it may have
+/// `_` and begin with a digit, as the names that clients of other products make up.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] naming `field`.
+pub fn recipe_name(field: &str, text: &str) -> Result<()> {
+    let inner = text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_');
+    let edges = !text.starts_with(['-', '_']) && !text.ends_with(['-', '_']) && !text.is_empty();
+    if crate::id::is_id_shaped(text) {
+        return Err(Error::invalid(field, "looks like an id").hint("choose another name"));
+    }
+    if inner && edges && text.len() <= NAME_MAX_BYTES {
+        return Ok(());
+    }
+    Err(Error::invalid(field, format_args!("'{}' is not a name", crate::error::shorten(text))).hint(
+        "use 1 to 63 lower-case letters, digits, hyphens and underscores, neither of the last two at an end",
+    ))
+}
+
 /// A path inside a sandbox: absolute, bounded, without NUL. `..` is allowed: the guest resolves it
 /// inside its own root.
 ///

@@ -141,7 +141,7 @@ async fn forward(app: &App, label: &str, mut request: Request) -> Result<Respons
             }
         }
     };
-    let to = Forward { sandbox, port, prefix: None, keep_host: true, grant };
+    let to = Forward { sandbox, port, prefix: None, keep_host: true, tls: false, grant };
     let (ingress, headers) = (app.host.ingress(), request.headers().clone());
     // What passes through ends with its client.
     let client = ClientGone::of(request.extensions());

@@ -191,7 +191,7 @@ pub(crate) async fn forward(
     let uri = format!("{above}{}", request.uri());
     *request.uri_mut() = uri.parse().map_err(|_malformed| Failure::field("path", "is malformed"))?;
     let grant = Grant::of_link(access);
-    let to = Forward { sandbox, port, prefix: Some(prefix), keep_host: false, grant };
+    let to = Forward { sandbox, port, prefix: Some(prefix), keep_host: false, tls: false, grant };
     let (ingress, headers) = (app.host.ingress(), request.headers().clone());
     // What passes through ends with its client.
     let client = ClientGone::of(request.extensions());

@@ -85,17 +85,18 @@ impl Asker {
         Ok(Self { app: app.clone(), head, caller, key: key.id })
     }
 
-    /// Who calls a sandbox's task. Gives the sandbox too: no other is reached with that token.
+    /// Who calls a sandbox's task, for something that needs this. Gives the sandbox too: no other is reached with that
+    /// token.
     ///
     /// # Errors
     /// `UNAUTHENTICATED`, upon which the clients get another token; as [`Engine::authorize`].
-    pub(crate) async fn with_token(app: &App, head: Head) -> Result<(Self, SandboxId)> {
+    pub(crate) async fn with_token(app: &App, head: Head, needs: Scope) -> Result<(Self, SandboxId)> {
         let refused = || Fault::new(Status::Unauthenticated, "the token is not valid for this task");
         let shown = credentials::bearer(&head.headers).ok_or_else(refused)?;
         let engine = app.host.engine();
         let (key, sandbox) = read(engine, shown.reveal(), now_s()).ok_or_else(refused)?;
         let caller = EngineCaller::of(&key);
-        let grant = engine.authorize(&caller, Needs::EXEC, Target::Sandbox(sandbox.as_str())).await?;
+        let grant = engine.authorize(&caller, Needs::scope(needs), Target::Sandbox(sandbox.as_str())).await?;
         app.host.fill(&head.extensions, grant);
         Ok((Self { app: app.clone(), head, caller, key: key.id }, sandbox))
     }

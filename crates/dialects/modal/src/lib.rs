@@ -76,7 +76,7 @@ async fn serve(app: App, request: Request) -> Response {
     let head = Head::new(parts);
     // Who asks is looked at before anything that was sent.
     if service == TASK {
-        match Asker::with_token(&app, head).await {
+        match Asker::with_token(&app, head, task::needs(method)).await {
             Ok((asker, sandbox)) => Box::pin(task::call(asker, sandbox, method, body)).await,
             Err(fault) => fault.into_response(),
         }

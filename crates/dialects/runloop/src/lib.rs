@@ -55,7 +55,7 @@ use crate::devboxes::ended::Ended;
 use crate::devboxes::setup::Setups;
 use crate::error::Failure;
 use crate::once::Answers;
-use crate::snapshots::Taking;
+use crate::snapshots::{Gone, Taking};
 
 /// What to mount.
 pub const DIALECT: Dialect = Dialect {
@@ -75,6 +75,7 @@ pub(crate) struct App {
     pub(crate) ended: Ended,
     pub(crate) setups: Setups,
     pub(crate) taking: Works<Taking>,
+    pub(crate) gone: Gone,
 }
 
 impl Protocol for App {
@@ -111,6 +112,7 @@ fn router(host: Host) -> Router {
         ended: Ended::default(),
         setups: Setups::default(),
         taking: Works::default(),
+        gone: Gone::default(),
     };
     let control = Router::new()
         .merge(blueprints::routes(&app))

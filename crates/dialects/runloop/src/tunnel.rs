@@ -185,7 +185,7 @@ async fn try_forward(app: &App, port: u16, sandbox: SandboxId, mut request: Requ
     if asleep {
         crate::devboxes::wake(engine, &record).await.map_err(|error| Failure::of(&error))?;
     }
-    let forward = Forward { sandbox, port, prefix: None, keep_host: true, grant };
+    let forward = Forward { sandbox, port, prefix: None, keep_host: true, tls: false, grant };
     app.host.ingress().try_forward(request, forward).await.map_err(|error| match error.code {
         Code::PortClosed => Failure::unavailable(format!("nothing listens on port {port} of the devbox")),
         Code::SandboxNotFound | Code::SandboxFailed => none(),

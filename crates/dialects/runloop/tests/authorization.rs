@@ -16,7 +16,7 @@ const SOURCES: [&str; 7] = [
     include_str!("../src/executions/mod.rs"),
     include_str!("../src/files.rs"),
     include_str!("../src/logs.rs"),
-    include_str!("../src/snapshots.rs"),
+    include_str!("../src/snapshots/mod.rs"),
     include_str!("../src/tunnel.rs"),
 ];
 

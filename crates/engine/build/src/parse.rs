@@ -1,7 +1,8 @@
 //! The Dockerfile subset.
 //!
 //! What a Dockerfile may say and a build cannot do is refused by name, with the place and what to do instead: a
-//! template that silently lacks a part of its Dockerfile would be worse than none.
+//! template that silently lacks a part of its Dockerfile would be worse than none. What means nothing for a sandbox is
+//! passed over, and the build's log says so ([`Recipe::notes`]).
 
 use atoll_core::error::shorten;
 use atoll_core::limits::{BUILD_STAGES_MAX_COUNT, DOCKERFILE_MAX_BYTES};
@@ -15,13 +16,12 @@ use crate::words::{self, Word};
 /// Characters of an instruction that are shown.
 const SHOWN_CHARS: usize = 160;
 
-/// Instructions of Docker that a build here does not do, and what to do instead.
-const UNSUPPORTED: [(&str, &str); 5] = [
-    ("VOLUME", "leave it out: everything a sandbox writes stays in the sandbox"),
-    ("HEALTHCHECK", "leave it out and give the build a ready command (--ready-cmd)"),
-    ("STOPSIGNAL", "leave it out: sandboxes are frozen and deleted, not stopped"),
-    ("ONBUILD", "write the instruction where it is to run"),
-    ("MAINTAINER", "write LABEL maintainer=… instead"),
+/// Instructions of Docker that mean nothing for a sandbox, and why. What they would do is not part of the image.
+const WITHOUT_EFFECT: [(&str, &str); 4] = [
+    ("VOLUME", "everything a sandbox writes stays in the sandbox"),
+    ("HEALTHCHECK", "give the build a ready command (--ready-cmd)"),
+    ("STOPSIGNAL", "sandboxes are frozen and deleted, not stopped"),
+    ("MAINTAINER", "it is written into no image"),
 ];
 
 /// Reads a Dockerfile.
@@ -38,7 +38,8 @@ pub fn parse(text: &str) -> Result<Recipe> {
         return Err(place.invalid("a NUL byte"));
     }
     let (lines, escape) = lines::logical(text)?;
-    let mut recipe = Recipe { escape, variables: true, args: Vec::new(), stages: Vec::new() };
+    let mut recipe =
+        Recipe { escape, variables: true, args: Vec::new(), stages: Vec::new(), notes: Vec::new() };
     for line in &lines {
         Reader { line, escape }.read(&mut recipe)?;
     }
@@ -71,6 +72,10 @@ impl<'a> Reader<'a> {
         let end = text.find(char::is_whitespace).unwrap_or(text.len());
         let (keyword, place) = (text[..end].to_ascii_uppercase(), self.line.place(0));
         let tail = self.tail(end);
+        if let Some((_, why)) = WITHOUT_EFFECT.iter().find(|(name, _)| *name == keyword) {
+            recipe.notes.push(format!("{place}: {keyword} has no effect: {why}"));
+            return Ok(());
+        }
         if !["COPY", "ADD", "FROM", "RUN"].contains(&keyword.as_str())
             && let Some((place, name, _)) = tail.flags.first()
         {
@@ -88,7 +93,7 @@ impl<'a> Reader<'a> {
                     Some(_) => Action::Arg(args),
                 }
             }
-            "RUN" => Action::Run(self.run(place, &tail)?),
+            "RUN" => Action::Run(self.run(place, &tail, &mut recipe.notes)?),
             "COPY" | "ADD" => Action::Copy(self.copy(place, &tail, keyword == "ADD")?),
             "ENV" => Action::Env(self.pairs(place, &tail, "ENV")?),
             "LABEL" => Action::Label(self.pairs(place, &tail, "LABEL")?),
@@ -140,12 +145,13 @@ impl<'a> Reader<'a> {
     }
 
     fn from(&self, place: Place, tail: &Tail<'_>, recipe: &mut Recipe) -> Result<()> {
-        if let Some((place, name, _)) = tail.flags.first() {
-            return Err(if *name == "platform" {
-                place.unsupported("--platform", "leave it out: a build is for the architecture of its host")
-            } else {
-                place.invalid(format_args!("FROM has no --{}", shorten(name)))
-            });
+        let mut platform = None;
+        for (place, name, value) in &tail.flags {
+            match (*name, value) {
+                ("platform", Some(value)) => platform = Some((*place, (*value).to_owned())),
+                ("platform", None) => return Err(place.invalid("--platform wants a value")),
+                _ => return Err(place.invalid(format_args!("FROM has no --{}", shorten(name)))),
+            }
         }
         let words = words::split(tail.rest, tail.offset, self.escape);
         let (base, name) = match &words[..] {
@@ -165,7 +171,8 @@ impl<'a> Reader<'a> {
                 place.error(Code::TooLarge, format_args!("more than {BUILD_STAGES_MAX_COUNT} stages"))
             );
         }
-        recipe.stages.push(Stage { place, name, base: base.text.to_owned(), instructions: Vec::new() });
+        let base = base.text.to_owned();
+        recipe.stages.push(Stage { place, name, base, platform, instructions: Vec::new() });
         Ok(())
     }
 
@@ -232,19 +239,9 @@ impl<'a> Reader<'a> {
         Ok(tail.rest.to_owned())
     }
 
-    fn run(&self, place: Place, tail: &Tail<'_>) -> Result<Command> {
-        if let Some((place, name, _)) = tail.flags.first() {
-            return Err(match *name {
-                "mount" => place.unsupported(
-                    "RUN --mount",
-                    "leave it out: caches of steps are kept anyway; files come with COPY, secrets by injection",
-                ),
-                "network" => place.unsupported("RUN --network", "give the build a network policy instead"),
-                "security" | "device" => {
-                    place.unsupported(format_args!("RUN --{name}"), "steps run in a sandbox, never outside of it")
-                }
-                other => place.invalid(format_args!("RUN has no --{}", shorten(other))),
-            });
+    fn run(&self, place: Place, tail: &Tail<'_>, notes: &mut Vec<String>) -> Result<Command> {
+        for (place, name, value) in &tail.flags {
+            run_flag(*place, name, value.unwrap_or_default(), notes)?;
         }
         if tail.rest.is_empty() {
             return Err(place.invalid("RUN wants a command"));
@@ -345,6 +342,29 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// A flag of `RUN`. A cache is one by definition: a step must work without it.
+fn run_flag(place: Place, name: &str, value: &str, notes: &mut Vec<String>) -> Result<()> {
+    match name {
+        "mount" if value.split(',').any(|part| part == "type=cache") => {
+            notes.push(format!(
+                "{place}: RUN --mount=type=cache begins empty: whole steps are kept between builds instead"
+            ));
+            Ok(())
+        }
+        "mount" => Err(place.unsupported(
+            "RUN --mount of another type than cache",
+            "files come with COPY, secrets by injection into requests",
+        )),
+        "network" if value == "default" => Ok(()),
+        "network" => Err(place.unsupported("RUN --network", "give the build a network policy instead")),
+        "security" | "device" => {
+            Err(place
+                .unsupported(format_args!("RUN --{name}"), "steps run in a sandbox, never outside of it"))
+        }
+        other => Err(place.invalid(format_args!("RUN has no --{}", shorten(other)))),
+    }
+}
+
 /// Permission bits.
 pub(crate) fn mode(place: Place, text: &str) -> Result<u32> {
     let digits = (3..=4).contains(&text.len()) && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
@@ -388,8 +408,8 @@ fn is_archive(name: &str) -> bool {
 }
 
 fn unknown(place: Place, keyword: &str) -> Error {
-    if let Some((_, hint)) = UNSUPPORTED.iter().find(|(name, _)| *name == keyword) {
-        return place.unsupported(keyword, hint);
+    if keyword == "ONBUILD" {
+        return place.unsupported(keyword, "write the instruction where it is to run");
     }
     place.invalid(format_args!("there is no instruction '{}'", shorten(keyword))).hint(
         "instructions are FROM, ARG, RUN, COPY, ADD, ENV, WORKDIR, USER, CMD, ENTRYPOINT, EXPOSE, LABEL and SHELL",

@@ -200,6 +200,19 @@ impl Planner<'_> {
         arg.default.as_ref().map(|text| self.expand(arg.place, text, variable)).transpose()
     }
 
+    /// A build is for what its host is.
+    fn check_platform(&self, place: Place, asked: &str) -> Result<()> {
+        let (os, architecture) = asked.split_once('/').unwrap_or((asked, self.architecture));
+        // A variant only narrows down what the architecture says.
+        let architecture = architecture.split('/').next().unwrap_or_default();
+        if os == "linux" && architecture == self.architecture {
+            return Ok(());
+        }
+        let what = format!("--platform={}", shorten(asked));
+        Err(place
+            .unsupported(what, &format!("leave it out: this host builds for linux/{}", self.architecture)))
+    }
+
     /// The names behind each `FROM`, with variables put in.
     ///
     /// # Errors
@@ -208,6 +221,9 @@ impl Planner<'_> {
         let globals = self.globals()?;
         let lookup = |name: &str| globals.get(name).cloned().or_else(|| self.platform(name));
         let base = |stage: &crate::recipe::Stage| {
+            if let Some((place, platform)) = &stage.platform {
+                self.check_platform(*place, &self.expand(*place, platform, &lookup)?)?;
+            }
             let name = self.expand(stage.place, &stage.base, &lookup)?;
             if name.is_empty() {
                 return Err(stage

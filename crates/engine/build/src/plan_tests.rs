@@ -129,6 +129,29 @@ fn what_is_wrong_is_placed() {
 }
 
 #[test]
+fn a_platform_is_the_hosts() {
+    let bases = |file: &str| {
+        let recipe = crate::parse(file).unwrap();
+        let (given, context, ignore) = (BTreeMap::new(), ContextIndex::default(), Ignore::default());
+        let planner = Planner {
+            recipe: &recipe,
+            given: &given,
+            context: &context,
+            ignore: &ignore,
+            architecture: "amd64",
+        };
+        planner.bases()
+    };
+    for good in ["linux/amd64", "linux/amd64/v2", "linux", "$BUILDPLATFORM", "${TARGETPLATFORM}"] {
+        assert_eq!(bases(&format!("FROM --platform={good} a")).unwrap(), ["a"], "{good}");
+    }
+    for bad in ["linux/arm64", "windows/amd64", "plan9"] {
+        let error = bases(&format!("FROM --platform={bad} a")).unwrap_err();
+        assert!(error.message.starts_with("line 1, column 6: --platform="), "{error}");
+    }
+}
+
+#[test]
 fn arguments_that_nobody_asks_for() {
     let recipe = crate::parse("ARG A\nFROM a\nARG B\n").unwrap();
     let given = ["A", "B", "C", "http_proxy"].map(|name| (name.to_owned(), String::new())).into();

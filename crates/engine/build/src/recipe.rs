@@ -14,6 +14,8 @@ pub struct Recipe {
     pub args: Vec<Arg>,
     /// In the order in which they were written; at least one.
     pub stages: Vec<Stage>,
+    /// What was passed over because it means nothing here, for the build's log.
+    pub notes: Vec<String>,
 }
 
 /// A declared argument.
@@ -36,6 +38,8 @@ pub struct Stage {
     pub name: Option<String>,
     /// What it begins with: an image or an earlier stage.
     pub base: String,
+    /// What it is to be built for, and where that is written; must be what the host is.
+    pub platform: Option<(Place, String)>,
     /// What is done.
     pub instructions: Vec<Instruction>,
 }

@@ -34,8 +34,9 @@ pub fn from_steps(steps: &[Step]) -> Result<Recipe> {
         }
         instructions.push(instruction);
     }
-    let stage = Stage { place: Place::Step(1), name: None, base: image.clone(), instructions };
-    Ok(Recipe { escape: '\\', variables: false, args: Vec::new(), stages: vec![stage] })
+    let stage =
+        Stage { place: Place::Step(1), name: None, base: image.clone(), platform: None, instructions };
+    Ok(Recipe { escape: '\\', variables: false, args: Vec::new(), stages: vec![stage], notes: Vec::new() })
 }
 
 fn instruction(place: Place, step: &Step) -> Result<Instruction> {

@@ -21,7 +21,8 @@ use tokio::time::Instant;
 use crate::authorize::Caller;
 use crate::engine::{Engine, Inner};
 use crate::errors::guest_error;
-use crate::exec::{self, Ahead};
+use crate::exec::{self, Ahead, OutputEvent};
+use crate::log::Piece;
 use crate::sandbox::SandboxShared;
 
 /// The start command's idempotency key begins with this; the boot follows.
@@ -30,6 +31,10 @@ const START_KEY: &str = "atoll-start-";
 const ATTEMPT_MAX_MS: u64 = 30_000;
 /// A start command that ends with success within this, where nothing says when it is ready, has done its work.
 const START_LOOK: Duration = Duration::ZERO;
+
+/// Most lines, and bytes, of what the start command wrote that an error shows.
+const SAID_MAX_LINES: usize = 20;
+const SAID_MAX_BYTES: usize = 4096;
 
 /// How the name of a boot ends that went on from a snapshot's memory: what the template starts runs in it already, as
 /// no exec of it.
@@ -174,13 +179,48 @@ impl Engine {
         let mut owned = Owned { engine: self, sandbox: id, caller, exec: None };
         if let Some(command) = start {
             owned.exec = Some(self.begin(id, &command, caller).await?);
-            check_ended(&owned).await?;
         }
+        let outcome = self.wait_started(&owned, ready).await;
+        match (outcome, &owned.exec) {
+            (Err(error), Some(exec)) if error.code == Code::StartFailed => {
+                Err(self.explain(id, exec, error).await)
+            }
+            (outcome, _) => outcome,
+        }
+    }
+
+    async fn wait_started(&self, owned: &Owned<'_>, ready: Option<Ready>) -> Result<()> {
+        check_ended(owned).await?;
         atoll_failpoint::fail_point!("engine.start.begun");
         match ready {
-            Some(ready) => wait_ready(&owned, &ready).await,
+            Some(ready) => wait_ready(owned, &ready).await,
             None => Ok(()),
         }
+    }
+
+    /// What is known of a failed start once its sandbox is gone: what the start command wrote last.
+    async fn explain(&self, sandbox: &SandboxId, exec: &str, error: Error) -> Error {
+        match self.said_last(sandbox, exec).await {
+            Ok(said) if !said.is_empty() => error.hint(format!("the start command wrote last:\n{said}")),
+            Ok(_) => error.hint("the start command wrote nothing; give it more time (ready.timeout_ms)?"),
+            Err(_gone) => error,
+        }
+    }
+
+    async fn said_last(&self, sandbox: &SandboxId, exec: &str) -> Result<String> {
+        let end = self.wait_exec(sandbox, exec, START_LOOK).await?.extent.end;
+        let mut reader = self.output(sandbox, exec, end.saturating_sub(SAID_MAX_BYTES as u64), false).await?;
+        let mut said = Vec::new();
+        while said.len() < SAID_MAX_BYTES
+            && let Some(OutputEvent::Piece(piece)) = reader.next_now(SAID_MAX_BYTES).await?
+        {
+            if let Piece::Output { bytes, .. } = piece {
+                said.extend_from_slice(&bytes);
+            }
+        }
+        let text = String::from_utf8_lossy(&said);
+        let lines: Vec<&str> = text.trim_end().lines().collect();
+        Ok(lines[lines.len().saturating_sub(SAID_MAX_LINES)..].join("\n"))
     }
 
     /// Begins in a boot what is not waited for: after a wake, a rollback, or a crash that may have kept it from

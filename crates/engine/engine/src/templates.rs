@@ -24,7 +24,7 @@ impl Engine {
         mut recipe: TemplateSpec,
         caller: &Caller,
     ) -> Result<TemplateRecord> {
-        spec::name("name", name)?;
+        spec::recipe_name("name", name)?;
         self.check_template_is_own(name, caller).await?;
         let mut level = None;
         if let Some(id) = &recipe.snapshot {
@@ -120,7 +120,10 @@ impl Engine {
     }
 
     /// Finds what a sandbox draft names: `name` or `name:version`.
-    pub(crate) async fn find_template(&self, text: &str) -> Result<TemplateRecord> {
+    ///
+    /// # Errors
+    /// [`Code::TemplateNotFound`]; [`Code::InvalidArgument`] for a version that is no number.
+    pub async fn find_template(&self, text: &str) -> Result<TemplateRecord> {
         let (name, version) = match text.split_once(':') {
             None => (text, None),
             Some((name, version)) => match version.parse() {

@@ -55,6 +55,8 @@ pub(crate) struct Launch {
     pub(crate) files: Vec<(&'static CStr, Vec<u8>)>,
     /// The machine id, for a root that has one.
     pub(crate) machine_id: Vec<u8>,
+    /// What is read as the kernel's boot id: another at every start.
+    pub(crate) boot_id: Vec<u8>,
     /// User namespace.
     pub(crate) userns: OwnedFd,
     /// The host's id of root inside.
@@ -330,7 +332,7 @@ fn mount_system(launch: &Launch, root: BorrowedFd<'_>) -> Result<()> {
     at(13);
     mount_on(&sys, c"sysfs", strict | MountFlags::RDONLY, None)?;
     at(14);
-    masks::hide(root)
+    masks::hide(root, &launch.boot_id)
 }
 
 fn fill_dev(launch: &Launch, dev: BorrowedFd<'_>) -> Result<()> {

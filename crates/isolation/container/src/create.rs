@@ -142,6 +142,7 @@ impl Inner {
             volumes,
             files: host_files(&plan.hostname),
             machine_id: atoll_isolation_host::machine_id(&plan.id).into_bytes(),
+            boot_id: boot_id()?,
             userns: userns.fd().try_clone_to_owned().step("copy a file descriptor")?,
             first_id,
             hostname: plan.hostname.clone().into_bytes(),
@@ -174,6 +175,18 @@ impl Inner {
             atoll_core::volume::components(&volume.path).into_iter().map(|name| text(name.to_owned()));
         Ok((mount, names.collect::<Result<_, _>>()?))
     }
+}
+
+/// A random UUID as `/proc/sys/kernel/random/boot_id` has it.
+fn boot_id() -> Result<Vec<u8>, IsolationError> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(std::io::Error::from).step("choose a boot id")?;
+    // Version 4, variant 1: see RFC 9562.
+    random[6] = random[6] & 0x0f | 0x40;
+    random[8] = random[8] & 0x3f | 0x80;
+    let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    Ok(format!("{}\n", parts.join("-")).into_bytes())
 }
 
 pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {

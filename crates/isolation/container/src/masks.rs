@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::CWD;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
 use rustix::io::{Errno, Result};
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount, move_mount, open_tree};
 
@@ -44,8 +44,14 @@ const EMPTY_DIRECTORY: &CStr = c"sys/dev/block";
 /// Directories of /proc made read-only.
 const READ_ONLY_DIRECTORIES: [&CStr; 4] = [c"proc/sys", c"proc/bus", c"proc/fs", c"proc/irq"];
 
-/// Covers what concerns the host. What this kernel does not have is passed over.
-pub(crate) fn hide(root: BorrowedFd<'_>) -> Result<()> {
+/// Where programs look which boot of a machine this is.
+const BOOT_ID: &CStr = c"proc/sys/kernel/random/boot_id";
+/// Where the sandbox's own is written, for a moment.
+const OWN_BOOT_ID: &CStr = c"dev/boot_id";
+
+/// Covers what concerns the host. What this kernel does not have is passed over. `boot_id` is what the sandbox reads as
+/// the kernel's: the host's would tell it its neighbours, and it would not change when the sandbox begins anew.
+pub(crate) fn hide(root: BorrowedFd<'_>, boot_id: &[u8]) -> Result<()> {
     rustix::process::fchdir(root)?;
     for name in MASKED_FILES {
         clone_onto(c"dev/null", name, 0)?;
@@ -54,6 +60,7 @@ pub(crate) fn hide(root: BorrowedFd<'_>) -> Result<()> {
         let strict = sys::ATTR_RDONLY | sys::ATTR_NOSUID | sys::ATTR_NODEV | sys::ATTR_NOEXEC;
         clone_onto(name, name, strict)?;
     }
+    put_boot_id(boot_id)?;
     let empty = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     // One empty directory, seen in many places.
     mount(c"tmpfs", EMPTY_DIRECTORY, c"tmpfs", empty, c"size=0,nr_inodes=1,mode=0555")?;
@@ -64,6 +71,16 @@ pub(crate) fn hide(root: BorrowedFd<'_>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Covers the kernel's boot id by a file without a name. Comes after what makes its directory read-only.
+fn put_boot_id(boot_id: &[u8]) -> Result<()> {
+    let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(CWD, OWN_BOOT_ID, create, Mode::from_raw_mode(0o444))?;
+    rustix::io::write(&file, boot_id)?;
+    let strict = sys::ATTR_RDONLY | sys::ATTR_NOSUID | sys::ATTR_NODEV | sys::ATTR_NOEXEC;
+    clone_onto(OWN_BOOT_ID, BOOT_ID, strict)?;
+    unlinkat(CWD, OWN_BOOT_ID, AtFlags::empty())
 }
 
 /// Attaches a clone of the mount at `from` to `to`. Both are ours: below /dev, /proc or /sys.

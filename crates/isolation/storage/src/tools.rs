@@ -41,9 +41,17 @@ impl Ended {
     pub(crate) fn error(&self, what: &str) -> IsolationError {
         let cause = match self.status {
             None => io::Error::from(io::ErrorKind::TimedOut),
+            Some(_) if self.has_no_room() => rustix::io::Errno::NOSPC.into(),
             Some(_) => io::Error::other(self.last_line().to_owned()),
         };
         failed(what.to_owned(), cause)
+    }
+
+    /// Whether the host's disk was full: its words for that are the C library's, in no language since it has no environment.
+    fn has_no_room(&self) -> bool {
+        ["No space left on device", "Disk quota exceeded"]
+            .iter()
+            .any(|words| self.last_line().contains(words))
     }
 
     /// Its last line with anything in it.
@@ -157,6 +165,14 @@ mod tests {
             assert!(ended.status.is_none());
             assert!(ended.error("wait").to_string().contains("wait"));
         }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_from_other_failures() {
+        let error = |line: &str| run(&shell(line), "try").unwrap().error("make a file system");
+        let full = error("exec cat /dev/zero >/dev/full");
+        assert!(matches!(full, IsolationError::HostFull { .. }), "{full:?}");
+        assert!(matches!(error("echo no idea; exit 1"), IsolationError::Kernel { .. }));
     }
 
     #[test]

@@ -67,7 +67,8 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
     fn last(&self, sandbox: &SandboxId, max: usize) -> Vec<Event>;
 }
 
-/// The programs and who reads what they say. Dropping it leaves the programs running, for the next.
+/// The programs and who reads what they say. Dropping it leaves the programs running, for the next, while a sandbox is
+/// watched.
 #[derive(Debug)]
 pub struct Witness {
     shared: Arc<Shared>,
@@ -200,27 +201,24 @@ impl Witness {
         lock(&self.shared.watched).values().map(name).collect()
     }
 
-    /// Stops reading; when no sandbox is left, removes programs, rings and the mount.
+    /// Stops reading; when no sandbox is left, removes programs, rings and the mount. Done by dropping it, too; a second time does nothing.
     pub fn close(&self) {
-        self.stop();
-        if lock(&self.shared.watched).is_empty() {
-            self.shared.store.close();
-        }
-    }
-
-    fn stop(&self) {
+        // The next server may have opened the same place since the first time.
+        let Some(thread) = lock(&self.thread).take() else { return };
         self.shared.stop.store(true, Ordering::Release);
         self.shared.bell.ring();
-        let Some(thread) = lock(&self.thread).take() else { return };
         if thread.join().is_err() {
             tracing::error!("the thread witness panicked");
+        }
+        if lock(&self.shared.watched).is_empty() {
+            self.shared.store.close();
         }
     }
 }
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        self.stop();
+        self.close();
     }
 }
 

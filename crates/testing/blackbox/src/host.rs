@@ -47,6 +47,15 @@ pub fn remains(installation: &str, data_dir: &Path) -> Vec<String> {
     found
 }
 
+/// What the kernel keeps of an installation whose server has stopped and that has no sandboxes: programs and rings that
+/// a next server would take up, and what is known of sandboxes beside them.
+#[must_use]
+pub fn left_in_kernel(installation: &str) -> Vec<String> {
+    let mut kept = names(Path::new("/run/atoll"));
+    kept.retain(|name| name.starts_with(&format!("witness-{installation}")));
+    kept
+}
+
 /// A process that has ended, whose parent has too: all that is missing is that the host's init takes note,
 /// and in some containers it never does.
 fn is_dead_orphan(status: &str) -> bool {

@@ -405,7 +405,8 @@ impl Server {
         let installation = self.installation();
         let start = Instant::now();
         loop {
-            let remains = host::remains(&installation, &self.data);
+            let mut remains = host::remains(&installation, &self.data);
+            remains.extend(host::left_in_kernel(&installation));
             if remains.is_empty() {
                 break;
             }

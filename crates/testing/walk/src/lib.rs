@@ -92,7 +92,7 @@ impl Call {
 pub struct Answer {
     /// The status.
     pub status: u16,
-    /// The body of an error, without the names of what was asked about; empty else.
+    /// The body of an error, or of gRPC what its head says, without the names of what was asked about; empty else.
     pub text: String,
 }
 

@@ -163,10 +163,17 @@ impl World {
         }
         let response = request.send().await.unwrap_or_else(|error| panic!("{route:?}: {error}"));
         let status = response.status().as_u16();
+        let of_grpc = said_in_head(response.headers());
         // Some that are let in never end.
-        let text = if status < 400 { String::new() } else { response.text().await.expect("an answer") };
+        let text = if status < 400 { of_grpc } else { response.text().await.expect("an answer") };
         Answer { status, text: anonymous(protocol.steady(&text), on) }
     }
+}
+
+/// What a refusal of gRPC says, which has no body: as its head has it.
+fn said_in_head(headers: &reqwest::header::HeaderMap) -> String {
+    let line = |name: &str| Some(format!("{name}: {}\r\n", headers.get(name)?.to_str().ok()?));
+    ["grpc-status", "grpc-message"].into_iter().filter_map(line).collect()
 }
 
 /// Without what says which objects it is about.

@@ -40,6 +40,11 @@ impl Origin {
     }
 }
 
+/// Whether it is what everybody gets, under whichever of its names.
+pub(crate) fn is_default(name: &str) -> bool {
+    name == DEFAULT || is_vendors(name)
+}
+
 /// Whether it is a name of one of Daytona's own.
 fn is_vendors(name: &str) -> bool {
     let bare = name.split(':').next().unwrap_or(name);

@@ -102,6 +102,30 @@ fn of_template(record: &TemplateRecord) -> Value {
     .json()
 }
 
+/// What everybody gets: the template of that name, or else the server's default image.
+async fn of_default(engine: &Engine) -> Result<Value> {
+    if let Some(record) = origin::template(engine, origin::DEFAULT).await? {
+        return Ok(of_template(&record));
+    }
+    let image = engine.default_image();
+    let shown = Shown {
+        id: origin::DEFAULT.to_owned(),
+        name: origin::DEFAULT.to_owned(),
+        state: "active",
+        image: Some(&image),
+        entrypoint: None,
+        bytes: None,
+        resources: (None, None, None),
+        created_ms: 0,
+        source: None,
+        why: None,
+    };
+    let mut json = shown.json();
+    // Nobody's own.
+    json["general"] = true.into();
+    Ok(json)
+}
+
 fn of_build(record: &BuildRecord) -> Value {
     let state = match record.state {
         // Clients read the log only of what is not told to be pending.
@@ -152,7 +176,7 @@ pub(super) async fn create(
     Json(order): Json<Order>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    spec::name("name", &order.name)?;
+    spec::recipe_name("name", &order.name)?;
     if origin::template(engine, &order.name).await?.is_some()
         || origin::snapshot(engine, Needs::READ, caller.engine(), &order.name).await?.is_some()
         || builds::latest(engine, caller.engine(), &order.name)
@@ -182,6 +206,9 @@ pub(super) async fn create(
 
 /// What a name or an id means now.
 async fn find(engine: &Engine, caller: &Caller<Read>, name: &str) -> Result<Value> {
+    if origin::is_default(name) {
+        return of_default(engine).await;
+    }
     if let Some(record) = origin::template(engine, name).await? {
         return Ok(of_template(&record));
     }
@@ -210,6 +237,9 @@ pub(super) async fn activate(
     Path(name): Path<String>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
+    if origin::is_default(&name) {
+        return Ok(Json(of_default(engine).await?));
+    }
     if let Some(record) = origin::template(engine, &name).await? {
         return Ok(Json(of_template(&record)));
     }
@@ -246,6 +276,9 @@ pub(super) async fn list(
         templates.sort_unstable_by(|one, other| (&one.name, other.version).cmp(&(&other.name, one.version)));
         templates.dedup_by(|later, first| later.name == first.name);
         all.extend(templates.iter().map(of_template));
+        if templates.iter().all(|one| one.name != origin::DEFAULT) {
+            all.push(of_default(engine).await?);
+        }
     }
     let source = query.source.as_deref().map(uuid::sandbox);
     let mut wanted = SnapshotQuery { sandbox: source, ..SnapshotQuery::default() };
@@ -307,7 +340,7 @@ pub(super) async fn of_sandbox(
     Json(asked): Json<OfSandbox>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    spec::name("name", &asked.name)?;
+    spec::recipe_name("name", &asked.name)?;
     if origin::template(engine, &asked.name).await?.is_some()
         || origin::snapshot(engine, Needs::READ, on.caller.engine(), &asked.name).await?.is_some()
     {

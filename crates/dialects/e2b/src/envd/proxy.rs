@@ -188,7 +188,9 @@ async fn forward(
     {
         request.headers_mut().insert(HOST, host);
     }
-    let forward = Forward { sandbox, port: to.port, prefix: None, keep_host: true, grant };
+    let https = extras.network.as_ref().and_then(|network| network.get("httpsPorts")?.as_array());
+    let tls = https.is_some_and(|ports| ports.iter().any(|port| port.as_u64() == Some(to.port.into())));
+    let forward = Forward { sandbox, port: to.port, prefix: None, keep_host: true, tls, grant };
     match app.host.ingress().try_forward(request, forward).await {
         Ok(response) => response,
         Err(error) if error.code == Code::PortClosed => {

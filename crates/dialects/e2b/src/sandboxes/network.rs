@@ -30,6 +30,8 @@ use crate::request::{Caller, Id, Json, Manage};
 const ALL_TRAFFIC: &str = "0.0.0.0/0";
 /// Ports of a host that is named.
 const PORTS: [u16; 2] = [80, 443];
+/// Most ports that are spoken to over HTTPS.
+const HTTPS_PORTS_MAX_COUNT: usize = 128;
 /// What the names of our rules begin with.
 const PREFIX: &str = "e2b-";
 /// A value that is too short to be a secret is no secret.
@@ -96,8 +98,11 @@ impl Network {
         if self.dns_servers.as_ref().is_some_and(|servers| !servers.is_empty()) {
             return Err(unsupported("dnsServers"));
         }
-        if self.https_ports.as_ref().is_some_and(|ports| !ports.is_empty()) {
-            return Err(unsupported("httpsPorts"));
+        let https = self.https_ports.as_deref().unwrap_or_default();
+        if https.contains(&0) || https.len() > HTTPS_PORTS_MAX_COUNT {
+            return Err(Failure::bad(format!(
+                "network.httpsPorts: at most {HTTPS_PORTS_MAX_COUNT} ports, from 1 to 65535"
+            )));
         }
         Ok(())
     }
@@ -258,7 +263,7 @@ pub(super) async fn update(
 /// What is told back after an update: what it says of the ways out, what was said of the ways in.
 fn merged(before: Option<Value>, update: &Network) -> Option<Value> {
     let mut shown = update.shown().unwrap_or_else(|| json!({}));
-    for key in ["allowPublicTraffic", "maskRequestHost"] {
+    for key in ["allowPublicTraffic", "maskRequestHost", "httpsPorts"] {
         if let Some(value) = before.as_ref().and_then(|before| before.get(key)) {
             shown[key] = value.clone();
         }
@@ -296,6 +301,7 @@ mod tests {
             r#"{"denyOut":["a.com"]}"#,
             r#"{"egressProxy":{"address":"socks5://h:1"}}"#,
             r#"{"dnsServers":["1.1.1.1"]}"#,
+            r#"{"httpsPorts":[0]}"#,
         ] {
             assert_eq!(of(bad, None).unwrap_err().status, StatusCode::BAD_REQUEST, "{bad}");
         }

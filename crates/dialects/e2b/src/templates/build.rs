@@ -104,7 +104,7 @@ pub(super) async fn order(
     let asked = wanted.name.or(wanted.alias).filter(|name| !name.is_empty());
     let asked = asked.ok_or_else(|| Failure::bad("name: is missing"))?;
     let name = name_of(&asked).to_ascii_lowercase();
-    spec::name("name", &name).map_err(|error| Failure::of(&error))?;
+    spec::recipe_name("name", &name).map_err(|error| Failure::of(&error))?;
     let tags: Vec<&str> =
         tag_of(&asked).into_iter().chain(wanted.tags.iter().flatten().map(String::as_str)).collect();
     if let Some(tag) = tags.iter().find(|tag| **tag != super::DEFAULT_TAG) {

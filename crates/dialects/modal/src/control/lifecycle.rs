@@ -180,6 +180,7 @@ pub(super) async fn terminate(
     asker: &Asker,
     request: SandboxTerminateRequest,
 ) -> Result<SandboxTerminateResponse> {
+    asker.needs(Scope::Manage)?;
     let (id, existing_result, _) = state(asker, &request.sandbox_id).await?;
     if asker.engine().sandbox(&id).is_err() {
         return Ok(SandboxTerminateResponse { existing_result });

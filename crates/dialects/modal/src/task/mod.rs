@@ -7,6 +7,7 @@ mod stdio;
 mod tool;
 
 use atoll_core::id::SandboxId;
+use atoll_core::key::Scope;
 use axum::body::Body;
 use axum::response::Response;
 
@@ -59,6 +60,14 @@ impl Inside {
             return Ok(());
         }
         Err(Fault::not_found(format!("task '{}' not found", atoll_core::error::shorten(task))))
+    }
+}
+
+/// What a call needs: what changes the sandbox itself needs more than commands do.
+pub(crate) fn needs(method: &str) -> Scope {
+    match method {
+        "TaskSetNetworkAccess" | "TaskSnapshotFilesystem" | "TaskSnapshotMemory" => Scope::Manage,
+        _ => Scope::Exec,
     }
 }
 

@@ -197,6 +197,9 @@ async fn draft(
     }
     extras.tunnel = request.tunnel.as_ref().map(|asked| asked.tunnel(launch.wakes_on_http())).transpose()?;
     extras.keep_alive_s = launch.apply(&mut draft)?;
+    if !launch.is_custom() {
+        keep_larger_disk(engine, &mut draft).await?;
+    }
     let plan = request.plan(&launch)?;
     if plan.user.as_ref().is_some_and(|user| user.username == "root") {
         draft.user = Some("root".to_owned());
@@ -235,6 +238,23 @@ async fn begin_with(
     draft.template = Some(origin.template);
     extras.blueprint_id = origin.id;
     Ok(origin.launch)
+}
+
+/// The disk of a named size is the least that there is. That of a snapshot, which cannot shrink, stays as it is where it
+/// is larger; blueprints and the default template have one.
+async fn keep_larger_disk(engine: &Engine, draft: &mut SandboxDraft) -> Result<()> {
+    let Some(asked) = draft.resources.disk_bytes else { return Ok(()) };
+    let told = |error| Failure::of(&error);
+    let snapshot = match (&draft.snapshot, &draft.template) {
+        (Some(id), _) => id.parse().ok(),
+        (None, Some(name)) => engine.find_template(name).await.map_err(told)?.spec.snapshot,
+        (None, None) => None,
+    };
+    let Some(id) = snapshot else { return Ok(()) };
+    if engine.ready_snapshot(&id).await.map_err(told)?.manifest.resources.disk_bytes > asked {
+        draft.resources.disk_bytes = None;
+    }
+    Ok(())
 }
 
 /// What a devbox begins with that names nothing.

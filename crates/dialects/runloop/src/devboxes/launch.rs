@@ -176,6 +176,11 @@ impl Launch {
         Ok(None)
     }
 
+    /// Whether the size is given in numbers rather than by a name.
+    pub(crate) fn is_custom(&self) -> bool {
+        self.resource_size_request.as_deref() == Some("CUSTOM_SIZE")
+    }
+
     /// Cores, memory and disk of the size that is asked for; the server's own where none is.
     pub(crate) fn resources(&self) -> Result<ResourcesDraft> {
         let (cpu_millis, memory, disk) = match self.resource_size_request.as_deref() {

@@ -133,6 +133,9 @@ impl<'a> Run<'a> {
                 other => other,
             },
         };
+        for note in &self.recipe.notes {
+            self.note(note.clone()).await?;
+        }
         for name in planner.unused_args() {
             self.note(format!("the argument {name} is not declared by any ARG, and not used")).await?;
         }

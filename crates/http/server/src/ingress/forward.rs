@@ -19,6 +19,7 @@ use hyper_util::rt::TokioIo;
 use super::address;
 use super::answer::Streaming;
 use super::headers::{self, Origin};
+use super::pool::Key;
 use super::upstream::{self, Answered};
 use crate::revocation::{GrantSlot, UntilRevoked, revoked};
 use crate::serve::{Peer, Slot};
@@ -38,6 +39,8 @@ pub struct Forward {
     pub prefix: Option<String>,
     /// Let the server inside see the host that the client asked for, rather than `localhost:PORT`.
     pub keep_host: bool,
+    /// What listens there speaks TLS.
+    pub tls: bool,
     /// By what right: when that ends the answer, or what it became, is cut.
     pub grant: Grant,
 }
@@ -54,7 +57,7 @@ pub(super) async fn forward(app: &App, request: Request, to: Forward) -> Result<
     let switching = head(app, &mut parts, &to)?;
     let app_in = std::sync::Arc::clone(app);
     let body = Body::new(super::answer::counted(body, move |bytes| app_in.metrics.received(bytes)));
-    let key = (to.sandbox.clone(), to.port);
+    let key = Key { sandbox: to.sandbox.clone(), port: to.port, tls: to.tls };
     let sent = async {
         if http2 {
             parts.version = Version::HTTP_2;
@@ -126,7 +129,7 @@ fn absolute(uri: &Uri, host: Option<&HeaderValue>) -> Result<Uri> {
 }
 
 /// The answer, streamed; its connection goes back to the pool when it is over.
-fn stream(app: &App, answered: Answered, key: super::pool::Key, to: Forward) -> Response {
+fn stream(app: &App, answered: Answered, key: Key, to: Forward) -> Response {
     let Answered { response, sender, lease } = answered;
     let (mut parts, body) = response.into_parts();
     headers::toward_client(&mut parts.headers, to.prefix.as_deref(), false);

@@ -24,6 +24,7 @@ mod forward;
 mod headers;
 mod pages;
 mod pool;
+mod tls;
 pub(crate) mod tunnel;
 mod upstream;
 pub(crate) mod urls;
@@ -208,7 +209,7 @@ async fn serve(app: &App, request: Request, address: Address) -> Result<Response
                 Form::Host | Form::Headers => None,
             };
             let grant = admitted.grant();
-            let to = Forward { sandbox: id, port, prefix, keep_host: by_name, grant };
+            let to = Forward { sandbox: id, port, prefix, keep_host: by_name, tls: false, grant };
             forward::forward(app, Request::from_parts(parts, body), to).await
         }
     }

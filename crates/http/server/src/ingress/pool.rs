@@ -19,8 +19,14 @@ const IDLE_MAX: Duration = Duration::from_secs(15);
 /// How often those that waited too long are looked for, while there are any.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
-/// A port of a sandbox.
-pub(super) type Key = (SandboxId, u16);
+/// A port of a sandbox, and how it is spoken to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) sandbox: SandboxId,
+    pub(super) port: u16,
+    /// What listens there speaks TLS.
+    pub(super) tls: bool,
+}
 /// Sends requests over one connection, one after the other.
 pub(super) type Sender = http1::SendRequest<Body>;
 /// Sends requests over one connection, at the same time.

@@ -13,8 +13,10 @@ use http::{HeaderMap, Method, Request, Response, Uri, Version};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::pool::{Key, Pool, Sender};
+use super::pool::{Key, Pool, Sender, SharedSender};
+use super::tls;
 
 /// Largest head of an answer, bytes.
 const HEAD_MAX_BYTES: usize = 64 << 10;
@@ -22,6 +24,11 @@ const HEAD_MAX_BYTES: usize = 64 << 10;
 const HEADERS_MAX_COUNT: usize = 256;
 /// How long a server inside may take until the head of its answer: agents think for long.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+
+/// Bytes both ways, plain or secured.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {}
 
 /// An answer that has begun.
 pub(super) struct Answered {
@@ -43,16 +50,16 @@ pub(super) async fn send(
     request: Request<Body>,
 ) -> Result<Answered> {
     let (lease, fresh) = match pool.take(key) {
-        Some(sender) => (engine.guest(&key.0).await?, Err(sender)),
+        Some(sender) => (engine.guest(&key.sandbox).await?, Err(sender)),
         None => {
-            let (lease, connection) = engine.connect_port(&key.0, key.1).await?;
+            let (lease, connection) = engine.connect_port(&key.sandbox, key.port).await?;
             (lease, Ok(connection))
         }
     };
     let dead = lease.dead();
     let sent = async {
         let mut waiting = match fresh {
-            Ok(connection) => return send_over(handshake(connection, key.1).await?, request, key.1).await,
+            Ok(connection) => return send_over(handshake(connection, key).await?, request, key.port).await,
             Err(sender) => Some(sender),
         };
         let mut request = request;
@@ -64,11 +71,11 @@ pub(super) async fn send(
                     // It never went out.
                     (Some(unsent), _) => request = unsent,
                     (None, Some(again)) if is_cut(failed.error()) => request = again.request(),
-                    (None, _) => return Err(broken(key.1, failed.error())),
+                    (None, _) => return Err(broken(key.port, failed.error())),
                 },
             }
         }
-        send_over(handshake(lease.connect_port(key.1).await?, key.1).await?, request, key.1).await
+        send_over(handshake(lease.connect_port(key.port).await?, key).await?, request, key.port).await
     };
     let (response, sender) = within(sent, dead).await?;
     Ok(Answered { response, sender: Some(sender), lease })
@@ -84,25 +91,19 @@ pub(super) async fn send_http2(
     let lease;
     let mut sender = match pool.shared(key) {
         Some(sender) => {
-            lease = engine.guest(&key.0).await?;
+            lease = engine.guest(&key.sandbox).await?;
             sender
         }
         None => {
             let connection;
-            (lease, connection) = engine.connect_port(&key.0, key.1).await?;
-            let (sender, driver) = http2::Builder::new(TokioExecutor::new())
-                .timer(TokioTimer::new())
-                .max_header_list_size(u32::try_from(HEAD_MAX_BYTES).unwrap_or(u32::MAX))
-                .handshake(TokioIo::new(connection))
-                .await
-                .map_err(|error| broken(key.1, &error))?;
-            tokio::spawn(async move { log_end(driver.await) });
+            (lease, connection) = engine.connect_port(&key.sandbox, key.port).await?;
+            let sender = handshake_http2(connection, key).await?;
             pool.share(key, sender.clone());
             sender
         }
     };
     let dead = lease.dead();
-    let sent = async { sender.send_request(request).await.map_err(|error| broken(key.1, &error)) };
+    let sent = async { sender.send_request(request).await.map_err(|error| broken(key.port, &error)) };
     let response = within(sent, dead).await?;
     Ok(Answered { response, sender: None, lease })
 }
@@ -126,14 +127,44 @@ async fn send_over(
 }
 
 /// Speaks HTTP/1.1 over a connection.
-async fn handshake(connection: PortConnection, port: u16) -> Result<Sender> {
+async fn handshake(connection: PortConnection, key: &Key) -> Result<Sender> {
+    if key.tls {
+        let secured = tls::connect(connection, key.port, tls::Protocol::Http1).await?;
+        return http1_over(secured, key.port).await;
+    }
+    http1_over(connection, key.port).await
+}
+
+async fn http1_over(stream: impl Stream, port: u16) -> Result<Sender> {
     let (sender, driver) = http1::Builder::new()
         .max_header_size(HEAD_MAX_BYTES)
+        // As most clients write them: not every server inside knows that case does not matter.
+        .title_case_headers(true)
         .max_headers(HEADERS_MAX_COUNT)
-        .handshake(TokioIo::new(connection))
+        .handshake(TokioIo::new(stream))
         .await
         .map_err(|error| broken(port, &error))?;
     tokio::spawn(async move { log_end(driver.with_upgrades().await) });
+    Ok(sender)
+}
+
+/// Speaks HTTP/2 over a connection.
+async fn handshake_http2(connection: PortConnection, key: &Key) -> Result<SharedSender> {
+    if key.tls {
+        let secured = tls::connect(connection, key.port, tls::Protocol::Http2).await?;
+        return http2_over(secured, key.port).await;
+    }
+    http2_over(connection, key.port).await
+}
+
+async fn http2_over(stream: impl Stream, port: u16) -> Result<SharedSender> {
+    let (sender, driver) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_header_list_size(u32::try_from(HEAD_MAX_BYTES).unwrap_or(u32::MAX))
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| broken(port, &error))?;
+    tokio::spawn(async move { log_end(driver.await) });
     Ok(sender)
 }
 

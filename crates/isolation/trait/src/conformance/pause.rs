@@ -62,6 +62,9 @@ pub async fn what_is_frozen_can_be_destroyed(harness: &dyn Harness) {
     sandbox.destroy().await;
 }
 
+/// Where a kernel says which boot of it this is.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// Hibernated: nothing is left but its disk; woken: its files, and nothing else of what was.
 pub async fn a_hibernated_one_is_its_disk(harness: &dyn Harness) {
     let sandbox = Sandbox::create(harness, Resources::default()).await;
@@ -71,11 +74,14 @@ pub async fn a_hibernated_one_is_its_disk(harness: &dyn Harness) {
                  useradd() { :; }; chown 1000:1000 /srv/a; cat /root/big | cksum";
     let sum = sandbox.see(write).await;
     sandbox.see("echo gone > /dev/shm/mark; sleep 1000 > /dev/null 2>&1 &").await;
+    let first_boot = sandbox.see(&format!("cat {BOOT_ID} 2>/dev/null || :")).await;
     let Sandbox { driver, id, guest, welcome } = sandbox;
     let memory = driver.hibernate(&id, PauseMode::Memory).await;
     assert!(matches!(memory, Ok(()) | Err(crate::IsolationError::CannotPause(_))), "{memory:?}");
     guest.close();
     let mut welcomes = vec![welcome.boot_id];
+    // Where the level has one, the kernel's own word is another at each boot, and never the host's.
+    let mut boots = vec![first_boot, std::fs::read_to_string(BOOT_ID).unwrap().trim().to_owned()];
     for round in 0..2 {
         driver.hibernate(&id, PauseMode::Filesystem).await.unwrap();
         driver.hibernate(&id, PauseMode::Filesystem).await.unwrap();
@@ -101,6 +107,9 @@ pub async fn a_hibernated_one_is_its_disk(harness: &dyn Harness) {
             .await;
         assert!(!welcomes.contains(&again.welcome.boot_id), "the same boot");
         welcomes.push(again.welcome.boot_id.clone());
+        let boot = again.see(&format!("cat {BOOT_ID} 2>/dev/null || :")).await;
+        assert!(boot.is_empty() || !boots.contains(&boot), "the same boot of the kernel: {boot}");
+        boots.push(boot);
         again.guest.close();
     }
     // Another driver wakes what this one hibernated.

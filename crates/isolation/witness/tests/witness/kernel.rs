@@ -25,7 +25,7 @@ fn processes_are_told_with_arguments_parents_and_ends() {
     let host = Host::new();
     let (witness, sandbox) = (host.witness(), host.parent.sandbox());
     sandbox.watch(&witness);
-    sandbox.run("cd /usr/share; /usr/bin/env A=1 cat /etc/hostname 'two words' >/dev/null 2>&1; (exit 7); /usr/bin/sh -c 'kill -9 $$'; exit 0");
+    sandbox.run("cd /usr/share; /usr/bin/env A=1 cat /etc/hostname 'two words' >/dev/null 2>&1; (exit 7); /usr/bin/sh -c 'i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; kill -9 $$'; exit 0");
     let events =
         host.sink.until(&sandbox.id, "the shell's end", |events| ended(events, 0) && ended(events, 7));
     assert!(events.iter().all(|event| event.witness == Who::Host && event.at_us > 1_600_000_000_000_000));
@@ -53,17 +53,19 @@ fn processes_are_told_with_arguments_parents_and_ends() {
         events.iter().filter(|e| matches!(e.what, What::ProcessForked { parent } if parent == shell)).count();
     assert_eq!(forked, 3, "{events:#?}");
     let (killed, _) =
-        starts.iter().find(|(_, s)| s.argv.last().is_some_and(|last| last.starts_with("kill"))).unwrap();
+        starts.iter().find(|(_, s)| s.argv.last().is_some_and(|last| last.starts_with("i=0"))).unwrap();
     let end = events
         .iter()
         .find(|e| e.process == Some(*killed) && matches!(e.what, What::ProcessExited(_)))
         .unwrap();
     let What::ProcessExited(end) = &end.what else { panic!() };
     assert_eq!((end.code, end.signal), (None, Some(9)));
+    // The kernel adds up processor time at its ticks: of a process that ended between two it says nothing.
+    assert!(end.cpu_us > 1000, "{end:?}");
     let end =
         events.iter().find(|e| e.process == Some(*cat) && matches!(e.what, What::ProcessExited(_))).unwrap();
     let What::ProcessExited(end) = &end.what else { panic!() };
-    assert!(end.cpu_us > 0 && end.memory_peak_bytes > 100_000, "{end:?}");
+    assert!(end.memory_peak_bytes > 100_000, "{end:?}");
     witness.forget(&sandbox.id).unwrap();
     witness.close();
     assert!(!atoll_witness::is_mounted(&host.place()), "the mount is left");

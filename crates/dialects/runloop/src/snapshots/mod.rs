@@ -2,6 +2,8 @@
 //!
 //! A snapshot's name, message and metadata are in its comment, which is short: what does not fit is refused.
 
+mod gone;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -27,6 +29,8 @@ use crate::error::{Failure, Result};
 use crate::extras::Extras;
 use crate::request::{self, Caller, Json, Manage, Path, Query, Read};
 use crate::{ids, once};
+
+pub(crate) use gone::Gone;
 
 /// The routes.
 pub(crate) fn routes(app: &App) -> Router<App> {
@@ -206,7 +210,13 @@ async fn status(
         let status = if failure.is_some() { "error" } else { "in_progress" };
         return Ok(Json(json!({"status": status, "error_message": failure, "snapshot": view})));
     }
-    let record = find(app.host.engine(), &caller, Needs::READ, &text).await?;
+    let record = match find(app.host.engine(), &caller, Needs::READ, &text).await {
+        Ok(record) => record,
+        Err(failure) => {
+            let gone = ids::snapshot(&text).and_then(|id| app.gone.find(&id, caller.sees()));
+            return gone.map(|view| Json(json!({"status": "deleted", "snapshot": view}))).ok_or(failure);
+        }
+    };
     let status = match record.state {
         SnapshotState::Creating => "in_progress",
         SnapshotState::Ready => "complete",
@@ -229,6 +239,7 @@ async fn remove(
     }
     let record = find(engine, &caller, Needs::MANAGE, &text).await?;
     engine.delete_snapshot(&record.id, None, caller.engine()).await.map_err(|error| Failure::of(&error))?;
+    app.gone.note(record.id.clone(), &caller.key(), view(&record));
     Ok(Json(json!({})))
 }
 
