@@ -2,6 +2,12 @@
 
 import { accessible, direct, expect, link, look, test } from "./kit";
 
+// One story that fails leaves nothing to the next.
+test.afterEach(async () => {
+  const { items } = await direct<{ items: { id: string }[] }>("GET", "/v1/sandboxes");
+  for (const { id } of items) await direct("DELETE", `/v1/sandboxes/${id}`);
+});
+
 test("create, type, edit, look back", async ({ page }) => {
   await page.getByRole("button", { name: "New sandbox" }).click();
   await page.getByRole("textbox", { name: "Name" }).fill("story");
