@@ -7,6 +7,7 @@
 mod access;
 mod build;
 mod checkpoint;
+mod dashboard;
 mod exec;
 mod file;
 mod image;
@@ -32,6 +33,7 @@ pub use build::{
     PruneBuildCache,
 };
 pub use checkpoint::{CreateCheckpoint, ForkSandbox, RollbackSandbox, RolledBack};
+pub use dashboard::DashboardLink;
 pub use exec::{
     AttachClientMessage, AttachServerMessage, CreateExec, Encoding, Exec, ExecList, ExecWithOutput,
     OutputChunk, OutputFrame, OutputPage, Resize, SignalExec, StdinWritten,

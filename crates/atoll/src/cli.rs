@@ -41,8 +41,8 @@ pub(crate) use sandbox::{
 };
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{
-    DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, MicrovmArgs, PurgeArgs, ServeArgs, SetupCommand,
-    SetupMicrovmArgs,
+    DashboardArgs, DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, MicrovmArgs, PurgeArgs, ServeArgs,
+    SetupCommand, SetupMicrovmArgs,
 };
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
@@ -213,6 +213,8 @@ pub(crate) enum Command {
     SshKey(SshKeyCommand),
     /// Print the authority of a server with --tls: what clients must trust
     Ca,
+    /// Print a link that signs a browser in to the dashboard
+    Dashboard(DashboardArgs),
     /// Show what the server is
     Info,
     /// Show what this host enforces, or what is left over on it

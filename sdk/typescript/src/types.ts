@@ -765,6 +765,14 @@ export interface CreateVolume {
   read_only?: boolean;
 }
 
+/** A link that signs a browser in to the dashboard with the key of the request that made it. */
+export interface DashboardLink {
+  /** To open in a browser, once. */
+  link: string;
+  /** Until then. */
+  expires_at_ms: number;
+}
+
 /** Something that was refused; equal ones are counted. */
 export interface DenialView {
   /** At which point. */

@@ -140,6 +140,9 @@ pub(crate) struct ServeArgs {
     /// Do not let SSH clients in; otherwise they come to the same port
     #[arg(long)]
     pub(crate) no_ssh: bool,
+    /// Do not serve the dashboard; otherwise it is at console.localhost and, over HTTPS, console.<domain>
+    #[arg(long)]
+    pub(crate) no_dashboard: bool,
     /// What to log: a level, or rules such as 'warn,atoll_engine=debug'
     #[arg(long, value_name = "RULES", default_value = "info")]
     pub(crate) log: String,
@@ -287,6 +290,14 @@ pub(crate) struct PurgeArgs {
     /// Do not ask
     #[arg(long)]
     pub(crate) yes: bool,
+}
+
+/// The dashboard.
+#[derive(Debug, Args)]
+pub(crate) struct DashboardArgs {
+    /// Open it in a browser of this machine, if there is one
+    #[arg(long)]
+    pub(crate) open: bool,
 }
 
 /// The host.

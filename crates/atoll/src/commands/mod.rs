@@ -4,6 +4,7 @@ mod access;
 mod build;
 mod checkpoint;
 mod copy;
+mod dashboard;
 mod defaults;
 mod doctor;
 mod exec;
@@ -172,6 +173,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::SshProxy => ssh::proxy(client).await,
         Command::SshKey(command) => ssh::ssh_key(client, printer, command).await,
         Command::Ca => system::ca(client, printer).await,
+        Command::Dashboard(args) => dashboard::dashboard(client, printer, &args).await,
         Command::Info => system::info(client, printer).await,
         // Need no server to talk to and were dealt with.
         Command::Completions { shell } => completions(shell),

@@ -87,7 +87,7 @@ fn show(printer: Printer, created: &AccessCreated) -> Result<()> {
 }
 
 /// Opens an address in a browser, if there is one.
-fn open(url: &str) -> bool {
+pub(super) fn open(url: &str) -> bool {
     OPENERS.iter().any(|opener| {
         let mut command = Command::new(opener);
         command.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

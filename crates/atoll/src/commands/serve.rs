@@ -132,6 +132,7 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     server_config.metrics_public = args.metrics_public;
     server_config.hosts = names(&args);
     server_config.ports_domain.clone_from(&args.domain);
+    server_config.dashboard = !args.no_dashboard;
     server_config.tls = tls(&args, daemon.authority.take())?.map(Arc::new);
     server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
     let mut server = Server::new(daemon.engine.clone(), server_config, &DIALECTS);
@@ -337,7 +338,7 @@ fn announce(printer: Printer, args: &ServeArgs, address: SocketAddr, key: Option
     if let Some(secret) = secret {
         printer.note(&format!(
             "a key was made; it is shown this once:\n\n  export ATOLL_URL={url}\n  export ATOLL_API_KEY={secret}\n\n\
-             then, in another shell: atoll run -- uname -a"
+             then, in another shell: atoll run -- uname -a, or atoll dashboard"
         ));
     }
     Ok(())

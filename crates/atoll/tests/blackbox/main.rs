@@ -19,6 +19,7 @@ mod builds;
 mod checkpoints;
 mod cli;
 mod crash;
+mod dashboard;
 mod execs;
 mod host_full;
 mod hostile_disks;

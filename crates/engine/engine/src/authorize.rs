@@ -19,6 +19,7 @@ use atoll_core::sharing::{Needs, Requester, SnapshotOwnership};
 use atoll_core::snapshot::Reference;
 use atoll_core::{Code, Error, Result};
 use atoll_store::{BuildRecord, SnapshotRecord, VisibleTo};
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::now_ms;
 use crate::engine::Engine;
@@ -204,6 +205,8 @@ pub struct Grant {
     needs: Needs,
     resource: Resource,
     scope: Scope,
+    /// Ends the right before its credential does.
+    ended: Option<CancellationToken>,
 }
 
 /// What was shown.
@@ -219,7 +222,23 @@ impl Grant {
     #[must_use]
     pub fn of_link(link: VerifiedAccess) -> Self {
         let resource = Resource::Sandbox(link.sandbox().clone());
-        Self { credential: Credential::Link(link), needs: Needs::READ, resource, scope: Scope::Read }
+        Self {
+            credential: Credential::Link(link),
+            needs: Needs::READ,
+            resource,
+            scope: Scope::Read,
+            ended: None,
+        }
+    }
+
+    /// The same, until the token fires at the latest: for what stands for a credential for a time, as a session does.
+    #[must_use]
+    pub fn ending_with(self, ended: CancellationToken) -> Self {
+        Self { ended: Some(ended), ..self }
+    }
+
+    pub(crate) const fn ended(&self) -> Option<&CancellationToken> {
+        self.ended.as_ref()
     }
 
     /// Who asks; `None` by a link.
@@ -319,6 +338,9 @@ impl Engine {
     /// As [`Self::authorize`]; [`Code::Unauthorized`] when the credential is good no longer.
     pub fn recheck(&self, grant: &Grant, needs: Needs) -> Result<()> {
         let gone = || Error::new(Code::Unauthorized, "the API key does not work any more");
+        if grant.ended.as_ref().is_some_and(CancellationToken::is_cancelled) {
+            return Err(gone());
+        }
         let caller = match &grant.credential {
             Credential::Caller(caller) => self.caller_now(caller).ok_or_else(gone)?,
             Credential::Link(_) => return Err(gone()),
@@ -451,7 +473,7 @@ fn grant(
     permission: EffectivePermission,
 ) -> Result<Grant> {
     let scope = permission.allow(needs)?;
-    Ok(Grant { credential: Credential::Caller(caller.clone()), needs, resource, scope })
+    Ok(Grant { credential: Credential::Caller(caller.clone()), needs, resource, scope, ended: None })
 }
 
 fn not_found(resource: &Resource) -> Error {

@@ -19,9 +19,19 @@ const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
 const RETRY: Duration = Duration::from_secs(5);
 
 impl Engine {
-    /// Resolves when a right ends: the key or access was deleted or has run out, or the key may not do any more what
-    /// was needed. Leases do not count: what began before one goes on.
+    /// Resolves when a right ends: the key or access was deleted or has run out, the key may not do any more what
+    /// was needed, or the session by which it came is over. Leases do not count: what began before one goes on.
     pub async fn until_revoked(&self, grant: &Grant) {
+        match grant.ended() {
+            None => self.until_credential_ends(grant).await,
+            Some(ended) => tokio::select! {
+                () = ended.cancelled() => {}
+                () = self.until_credential_ends(grant) => {}
+            },
+        }
+    }
+
+    async fn until_credential_ends(&self, grant: &Grant) {
         let Some(caller) = grant.caller() else {
             if let Some(link) = grant.link() {
                 until_over(link).await;

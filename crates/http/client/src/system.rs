@@ -1,6 +1,6 @@
 //! Keys, and the server itself.
 
-use atoll_api::{CreateKey, Doctor, Health, KeyCreated, KeyList, LeakList, ServerInfo};
+use atoll_api::{CreateKey, DashboardLink, Doctor, Health, KeyCreated, KeyList, LeakList, ServerInfo};
 use http::Method;
 
 use crate::{Client, ClientError, Result};
@@ -24,6 +24,11 @@ impl Client {
     /// Makes a key stop working.
     pub async fn delete_key(&self, id: &str) -> Result<()> {
         self.call_empty(self.request(Method::DELETE, self.target(["v1", "keys", id]))).await
+    }
+
+    /// A link that signs a browser in to the dashboard with this client's key.
+    pub async fn create_dashboard_link(&self) -> Result<DashboardLink> {
+        self.call(self.request(Method::POST, self.target(["v1", "dashboard", "links"]))).await
     }
 
     /// What the server is.

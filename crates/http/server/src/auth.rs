@@ -14,11 +14,12 @@ use atoll_core::id::{BuildId, SandboxId, VolumeId};
 use atoll_core::key::Scope;
 use atoll_core::sharing::Needs;
 use atoll_core::{Code, Error};
+use atoll_dashboard::Session;
 use atoll_engine::{Caller as EngineCaller, Grant, Resource, SnapshotGrant, Target, VerifiedKey};
 use axum::extract::{FromRequestParts, RawPathParams};
 use http::header::AUTHORIZATION;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName};
+use http::{Extensions, HeaderMap, HeaderName};
 
 use crate::error::{ApiError, ApiResult};
 use crate::middleware::RequestId;
@@ -27,6 +28,8 @@ use crate::shared::App;
 
 /// Longest text that can be a key, bytes. Anything longer is refused unread.
 const KEY_MAX_BYTES: usize = 256;
+
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Names who works with a key that several share: see [`EngineCaller::holder`].
 pub(crate) const HOLDER: HeaderName = HeaderName::from_static("x-atoll-holder");
@@ -114,7 +117,7 @@ impl<S: Requires> FromRequestParts<App> for Caller<S> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> ApiResult<Self> {
-        let key = verify(&parts.headers, app)?;
+        let key = identify(&parts.headers, &parts.extensions, app)?;
         let holder = parts.headers.get(HOLDER).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let caller = EngineCaller::of(&key).working_as(holder);
         // A path that cannot be read names nothing, and is refused by the handler.
@@ -124,6 +127,10 @@ impl<S: Requires> FromRequestParts<App> for Caller<S> {
             named => named.unwrap_or(Target::Installation),
         };
         let grant = app.engine.authorize(&caller, S::NEEDS, target).await?;
+        let grant = match parts.extensions.get::<SignedIn>() {
+            Some(SignedIn(session)) => grant.ending_with(session.ended().clone()),
+            None => grant,
+        };
         GrantSlot::fill(&parts.extensions, grant.clone());
         let request_id = parts.extensions.get::<RequestId>().cloned().unwrap_or_default();
         Ok(Self { caller, key, grant, request_id, scope: PhantomData })
@@ -191,6 +198,23 @@ on! {
     OnBuild, Build, build: BuildId;
 }
 
+/// Of a request that came to the dashboard with a session, and may use it: the dashboard looked.
+#[derive(Debug, Clone)]
+pub(crate) struct SignedIn(pub(crate) Session);
+
+/// Who asks: the key behind a session, or the key that the request presents.
+pub(crate) fn identify(headers: &HeaderMap, extensions: &Extensions, app: &App) -> ApiResult<VerifiedKey> {
+    match extensions.get::<SignedIn>() {
+        Some(SignedIn(session)) => Ok(app.engine.key_behind(session.key())?),
+        None => verify(headers, app),
+    }
+}
+
+/// Whether a request presents a key, right or wrong.
+pub(crate) fn presents_key(headers: &HeaderMap) -> bool {
+    headers.contains_key(AUTHORIZATION) || headers.contains_key(API_KEY)
+}
+
 /// The key that a request presents.
 pub(crate) fn verify(headers: &HeaderMap, app: &App) -> ApiResult<VerifiedKey> {
     let presented = presented(headers).filter(|text| text.len() <= KEY_MAX_BYTES);
@@ -204,7 +228,7 @@ fn presented(headers: &HeaderMap) -> Option<&str> {
         let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
         return scheme.eq_ignore_ascii_case("bearer").then(|| key.trim());
     }
-    headers.get("x-api-key")?.to_str().ok()
+    headers.get(API_KEY)?.to_str().ok()
 }
 
 fn unauthorized() -> Error {

@@ -23,6 +23,8 @@ pub struct ServerConfig {
     /// What makes connections into TLS connections. Without it clients speak plain HTTP; with it only those of this
     /// host may.
     pub tls: Option<Arc<Tls>>,
+    /// Serve the dashboard, under host names of its own.
+    pub dashboard: bool,
     /// Connections at once. More wait in the kernel's queue.
     pub connections_max: usize,
     /// How long requests under way may take to finish when the server stops.
@@ -40,15 +42,21 @@ impl ServerConfig {
             ports_domain: "localhost".to_owned(),
             public_url: None,
             tls: None,
+            dashboard: true,
             connections_max: 10_000,
             drain_timeout: Duration::from_secs(10),
         }
     }
 
+    /// Whether a proxy in front speaks TLS with clients.
+    pub(crate) fn is_proxied(&self) -> bool {
+        self.public_url.as_ref().is_some_and(|url| url.scheme_str() == Some("https"))
+    }
+
     /// Whether clients come over TLS.
     pub(crate) fn is_https(&self) -> bool {
         match &self.public_url {
-            Some(url) => url.scheme_str() == Some("https"),
+            Some(_) => self.is_proxied(),
             None => self.tls.is_some(),
         }
     }

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! socket ─ serve      accepts, limits connections, header size and header time; HTTP/1.1, HTTP/2, SSH
+//!        ─ dashboard  what comes under one of its names never goes further; its sessions open the native API there
 //!        ─ dialect    what is of another vendor's protocol goes to its router, below a middleware of its own
 //!        ─ ingress    what is for a port of a sandbox goes there
 //!        ─ middleware request id, log span, metrics, the check of `Origin`, panics, the error's body
@@ -32,6 +33,7 @@ mod auth;
 mod body;
 mod config;
 mod convert;
+mod dashboard;
 pub mod dialect;
 mod error;
 mod extract;

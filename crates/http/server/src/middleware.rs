@@ -91,7 +91,7 @@ pub(crate) async fn around(State(around): State<Around>, mut request: Request, n
     let answering = Box::pin({
         let (app, grant_slot) = (Arc::clone(app), grant_slot.clone());
         async move {
-            let origin = origin::check(&method, request.headers(), &app.config.hosts);
+            let origin = origin::check(&method, request.headers(), app.console.own_names());
             let response = match origin {
                 Ok(()) => guarded(answer(next, count_received(request, &app), &grant_slot, &app)).await,
                 Err(error) => ApiError(error).into_response(),

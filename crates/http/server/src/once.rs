@@ -175,7 +175,7 @@ pub(crate) async fn once(State(app): State<App>, request: Request, next: Next) -
 
 async fn answered(app: &App, request: Request, next: Next) -> ApiResult<Response> {
     // Nothing is looked up for who has no key, and what one caller was answered is nobody else's.
-    let caller = auth::verify(request.headers(), app)?.id;
+    let caller = auth::identify(request.headers(), request.extensions(), app)?.id;
     let Some(key) = key(request.headers())?.map(str::to_owned) else { return Ok(next.run(request).await) };
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
     if request.method() != Method::POST || !ROUTES.contains(&route) {

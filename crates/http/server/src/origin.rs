@@ -33,6 +33,11 @@ fn is_own(origin: &str, host: &str, hosts: &[String]) -> bool {
     same && is_ours(name_of(host), hosts)
 }
 
+/// Whether a host (with or without a port) is an address or name of this server.
+pub(crate) fn is_own_host(host: &str, hosts: &[String]) -> bool {
+    is_ours(name_of(host), hosts)
+}
+
 /// The host without its port.
 fn name_of(host: &str) -> &str {
     match host.rsplit_once(':') {

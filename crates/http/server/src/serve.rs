@@ -171,6 +171,10 @@ pub(crate) struct Slot {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
+/// The connection is encrypted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Encrypted;
+
 /// What a client speaks. All protocols of clients that speak first fit on one port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
@@ -223,7 +227,11 @@ async fn connection(
         () = app.draining.cancelled() => return,
     };
     let Ok(Ok(Some(protocol))) = spoken else { return };
+    let encrypted = protocol == Protocol::Tls && app.config.tls.is_some();
     let service = router.map_request(move |mut request: Request<Incoming>| {
+        if encrypted {
+            request.extensions_mut().insert(Encrypted);
+        }
         request.extensions_mut().insert(slot.clone());
         request.extensions_mut().insert(Peer(peer));
         name_host(&mut request);

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::ServerConfig;
+use crate::dashboard::Console;
 use crate::metrics::Metrics;
 use crate::serve::Ssh;
 
@@ -26,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) ssh: OnceLock<Ssh>,
     /// What was answered to requests with an idempotency key.
     pub(crate) answers: crate::once::Answers,
+    /// The dashboard's names, and who is signed in there.
+    pub(crate) console: Console,
     /// Fires when the server begins to stop.
     pub(crate) draining: CancellationToken,
     /// Connections and WebSockets, which the stop waits for.
@@ -34,9 +37,11 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(engine: Engine, config: ServerConfig) -> App {
+        let console = Console::new(&config);
         Arc::new(Self {
             engine,
             config,
+            console,
             metrics: Metrics::new(),
             ports: crate::ingress::Pool::default(),
             ssh: OnceLock::new(),

@@ -1028,6 +1028,24 @@ class ConnectionView:
 
 
 @dataclass(frozen=True, slots=True)
+class DashboardLink:
+    """A link that signs a browser in to the dashboard with the key of the request that made it."""
+
+    link: str
+    """To open in a browser, once."""
+    expires_at_ms: int
+    """Until then."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> DashboardLink:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["link"],
+            o["expires_at_ms"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class DenialView:
     """Something that was refused; equal ones are counted."""
 

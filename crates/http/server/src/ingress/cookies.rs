@@ -23,6 +23,13 @@ pub(super) fn own(pair: &[u8]) -> Option<Option<String>> {
         .then(|| std::str::from_utf8(value).ok().map(str::to_owned))
 }
 
+/// Whether a pair `name=value` of a request is the dashboard's: nobody inside may see it. Browsers send it to the
+/// dashboard's own name alone, where no port is served.
+pub(super) fn of_dashboard(pair: &[u8]) -> bool {
+    let name = pair.split(|b| *b == b'=').next().unwrap_or_default();
+    atoll_dashboard::is_ours(name.trim_ascii())
+}
+
 /// The cookie for a token that was in a link.
 pub(super) fn for_token(token: &str, max_age_s: Option<u64>, https: bool) -> Option<HeaderValue> {
     let age = max_age_s.map(|s| format!("; Max-Age={s}")).unwrap_or_default();
@@ -42,7 +49,8 @@ pub(super) fn confined(value: &HeaderValue, prefix: Option<&str>) -> Option<Head
     let mut parts = bytes.split(|b| *b == b';').map(<[u8]>::trim_ascii);
     let pair = parts.next()?;
     let name = pair[..pair.iter().position(|b| *b == b'=')?].trim_ascii();
-    if name.eq_ignore_ascii_case(NAME.as_bytes()) || name.eq_ignore_ascii_case(SECURE_NAME.as_bytes()) {
+    let own = [NAME, SECURE_NAME].iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()));
+    if own || atoll_dashboard::is_ours(name) {
         return None;
     }
     let mut out = pair.to_vec();
@@ -93,7 +101,13 @@ mod tests {
 
     #[test]
     fn ours_cannot_be_set_from_inside() {
-        for text in ["atoll_port=x", "__Host-atoll_port=x; Path=/; Secure", "ATOLL_PORT =x", "nothing"] {
+        for text in [
+            "atoll_port=x",
+            "__Host-atoll_port=x; Path=/; Secure",
+            "ATOLL_PORT =x",
+            "atoll_console=x",
+            "nothing",
+        ] {
             assert_eq!(confine(text, None), None, "{text}");
         }
     }

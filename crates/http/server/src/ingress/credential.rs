@@ -212,6 +212,7 @@ fn take_cookie(headers: &mut HeaderMap) -> Option<String> {
         {
             match cookies::own(pair) {
                 Some(own) => token = own.or(token),
+                None if cookies::of_dashboard(pair) => {}
                 None => {
                     if !rest.is_empty() {
                         rest.extend_from_slice(b"; ");
@@ -278,7 +279,7 @@ mod tests {
                 ("authorization", "Bearer atoll_key"),
                 ("x-api-key", "sk-of-the-app"),
                 ("x-atoll-token", "atollp_y"),
-                ("cookie", "a=1; atoll_port=atollp_z;b=2"),
+                ("cookie", "a=1; atoll_port=atollp_z; atoll_console=x; __Host-atoll_console=y;b=2"),
                 ("cookie", "__Host-atoll_port=atollp_w"),
             ],
         );

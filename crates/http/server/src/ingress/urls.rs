@@ -27,7 +27,7 @@ fn server(app: &App, host: Option<&str>) -> String {
         Some(url) => url.to_string().trim_end_matches('/').to_owned(),
         None => {
             let scheme = if app.config.is_https() { "https" } else { "http" };
-            format!("{scheme}://{}", host.unwrap_or("localhost"))
+            format!("{scheme}://{}", app.console.beside(host.unwrap_or("localhost")))
         }
     }
 }

@@ -5,6 +5,7 @@ mod archive;
 mod attach;
 mod builds;
 mod checkpoints;
+mod dashboard;
 mod events;
 mod execs;
 mod files;
@@ -45,6 +46,7 @@ use axum::Router;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::dashboard::Doors;
 use crate::dialect::{self, Mounts};
 use crate::ingress;
 use crate::middleware::{self, Around};
@@ -137,6 +139,7 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(secrets::rotate_vault_key))
         .routes(routes!(keys::create_key, keys::list_keys))
         .routes(routes!(keys::delete_key))
+        .routes(routes!(dashboard::create_dashboard_link))
         .routes(routes!(system::get_info))
         .routes(routes!(system::run_doctor))
         .routes(routes!(system::list_leaks, system::remove_leaks))
@@ -151,14 +154,21 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
 pub(crate) fn router(app: &App, mounts: Mounts) -> Router {
     let (router, _document) = documented().split_for_parts();
     let around = Around { app: Arc::clone(app), dialect: None };
-    router
+    let around = axum::middleware::from_fn_with_state(around, middleware::around);
+    let native = router
         .fallback(middleware::route_not_found)
         .method_not_allowed_fallback(middleware::method_not_allowed)
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(app), once::once))
-        .layer(axum::middleware::from_fn_with_state(around, middleware::around))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(app), once::once));
+    let doors = Doors::new(app, &native, &around);
+    let others = native
+        .layer(around)
         .layer(axum::middleware::from_fn_with_state(Arc::clone(app), ingress::intercept))
         .layer(axum::middleware::from_fn_with_state(mounts, dialect::claim))
-        .with_state(Arc::clone(app))
+        .with_state(Arc::clone(app));
+    // A router of its own: layers come after routing, and a request keeps the parameters of every router it passed.
+    Router::new()
+        .fallback_service(others)
+        .layer(axum::middleware::from_fn_with_state(doors, crate::dashboard::intercept))
 }
 
 /// How long a call may wait, from `wait_ms`.

@@ -1,0 +1,274 @@
+//! The dashboard on the server's port.
+//!
+//! ```text
+//! request ─ intercept  under a name of the dashboard? all others never see it, nor its sessions
+//!         ─ /login     a link's token becomes a session: a cookie
+//!         ─ /session   the session's CSRF token; DELETE signs out
+//!         ─ /v1/…      gate: origin, session, CSRF token ─▶ the native API, as the session's key
+//!         ─ all else   files of the frontend
+//! ```
+//!
+//! Under its names there is nothing else: no ports of sandboxes by path or headers, no dialects, no downloads by link.
+//! What a sandbox serves never has the dashboard's origin.
+
+mod login;
+
+use std::sync::Arc;
+
+use atoll_core::{Code, Error};
+use atoll_dashboard::{Session, Sessions, Site, Sites, check_csrf, check_origin, session_of};
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::any;
+use axum::{Extension, Router};
+use http::header::{
+    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, COOKIE, LOCATION, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use tower::ServiceExt as _;
+
+use crate::auth::{SignedIn, presents_key};
+use crate::config::ServerConfig;
+use crate::error::ApiError;
+use crate::ingress::address;
+use crate::origin;
+use crate::serve::Encrypted;
+use crate::shared::App;
+use crate::trace::Unrecorded;
+
+/// Where the native API is.
+const API: &str = "/v1/";
+/// Files of sandboxes that whoever has a link may have: not under this origin.
+const DOWNLOADS: &str = "/v1/download/";
+/// What the page asks for every few seconds while somebody looks at it. Such a look is not an entry in the sandbox's
+/// journal: it would bury all others.
+const POLLED: [&str; 6] = [
+    "/v1/sandboxes/{sandbox}",
+    "/v1/sandboxes/{sandbox}/checkpoints",
+    "/v1/sandboxes/{sandbox}/execs",
+    "/v1/sandboxes/{sandbox}/metrics",
+    "/v1/sandboxes/{sandbox}/network",
+    "/v1/sandboxes/{sandbox}/ports",
+];
+/// On answers that are no pages. They may hold what a sandbox wrote: were one shown as a page, it could do nothing.
+const INERT: [(HeaderName, &str); 6] = [
+    (CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'; sandbox"),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (REFERRER_POLICY, "no-referrer"),
+    (CACHE_CONTROL, "no-store"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+];
+
+/// The dashboard's names, and who is signed in there.
+#[derive(Debug)]
+pub(crate) struct Console {
+    sites: Sites,
+    sessions: Sessions,
+    /// All names of the server under which a page may ask it for something, the dashboard's included.
+    own_names: Vec<String>,
+}
+
+impl Console {
+    pub(crate) fn new(config: &ServerConfig) -> Self {
+        let own = std::iter::once(&config.ports_domain).chain(&config.hosts).map(String::as_str);
+        let public = config.public_url.as_ref().filter(|_| config.is_proxied());
+        let public = public.and_then(|url| url.authority()).map(http::uri::Authority::as_str);
+        let sites = Sites::new(own, public);
+        let mut own_names = config.hosts.clone();
+        if config.dashboard {
+            own_names.extend(sites.hosts());
+        }
+        Self { sites, sessions: Sessions::default(), own_names }
+    }
+
+    /// See [`Console::own_names`]'s field.
+    pub(crate) fn own_names(&self) -> &[String] {
+        &self.own_names
+    }
+
+    pub(crate) fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    /// Where the dashboard is for a client that reached the server under `host`.
+    ///
+    /// # Errors
+    /// [`Code::InvalidState`] when it is nowhere for them.
+    pub(crate) fn site_for(
+        &self,
+        host: Option<&str>,
+        encrypted: bool,
+        config: &ServerConfig,
+    ) -> Result<Site, Error> {
+        let found = self.sites.for_client(host, encrypted).filter(|_| config.dashboard);
+        found.ok_or_else(|| {
+            Error::new(Code::InvalidState, "there is no dashboard here").hint(if config.dashboard {
+                "it is served to the server's own machine (through 'ssh -L 4600:localhost:4600 HOST', too), and over HTTPS below \
+                 its --domain"
+            } else {
+                "the server was started with --no-dashboard"
+            })
+        })
+    }
+
+    /// The server's own name beside one of the dashboard's; others as they are.
+    pub(crate) fn beside<'a>(&self, host: &'a str) -> &'a str {
+        if self.sites.is_named(host) { host.split_once('.').map_or(host, |(_, rest)| rest) } else { host }
+    }
+}
+
+/// The routers behind the dashboard's names.
+#[derive(Debug, Clone)]
+pub(crate) struct Doors {
+    app: App,
+    api: Router,
+    own: Router,
+}
+
+impl Doors {
+    /// `native` are the routes of the native API without what is around them.
+    pub(crate) fn new<L>(app: &App, native: &Router<App>, around: &L) -> Self
+    where
+        L: tower::Layer<axum::routing::Route> + Clone + Send + Sync + 'static,
+        L::Service: tower::Service<Request, Response = Response, Error = std::convert::Infallible>
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        <L::Service as tower::Service<Request>>::Future: Send + 'static,
+    {
+        let gate = axum::middleware::from_fn_with_state(Arc::clone(app), gate);
+        let own = Router::new()
+            .route("/login", any(login::login))
+            .route("/session", any(login::session))
+            .fallback(file);
+        Self {
+            app: Arc::clone(app),
+            api: native.clone().layer(gate).layer(around.clone()).with_state(Arc::clone(app)),
+            own: own.layer(around.clone()).with_state(Arc::clone(app)),
+        }
+    }
+}
+
+/// The layer around all others: what comes under a name of the dashboard stays here.
+pub(crate) async fn intercept(State(doors): State<Doors>, mut request: Request, next: Next) -> Response {
+    let app = &doors.app;
+    let host = address::host(request.uri(), request.headers()).unwrap_or_default();
+    let encrypted = request.extensions().get::<Encrypted>().is_some();
+    if !app.config.dashboard {
+        return next.run(request).await;
+    }
+    if !app.console.sites.is_named(host) {
+        let entrance = entrance(app, &request, host, encrypted);
+        return match entrance {
+            Some(redirect) => redirect,
+            None => next.run(request).await,
+        };
+    }
+    let Some(site) = app.console.sites.find(host, encrypted) else { return inert(unserved()) };
+    request.extensions_mut().insert(site);
+    let path = request.uri().path();
+    let door = if path.starts_with(API) && !path.starts_with(DOWNLOADS) { &doors.api } else { &doors.own };
+    // A router cannot fail.
+    inert(door.clone().oneshot(request).await.unwrap_or_else(|never| match never {}))
+}
+
+/// Who opens the server's own address in a browser is led to the dashboard.
+fn entrance(app: &App, request: &Request, host: &str, encrypted: bool) -> Option<Response> {
+    let page = request.headers().get(ACCEPT).is_some_and(|accept| {
+        accept.to_str().is_ok_and(|accept| accept.split([',', ';']).any(|kind| kind.trim() == "text/html"))
+    });
+    let wanted = page && request.method() == Method::GET && request.uri().path() == "/";
+    if !wanted || !origin::is_own_host(host, &app.config.hosts) {
+        return None;
+    }
+    let site = app.console.site_for(Some(host), encrypted, &app.config).ok()?;
+    let location = HeaderValue::try_from(format!("{}/", site.origin)).ok()?;
+    Some(inert((StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response()))
+}
+
+fn unserved() -> Response {
+    let text = "The dashboard is served over HTTPS; without, only to the machine on which the server runs, as console.localhost.\n";
+    (StatusCode::FORBIDDEN, text).into_response()
+}
+
+/// Makes an answer one that does nothing in a browser, unless it says what it may do.
+fn inert(mut response: Response) -> Response {
+    for (name, value) in INERT {
+        response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    response
+}
+
+async fn file(request: Request) -> Response {
+    atoll_dashboard::answer(request.method(), request.uri().path(), request.headers()).map(Body::from)
+}
+
+/// The session of a request, if it has one whose key works.
+fn session(app: &App, site: &Site, headers: &HeaderMap) -> Option<Session> {
+    let token = session_of(headers, site.secure)?;
+    let session = app.console.sessions.find(token)?;
+    if app.engine.key_behind(session.key()).is_err() {
+        app.console.sessions.end(token);
+        return None;
+    }
+    Some(session)
+}
+
+/// What a request without a session is told.
+fn signed_out() -> Error {
+    Error::new(Code::Unauthorized, "there is no session")
+        .hint("'atoll dashboard' prints a link that signs you in")
+}
+
+fn forbidden(refusal: atoll_dashboard::Refusal) -> Error {
+    Error::new(Code::Forbidden, refusal.message())
+}
+
+/// The layer between the dashboard's names and the native API.
+async fn gate(
+    State(app): State<App>,
+    Extension(site): Extension<Site>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    match admit(&app, &site, request.method(), request.headers()) {
+        Ok(Some(session)) => {
+            request.headers_mut().remove(COOKIE);
+            request.extensions_mut().insert(SignedIn(session));
+            let is_look = is_look(&request);
+            let mut response = next.run(request).await;
+            if is_look && response.status().is_success() {
+                response.extensions_mut().insert(Unrecorded);
+            }
+            response
+        }
+        Ok(None) => next.run(request).await,
+        Err(error) => ApiError(error).into_response(),
+    }
+}
+
+/// Whether a request may go on: with a session, or without one because it brings a key, which no browser sends by
+/// itself.
+fn admit(app: &App, site: &Site, method: &Method, headers: &HeaderMap) -> Result<Option<Session>, Error> {
+    let with_key = presents_key(headers);
+    if let Err(refusal) = check_origin(method, headers, site)
+        && !(with_key && refusal == atoll_dashboard::Refusal::Anonymous)
+    {
+        return Err(forbidden(refusal));
+    }
+    if with_key {
+        return Ok(None);
+    }
+    let session = session(app, site, headers).ok_or_else(signed_out)?;
+    check_csrf(method, headers, session.csrf()).map_err(forbidden)?;
+    Ok(Some(session))
+}
+
+fn is_look(request: &Request) -> bool {
+    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    *request.method() == Method::GET && route.is_some_and(|route| POLLED.contains(&route))
+}

@@ -1,0 +1,78 @@
+// Live state: what there is now, kept current by the server's stream of events, and by asking again now and then.
+
+import { computed, signal } from "@preact/signals";
+import { every, address, type Sandbox, type SandboxState, type TraceEvent } from "./api";
+
+/** All sandboxes that may be seen, the newest first; undefined until the first answer. */
+export const sandboxes = signal<Sandbox[] | undefined>(undefined);
+/** Why the list is not current, in words. */
+export const offline = signal<string | null>(null);
+/** The present, to the second: ages are shown by it. */
+export const now = signal(Date.now());
+
+export const byId = computed(() => new Map(sandboxes.value?.map((sandbox) => [sandbox.id, sandbox])));
+
+/** Asking again repairs what the stream did not tell, such as sandboxes that other keys made. */
+const POLL_MS = 5_000;
+const SETTLE_MS = 60;
+
+let pending: number | undefined;
+let reading = false;
+
+/** Reads the list soon; many calls in a moment read it once. */
+export function refresh(after_ms = SETTLE_MS): void {
+  pending ??= window.setTimeout(() => void read(), after_ms);
+}
+
+async function read(): Promise<void> {
+  pending = undefined;
+  if (reading) return refresh(200);
+  reading = true;
+  try {
+    const items = await every<Sandbox>("/v1/sandboxes", { limit: 1000 });
+    sandboxes.value = items.sort((a, b) => b.created_at_ms - a.created_at_ms);
+    offline.value = null;
+  } catch (error) {
+    offline.value = error instanceof Error ? error.message : String(error);
+  } finally {
+    reading = false;
+  }
+}
+
+/** Puts a newer state of one sandbox into the list, before the list itself is read again. */
+export function patch(id: string, change: Partial<Sandbox>): void {
+  if (!byId.value.has(id)) return refresh();
+  sandboxes.value = sandboxes.value?.map((one) => (one.id === id ? { ...one, ...change } : one));
+}
+
+/** Starts. The stream is closed while nobody looks at the page, and begun anew when somebody does. */
+export function watch(): void {
+  let stream: EventSource | undefined;
+  const open = () => {
+    refresh(0);
+    if (stream) return;
+    stream = new EventSource(
+      address("/v1/events", {}, { kind: ["created", "state", "limits", "forked", "rolled_back"], since_ms: Date.now() }),
+    );
+    stream.addEventListener("event", (message) => happened(JSON.parse(message.data) as TraceEvent));
+  };
+  const close = () => {
+    stream?.close();
+    stream = undefined;
+  };
+  const turn = () => (document.hidden ? close() : open());
+  document.addEventListener("visibilitychange", turn);
+  turn();
+  setInterval(() => !document.hidden && refresh(), POLL_MS);
+  setInterval(() => !document.hidden && (now.value = Date.now()), 1000);
+}
+
+function happened(event: TraceEvent & { state?: SandboxState }): void {
+  if (event.kind === "state" && event.state) {
+    patch(event.sandbox, { state: event.state });
+    // Its end is not an event: it is no longer in the list a moment later.
+    refresh(event.state === "deleting" ? 500 : SETTLE_MS);
+  } else {
+    refresh();
+  }
+}

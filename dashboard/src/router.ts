@@ -1,0 +1,30 @@
+// One small router on the History API: the path is a signal.
+
+import { signal } from "@preact/signals";
+
+/** Parts of the current path, decoded. */
+export const route = signal(parts());
+
+function parts(): string[] {
+  return location.pathname.split("/").filter(Boolean).map(decodeURIComponent);
+}
+
+/** Goes to a page of ours. */
+export function go(path: string): void {
+  history.pushState(null, "", path);
+  route.value = parts();
+  scrollTo(0, 0);
+}
+
+/** Makes links of the page and the buttons of the browser work without loading anything anew. */
+export function listen(): void {
+  addEventListener("popstate", () => (route.value = parts()));
+  addEventListener("click", (event) => {
+    if (event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey) return;
+    const link = (event.target as Element).closest("a");
+    if (!link || link.target || link.hasAttribute("download") || link.origin !== location.origin) return;
+    if (link.pathname.startsWith("/v1/") || link.hash) return;
+    event.preventDefault();
+    go(link.pathname);
+  });
+}

@@ -1,0 +1,65 @@
+// What every test of the dashboard begins with: a page that is signed in, and that may break no rule of its own.
+
+import AxeBuilder from "@axe-core/playwright";
+import { test as base, expect, type Page } from "@playwright/test";
+
+export { expect };
+
+const api = process.env.ATOLL_URL ?? "";
+const authorization = `Bearer ${process.env.ATOLL_API_KEY}`;
+
+/** A link that signs in, as `atoll dashboard` prints it. */
+export async function link(): Promise<string> {
+  const made = await direct<{ link: string }>("POST", "/v1/dashboard/links");
+  return made.link;
+}
+
+export const test = base.extend<{ page: Page }, { origin: string }>({
+  // Playwright finds out by the braces what a fixture needs: this one needs nothing.
+  // eslint-disable-next-line no-empty-pattern
+  origin: [async ({}, use) => use(new URL(await link()).origin), { scope: "worker" }],
+  page: async ({ page, origin }, use) => {
+    const problems: string[] = [];
+    page.on("pageerror", (error) => problems.push(String(error)));
+    page.on("console", (message) => {
+      if (message.type() === "error" && /Content Security Policy|Uncaught/.test(message.text())) problems.push(message.text());
+    });
+    page.on("request", (request) => {
+      const { origin: to } = new URL(request.url().replace(/^ws/, "http"));
+      if (to !== origin && !request.url().startsWith("blob:")) problems.push(`a request to ${request.url()}`);
+    });
+    await page.goto(await link());
+    await use(page);
+    expect(problems).toEqual([]);
+  },
+});
+
+/** Calls the server itself, past the dashboard: as another client would. */
+export async function direct<T>(method: string, path: string, body?: unknown): Promise<T> {
+  const answer = await fetch(api + path, {
+    method,
+    headers: { authorization, "content-type": "application/json" },
+    body: body === undefined ? undefined : JSON.stringify(body),
+  });
+  expect(answer.ok, `${method} ${path}: ${answer.status}`).toBe(true);
+  return (answer.status === 204 ? undefined : await answer.json()) as T;
+}
+
+/** Nothing that axe knows of may be wrong. */
+export async function accessible(page: Page): Promise<void> {
+  const { violations } = await new AxeBuilder({ page }).analyze();
+  expect.soft(violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.target.join(" ")).join(", ")}`)).toEqual([]);
+}
+
+/** Keeps pictures of a page for people, where DASHBOARD_SHOTS names a directory; nothing may be wider than a phone. */
+export async function look(page: Page, name: string): Promise<void> {
+  const directory = process.env.DASHBOARD_SHOTS;
+  for (const width of [1280, 390]) {
+    await page.setViewportSize({ width, height: width === 390 ? 844 : 800 });
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+    expect.soft(wide, `${name} at ${width} px`).toBeLessThanOrEqual(width);
+    await page.waitForTimeout(200);
+    if (directory) await page.screenshot({ path: `${directory}/${name}-${width}.png` });
+  }
+  await page.setViewportSize({ width: 1280, height: 800 });
+}

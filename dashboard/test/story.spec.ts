@@ -1,0 +1,191 @@
+// A whole story in a real browser with a real sandbox: create, type in the terminal, edit a file, see the timeline.
+
+import { accessible, direct, expect, link, look, test } from "./kit";
+
+// One story that fails leaves nothing to the next.
+test.afterEach(async () => {
+  const { items } = await direct<{ items: { id: string }[] }>("GET", "/v1/sandboxes");
+  for (const { id } of items) await direct("DELETE", `/v1/sandboxes/${id}`);
+});
+
+test("create, type, edit, look back", async ({ page }) => {
+  await page.getByRole("button", { name: "New sandbox" }).click();
+  await page.getByRole("textbox", { name: "Name" }).fill("story");
+  await page.getByRole("textbox", { name: "Labels" }).fill("team=core");
+  await accessible(page);
+  await look(page, "create");
+  await page.getByRole("button", { name: "Create", exact: true }).click();
+  await expect(page.getByRole("heading", { name: "story" })).toBeVisible();
+  await expect(page.locator(".top .state")).toHaveText("running");
+  await expect(page.getByText("Processor")).toBeVisible();
+  await expect(page.locator(".chart canvas")).toHaveCount(4);
+
+  await page.getByRole("link", { name: "Terminal" }).click();
+  await page.getByRole("button", { name: "New terminal" }).click();
+  await expect(page.getByText("Connected")).toBeVisible();
+  await page.locator(".xterm-helper-textarea").focus();
+  await page.keyboard.type("cd /root; echo from-the-$((40+2)) | tee typed.txt\n");
+  await expect(page.locator(".xterm-accessibility")).toContainText("from-the-42");
+  await accessible(page);
+  await look(page, "terminal");
+  await page.keyboard.type("exit\n");
+
+  await page.getByRole("link", { name: "Files" }).click();
+  await page.getByRole("button", { name: "typed.txt", exact: true }).click();
+  const text = page.getByLabel("Text of the file");
+  await expect(text).toHaveValue("from-the-42\n");
+  await text.fill("edited in the browser\n");
+  await page.keyboard.press("Control+s");
+  await expect(page.getByText("Saved")).toBeVisible();
+  await accessible(page);
+  await look(page, "editor");
+  await page.getByRole("button", { name: "Close" }).click();
+
+  await page.getByRole("link", { name: "Commands" }).click();
+  await page.getByLabel("Command to run").fill("cat /root/typed.txt; curl -s http://refused.example; seq 3");
+  await page.getByRole("button", { name: "Run" }).click();
+  const output = page.getByLabel("Output of the command");
+  await expect(output).toContainText("edited in the browser");
+  await page.getByPlaceholder("Search the output").fill("BROWSER");
+  await expect(page.locator("mark")).toHaveText(["browser"]);
+  await accessible(page);
+  await look(page, "commands");
+
+  await page.getByRole("link", { name: "Network" }).click();
+  await expect(page.getByRole("cell", { name: "refused.example", exact: true })).toBeVisible();
+  await accessible(page);
+  await look(page, "network");
+  await page.getByRole("button", { name: "Allow this" }).click();
+  await expect(page.getByText("Only what a rule allows is reached.")).toBeVisible();
+
+  await page.getByRole("link", { name: "Timeline" }).click();
+  const tree = page.getByRole("tree");
+  await expect(tree.getByRole("treeitem", { name: /^tee typed.txt/ })).toBeVisible();
+  await expect(tree.getByRole("treeitem", { name: /^curl/ })).toBeVisible();
+  await expect(page.locator(".log .bad").first()).toContainText("refused.example");
+  await page.getByRole("button", { name: "Verify" }).click();
+  await expect(page.getByText("The journal is as it was written")).toBeVisible();
+  await accessible(page);
+  await look(page, "timeline");
+
+  await page.getByRole("link", { name: "Overview" }).click();
+  await page.getByRole("button", { name: "Checkpoint" }).click();
+  await expect(page.getByText("from the dashboard")).toBeVisible();
+  await page.waitForTimeout(5_000);
+  await accessible(page);
+  await look(page, "overview");
+  await page.getByRole("button", { name: "Pause" }).click();
+  await expect(page.locator(".top .state")).toHaveText("paused");
+  await page.getByRole("button", { name: "Resume" }).click();
+  await expect(page.locator(".top .state")).toHaveText("running");
+  page.on("dialog", (dialog) => void dialog.accept());
+  await page.getByRole("button", { name: "Delete" }).click();
+  await expect(page.getByText("No sandboxes yet")).toBeVisible();
+});
+
+test("the list is live, filters, and acts on many", async ({ page }) => {
+  await expect(page.getByText("No sandboxes yet")).toBeVisible();
+  for (const name of ["blue-1", "blue-2", "red-1"]) {
+    await direct("POST", "/v1/sandboxes", { name, labels: { colour: name.slice(0, -2) } });
+  }
+  const rows = page.locator(".row:not(.head)");
+  await expect(rows).toHaveCount(3);
+  await accessible(page);
+  await look(page, "sandboxes");
+
+  await page.keyboard.press("/");
+  await page.keyboard.type("colour=blue");
+  await expect(rows).toHaveCount(2);
+  await page.getByLabel("Choose all that are shown").check();
+  await page.getByRole("toolbar").getByRole("button", { name: "Pause" }).click();
+  await expect(page.getByText("Paused: 2 of 2")).toBeVisible();
+  await page.getByRole("group", { name: "State" }).getByRole("button", { name: "paused" }).click();
+  await expect(rows).toHaveCount(2);
+  // Another client resumes one: it leaves the list of paused ones.
+  await direct("POST", "/v1/sandboxes/blue-1/resume");
+  await expect(rows).toHaveCount(1);
+  await page.emulateMedia({ colorScheme: "dark" });
+  await page.getByRole("group", { name: "State" }).getByRole("button", { name: "all" }).click();
+  await accessible(page);
+  await look(page, "sandboxes-dark");
+
+  await page.keyboard.press("Control+k");
+  await page.keyboard.type("red timeline");
+  await accessible(page);
+  await look(page, "palette");
+  await page.keyboard.press("Enter");
+  await expect(page.getByRole("heading", { name: "red-1" })).toBeVisible();
+  await expect(page.getByRole("heading", { name: "Events" })).toBeVisible();
+  for (const name of ["blue-1", "blue-2", "red-1"]) await direct("DELETE", `/v1/sandboxes/${name}`);
+});
+
+for (const name of ["Templates", "Images", "Pools", "Snapshots", "Volumes", "Keys", "Doctor"]) {
+  test(`the page ${name}`, async ({ page }) => {
+    await page.getByRole("navigation", { name: "Pages" }).getByRole("link", { name }).click();
+    await expect(page.getByRole("heading", { name })).toBeVisible();
+    await expect(page.getByText("Reading…")).toHaveCount(0);
+    await expect(page.getByRole("alert")).toHaveCount(0);
+    await accessible(page);
+    await look(page, name.toLowerCase());
+  });
+}
+
+test("without a session nothing is shown", async ({ page, origin, context }) => {
+  await context.clearCookies();
+  await page.goto(origin);
+  await expect(page.getByText("You are not signed in here")).toBeVisible();
+  await accessible(page);
+});
+
+test("a link signs in once, and signing out ends it", async ({ page, origin }) => {
+  const other = await page.context().newPage();
+  await other.goto(`${origin}/keys`);
+  await expect(other.getByRole("heading", { name: "Keys" })).toBeVisible();
+  const [cookie, ...more] = await page.context().cookies(origin);
+  expect([cookie.name, cookie.httpOnly, cookie.sameSite, cookie.domain]).toEqual(["atoll_console", true, "Strict", new URL(origin).hostname]);
+  expect(more).toEqual([]);
+  const used = await link();
+  await page.goto(used);
+  await expect(page).toHaveURL(`${origin}/`);
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await expect(page.getByText("You are not signed in here")).toBeVisible();
+  await other.reload();
+  await expect(other.getByText("You are not signed in here")).toBeVisible();
+  await page.goto(used);
+  await expect(page.getByRole("heading", { name: "This link does not work" })).toBeVisible();
+  await expect(page.getByText("A link works once")).toBeVisible();
+});
+
+test("a page of a sandbox cannot use the session", async ({ page, origin }) => {
+  const made = await direct<{ id: string }>("POST", "/v1/sandboxes", { name: "hostile" });
+  const { port } = new URL(origin);
+  const server = "cd /root && echo '<h1>hostile</h1>' > index.html && exec python3 -m http.server 3000";
+  await direct("POST", "/v1/sandboxes/hostile/execs", { shell: server });
+  await direct("POST", "/v1/sandboxes/hostile/access", { port: 3000, public: true });
+  const inside = await page.context().newPage();
+  await expect(async () => {
+    await inside.goto(`http://3000-hostile.localhost:${port}/`);
+    await expect(inside.getByRole("heading", { name: "hostile" })).toBeVisible({ timeout: 1_000 });
+  }).toPass();
+  const tried = await inside.evaluate(async ([origin, id]) => {
+    const ask = (path: string, init: RequestInit) =>
+      fetch(origin + path, { credentials: "include", ...init }).then((answer) => answer.status, () => "refused");
+    document.cookie = `atoll_console=tossed; Domain=localhost; Path=/`;
+    document.cookie = `atoll_console=tossed; Domain=console.localhost; Path=/`;
+    return {
+      read: await ask("/session", {}),
+      blind: await ask(`/v1/sandboxes/${id}`, { method: "DELETE", mode: "no-cors" }).then(() => ask("/v1/sandboxes", {})),
+      socket: await new Promise((done) => {
+        const socket = new WebSocket(`${origin.replace("http", "ws")}/v1/events`);
+        socket.onopen = () => done("open");
+        socket.onerror = () => done("refused");
+      }),
+    };
+  }, [origin, made.id]);
+  expect(tried).toEqual({ read: "refused", blind: "refused", socket: "refused" });
+  // It is there still, and so is the session.
+  await direct("GET", `/v1/sandboxes/${made.id}`);
+  await page.goto(`${origin}/sandboxes/hostile`);
+  await expect(page.getByRole("heading", { name: "hostile" })).toBeVisible();
+  await direct("DELETE", "/v1/sandboxes/hostile");
+});
