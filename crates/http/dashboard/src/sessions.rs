@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     fn key(number: u64) -> KeyId {
-        KeyId::from_parts(1, number.into())
+        KeyId::from_parts(1, number)
     }
 
     async fn session(sessions: &Sessions, key: &KeyId) -> Secret {
