@@ -1,5 +1,7 @@
 // A whole story in a real browser with a real sandbox: create, type in the terminal, edit a file, see the timeline.
 
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { accessible, direct, expect, link, look, test } from "./kit";
 
 // One story that fails leaves nothing to the next.
@@ -162,27 +164,36 @@ test("a page of a sandbox cannot use the session", async ({ page, origin }) => {
   const server = "cd /root && echo '<h1>hostile</h1>' > index.html && exec python3 -m http.server 3000";
   await direct("POST", "/v1/sandboxes/hostile/execs", { shell: server });
   await direct("POST", "/v1/sandboxes/hostile/access", { port: 3000, public: true });
-  const inside = await page.context().newPage();
-  await expect(async () => {
-    await inside.goto(`http://3000-hostile.localhost:${port}/`);
-    await expect(inside.getByRole("heading", { name: "hostile" })).toBeVisible({ timeout: 1_000 });
-  }).toPass();
-  const tried = await inside.evaluate(async ([origin, id]) => {
-    const ask = (path: string, init: RequestInit) =>
-      fetch(origin + path, { credentials: "include", ...init }).then((answer) => answer.status, () => "refused");
-    document.cookie = `atoll_console=tossed; Domain=localhost; Path=/`;
-    document.cookie = `atoll_console=tossed; Domain=console.localhost; Path=/`;
-    return {
-      read: await ask("/session", {}),
-      blind: await ask(`/v1/sandboxes/${id}`, { method: "DELETE", mode: "no-cors" }).then(() => ask("/v1/sandboxes", {})),
-      socket: await new Promise((done) => {
-        const socket = new WebSocket(`${origin.replace("http", "ws")}/v1/events`);
-        socket.onopen = () => done("open");
-        socket.onerror = () => done("refused");
-      }),
-    };
-  }, [origin, made.id]);
-  expect(tried).toEqual({ read: "refused", blind: "refused", socket: "refused" });
+  // As `atoll tunnel` shows a port of a sandbox on this machine: browsers send cookies to every port of a host.
+  const tunnel = createServer((_, answer) => answer.setHeader("content-type", "text/html").end("<h1>hostile</h1>"));
+  await new Promise<void>((done) => tunnel.listen(0, "127.0.0.1", done));
+  const shown = (tunnel.address() as AddressInfo).port;
+  for (const hostile of [`http://3000-hostile.localhost:${port}/`, `http://console.localhost:${shown}/`]) {
+    const inside = await page.context().newPage();
+    await expect(async () => {
+      await inside.goto(hostile);
+      await expect(inside.getByRole("heading", { name: "hostile" })).toBeVisible({ timeout: 1_000 });
+    }).toPass();
+    const tried = await inside.evaluate(async ([origin, id]) => {
+      const ask = (path: string, init: RequestInit) =>
+        fetch(origin + path, { credentials: "include", ...init }).then((answer) => answer.status, () => "refused");
+      for (const domain of ["", "; Domain=localhost", "; Domain=console.localhost"]) {
+        document.cookie = `atoll_console=tossed; Path=/${domain}`;
+      }
+      return {
+        read: await ask("/session", {}),
+        blind: await ask(`/v1/sandboxes/${id}`, { method: "DELETE", mode: "no-cors" }).then(() => ask("/v1/sandboxes", {})),
+        socket: await new Promise((done) => {
+          const socket = new WebSocket(`${origin.replace("http", "ws")}/v1/events`);
+          socket.onopen = () => done("open");
+          socket.onerror = () => done("refused");
+        }),
+      };
+    }, [origin, made.id]);
+    expect(tried, hostile).toEqual({ read: "refused", blind: "refused", socket: "refused" });
+    await inside.close();
+  }
+  tunnel.close();
   // It is there still, and so is the session.
   await direct("GET", `/v1/sandboxes/${made.id}`);
   await page.goto(`${origin}/sandboxes/hostile`);

@@ -278,11 +278,20 @@ async fn only_its_own_page_uses_a_session() {
             browser.raw("GET", &browser.host(), &format!("{path}/ports")).header("sec-fetch-site", site);
         refused(look, site).await;
     }
-    // Two cookies: one of them is not from here.
-    let tossed = browser
-        .get("/session")
-        .header("cookie", format!("{}; atoll_console=x", browser.cookie.as_ref().unwrap()));
-    assert_eq!(browser.send(tossed).await.status, 401);
+    // A cookie that somebody else set changes nothing; another's session beside it is one too many.
+    let beside = |other: &str| {
+        let both = format!("{other}; {}", browser.cookie.as_ref().unwrap());
+        Browser { server: &server, http: browser.http.clone(), cookie: Some(both), csrf: String::new() }
+    };
+    for (other, status) in [("atoll_console=x", 200), (second.cookie.as_deref().unwrap(), 401)] {
+        let tossed = beside(other);
+        assert_eq!(tossed.send(tossed.get("/session")).await.status, status, "{other}");
+    }
+    // What a session at console.localhost opens, it opens on this machine.
+    for proxy in ["x-forwarded-for", "forwarded", "x-real-ip"] {
+        let passed_on = browser.send(browser.get("/session").header(proxy, "192.0.2.1")).await;
+        assert_eq!(passed_on.status, 403, "{proxy}: {}", passed_on.text());
+    }
 
     // Its own page may, and what is open ends when it signs out.
     let mut socket = browser.websocket(&attach, Some(&browser.origin())).await.unwrap();

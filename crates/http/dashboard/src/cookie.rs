@@ -11,6 +11,9 @@ use http::{HeaderMap, HeaderValue};
 const NAME: &str = "atoll_console";
 const SECURE_NAME: &str = "__Host-atoll_console";
 
+/// Sessions of one request that are looked at.
+const SHOWN_MAX: usize = 8;
+
 /// The names that it has: no server inside a sandbox may see or set one of them.
 pub const COOKIES: [&str; 2] = [NAME, SECURE_NAME];
 
@@ -24,14 +27,12 @@ pub fn is_ours(name: &[u8]) -> bool {
     COOKIES.iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
 }
 
-/// The session of a request. `None` also when there are several: one of them is not from here.
-#[must_use]
-pub fn session_of(headers: &HeaderMap, secure: bool) -> Option<&str> {
+/// What a request says are its session. Several are there when somebody else set a cookie of that name, too: a server
+/// on another port of this host can.
+pub fn sessions_of(headers: &HeaderMap, secure: bool) -> impl Iterator<Item = &str> {
     let all = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let pairs = all.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    let mut own = pairs.filter(|(found, _)| *found == name(secure)).map(|(_, value)| value);
-    let first = own.next()?;
-    own.next().is_none().then_some(first)
+    pairs.filter(move |(found, _)| *found == name(secure)).map(|(_, value)| value).take(SHOWN_MAX)
 }
 
 /// What makes a browser keep a session.
@@ -64,17 +65,15 @@ mod tests {
     }
 
     #[test]
-    fn one_session_is_found() {
-        assert_eq!(session_of(&headers(&["a=b; atoll_console=t"]), false), Some("t"));
-        assert_eq!(session_of(&headers(&["a=b", "__Host-atoll_console=t"]), true), Some("t"));
-        assert_eq!(
-            session_of(&headers(&["atoll_console=t"]), true),
-            None,
-            "that name can be set by siblings"
-        );
-        assert_eq!(session_of(&headers(&["xatoll_console=t; atoll_consol=t"]), false), None);
-        assert_eq!(session_of(&headers(&["atoll_console=a; atoll_console=b"]), false), None);
-        assert_eq!(session_of(&headers(&["atoll_console=a", "atoll_console=a"]), false), None);
+    fn sessions_are_found() {
+        let of =
+            |values, secure| sessions_of(&headers(values), secure).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(of(&["a=b; atoll_console=t"], false), ["t"]);
+        assert_eq!(of(&["a=b", "__Host-atoll_console=t"], true), ["t"]);
+        assert!(of(&["atoll_console=t"], true).is_empty(), "that name can be set by siblings");
+        assert!(of(&["xatoll_console=t; atoll_consol=t"], false).is_empty());
+        assert_eq!(of(&["atoll_console=a; atoll_console=b", "atoll_console=c"], false), ["a", "b", "c"]);
+        assert_eq!(of(&["atoll_console=a;"; 20], false).len(), SHOWN_MAX);
     }
 
     #[test]

@@ -100,7 +100,7 @@ mod tests {
         for (name, value) in pairs {
             headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
-        let site = Site { origin: "http://console.localhost:4600".to_owned(), secure: false };
+        let site = Site { origin: "http://console.localhost:4600".to_owned(), secure: false, local: true };
         check_origin(method, &headers, &site)
     }
 

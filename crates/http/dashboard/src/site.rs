@@ -22,6 +22,10 @@ pub struct Site {
     pub origin: String,
     /// Whether the browser speaks HTTPS.
     pub secure: bool,
+    /// Whether it is there for the server's own machine only. Browsers send a cookie to every port of its host, and any
+    /// program, or `atoll tunnel` to a sandbox, may listen on another port of a loopback name: what such a server gets to
+    /// see must be of no use from elsewhere.
+    pub local: bool,
 }
 
 impl Sites {
@@ -56,10 +60,10 @@ impl Sites {
         let name = below(host)?;
         if name == LOCALHOST || encrypted {
             let served = name == LOCALHOST || self.names.contains(&name);
-            return served.then(|| Site::new(encrypted, &host.to_ascii_lowercase()));
+            return served.then(|| Site::new(encrypted, name == LOCALHOST, &host.to_ascii_lowercase()));
         }
         let port = self.proxied.as_ref().filter(|_| self.names.contains(&name))?;
-        Some(Site::new(true, &format!("{LABEL}{name}{port}")))
+        Some(Site::new(true, false, &format!("{LABEL}{name}{port}")))
     }
 
     /// Where it is for who reached the server under `host` by a connection that is encrypted or not. `None` when it is
@@ -68,21 +72,21 @@ impl Sites {
     pub fn for_client(&self, host: Option<&str>, encrypted: bool) -> Option<Site> {
         let first = self.names.first();
         if let (Some(port), Some(name)) = (&self.proxied, first) {
-            return Some(Site::new(true, &format!("{LABEL}{name}{port}")));
+            return Some(Site::new(true, false, &format!("{LABEL}{name}{port}")));
         }
         let (name, port) = split(host.unwrap_or(LOCALHOST));
         if is_loopback(name) || below(name).is_some_and(|name| name == LOCALHOST) {
-            return Some(Site::new(encrypted, &format!("{LABEL}{LOCALHOST}{port}")));
+            return Some(Site::new(encrypted, true, &format!("{LABEL}{LOCALHOST}{port}")));
         }
         let name = first.filter(|_| encrypted)?;
-        Some(Site::new(true, &format!("{LABEL}{name}{port}")))
+        Some(Site::new(true, false, &format!("{LABEL}{name}{port}")))
     }
 }
 
 impl Site {
-    fn new(secure: bool, authority: &str) -> Self {
+    fn new(secure: bool, local: bool, authority: &str) -> Self {
         let scheme = if secure { "https" } else { "http" };
-        Self { origin: format!("{scheme}://{authority}"), secure }
+        Self { origin: format!("{scheme}://{authority}"), secure, local }
     }
 }
 
@@ -137,7 +141,10 @@ mod tests {
         assert_eq!(found(&sites(None), host, false), None);
         assert!(sites(None).is_named(host));
         let local = behind.find("console.localhost:1", false).unwrap();
-        assert!(!local.secure, "a proxy for other machines does not encrypt what comes from this one");
+        assert!(
+            local.local && !local.secure,
+            "a proxy for other machines does not encrypt what comes from this one"
+        );
         let elsewhere = sites(Some("boxes.example.com:8443"));
         for named in [host, "console.boxes.example.com:8443", "console.boxes.example.com:4600"] {
             assert_eq!(found(&elsewhere, named, false).unwrap(), "https://console.boxes.example.com:8443");

@@ -16,7 +16,7 @@ mod login;
 use std::sync::Arc;
 
 use atoll_core::{Code, Error};
-use atoll_dashboard::{Session, Sessions, Site, Sites, check_csrf, check_origin, session_of};
+use atoll_dashboard::{Session, Sessions, Site, Sites, check_csrf, check_origin, sessions_of};
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
@@ -34,7 +34,7 @@ use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::ingress::address;
 use crate::origin;
-use crate::serve::Encrypted;
+use crate::serve::{Encrypted, Peer};
 use crate::shared::App;
 use crate::trace::Unrecorded;
 
@@ -52,6 +52,8 @@ const POLLED: [&str; 6] = [
     "/v1/sandboxes/{sandbox}/network",
     "/v1/sandboxes/{sandbox}/ports",
 ];
+/// What proxies say about whom they ask for.
+const PASSED_ON: [&str; 3] = ["forwarded", "x-forwarded-for", "x-real-ip"];
 /// On answers that are no pages. They may hold what a sandbox wrote: were one shown as a page, it could do nothing.
 const INERT: [(HeaderName, &str); 6] = [
     (CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'; sandbox"),
@@ -168,12 +170,21 @@ pub(crate) async fn intercept(State(doors): State<Doors>, mut request: Request, 
             None => next.run(request).await,
         };
     }
-    let Some(site) = app.console.sites.find(host, encrypted) else { return inert(unserved()) };
+    let here = is_here(&request);
+    let site = app.console.sites.find(host, encrypted).filter(|site| here || !site.local);
+    let Some(site) = site else { return inert(unserved()) };
     request.extensions_mut().insert(site);
     let path = request.uri().path();
     let door = if path.starts_with(API) && !path.starts_with(DOWNLOADS) { &doors.api } else { &doors.own };
     // A router cannot fail.
     inert(door.clone().oneshot(request).await.unwrap_or_else(|never| match never {}))
+}
+
+/// Whether a request comes from the server's own machine, and was not passed on for another.
+fn is_here(request: &Request) -> bool {
+    let peer = request.extensions().get::<Peer>();
+    peer.is_some_and(|Peer(address)| address.ip().to_canonical().is_loopback())
+        && !PASSED_ON.iter().any(|name| request.headers().contains_key(*name))
 }
 
 /// Who opens the server's own address in a browser is led to the dashboard.
@@ -207,15 +218,20 @@ async fn file(request: Request) -> Response {
     atoll_dashboard::answer(request.method(), request.uri().path(), request.headers()).map(Body::from)
 }
 
-/// The session of a request, if it has one whose key works.
-fn session(app: &App, site: &Site, headers: &HeaderMap) -> Option<Session> {
-    let token = session_of(headers, site.secure)?;
-    let session = app.console.sessions.find(token)?;
+/// The session of a request, if it has one whose key works, and its token. None when it has several: one of them is
+/// somebody else's.
+fn session<'a>(app: &App, site: &Site, headers: &'a HeaderMap) -> Option<(Session, &'a str)> {
+    let shown = sessions_of(headers, site.secure);
+    let mut live = shown.filter_map(|token| Some((app.console.sessions.find(token)?, token)));
+    let (session, token) = live.next()?;
+    if live.any(|(_, other)| other != token) {
+        return None;
+    }
     if app.engine.key_behind(session.key()).is_err() {
         app.console.sessions.end(token);
         return None;
     }
-    Some(session)
+    Some((session, token))
 }
 
 /// What a request without a session is told.
@@ -263,7 +279,7 @@ fn admit(app: &App, site: &Site, method: &Method, headers: &HeaderMap) -> Result
     if with_key {
         return Ok(None);
     }
-    let session = session(app, site, headers).ok_or_else(signed_out)?;
+    let (session, _) = session(app, site, headers).ok_or_else(signed_out)?;
     check_csrf(method, headers, session.csrf()).map_err(forbidden)?;
     Ok(Some(session))
 }

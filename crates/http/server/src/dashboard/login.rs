@@ -5,7 +5,7 @@ use std::time::Duration;
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error};
 use atoll_dashboard::{
-    SESSION_AGE, Site, check_csrf, check_origin, cleared, is_prefetched, is_typed, of_session, session_of,
+    SESSION_AGE, Site, check_csrf, check_origin, cleared, is_prefetched, is_typed, of_session,
 };
 use axum::Extension;
 use axum::extract::{RawQuery, State};
@@ -61,7 +61,7 @@ pub(super) async fn login(
         ));
     };
     // Who signs in anew is done with the session before.
-    if let Some(before) = session_of(&headers, site.secure) {
+    if let Some((_, before)) = find_session(&app, &site, &headers) {
         app.console.sessions.end(before);
     }
     let cookie = of_session(opened.reveal(), Duration::as_secs(&SESSION_AGE), site.secure);
@@ -84,7 +84,7 @@ pub(super) async fn session(
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     check_origin(&method, &headers, &site).map_err(forbidden)?;
-    let found = find_session(&app, &site, &headers).ok_or_else(signed_out)?;
+    let (found, token) = find_session(&app, &site, &headers).ok_or_else(signed_out)?;
     check_csrf(&method, &headers, found.csrf()).map_err(forbidden)?;
     match method {
         Method::GET => {
@@ -92,9 +92,7 @@ pub(super) async fn session(
             Ok(([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], view).into_response())
         }
         Method::DELETE => {
-            if let Some(token) = session_of(&headers, site.secure) {
-                app.console.sessions.end(token);
-            }
+            app.console.sessions.end(token);
             let mut response = StatusCode::NO_CONTENT.into_response();
             response.headers_mut().extend(cleared(site.secure).map(|cookie| (SET_COOKIE, cookie)));
             Ok(response)
