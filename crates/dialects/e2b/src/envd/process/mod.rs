@@ -15,7 +15,7 @@ use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
 use http::HeaderMap;
 
-use super::Envd;
+use super::{Envd, info};
 use crate::connect::{Fault, Kind, Requests, streamed, timeout, unary};
 use crate::time::now_ms;
 use crate::wire::process::{
@@ -127,7 +127,9 @@ async fn running_or_retained(envd: &Envd, process: Option<ProcessSelector>) -> R
 
 fn list(envd: &Envd) -> Result<ListResponse, Fault> {
     let fault = |error: &atoll_core::Error| Fault::of(error);
-    let own = envd.engine().sandbox(envd.id()).map_err(|error| fault(&error))?.spec.exec_env();
+    let record = envd.engine().sandbox(envd.id()).map_err(|error| fault(&error))?;
+    let mut own = record.spec.exec_env();
+    own.extend(info::variables(&record));
     let running = envd.engine().running_execs(envd.id()).map_err(|error| fault(&error))?;
     let describe = |view: ExecView| {
         let record = view.record;
