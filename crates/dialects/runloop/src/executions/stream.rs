@@ -115,11 +115,17 @@ impl Source {
     }
 }
 
+/// Most lines of one piece of output that are events of their own.
+const LINES_MAX: usize = 100;
+
 /// One event for each line: the clients hand each to a callback that takes a line. What has no end yet goes as it came, so
-/// that nothing waits for the rest. Each offset is where the next event begins.
+/// that nothing waits for the rest; much at once is one event, because the clients take long for each. Each offset is
+/// where the next event begins.
 fn events(mut offset: u64, text: &str) -> String {
     let mut events = String::new();
-    for line in text.split_inclusive('\n') {
+    let lines: Vec<&str> = text.split_inclusive('\n').take(LINES_MAX + 1).collect();
+    let pieces = if lines.len() > LINES_MAX { vec![text] } else { lines };
+    for line in pieces {
         offset += line.len() as u64;
         let event = json!({"output": line, "offset": offset}).to_string();
         events.extend(["data: ", &event, "\n\n"]);
@@ -134,6 +140,8 @@ mod tests {
     #[test]
     fn each_line_is_an_event() {
         assert_eq!(events(5, ""), "");
+        let much = "x\n".repeat(LINES_MAX + 1);
+        assert_eq!(events(0, &much).matches("data: ").count(), 1);
         let told: Vec<serde_json::Value> = events(5, "a\nb\nc")
             .split_terminator("\n\n")
             .map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap())
