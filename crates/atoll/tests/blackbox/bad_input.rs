@@ -1,9 +1,11 @@
 //! Bad input: each gives its own code, names what is wrong, and changes nothing. One table for the whole
 //! surface, then what does not fit a table.
 
+use std::time::Duration;
+
 use crate::common::shell;
 use atoll_api::{CreateKey, CreateSandbox, KeyFormat};
-use atoll_blackbox::{Server, host};
+use atoll_blackbox::{Server, host, wait_until};
 use atoll_client::ListSandboxes;
 use atoll_core::key::Scope;
 use serde_json::{Value, json};
@@ -308,6 +310,19 @@ fn cases(sandbox: &str, exec: &str, running: &str) -> Vec<Case> {
     ]
 }
 
+/// How much there is of a server on the host once it has made ready what it keeps ready.
+async fn settled(server: &Server) -> usize {
+    let mut last = usize::MAX;
+    loop {
+        let now = host::remains(&server.installation(), server.data()).len();
+        if now == last {
+            return now;
+        }
+        last = now;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_refusal_has_its_code_and_changes_nothing() {
     let server = Server::with(&["--registry-allow", "127.0.0.1:1"]);
@@ -315,7 +330,7 @@ async fn every_refusal_has_its_code_and_changes_nothing() {
     let sandbox = server.client.create_sandbox(&create).await.unwrap().id;
     let exec = server.run(&sandbox, shell("echo x")).await.exec.id;
     let running = server.shell(&sandbox, "sleep 1000").await;
-    let before = host::remains(&server.installation(), server.data()).len();
+    let before = settled(&server).await;
     let state = async || {
         let files = server.sh(&sandbox, "find /etc /home /tmp -xdev | sort | cksum").await.stdout;
         let boxes = server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap().items.len();
@@ -350,7 +365,10 @@ async fn every_refusal_has_its_code_and_changes_nothing() {
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert_eq!(state().await, state_before);
     // A few execs of this test itself may be on their way out; nothing new stays.
-    assert!(host::remains(&server.installation(), server.data()).len() <= before);
+    wait_until("what was refused to be gone", async || {
+        (host::remains(&server.installation(), server.data()).len() <= before).then_some(())
+    })
+    .await;
     server.finish().await;
 }
 
