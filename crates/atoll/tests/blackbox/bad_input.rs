@@ -482,7 +482,7 @@ async fn keys_do_what_their_scope_says() {
         let answer = server.send(server.bare("GET", "/v1/info").bearer_auth(short.secret.reveal())).await;
         (answer.status == 401).then_some(())
     };
-    atoll_blackbox::wait_until("a key to expire", expired).await;
+    wait_until("a key to expire", expired).await;
     // Secrets are nowhere in the data directory, and not in the log.
     let grep =
         std::process::Command::new("grep").args(["-rlF", &server.key]).arg(server.data()).output().unwrap();
