@@ -18,6 +18,7 @@ mod pool;
 mod sandbox;
 mod secret;
 mod server;
+mod service;
 mod snapshot;
 mod template;
 mod trace;
@@ -44,6 +45,7 @@ pub(crate) use server::{
     DashboardArgs, DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, MicrovmArgs, PurgeArgs, ServeArgs,
     SetupCommand, SetupMicrovmArgs,
 };
+pub(crate) use service::{AddServiceArgs, ServiceArg, ServiceCommand};
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
 };
@@ -170,6 +172,9 @@ pub(crate) enum Command {
     /// Who may use a sandbox
     #[command(subcommand)]
     Access(AccessCommand),
+    /// Services: commands of a sandbox that should always run
+    #[command(subcommand)]
+    Service(ServiceCommand),
     /// Have a sandbox for yourself for a time
     #[command(subcommand)]
     Lease(LeaseCommand),
