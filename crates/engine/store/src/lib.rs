@@ -38,6 +38,7 @@ mod sharing;
 mod snapshots;
 mod ssh_keys;
 mod store;
+mod template_tags;
 mod templates;
 mod url;
 mod usage;
@@ -58,5 +59,6 @@ pub use secrets::{SealedAt, SealedValue, SecretRecord, SecretUse, SecretVersion}
 pub use services::ServiceRecord;
 pub use snapshots::SnapshotOutcome;
 pub use store::Store;
+pub use template_tags::TemplateTag;
 pub use url::{InvalidUrl, StoreUrl};
 pub use usage::{UsageFilter, UsageMark, UsageRow};

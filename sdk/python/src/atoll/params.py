@@ -227,6 +227,8 @@ class CreateBuild(TypedDict, total=False):
 
     name: str
     """Name of the template: lower-case letters, digits, `-` and `_`."""
+    tags: list[str]
+    """Tags that point to the version that it makes: names for versions, as in `name:tag`."""
     dockerfile: str | None
     """The Dockerfile."""
     steps: list[Step] | None
@@ -892,6 +894,13 @@ class ServiceReady(TypedDict, total=False):
     """Pause between attempts; 200 milliseconds when absent."""
     timeout_ms: int | None
     """It counts as failed when it is not ready after this long; 60 seconds when absent, at most ten minutes."""
+
+
+class SetTemplateTag(TypedDict, total=False):
+    """Where a tag points."""
+
+    version: int | None
+    """The version; the newest when absent."""
 
 
 class SetVisibility(TypedDict, total=False):
