@@ -5,6 +5,7 @@
 //! there is more, `next_cursor`. Every error has the body [`ErrorBody`].
 
 mod access;
+mod agent;
 mod build;
 mod checkpoint;
 mod dashboard;
@@ -26,6 +27,10 @@ mod usage;
 mod volume;
 
 pub use access::{Access, AccessCreated, AccessFile, AccessList, CreateAccess, Port, PortList};
+pub use agent::{
+    Agent, AgentEvent, AgentEventPage, AgentList, AgentSession, AgentSessionList, AnswerApproval,
+    CreateAgent, CreateAgentSession, SendAgentMessage,
+};
 pub use atoll_core::key::{KeyFormat, Scope};
 pub use atoll_core::sharing::{Role, Visibility};
 pub use atoll_core::volume::{VolumeMount, VolumeMountDraft, VolumeState};

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 mod access;
+mod agent;
 mod build;
 mod egress;
 mod exec;
@@ -26,6 +27,7 @@ mod usage;
 mod volume;
 
 pub(crate) use access::{AccessCommand, LeaseCommand};
+pub(crate) use agent::{AgentCommand, SessionArg, UpArgs};
 pub(crate) use build::{BuildArgs, BuildCacheCommand, BuildCommand};
 pub(crate) use egress::{EgressArgs, read as read_policy};
 pub(crate) use exec::{AttachArgs, ExecArgs, KillArgs, LogsArgs, RunArgs, ShellArgs, StreamArgs};
@@ -172,6 +174,9 @@ pub(crate) enum Command {
     /// Who may use a sandbox
     #[command(subcommand)]
     Access(AccessCommand),
+    /// Agents that live in sandboxes
+    #[command(subcommand)]
+    Agent(AgentCommand),
     /// Services: commands of a sandbox that should always run
     #[command(subcommand)]
     Service(ServiceCommand),

@@ -60,6 +60,10 @@ codes! {
     ExecNotFound = "exec_not_found", false;
     /// No such service of this sandbox.
     ServiceNotFound = "service_not_found", false;
+    /// No such agent.
+    AgentNotFound = "agent_not_found", false;
+    /// No such session with this agent.
+    SessionNotFound = "session_not_found", false;
     /// No such template or version.
     TemplateNotFound = "template_not_found", false;
     /// No such volume.

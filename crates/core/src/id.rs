@@ -168,11 +168,20 @@ id_type!(
     ServiceId, "sv", "service", Code::ServiceNotFound
 );
 
+id_type!(
+    /// One agent that lives in a sandbox.
+    AgentId, "ag", "agent", Code::AgentNotFound
+);
+id_type!(
+    /// One session with an agent.
+    SessionId, "se", "session", Code::SessionNotFound
+);
+
 /// Whether a text has the form of an id of any kind. No name may have it, so that what is said can always be told
 /// apart: an id is looked up as an id, and nobody can call something by the id of something else.
 #[must_use]
 pub fn is_id_shaped(text: &str) -> bool {
-    const PREFIXES: [&str; 11] = [
+    const PREFIXES: [&str; 13] = [
         SandboxId::PREFIX,
         ExecId::PREFIX,
         TemplateId::PREFIX,
@@ -184,6 +193,8 @@ pub fn is_id_shaped(text: &str) -> bool {
         SshKeyId::PREFIX,
         SecretId::PREFIX,
         ServiceId::PREFIX,
+        AgentId::PREFIX,
+        SessionId::PREFIX,
     ];
     PREFIXES.iter().any(|prefix| is_valid(prefix, text))
 }

@@ -20,10 +20,12 @@
 //! - [`access`]: how ports and files are reached without an API key
 //! - [`pool`]: which waiting sandbox serves which request, and how many wait
 //! - [`service`]: commands that should always run, and when they are started again
+//! - [`agent`]: agents that live in sandboxes, their sessions, the protocols they speak
 //! - [`volume`]: storage that outlives sandboxes, and where it is mounted
 //! - [`exec`]: the exec state machine and how an exit is classified
 
 pub mod access;
+pub mod agent;
 pub mod build;
 pub mod error;
 pub mod exec;

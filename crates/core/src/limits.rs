@@ -227,5 +227,23 @@ pub const SERVICE_RUNS_KEPT_MAX_COUNT: usize = 64;
 pub const SERVICE_PATH_MAX_BYTES: usize = 1024;
 /// Longest time of a probe of a service, milliseconds.
 pub const SERVICE_PROBE_TIMEOUT_MAX_MS: u64 = 600_000;
+/// Agents of one server.
+pub const AGENTS_MAX_COUNT: usize = 1000;
+/// Sessions of one agent.
+pub const AGENT_SESSIONS_MAX_COUNT: usize = 256;
+/// Sessions of all agents of one server: with what each keeps, what they may take in the database.
+pub const AGENT_SESSIONS_ALL_MAX_COUNT: usize = 4096;
+/// Longest name of a thread, bytes.
+pub const AGENT_THREAD_MAX_BYTES: usize = 128;
+/// Longest message to an agent, bytes.
+pub const AGENT_MESSAGE_MAX_BYTES: usize = 256 << 10;
+/// Messages of one session that wait for the agent.
+pub const AGENT_MESSAGES_WAITING_MAX_COUNT: usize = 64;
+/// Largest event that an agent causes, bytes of JSON.
+pub const AGENT_EVENT_MAX_BYTES: usize = 32 << 10;
+/// Events that one session keeps; the oldest go first.
+pub const AGENT_EVENTS_KEPT_MAX_COUNT: u64 = 10_000;
+/// What they may take together, bytes of JSON.
+pub const AGENT_EVENTS_KEPT_MAX_BYTES: u64 = 8 << 20;
 /// Pause between looks at whether a sandbox is ready, milliseconds.
 pub const READY_INTERVAL_DEFAULT_MS: u64 = 100;

@@ -1,6 +1,7 @@
 //! The commands, by noun, and what is around every one of them: runtime, connection, exit code.
 
 mod access;
+mod agent;
 mod build;
 mod checkpoint;
 mod copy;
@@ -171,6 +172,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Tunnel(args) => Box::pin(tunnel::tunnel(client, printer, args)).await,
         Command::Mcp(args) => Box::pin(mcp::mcp(client, printer, args)).await,
         Command::Link(args) => port::link(client, printer, args).await,
+        Command::Agent(command) => return agent::agent(client, printer, command).await,
         Command::Ssh(args) => return ssh::ssh(client, printer, args).await,
         Command::SshProxy => ssh::proxy(client).await,
         Command::SshKey(command) => ssh::ssh_key(client, printer, command).await,

@@ -14,6 +14,7 @@
 mod common;
 
 mod access;
+mod agents;
 mod bad_input;
 mod builds;
 mod checkpoints;

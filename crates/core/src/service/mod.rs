@@ -36,6 +36,8 @@ pub const BACKOFF_MAX_DEFAULT_MS: u64 = 30_000;
 pub const GIVE_UP_DEFAULT_COUNT: u32 = 10;
 /// What a service has to end by itself before it is killed when it does not say, milliseconds.
 pub const STOP_DEFAULT_MS: u64 = 10_000;
+/// Least of the longest pause of a service that is never given up, milliseconds: it must not keep the host busy for ever.
+const ENDLESS_BACKOFF_MIN_MS: u64 = 1000;
 /// A run that lasted this long, milliseconds, was no early end: counting begins anew.
 pub const STABLE_MS: u64 = 10_000;
 
@@ -211,6 +213,12 @@ impl ServiceSpec {
         if !(self.backoff_ms..=DURATION_MAX_MS).contains(&self.backoff_max_ms) {
             return Err(Error::invalid("backoff_max_ms", "must lie between 'backoff_ms' and a year"));
         }
+        if self.give_up_after == 0 && self.backoff_max_ms < ENDLESS_BACKOFF_MIN_MS {
+            return Err(Error::invalid(
+                "backoff_max_ms",
+                "must be at least a second for what is never given up",
+            ));
+        }
         if !(1..=SERVICE_PROBE_TIMEOUT_MAX_MS).contains(&self.stop_timeout_ms) {
             return Err(Error::invalid("stop_timeout_ms", "must lie between 1 and 600,000"));
         }
@@ -299,6 +307,10 @@ mod tests {
             (ServiceSpec { cwd: Some("x".into()), ..service() }, "cwd"),
             (ServiceSpec { backoff_ms: 9, ..service() }, "backoff_ms"),
             (ServiceSpec { backoff_max_ms: 1, ..service() }, "backoff_max_ms"),
+            (
+                ServiceSpec { give_up_after: 0, backoff_ms: 10, backoff_max_ms: 999, ..service() },
+                "backoff_max_ms",
+            ),
             (ServiceSpec { stop_timeout_ms: 0, ..service() }, "stop_timeout_ms"),
             (ServiceSpec { keep_output_bytes: Some(1), ..service() }, "keep_output_bytes"),
             (ServiceSpec { ready: ready(None, ""), ..service() }, "ready"),

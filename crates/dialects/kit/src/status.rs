@@ -58,6 +58,8 @@ impl Status {
             | Code::AccessNotFound
             | Code::SshKeyNotFound
             | Code::ServiceNotFound
+            | Code::AgentNotFound
+            | Code::SessionNotFound
             | Code::RegistryNotFound
             | Code::SecretNotFound
             | Code::FileNotFound => Self::NotFound,

@@ -21,6 +21,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::{BuildRecord, SnapshotRecord, VisibleTo};
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::AgentGrant;
 use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::ingress::VerifiedAccess;
@@ -114,6 +115,8 @@ pub enum Target<'a> {
     Volume(&'a str),
     /// A build, by id.
     Build(&'a str),
+    /// An agent, by id or name: as the sandbox that it lives in.
+    Agent(&'a str),
     /// The journal of a sandbox: as the sandbox, or by the id of one that is gone.
     Journal(&'a str),
 }
@@ -131,6 +134,8 @@ pub enum Resource {
     Volume(VolumeId),
     /// A build.
     Build(BuildId),
+    /// An agent.
+    Agent(AgentGrant),
     /// The journal of a sandbox that is gone.
     Journal(SandboxId),
 }
@@ -310,6 +315,10 @@ impl Engine {
                 let permission = permission.ok_or_else(|| SandboxId::not_found(text))?;
                 return grant(caller, needs, Resource::Sandbox(found.id.clone()), permission);
             }
+            Target::Agent(text) => {
+                let (found, permission) = self.seen_agent(caller, text)?;
+                return grant(caller, needs, Resource::Agent(found), permission);
+            }
             Target::Snapshot(text) => {
                 let (_record, found, permission) = self.seen_snapshot(caller, text).await?;
                 return grant(caller, needs, Resource::Snapshot(found), permission);
@@ -364,6 +373,7 @@ impl Engine {
     pub(crate) fn on_resource(&self, caller: &Caller, resource: &Resource) -> Option<EffectivePermission> {
         match resource {
             Resource::Sandbox(id) => self.on_sandbox(caller, &self.inner.find(id)?),
+            Resource::Agent(agent) => self.on_sandbox(caller, &self.inner.find(&agent.sandbox)?),
             Resource::Snapshot(snapshot) => self.on_snapshot(caller, &snapshot.facts),
             Resource::Installation | Resource::Volume(_) | Resource::Build(_) | Resource::Journal(_) => {
                 Some(EffectivePermission { scope: caller.scope, leased: None })
@@ -483,6 +493,7 @@ fn not_found(resource: &Resource) -> Error {
         Resource::Volume(id) => VolumeId::not_found(id.as_str()),
         Resource::Build(id) => BuildId::not_found(id.as_str()),
         Resource::Journal(id) => SandboxId::not_found(id.as_str()),
+        Resource::Agent(agent) => crate::agent::agent_not_found(agent.id.as_str()),
         Resource::Installation => forbidden(Scope::Admin),
     }
 }

@@ -21,6 +21,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::agent::Agents;
 use crate::build::{BuildStats, Builds};
 use crate::clock;
 use crate::disk::{self, DiskState};
@@ -123,6 +124,7 @@ pub(crate) struct Inner {
     pub(crate) share_links: ShareLinks,
     pub(crate) creates: Semaphore,
     pub(crate) builds: Builds,
+    pub(crate) agents: Agents,
     pub(crate) pools: Pools,
     pub(crate) memories: Memories,
     pub(crate) acl: AclTable,
@@ -171,6 +173,7 @@ impl Engine {
                 creates: Semaphore::new(config.creates_max),
                 gateway: Gateway::new(config.egress.gateway.clone()),
                 builds: Builds::default(),
+                agents: Agents::default(),
                 pools: Pools::new(config.pools.clone()),
                 memories: Memories::default(),
                 acl,
@@ -203,6 +206,7 @@ impl Engine {
         engine.thaw_volumes().await;
         engine.recover().await?;
         engine.recover_services().await?;
+        engine.recover_agents().await?;
         engine.recover_memories().await?;
         engine.recover_volumes().await?;
         usage::start(&engine.inner);

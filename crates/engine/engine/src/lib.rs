@@ -19,6 +19,7 @@
 //! `recovery` module reads rows (what is intended) and drivers (what is there) and makes them agree:
 //! the same code that a clean start runs.
 
+mod agent;
 mod authority;
 mod authorize;
 mod build;
@@ -53,6 +54,7 @@ mod trace;
 mod usage;
 mod volumes;
 
+pub use agent::{AgentDraft, AgentGrant, EventPage, SessionView};
 pub use atoll_egress::Stats as EgressStats;
 pub use atoll_isolation::volumes::{VolumeFile, VolumeFileKind, VolumeWrite};
 pub use authority::{kept as kept_authority, open as open_authority};

@@ -22,6 +22,7 @@
 //! - A row that cannot be understood is [`StoreError::Corrupt`] for whoever reads it, never a panic.
 
 mod accesses;
+mod agents;
 mod builds;
 mod claim;
 mod db;
@@ -48,6 +49,7 @@ mod writer;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 
+pub use agents::{AgentRecord, EventRecord, SessionRecord};
 pub use builds::{BuildRecord, CacheRecord};
 pub use error::StoreError;
 pub use record::{

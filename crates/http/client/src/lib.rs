@@ -14,6 +14,7 @@
 //!
 //! Operations are grouped by noun in the modules below; all are methods of [`Client`].
 
+mod agents;
 pub mod attach;
 mod builds;
 mod error;

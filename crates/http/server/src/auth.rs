@@ -15,7 +15,7 @@ use atoll_core::key::Scope;
 use atoll_core::sharing::Needs;
 use atoll_core::{Code, Error};
 use atoll_dashboard::Session;
-use atoll_engine::{Caller as EngineCaller, Grant, Resource, SnapshotGrant, Target, VerifiedKey};
+use atoll_engine::{AgentGrant, Caller as EngineCaller, Grant, Resource, SnapshotGrant, Target, VerifiedKey};
 use axum::extract::{FromRequestParts, RawPathParams};
 use http::header::AUTHORIZATION;
 use http::request::Parts;
@@ -144,6 +144,7 @@ fn named(params: &RawPathParams) -> Option<Target<'_>> {
         "snapshot" => Some(Target::Snapshot(value)),
         "volume" => Some(Target::Volume(value)),
         "build" => Some(Target::Build(value)),
+        "agent" => Some(Target::Agent(value)),
         _ => None,
     })
 }
@@ -194,6 +195,8 @@ on! {
     OnSnapshot, Snapshot, snapshot: SnapshotGrant;
     /// A caller on a route whose path names a volume.
     OnVolume, Volume, volume: VolumeId;
+    /// A caller on a route whose path names an agent.
+    OnAgent, Agent, agent: AgentGrant;
     /// A caller on a route whose path names a build.
     OnBuild, Build, build: BuildId;
 }

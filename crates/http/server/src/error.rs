@@ -91,6 +91,8 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::AccessNotFound
         | Code::SshKeyNotFound
         | Code::ServiceNotFound
+        | Code::AgentNotFound
+        | Code::SessionNotFound
         | Code::RegistryNotFound
         | Code::SecretNotFound
         | Code::FileNotFound => StatusCode::NOT_FOUND,

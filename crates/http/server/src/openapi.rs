@@ -33,6 +33,7 @@ use crate::{once, routes};
         (name = "ssh", description = "SSH keys, and where SSH clients connect"),
         (name = "execs", description = "Commands in a sandbox: durable, with their output"),
         (name = "services", description = "Commands of a sandbox that should always run"),
+        (name = "agents", description = "Agents that live in sandboxes, and sessions with them"),
         (name = "trace", description = "What sandboxes did and what was done with them: the flight recorder"),
         (name = "files", description = "Files in a sandbox"),
         (name = "snapshots", description = "Disks of sandboxes at one moment, to make sandboxes from"),

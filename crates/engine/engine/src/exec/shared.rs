@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::is_agent_key;
 use crate::log::Extent;
 use crate::service::is_run_key;
 use crate::start::is_start_key;
@@ -120,9 +121,11 @@ impl ExecShared {
         &self.record.id
     }
 
-    /// Whether it is part of the sandbox, and no use of it: what the template starts, and services.
+    /// Whether it is part of the sandbox, and no use of it: what the template starts, services, and agents,
+    /// which keep it awake by other means while they work.
     pub(crate) fn is_part(&self) -> bool {
-        self.record.idempotency_key.as_deref().is_some_and(|key| is_start_key(key) || is_run_key(key))
+        let is_part = |key: &str| is_start_key(key) || is_run_key(key) || is_agent_key(key);
+        self.record.idempotency_key.as_deref().is_some_and(is_part)
     }
 
     /// The record as it was inserted.

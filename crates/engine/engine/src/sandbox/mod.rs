@@ -18,7 +18,7 @@ mod shared;
 mod teardown;
 
 pub(crate) use actor::{Origin, spawn};
-pub(crate) use freezer::Stillness;
+pub(crate) use freezer::{InUse, Stillness};
 pub(crate) use lease::wait_for_guest;
 pub use lease::{GuestLease, SandboxMetrics};
 pub(crate) use link::connect;

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_core::Code;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::service::{Look, ServiceSpec};
 use atoll_core::spec::ExecDraft;
@@ -93,11 +94,15 @@ impl Prober<'_> {
                 let draft = ExecDraft { env, cwd, user, ..ExecDraft::new(command.to_command()) };
                 let spec = self.sandbox.record().spec;
                 // A command that cannot be started does not succeed; what else goes wrong is told by the connection.
-                let ended = run_to_end(client, &self.sandbox.id, &spec, draft, at_most).await;
-                match ended {
-                    Ok(code) => Some(code == Some(0)),
-                    Err(error) if error.code == atoll_core::Code::GuestUnavailable => None,
-                    Err(_) => Some(false),
+                let (client, id) = (client.clone(), self.sandbox.id.clone());
+                // A task of its own: who looks may lose interest, and the command must end all the same.
+                let command =
+                    tokio::spawn(async move { run_to_end(&client, &id, &spec, draft, at_most).await });
+                match command.await {
+                    Ok(Ok(code)) => Some(code == Some(0)),
+                    Ok(Err(error)) if error.code == Code::GuestUnavailable => None,
+                    Ok(Err(_)) => Some(false),
+                    Err(_) => None,
                 }
             }
             Look::Port(port) => match client.ports().await {

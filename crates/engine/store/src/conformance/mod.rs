@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed check is a panic")]
 
+mod agents;
 mod builds;
 mod execs;
 mod ingress;
@@ -57,6 +58,8 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         execs::loss,
         execs::lists_and_pruning,
         execs::one_failure_does_not_touch_the_others,
+        agents::sessions,
+        agents::events,
         builds::life,
         builds::cache,
         snapshots::tags_move,

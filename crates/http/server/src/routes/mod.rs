@@ -1,6 +1,8 @@
 //! The routes, a file for each noun.
 
 mod access;
+mod agent_sessions;
+mod agents;
 mod archive;
 mod attach;
 mod builds;
@@ -103,6 +105,15 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(trace::get_events))
         .routes(routes!(trace::verify_events))
         .routes(routes!(trace::stream_all))
+        .routes(routes!(agents::create_agent, agents::list_agents))
+        .routes(routes!(agents::get_agent, agents::delete_agent))
+        .routes(routes!(agent_sessions::create_agent_session, agent_sessions::list_agent_sessions))
+        .routes(routes!(agent_sessions::get_agent_session, agent_sessions::delete_agent_session))
+        .routes(routes!(agent_sessions::send_agent_message))
+        .routes(routes!(agent_sessions::cancel_agent_session))
+        .routes(routes!(agent_sessions::answer_approval))
+        .routes(routes!(agent_sessions::get_agent_events))
+        .routes(routes!(agent_sessions::stream_agent_events))
         .routes(routes!(snapshots::create_snapshot))
         .routes(routes!(snapshots::list_snapshots))
         .routes(routes!(snapshots::get_snapshot, snapshots::delete_snapshot))

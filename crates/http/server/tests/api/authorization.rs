@@ -19,6 +19,7 @@ const REFUSALS: [&str; 6] = [
     "sandbox_leased",
     "sandbox_not_found",
     "snapshot_not_found",
+    "agent_not_found",
     "build_not_found",
 ];
 
@@ -71,6 +72,8 @@ struct Objects {
     sandbox: String,
     exec: String,
     snapshot: String,
+    agent: String,
+    session: String,
 }
 
 async fn objects(harness: &Harness, owner: &Key) -> Objects {
@@ -85,7 +88,14 @@ async fn objects(harness: &Harness, owner: &Key) -> Objects {
     let kept = harness.send(by(Method::POST, &format!("{path}/checkpoints")).json(&json!({}))).await;
     assert_eq!((exec.status, taken.status, kept.status), (201, 201, 201), "{exec:?} {taken:?} {kept:?}");
     let id = |body: &Value| body["id"].as_str().unwrap().to_owned();
-    Objects { exec: id(&exec.body["exec"]), snapshot: id(&taken.body), sandbox }
+    let agent = format!("agent-{sandbox}");
+    let declared = json!({"name": agent, "sandbox": sandbox, "argv": ["echo", "x"]});
+    let declared = harness.send(by(Method::POST, "/v1/agents").json(&declared)).await;
+    let begun = by(Method::POST, &format!("/v1/agents/{agent}/sessions")).json(&json!({}));
+    let begun = harness.send(begun).await;
+    assert_eq!((declared.status, begun.status), (201, 201), "{declared:?} {begun:?}");
+    let session = id(&begun.body);
+    Objects { exec: id(&exec.body["exec"]), snapshot: id(&taken.body), agent, session, sandbox }
 }
 
 async fn remove(harness: &Harness, objects: &Objects) {
@@ -100,6 +110,8 @@ async fn call(harness: &Harness, operation: &Operation, on: &Objects, key: Optio
         ("{sandbox}", on.sandbox.as_str()),
         ("{exec}", &on.exec),
         ("{snapshot}", &on.snapshot),
+        ("{agent}", &on.agent),
+        ("{session}", &on.session),
         ("{number}", "1"),
     ] {
         path = path.replace(part, value);
@@ -135,8 +147,15 @@ async fn what_is_private_exists_for_its_own_only() {
         sandbox: "sb00000000000000000000".into(),
         exec: "ex00000000000000000000".into(),
         snapshot: "sn00000000000000000000".into(),
+        agent: "agent-none".into(),
+        session: "se00000000000000000000".into(),
     };
-    for (named, code) in [("{sandbox}", "sandbox_not_found"), ("{snapshot}", "snapshot_not_found")] {
+    let kinds = [
+        ("{sandbox}", "sandbox_not_found"),
+        ("{snapshot}", "snapshot_not_found"),
+        ("{agent}", "agent_not_found"),
+    ];
+    for (named, code) in kinds {
         for operation in operations(named) {
             let name = &operation.name;
             assert_eq!(call(&harness, &operation, &on, None).await.0, 401, "{name}");
@@ -158,7 +177,7 @@ async fn the_least_of_scope_and_role_counts_everywhere() {
     let harness = Harness::start().await;
     let owner = key(&harness, Scope::Manage).await;
     let friend = key(&harness, Scope::Manage).await;
-    for named in ["{sandbox}", "{snapshot}"] {
+    for named in ["{sandbox}", "{snapshot}", "{agent}"] {
         for operation in operations(named) {
             for role in ROLES {
                 let on = objects(&harness, &owner).await;
@@ -193,7 +212,7 @@ async fn a_lease_keeps_all_others_out() {
     let lease = harness.bare(Method::POST, &format!("/v1/sandboxes/{}/lease", on.sandbox));
     let lease = lease.bearer_auth(&owner.secret).json(&json!({"ttl_ms": 600_000}));
     assert_eq!(harness.send(lease).await.status, 200);
-    for operation in operations("{sandbox}") {
+    for operation in operations("{sandbox}").into_iter().chain(operations("{agent}")) {
         if operation.despite_lease() {
             continue;
         }

@@ -1,0 +1,193 @@
+//! What is kept of a session beside its events.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Adapter, AdapterState, EventKind, NewEvent, Output, SessionState, TurnEnd};
+
+/// What is kept of a session beside its events. Written together with them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// Where it is, as the last event of the kind `state` says.
+    pub state: SessionState,
+    /// The conversation with the process.
+    pub adapter: AdapterState,
+    /// Processes so far.
+    #[serde(default)]
+    pub run: u64,
+    /// The last of them has begun, and was not seen to end.
+    #[serde(default)]
+    pub live: bool,
+    /// It was given a message.
+    #[serde(default)]
+    pub given: bool,
+    /// Up to where its output was read.
+    #[serde(default)]
+    pub offset: u64,
+    /// Number of the last message that was taken up.
+    #[serde(default)]
+    pub delivered: u64,
+    /// Number of the message that is worked on.
+    #[serde(default)]
+    pub turn: Option<u64>,
+    /// Somebody wants that to end.
+    #[serde(default)]
+    pub cancelling: bool,
+    /// The last message came to no end.
+    #[serde(default)]
+    pub failed: bool,
+    /// Lines that are to be written to the process.
+    #[serde(default)]
+    pub outbox: Vec<String>,
+}
+
+impl SessionStatus {
+    /// A session in which nothing was said.
+    #[must_use]
+    pub fn new(adapter: Adapter) -> Self {
+        Self {
+            state: SessionState::Idle,
+            adapter: AdapterState::new(adapter),
+            run: 0,
+            live: false,
+            given: false,
+            offset: 0,
+            delivered: 0,
+            turn: None,
+            cancelling: false,
+            failed: false,
+            outbox: Vec::new(),
+        }
+    }
+
+    /// Takes what came out of the adapter; gives what is to be told.
+    pub fn take(&mut self, output: Output) -> Vec<NewEvent> {
+        let mut events = output.events;
+        self.outbox.extend(output.lines);
+        if let Some(end) = output.end {
+            events.extend(self.end_turn(end));
+        }
+        events
+    }
+
+    /// Begins with a message.
+    pub fn begin_turn(&mut self, number: u64) {
+        (self.delivered, self.turn) = (number, Some(number));
+        (self.failed, self.cancelling, self.given) = (false, false, true);
+    }
+
+    /// Ends the work on the message, if there is any; gives what is to be told.
+    pub fn end_turn(&mut self, end: TurnEnd) -> Option<NewEvent> {
+        let message = self.turn.take()?;
+        let cancelled = std::mem::take(&mut self.cancelling);
+        Some(match end {
+            TurnEnd::Failed(..) if cancelled => done(message, "cancelled"),
+            TurnEnd::Done(reason) => done(message, &reason),
+            TurnEnd::Failed(code, text) => {
+                self.failed = true;
+                NewEvent::new(EventKind::Error, json!({ "code": code, "text": text, "message": message }))
+            }
+        })
+    }
+
+    /// The process has ended.
+    pub fn end_run(&mut self) {
+        self.live = false;
+        self.outbox.clear();
+        self.adapter.ended();
+    }
+
+    /// What is to be told when the session is in another state than was told last.
+    pub fn settle(&mut self) -> Option<NewEvent> {
+        let now = match (self.turn, self.adapter.approvals()) {
+            (Some(_), []) => SessionState::Working,
+            (Some(_), _) => SessionState::WaitingForApproval,
+            (None, _) if self.failed => SessionState::Failed,
+            (None, _) => SessionState::Idle,
+        };
+        let before = std::mem::replace(&mut self.state, now);
+        (before != now).then(|| NewEvent::new(EventKind::State, json!({ "state": now.as_str() })))
+    }
+}
+
+fn done(message: u64, reason: &str) -> NewEvent {
+    NewEvent::new(EventKind::Done, json!({ "reason": reason, "message": message }))
+}
+
+/// Joins texts of one kind that follow each other, as far as one event takes them.
+#[must_use]
+pub fn joined(events: Vec<NewEvent>) -> Vec<NewEvent> {
+    let mut all: Vec<NewEvent> = Vec::with_capacity(events.len());
+    for event in events {
+        let between = match event.kind {
+            EventKind::Text | EventKind::Thought => "",
+            EventKind::Log => "\n",
+            EventKind::Message
+            | EventKind::State
+            | EventKind::Tool
+            | EventKind::Plan
+            | EventKind::Approval
+            | EventKind::Answer
+            | EventKind::Data
+            | EventKind::Done
+            | EventKind::Error => {
+                all.push(event);
+                continue;
+            }
+        };
+        let text = |event: &NewEvent| event.data.get("text").and_then(Value::as_str).map(str::to_owned);
+        let joins = all.last().filter(|last| last.kind == event.kind).and_then(text).zip(text(&event));
+        let joined = joins.map(|(before, after)| NewEvent::texts(event.kind, &[before, after].join(between)));
+        match joined.as_deref() {
+            Some([one]) => {
+                all.pop();
+                all.push(one.clone());
+            }
+            _ => all.push(event),
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::Input;
+
+    fn told(status: &mut SessionStatus) -> Option<String> {
+        status.settle().map(|event| event.data["state"].as_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn a_turn_is_told_in_states() {
+        let mut status = SessionStatus::new(Adapter::Jsonl);
+        assert_eq!(told(&mut status), None);
+        status.begin_turn(1);
+        assert_eq!(told(&mut status).as_deref(), Some("working"));
+        let asked = status.adapter.step(Input::Line(r#"{"type":"approval","id":"a"}"#));
+        status.take(asked);
+        assert_eq!(told(&mut status).as_deref(), Some("waiting_for_approval"));
+        status.end_run();
+        let failed = status.end_turn(TurnEnd::Failed("agent_crashed".into(), "x".into())).unwrap();
+        assert_eq!(failed.data, json!({ "code": "agent_crashed", "text": "x", "message": 1 }));
+        assert_eq!(told(&mut status).as_deref(), Some("failed"));
+        assert_eq!(status.end_turn(TurnEnd::Done("x".into())), None, "a turn ends once");
+        status.begin_turn(5);
+        status.cancelling = true;
+        let cancelled = status.end_turn(TurnEnd::Failed("agent_crashed".into(), "x".into())).unwrap();
+        assert_eq!(cancelled.data, json!({ "reason": "cancelled", "message": 5 }));
+        assert_eq!(told(&mut status).as_deref(), Some("idle"));
+        let text = serde_json::to_string(&status).unwrap();
+        assert_eq!(serde_json::from_str::<SessionStatus>(&text).unwrap(), status);
+    }
+
+    #[test]
+    fn texts_are_joined() {
+        let text = |kind, text: &str| NewEvent::texts(kind, text).remove(0);
+        let (said, log) = (EventKind::Text, EventKind::Log);
+        let events = vec![text(said, "a"), text(said, "b"), text(log, "c"), text(log, "d"), text(said, "e")];
+        let texts: Vec<String> =
+            joined(events).iter().map(|event| event.data["text"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(texts, ["ab", "c\nd", "e"]);
+    }
+}

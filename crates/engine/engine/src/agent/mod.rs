@@ -1,0 +1,238 @@
+//! Agents that live in sandboxes, and sessions with them.
+//!
+//! A [`driver`] task owns each session. It begins the agent's process when there is a message for it, waking the sandbox, gives
+//! it one message at a time, and turns what it writes into numbered events. Everything that it knows is kept with the
+//! events, in one transaction: up to where the process's output was read, what was taken up of what clients sent, and
+//! what is still to be written to the process. So a new server goes on where the last one was, with the same process.
+//!
+//! A process is an exec with an idempotency key of its own. Between messages it is no use of its sandbox, which may fall
+//! asleep under it; while a message is worked on it is.
+
+mod calls;
+mod driver;
+mod events;
+mod lines;
+mod run;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_core::agent::SessionState;
+use atoll_core::error::shorten;
+use atoll_core::id::{AgentId, SandboxId, SessionId};
+use atoll_core::limits::{AGENT_SESSIONS_MAX_COUNT, AGENTS_MAX_COUNT};
+use atoll_core::{Code, Error, Result};
+use atoll_store::{AgentRecord, SessionRecord};
+use tokio::sync::{mpsc, oneshot, watch};
+
+pub use calls::AgentDraft;
+pub use events::EventPage;
+
+/// The idempotency key of a process begins with this; the session and the number of the process follow.
+const RUN_KEY: &str = "atoll-agent-";
+/// Wishes that wait for a driver; more wait outside.
+const WISHES_MAX_COUNT: usize = 64;
+
+fn run_key(session: &SessionId, run: u64) -> String {
+    format!("{RUN_KEY}{session}-{run}")
+}
+
+/// Whether an exec is an agent's process.
+pub(crate) fn is_agent_key(key: &str) -> bool {
+    key.starts_with(RUN_KEY)
+}
+
+/// An agent that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentGrant {
+    /// Its id.
+    pub id: AgentId,
+    /// The sandbox that it lives in.
+    pub sandbox: SandboxId,
+}
+
+pub(crate) fn agent_not_found(name: &str) -> Error {
+    Error::new(Code::AgentNotFound, format!("no agent '{}'", shorten(name)))
+        .hint("'atoll agent ls' shows what there is")
+}
+
+/// A session as it is now.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionView {
+    /// What is kept of it.
+    pub record: SessionRecord,
+    /// Where it is.
+    pub state: SessionState,
+}
+
+/// Something that is asked of a driver.
+#[derive(Debug)]
+enum Wish {
+    /// There is a message.
+    Look,
+    /// End the work on the message.
+    Cancel(Reply),
+    /// Answer an approval with an option.
+    Answer(String, String, Reply),
+    /// End the process and forget the session.
+    Remove(Reply),
+}
+
+/// How a wish ended.
+type Reply = oneshot::Sender<Result<()>>;
+
+/// The published side of a session.
+#[derive(Debug)]
+pub(crate) struct SessionShared {
+    record: watch::Sender<SessionRecord>,
+    /// Number of the last message that somebody sent.
+    message: watch::Sender<u64>,
+    wishes: mpsc::Sender<Wish>,
+}
+
+impl SessionShared {
+    fn new(record: SessionRecord) -> (Arc<Self>, mpsc::Receiver<Wish>) {
+        let (wishes, inbox) = mpsc::channel(WISHES_MAX_COUNT);
+        let record = watch::Sender::new(record);
+        (Arc::new(Self { record, message: watch::Sender::new(0), wishes }), inbox)
+    }
+
+    fn id(&self) -> SessionId {
+        self.record.borrow().id.clone()
+    }
+
+    fn view(&self) -> SessionView {
+        let record = self.record.borrow().clone();
+        let state = match record.status.state {
+            // A message that was taken and not looked at yet is worked on for whoever sent it.
+            SessionState::Idle | SessionState::Failed if *self.message.borrow() > record.status.delivered => {
+                SessionState::Working
+            }
+            state => state,
+        };
+        SessionView { record, state }
+    }
+
+    /// Says that there are events up to this number.
+    fn published(&self, last: u64) {
+        self.record.send_if_modified(|record| {
+            let newer = last > record.events;
+            record.events = record.events.max(last);
+            newer
+        });
+    }
+
+    /// Asks the driver for something, and waits until it is done.
+    async fn ask(&self, wish: impl FnOnce(Reply) -> Wish) -> Result<()> {
+        let gone = || Error::new(Code::SandboxFailed, "the sandbox of the agent is not alive");
+        let (reply, answer) = oneshot::channel();
+        self.wishes.send(wish(reply)).await.or_else(|_| Err(gone()))?;
+        answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+/// An agent and its sessions.
+#[derive(Debug)]
+pub(crate) struct AgentShared {
+    record: AgentRecord,
+    sessions: Mutex<BTreeMap<SessionId, Arc<SessionShared>>>,
+    /// Who makes a session has the turn.
+    making: tokio::sync::Mutex<()>,
+}
+
+impl AgentShared {
+    fn new(record: AgentRecord) -> Arc<Self> {
+        Arc::new(Self { record, sessions: Mutex::default(), making: tokio::sync::Mutex::default() })
+    }
+
+    pub(crate) fn sandbox(&self) -> &SandboxId {
+        &self.record.sandbox
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SessionId, Arc<SessionShared>>> {
+        // One map: a panic leaves it usable as it is.
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The session with this id, or this name of a thread.
+    fn session(&self, text: &str) -> Result<Arc<SessionShared>> {
+        let sessions = self.lock();
+        let by_id = text.parse().ok().and_then(|id: SessionId| sessions.get(&id));
+        let found = by_id.or_else(|| {
+            sessions.values().find(|session| session.record.borrow().thread.as_deref() == Some(text))
+        });
+        found.cloned().ok_or_else(|| SessionId::not_found(text))
+    }
+
+    fn all(&self) -> Vec<Arc<SessionShared>> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// Enters a session if there is room.
+    fn enter(&self, session: &Arc<SessionShared>) -> Result<()> {
+        let mut sessions = self.lock();
+        if sessions.len() >= AGENT_SESSIONS_MAX_COUNT {
+            return Err(Error::new(
+                Code::LimitExceeded,
+                format!("the agent has {AGENT_SESSIONS_MAX_COUNT} sessions already"),
+            )
+            .hint("delete some"));
+        }
+        sessions.insert(session.id(), Arc::clone(session));
+        Ok(())
+    }
+
+    fn leave(&self, session: &SessionId) {
+        self.lock().remove(session);
+    }
+}
+
+/// Every agent, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Agents(Mutex<BTreeMap<String, Arc<AgentShared>>>);
+
+impl Agents {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<AgentShared>>> {
+        // One map: a panic leaves it usable as it is.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, name: &str) -> Option<Arc<AgentShared>> {
+        let agents = self.lock();
+        let by_id = name.parse::<AgentId>().ok();
+        match by_id {
+            Some(id) => agents.values().find(|agent| agent.record.id == id).cloned(),
+            None => agents.get(name).cloned(),
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<AgentShared>> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// Enters an agent, if its name is free and there is room.
+    fn enter(&self, agent: &Arc<AgentShared>) -> Result<()> {
+        let name = &agent.record.name;
+        let mut agents = self.lock();
+        if agents.contains_key(name) {
+            return Err(Error::new(Code::NameTaken, format!("another agent is named '{name}'"))
+                .hint("choose another name, or delete that agent"));
+        }
+        if agents.len() >= AGENTS_MAX_COUNT {
+            return Err(Error::new(
+                Code::LimitExceeded,
+                format!("there are {AGENTS_MAX_COUNT} agents already"),
+            )
+            .hint("delete some"));
+        }
+        agents.insert(name.clone(), Arc::clone(agent));
+        Ok(())
+    }
+
+    fn leave(&self, agent: &AgentShared) {
+        let mut agents = self.lock();
+        if agents.get(&agent.record.name).is_some_and(|there| there.record.id == agent.record.id) {
+            agents.remove(&agent.record.name);
+        }
+    }
+}
