@@ -15,7 +15,7 @@
 //!
 //! A sandbox's row is written before anything of it is made, and says `running` before the caller is
 //! told; an exec's row is written before the guest hears of it. Everything a driver makes carries the
-//! sandbox id, so one undo ([`atoll_isolation::Isolation::destroy`]) serves every step. On start the
+//! sandbox id, so one undo ([`atoll_isolation::Lifecycle::destroy`]) serves every step. On start the
 //! `recovery` module reads rows (what is intended) and drivers (what is there) and makes them agree:
 //! the same code that a clean start runs.
 
