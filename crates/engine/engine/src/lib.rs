@@ -53,7 +53,7 @@ mod usage;
 mod volumes;
 
 pub use atoll_egress::Stats as EgressStats;
-pub use atoll_isolation::volumes::{VolumeFile, VolumeFileKind, VolumeWrite};
+pub use atoll_isolation::volumes::{VolumeChange, VolumeDirectory, VolumeFile, VolumeFileKind, VolumeWrite};
 pub use authority::{kept as kept_authority, open as open_authority};
 pub use authorize::{Caller, EffectivePermission, Grant, Resource, SnapshotGrant, Target};
 pub use build::{BuildLog, BuildStats, BuildView, CacheEntry, CachePruned, LogEntry, LogPage};
@@ -68,7 +68,7 @@ pub use memory::{TemplateMemory, TemplateMemoryState};
 pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView};
 pub use query::{ExecQuery, SandboxQuery};
 pub use sandbox::{GuestLease, SandboxMetrics};
-pub use secrets::{SecretDoor, SecretDraft, UseQuery};
+pub use secrets::{SecretDoor, SecretDraft, SecretIs, UseQuery};
 pub use sharing::AccessView;
 pub use snapshot::{Begin, Export, ForkOrder, Pushed, RemovedSnapshot, SnapshotOrder, SnapshotQuery};
 pub use template_tags::Tagged;
