@@ -21,6 +21,7 @@ mod gate;
 mod hibernate;
 mod host_files;
 mod live;
+mod lock;
 mod masks;
 mod probe;
 mod record;
@@ -41,14 +42,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use atoll_core::execution::ExecutionPolicy;
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{IsolationLevel, Resources};
 pub(crate) use atoll_isolation::step;
 use atoll_isolation::{
-    ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Taken,
-    Usage,
+    ArtifactUsage, Check, Death, Execution, Gate, GuestStream, Isolation, IsolationError, Plan, Resource,
+    RootFs, Taken, Usage,
 };
 use atoll_isolation_host::{Cgroups, Live, check_hostname};
 use atoll_isolation_storage::filesystem;
@@ -331,6 +333,15 @@ impl Isolation for ContainerIsolation {
 
     fn check_limits(&self, resources: &Resources) -> Result<(), IsolationError> {
         create::check_limits(resources)
+    }
+
+    fn check_execution(&self, policy: &ExecutionPolicy) -> Result<(), IsolationError> {
+        self.inner.check_execution(policy)
+    }
+
+    async fn set_execution(&self, id: &SandboxId, execution: &Execution) -> Result<(), IsolationError> {
+        let (id, execution) = (id.clone(), execution.clone());
+        self.blocking(move |inner| inner.set_execution(&id, &execution)).await
     }
 
     async fn create(&self, plan: &Plan) -> Result<(), IsolationError> {

@@ -40,6 +40,7 @@ pub(crate) struct Started<'a> {
 
 pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
     check_hostname(&plan.hostname)?;
+    atoll_isolation::no_execution_policy(&plan.execution.policy, IsolationLevel::Microvm)?;
     if plan.volumes.is_empty() {
         return Ok(());
     }

@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use atoll_core::execution::ExecutionPolicy;
 use atoll_core::id::{ExecId, SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::{Comparison, CopyMethod};
@@ -28,6 +29,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod doctor;
+mod execution;
 #[cfg(feature = "fake")]
 pub mod fake;
 mod gate;
@@ -37,6 +39,7 @@ pub mod step;
 pub mod volumes;
 
 pub use doctor::{Check, Status};
+pub use execution::{Execution, no_execution_policy};
 pub use gate::{Gate, Original};
 pub use host_disk::{DiskSpace, HostDisk};
 pub use volumes::PlannedVolume;
@@ -114,6 +117,8 @@ pub struct Plan {
     pub disk: DiskSource,
     /// Volumes to mount in it.
     pub volumes: Vec<PlannedVolume>,
+    /// Which programs may run in it.
+    pub execution: Execution,
 }
 
 /// Why an instance ended.
@@ -193,6 +198,9 @@ pub enum IsolationError {
     /// A limit that was asked for cannot be enforced on this host.
     #[error("{0}")]
     Unenforceable(String),
+    /// A policy that was asked for cannot be enforced at this level or on this host.
+    #[error("{0}")]
+    UnenforceablePolicy(String),
     /// This level, or this host, cannot pause like that; says what is in the way.
     #[error("{0}")]
     CannotPause(String),
@@ -262,6 +270,18 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`IsolationError::Unenforceable`]: which limit, and why not.
     fn check_limits(&self, resources: &Resources) -> Result<(), IsolationError>;
+
+    /// Whether programs can be held back here as this says; [`IsolationError::UnenforceablePolicy`] says why not.
+    fn check_execution(&self, policy: &ExecutionPolicy) -> Result<(), IsolationError> {
+        no_execution_policy(policy, self.level())
+    }
+
+    /// Sees to it that in a live instance only these programs start from now on, whatever was said before and by whom. What
+    /// runs goes on. Idempotent. Fails as [`Self::check_execution`].
+    async fn set_execution(&self, id: &SandboxId, execution: &Execution) -> Result<(), IsolationError> {
+        let _ = id;
+        self.check_execution(&execution.policy)
+    }
 
     /// Makes an instance and starts its guest agent. When this returns the guest accepts connections
     /// or is about to. On error everything made so far may still be there: call [`Self::destroy`].
