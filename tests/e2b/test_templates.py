@@ -12,8 +12,8 @@ from e2b.exceptions import BuildException, NotFoundException
 def test_names():
     assert call("GET", "/templates/aliases/base")[0] == 200
     assert call("GET", "/templates/aliases/no-such-template")[0] == 404
-    status, answer = call("POST", "/templates/tags", {"target": "x:y", "tags": ["z"]})
-    assert (status, answer["code"]) == (501, 501)
+    status, answer = call("POST", "/templates/tags", {"target": "no-such-template:y", "tags": ["z"]})
+    assert (status, answer["code"]) == (404, 404)
     for path in ("/volumes", "/secrets", "/volumecontent/x/dir"):
         status, answer = call("GET", path)
         assert (status, answer["code"]) == (501, 501) and answer["message"]
@@ -52,6 +52,55 @@ def test_a_build(tmp_path):
         sandbox.kill()
     assert call("DELETE", f"/templates/{name}")[0] == 204
     assert call("DELETE", f"/templates/{name}")[0] == 404
+
+
+@containers_only
+@since(2, 20)
+def test_tags_and_templates_on_templates():
+    name = "e2b-test-" + uuid.uuid4().hex[:8]
+
+    def build(reference, template):
+        return Template.build(template, reference, cpu_count=1, memory_mb=512)
+
+    def says(reference):
+        sandbox = Sandbox.create(reference, timeout=60)
+        try:
+            return sandbox.commands.run("cat said; pwd").stdout
+        finally:
+            sandbox.kill()
+
+    first = Template().from_template("base").set_workdir("/srv/app").run_cmd("echo one > said")
+    info = build(f"{name}:v1", first)
+    assert info.name.startswith(name)
+    build(name, Template().from_template("base").run_cmd("echo two > said"))
+    assert says(f"{name}:v1") == "one\n/srv/app\n"
+    assert says(name) == "two\n/home/user\n", "no tag is the tag 'default'"
+    # Tags move together to what another one means.
+    told = Template.assign_tags(f"{name}:v1", ["production", "default"])
+    assert sorted(told.tags) == ["default", "production"] and told.build_id
+    assert says(name) == "one\n/srv/app\n"
+    tags = {tag.tag: tag.build_id for tag in Template.get_tags(name)}
+    assert set(tags) == {"v1", "production", "default"} and len(set(tags.values())) == 1
+    for target, wrong in [(f"{name}:v1", [":bad"]), (f"{name}:", ["x"]), (f"{name}:v1", ["12"]), (f"{name}:v1", [])]:
+        assert call("POST", "/templates/tags", {"target": target, "tags": wrong})[0] == 400, (target, wrong)
+    Template.remove_tags(name, ["v1"])
+    with pytest.raises(NotFoundException):
+        Sandbox.create(f"{name}:v1", timeout=60)
+    assert call("DELETE", "/templates/tags", {"name": name, "tags": ["v1"]})[0] == 404
+    # A template goes on from a tagged one, where that one stopped.
+    child = name + "-child"
+    build(child, Template().from_template(f"{name}:production").run_cmd("cat said > before && echo three > said"))
+    assert says(child) == "three\n/srv/app\n"
+    for template in (name, child):
+        assert call("DELETE", f"/templates/{template}")[0] == 204
+
+
+@containers_only
+@since(2, 20)
+def test_a_working_directory_that_cannot_be():
+    template = Template().from_template("base").run_cmd("touch file").set_workdir("/home/user/file")
+    with pytest.raises(BuildException):
+        Template.build(template, "e2b-test-" + uuid.uuid4().hex[:8])
 
 
 @containers_only

@@ -102,6 +102,25 @@ def test_a_blueprint(sdk, client):
         sdk.devbox.create_from_blueprint_name("My Blueprint")
 
 
+def test_a_blueprint_on_a_blueprint(sdk, client):
+    base = sdk.blueprint.create(name="base-of-two", dockerfile="FROM host\nENV BELOW=yes\nRUN echo one > /opt/said\n")
+    by_id = sdk.blueprint.create(name="by-id", base_blueprint_id=base.id, system_setup_commands=["echo two >> /opt/said"])
+    by_name = sdk.blueprint.create(name="by-name", base_blueprint_name="base-of-two")
+    assert by_id.get_info().base_blueprint_id == base.id
+    for blueprint, said in [(by_id, "one\ntwo\nyes\n"), (by_name, "one\nyes\n")]:
+        with blueprint.create_devbox() as devbox:
+            assert devbox.cmd.exec("cat /opt/said; echo $BELOW").stdout() == said
+    # What a blueprint was made from may go.
+    base.delete()
+    with by_id.create_devbox() as devbox:
+        assert devbox.cmd.exec("cat /opt/said").stdout() == "one\ntwo\n"
+    for wrong in [{"base_blueprint_id": base.id}, {"base_blueprint_id": by_id.id, "dockerfile": "FROM host"}]:
+        with pytest.raises((BadRequestError, NotFoundError)):
+            client.blueprints.create(name="wrong", **wrong)
+    for blueprint in (by_id, by_name):
+        blueprint.delete()
+
+
 def test_a_build_that_fails(client):
     with pytest.raises(Exception, match="failed"):
         client.blueprints.create_and_await_build_complete(name="broken", dockerfile="FROM host\nRUN echo no; exit 3\n")

@@ -196,6 +196,12 @@ def test_templates_and_images(client, tmp_path):
     assert failed.value.code == "build_step_failed" and "why" in str(failed.value)
     assert "sdk-app" in [one.name for one in client.templates.list()]
     assert client.templates.create({"name": "sdk-plain", "image": "host"}).version == 1
+    assert client.templates.create({"name": "sdk-plain", "image": "host"}).version == 2
+    assert client.templates.tag("sdk-plain", "stable", 1).version == client.templates.get("sdk-plain:stable").version == 1
+    assert client.templates.tag("sdk-plain", "stable").version == 2
+    assert [one.tag for one in client.templates.tags("sdk-plain")] == ["stable"]
+    client.templates.untag("sdk-plain", "stable")
+    assert client.templates.tags("sdk-plain") == []
     for name in ("sdk-app", "sdk-plain"):
         client.templates.delete(name)
     with pytest.raises(errors.AtollError):

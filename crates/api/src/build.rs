@@ -14,6 +14,9 @@ use utoipa::ToSchema;
 pub struct CreateBuild {
     /// Name of the template: lower-case letters, digits, `-` and `_`.
     pub name: String,
+    /// Tags that point to the version that it makes: names for versions, as in `name:tag`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
     /// The Dockerfile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dockerfile: Option<String>,
@@ -70,6 +73,7 @@ impl From<CreateBuild> for BuildSpec {
     fn from(request: CreateBuild) -> Self {
         Self {
             name: request.name,
+            tags: request.tags,
             dockerfile: request.dockerfile,
             steps: request.steps,
             ignore: request.ignore,

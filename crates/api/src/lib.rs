@@ -60,7 +60,10 @@ pub use snapshot::{
 };
 pub use ssh::{CreateSshKey, SshInfo, SshKey, SshKeyList};
 pub use system::{Doctor, ErrorBody, Health, Leak, LeakList, ServerInfo};
-pub use template::{CreateTemplate, Template, TemplateList, TemplateMemory, TemplateMemoryState};
+pub use template::{
+    CreateTemplate, SetTemplateTag, Template, TemplateList, TemplateMemory, TemplateMemoryState, TemplateTag,
+    TemplateTagList,
+};
 pub use trace::{TraceEvent, TraceFinding, TraceGap, TraceMode, TracePage, TraceReport};
 pub use usage::{PauseSandbox, Usage, UsageGroup, UsageItem, UsageList};
 pub use volume::{CreateVolume, Volume, VolumeList};

@@ -94,6 +94,33 @@ impl CreateTemplate {
     }
 }
 
+/// Where a tag points.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SetTemplateTag {
+    /// The version; the newest when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<u32>,
+}
+
+/// A name for one version of a template: `NAME:TAG` stands wherever `NAME:VERSION` can.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TemplateTag {
+    /// The tag.
+    pub tag: String,
+    /// The version that it means.
+    pub version: u32,
+    /// When it was pointed there.
+    pub set_at_ms: u64,
+}
+
+/// The tags of a template, by name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TemplateTagList {
+    /// The tags.
+    pub items: Vec<TemplateTag>,
+}
+
 /// One version of a template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Template {

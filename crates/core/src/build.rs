@@ -18,6 +18,9 @@ use crate::limits::{
 use crate::policy::EgressPolicy;
 use crate::spec::{self, IsolationLevel, ResourcesDraft, TemplateSpec};
 
+/// Before the name of a template where an image can stand: no image is named so.
+pub const TEMPLATE_SCHEME: &str = "template://";
+
 /// Where a build is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -338,6 +341,9 @@ pub struct CopyStep {
 pub struct BuildSpec {
     /// Name of the template of which it makes the next version.
     pub name: String,
+    /// Tags that point to that version, once it is made.
+    #[serde(default)]
+    pub tags: Vec<String>,
     /// The Dockerfile.
     pub dockerfile: Option<String>,
     /// The step list, instead.
@@ -382,6 +388,7 @@ impl BuildSpec {
     /// [`crate::Code::InvalidArgument`] naming the field.
     pub fn validate(&self) -> Result<()> {
         spec::recipe_name("name", &self.name)?;
+        spec::template_tags("tags", &self.tags)?;
         if self.dockerfile.is_some() == self.steps.is_some() {
             return Err(Error::invalid("dockerfile", "give either a Dockerfile or steps"));
         }

@@ -136,6 +136,10 @@ pub const ACCESS_NAME_MAX_BYTES: usize = 128;
 pub const SSH_KEYS_MAX_COUNT: usize = 100;
 /// Ports of the client that one tunnel may show inside a sandbox.
 pub const TUNNEL_LISTENERS_MAX_COUNT: usize = 32;
+/// Longest tag of a template, bytes.
+pub const TEMPLATE_TAG_MAX_BYTES: usize = 128;
+/// Tags of one template.
+pub const TEMPLATE_TAGS_MAX_COUNT: usize = 256;
 /// Longest tag of a snapshot, bytes.
 pub const SNAPSHOT_TAG_MAX_BYTES: usize = 63;
 /// Tags of one snapshot.

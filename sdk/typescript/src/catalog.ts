@@ -6,7 +6,8 @@ import { WAIT_MS, newKey, segment } from "./transport.js";
 import type { Call, Query, Transport } from "./transport.js";
 import type {
   Build, BuildEvent, BuildLogPage, CreateBuild, CreateTemplate, FileEntry, FileList, Image, ImageList, ImageProgress,
-  Secret, SecretList, SecretScope, SecretUse, SecretUseList, Snapshot, Step, Template, TemplateList, Volume, VolumeList,
+  Secret, SecretList, SecretScope, SecretUse, SecretUseList, SetTemplateTag, Snapshot, Step, Template, TemplateList,
+  TemplateTag, TemplateTagList, Volume, VolumeList,
 } from "./types.js";
 import { bytes } from "./units.js";
 import type { Size } from "./units.js";
@@ -62,6 +63,23 @@ export class Templates extends Part {
   /** Deletes one version, or all. */
   delete(name: string, version?: number): Promise<void> {
     return this.remove(`/v1/templates/${segment(name)}`, { version });
+  }
+
+  /** Names for versions: `NAME:TAG` stands wherever `NAME:VERSION` can. */
+  async tags(name: string): Promise<TemplateTag[]> {
+    return (await this.read<TemplateTagList>(`/v1/templates/${segment(name)}/tags`)).items;
+  }
+
+  /** Points a tag to a version, the newest if none is given, wherever it pointed before. */
+  tag(name: string, tag: string, version?: number): Promise<TemplateTag> {
+    const path = `/v1/templates/${segment(name)}/tags/${segment(tag)}`;
+    const body: SetTemplateTag = version === undefined ? {} : { version };
+    return this.transport.json<TemplateTag>({ method: "PUT", path, body });
+  }
+
+  /** Removes a tag. The version that it meant stays. */
+  untag(name: string, tag: string): Promise<void> {
+    return this.remove(`/v1/templates/${segment(name)}/tags/${segment(tag)}`);
   }
 
   /** Builds a template; throws {@link ServerError} with the step that failed and what it said. */

@@ -530,6 +530,8 @@ export interface CreateAccess {
 export interface CreateBuild {
   /** Name of the template: lower-case letters, digits, `-` and `_`. */
   name?: string;
+  /** Tags that point to the version that it makes: names for versions, as in `name:tag`. */
+  tags?: string[];
   /** The Dockerfile. */
   dockerfile?: string | null;
   /** The step list, instead. */
@@ -1883,6 +1885,12 @@ export interface ServerInfo {
   sandboxes_max: number;
 }
 
+/** Where a tag points. */
+export interface SetTemplateTag {
+  /** The version; the newest when absent. */
+  version?: number | null;
+}
+
 /** Sets whether keys without a grant see a sandbox. */
 export interface SetVisibility {
   /** `null` leaves it to the server's default. */
@@ -2111,6 +2119,22 @@ export type TemplateMemoryState =
   | "saved"
   | "failed"
   | "superseded";
+
+/** A name for one version of a template: `NAME:TAG` stands wherever `NAME:VERSION` can. */
+export interface TemplateTag {
+  /** The tag. */
+  tag: string;
+  /** The version that it means. */
+  version: number;
+  /** When it was pointed there. */
+  set_at_ms: number;
+}
+
+/** The tags of a template, by name. */
+export interface TemplateTagList {
+  /** The tags. */
+  items: TemplateTag[];
+}
 
 /** Bytes to one destination since the sandbox's network was taken up. */
 export interface TotalView {

@@ -21,6 +21,9 @@ pub(crate) struct BuildArgs {
     /// Name of the template [default: the directory's]
     #[arg(short = 't', long, value_name = "NAME")]
     pub(crate) name: Option<String>,
+    /// Tag for the version that is built, as in NAME:TAG
+    #[arg(long, value_name = "TAG")]
+    pub(crate) tag: Vec<String>,
     /// Value for an ARG
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub(crate) build_arg: Vec<(String, String)>,

@@ -21,7 +21,28 @@ pub(crate) enum TemplateCommand {
     Ls,
     /// Show a template
     Show {
-        /// NAME or NAME:VERSION
+        /// NAME, NAME:VERSION or NAME:TAG
+        template: String,
+    },
+    /// Point tags to a version of a template: NAME:TAG stands wherever NAME:VERSION can
+    Tag {
+        /// NAME (its newest version) or NAME:VERSION
+        template: String,
+        /// Tags
+        #[arg(required = true, value_name = "TAG")]
+        tags: Vec<String>,
+    },
+    /// Remove tags of a template; the versions stay
+    Untag {
+        /// NAME
+        template: String,
+        /// Tags
+        #[arg(required = true, value_name = "TAG")]
+        tags: Vec<String>,
+    },
+    /// List tags of a template
+    Tags {
+        /// NAME
         template: String,
     },
     /// Remove a template, or one version of it

@@ -108,6 +108,7 @@ fn request(args: BuildArgs) -> Result<(CreateBuild, Ignore)> {
     let rules = Ignore::parse(ignore.as_deref().unwrap_or_default());
     let request = CreateBuild {
         name,
+        tags: args.tag,
         dockerfile,
         steps,
         ignore,

@@ -1,6 +1,6 @@
 //! Templates.
 
-use atoll_api::{CreateTemplate, Template};
+use atoll_api::{CreateTemplate, Template, TemplateTag, TemplateTagList};
 use atoll_client::Client;
 use atoll_core::build::{CommandText, Ready};
 
@@ -23,8 +23,28 @@ pub(super) async fn template(client: &Client, printer: Printer, command: Templat
             printer.result(&list, || table(["NAME", "VERSION", "IMAGE", "AGE"], list.items.iter().map(row)))
         }
         TemplateCommand::Show { template } => {
-            let (name, version) = split(&template)?;
+            // What is not a version is a tag: the server knows them.
+            let (name, version) = split(&template).unwrap_or((&template, None));
             printer.document(&client.get_template(name, version).await?)
+        }
+        TemplateCommand::Tag { template, tags } => {
+            let (name, version) = split(&template)?;
+            let mut items = Vec::new();
+            for tag in &tags {
+                items.push(client.set_template_tag(name, tag, version).await?);
+            }
+            let list = TemplateTagList { items };
+            printer.result(&list, || table(TAGS, list.items.iter().map(tag_row)))
+        }
+        TemplateCommand::Untag { template, tags } => {
+            for tag in &tags {
+                client.delete_template_tag(&template, tag).await?;
+            }
+            printer.result(&serde_json::json!({ "removed": tags }), String::new)
+        }
+        TemplateCommand::Tags { template } => {
+            let list = client.list_template_tags(&template).await?;
+            printer.result(&list, || table(TAGS, list.items.iter().map(tag_row)))
         }
         TemplateCommand::Rm { template } => {
             let (name, version) = split(&template)?;
@@ -32,6 +52,12 @@ pub(super) async fn template(client: &Client, printer: Printer, command: Templat
             printer.result(&serde_json::json!({ "removed": template }), String::new)
         }
     }
+}
+
+const TAGS: [&str; 3] = ["TAG", "VERSION", "AGE"];
+
+fn tag_row(tag: &TemplateTag) -> [String; 3] {
+    [tag.tag.clone(), tag.version.to_string(), age(tag.set_at_ms)]
 }
 
 fn row(template: &Template) -> [String; 4] {

@@ -51,6 +51,44 @@ async fn built(server: &Server, create: &CreateBuild) -> (Build, Vec<BuildEvent>
     (server.client.get_build(&build.id).await.unwrap(), entries)
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_goes_on_from_a_template() {
+    let server = Server::start();
+    let base = "FROM host\nENV BELOW=yes\nWORKDIR /app\nRUN echo one > said\n";
+    let ready = Ready {
+        command: Some(CommandText::Shell("test -e /tmp/up".into())),
+        port: None,
+        timeout_ms: None,
+        interval_ms: None,
+    };
+    let start = StartFrom::Command(CommandText::Shell("touch /tmp/up; exec sleep 1000".into()));
+    let create = CreateBuild {
+        start: Some(start),
+        ready: Some(ready),
+        tags: vec!["stable".into()],
+        ..dockerfile("base", base)
+    };
+    assert_eq!(built(&server, &create).await.0.state, BuildState::Succeeded);
+    assert_eq!(server.client.list_template_tags("base").await.unwrap().items[0].version, 1);
+    let newer = dockerfile("base", "FROM host\nRUN echo newer > /said\n");
+    assert_eq!(built(&server, &newer).await.0.state, BuildState::Succeeded);
+    let text = "FROM template://base:stable AS below\nRUN echo two >> said\n\
+                FROM below\nCOPY --from=template://base:1 /app/said before\nRUN cat before said > both\n";
+    for state in [Done, Cached] {
+        let (build, entries) = built(&server, &dockerfile("child", text)).await;
+        assert_eq!(build.state, BuildState::Succeeded, "{entries:#?}");
+        assert_eq!(steps(&entries).last().unwrap().1, state);
+    }
+    // What it was made from may go.
+    server.client.delete_template("base", None).await.unwrap();
+    let id = from_template(&server, "child").await;
+    let said = server.sh(&id, "cat both; echo $BELOW; pwd; ls /tmp/up").await;
+    assert_eq!(said.stdout, "one\none\ntwo\nyes\n/app\n/tmp/up\n", "the start command is the base's");
+    let (build, _) = built(&server, &dockerfile("none", "FROM template://nothing\n")).await;
+    assert_eq!(build.failure.unwrap().code, Code::TemplateNotFound);
+    server.finish().await;
+}
+
 /// What became of each step, by its text.
 fn steps(entries: &[BuildEvent]) -> Vec<(String, StepState)> {
     let step = |entry: &BuildEvent| match entry {

@@ -7,7 +7,7 @@ use crate::limits::{
     ANNOTATION_KEY_MAX_BYTES, ANNOTATIONS_MAX_COUNT, ANNOTATIONS_TOTAL_MAX_BYTES, DURATION_MAX_MS,
     ENV_MAX_COUNT, ENV_NAME_MAX_BYTES, ENV_TOTAL_MAX_BYTES, ENV_VALUE_MAX_BYTES, IMAGE_REF_MAX_BYTES,
     LABEL_KEY_MAX_BYTES, LABEL_VALUE_MAX_BYTES, LABELS_MAX_COUNT, NAME_MAX_BYTES, PATH_MAX_BYTES,
-    USER_MAX_BYTES,
+    TEMPLATE_TAG_MAX_BYTES, TEMPLATE_TAGS_MAX_COUNT, USER_MAX_BYTES,
 };
 
 /// A name is a DNS label: 1 to 63 lower-case letters, digits and hyphens, starting with a letter and
@@ -45,6 +45,33 @@ pub fn recipe_name(field: &str, text: &str) -> Result<()> {
     Err(Error::invalid(field, format_args!("'{}' is not a name", crate::error::shorten(text))).hint(
         "use 1 to 63 lower-case letters, digits, hyphens and underscores, neither of the last two at an end",
     ))
+}
+
+/// Tags that are pointed to a version of a template together.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] naming `field`.
+pub fn template_tags(field: &str, tags: &[String]) -> Result<()> {
+    if tags.len() > TEMPLATE_TAGS_MAX_COUNT {
+        return Err(Error::invalid(field, format_args!("more than {TEMPLATE_TAGS_MAX_COUNT} tags")));
+    }
+    tags.iter().try_for_each(|tag| template_tag(field, tag))
+}
+
+/// A tag of a template: a name for one of its versions. Where a version can be named by its number, a tag stands as
+/// well, so it is no number.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] naming `field`.
+pub fn template_tag(field: &str, text: &str) -> Result<()> {
+    let inner = text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b));
+    let number = text.bytes().all(|b| b.is_ascii_digit());
+    if inner && !number && text.len() <= TEMPLATE_TAG_MAX_BYTES {
+        return Ok(());
+    }
+    Err(Error::invalid(field, format_args!("'{}' is not a tag", crate::error::shorten(text))).hint(format!(
+        "use 1 to {TEMPLATE_TAG_MAX_BYTES} lower-case letters, digits, '.', '_' and '-', not digits alone"
+    )))
 }
 
 /// A path inside a sandbox: absolute, bounded, without NUL. `..` is allowed: the guest resolves it

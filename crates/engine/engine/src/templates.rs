@@ -124,22 +124,19 @@ impl Engine {
         }
     }
 
-    /// Finds what a sandbox draft names: `name` or `name:version`.
+    /// Finds what a sandbox draft names: `name`, `name:version` or `name:tag`.
     ///
     /// # Errors
-    /// [`Code::TemplateNotFound`]; [`Code::InvalidArgument`] for a version that is no number.
+    /// [`Code::TemplateNotFound`]; [`Code::InvalidArgument`] for what is neither a version nor a tag.
     pub async fn find_template(&self, text: &str) -> Result<TemplateRecord> {
-        let (name, version) = match text.split_once(':') {
-            None => (text, None),
-            Some((name, version)) => match version.parse() {
-                Ok(version) => (name, Some(version)),
-                Err(_) => {
-                    return Err(Error::invalid("template", "the version is not a number")
-                        .hint("write 'name' for the newest version, or 'name:3'"));
-                }
-            },
-        };
-        self.template(name, version).await
+        let Some((name, which)) = text.split_once(':') else { return self.template(text, None).await };
+        match which.parse() {
+            Ok(version) => self.template(name, Some(version)).await,
+            Err(_) => {
+                spec::template_tag("template", which)?;
+                self.tagged_template(name, which).await
+            }
+        }
     }
 }
 
@@ -151,7 +148,7 @@ impl Inner {
     }
 }
 
-fn not_found(name: &str, version: Option<u32>) -> Error {
+pub(crate) fn not_found(name: &str, version: Option<u32>) -> Error {
     let which = version.map(|version| format!(":{version}")).unwrap_or_default();
     Error::new(Code::TemplateNotFound, format!("no template '{}{which}'", shorten(name)))
         .hint("'atoll template ls' shows what there is")

@@ -8,6 +8,7 @@ use crate::db::{BadColumn, Row, Value, args, json};
 use crate::error::StoreError;
 use crate::record::{Cursor, Page, TemplateRecord};
 use crate::sandboxes::{add, any_of, decoded, newest_first, next_page};
+use crate::template_tags;
 use crate::templates::insert;
 
 /// Version of the JSON form of a build's spec.
@@ -103,8 +104,8 @@ impl Store {
         .await
     }
 
-    /// Stores the template that a running build made, and that it has: both or none. Gives the version; `None`
-    /// when the build does not run.
+    /// Stores the template that a running build made, the tags that point to it, and that it has: all or none. Gives
+    /// the version; `None` when the build does not run.
     ///
     /// # Errors
     /// [`StoreError::AlreadyExists`] for the template's id.
@@ -112,15 +113,18 @@ impl Store {
         &self,
         id: &BuildId,
         template: &TemplateRecord,
+        tags: &[String],
         ended_ms: u64,
     ) -> Result<Option<u32>, StoreError> {
         const SQL: &str = "UPDATE builds SET state = 'succeeded', template_version = $2, ended_ms = $3 \
              WHERE id = $1 AND state = 'running'";
-        let (id, template) = (id.clone(), template.clone());
+        let (id, template, tags) = (id.clone(), template.clone(), tags.to_vec());
         let done = self
             .write(move |mut conn| {
                 Box::pin(async move {
+                    let name = template.name.clone();
                     let version = insert(conn.again(), template).await?;
+                    template_tags::set(conn.again(), &name, version, &tags, ended_ms).await?;
                     let values = args![id.as_str(), version, ended_ms];
                     match conn.execute(SQL, values).await? {
                         0 => Err(StoreError::Conflict),

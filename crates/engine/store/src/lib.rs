@@ -37,6 +37,7 @@ mod sharing;
 mod snapshots;
 mod ssh_keys;
 mod store;
+mod template_tags;
 mod templates;
 mod url;
 mod usage;
@@ -56,5 +57,6 @@ pub use record::{
 pub use secrets::{SealedAt, SealedValue, SecretRecord, SecretUse, SecretVersion};
 pub use snapshots::SnapshotOutcome;
 pub use store::Store;
+pub use template_tags::TemplateTag;
 pub use url::{InvalidUrl, StoreUrl};
 pub use usage::{UsageFilter, UsageMark, UsageRow};

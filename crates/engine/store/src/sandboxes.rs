@@ -136,6 +136,23 @@ impl Store {
         .await
     }
 
+    /// Moves a sandbox that is being made to running, with the end of its life; gives the new generation.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when it is in another state, [`StoreError::NotFound`].
+    pub async fn begin_sandbox(&self, id: &SandboxId, expires_ms: Option<u64>) -> Result<i64, StoreError> {
+        const SQL: &str = "UPDATE sandboxes SET state = 'running', reason = NULL, expires_ms = $2, \
+             generation = generation + 1 WHERE id = $1 AND state = 'creating' RETURNING generation";
+        let (id, values) = (id.clone(), args![id.as_str(), expires_ms]);
+        self.write_one_soon(move |mut conn| {
+            Box::pin(async move {
+                let row = conn.row(SQL, values).await?;
+                changed(&mut conn, row, &id).await
+            })
+        })
+        .await
+    }
+
     /// Stores state, reason, pause and boot of `sandbox` if its stored state is one of `from`; gives the new
     /// generation.
     ///

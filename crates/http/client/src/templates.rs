@@ -1,6 +1,6 @@
 //! Templates.
 
-use atoll_api::{CreateTemplate, Template, TemplateList};
+use atoll_api::{CreateTemplate, SetTemplateTag, Template, TemplateList, TemplateTag, TemplateTagList};
 use http::Method;
 
 use crate::{Client, Result};
@@ -27,6 +27,23 @@ impl Client {
     /// Removes one version; all of them when `version` is absent.
     pub async fn delete_template(&self, name: &str, version: Option<u32>) -> Result<()> {
         let target = self.target(["v1", "templates", name]).maybe("version", version);
+        self.call_empty(self.request(Method::DELETE, target)).await
+    }
+
+    /// The tags of a template, by name.
+    pub async fn list_template_tags(&self, name: &str) -> Result<TemplateTagList> {
+        self.call(self.request(Method::GET, self.target(["v1", "templates", name, "tags"]))).await
+    }
+
+    /// Points a tag to a version; to the newest when `version` is absent.
+    pub async fn set_template_tag(&self, name: &str, tag: &str, version: Option<u32>) -> Result<TemplateTag> {
+        let target = self.target(["v1", "templates", name, "tags", tag]);
+        self.submit(Method::PUT, target, &SetTemplateTag { version }).await
+    }
+
+    /// Removes a tag; the version stays.
+    pub async fn delete_template_tag(&self, name: &str, tag: &str) -> Result<()> {
+        let target = self.target(["v1", "templates", name, "tags", tag]);
         self.call_empty(self.request(Method::DELETE, target)).await
     }
 }

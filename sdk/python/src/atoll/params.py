@@ -220,6 +220,8 @@ class CreateBuild(TypedDict, total=False):
 
     name: str
     """Name of the template: lower-case letters, digits, `-` and `_`."""
+    tags: list[str]
+    """Tags that point to the version that it makes: names for versions, as in `name:tag`."""
     dockerfile: str | None
     """The Dockerfile."""
     steps: list[Step] | None
@@ -811,6 +813,13 @@ class SecretScope(_SecretScopeRequired, total=False):
     """Ids or names of sandboxes that may use it; any when empty."""
     keys: list[str]
     """API keys whose sandboxes may use it; any when empty."""
+
+
+class SetTemplateTag(TypedDict, total=False):
+    """Where a tag points."""
+
+    version: int | None
+    """The version; the newest when absent."""
 
 
 class SetVisibility(TypedDict, total=False):

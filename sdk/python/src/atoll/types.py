@@ -2952,6 +2952,42 @@ class TemplateMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class TemplateTag:
+    """A name for one version of a template: `NAME:TAG` stands wherever `NAME:VERSION` can."""
+
+    tag: str
+    """The tag."""
+    version: int
+    """The version that it means."""
+    set_at_ms: int
+    """When it was pointed there."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> TemplateTag:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["tag"],
+            o["version"],
+            o["set_at_ms"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateTagList:
+    """The tags of a template, by name."""
+
+    items: list[TemplateTag]
+    """The tags."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> TemplateTagList:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            [TemplateTag.from_json(one) for one in o["items"]],
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TotalView:
     """Bytes to one destination since the sandbox's network was taken up."""
 

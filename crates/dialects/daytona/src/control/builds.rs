@@ -63,6 +63,7 @@ fn no_context() -> Failure {
 pub(super) fn spec(name: String, dockerfile: String) -> BuildSpec {
     BuildSpec {
         name,
+        tags: Vec::new(),
         dockerfile: Some(dockerfile),
         steps: None,
         ignore: None,

@@ -6,21 +6,22 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use atoll_core::Error;
 use atoll_core::limits::STDIN_CHUNK_MAX_BYTES;
 use atoll_core::spec::{Command, ExecDraft};
-use atoll_core::{Code, Error};
 use atoll_dialect_kit::time;
-use atoll_engine::{ExecView, OutputEvent, OutputReader, Piece};
+use atoll_engine::ExecView;
 use axum::extract::Request;
 use axum::extract::ws::{Message, WebSocket, close_code};
 use axum::response::Response;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::answers::{Answers, NoAnswer};
 use super::files::paths;
 use super::socket::{self, Sink};
 use crate::error::{Failure, Result, Source};
@@ -43,8 +44,6 @@ const HEED_WAIT: Duration = Duration::from_secs(3);
 const FIRST_WAIT: Duration = Duration::from_secs(30);
 /// Longest line that an interpreter may say, bytes: it has at most 32 KiB of output, each byte of it six at most.
 const LINE_MAX_BYTES: usize = 1 << 20;
-/// Bytes read from the log at once.
-const READ_BYTES: usize = 64 << 10;
 
 fn fail(error: Error) -> Failure {
     Failure::of_daemon(&error)
@@ -214,7 +213,7 @@ async fn run(inside: &Inside, sink: &mut Sink, text: &str) -> (u16, String) {
         Ok(begun) => begun,
         Err(failure) => return refused(failure),
     };
-    match answers.pass_on(sink, request.until()).await {
+    match pass_on(&mut answers, sink, request.until()).await {
         Outcome::Done => (close_code::NORMAL, String::new()),
         Outcome::TimedOut => {
             interrupt(inside, &context, answers).await;
@@ -242,7 +241,7 @@ async fn begin(inside: &Inside, context: &ExecView, request: &Run) -> Result<Ans
         let piece = bytes.split_to(bytes.len().min(STDIN_CHUNK_MAX_BYTES));
         engine.write_stdin(inside.id(), exec, piece, false).await.map_err(fail)?;
     }
-    Ok(Answers { reader, line: BytesMut::new(), id })
+    Ok(Answers::new(reader, id, LINE_MAX_BYTES))
 }
 
 /// Ends code whose time is over. A context that does not heed that ends with it.
@@ -269,68 +268,32 @@ enum Outcome {
     Gone,
 }
 
-/// What an interpreter says about one piece of code. Hostile: the code can say it, too.
-struct Answers {
-    reader: OutputReader,
-    line: BytesMut,
-    id: String,
-}
-
-impl Answers {
-    async fn pass_on(&mut self, sink: &mut Sink, until: Option<Instant>) -> Outcome {
-        loop {
-            let next = self.next();
-            let frame = match until {
-                Some(until) => match timeout_at(until, next).await {
-                    Ok(frame) => frame,
-                    Err(_elapsed) => return Outcome::TimedOut,
-                },
-                None => next.await,
-            };
-            let told = match frame {
-                Ok(frame) => match frame["type"].as_str() {
-                    Some("done") => return Outcome::Done,
-                    Some("stdout" | "stderr") => json!({"type": frame["type"], "text": frame["text"]}),
-                    Some("error") => json!({
-                        "type": "error", "name": frame["name"], "value": frame["value"], "traceback": frame["traceback"],
-                    }),
-                    _ => continue,
-                },
-                Err(outcome) => return outcome,
-            };
-            if sink.send(Message::text(told.to_string())).await.is_err() {
-                return Outcome::Gone;
-            }
-        }
-    }
-
-    /// The next thing that is said about this piece of code.
-    async fn next(&mut self) -> Result<Value, Outcome> {
-        loop {
-            if let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
-                let line = self.line.split_to(end + 1);
-                match serde_json::from_slice::<Value>(&line) {
-                    Ok(frame) if frame["id"] == self.id.as_str() => return Ok(frame),
-                    // Of code before, whose client has gone.
-                    _ => continue,
-                }
-            }
-            if self.line.len() > LINE_MAX_BYTES {
-                return Err(Outcome::Broken);
-            }
-            match self.reader.next(READ_BYTES).await {
-                Ok(OutputEvent::Piece(Piece::Output {
-                    stream: atoll_core::exec::OutputStream::Stdout,
-                    bytes,
-                    ..
-                })) => {
-                    self.line.extend_from_slice(&bytes);
-                }
-                Ok(OutputEvent::Piece(_)) => {}
-                Ok(OutputEvent::End { .. }) => return Err(Outcome::Ended),
-                Err(Error { code: Code::ShuttingDown, .. }) => return Err(Outcome::Gone),
-                Err(_) => return Err(Outcome::Broken),
-            }
+/// Tells the client what an interpreter says about its code.
+async fn pass_on(answers: &mut Answers, sink: &mut Sink, until: Option<Instant>) -> Outcome {
+    loop {
+        let next = answers.next();
+        let frame = match until {
+            Some(until) => match timeout_at(until, next).await {
+                Ok(frame) => frame,
+                Err(_elapsed) => return Outcome::TimedOut,
+            },
+            None => next.await,
+        };
+        let told = match frame {
+            Ok(frame) => match frame["type"].as_str() {
+                Some("done") => return Outcome::Done,
+                Some("stdout" | "stderr") => json!({"type": frame["type"], "text": frame["text"]}),
+                Some("error") => json!({
+                    "type": "error", "name": frame["name"], "value": frame["value"], "traceback": frame["traceback"],
+                }),
+                _ => continue,
+            },
+            Err(NoAnswer::Ended) => return Outcome::Ended,
+            Err(NoAnswer::ShuttingDown) => return Outcome::Gone,
+            Err(NoAnswer::TooLong | NoAnswer::Failed(_)) => return Outcome::Broken,
+        };
+        if sink.send(Message::text(told.to_string())).await.is_err() {
+            return Outcome::Gone;
         }
     }
 }

@@ -6,16 +6,16 @@
 
 use std::time::Duration;
 
-use atoll_core::exec::OutputStream;
+use atoll_core::Error;
 use atoll_core::limits::STDIN_CHUNK_MAX_BYTES;
 use atoll_core::spec::{Command, ExecDraft};
-use atoll_core::{Code, Error};
-use atoll_engine::{ExecView, OutputEvent, OutputReader, Piece};
-use bytes::{Bytes, BytesMut};
+use atoll_engine::{ExecView, OutputReader};
+use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::answers::{Answers, NoAnswer};
 use super::files::paths;
 use crate::error::{Failure, Result, Source};
 use crate::request::{Json, Query};
@@ -29,8 +29,6 @@ const TAG: &str = "daytona lsp ";
 const WAIT: Duration = Duration::from_secs(70);
 /// Longest answer, bytes.
 const LINE_MAX_BYTES: usize = 16 << 20;
-/// Bytes read from the log at once.
-const READ_BYTES: usize = 256 << 10;
 /// Language servers of one sandbox.
 const SERVERS_MAX: usize = 16;
 
@@ -103,7 +101,7 @@ pub(super) async fn start(inside: Inside, Json(asked): Json<Asked>) -> Result<St
         return Err(Failure::internal("this sandbox has no python3").from(Source::Daemon));
     }
     let reader = engine.output(inside.id(), view.record.id.as_str(), 0, false).await.map_err(fail)?;
-    answer(reader, "start").await?;
+    answer(reader, "start".to_owned()).await?;
     Ok(StatusCode::OK)
 }
 
@@ -166,45 +164,29 @@ async fn ask(inside: &Inside, exec: &ExecView, mut asking: Value) -> Result<Valu
         let piece = bytes.split_to(bytes.len().min(STDIN_CHUNK_MAX_BYTES));
         engine.write_stdin(inside.id(), exec, piece, false).await.map_err(fail)?;
     }
-    answer(reader, &id).await
+    answer(reader, id).await
 }
 
-/// The answer to a question. Hostile: whatever runs in the sandbox may have written it.
-async fn answer(reader: OutputReader, id: &str) -> Result<Value> {
-    let said = tokio::time::timeout(WAIT, line(reader, id)).await;
-    let mut said = said.map_err(|_elapsed| broken("the language server does not answer"))??;
+/// The answer to a question.
+async fn answer(reader: OutputReader, id: String) -> Result<Value> {
+    let mut answers = Answers::new(reader, id, LINE_MAX_BYTES);
+    let said = tokio::time::timeout(WAIT, answers.next()).await;
+    let mut said = said.map_err(|_elapsed| broken("the language server does not answer"))?.map_err(none)?;
     match said["error"].as_str() {
         Some(error) => Err(Failure::bad_daemon(atoll_core::error::shorten(error).to_string())),
         None => Ok(said["result"].take()),
     }
 }
 
-fn broken(why: &str) -> Failure {
-    Failure::internal(why).from(Source::Daemon)
+fn none(why: NoAnswer) -> Failure {
+    match why {
+        NoAnswer::Ended => broken("the language server has ended"),
+        NoAnswer::TooLong => broken("the language server's answer is too long"),
+        NoAnswer::ShuttingDown => broken("the server is shutting down"),
+        NoAnswer::Failed(error) => fail(error),
+    }
 }
 
-async fn line(mut reader: OutputReader, id: &str) -> Result<Value> {
-    let mut line = BytesMut::new();
-    loop {
-        while let Some(end) = line.iter().position(|byte| *byte == b'\n') {
-            let whole = line.split_to(end + 1);
-            match serde_json::from_slice::<Value>(&whole) {
-                Ok(said) if said["id"] == id => return Ok(said),
-                // To a question before, whose client has gone.
-                _ => {}
-            }
-        }
-        if line.len() > LINE_MAX_BYTES {
-            return Err(broken("the language server's answer is too long"));
-        }
-        match reader.next(READ_BYTES).await {
-            Ok(OutputEvent::Piece(Piece::Output { stream: OutputStream::Stdout, bytes, .. })) => {
-                line.extend_from_slice(&bytes);
-            }
-            Ok(OutputEvent::Piece(_)) => {}
-            Ok(OutputEvent::End { .. }) => return Err(broken("the language server has ended")),
-            Err(Error { code: Code::ShuttingDown, .. }) => return Err(broken("the server is shutting down")),
-            Err(error) => return Err(fail(error)),
-        }
-    }
+fn broken(why: &str) -> Failure {
+    Failure::internal(why).from(Source::Daemon)
 }

@@ -1,5 +1,6 @@
 //! The toolbox: what happens inside a sandbox, at `/toolbox/{sandbox}`.
 
+mod answers;
 mod code;
 mod execute;
 mod files;

@@ -42,6 +42,7 @@ pub(crate) struct Orders(Arc<Mutex<HashMap<String, Order>>>);
 pub(super) struct Order {
     pub(super) key: KeyId,
     pub(super) name: String,
+    pub(super) tags: Vec<String>,
     pub(super) resources: ResourcesDraft,
     pub(super) at_ms: u64,
     /// Once its steps are known.
@@ -107,13 +108,7 @@ pub(super) async fn order(
     spec::recipe_name("name", &name).map_err(|error| Failure::of(&error))?;
     let tags: Vec<&str> =
         tag_of(&asked).into_iter().chain(wanted.tags.iter().flatten().map(String::as_str)).collect();
-    if let Some(tag) = tags.iter().find(|tag| **tag != super::DEFAULT_TAG) {
-        return Err(Failure::unsupported(format!(
-            "tags of templates are not supported by this server: '{}'; leave it out for '{}'",
-            atoll_core::error::shorten(tag),
-            super::DEFAULT_TAG
-        )));
-    }
+    let tags = super::tags::checked(&tags)?;
     if wanted.memory_mb.is_some_and(|mb| mb < 128 || mb % 2 == 1) {
         return Err(Failure::bad("memoryMB: must be even and at least 128"));
     }
@@ -124,11 +119,18 @@ pub(super) async fn order(
         ..ResourcesDraft::default()
     };
     let id = uuid()?;
-    let order = Order { key: caller.key(), name: name.clone(), resources, at_ms: now_ms(), begun: None };
+    let order = Order {
+        key: caller.key(),
+        name: name.clone(),
+        tags: tags.clone(),
+        resources,
+        at_ms: now_ms(),
+        begun: None,
+    };
     app.orders.enter(id.clone(), order)?;
     let answer = json!({
         "templateID": id_of(&name), "buildID": id, "public": false,
-        "names": [name], "aliases": [name], "tags": [super::DEFAULT_TAG],
+        "names": [name], "aliases": [name], "tags": tags,
     });
     Ok((StatusCode::ACCEPTED, axum::Json(answer)))
 }
@@ -168,6 +170,7 @@ pub(super) async fn begin(
         plan(engine, &asked, caller.engine()).await?;
     let spec = BuildSpec {
         name: order.name.clone(),
+        tags: order.tags,
         dockerfile: None,
         steps: Some(steps),
         // Everything in the archives is wanted.

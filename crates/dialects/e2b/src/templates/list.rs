@@ -6,7 +6,7 @@ use atoll_store::TemplateRecord;
 use axum::extract::{Path, State};
 use serde_json::{Value, json};
 
-use super::{BASE, DEFAULT_TAG, Found, find, id_of, no_template};
+use super::{BASE, Found, find, id_of, no_template};
 use crate::App;
 use crate::envd;
 use crate::error::{Failure, Result};
@@ -16,7 +16,7 @@ use crate::time::of_ms;
 const MIB: u64 = 1 << 20;
 
 /// A build id in the form that the clients read, made from a template's version: what built it is not remembered.
-fn build_id(record: &TemplateRecord) -> String {
+pub(super) fn build_id(record: &TemplateRecord) -> String {
     let hash = blake3::derive_key("atoll e2b build id", record.id.as_str().as_bytes());
     let hex = blake3::Hash::from_bytes(hash).to_hex();
     let hex = hex.as_str();
@@ -60,7 +60,11 @@ pub(super) async fn defaults(_: Caller<Read>, State(app): State<App>) -> Result<
     Ok(axum::Json(items.map(item).collect()))
 }
 
-async fn record<S>(caller: &Caller<S>, engine: &Engine, reference: &str) -> Result<TemplateRecord> {
+pub(super) async fn record<S>(
+    caller: &Caller<S>,
+    engine: &Engine,
+    reference: &str,
+) -> Result<TemplateRecord> {
     match find(engine, reference, caller.engine()).await? {
         Found::Template(record) => Ok(*record),
         Found::Base | Found::Snapshot { .. } => Err(no_template(reference)),
@@ -92,24 +96,6 @@ pub(super) async fn publish(
 ) -> Result<axum::Json<Value>> {
     let record = record(&caller, app.host.engine(), &reference).await?;
     Ok(axum::Json(json!({"names": [record.name]})))
-}
-
-/// `GET /templates/{template}/tags`.
-pub(super) async fn tags(
-    caller: Caller<Read>,
-    State(app): State<App>,
-    Path(reference): Path<String>,
-) -> Result<axum::Json<Value>> {
-    let record = record(&caller, app.host.engine(), &reference).await?;
-    let (build, created) = (build_id(&record), of_ms(record.created_ms));
-    Ok(axum::Json(json!([{"tag": DEFAULT_TAG, "buildID": build, "createdAt": created}])))
-}
-
-/// `POST` and `DELETE /templates/tags`.
-pub(super) async fn tags_unsupported(_: Caller<Manage>) -> Failure {
-    Failure::unsupported(
-        "tags of templates are not supported by this server; versions are: 'atoll template list'",
-    )
 }
 
 /// `GET /teams`: there is one.

@@ -7,6 +7,7 @@ mod archives;
 mod build;
 mod list;
 mod status;
+mod tags;
 mod translate;
 
 use atoll_core::id::SnapshotId;
@@ -51,8 +52,8 @@ pub(crate) fn routes() -> Router<App> {
         .route("/v2/templates/{template}/builds/{build}", post(build::begin))
         .route("/templates/{template}/builds/{build}/status", get(status::status))
         .route("/templates/{template}/builds/{build}/logs", get(status::logs))
-        .route("/templates/tags", post(list::tags_unsupported).delete(list::tags_unsupported))
-        .route("/templates/{template}/tags", get(list::tags))
+        .route("/templates/tags", post(tags::assign).delete(tags::remove))
+        .route("/templates/{template}/tags", get(tags::list))
         .route("/teams", get(list::teams))
         .route("/volumes", any(unsupported))
         .route("/volumes/{*rest}", any(unsupported))
@@ -108,7 +109,7 @@ impl Found {
     pub(crate) fn apply(self, draft: &mut SandboxDraft) -> Origin {
         match self {
             Self::Template(record) => {
-                draft.template = Some(record.name.clone());
+                draft.template = Some(format!("{}:{}", record.name, record.version));
                 Origin {
                     id: id_of(&record.name),
                     default_user: record.spec.user.is_none(),
@@ -133,19 +134,18 @@ fn no_template(reference: &str) -> Failure {
     Failure::not_found(format!("template '{reference}' not found"))
 }
 
-/// The template of a name or an id.
+/// The version of a template that a reference means: its name or its id, and maybe a tag.
 async fn template(engine: &Engine, reference: &str) -> Result<Option<TemplateRecord>> {
-    let name = name_of(reference).to_ascii_lowercase();
-    match engine.template(&name, None).await {
-        Ok(record) => return Ok(Some(record)),
-        Err(error) if matches!(error.code, Code::TemplateNotFound | Code::InvalidArgument) => {}
-        Err(error) => return Err(Failure::of(&error)),
-    }
-    if name.len() != ID_CHARS {
-        return Ok(None);
+    let (name, tag) = (name_of(reference).to_ascii_lowercase(), tag_of(reference));
+    let found = tags::tagged(engine, &name, tag).await?;
+    if found.is_some() || name.len() != ID_CHARS {
+        return Ok(found);
     }
     let all = engine.templates().await.map_err(|error| Failure::of(&error))?;
-    Ok(all.into_iter().find(|record| id_of(&record.name) == name))
+    match all.into_iter().find(|record| id_of(&record.name) == name) {
+        Some(record) => tags::tagged(engine, &record.name, tag).await,
+        None => Ok(None),
+    }
 }
 
 /// The snapshot that a reference means, if the caller may do with it what it needs; none that it may not know of.
@@ -198,7 +198,7 @@ async fn exists(caller: Caller<Read>, State(app): State<App>, Path(alias): Path<
     Ok(axum::Json(json!({"templateID": id, "public": false})).into_response())
 }
 
-/// Removes a template with all its versions, or a snapshot.
+/// Removes a template with all its versions, the one that a tag means, or a snapshot.
 async fn remove(
     caller: Caller<Manage>,
     State(app): State<App>,
@@ -210,7 +210,8 @@ async fn remove(
         _ => Failure::of(&error),
     };
     if let Some(record) = template(engine, &reference).await? {
-        engine.delete_template(&record.name, None, caller.engine()).await.map_err(gone)?;
+        let version = tag_of(&reference).map(|_| record.version);
+        engine.delete_template(&record.name, version, caller.engine()).await.map_err(gone)?;
         return Ok(StatusCode::NO_CONTENT);
     }
     let found = snapshot(engine, &reference, Needs::MANAGE, caller.engine())

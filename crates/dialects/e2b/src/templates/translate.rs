@@ -1,12 +1,12 @@
 //! The clients' steps as the engine's.
 
-use atoll_core::build::{CommandText, CopyStep, Ready, StartFrom, Step};
+use atoll_core::build::{CommandText, CopyStep, Ready, StartFrom, Step, TEMPLATE_SCHEME};
 use atoll_engine::{Caller as EngineCaller, Engine};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-use super::{BASE, Found, find, name_of};
+use super::{Found, find, name_of};
 use crate::error::{Failure, Result};
 
 /// Who runs steps, and later commands, until a step says otherwise.
@@ -87,7 +87,7 @@ pub(super) async fn plan(engine: &Engine, asked: &Asked, caller: &EngineCaller) 
             "fromImageRegistry: credentials are not taken with a build; store them with 'atoll registry login'",
         ));
     }
-    let image = image(engine, asked, caller).await?;
+    let base = base(engine, asked, caller).await?;
     let plan = Plan {
         no_cache: asked.force || asked.steps.iter().any(|step| step.force),
         steps: Vec::new(),
@@ -101,7 +101,7 @@ pub(super) async fn plan(engine: &Engine, asked: &Asked, caller: &EngineCaller) 
             interval_ms: Some(READY_INTERVAL_MS),
         }),
     };
-    translate(plan, image, &asked.steps)
+    translate(plan, base, &asked.steps)
 }
 
 fn text(text: Option<&String>) -> Option<&str> {
@@ -112,31 +112,51 @@ fn bash(line: &str) -> CommandText {
     CommandText::Argv(["/bin/bash", "-l", "-c", line].map(str::to_owned).to_vec())
 }
 
-/// The image that a build begins with.
-async fn image(engine: &Engine, asked: &Asked, caller: &EngineCaller) -> Result<String> {
+/// What a build begins with.
+#[derive(Debug)]
+struct Base {
+    image: String,
+    /// Who runs its commands, and where.
+    user: String,
+    workdir: String,
+}
+
+impl Base {
+    fn image(image: String) -> Self {
+        Self { image, user: USER.to_owned(), workdir: HOME.to_owned() }
+    }
+}
+
+async fn base(engine: &Engine, asked: &Asked, caller: &EngineCaller) -> Result<Base> {
     match (text(asked.from_image.as_ref()), text(asked.from_template.as_ref())) {
         (Some(_), Some(_)) => Err(Failure::bad("give fromImage or fromTemplate, not both")),
-        (Some(image), None) if image.split(':').next() == Some(DEFAULT_IMAGE) => Ok(engine.default_image()),
-        (Some(image), None) => Ok(image.to_owned()),
-        (None, None) => Ok(engine.default_image()),
+        (Some(image), None) if image.split(':').next() == Some(DEFAULT_IMAGE) => {
+            Ok(Base::image(engine.default_image()))
+        }
+        (Some(image), None) => Ok(Base::image(image.to_owned())),
+        (None, None) => Ok(Base::image(engine.default_image())),
         (None, Some(template)) => match find(engine, template, caller).await? {
-            Found::Base => Ok(engine.default_image()),
-            Found::Template(record) if record.spec.snapshot.is_none() => Ok(record.spec.image),
-            Found::Template(_) | Found::Snapshot { .. } => Err(Failure::bad(format!(
-                "fromTemplate: '{}' was built itself; this server builds on images and on '{BASE}'",
+            Found::Base => Ok(Base::image(engine.default_image())),
+            Found::Template(record) => Ok(Base {
+                image: format!("{TEMPLATE_SCHEME}{}:{}", record.name, record.version),
+                user: record.spec.user.unwrap_or_else(|| USER.to_owned()),
+                workdir: record.spec.workdir.unwrap_or_else(|| HOME.to_owned()),
+            }),
+            Found::Snapshot { .. } => Err(Failure::bad(format!(
+                "fromTemplate: '{}' is a snapshot; this server builds on images and templates",
                 name_of(template)
             ))),
         },
     }
 }
 
-fn translate(mut plan: Plan, image: String, steps: &[AskedStep]) -> Result<Plan> {
-    plan.push(Step::From(image), "base", None);
+fn translate(mut plan: Plan, base: Base, steps: &[AskedStep]) -> Result<Plan> {
+    plan.push(Step::From(base.image), "base", None);
     plan.push(Step::User("root".to_owned()), "base", None);
     plan.push(Step::Run(CommandText::Shell(PROVISION.to_owned())), "base", None);
-    let mut user = USER.to_owned();
+    let mut user = base.user;
     plan.push(Step::User(user.clone()), "base", None);
-    plan.push(Step::Workdir(HOME.to_owned()), "base", None);
+    plan.push(Step::Workdir(base.workdir), "base", None);
     for (index, step) in steps.iter().enumerate() {
         let number = (index + 1).to_string();
         let arg = |at: usize| step.args.get(at).map(String::as_str).filter(|arg| !arg.is_empty());
@@ -163,7 +183,7 @@ fn translate(mut plan: Plan, image: String, steps: &[AskedStep]) -> Result<Plan>
                     plan.push(Step::Env(pairs), &number, None);
                 }
             }
-            "WORKDIR" => plan.push(Step::Workdir(arg(0).ok_or_else(missing)?.to_owned()), &number, None),
+            "WORKDIR" => plan.workdir(arg(0).ok_or_else(missing)?, &user, &number),
             "USER" => {
                 user = arg(0).ok_or_else(missing)?.to_owned();
                 atoll_core::spec::user("user", &user).map_err(|error| Failure::of(&error))?;
@@ -207,6 +227,17 @@ impl Plan {
         };
         self.lines.push(Line { text, step: number.to_owned(), command: command.map(str::to_owned) });
         self.steps.push(step);
+    }
+
+    /// A working directory is made by the build, so that one that cannot be made fails there, and belongs to who works
+    /// in it; one that is there stays as it is.
+    fn workdir(&mut self, dir: &str, user: &str, number: &str) {
+        const MAKE: &str = r#"set -e; [ -d "$1" ] && exit; mkdir -p -- "$1"; chown -- "$2": "$1""#;
+        self.push(Step::User("root".to_owned()), number, None);
+        let make = ["/bin/sh", "-c", MAKE, "sh", dir, user].map(str::to_owned).to_vec();
+        self.push(Step::Run(CommandText::Argv(make)), number, None);
+        self.push(Step::User(user.to_owned()), number, None);
+        self.push(Step::Workdir(dir.to_owned()), number, None);
     }
 
     /// Files of an archive, which lie below its hash in the context.
@@ -258,7 +289,7 @@ mod tests {
             start: None,
             ready: None,
         };
-        translate(plan, "image".to_owned(), &asked.steps)
+        translate(plan, Base::image("image".to_owned()), &asked.steps)
     }
 
     #[test]

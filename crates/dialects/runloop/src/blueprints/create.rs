@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use atoll_core::build::BuildSpec;
+use atoll_core::build::{BuildSpec, TEMPLATE_SCHEME};
+use atoll_engine::Engine;
 use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,8 +20,6 @@ use crate::request::{Caller, Json, Manage, Read};
 pub(super) struct Create {
     #[serde(flatten)]
     parameters: Parameters,
-    base_blueprint_id: Option<String>,
-    base_blueprint_name: Option<String>,
     build_context: Option<Value>,
     code_mounts: Option<Value>,
     network_policy_id: Option<String>,
@@ -36,9 +35,6 @@ impl Create {
         };
         if self.parameters.name.is_empty() {
             return Err(Failure::bad("name: is missing"));
-        }
-        if named(&self.base_blueprint_id) || named(&self.base_blueprint_name) {
-            return unsupported("base_blueprint", "put both into one Dockerfile: its steps are cached");
         }
         if says(self.build_context.as_ref()) {
             return unsupported("build_context", "it has no objects; build with 'atoll template build'");
@@ -58,6 +54,21 @@ impl Create {
         Ok(())
     }
 
+    /// What it begins with, where its Dockerfile does not say.
+    async fn base<S>(&self, caller: &Caller<S>, engine: &Engine) -> Result<String> {
+        let named = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let origin =
+            match (named(&self.parameters.base_blueprint_id), named(&self.parameters.base_blueprint_name)) {
+                (None, None) => return Ok(engine.default_image()),
+                (Some(id), _) => super::by_id(engine, caller, &id).await?,
+                (None, Some(name)) => super::by_name(engine, caller, &name).await?,
+            };
+        if self.parameters.dockerfile.as_deref().is_some_and(|text| !text.trim().is_empty()) {
+            return Err(Failure::bad("dockerfile: give it or a base blueprint, not both"));
+        }
+        Ok(format!("{TEMPLATE_SCHEME}{}", origin.template))
+    }
+
     fn spec(self, image: &str) -> Result<BuildSpec> {
         self.check()?;
         let parameters = self.parameters;
@@ -75,6 +86,7 @@ impl Create {
         args.insert(ARG.to_owned(), told);
         Ok(BuildSpec {
             name: slug(&parameters.name),
+            tags: Vec::new(),
             dockerfile: Some(dockerfile),
             steps: None,
             ignore: None,
@@ -103,7 +115,8 @@ pub(super) async fn create(
     Json(asked): Json<Create>,
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
-    let spec = asked.spec(&engine.default_image())?;
+    let base = asked.base(&caller, engine).await?;
+    let spec = asked.spec(&base)?;
     let made = engine.create_build(spec, caller.engine()).await.map_err(|error| Failure::of(&error))?;
     if made.needs_context {
         drop(engine.cancel_build(&made.record.id).await);
@@ -116,10 +129,11 @@ pub(super) async fn create(
 
 /// `POST /v1/blueprints/preview`: what would be built.
 pub(super) async fn preview(
-    _: Caller<Read>,
+    caller: Caller<Read>,
     State(app): State<App>,
     Json(asked): Json<Create>,
 ) -> Result<Json<Value>> {
-    let spec = asked.spec(&app.host.engine().default_image())?;
+    let base = asked.base(&caller, app.host.engine()).await?;
+    let spec = asked.spec(&base)?;
     Ok(Json(json!({"dockerfile": spec.dockerfile})))
 }

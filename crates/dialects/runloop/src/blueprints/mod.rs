@@ -65,6 +65,10 @@ struct Parameters {
     metadata: Option<BTreeMap<String, String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     launch_parameters: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base_blueprint_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base_blueprint_name: Option<String>,
 }
 
 impl Parameters {

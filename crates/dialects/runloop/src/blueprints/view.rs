@@ -45,6 +45,7 @@ pub(super) async fn view(engine: &Engine, record: &BuildRecord) -> Value {
         "create_time_ms": record.created_ms,
         "build_finish_time_ms": record.ended_ms,
         "metadata": parameters.metadata,
+        "base_blueprint_id": parameters.base_blueprint_id,
         "parameters": parameters,
         "is_public": false,
         "devbox_capabilities": [],

@@ -67,6 +67,8 @@ pub(super) struct Kept {
     pub(super) snapshot: SnapshotId,
     /// The image that is below it.
     pub(super) image: String,
+    /// Size of its disk.
+    pub(super) disk_bytes: u64,
     _pin: Arc<Pin>,
 }
 
@@ -107,9 +109,20 @@ impl Engine {
         Ok(found)
     }
 
+    /// The snapshot of a template that a build begins with, pinned.
+    pub(super) async fn keep_base(&self, id: &SnapshotId) -> Result<Kept> {
+        let _gate = self.inner.builds.pins.gate.read().await;
+        Ok(self.kept(&self.ready_snapshot(id).await?))
+    }
+
     fn kept(&self, snapshot: &SnapshotRecord) -> Kept {
         let pin = Arc::new(self.inner.builds.pins.pin(&snapshot.id));
-        Kept { snapshot: snapshot.id.clone(), image: snapshot.manifest.image.clone(), _pin: pin }
+        Kept {
+            snapshot: snapshot.id.clone(),
+            image: snapshot.manifest.image.clone(),
+            disk_bytes: snapshot.manifest.resources.disk_bytes,
+            _pin: pin,
+        }
     }
 
     /// Takes a snapshot of a step's sandbox and enters it. Goes on to its end when the caller stops waiting.

@@ -63,6 +63,7 @@ impl Engine {
         }
         spec.validate()?;
         self.check_template_is_own(&spec.name, caller).await?;
+        self.check_room_for_tags(&spec.name, &spec.tags).await?;
         if spec.memory {
             let level = spec.isolation.unwrap_or(self.inner.config.defaults.isolation);
             let starts = spec.start.is_some() && spec.ready.is_some();

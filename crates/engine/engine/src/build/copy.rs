@@ -22,8 +22,9 @@ use tar::{Archive, Builder, EntryType, Header};
 use tokio::io::{AsyncReadExt as _, DuplexStream};
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
+use super::base::FileSystem;
 use super::context::content_path;
-use super::run::{FileSystem, Run};
+use super::run::Run;
 use crate::errors::guest_error;
 use crate::sandbox::GuestLease;
 

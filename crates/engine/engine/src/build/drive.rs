@@ -148,8 +148,8 @@ async fn record_end(engine: &Engine, live: &Live, outcome: &Outcome, caller: &Ca
                 created_ms: ended_ms,
                 created_by: caller.key.clone(),
             };
-            let version =
-                engine.inner.store.complete_build(&live.id, &made, ended_ms).await.map_err(store_error)?;
+            let done = engine.inner.store.complete_build(&live.id, &made, &record.spec.tags, ended_ms).await;
+            let version = done.map_err(store_error)?;
             let version = version
                 .ok_or_else(|| Error::new(Code::Internal, "the build was changed by somebody else"))?;
             atoll_failpoint::fail_point!("engine.build.committed");

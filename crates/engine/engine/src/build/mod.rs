@@ -16,6 +16,7 @@
 //! A build belongs to the process that runs it: one that a crash interrupts is `failed` at the next start, its
 //! sandboxes are deleted, and building again goes on after the last step that was kept.
 
+mod base;
 mod cache;
 mod calls;
 mod context;

@@ -6,18 +6,16 @@ use std::time::Instant;
 
 use atoll_build::Ignore;
 use atoll_build::context::{ContextIndex, Entry};
-use atoll_build::graph::{self, Graph, Origin};
-use atoll_build::key::Key;
+use atoll_build::graph::{Graph, Origin};
 use atoll_build::place::Place;
-use atoll_build::plan::{Planner, StagePlan, State, Step, Work, plan_stage};
-use atoll_build::recipe::{Action, Recipe};
+use atoll_build::plan::{Planner, StagePlan, Step, Work, plan_stage};
+use atoll_build::recipe::Recipe;
 use atoll_core::build::{BuildEvent, BuildFailure, BuildSpec, CommandText, StartFrom, StepState};
 use atoll_core::id::SandboxId;
-use atoll_core::spec::{DEFAULT_PATH, ImageDefaults, IsolationLevel, SandboxDraft, TemplateSpec};
+use atoll_core::spec::{IsolationLevel, ResourcesDraft, SandboxDraft, TemplateSpec};
 use atoll_core::{Code, Error, Result};
-use atoll_image::{NoProgress, PullOptions};
-use tokio::runtime::Handle;
 
+use super::base::{Base, FileSystem, Sources};
 use super::cache::Kept;
 use super::context::content_path;
 use super::live::Live;
@@ -32,33 +30,17 @@ const IGNORE_MAX_BYTES: u64 = 1 << 20;
 pub(super) struct Run<'a> {
     pub(super) engine: &'a Engine,
     pub(super) live: &'a Arc<Live>,
-    recipe: &'a Recipe,
+    pub(super) recipe: &'a Recipe,
     context: &'a ContextIndex,
     pub(super) caller: &'a Caller,
     spec: BuildSpec,
 }
 
-/// A file system that a stage has or begins with.
-#[derive(Debug, Clone)]
-pub(super) struct FileSystem {
-    /// The image, as it is named.
-    pub(super) image: String,
-    /// What was made on top of it.
-    pub(super) kept: Option<Kept>,
-}
-
-/// What of an image matters here.
-#[derive(Debug, Clone, Default)]
-struct ImageFacts {
-    digest: String,
-    defaults: ImageDefaults,
-    entrypoint: Vec<String>,
-    cmd: Vec<String>,
-}
-
 /// What will be done.
 struct Plan {
     graph: Graph,
+    /// What the stages begin with and copy from that is no stage.
+    bases: BTreeMap<String, Base>,
     stages: BTreeMap<usize, StagePlan>,
     /// Number of the first line of each stage, and of all lines.
     first: BTreeMap<usize, u32>,
@@ -95,26 +77,20 @@ impl<'a> Run<'a> {
             self.engine.find_cached(&keys).await?
         };
         let begin = plan.schedule(&cached);
-        let mut results: BTreeMap<usize, FileSystem> = BTreeMap::new();
+        let mut sources = Sources { bases: &plan.bases, stages: BTreeMap::new() };
         for (index, stage) in &plan.stages {
             let steps = plan.effective(*index);
             self.stage_lines(&plan, *index, begin.get(index).copied().unwrap_or(steps.len())).await?;
             let Some(begin) = begin.get(index).copied() else { continue };
             let before = begin.checked_sub(1).and_then(|at| cached.get(&stage.steps[at].key.to_hex()));
-            let base = match (before, &plan.graph.bases[*index]) {
-                (Some(kept), _) => FileSystem { image: kept.image.clone(), kept: Some(kept.clone()) },
-                (None, Origin::Image(name)) => FileSystem { image: name.clone(), kept: None },
-                (None, Origin::Stage(stage)) => results
-                    .get(stage)
-                    .cloned()
-                    .ok_or_else(|| Error::new(Code::Internal, "a stage was not built"))?,
+            let base = match before {
+                Some(kept) => FileSystem { image: kept.image.clone(), kept: Some(kept.clone()) },
+                None => sources.of(&plan.graph.bases[*index])?,
             };
-            let made = self.stage(&plan, *index, begin, base, &results).await?;
-            results.insert(*index, made);
+            let made = self.stage(&plan, *index, begin, base, &sources).await?;
+            sources.stages.insert(*index, made);
         }
-        let made = results
-            .remove(&plan.graph.target)
-            .ok_or_else(|| Error::new(Code::Internal, "the target was not built"))?;
+        let made = sources.of(&Origin::Stage(plan.graph.target))?;
         Ok(self.template(&plan, made)?)
     }
 
@@ -140,20 +116,20 @@ impl<'a> Run<'a> {
             self.note(format!("the argument {name} is not declared by any ARG, and not used")).await?;
         }
         let graph = Graph::new(self.recipe, &planner.bases()?, self.spec.target.as_deref())?;
-        let images = self.images(&graph).await?;
+        let bases = self.bases(&graph).await?;
         let isolation = self.spec.isolation.unwrap_or(IsolationLevel::Container).as_str();
         let mut stages: BTreeMap<usize, StagePlan> = BTreeMap::new();
         for index in graph.needed.iter().copied() {
             let base = match &graph.bases[index] {
                 Origin::Stage(stage) => stages.get(stage).map(|plan| plan.end.clone()),
-                Origin::Image(name) => images.get(name).map(|facts| state(facts, isolation)),
+                Origin::Image(name) => bases.get(name).map(|base| base.state(isolation)),
             };
             let missing = || Error::new(Code::Internal, "a stage has no base");
             let planned = {
                 let key = |origin: &Origin| match origin {
                     Origin::Stage(stage) => stages.get(stage).map(|plan| plan.end.key).ok_or_else(missing),
                     Origin::Image(name) => {
-                        images.get(name).map(|facts| Key::base(&facts.digest, isolation)).ok_or_else(missing)
+                        bases.get(name).map(|base| base.key(isolation)).ok_or_else(missing)
                     }
                 };
                 plan_stage(&planner, index, base.ok_or_else(missing)?, &key)?
@@ -166,7 +142,7 @@ impl<'a> Run<'a> {
             // Bounded by the limit on instructions.
             total += 1 + u32::try_from(stage.steps.len()).unwrap_or(u32::MAX);
         }
-        Ok(Plan { graph, stages, first, total })
+        Ok(Plan { graph, bases, stages, first, total })
     }
 
     /// What is left out of the context.
@@ -191,78 +167,6 @@ impl<'a> Run<'a> {
         self.engine.inner.build_dir(&self.live.id).join("context")
     }
 
-    /// Every image that the needed stages begin with or copy from; pulled if it is not here.
-    async fn images(&self, graph: &Graph) -> Result<BTreeMap<String, ImageFacts>> {
-        let mut images = BTreeMap::new();
-        for index in graph.needed.iter().copied() {
-            let stage = &self.recipe.stages[index];
-            let mut wanted = vec![(stage.place, graph.bases[index].clone())];
-            for instruction in &stage.instructions {
-                if let Action::Copy(copy) = &instruction.action
-                    && let Some(from) = &copy.from
-                {
-                    let place = instruction.place;
-                    wanted.push((place, graph::source(self.recipe, index, place, from)?));
-                }
-            }
-            for (place, origin) in wanted {
-                if let Origin::Image(name) = origin
-                    && !images.contains_key(&name)
-                {
-                    let facts = self.image(place, &name).await?;
-                    images.insert(name, facts);
-                }
-            }
-        }
-        Ok(images)
-    }
-
-    async fn image(&self, place: Place, name: &str) -> Result<ImageFacts> {
-        if name == "host" {
-            return Ok(ImageFacts { digest: "host".to_owned(), ..ImageFacts::default() });
-        }
-        let images = self.engine.images();
-        let image = match images.resolve(name).map_err(|error| error.to_core()) {
-            Ok(image) => image,
-            Err(error) if error.code == Code::ImageNotFound => {
-                self.note(format!("pulling {name}")).await?;
-                let started = Instant::now();
-                let image = self.pull(name).await.map_err(|error| placed(place, name, error))?;
-                self.note(format!("pulled {name} in {:.1} s", started.elapsed().as_secs_f32())).await?;
-                image
-            }
-            Err(error) => return Err(placed(place, name, error)),
-        };
-        Ok(ImageFacts {
-            digest: image.digest.to_string(),
-            defaults: image.defaults.clone(),
-            entrypoint: image.entrypoint.clone(),
-            cmd: image.cmd.clone(),
-        })
-    }
-
-    /// Pulls with the stored credentials of the registry. On a thread of its own, which a cancelled build ends.
-    async fn pull(&self, name: &str) -> Result<Arc<atoll_image::Image>> {
-        let host = atoll_image::registry_of(name).map_err(|error| error.to_core())?;
-        let credentials = self.engine.registry_credentials(&host).await?;
-        let (images, name) = (self.engine.images().clone(), name.to_owned());
-        let stop = self.live.cancel.child_token();
-        let _stops_with_this = stop.clone().drop_guard();
-        let runtime = Handle::current();
-        let pulling = tokio::task::spawn_blocking(move || {
-            let options = PullOptions { known: credentials.is_some(), credentials, ..PullOptions::default() };
-            runtime.block_on(stop.run_until_cancelled(images.pull(&name, &options, &NoProgress)))
-        });
-        match pulling.await {
-            Ok(Some(pulled)) => pulled.map_err(|error| error.to_core()),
-            Ok(None) => Err(Error::new(Code::BuildCancelled, "the build was cancelled")),
-            Err(error) => {
-                tracing::error!(%error, "a pull panicked");
-                Err(Error::new(Code::Internal, "the image could not be pulled"))
-            }
-        }
-    }
-
     // === running ===
 
     /// What is said about a stage before its first step runs: its base and everything that is there already.
@@ -284,7 +188,7 @@ impl<'a> Run<'a> {
         index: usize,
         begin: usize,
         base: FileSystem,
-        results: &BTreeMap<usize, FileSystem>,
+        sources: &Sources<'_>,
     ) -> Result<FileSystem, BuildFailure> {
         let all = &plan.stages[&index].steps;
         let steps = plan.effective(index);
@@ -294,7 +198,7 @@ impl<'a> Run<'a> {
             self.step(&numbered, StepState::Started, None).await?;
             let started = Instant::now();
             let last = at + 1 == steps.len();
-            match self.do_step(step, last, &numbered, &now, &mut sandbox, results).await {
+            match self.do_step(step, last, &numbered, &now, &mut sandbox, sources).await {
                 Ok(Some(kept)) => now.kept = Some(kept),
                 Ok(None) => {}
                 Err(mut failure) => {
@@ -323,14 +227,14 @@ impl<'a> Run<'a> {
         numbered: &Numbered<'_>,
         now: &FileSystem,
         sandbox: &mut Option<SandboxId>,
-        results: &BTreeMap<usize, FileSystem>,
+        sources: &Sources<'_>,
     ) -> Result<Option<Kept>, BuildFailure> {
         let started = Instant::now();
         let inside = match sandbox {
             Some(inside) => inside.clone(),
             None => sandbox.insert(self.sandbox(now).await.map_err(|error| at(step.place, error))?).clone(),
         };
-        self.work(step, &inside, numbered, results).await?;
+        self.work(step, &inside, numbered, sources).await?;
         atoll_failpoint::fail_point!("engine.build.worked");
         if matches!(step.work, Work::Directory(_)) && !last {
             return Ok(None);
@@ -348,7 +252,7 @@ impl<'a> Run<'a> {
             image: snapshot.is_none().then(|| on.image.clone()),
             snapshot,
             isolation: self.spec.isolation,
-            resources: self.spec.resources,
+            resources: self.resources(on),
             egress: self.spec.egress.clone(),
             build: Some(self.live.id.clone()),
             ..SandboxDraft::default()
@@ -356,13 +260,22 @@ impl<'a> Run<'a> {
         Ok(self.engine.create_sandbox(draft, self.caller).await?.id)
     }
 
+    /// The limits that were asked for. A disk cannot shrink: what is made on a larger one keeps its size.
+    fn resources(&self, on: &FileSystem) -> ResourcesDraft {
+        let mut resources = self.spec.resources;
+        let least = on.kept.as_ref().map_or(0, |kept| kept.disk_bytes);
+        resources.disk_bytes = resources.disk_bytes.filter(|asked| *asked >= least);
+        resources
+    }
+
     // === the result ===
 
     fn template(&self, plan: &Plan, made: FileSystem) -> Result<TemplateSpec> {
         let target = plan.graph.target;
         let end = &plan.stages[&target].end;
+        let base = plan.recipe_below(target);
         let start = match &self.spec.start {
-            None => None,
+            None => base.and_then(|recipe| recipe.start.clone()),
             Some(StartFrom::Command(command)) => Some(command.clone()),
             Some(StartFrom::Image) => {
                 let argv: Vec<String> = end.entrypoint.iter().chain(&end.cmd).cloned().collect();
@@ -375,7 +288,13 @@ impl<'a> Run<'a> {
                 Some(CommandText::Argv(argv))
             }
         };
+        let mut ready = self.spec.ready.clone();
+        if self.spec.start.is_none() && ready.is_none() {
+            ready = base.and_then(|recipe| recipe.ready.clone());
+        }
         let template = TemplateSpec {
+            resources: self.resources(&made),
+            ready,
             snapshot: made.kept.map(|kept| kept.snapshot),
             env: end.env.clone(),
             user: end.user.clone(),
@@ -415,12 +334,23 @@ impl<'a> Run<'a> {
         self.live.journal.write(&event).await
     }
 
-    async fn note(&self, text: String) -> Result<()> {
+    pub(super) async fn note(&self, text: String) -> Result<()> {
         self.live.journal.write(&BuildEvent::Note { at_ms: now_ms(), text }).await
     }
 }
 
 impl Plan {
+    /// The recipe of the template that a stage stands on, if it does.
+    fn recipe_below(&self, stage: usize) -> Option<&TemplateSpec> {
+        let mut origin = &self.graph.bases[stage];
+        loop {
+            match origin {
+                Origin::Stage(below) => origin = &self.graph.bases[*below],
+                Origin::Image(name) => return self.bases.get(name)?.recipe.as_deref(),
+            }
+        }
+    }
+
     /// The steps of a stage that have to be there. In the target, directories at the end that are the working
     /// directory need not: every sandbox has its own made.
     fn effective(&self, index: usize) -> &[Step] {
@@ -462,28 +392,7 @@ impl Plan {
     }
 }
 
-fn state(facts: &ImageFacts, isolation: &str) -> State {
-    let mut state = State::new(Key::base(&facts.digest, isolation));
-    state.env = BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned())]);
-    state.env.extend(facts.defaults.env.clone());
-    state.user.clone_from(&facts.defaults.user);
-    state.workdir.clone_from(&facts.defaults.workdir);
-    state.entrypoint.clone_from(&facts.entrypoint);
-    state.cmd.clone_from(&facts.cmd);
-    state
-}
-
 /// The same error with the place in front.
 pub(super) fn at(place: Place, error: Error) -> Error {
     Error { message: format!("{place}: {}", error.message), ..error }
-}
-
-fn placed(place: Place, name: &str, error: Error) -> Error {
-    let name = atoll_core::error::shorten(name);
-    let message = format!("{place}: the image '{name}': {}", error.message);
-    let error = Error { message, ..error };
-    match error.hint {
-        Some(_) => error,
-        None => error.hint("FROM takes an image of a registry, one that was loaded, or 'host'"),
-    }
 }

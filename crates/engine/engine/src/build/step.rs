@@ -1,8 +1,5 @@
 //! One step in its sandbox.
 
-use std::collections::BTreeMap;
-
-use atoll_build::graph::Origin;
 use atoll_build::plan::{Step, Work};
 use atoll_core::build::{BuildEvent, BuildFailure};
 use atoll_core::exec::{Exit, ExitReason, OutputStream};
@@ -11,7 +8,8 @@ use atoll_core::spec::{Command, ExecDraft};
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::messages::Mkdir;
 
-use super::run::{FileSystem, Numbered, Run, at};
+use super::base::Sources;
+use super::run::{Numbered, Run, at};
 use crate::clock::now_ms;
 use crate::errors::guest_error;
 use crate::exec::OutputEvent;
@@ -30,7 +28,7 @@ impl Run<'_> {
         step: &Step,
         sandbox: &SandboxId,
         numbered: &Numbered<'_>,
-        results: &BTreeMap<usize, FileSystem>,
+        sources: &Sources<'_>,
     ) -> Result<(), BuildFailure> {
         let done = match &step.work {
             Work::Run { argv, env, user, cwd } => {
@@ -44,15 +42,8 @@ impl Run<'_> {
             }
             Work::Directory(path) => self.directory(sandbox, path).await,
             Work::CopyContext { selection, to } => self.copy_context(sandbox, selection, to).await,
-            Work::CopyFrom { from, sources, to } => {
-                let from = match from {
-                    Origin::Image(image) => FileSystem { image: image.clone(), kept: None },
-                    Origin::Stage(stage) => results
-                        .get(stage)
-                        .cloned()
-                        .ok_or_else(|| Error::new(Code::Internal, "a stage was not built"))?,
-                };
-                self.copy_from(sandbox, &from, sources, to).await
+            Work::CopyFrom { from, sources: files, to } => {
+                self.copy_from(sandbox, &sources.of(from)?, files, to).await
             }
         };
         done.map_err(|error| at(step.place, error).into())

@@ -51,11 +51,11 @@ pub(super) async fn life(store: &Store) {
         created_by: None,
     };
     // One that does not run makes no template.
-    assert_eq!(store.complete_build(&first.id, &template(1), 9).await.unwrap(), None);
+    assert_eq!(store.complete_build(&first.id, &template(1), &[], 9).await.unwrap(), None);
     assert_eq!(store.template("a", None).await.unwrap(), None);
     let second = BuildRecord { state: BuildState::Running, ..build(20) };
     store.insert_build(&second).await.unwrap();
-    assert_eq!(store.complete_build(&second.id, &template(2), 9).await.unwrap(), Some(1));
+    assert_eq!(store.complete_build(&second.id, &template(2), &["v1".to_owned()], 9).await.unwrap(), Some(1));
     let read = store.build(&second.id).await.unwrap().unwrap();
     assert_eq!((read.state, read.template_version, read.ended_ms), (BuildState::Succeeded, Some(1), Some(9)));
     for n in 2..=5 {

@@ -76,7 +76,9 @@ pub(super) async fn states_change_only_from_expected_ones(store: &Store) {
     use SandboxState::{Creating, Deleting, Failed, Running};
     let record = sandbox(1, 1);
     store.insert_sandbox(&record).await.unwrap();
-    assert_eq!(store.set_sandbox_state(&record.id, &[Creating], Running, None).await.unwrap(), 2);
+    assert_eq!(store.begin_sandbox(&record.id, Some(77)).await.unwrap(), 2);
+    assert_eq!(store.sandbox(&record.id).await.unwrap().unwrap().expires_ms, Some(77));
+    assert!(matches!(store.begin_sandbox(&record.id, None).await, Err(StoreError::Conflict)));
     let refused = store.set_sandbox_state(&record.id, &[Creating, Deleting], Failed, None).await;
     assert!(matches!(refused, Err(StoreError::Conflict)));
     let refused = store.set_sandbox_state(&record.id, &[], Failed, None).await;

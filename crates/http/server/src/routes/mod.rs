@@ -27,6 +27,7 @@ mod snapshots;
 mod ssh;
 mod stdin;
 mod system;
+mod template_tags;
 mod templates;
 mod trace;
 mod tunnel;
@@ -111,6 +112,8 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(checkpoints::diff_sandbox))
         .routes(routes!(templates::create_template, templates::list_templates))
         .routes(routes!(templates::get_template, templates::delete_template))
+        .routes(routes!(template_tags::list_template_tags))
+        .routes(routes!(template_tags::set_template_tag, template_tags::delete_template_tag))
         .routes(routes!(builds::create_build, builds::list_builds))
         .routes(routes!(builds::get_build))
         .routes(routes!(builds::put_build_context))

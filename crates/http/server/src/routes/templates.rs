@@ -52,7 +52,7 @@ pub(crate) struct OfVersion {
     version: Option<u32>,
 }
 
-/// One version of a template.
+/// One version of a template: the newest, or the one that `version` says, or that `NAME:VERSION` or `NAME:TAG` means.
 #[utoipa::path(get, path = "/v1/templates/{name}", tag = "templates", security(("key" = ["read"])),
     params(("name" = String, Path), OfVersion), responses((status = 200, body = Template)))]
 pub(crate) async fn get_template(
@@ -61,7 +61,10 @@ pub(crate) async fn get_template(
     Path(name): Path<String>,
     Query(query): Query<OfVersion>,
 ) -> ApiResult<Json<Template>> {
-    let record = app.engine.template(&name, query.version).await?;
+    let record = match query.version {
+        Some(version) => app.engine.template(&name, Some(version)).await?,
+        None => app.engine.find_template(&name).await?,
+    };
     Ok(Json(view(&app, record).await?))
 }
 

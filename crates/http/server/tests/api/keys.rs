@@ -35,6 +35,27 @@ async fn templates_have_versions() {
     assert_eq!(harness.get("/v1/templates/py?version=1").await.body["resources"]["pids"], json!(50));
     let sandbox = harness.sandbox(json!({ "template": "py:1" })).await;
     assert_eq!((sandbox.template.as_deref(), sandbox.resources.pids), (Some("py:1"), 50));
+    // Tags are names for versions, that can be pointed elsewhere.
+    let tag = async |tag: &str, body| harness.put(&format!("/v1/templates/py/tags/{tag}"), body).await;
+    assert_eq!(tag("stable", json!({ "version": 1 })).await.body["version"], json!(1));
+    assert_eq!(tag("edge", json!({})).await.body["version"], json!(2));
+    let listed = harness.get("/v1/templates/py/tags").await.body;
+    let listed: Vec<_> = listed["items"].as_array().unwrap().iter().map(|tag| &tag["tag"]).collect();
+    assert_eq!(listed, ["edge", "stable"]);
+    assert_eq!(harness.get("/v1/templates/py:stable").await.body["version"], json!(1));
+    assert_eq!(harness.sandbox(json!({ "template": "py:stable" })).await.resources.pids, 50);
+    assert_eq!(tag("stable", json!({})).await.body["version"], json!(2));
+    assert_eq!(harness.sandbox(json!({ "template": "py:stable" })).await.resources.pids, 60);
+    assert_eq!(tag("12", json!({})).await.code(), "invalid_argument");
+    assert_eq!(tag("Big", json!({})).await.code(), "invalid_argument");
+    assert_eq!(tag("none", json!({ "version": 9 })).await.code(), "template_not_found");
+    assert_eq!(harness.get("/v1/templates/none/tags").await.code(), "template_not_found");
+    // A tag goes with its version, and alone.
+    assert_eq!(tag("old", json!({ "version": 1 })).await.status, 200);
+    assert_eq!(harness.delete("/v1/templates/py?version=1").await.status, 204);
+    assert_eq!(harness.get("/v1/templates/py:old").await.code(), "template_not_found");
+    assert_eq!(harness.delete("/v1/templates/py/tags/edge").await.status, 204);
+    assert_eq!(harness.delete("/v1/templates/py/tags/edge").await.code(), "template_not_found");
     assert_eq!(harness.delete("/v1/templates/py").await.status, 204);
     assert_eq!(harness.get("/v1/templates/py").await.code(), "template_not_found");
 }

@@ -150,6 +150,10 @@ impl Harness {
         self.send(self.request(Method::POST, path).json(&body)).await
     }
 
+    pub(crate) async fn put(&self, path: &str, body: Value) -> Answer {
+        self.send(self.request(Method::PUT, path).json(&body)).await
+    }
+
     pub(crate) async fn sandbox(&self, body: Value) -> Sandbox {
         let answer = self.post("/v1/sandboxes", body).await;
         assert_eq!(answer.status, 201, "{answer:?}");

@@ -37,7 +37,7 @@ class AsyncTemplates:
         return t.TemplateList.from_json(await self._transport.json("GET", "/v1/templates")).items
 
     async def get(self, name: str, version: int | None = None) -> t.Template:
-        """One."""
+        """One: the newest version of NAME, that of `version`, or what NAME:TAG means."""
         query: Query = [("version", version)]
         return t.Template.from_json(await self._transport.json("GET", f"/v1/templates/{segment(name)}", query=query))
 
@@ -48,6 +48,21 @@ class AsyncTemplates:
     async def delete(self, name: str, version: int | None = None) -> None:
         """Deletes one version, or all."""
         await self._transport.send("DELETE", f"/v1/templates/{segment(name)}", query=[("version", version)])
+
+    async def tags(self, name: str) -> builtins.list[t.TemplateTag]:
+        """Names for versions: `NAME:TAG` stands wherever `NAME:VERSION` can."""
+        path = f"/v1/templates/{segment(name)}/tags"
+        return t.TemplateTagList.from_json(await self._transport.json("GET", path)).items
+
+    async def tag(self, name: str, tag: str, version: int | None = None) -> t.TemplateTag:
+        """Points a tag to a version, the newest if none is given, wherever it pointed before."""
+        body: p.SetTemplateTag = {} if version is None else {"version": version}
+        path = f"/v1/templates/{segment(name)}/tags/{segment(tag)}"
+        return t.TemplateTag.from_json(await self._transport.json("PUT", path, body=body))
+
+    async def untag(self, name: str, tag: str) -> None:
+        """Removes a tag. The version that it meant stays."""
+        await self._transport.send("DELETE", f"/v1/templates/{segment(name)}/tags/{segment(tag)}")
 
     async def build(
         self,

@@ -165,6 +165,7 @@ async fn begin(
 ) -> Result<BuildId> {
     let spec = BuildSpec {
         name,
+        tags: Vec::new(),
         dockerfile: Some(recipe.text.clone()),
         steps: None,
         // Everything that was sent is wanted.

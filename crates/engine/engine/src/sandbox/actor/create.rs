@@ -108,7 +108,7 @@ impl Actor {
             inner.store.insert_exec(exec).await.map_err(store_error)?;
             atoll_failpoint::fail_point!("engine.create.carried");
         }
-        self.move_to(SandboxState::Running, None).await?;
+        self.begin().await?;
         atoll_failpoint::fail_point!("engine.create.committed");
         usage::begin(&self.shared);
         self.start_link(client);
@@ -116,6 +116,19 @@ impl Actor {
             self.shared.set_started_ahead();
             self.enter_started(exec).await?;
         }
+        Ok(())
+    }
+
+    /// It runs. Its life is counted from now: a level that takes seconds to start takes none of it.
+    async fn begin(&mut self) -> Result<()> {
+        let took_ms = now_ms().saturating_sub(self.record.created_ms);
+        let expires_ms = self.record.expires_ms.map(|end| end.saturating_add(took_ms));
+        let generation =
+            self.inner.store.begin_sandbox(&self.record.id, expires_ms).await.map_err(store_error)?;
+        self.record.generation = generation;
+        self.record.state = SandboxState::Running;
+        self.record.expires_ms = expires_ms;
+        self.shared.publish(self.record.clone());
         Ok(())
     }
 
