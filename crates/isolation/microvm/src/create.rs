@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::id::SandboxId;
+use atoll_core::spec::IsolationLevel;
 use atoll_failpoint::fail_point;
 use atoll_guest_protocol::control::{Become, Carried, Question};
 use atoll_isolation::{DiskSource, IsolationError, Plan};

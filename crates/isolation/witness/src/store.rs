@@ -108,7 +108,8 @@ impl Store {
             let slot = slot.ok_or_else(|| io::Error::other("too many sandboxes"))?;
             taken.insert(slot);
             if ring_of(&self.maps.rings, slot)?.is_none() {
-                let fd = std::os::fd::AsRawFd::as_raw_fd(&object::make_ring()?).to_ne_bytes();
+                let ring = object::make_ring()?;
+                let fd = std::os::fd::AsRawFd::as_raw_fd(&ring).to_ne_bytes();
                 bpf::update(&self.maps.rings, &slot.to_ne_bytes(), &fd, false)?;
             }
             row[..4].copy_from_slice(&slot.to_ne_bytes());
