@@ -26,6 +26,7 @@ pub mod access;
 pub mod build;
 pub mod error;
 pub mod exec;
+pub mod execution;
 pub mod id;
 pub mod idle;
 pub mod key;

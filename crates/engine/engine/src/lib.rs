@@ -29,6 +29,7 @@ mod egress;
 mod engine;
 mod errors;
 mod exec;
+mod execution;
 pub mod failpoints;
 mod images;
 mod ingress;

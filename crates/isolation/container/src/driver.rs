@@ -4,13 +4,14 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 
 use async_trait::async_trait;
+use atoll_core::execution::ExecutionPolicy;
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_isolation::{
-    ArtifactUsage, Artifacts, Check, Death, Gate, Gates, GuestStream, Isolation, IsolationError, Lifecycle,
-    Plan, Resource, RootFs, StandingStill, Taken, Usage, no_memory,
+    ArtifactUsage, Artifacts, Check, Death, Execution, Gate, Gates, GuestStream, Isolation, IsolationError,
+    Lifecycle, Plan, Resource, RootFs, StandingStill, Taken, Usage, no_memory,
 };
 use atoll_isolation_storage::filesystem;
 use tokio::net::UnixStream;
@@ -30,6 +31,15 @@ impl Isolation for ContainerIsolation {
 
     fn check_limits(&self, resources: &Resources) -> Result<(), IsolationError> {
         create::check_limits(resources)
+    }
+
+    fn check_execution(&self, policy: &ExecutionPolicy) -> Result<(), IsolationError> {
+        self.inner.check_execution(policy)
+    }
+
+    async fn set_execution(&self, id: &SandboxId, execution: &Execution) -> Result<(), IsolationError> {
+        let (id, execution) = (id.clone(), execution.clone());
+        self.blocking(move |inner| inner.set_execution(&id, &execution)).await
     }
 
     async fn memory_available(&self) -> Option<u64> {

@@ -22,6 +22,7 @@ mod gate;
 mod hibernate;
 mod host_files;
 mod live;
+mod lock;
 mod masks;
 mod probe;
 mod record;

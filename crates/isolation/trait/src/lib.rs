@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use atoll_core::execution::ExecutionPolicy;
 use atoll_core::id::{ExecId, SandboxId, SnapshotId};
 use atoll_core::snapshot::CopyMethod;
 use atoll_core::spec::{Accelerator, IsolationLevel, Resources};
@@ -30,6 +31,7 @@ mod artifacts;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod doctor;
+mod execution;
 #[cfg(feature = "fake")]
 pub mod fake;
 mod gate;
@@ -42,6 +44,7 @@ pub mod volumes;
 
 pub use artifacts::Artifacts;
 pub use doctor::{Check, Status};
+pub use execution::{Execution, no_execution_policy};
 pub use gate::{Gate, Gates, Original};
 pub use host_disk::{DiskSpace, HostDisk};
 pub use lifecycle::Lifecycle;
@@ -121,6 +124,8 @@ pub struct Plan {
     pub disk: DiskSource,
     /// Volumes to mount in it.
     pub volumes: Vec<PlannedVolume>,
+    /// Which programs may run in it.
+    pub execution: Execution,
 }
 
 /// Why an instance ended.
@@ -200,6 +205,9 @@ pub enum IsolationError {
     /// A limit that was asked for cannot be enforced on this host.
     #[error("{0}")]
     Unenforceable(String),
+    /// A policy that was asked for cannot be enforced at this level or on this host.
+    #[error("{0}")]
+    UnenforceablePolicy(String),
     /// This level, or this host, cannot pause like that; says what is in the way.
     #[error("{0}")]
     CannotPause(String),
@@ -269,6 +277,18 @@ pub trait Isolation: Lifecycle + StandingStill + Artifacts + Gates {
     /// # Errors
     /// [`IsolationError::Unenforceable`]: which limit, and why not.
     fn check_limits(&self, resources: &Resources) -> Result<(), IsolationError>;
+
+    /// Whether programs can be held back here as this says; [`IsolationError::UnenforceablePolicy`] says why not.
+    fn check_execution(&self, policy: &ExecutionPolicy) -> Result<(), IsolationError> {
+        no_execution_policy(policy, self.level())
+    }
+
+    /// Sees to it that in a live instance only these programs start from now on, whatever was said before and by whom. What
+    /// runs goes on. Idempotent. Fails as [`Self::check_execution`].
+    async fn set_execution(&self, id: &SandboxId, execution: &Execution) -> Result<(), IsolationError> {
+        let _ = id;
+        self.check_execution(&execution.policy)
+    }
 
     /// Memory of the host that programs can have without anything being swapped out, bytes; `None` when unknown.
     async fn memory_available(&self) -> Option<u64>;
