@@ -8,3 +8,7 @@ must_fail() {
 }
 # The same for a line of shell.
 line_must_fail() { if out=$( (eval "$1") 2>&1); then succeeded "$1"; else refused "$out"; fi; }
+# What came of starting a program that may not run, and would print RAN: its exit code and what was printed.
+judge() { case "$2" in *RAN*) succeeded "$2";; esac; [ "$1" = 137 ] && refused "killed at its start"; [ "$1" = 126 ] && refused "$2"; echo "exit $1: $2" >&2; exit 9; }
+# The same for a command.
+killed() { out=$("$@" 2>&1); judge $? "$out"; }

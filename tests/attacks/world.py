@@ -66,18 +66,27 @@ class World:
             raise Broken(f"the server did not start: {self.words()}")
         self.url, self.key = ready["url"], ready["api_key"]
         self.host, self.port = urllib.parse.urlsplit(self.url).hostname, urllib.parse.urlsplit(self.url).port
-        self.lock, self.count, self.keys = threading.Lock(), 0, {}
+        self.lock, self.loading, self.count, self.keys = threading.Lock(), threading.Lock(), 0, {}
         # The operator's own, next to the server: what nobody inside may ever see or change.
         self.bait = self.dir / "bait"
         self.bait_text = "bait-" + base64.b32encode(os.urandom(10)).decode().lower()
         self.bait.write_text(self.bait_text)
+        self.loaded = False
         if level != "container":
-            self.load_image()
+            self.image()
         self.before = host_facts()
 
     def words(self):
         self.log.flush()
         return (self.dir / "log").read_text(errors="replace")[-3000:]
+
+    def image(self):
+        """An image with layers; there once it is asked for."""
+        with self.loading:
+            if not self.loaded:
+                self.load_image()
+                self.loaded = True
+        return "default"
 
     def load_image(self):
         tree = CACHE / "debian-minimal"

@@ -14,11 +14,6 @@ def test_names():
     assert call("GET", "/templates/aliases/no-such-template")[0] == 404
     status, answer = call("POST", "/templates/tags", {"target": "no-such-template:y", "tags": ["z"]})
     assert (status, answer["code"]) == (404, 404)
-    for path in ("/volumes", "/secrets", "/volumecontent/x/dir"):
-        status, answer = call("GET", path)
-        assert (status, answer["code"]) == (501, 501) and answer["message"]
-    status, headers, _ = raw("GET", "/volumes")
-    assert headers["should-retry"] == "false"
 
 
 @containers_only

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::execution::ExecutionPolicy;
 use atoll_core::idle::{IdlePolicy, IdleUpdate, OnIdle};
 use atoll_core::policy::EgressPolicy;
 use atoll_core::sandbox::{PauseMode, SandboxState};
@@ -101,6 +102,9 @@ pub struct CreateSandbox {
     /// How much of what it does is recorded; as the server says when absent, and never less than that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceMode>,
+    /// Which programs may run; as the template says, or all, when absent. Needs a sandbox that is recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub execution: Option<ExecutionPolicy>,
 }
 
 impl From<CreateSandbox> for SandboxDraft {
@@ -133,6 +137,7 @@ impl From<CreateSandbox> for SandboxDraft {
             },
             budget: request.budget.unwrap_or_default(),
             trace: request.trace,
+            execution: request.execution,
             visibility: request.visibility,
             ..Self::default()
         }
@@ -199,6 +204,9 @@ pub struct Sandbox {
     /// What it may reach.
     #[serde(default)]
     pub egress: EgressPolicy,
+    /// Which programs may run.
+    #[serde(default)]
+    pub execution: ExecutionPolicy,
     /// See [`CreateSandbox::on_idle`].
     #[serde(default)]
     pub on_idle: OnIdle,
@@ -291,6 +299,9 @@ pub struct UpdateSandbox {
     /// Replaces the budget. What was used stays used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
+    /// Replaces which programs may run, at once. What runs already goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub execution: Option<ExecutionPolicy>,
 }
 
 impl From<UpdateSandbox> for SandboxUpdate {
@@ -316,6 +327,7 @@ impl From<UpdateSandbox> for SandboxUpdate {
                 pause_at_end: None,
             },
             budget: request.budget,
+            execution: request.execution,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_core::build::{CommandText, Ready};
+use atoll_core::execution::ExecutionPolicy;
 use atoll_core::id::SnapshotId;
 use atoll_core::policy::EgressPolicy;
 use atoll_core::pool::PoolSpec;
@@ -62,6 +63,9 @@ pub struct CreateTemplate {
     /// isolation level that can copy sandboxes with their memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
+    /// Which programs may run in its sandboxes; all when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution: Option<ExecutionPolicy>,
 }
 
 impl CreateTemplate {
@@ -84,6 +88,7 @@ impl CreateTemplate {
             start: self.start,
             ready: self.ready,
             memory: self.memory,
+            execution: self.execution,
         };
         (self.name, spec)
     }
@@ -158,6 +163,9 @@ pub struct Template {
     /// When a sandbox is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
+    /// Which programs may run in its sandboxes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution: Option<ExecutionPolicy>,
     /// The memory that its sandboxes go on from, where it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<TemplateMemory>,

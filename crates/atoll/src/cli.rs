@@ -9,6 +9,7 @@ mod agent;
 mod build;
 mod egress;
 mod exec;
+mod execution;
 mod image;
 mod ingress;
 mod inject;
@@ -31,6 +32,7 @@ pub(crate) use agent::{AgentCommand, SessionArg, UpArgs};
 pub(crate) use build::{BuildArgs, BuildCacheCommand, BuildCommand};
 pub(crate) use egress::{EgressArgs, read as read_policy};
 pub(crate) use exec::{AttachArgs, ExecArgs, KillArgs, LogsArgs, RunArgs, ShellArgs, StreamArgs};
+pub(crate) use execution::ExecutionArgs;
 pub(crate) use image::{ImageCommand, RegistryCommand};
 pub(crate) use ingress::{
     Forward, LinkArgs, PortCommand, PortUrlArgs, Reverse, SshArgs, SshKeyCommand, TunnelArgs,

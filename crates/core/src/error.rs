@@ -174,6 +174,8 @@ codes! {
     IsolationUnavailable = "isolation_unavailable", false;
     /// A limit that was asked for cannot be enforced on this host.
     LimitUnenforceable = "limit_unenforceable", false;
+    /// A policy that was asked for cannot be enforced at this isolation level or on this host; the message says which, and why.
+    Unenforceable = "unenforceable", false;
     /// The guest agent does not answer or breaks the protocol.
     GuestUnavailable = "guest_unavailable", true;
     /// No such build.

@@ -29,6 +29,7 @@ pub mod agent;
 pub mod build;
 pub mod error;
 pub mod exec;
+pub mod execution;
 pub mod id;
 pub mod idle;
 pub mod key;

@@ -153,6 +153,19 @@ fn map(sandbox: &str, event: &Event) -> Mapped {
                     "bytes": connection.sent_bytes.saturating_add(connection.received_bytes)},
             }),
         ),
+        What::Policy(decision) if decision.stage == "exec" => Mapped {
+            severity: if decision.allowed { INFORMATIONAL } else { MEDIUM },
+            ..mapped(
+                SYSTEM,
+                1007,
+                1,
+                json!({
+                    "process": process(event, Some((&[], &decision.subject))), "actor": actor(), "device": device(),
+                    "message": format!("{}: {}", decision.subject, decision.rule),
+                    "status_id": if decision.allowed { 1 } else { 2 }, "status_detail": decision.rule,
+                }),
+            )
+        },
         What::Policy(decision) => Mapped {
             severity: if decision.allowed { INFORMATIONAL } else { MEDIUM },
             ..mapped(

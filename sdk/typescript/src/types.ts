@@ -792,7 +792,7 @@ export interface CreateTemplate {
 
 /** Makes a volume. */
 export interface CreateVolume {
-  /** Its name: a DNS label. */
+  /** Its name: 1 to 63 letters, digits, `-` and `_`. */
   name: string;
   /** Its size; 10 GiB when absent. A copy has the size of its source. */
   size_bytes?: number | null;

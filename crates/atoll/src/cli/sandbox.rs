@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::access::parse_visibility;
 use super::usage::parse_on_idle;
-use super::{BudgetArgs, EgressArgs, IdleArgs, parse_mount};
+use super::{BudgetArgs, EgressArgs, ExecutionArgs, IdleArgs, parse_mount};
 use crate::units::{parse_bytes, parse_bytes_per_second, parse_cpu_millis, parse_duration_ms, parse_pair};
 
 /// Limits.
@@ -112,6 +112,8 @@ pub(crate) struct SandboxArgs {
     pub(crate) idle: IdleArgs,
     #[command(flatten)]
     pub(crate) egress: EgressArgs,
+    #[command(flatten)]
+    pub(crate) execution: ExecutionArgs,
     /// Mount a volume, as VOLUME:/PATH or VOLUME:/PATH:ro (repeatable)
     #[arg(short, long, value_name = "VOLUME:/PATH", value_parser = parse_mount)]
     pub(crate) volume: Vec<VolumeMountDraft>,
@@ -212,6 +214,8 @@ pub(crate) struct UpdateArgs {
     pub(crate) limits: LimitArgs,
     #[command(flatten)]
     pub(crate) egress: EgressArgs,
+    #[command(flatten)]
+    pub(crate) execution: ExecutionArgs,
     /// Sandbox, by id or name
     pub(crate) sandbox: String,
 }

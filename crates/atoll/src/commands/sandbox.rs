@@ -50,6 +50,7 @@ pub(super) fn request(args: SandboxArgs) -> Result<CreateSandbox> {
         idle_timeout_ms: args.idle_timeout,
         secrets: std::collections::BTreeMap::new(),
         egress: args.egress.policy()?,
+        execution: args.execution.policy(),
         on_idle: args.idle.on_idle,
         idle_freeze_ms: args.idle.idle_freeze,
         hibernate_after_ms: args.idle.hibernate_after,
@@ -171,6 +172,7 @@ pub(super) async fn update(client: &Client, printer: Printer, args: UpdateArgs) 
         resources: limits(&args.limits, None),
         secrets: std::collections::BTreeMap::new(),
         egress: args.egress.policy()?,
+        execution: args.execution.policy(),
         on_idle: args.on_idle,
         idle_freeze_ms: args.idle_freeze.map(|lifetime| lifetime.0),
         hibernate_after_ms: args.hibernate_after.map(|lifetime| lifetime.0),
@@ -180,7 +182,7 @@ pub(super) async fn update(client: &Client, printer: Printer, args: UpdateArgs) 
     };
     if update == UpdateSandbox::default() {
         return Err(Failure::Usage(
-            "nothing to change: give --name, --env, --label, --ttl, --idle-timeout, --on-idle, a budget, a limit or a network policy"
+            "nothing to change: give --name, --env, --label, --ttl, --idle-timeout, --on-idle, a budget, a limit, a network policy or --execution"
                 .into(),
         ));
     }

@@ -79,6 +79,7 @@ fn request(args: TemplateArgs) -> Result<CreateTemplate> {
         idle_timeout_ms: args.idle_timeout,
         pool: args.pool,
         egress: args.egress.policy()?,
+        execution: args.execution.policy(),
         start: args.start_cmd.map(CommandText::Shell),
         ready: ready(args.ready_cmd, args.ready_port, args.ready_timeout),
         memory: args.from_memory,

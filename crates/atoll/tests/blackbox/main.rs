@@ -26,6 +26,7 @@ mod host_full;
 mod hostile_disks;
 mod images;
 mod isolation;
+mod lock;
 mod pause;
 mod pools;
 mod purge;

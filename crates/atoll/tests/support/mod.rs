@@ -85,6 +85,7 @@ fn sandbox(id: &str, state: SandboxState) -> Sandbox {
         expires_at_ms: None,
         idle_timeout_ms: None,
         egress: EgressPolicy::default(),
+        execution: Default::default(),
         paused: None,
         paused_at_ms: None,
         boot_id: "b007".into(),

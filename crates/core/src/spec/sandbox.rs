@@ -10,6 +10,7 @@ use super::resources::{Caps, Resources, ResourcesDraft};
 use super::template::TemplateSpec;
 use crate::build::{CommandText, Ready};
 use crate::error::{Code, Error, Result};
+use crate::execution::ExecutionPolicy;
 use crate::id::{BuildId, SnapshotId};
 use crate::idle::IdlePolicy;
 use crate::limits::SECRETS_PRIVATE_MAX_COUNT;
@@ -82,6 +83,8 @@ pub struct SandboxDraft {
     pub build: Option<BuildId>,
     /// How it is recorded; as the server says when absent.
     pub trace: Option<TraceMode>,
+    /// Which programs may run; as the template says, or all, when absent.
+    pub execution: Option<ExecutionPolicy>,
 }
 
 /// What will be made, complete. Kept by the store.
@@ -137,6 +140,13 @@ pub struct SandboxSpec {
     /// How it is recorded; as the server says when absent, and never less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceMode>,
+    /// Which programs may run.
+    #[serde(default, skip_serializing_if = "ExecutionPolicy::is_open")]
+    pub execution: ExecutionPolicy,
+    /// What lies on its disk and was changed last before this moment was put there by its template: it counts as the image's.
+    /// Known to the server only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_until_ms: Option<u64>,
 }
 
 /// What a sandbox is built on.
@@ -328,6 +338,13 @@ impl SandboxSpec {
             ready: recipe.and_then(|t| t.ready.clone()),
             build: draft.build.clone(),
             trace: draft.trace,
+            execution: draft
+                .execution
+                .clone()
+                .or_else(|| recipe.and_then(|t| t.execution.clone()))
+                .unwrap_or_default(),
+            // Said by whoever knows what the disk begins with.
+            image_until_ms: None,
         })
     }
 }

@@ -9,6 +9,7 @@ use super::isolation::IsolationLevel;
 use super::resources::{Caps, Resources, ResourcesDraft};
 use crate::build::{self, CommandText, Ready};
 use crate::error::Result;
+use crate::execution::ExecutionPolicy;
 use crate::id::SnapshotId;
 use crate::policy::EgressPolicy;
 use crate::pool::PoolSpec;
@@ -53,6 +54,9 @@ pub struct TemplateSpec {
     /// Boot one sandbox until it is ready, and let the others go on from its memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
+    /// Which programs may run in its sandboxes; all when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution: Option<ExecutionPolicy>,
 }
 
 impl TemplateSpec {
@@ -75,6 +79,7 @@ impl TemplateSpec {
             start: None,
             ready: None,
             memory: false,
+            execution: None,
         }
     }
 

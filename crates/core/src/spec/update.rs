@@ -6,6 +6,7 @@ use super::check;
 use super::resources::{Caps, Resources, ResourcesDraft};
 use super::sandbox::secrets;
 use crate::error::{Error, Result};
+use crate::execution::ExecutionPolicy;
 use crate::id::KeyId;
 use crate::idle::IdleUpdate;
 use crate::policy::EgressPolicy;
@@ -43,6 +44,8 @@ pub struct SandboxUpdate {
     pub idle: IdleUpdate,
     /// Replaces the budget. What was used stays used.
     pub budget: Option<Budget>,
+    /// Replaces which programs may run. What runs already goes on.
+    pub execution: Option<ExecutionPolicy>,
 }
 
 impl SandboxUpdate {

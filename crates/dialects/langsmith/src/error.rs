@@ -97,6 +97,7 @@ impl Failure {
             | Code::RegistryImageNotFound => (StatusCode::UNPROCESSABLE_ENTITY, "ImagePull"),
             Code::IsolationUnavailable
             | Code::LimitUnenforceable
+            | Code::Unenforceable
             | Code::UserNotFound
             | Code::CwdNotFound => (StatusCode::UNPROCESSABLE_ENTITY, "SandboxConfig"),
             Code::SandboxFailed => (StatusCode::UNPROCESSABLE_ENTITY, "CrashLoop"),

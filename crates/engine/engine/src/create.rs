@@ -16,6 +16,7 @@ use crate::authorize::Caller;
 use crate::clock::{now_ms, random};
 use crate::engine::{Engine, Inner};
 use crate::errors::limit_error;
+use crate::execution::execution;
 use crate::sandbox::{self, Origin, SandboxShared};
 use crate::snapshot::check_memory;
 use crate::start::{boot_from_memory, starts_ahead};
@@ -123,6 +124,11 @@ impl Engine {
             (None, Some(id)) if draft.image.is_none() => Some(self.ready_snapshot(id).await?),
             (None, _) => None,
         };
+        // What a template put on top of its image is as good as the image's.
+        let image_until_ms = match (&draft.snapshot, &template, &snapshot) {
+            (None, Some(template), Some(_)) => Some(template.created_ms),
+            _ => None,
+        };
         if draft.memory {
             let none = || Error::invalid("memory", "there is no snapshot to go on from");
             check_memory(snapshot.as_ref().ok_or_else(none)?)?;
@@ -150,7 +156,9 @@ impl Engine {
         let driver = inner.driver(spec.isolation)?;
         driver.check_limits(&spec.resources).map_err(|error| limit_error(&error))?;
         let accelerator = driver.accelerator();
-        let spec = SandboxSpec { volumes: inner.mounts(&draft.volumes)?, accelerator, ..spec };
+        let volumes = inner.mounts(&draft.volumes)?;
+        let spec = SandboxSpec { volumes, accelerator, image_until_ms, ..spec };
+        inner.check_execution(&spec)?;
 
         let created_ms = now_ms();
         let id = Inner::new_sandbox_id(created_ms)?;
@@ -175,6 +183,7 @@ impl Engine {
                 None => DiskSource::Empty,
             },
             volumes: spec.volumes.iter().map(planned).collect(),
+            execution: execution(&spec),
         };
         let mut record = SandboxRecord {
             id,
@@ -233,16 +242,21 @@ impl Engine {
 /// What a sandbox of a pool was made from, for [`Mold::origin`]. Where something is started in it ahead, that
 /// has seen its surroundings from the beginning, so they belong to it.
 fn origin(snapshot: Option<&SnapshotId>, spec: &SandboxSpec) -> Result<Option<String>> {
-    if !starts_ahead(spec) {
+    let SandboxSpec { start, ready, env, user, workdir, egress, execution, .. } = spec;
+    let unwritable = |error: serde_json::Error| {
+        tracing::error!(%error, "a spec cannot be written as JSON");
+        Error::new(Code::Internal, "the request cannot be planned")
+    };
+    // What may run in a member was decided before its first program did.
+    let (word, text) = if starts_ahead(spec) {
+        let made = (snapshot, start, ready, env, user, workdir, egress, execution);
+        ("started", serde_json::to_vec(&made).map_err(unwritable)?)
+    } else if !execution.is_open() {
+        ("locked", serde_json::to_vec(&(snapshot, execution)).map_err(unwritable)?)
+    } else {
         return Ok(snapshot.map(ToString::to_string));
-    }
-    let SandboxSpec { start, ready, env, user, workdir, egress, .. } = spec;
-    let text =
-        serde_json::to_vec(&(snapshot, start, ready, env, user, workdir, egress)).map_err(|error| {
-            tracing::error!(%error, "a spec cannot be written as JSON");
-            Error::new(Code::Internal, "the request cannot be planned")
-        })?;
-    Ok(Some(format!("started {}", blake3::hash(&text).to_hex())))
+    };
+    Ok(Some(format!("{word} {}", blake3::hash(&text).to_hex())))
 }
 
 impl Inner {
@@ -269,6 +283,7 @@ impl Inner {
             hostname: record.name.clone().unwrap_or_else(|| record.id.to_string()),
             disk: DiskSource::Empty,
             volumes: record.spec.volumes.iter().map(planned).collect(),
+            execution: execution(&record.spec),
         })
     }
 

@@ -76,6 +76,9 @@ pub(crate) fn isolation_error(error: &IsolationError) -> Error {
             Error::new(Code::LimitUnenforceable, format!("a limit cannot be enforced on this host: {why}"))
                 .hint("'atoll doctor' says what is missing")
         }
+        IsolationError::UnenforceablePolicy(why) => {
+            Error::new(Code::Unenforceable, why.clone()).hint("'atoll doctor' says what this host can do")
+        }
         IsolationError::CannotPause(why) => {
             Error::new(Code::PauseUnavailable, why.clone()).hint("pause it as 'frozen' or 'filesystem'")
         }

@@ -25,6 +25,7 @@ use atoll_store::{SandboxFilter, SandboxRecord};
 use crate::clock::now_ms;
 use crate::engine::Engine;
 use crate::errors::{isolation_error, store_error};
+use crate::execution::execution;
 use crate::sandbox::{self, Origin, SandboxShared};
 
 /// Rows read at once.
@@ -130,6 +131,12 @@ impl Engine {
             return Err(IsolationError::Unavailable(why));
         };
         driver.adopt(&record.id).await?;
+        // Before it goes on, and whatever an earlier server did last.
+        if let Err(error) = driver.set_execution(&record.id, &execution(&record.spec)).await {
+            // Nothing may hold back what should not run: it stands still until a server comes that can.
+            driver.freeze(&record.id).await?;
+            return Err(error);
+        }
         if record.paused == Some(PauseMode::Frozen) {
             driver.freeze(&record.id).await?;
             return Ok(Origin::AdoptFrozen);

@@ -9,7 +9,7 @@ use atoll_store::TemplateRecord;
 use crate::authorize::Caller;
 use crate::clock::{now_ms, random};
 use crate::engine::{Engine, Inner};
-use crate::errors::{limit_error, store_error};
+use crate::errors::{isolation_error, limit_error, store_error};
 use crate::pool::PoolName;
 
 impl Engine {
@@ -45,6 +45,11 @@ impl Engine {
         if let Some(driver) = recipe.isolation.and_then(|level| self.inner.driver(level).ok()) {
             let limits = recipe.resources.over(Resources::default());
             driver.check_limits(&limits).map_err(|error| limit_error(&error))?;
+        }
+        if let Some(execution) = &recipe.execution {
+            let level = recipe.isolation.or(level).unwrap_or(self.inner.config.defaults.isolation);
+            let driver = self.inner.driver(level)?;
+            driver.check_execution(execution).map_err(|error| isolation_error(&error))?;
         }
         if let Some(pool) = &recipe.pool {
             self.inner.pools.admit(&PoolName::Template(name.to_owned()), pool)?;

@@ -49,6 +49,7 @@ pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
         expires_at_ms: record.expires_ms,
         idle_timeout_ms: spec.idle_timeout_ms,
         egress: spec.egress,
+        execution: spec.execution,
         on_idle: spec.idle.on_idle,
         idle_freeze_ms: spec.idle.freeze_ms,
         hibernate_after_ms: spec.idle.hibernate_after_ms,
@@ -163,6 +164,7 @@ pub(crate) fn template(record: TemplateRecord, memory: Option<TemplateMemory>) -
         start: spec.start,
         ready: spec.ready,
         memory: memory.map(template_memory),
+        execution: spec.execution,
         created_at_ms: record.created_ms,
     }
 }

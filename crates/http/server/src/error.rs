@@ -131,6 +131,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::UserNotFound
         | Code::IsolationUnavailable
         | Code::LimitUnenforceable
+        | Code::Unenforceable
         | Code::PauseUnavailable
         | Code::PoolTooLarge => StatusCode::UNPROCESSABLE_ENTITY,
         Code::BudgetExhausted => StatusCode::PAYMENT_REQUIRED,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
-use atoll_isolation::{DiskSource, Isolation, Plan, RootFs};
+use atoll_isolation::{DiskSource, Gates as _, Lifecycle as _, Plan, RootFs};
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
 use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
 use atoll_network::SlotPool;
@@ -72,6 +72,7 @@ async fn round(
         hostname: "measured".to_owned(),
         disk: DiskSource::Empty,
         volumes: Vec::new(),
+        execution: atoll_isolation::Execution::default(),
     };
     let start = Instant::now();
     if let Err(error) = driver.create(&plan).await {

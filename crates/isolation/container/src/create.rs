@@ -60,7 +60,7 @@ impl Inner {
         disk.move_image(&self.storage.sandbox_disk(&plan.id))?;
         fail_point!("container::create::disk");
         let membership = self.cgroups.create(&plan.id, &plan.resources, userns.first_id())?;
-        self.watch(plan, userns.first_id());
+        self.watch(plan, userns.first_id())?;
         fail_point!("container::create::cgroups");
         let listener = record.listen()?;
         fail_point!("container::create::socket");
@@ -86,6 +86,7 @@ impl Inner {
         let child = spawn::spawn(&launch)?;
         // First of all, so that destroying takes its exit status whatever happens next.
         self.live.insert(&plan.id, Arc::new(Instance::new(child.pidfd, Some(disk), Some(slot.gate))));
+        self.check_gate(plan)?;
         Ok(child.pid)
     }
 

@@ -97,7 +97,7 @@ impl Inner {
         userns.keep();
         fail_point!("container::wake::disk");
         let membership = self.cgroups.create(&plan.id, &plan.resources, userns.first_id())?;
-        self.watch(plan, userns.first_id());
+        self.watch(plan, userns.first_id())?;
         let listener = record.listen()?;
         let pid = self.start(plan, &userns, disk, membership, listener)?;
         fail_point!("container::wake::process");

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
-use atoll_isolation::{Check, DiskSource, IsolationError, Plan, RootFs, Status};
+use atoll_isolation::{Check, DiskSource, Execution, IsolationError, Plan, RootFs, Status};
 use atoll_isolation_host::Controller;
 use atoll_network::Steering;
 use rustix::mount::{
@@ -194,6 +194,7 @@ fn whole(inner: &Inner) -> Tried {
         hostname: "doctor".to_owned(),
         disk: DiskSource::Empty,
         volumes: Vec::new(),
+        execution: Execution::default(),
     };
     let made = inner.create(&plan);
     let removed = inner.destroy(&plan.id);

@@ -3,15 +3,14 @@
 //! A host that cannot be a witness runs containers all the same: their journals say what others saw, and who did not.
 
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use atoll_core::id::SandboxId;
 use atoll_isolation::{IsolationError, Plan, RootFs};
-use atoll_witness::{Facts, Layer};
+use atoll_witness::{Facts, Gate, Layer};
 
-use crate::Inner;
 use crate::step::failed;
+use crate::{Inner, lock};
 
 impl Inner {
     /// Sees the connections of all sandboxes of this driver.
@@ -27,24 +26,30 @@ impl Inner {
         }
     }
 
-    /// Begins to watch a sandbox, which has its cgroups and no process yet.
-    pub(crate) fn watch(&self, plan: &Plan, first_id: u32) {
-        let Some(witness) = &self.witness else { return };
-        let watched = self
-            .cgroups
-            .number(&plan.id)
-            .map(|number| witness.watch(&plan.id, number, facts(&plan.root, self.skeleton.dir(), first_id)));
-        self.complain(&plan.id, watched);
+    /// Begins to watch a sandbox, which has its cgroups and no process yet, and to hold back what may not run in it.
+    pub(crate) fn watch(&self, plan: &Plan, first_id: u32) -> Result<(), IsolationError> {
+        let gate = self.gate_for(plan)?;
+        let Some(witness) = &self.witness else { return Ok(()) };
+        let (facts, closed) = (facts(plan, self.skeleton.dir(), first_id), gate.is_closed());
+        let watched =
+            self.cgroups.number(&plan.id).map(|number| witness.watch(&plan.id, number, facts, gate));
+        match watched {
+            Ok(Err(error)) if closed => Err(lock::cannot_because(&error)),
+            Err(error) if closed => Err(error),
+            watched => {
+                self.complain(&plan.id, watched);
+                Ok(())
+            }
+        }
     }
 
     /// Goes on watching one that an earlier server made, which has told the kernel of it or did not.
     pub(crate) fn watch_again(&self, id: &SandboxId) {
         let Some(witness) = self.witness.as_ref().filter(|witness| !witness.watches(id)) else { return };
         let first_id = self.records.of(id).first_id().unwrap_or_default();
-        let watched = self
-            .cgroups
-            .number(id)
-            .map(|number| witness.watch_running(id, number, Facts { first_id, ..Facts::default() }));
+        let watched = self.cgroups.number(id).map(|number| {
+            witness.watch_running(id, number, Facts { first_id, ..Facts::default() }, Gate::default())
+        });
         self.complain(id, watched);
     }
 
@@ -65,20 +70,14 @@ impl Inner {
     }
 }
 
-fn facts(root: &RootFs, skeleton: &Path, first_id: u32) -> Facts {
-    match root {
-        RootFs::Host => {
-            let bound = std::fs::metadata("/usr").map(|meta| meta.dev()).into_iter().collect();
-            Facts {
-                first_id,
-                layers: vec![Layer { name: "host".to_owned(), dir: skeleton.to_owned() }],
-                bound,
-            }
-        }
-        RootFs::Layers(dirs) => {
-            Facts { first_id, layers: dirs.iter().map(|dir| layer(dir)).collect(), bound: Vec::new() }
-        }
-    }
+fn facts(plan: &Plan, skeleton: &Path, first_id: u32) -> Facts {
+    let layers = match &plan.root {
+        RootFs::Host => vec![Layer { name: "host".to_owned(), dir: skeleton.to_owned() }],
+        RootFs::Layers(dirs) => dirs.iter().map(|dir| layer(dir)).collect(),
+    };
+    let bound_root = lock::bound_root(&plan.root);
+    let bound = bound_root.iter().map(|(device, _)| *device).collect();
+    Facts { first_id, layers, bound, bound_root, image_until_ms: plan.execution.image_until_ms }
 }
 
 /// Directories of layers are named by their digest.

@@ -42,6 +42,7 @@ const SAID_MAX: usize = 1000;
 pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
     check_hostname(&plan.hostname)?;
     check_limits(&plan.resources)?;
+    atoll_isolation::no_execution_policy(&plan.execution.policy, IsolationLevel::Gvisor)?;
     layers(&plan.root)?;
     let own = |path: &str| atoll_core::volume::components(path).first() == Some(&runsc::OWN_DIRECTORY);
     match plan.volumes.iter().find(|volume| own(&volume.path)) {

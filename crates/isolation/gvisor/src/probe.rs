@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
-use atoll_isolation::{Check, DiskSource, IsolationError, Plan, RootFs, Status};
+use atoll_isolation::{Check, DiskSource, Execution, IsolationError, Plan, RootFs, Status};
 
 use crate::runsc::Platform;
 use crate::step::Step;
@@ -53,6 +53,7 @@ impl Inner {
             hostname: "probe".to_owned(),
             disk: DiskSource::Empty,
             volumes: Vec::new(),
+            execution: Execution::default(),
         };
         self.probing().insert(id.clone());
         let made = async {

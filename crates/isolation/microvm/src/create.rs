@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::id::SandboxId;
+use atoll_core::spec::IsolationLevel;
 use atoll_failpoint::fail_point;
 use atoll_guest_protocol::control::{Become, Carried, Question};
 use atoll_isolation::{DiskSource, IsolationError, Plan};
@@ -40,6 +41,7 @@ pub(crate) struct Started<'a> {
 
 pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
     check_hostname(&plan.hostname)?;
+    atoll_isolation::no_execution_policy(&plan.execution.policy, IsolationLevel::Microvm)?;
     if plan.volumes.is_empty() {
         return Ok(());
     }

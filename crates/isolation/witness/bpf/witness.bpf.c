@@ -14,7 +14,11 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 enum { EXEC = 1, FORK = 2, EXIT = 3, CONNECT = 4, ACCEPT = 5, LISTEN = 6 };
 enum { OVERLAY = 1, UPPER = 2, READ_ONLY_MOUNT = 4, UNLINKED = 8, PATH_CUT = 16, CWD_CUT = 32 };
-enum { BOX_TRACED = 1 };
+/* Why a program may not run; that it ran all the same, because that is only observed; that it could not be killed. */
+enum { NOT_UNCHANGED = 64, NOT_OF_IMAGE = 128, LOADER = 256, NOT_LISTED = 512, BY_RULE = 1024, OBSERVED = 2048, NOT_KILLED = 4096 };
+/* What is wanted of a sandbox: records; only programs of its image; only programs in `rules`; `rules` at all; refusals that
+ * are only told. Its agent runs already: none of its programs is that. */
+enum { BOX_TRACED = 1, BOX_IMAGE = 2, BOX_LISTED = 4, BOX_RULES = 8, BOX_OBSERVED = 16, BOX_AGENT_RUNS = 32 };
 
 #define EXEC_NAME 48
 /* Cgroups above a process that are looked at. */
@@ -40,12 +44,18 @@ enum { BOX_TRACED = 1 };
 #define RB_NO_WAKEUP 1
 #define RB_FORCE_WAKEUP 2
 #define STORAGE_CREATE 1
+#define SIGKILL 9
 
 struct box {
 	u32 slot, flags;
 	/* Nesting of the sandbox's pid namespace; set by its first exec, which is its agent's. */
 	u32 pid_level, first_id;
 	char sandbox[40];
+	/* The directory of the host that it has instead of an image; zeros where it has an image. */
+	u64 bound_inode;
+	u32 bound_device, pad;
+	/* What was changed last before this moment of the wall clock is of the image, although it lies above its layers. */
+	u64 image_until_ns;
 };
 struct counter {
 	u64 next, lost;
@@ -104,6 +114,8 @@ MAP(origins);
 MAP(listeners);
 MAP(scratch);
 MAP(config);
+
+#include "gate.h"
 
 INLINE struct box *own(u64 *id)
 {
@@ -256,10 +268,18 @@ SEC("tp_btf/sched_process_exec") int on_exec(u64 *ctx)
 	struct box *box = own(&id);
 	if (!box)
 		return 0;
+	int agent = !box->pid_level && !(box->flags & BOX_AGENT_RUNS);
 	if (!box->pid_level)
 		box->pid_level = READ(READ(READ(task, group_leader), thread_pid), level);
 	struct executed *rec = map_lookup(&scratch, &zero);
-	if (!rec || !(box->flags & BOX_TRACED))
+	if (!rec)
+		return 0;
+	rec->flags = rec->layer = rec->args_len = rec->ctime_ns = rec->pad = rec->at = 0;
+	rec->ctime_s = 0;
+	struct file *file = READ(program, file);
+	identify(rec, file);
+	gate(box, id, rec, file, agent);
+	if (!(box->flags & BOX_TRACED))
 		return 0;
 	fill(&rec->head, EXEC, box, id, task);
 	struct origin *origin = task_storage_get(&origins, task, 0, 0);
@@ -267,14 +287,10 @@ SEC("tp_btf/sched_process_exec") int on_exec(u64 *ctx)
 		rec->head.origin = *origin;
 	else
 		__builtin_memset(&rec->head.origin, 0, sizeof rec->head.origin);
-	rec->flags = rec->layer = rec->args_len = rec->ctime_ns = rec->pad = rec->at = 0;
-	rec->ctime_s = 0;
 	rec->argc = READ(program, argc);
 	struct task_struct *parent = READ(task, real_parent);
 	rec->parent = READ(parent, tgid);
 	rec->parent_start = READ(READ(parent, group_leader), start_boottime);
-	struct file *file = READ(program, file);
-	identify(rec, file);
 	if (names(rec, (u64)READ(file, f_path.dentry), (u64)READ(file, f_path.mnt), FILE_END))
 		rec->flags |= PATH_CUT;
 	rec->file_len = rec->at;

@@ -280,6 +280,15 @@ pub(crate) fn link_info(link: &OwnedFd) -> io::Result<LinkInfo> {
     Ok(info)
 }
 
+/// Bytes of a map's values.
+pub(crate) fn value_bytes(map: &OwnedFd) -> io::Result<u32> {
+    /// Type, number, bytes of keys, bytes of values: how `struct bpf_map_info` begins.
+    const VALUE: usize = 3;
+    let mut info = [0_u32; 4];
+    get_info(map, &mut info)?;
+    Ok(info[VALUE])
+}
+
 /// How often the kernel did not run a program because it ran already on that processor.
 pub(crate) fn missed(program: &OwnedFd) -> io::Result<u64> {
     /// Where `recursion_misses` lies in `struct bpf_prog_info`.

@@ -2,13 +2,15 @@
 
 use atoll_core::id::ExecId;
 use atoll_recorder::event::{
-    Event, Origin, Process, ProcessExited, ProcessStarted, Program, Socket, Transport, What as Happened,
-    Witness,
+    Event, Origin, PolicyDecision, Process, ProcessExited, ProcessStarted, Program, Socket, Transport,
+    What as Happened, Witness,
 };
 
 use crate::digest::Digests;
-use crate::record::{Ends, Executed, File, Pid, Record, What};
-use crate::watched::Facts;
+use crate::gate::Gate;
+use crate::lock;
+use crate::record::{Ends, Executed, File, Pid, Record, Refused, What, Why};
+use crate::watched::{Facts, Watched};
 
 /// What a cgroup of an exec is called: this and the exec's id.
 const EXEC_PREFIX: &str = "exec-";
@@ -27,8 +29,60 @@ pub(crate) fn boot_us() -> i128 {
     wall - us(rustix::time::clock_gettime(rustix::time::ClockId::Boottime))
 }
 
+/// What happens to a program at the gate is a decision at this stage.
+const STAGE: &str = "exec";
+
+/// What a record tells of, in order: a program that was refused is told as one that started, then as refused.
+pub(crate) fn events(
+    record: Record,
+    watched: &Watched,
+    boot_us: i128,
+    digests: &mut Digests,
+) -> impl Iterator<Item = Event> {
+    let decision = match &record.what {
+        What::Executed(executed) => decision(executed, watched),
+        _ => None,
+    };
+    let started = event(record, &watched.facts, boot_us, digests);
+    let decided = decision.map(|decision| Event { what: Happened::Policy(decision), ..started.clone() });
+    std::iter::once(started).chain(decided)
+}
+
+fn decision(executed: &Executed, watched: &Watched) -> Option<PolicyDecision> {
+    let refused = executed.refused?;
+    let file = (executed.file.device, executed.file.inode);
+    Some(PolicyDecision {
+        allowed: refused.observed,
+        stage: STAGE.to_owned(),
+        subject: executed.path.clone(),
+        rule: words(refused, file, &lock(&watched.gate)),
+        policy_revision: 0,
+        times: 0,
+    })
+}
+
+/// The rule in words.
+fn words(refused: Refused, file: (u64, u64), gate: &Gate) -> String {
+    let why = match refused.why {
+        Why::Written => "only programs of the image may run: this one was written or changed in the sandbox",
+        Why::Elsewhere => {
+            "only programs of the image may run: this one is in memory or on another file system"
+        }
+        Why::Loader => {
+            "only programs of the image may run: this one is a dynamic loader, which runs any file"
+        }
+        Why::Unlisted => "only programs that a rule allows may run",
+        Why::Rule => gate.rule(file).map_or("a rule that was changed since", |rule| rule.text.as_str()),
+    };
+    match refused {
+        Refused { observed: true, .. } => format!("would be refused: {why}"),
+        Refused { failed: true, .. } => format!("{why}; the kernel did not kill it"),
+        Refused { .. } => why.to_owned(),
+    }
+}
+
 /// The event that a record tells of.
-pub(crate) fn event(record: Record, facts: &Facts, boot_us: i128, digests: &mut Digests) -> Event {
+fn event(record: Record, facts: &Facts, boot_us: i128, digests: &mut Digests) -> Event {
     let process = process(record.process);
     let uid = inside(record.uid, facts.first_id);
     let what = match record.what {

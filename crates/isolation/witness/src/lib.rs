@@ -18,6 +18,7 @@
 mod bpf;
 mod convert;
 mod digest;
+mod gate;
 mod level;
 mod object;
 mod overlay;
@@ -40,6 +41,7 @@ use atoll_core::id::SandboxId;
 use atoll_ready::Pool;
 use atoll_recorder::event::Event;
 
+pub use gate::{Gate, Programs, Rule};
 pub use level::Missing;
 pub use pins::{close as close_pins, is_mounted};
 pub use watched::{Facts, Layer};
@@ -104,11 +106,12 @@ impl Witness {
         let mut watched = HashMap::new();
         for (cgroup, slot, sandbox) in store.boxes()? {
             free.take(slot);
-            let facts = store.facts(&sandbox);
+            let (facts, gate) = (store.kept(&sandbox, "json"), Mutex::new(store.kept(&sandbox, "gate")));
             let ring = store.ring(slot)?;
             bell.add(&ring).map_err(|error| Missing::refused("watch a ring", error))?;
-            let reading = Mutex::new(Reading { taken_over: true, ..Reading::default() });
-            watched.insert(cgroup, Arc::new(Watched { sandbox, cgroup, slot, facts, ring, reading }));
+            let carried = store.was_carried(cgroup);
+            let reading = Mutex::new(Reading { taken_over: !carried, late: carried });
+            watched.insert(cgroup, Arc::new(Watched { sandbox, cgroup, slot, facts, ring, reading, gate }));
         }
         let rings = {
             let (free, maps) = (Arc::clone(&free), store.maps_for_rings()?);
@@ -134,28 +137,78 @@ impl Witness {
         self.shared.store.hook(cgroup)
     }
 
-    /// Begins to watch a sandbox, before its first process runs. `cgroup` is the number of its cgroup of version 2: the
-    /// inode of the directory. Idempotent.
+    /// Begins to watch a sandbox, before its first process runs, and to hold back what its gate does not let run. `cgroup` is
+    /// the number of its cgroup of version 2: the inode of the directory. Idempotent.
     ///
     /// # Errors
-    /// [`Missing`]: it will not be watched.
-    pub fn watch(&self, sandbox: &SandboxId, cgroup: u64, facts: Facts) -> Result<(), Missing> {
-        self.begin(sandbox, cgroup, facts, false)
+    /// [`Missing`]: it will not be watched, and nothing is held back.
+    pub fn watch(&self, sandbox: &SandboxId, cgroup: u64, facts: Facts, gate: Gate) -> Result<(), Missing> {
+        self.begin(sandbox, cgroup, facts, gate, false)
     }
 
-    fn begin(&self, sandbox: &SandboxId, cgroup: u64, facts: Facts, late: bool) -> Result<(), Missing> {
+    fn begin(
+        &self,
+        sandbox: &SandboxId,
+        cgroup: u64,
+        facts: Facts,
+        gate: Gate,
+        late: bool,
+    ) -> Result<(), Missing> {
         if lock(&self.shared.watched).contains_key(&cgroup) {
-            return Ok(());
+            return self.change_gate(sandbox, &gate);
         }
         let Slot { number, ring } = self.shared.rings.claim()?;
         self.shared.store.reset(number, &ring);
-        self.shared.store.keep_facts(sandbox, &facts)?;
+        self.shared.store.keep(sandbox, "json", &facts)?;
+        self.shared.store.keep(sandbox, "gate", &gate)?;
         self.shared.bell.add(&ring).map_err(|error| Missing::refused("watch a ring", error))?;
         let reading = Mutex::new(Reading { late, ..Reading::default() });
+        let kept = Mutex::new(gate.clone());
         let watched =
-            Arc::new(Watched { sandbox: sandbox.clone(), cgroup, slot: number, facts, ring, reading });
+            Watched { sandbox: sandbox.clone(), cgroup, slot: number, facts, ring, reading, gate: kept };
+        let watched = Arc::new(watched);
         lock(&self.shared.watched).insert(cgroup, Arc::clone(&watched));
-        self.shared.store.enter(&watched)
+        self.shared.store.enter(&watched, &gate, late)
+    }
+
+    /// Changes what may run in a sandbox, from its next start of a program on.
+    ///
+    /// # Errors
+    /// [`Missing`]: nothing, or a part of it, has changed; calling again continues.
+    pub fn change_gate(&self, sandbox: &SandboxId, gate: &Gate) -> Result<(), Missing> {
+        let watched = self.find(sandbox).ok_or_else(|| {
+            Missing::refused("change which programs may run", std::io::ErrorKind::NotFound.into())
+        })?;
+        let mut kept = lock(&watched.gate);
+        self.shared.store.change_gate(&watched, gate)?;
+        kept.clone_from(gate);
+        Ok(())
+    }
+
+    /// What may run in a sandbox; `None` for one that is not watched.
+    #[must_use]
+    pub fn gate(&self, sandbox: &SandboxId) -> Option<Gate> {
+        self.find(sandbox).map(|watched| lock(&watched.gate).clone())
+    }
+
+    /// Whether the programs in the kernel have seen a sandbox start a program, so that there is no doubt that they see all.
+    ///
+    /// # Errors
+    /// [`Missing`].
+    pub fn saw_a_start(&self, sandbox: &SandboxId) -> Result<bool, Missing> {
+        let Some(watched) = self.find(sandbox) else { return Ok(false) };
+        let saw = self.shared.store.saw_a_start(watched.cgroup);
+        saw.map_err(|error| Missing::refused("read the table of sandboxes", error))
+    }
+
+    /// Whether the kernel describes overlayfs: otherwise nobody can tell what is the image's.
+    #[must_use]
+    pub fn knows_overlays(&self) -> bool {
+        self.shared.store.knows_overlays()
+    }
+
+    fn find(&self, sandbox: &SandboxId) -> Option<Arc<Watched>> {
+        lock(&self.shared.watched).values().find(|watched| watched.sandbox == *sandbox).cloned()
     }
 
     /// The same for a sandbox that runs already and that nobody watched: what it did until now is a gap, and processes
@@ -163,14 +216,20 @@ impl Witness {
     ///
     /// # Errors
     /// As [`Self::watch`].
-    pub fn watch_running(&self, sandbox: &SandboxId, cgroup: u64, facts: Facts) -> Result<(), Missing> {
-        self.begin(sandbox, cgroup, facts, true)
+    pub fn watch_running(
+        &self,
+        sandbox: &SandboxId,
+        cgroup: u64,
+        facts: Facts,
+        gate: Gate,
+    ) -> Result<(), Missing> {
+        self.begin(sandbox, cgroup, facts, gate, true)
     }
 
     /// Whether a sandbox is watched.
     #[must_use]
     pub fn watches(&self, sandbox: &SandboxId) -> bool {
-        lock(&self.shared.watched).values().any(|watched| watched.sandbox == *sandbox)
+        self.find(sandbox).is_some()
     }
 
     /// Ends watching a sandbox whose processes have ended; what they left in the ring is taken first. Idempotent.
@@ -181,7 +240,7 @@ impl Witness {
         let found: Vec<_> =
             lock(&self.shared.watched).values().filter(|w| w.sandbox == *sandbox).cloned().collect();
         for watched in found {
-            self.shared.store.leave(watched.cgroup)?;
+            self.shared.store.leave(watched.cgroup, &lock(&watched.gate))?;
             self.shared.bell.drain(&watched);
             lock(&self.shared.watched).remove(&watched.cgroup);
             self.shared.bell.remove(&watched.ring);

@@ -23,11 +23,14 @@ pub(crate) const RING_BYTES: u32 = 1 << 20;
 /// The reader is woken when so much waits in one ring, bytes.
 const WAKE_ABOVE_BYTES: u64 = 1 << 18;
 /// Bytes of the programs' `struct box`, `struct origin`, `struct listener`, `struct executed`, `struct config`.
-pub(crate) const BOX_BYTES: u32 = 56;
+pub(crate) const BOX_BYTES: u32 = 80;
 const ORIGIN_BYTES: u32 = 56;
 const LISTENER_BYTES: u32 = 88;
 const EXECUTED_BYTES: u32 = 8376;
-const CONFIG_BYTES: u32 = 40;
+pub(crate) const CONFIG_BYTES: u32 = 40;
+/// Bytes of the programs' `struct rule_key`, and rules of all sandboxes together.
+const RULE_KEY_BYTES: u32 = 24;
+const RULES_MAX: u32 = 1 << 18;
 
 const HASH: u32 = 1;
 const ARRAY: u32 = 2;
@@ -66,8 +69,8 @@ pub(crate) const PROGRAMS: [(&str, Hook); 6] = [
 ];
 
 /// Maps by name. All are pinned: the next server goes on with them.
-pub(crate) const MAPS: [&str; 7] =
-    ["rings", "boxes", "counters", "origins", "listeners", "scratch", "config"];
+pub(crate) const MAPS: [&str; 8] =
+    ["rings", "boxes", "counters", "origins", "listeners", "scratch", "config", "rules"];
 
 /// The maps, in the order of [`MAPS`].
 #[derive(Debug)]
@@ -79,12 +82,13 @@ pub(crate) struct Maps {
     pub(crate) listeners: OwnedFd,
     pub(crate) scratch: OwnedFd,
     pub(crate) config: OwnedFd,
+    pub(crate) rules: OwnedFd,
 }
 
 impl Maps {
     /// Each map once, by name.
     pub(crate) fn each<E>(mut make: impl FnMut(&'static str) -> Result<OwnedFd, E>) -> Result<Self, E> {
-        let [rings, boxes, counters, origins, listeners, scratch, config] = MAPS;
+        let [rings, boxes, counters, origins, listeners, scratch, config, rules] = MAPS;
         Ok(Self {
             rings: make(rings)?,
             boxes: make(boxes)?,
@@ -93,6 +97,7 @@ impl Maps {
             listeners: make(listeners)?,
             scratch: make(scratch)?,
             config: make(config)?,
+            rules: make(rules)?,
         })
     }
 
@@ -106,6 +111,7 @@ impl Maps {
             &self.listeners,
             &self.scratch,
             &self.config,
+            &self.rules,
         ];
         MAPS.into_iter().zip(fds)
     }
@@ -156,6 +162,7 @@ fn make_map(name: &str, template: &OwnedFd) -> io::Result<OwnedFd> {
         "origins" => with_type(spec(TASK_STORAGE, 4, ORIGIN_BYTES, 0, NO_PREALLOC)),
         "listeners" => with_type(spec(SK_STORAGE, 4, LISTENER_BYTES, 0, NO_PREALLOC | CLONE)),
         "scratch" => bpf::create_map(&spec(PERCPU_ARRAY, 4, EXECUTED_BYTES, 1, 0)),
+        "rules" => bpf::create_map(&spec(HASH, RULE_KEY_BYTES, 4, RULES_MAX, NO_PREALLOC)),
         _ => bpf::create_map(&spec(ARRAY, 4, CONFIG_BYTES, 1, 0)),
     }
 }

@@ -48,25 +48,26 @@ impl Pins {
         self.dir.join(set_name())
     }
 
-    /// Removes the pins of other versions of the programs: with them go their programs and what is in their rings.
-    /// Says whether there were any.
-    pub(crate) fn remove_others(&self) -> io::Result<bool> {
-        let mut found = false;
+    /// Where pins of other versions of the programs are. Removing one ends its programs, and with them what they hold back.
+    pub(crate) fn others(&self) -> io::Result<Vec<PathBuf>> {
+        Ok(self.sets()?.into_iter().filter(|set| *set != self.set()).collect())
+    }
+
+    fn sets(&self) -> io::Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
         for entry in std::fs::read_dir(&self.dir)? {
             let entry = entry?;
             // The kernel puts files of its own into every such file system.
-            let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(SET_PREFIX));
-            if ours && entry.path() != self.set() {
-                std::fs::remove_dir_all(entry.path())?;
-                found = true;
+            if entry.file_name().to_str().is_some_and(|name| name.starts_with(SET_PREFIX)) {
+                found.push(entry.path());
             }
         }
         Ok(found)
     }
 
-    /// Whether nothing of ours is pinned.
+    /// Whether nothing of ours is pinned, of whatever version.
     pub(crate) fn is_empty(&self) -> bool {
-        !self.set().try_exists().is_ok_and(|there| there)
+        self.sets().is_ok_and(|sets| sets.is_empty())
     }
 
     /// Removes everything, and the mount.

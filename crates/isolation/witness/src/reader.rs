@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use atoll_recorder::event::{Event, Lost, What, Witness};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
-use crate::convert::{boot_us, event};
+use crate::convert::{boot_us, events};
 use crate::digest::Digests;
 use crate::record::Record;
 use crate::ring::Ring;
@@ -151,28 +151,28 @@ impl Reader<'_> {
         }
         let lost = self.shared.store.counters().lost(watched.slot);
         let (mut position, boot_us) = (watched.ring.position(), boot_us());
-        let mut events = Vec::new();
-        while events.len() < BATCH_MAX_COUNT && watched.ring.next(&mut position, &mut self.record).is_some() {
+        let mut found = Vec::new();
+        while found.len() < BATCH_MAX_COUNT && watched.ring.next(&mut position, &mut self.record).is_some() {
             match Record::parse(&self.record) {
                 Some(record) if record.cgroup == watched.cgroup => {
-                    events.push(event(record, &watched.facts, boot_us, &mut self.digests));
+                    found.extend(events(record, watched, boot_us, &mut self.digests));
                 }
                 // A slot's last records, of the sandbox that had it before.
                 Some(_) => {}
                 None => tracing::error!(bytes = self.record.len(), "a record that no program writes"),
             }
         }
-        let full = events.len() == BATCH_MAX_COUNT;
-        self.skip_written(watched, &mut events);
+        let full = found.len() >= BATCH_MAX_COUNT;
+        self.skip_written(watched, &mut found);
         if std::mem::take(&mut lock(&watched.reading).late) {
             let reason = "the kernel was not asked about this sandbox until now";
-            events.insert(0, loss(None, reason));
+            found.insert(0, loss(None, reason));
         }
-        if events.is_empty() && lost == 0 {
+        if found.is_empty() && lost == 0 {
             watched.ring.release(position);
             return false;
         }
-        for event in events {
+        for event in found {
             self.sink.record(&watched.sandbox, event);
         }
         if lost > 0 {
@@ -233,6 +233,7 @@ fn same(a: &Event, b: &Event) -> bool {
             | (What::Accept(a), What::Accept(b))
             | (What::Listen(a), What::Listen(b)) => a == b,
             (What::ProcessStarted(a), What::ProcessStarted(b)) => a.path == b.path,
+            (What::Policy(a), What::Policy(b)) => a.subject == b.subject,
             _ => true,
         }
 }

@@ -49,6 +49,32 @@ pub(crate) struct Executed {
     pub(crate) argv: Vec<String>,
     /// Whether arguments or one of the paths were cut.
     pub(crate) cut: bool,
+    /// What the gate thought of it, unless it may run.
+    pub(crate) refused: Option<Refused>,
+}
+
+/// Why a program may not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) why: Why,
+    /// It ran all the same: refusals are only told.
+    pub(crate) observed: bool,
+    /// The kernel could not kill it.
+    pub(crate) failed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// It lies above the layers: written, or changed.
+    Written,
+    /// It lies in memory, on a volume, or elsewhere that is not the image.
+    Elsewhere,
+    /// It is a dynamic loader.
+    Loader,
+    /// No rule allows it.
+    Unlisted,
+    /// A rule denies it.
+    Rule,
 }
 
 /// The file that it runs: the real one, below an overlay.
@@ -152,6 +178,8 @@ fn executed(reader: &mut Reader<'_>) -> Executed {
     const UNLINKED: u32 = 8;
     const PATH_CUT: u32 = 16;
     const CWD_CUT: u32 = 32;
+    const OBSERVED: u32 = 2048;
+    const NOT_KILLED: u32 = 4096;
     let parent_start_ns = reader.u64();
     let (inode, bytes, seconds, _magic) = (reader.u64(), reader.u64(), reader.u64(), reader.u64());
     let (parent_pid, argc, device, flags) = (reader.u32(), reader.u32(), reader.u32(), reader.u32());
@@ -180,7 +208,23 @@ fn executed(reader: &mut Reader<'_>) -> Executed {
         layer,
     };
     let cut = flags & (PATH_CUT | CWD_CUT) != 0 || args_bytes > u32::from(args_len);
-    Executed { parent_pid, parent_start_ns, file, path, cwd, argv, cut }
+    let refused = why(flags).map(|why| Refused {
+        why,
+        observed: flags & OBSERVED != 0,
+        failed: flags & NOT_KILLED != 0,
+    });
+    Executed { parent_pid, parent_start_ns, file, path, cwd, argv, cut, refused }
+}
+
+fn why(flags: u32) -> Option<Why> {
+    let reasons = [
+        (64, Why::Written),
+        (128, Why::Elsewhere),
+        (256, Why::Loader),
+        (512, Why::Unlisted),
+        (1024, Why::Rule),
+    ];
+    reasons.into_iter().find(|(flag, _)| flags & flag != 0).map(|(_, why)| why)
 }
 
 /// A path from its names, which the program wrote from the last to the first.

@@ -1,5 +1,6 @@
 //! What is in the kernel: maps, programs, links, and the table of sandboxes, all pinned.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
@@ -7,20 +8,28 @@ use std::path::{Path, PathBuf};
 
 use atoll_core::id::SandboxId;
 use aya_obj::btf::Btf;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
+use crate::gate::{self, Gate, Key, TRACED};
 use crate::level::{Missing, chain};
 use crate::object::{self, BOX_BYTES, Hook, Maps, PROGRAMS, RING_BYTES};
 use crate::pins::Pins;
 use crate::ring::{Counters, Ring};
-use crate::watched::{Facts, Watched};
+use crate::watched::Watched;
 use crate::{beside, bpf};
 
-/// What a box's flags say: its events are wanted.
-const TRACED: u32 = 1;
-/// Bytes of a sandbox's id in a box.
+/// Where a box has its flags, the depth of its pid namespace, and its sandbox's id.
+const FLAGS_AT: usize = 4;
+const LEVEL_AT: usize = 8;
+const ID_AT: usize = 16;
+/// Bytes of that id.
 const ID_BYTES: usize = 40;
 /// Largest file of facts, bytes.
-const FACTS_MAX_BYTES: u64 = 1 << 20;
+const FACTS_MAX_BYTES: u64 = 16 << 20;
+
+/// A sandbox's row of the kernel's table.
+type Row = [u8; BOX_BYTES as usize];
 
 /// All of it, open.
 #[derive(Debug)]
@@ -32,6 +41,8 @@ pub(crate) struct Store {
     counters: Counters,
     /// Those of tracepoints and of cgroups, for what they missed.
     programs: Vec<OwnedFd>,
+    /// Cgroups of sandboxes that were taken over from programs of another version.
+    carried: BTreeSet<u64>,
 }
 
 impl Store {
@@ -42,14 +53,6 @@ impl Store {
         let refused = |error| Missing::refused("keep what is known of sandboxes", error);
         std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&facts).map_err(refused)?;
         let set = pins.set();
-        if pins
-            .remove_others()
-            .map_err(|error| Missing::refused("remove what an older server pinned", error))?
-        {
-            tracing::warn!(
-                "programs of another version were replaced: what they had seen and nobody read is lost"
-            );
-        }
         let opened = match take_up(&set) {
             Ok(opened) => Ok(opened),
             Err(error) => {
@@ -63,7 +66,62 @@ impl Store {
         let (maps, programs) = opened?;
         let counters = Counters::open(&maps.counters, object::SLOTS_MAX)
             .map_err(|error| Missing::refused("map the counters", error))?;
-        Ok(Self { pins, set, facts, maps, counters, programs })
+        let mut store = Self { pins, set, facts, maps, counters, programs, carried: BTreeSet::new() };
+        store
+            .replace_others()
+            .map_err(|error| Missing::refused("replace what an older server pinned", error))?;
+        Ok(store)
+    }
+
+    /// Takes over from programs of other versions, then ends them. What they hold back these do, too, before those are gone;
+    /// when that fails those stay.
+    fn replace_others(&mut self) -> io::Result<()> {
+        for other in self.pins.others()? {
+            self.carried.extend(self.carry_over(&other)?);
+            std::fs::remove_dir_all(&other)?;
+            tracing::warn!(
+                "programs of another version were replaced: what they had seen and nobody read is lost"
+            );
+        }
+        Ok(())
+    }
+
+    fn carry_over(&self, other: &Path) -> io::Result<Vec<u64>> {
+        let mut carried = Vec::new();
+        // Half made, or without gates.
+        let Ok(boxes) = bpf::open_pin(&other.join("map_boxes")) else { return Ok(carried) };
+        if bpf::value_bytes(&boxes)? != BOX_BYTES {
+            return Ok(carried);
+        }
+        if let Ok(rules) = bpf::open_pin(&other.join("map_rules")) {
+            for (key, action) in rows::<24, 4>(&rules)? {
+                bpf::update(&self.maps.rules, &key, &action, false)?;
+            }
+        }
+        let own = rows::<8, { BOX_BYTES as usize }>(&self.maps.boxes)?;
+        let mut taken: BTreeSet<u32> = own.iter().map(|(_, row)| number(row, 0)).collect();
+        for (cgroup, mut row) in rows::<8, { BOX_BYTES as usize }>(&boxes)? {
+            if number(&row, FLAGS_AT) & gate::GATED == 0 || own.iter().any(|(known, _)| *known == cgroup) {
+                continue;
+            }
+            let slot = (0..object::SLOTS_MAX).find(|slot| !taken.contains(slot));
+            let slot = slot.ok_or_else(|| io::Error::other("too many sandboxes"))?;
+            taken.insert(slot);
+            if ring_of(&self.maps.rings, slot)?.is_none() {
+                let ring = object::make_ring()?;
+                let fd = std::os::fd::AsRawFd::as_raw_fd(&ring).to_ne_bytes();
+                bpf::update(&self.maps.rings, &slot.to_ne_bytes(), &fd, false)?;
+            }
+            row[..4].copy_from_slice(&slot.to_ne_bytes());
+            bpf::update(&self.maps.boxes, &cgroup, &row, false)?;
+            carried.push(u64::from_ne_bytes(cgroup));
+        }
+        Ok(carried)
+    }
+
+    /// Whether a sandbox was taken over from programs of another version, which may have seen what nobody read.
+    pub(crate) fn was_carried(&self, cgroup: u64) -> bool {
+        self.carried.contains(&cgroup)
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -109,22 +167,64 @@ impl Store {
     pub(crate) fn boxes(&self) -> Result<Vec<(u64, u32, SandboxId)>, Missing> {
         let mut found = Vec::new();
         let refused = |error| Missing::refused("read the table of sandboxes", error);
-        let (mut key, mut next) = (None::<[u8; 8]>, [0; 8]);
-        while bpf::next_key(&self.maps.boxes, key.as_ref().map(<[u8; 8]>::as_slice), &mut next)
-            .map_err(refused)?
-        {
-            let mut value = [0; BOX_BYTES as usize];
-            if bpf::look_up(&self.maps.boxes, &next, &mut value).map_err(refused)? {
-                let id = String::from_utf8_lossy(&value[16..]).trim_end_matches('\0').to_owned();
-                let slot = u32::from_ne_bytes([value[0], value[1], value[2], value[3]]);
-                match id.parse() {
-                    Ok(sandbox) => found.push((u64::from_ne_bytes(next), slot, sandbox)),
-                    Err(_unknown) => tracing::error!(id, "the table of sandboxes has what is no id"),
-                }
+        for (cgroup, row) in rows::<8, { BOX_BYTES as usize }>(&self.maps.boxes).map_err(refused)? {
+            let id = String::from_utf8_lossy(&row[ID_AT..ID_AT + ID_BYTES]).trim_end_matches('\0').to_owned();
+            match id.parse() {
+                Ok(sandbox) => found.push((u64::from_ne_bytes(cgroup), number(&row, 0), sandbox)),
+                Err(_unknown) => tracing::error!(id, "the table of sandboxes has what is no id"),
             }
-            key = Some(next);
         }
         Ok(found)
+    }
+
+    fn row(&self, cgroup: u64) -> io::Result<Option<Row>> {
+        let mut row = [0; BOX_BYTES as usize];
+        Ok(bpf::look_up(&self.maps.boxes, &cgroup.to_ne_bytes(), &mut row)?.then_some(row))
+    }
+
+    /// Whether the program of starts has seen one of a sandbox.
+    pub(crate) fn saw_a_start(&self, cgroup: u64) -> io::Result<bool> {
+        Ok(self.row(cgroup)?.is_some_and(|row| number(&row, LEVEL_AT) != 0))
+    }
+
+    /// Whether programs can tell what is the image's.
+    pub(crate) fn knows_overlays(&self) -> bool {
+        let mut config = [0; object::CONFIG_BYTES as usize];
+        let read = bpf::look_up(&self.maps.config, &0_u32.to_ne_bytes(), &mut config);
+        read.is_ok_and(|there| there) && number(&config, 0) != 0
+    }
+
+    /// Puts the rules of a sandbox's gate beside those that are there.
+    fn add_rules(&self, cgroup: u64, gate: &Gate) -> io::Result<()> {
+        for (key, action) in gate.rows(cgroup) {
+            bpf::update(&self.maps.rules, &key, &action.to_ne_bytes(), false)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a sandbox's rules, but for those of a gate.
+    fn remove_rules(&self, cgroup: u64, but: &Gate) -> io::Result<()> {
+        let keep = but.rows(cgroup);
+        for (key, _) in rows::<24, 4>(&self.maps.rules)? {
+            if key[..8] == cgroup.to_ne_bytes() && !keep.contains_key::<Key>(&key) {
+                bpf::delete(&self.maps.rules, &key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes what may run in a sandbox, from its next start of a program on. Each file is under the old gate or the new one
+    /// at every moment.
+    pub(crate) fn change_gate(&self, watched: &Watched, gate: &Gate) -> Result<(), Missing> {
+        let refused = |error| Missing::refused("change which programs may run", error);
+        self.add_rules(watched.cgroup, gate).map_err(refused)?;
+        let row = self.row(watched.cgroup).map_err(refused)?;
+        let mut row = row.ok_or_else(|| refused(io::ErrorKind::NotFound.into()))?;
+        let flags = number(&row, FLAGS_AT) & (TRACED | gate::AGENT_RUNS) | gate.flags();
+        row[FLAGS_AT..FLAGS_AT + 4].copy_from_slice(&flags.to_ne_bytes());
+        bpf::update(&self.maps.boxes, &watched.cgroup.to_ne_bytes(), &row, false).map_err(refused)?;
+        self.remove_rules(watched.cgroup, gate).map_err(refused)?;
+        self.keep(&watched.sandbox, "gate", gate)
     }
 
     /// The ring of a slot.
@@ -141,38 +241,54 @@ impl Store {
     }
 
     /// Enters a sandbox into the table: from now on it is watched.
-    pub(crate) fn enter(&self, watched: &Watched) -> Result<(), Missing> {
+    pub(crate) fn enter(&self, watched: &Watched, gate: &Gate, agent_runs: bool) -> Result<(), Missing> {
+        let refused = |error| Missing::refused("enter a sandbox into the table", error);
+        self.add_rules(watched.cgroup, gate).map_err(refused)?;
+        let runs = if agent_runs { gate::AGENT_RUNS } else { 0 };
         let mut value = Vec::with_capacity(BOX_BYTES as usize);
-        for number in [watched.slot, TRACED, 0, watched.facts.first_id] {
+        for number in [watched.slot, TRACED | runs | gate.flags(), 0, watched.facts.first_id] {
             value.extend(number.to_ne_bytes());
         }
         value.extend(watched.sandbox.as_str().bytes().take(ID_BYTES));
-        value.resize(BOX_BYTES as usize, 0);
-        bpf::update(&self.maps.boxes, &watched.cgroup.to_ne_bytes(), &value, false)
-            .map_err(|error| Missing::refused("enter a sandbox into the table", error))
+        value.resize(ID_AT + ID_BYTES, 0);
+        let (device, inode) = watched.facts.bound_root.unwrap_or_default();
+        value.extend(inode.to_ne_bytes());
+        value.extend(gate::kernel_device(device).to_ne_bytes());
+        value.extend([0; 4]);
+        let until_ns = watched.facts.image_until_ms.unwrap_or(0).saturating_mul(1_000_000);
+        value.extend(until_ns.to_ne_bytes());
+        bpf::update(&self.maps.boxes, &watched.cgroup.to_ne_bytes(), &value, false).map_err(refused)
     }
 
     /// Takes it out.
-    pub(crate) fn leave(&self, cgroup: u64) -> Result<(), Missing> {
-        bpf::delete(&self.maps.boxes, &cgroup.to_ne_bytes())
-            .map(drop)
-            .map_err(|error| Missing::refused("take a sandbox out of the table", error))
+    pub(crate) fn leave(&self, cgroup: u64, gate: &Gate) -> Result<(), Missing> {
+        let refused = |error| Missing::refused("take a sandbox out of the table", error);
+        bpf::delete(&self.maps.boxes, &cgroup.to_ne_bytes()).map(drop).map_err(refused)?;
+        for key in gate.rows(cgroup).keys() {
+            bpf::delete(&self.maps.rules, key).map_err(refused)?;
+        }
+        Ok(())
     }
 
-    fn facts_file(&self, sandbox: &SandboxId) -> PathBuf {
-        self.facts.join(format!("{sandbox}.json"))
+    fn file(&self, sandbox: &SandboxId, what: &str) -> PathBuf {
+        self.facts.join(format!("{sandbox}.{what}"))
     }
 
     /// Writes down what the kernel does not know, for the next server.
-    pub(crate) fn keep_facts(&self, sandbox: &SandboxId, facts: &Facts) -> Result<(), Missing> {
+    pub(crate) fn keep<T: Serialize>(
+        &self,
+        sandbox: &SandboxId,
+        what: &str,
+        value: &T,
+    ) -> Result<(), Missing> {
         let refused = |error| Missing::refused("write down what is known of a sandbox", error);
-        let text = serde_json::to_vec(facts).map_err(io::Error::other).map_err(refused)?;
-        std::fs::write(self.facts_file(sandbox), text).map_err(refused)
+        let text = serde_json::to_vec(value).map_err(io::Error::other).map_err(refused)?;
+        std::fs::write(self.file(sandbox, what), text).map_err(refused)
     }
 
     /// What was written down; nothing of a torn file.
-    pub(crate) fn facts(&self, sandbox: &SandboxId) -> Facts {
-        let path = self.facts_file(sandbox);
+    pub(crate) fn kept<T: DeserializeOwned + Default>(&self, sandbox: &SandboxId, what: &str) -> T {
+        let path = self.file(sandbox, what);
         let small = std::fs::metadata(&path).is_ok_and(|meta| meta.len() <= FACTS_MAX_BYTES);
         let text = small.then(|| std::fs::read(path).ok()).flatten().unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
@@ -180,14 +296,34 @@ impl Store {
 
     /// Removes it.
     pub(crate) fn forget_facts(&self, sandbox: &SandboxId) {
-        // Absent is as good.
-        drop(std::fs::remove_file(self.facts_file(sandbox)));
+        for what in ["json", "gate"] {
+            // Absent is as good.
+            drop(std::fs::remove_file(self.file(sandbox, what)));
+        }
     }
 
     /// Removes everything.
     pub(crate) fn close(&self) {
         self.pins.close();
     }
+}
+
+/// Everything in a map: keys and values.
+fn rows<const K: usize, const V: usize>(map: &OwnedFd) -> io::Result<Vec<([u8; K], [u8; V])>> {
+    let mut found = Vec::new();
+    let (mut key, mut next) = (None::<[u8; K]>, [0; K]);
+    while bpf::next_key(map, key.as_ref().map(<[u8; K]>::as_slice), &mut next)? {
+        let mut value = [0; V];
+        if bpf::look_up(map, &next, &mut value)? {
+            found.push((next, value));
+        }
+        key = Some(next);
+    }
+    Ok(found)
+}
+
+fn number(row: &[u8], at: usize) -> u32 {
+    row.get(at..at + 4).and_then(|four| four.try_into().ok()).map_or(0, u32::from_ne_bytes)
 }
 
 /// The ring that a slot has.

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use atoll_core::id::SandboxId;
 use serde::{Deserialize, Serialize};
 
+use crate::gate::Gate;
 use crate::ring::Ring;
 
 /// A layer of a sandbox's image.
@@ -26,6 +27,12 @@ pub struct Facts {
     pub layers: Vec<Layer>,
     /// Devices (as `stat` has them) of directories of the host that it sees read-only at the same place.
     pub bound: Vec<u64>,
+    /// Device (as `stat` has it) and inode of the directory of the host that it has instead of an image.
+    #[serde(default)]
+    pub bound_root: Option<(u64, u64)>,
+    /// What lies above the layers and was changed last before this moment, milliseconds since the epoch, is its image's all the same.
+    #[serde(default)]
+    pub image_until_ms: Option<u64>,
 }
 
 /// One that is watched now.
@@ -38,6 +45,8 @@ pub(crate) struct Watched {
     pub(crate) facts: Facts,
     pub(crate) ring: Ring,
     pub(crate) reading: Mutex<Reading>,
+    /// Which programs may run in it: for what is told of it. The kernel has its own.
+    pub(crate) gate: Mutex<Gate>,
 }
 
 /// How far its records were read.

@@ -24,6 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::errors::{isolation_error, limit_error, store_error};
+use crate::execution::execution;
 use crate::memory::Saved;
 use crate::pool::Member;
 use crate::start::start_key;
@@ -461,6 +462,10 @@ impl Actor {
             let before = &self.record.spec.egress;
             self.inner.prepare_rules(&self.record, by, &mut next.spec.egress, before, &update.secrets)?;
         }
+        if let Some(execution) = &update.execution {
+            next.spec.execution.clone_from(execution);
+            self.inner.check_execution(&next.spec)?;
+        }
         next.spec.idle = update.idle.over(next.spec.idle)?;
         if let Some(budget) = update.budget {
             next.spec.budget = budget;
@@ -513,6 +518,11 @@ impl Actor {
             let told = driver.update(&next.id, &next.spec.resources).await;
             told.map_err(|error| isolation_error(&error))?;
         }
+        let held = next.spec.execution != self.record.spec.execution && self.has_instance();
+        if held {
+            let told = driver.set_execution(&next.id, &execution(&next.spec)).await;
+            told.map_err(|error| isolation_error(&error))?;
+        }
         let by = update.asked_by.as_ref();
         let stored = async {
             self.inner.put_private_secrets(next, &update.secrets, by).await?;
@@ -526,7 +536,23 @@ impl Actor {
             let id = &next.id;
             tracing::error!(sandbox = %id, %error, "limits that were not recorded could not be taken back");
         }
+        if held
+            && stored.is_err()
+            && let Err(error) = driver.set_execution(&next.id, &execution(&self.record.spec)).await
+        {
+            let id = &next.id;
+            tracing::error!(sandbox = %id, %error, "which programs may run was changed, and is not recorded");
+        }
         stored
+    }
+
+    /// Whether there are processes of it, which may stand still.
+    fn has_instance(&self) -> bool {
+        match self.record.state {
+            SandboxState::Running => true,
+            SandboxState::Paused => self.record.paused == Some(PauseMode::Frozen),
+            _ => false,
+        }
     }
 
     // === end ===

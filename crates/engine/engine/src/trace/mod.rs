@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use atoll_core::exec::{Exit, ExitReason};
 use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::snapshot::Purpose;
+use atoll_core::spec::SandboxSpec;
 use atoll_core::trace::TraceMode;
 use atoll_core::{Code, Error, Result};
 use atoll_recorder::event::{Created, ExecEnded, ExecStarted};
@@ -31,7 +32,15 @@ pub struct TraceConfig {
 
 impl TraceConfig {
     fn mode_of(&self, record: &SandboxRecord) -> TraceMode {
-        record.spec.trace.unwrap_or(self.mode).max(self.mode)
+        self.mode_of_spec(&record.spec)
+    }
+
+    /// How a sandbox is recorded.
+    pub(crate) fn mode_of_spec(&self, spec: &SandboxSpec) -> TraceMode {
+        if self.recorder.is_none() {
+            return TraceMode::Off;
+        }
+        spec.trace.unwrap_or(self.mode).max(self.mode)
     }
 
     /// Begins or goes on to record a sandbox. Called before its actor does anything.
@@ -94,6 +103,7 @@ impl TraceConfig {
             ("ttl_ms", before.expires_ms != after.expires_ms),
             ("resources", old.resources != new.resources),
             ("egress", old.egress != new.egress),
+            ("execution", old.execution != new.execution),
             ("budget", old.budget != new.budget),
             ("idle", old.idle != new.idle || old.idle_timeout_ms != new.idle_timeout_ms),
             ("env", old.env != new.env),

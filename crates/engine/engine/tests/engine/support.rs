@@ -385,5 +385,6 @@ pub(crate) fn plan(id: &SandboxId) -> Plan {
         hostname,
         disk: DiskSource::Empty,
         volumes: Vec::new(),
+        execution: atoll_isolation::Execution::default(),
     }
 }

@@ -27,7 +27,7 @@ use atoll_core::spec::Resources;
 use atoll_guest_protocol::client::{ExecEvent, ExecStream, GuestClient};
 use atoll_guest_protocol::messages::{StartExec, Welcome};
 
-use crate::{DiskSource, Isolation, IsolationError, Plan, RootFs};
+use crate::{DiskSource, Execution, Isolation, IsolationError, Plan, RootFs};
 
 /// How long anything that must happen may take on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -144,6 +144,7 @@ pub fn plan(root: RootFs, resources: Resources) -> Plan {
         hostname: "conformance".to_owned(),
         disk: DiskSource::Empty,
         volumes: Vec::new(),
+        execution: Execution::default(),
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use atoll_core::id::SandboxId;
 use atoll_recorder::event::Event;
-use atoll_witness::{Facts, Sink, Witness};
+use atoll_witness::{Facts, Gate, Sink, Witness};
 
 /// For whatever takes as long as the machine is busy.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
@@ -131,7 +131,8 @@ impl Sandbox {
     pub(crate) fn watch(&self, witness: &Witness) {
         // What is bound from the host, as in a sandbox without an image.
         let bound = vec![std::fs::metadata("/usr").unwrap().dev()];
-        witness.watch(&self.id, self.cgroup, Facts { first_id: 0, layers: Vec::new(), bound }).unwrap();
+        let facts = Facts { bound, ..Facts::default() };
+        witness.watch(&self.id, self.cgroup, facts, Gate::default()).unwrap();
     }
 
     /// Starts a shell script as the first process of a pid namespace, in the sandbox's cgroup.

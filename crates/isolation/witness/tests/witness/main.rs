@@ -2,6 +2,7 @@
 #![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
 
 mod common;
+mod gate;
 mod kernel;
 mod object;
 mod takeover;

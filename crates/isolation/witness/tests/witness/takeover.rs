@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::common::{DEADLINE, Host};
 use atoll_core::id::SandboxId;
 use atoll_recorder::event::{Event, What};
-use atoll_witness::{Facts, Sink, Witness};
+use atoll_witness::{Facts, Gate, Sink, Witness};
 
 /// What a server is told: its data directory, the parent of cgroups, the sandbox and the number of its cgroup.
 const ROLE: &str = "ATOLL_WITNESS_TEST_SERVER";
@@ -61,7 +61,7 @@ fn serve(role: &str) -> ! {
     let witness = Witness::open(&dir.join("witness"), Arc::new(sink)).unwrap();
     witness.hook(File::open(parts[1]).unwrap().as_fd()).unwrap();
     let (id, cgroup) = (parts[2].parse::<SandboxId>().unwrap(), parts[3].parse().unwrap());
-    witness.watch(&id, cgroup, Facts::default()).unwrap();
+    witness.watch(&id, cgroup, Facts::default(), Gate::default()).unwrap();
     std::fs::write(dir.join("ready"), "").unwrap();
     loop {
         std::thread::park();

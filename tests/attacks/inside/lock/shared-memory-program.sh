@@ -1,0 +1,6 @@
+# tries: run a copy of a program, from /dev/shm
+# because: a memory file system is not the image
+# levels: container
+# execution: image
+cp /bin/echo /dev/shm/x
+killed /dev/shm/x RAN
