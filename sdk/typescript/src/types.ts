@@ -62,6 +62,87 @@ export type Action =
   | "allow"
   | "deny";
 
+/** The protocol that an agent's process speaks on its standard input and output. */
+export type Adapter =
+  | "jsonl"
+  | "acp";
+
+/** An agent. */
+export interface Agent {
+  /** Its id. */
+  id: string;
+  /** Its name. */
+  name: string;
+  /** The sandbox it lives in. */
+  sandbox: string;
+  /** That was made for it, and is deleted with it. */
+  own_sandbox: boolean;
+  /** What runs: a line for the shell, or program and arguments. */
+  command: CommandText;
+  /** What it speaks. */
+  adapter: Adapter;
+  /** When it was asked for. */
+  created_at_ms: number;
+}
+
+/** Something that was said or happened in a session. */
+export interface AgentEvent {
+  /** Counts from 1 in its session. */
+  number: number;
+  /** What it is about. */
+  kind: EventKind;
+  /** What it says: an object whose fields depend on the kind. */
+  data: Record<string, unknown>;
+  /** When that was. */
+  at_ms: number;
+}
+
+/** Events of a session after a number. */
+export interface AgentEventPage {
+  /** The events, in order. */
+  items: AgentEvent[];
+  /** Events before the first of these are not kept any more. */
+  gap?: boolean;
+  /** Ask after this number next. */
+  next_after: number;
+  /** Where the session is. */
+  state: SessionState;
+}
+
+/** Agents, by name. */
+export interface AgentList {
+  /** All that the key may know of. */
+  items: Agent[];
+}
+
+/** A session. */
+export interface AgentSession {
+  /** Its id. */
+  id: string;
+  /** The name that it was begun with. */
+  thread?: string | null;
+  /** Where it is. */
+  state: SessionState;
+  /** Number of the message that is worked on. */
+  message?: number | null;
+  /** Number of its last event. */
+  last_event: number;
+  /** When it was asked for. */
+  created_at_ms: number;
+}
+
+/** The sessions of an agent, the oldest first. */
+export interface AgentSessionList {
+  /** All of them. */
+  items: AgentSession[];
+}
+
+/** Answers an approval. */
+export interface AnswerApproval {
+  /** The id of one of its options. */
+  option: string;
+}
+
 /** Standard input ends here. */
 export interface AttachClientMessageCloseStdin {
   type: "close_stdin";
@@ -390,6 +471,8 @@ export type Code =
   | "sandbox_not_found"
   | "exec_not_found"
   | "service_not_found"
+  | "agent_not_found"
+  | "session_not_found"
   | "template_not_found"
   | "volume_not_found"
   | "volume_busy"
@@ -445,6 +528,7 @@ export type Code =
   | "host_disk_full"
   | "isolation_unavailable"
   | "limit_unenforceable"
+  | "unenforceable"
   | "guest_unavailable"
   | "build_not_found"
   | "build_file_invalid"
@@ -525,6 +609,37 @@ export interface CreateAccess {
   name?: string | null;
   /** It ends this long from now; with the sandbox when absent. */
   ttl_ms?: number | null;
+}
+
+/** Declares an agent. Give either `argv` or `shell`, and either `sandbox` or `template`. */
+export interface CreateAgent {
+  /** Its name, unique among agents: 1 to 63 lower-case letters, digits and hyphens. */
+  name: string;
+  /** The sandbox it lives in, by id or name. */
+  sandbox?: string | null;
+  /** Makes a sandbox of this template for it, with its name, which is deleted with it. Needs the scope `manage`. */
+  template?: string | null;
+  /** Program and arguments, run once for each session when there is a message. */
+  argv?: string[] | null;
+  /** A line for `/bin/sh -c`. */
+  shell?: string | null;
+  /** What it speaks on its standard input and output; `jsonl` when absent. */
+  adapter?: Adapter | null;
+  /** Variables on top of the sandbox's. */
+  env?: Record<string, string>;
+  /** Working directory; the sandbox's when absent. */
+  cwd?: string | null;
+  /** User name or id, optionally `:group`; the sandbox's when absent. */
+  user?: string | null;
+}
+
+/** Begins a session. */
+export interface CreateAgentSession {
+  /**
+   * A name of yours for it: at most 128 printable ASCII characters. If the agent has a session with it, that is the
+   * answer.
+   */
+  thread?: string | null;
 }
 
 /** Builds the next version of a template, from a Dockerfile or a step list. */
@@ -686,6 +801,8 @@ export interface CreateSandbox {
   budget?: Budget | null;
   /** How much of what it does is recorded; as the server says when absent, and never less than that. */
   trace?: TraceMode | null;
+  /** Which programs may run; as the template says, or all, when absent. Needs a sandbox that is recorded. */
+  execution?: ExecutionPolicy | null;
 }
 
 /** Declares a service. Give either `argv` or `shell`. */
@@ -788,6 +905,8 @@ export interface CreateTemplate {
    * isolation level that can copy sandboxes with their memory.
    */
   memory?: boolean;
+  /** Which programs may run in its sandboxes; all when absent. */
+  execution?: ExecutionPolicy | null;
 }
 
 /** Makes a volume. */
@@ -892,6 +1011,21 @@ export interface ErrorBody {
   request_id?: string | null;
 }
 
+/** What an event is about. */
+export type EventKind =
+  | "message"
+  | "state"
+  | "text"
+  | "thought"
+  | "tool"
+  | "plan"
+  | "approval"
+  | "answer"
+  | "data"
+  | "log"
+  | "done"
+  | "error";
+
 /** An exec. */
 export interface Exec {
   /** Its id. */
@@ -947,6 +1081,23 @@ export interface ExecWithOutput {
   exec: Exec;
   /** All output, when the exec ended within `wait_ms` and wrote at most 1 MiB. */
   output?: OutputChunk[] | null;
+}
+
+/** What happens to a program that may not run. */
+export type ExecutionMode =
+  | "enforce"
+  | "observe";
+
+/**
+ * Which programs may run. It is about programs that the kernel is asked to execute, by whomever and with whatever
+ * rights inside. What a program that may run does with its input is its own matter: an interpreter that may run
+ * runs any script.
+ */
+export interface ExecutionPolicy {
+  /** Which programs may run. */
+  programs?: Programs;
+  /** Whether others are refused, or only told of in the journal. */
+  mode?: ExecutionMode;
 }
 
 /** How an exec ended. */
@@ -1510,6 +1661,11 @@ export interface PortList {
   items: Port[];
 }
 
+/** Which programs may run. */
+export type Programs =
+  | "any"
+  | "image";
+
 /** How much of the cache to keep. */
 export interface PruneBuildCache {
   /** The longest unused entries go until the rest has this many bytes; 0 removes all. */
@@ -1787,6 +1943,8 @@ export interface Sandbox {
   idle_timeout_ms?: number | null;
   /** What it may reach. */
   egress?: EgressPolicy;
+  /** Which programs may run. */
+  execution?: ExecutionPolicy;
   /** See [`CreateSandbox::on_idle`]. */
   on_idle?: OnIdle;
   /** See [`CreateSandbox::idle_freeze_ms`]. */
@@ -1908,6 +2066,16 @@ export interface SecretVersion {
   version: number;
   /** When it was set. */
   created_at_ms: number;
+}
+
+/** Sends a message. */
+export interface SendAgentMessage {
+  /** What to say: at most 256 KiB. */
+  text: string;
+  /**
+   * Sent again with the same key, the message is the one that was taken: at most 128 printable ASCII characters.
+   */
+  key?: string | null;
 }
 
 /** What this server is. */
@@ -2045,6 +2213,13 @@ export type ServiceState =
   | "backing_off"
   | "stopped"
   | "exited"
+  | "failed";
+
+/** Where a session is. */
+export type SessionState =
+  | "idle"
+  | "working"
+  | "waiting_for_approval"
   | "failed";
 
 /** Where a tag points. */
@@ -2251,6 +2426,8 @@ export interface Template {
   start?: CommandText | null;
   /** When a sandbox is ready. */
   ready?: Ready | null;
+  /** Which programs may run in its sandboxes. */
+  execution?: ExecutionPolicy | null;
   /** The memory that its sandboxes go on from, where it was asked for. */
   memory?: TemplateMemory | null;
   /** When this version was made. */
@@ -2432,6 +2609,8 @@ export interface UpdateSandbox {
   delete_paused_after_ms?: number | null;
   /** Replaces the budget. What was used stays used. */
   budget?: Budget | null;
+  /** Replaces which programs may run, at once. What runs already goes on. */
+  execution?: ExecutionPolicy | null;
 }
 
 /** What was used. Everything only grows. */

@@ -2,8 +2,7 @@
 
 use crate::common::code;
 use atoll_api::{
-    AgentEvent, AnswerApproval, CreateAgent, CreateAgentSession, CreateTemplate, PauseSandbox,
-    SendAgentMessage,
+    AgentEvent, AnswerApproval, CreateAgent, CreateAgentSession, PauseSandbox, SendAgentMessage,
 };
 use atoll_blackbox::{Server, host, wait_until};
 use atoll_core::Code;
@@ -223,7 +222,7 @@ async fn what_goes_wrong_is_told_and_another_message_begins_anew() {
         ("none", vec!["/no/such"], "start_failed"),
         ("mute", vec!["sh", "-c", "exec <&-; exec sleep 1000"], ""),
         ("quick", vec!["false"], "agent_crashed"),
-        ("babbles", vec!["sh", "-c", "yes | head -c 3000000; exit 1"], "agent_crashed"),
+        ("babbles", vec!["sh", "-c", "yes | head -c 20000; exit 1"], "agent_crashed"),
     ] {
         let argv = Some(argv.into_iter().map(str::to_owned).collect());
         let create = CreateAgent { argv, ..agent(name, &sandbox, "", Adapter::Jsonl) };
@@ -434,11 +433,8 @@ async fn a_conversation_over_the_agent_client_protocol() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_line_of_agents() {
     let server = Server::start();
-    server
-        .client
-        .create_template(&CreateTemplate { name: "home".into(), ..CreateTemplate::default() })
-        .await
-        .unwrap();
+    let template = server.request("POST", "/v1/templates").json(&json!({ "name": "home", "image": "host" }));
+    assert_eq!(server.send(template).await.status, 201);
     let up = ["agent", "up", "--template", "home", "bob", "--", "python3", "-c", JSONL];
     assert_eq!(server.cli(&up).ok().stdout, "bob\n");
     let sandbox = server.client.get_agent("bob").await.unwrap().sandbox;

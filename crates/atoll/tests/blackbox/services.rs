@@ -340,7 +340,7 @@ async fn the_command_line_of_services() {
     assert_eq!(server.cli(&["service", "logs", "--offset", "3", "box", "web"]).ok().stdout, "up\n");
     server.cli(&["service", "stop", "box", "web"]).ok();
     assert_eq!(server.cli(&["service", "show", "box", "web"]).ok().json()["state"], json!("stopped"));
-    let add = ["service", "add", "--wait", "--restart", "never", "box", "bad", "--", "sh", "-c", "exit 9"];
+    let add = ["service", "add", "--wait", "--ready-command", "false", "--restart", "never", "box", "bad", "--", "sh", "-c", "exit 9"];
     let failed = server.cli(&add);
     assert!(failed.code == Some(125) && failed.stderr.contains("code 9"), "{failed:?}");
     server.cli(&["service", "rm", "box", "web", "bad"]).ok();

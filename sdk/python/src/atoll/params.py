@@ -11,6 +11,18 @@ Action = Literal[
 ]
 """What a rule says."""
 
+Adapter = Literal[
+    "jsonl",
+    "acp",
+]
+"""The protocol that an agent's process speaks on its standard input and output."""
+
+ExecutionMode = Literal[
+    "enforce",
+    "observe",
+]
+"""What happens to a program that may not run."""
+
 Internet = Literal[
     "off",
     "on",
@@ -53,6 +65,12 @@ PauseMode = Literal[
     "filesystem",
 ]
 """What of a paused sandbox is kept."""
+
+Programs = Literal[
+    "any",
+    "image",
+]
+"""Which programs may run."""
 
 Restart = Literal[
     "always",
@@ -106,6 +124,13 @@ class AccessFile(_AccessFileRequired, total=False):
     """Media type to answer with, instead of `application/octet-stream`."""
     inline: bool
     """Let a browser show it rather than save it. It runs nothing either way."""
+
+
+class AnswerApproval(TypedDict):
+    """Answers an approval."""
+
+    option: str
+    """The id of one of its options."""
 
 
 class AttachClientMessageCloseStdin(TypedDict):
@@ -220,6 +245,42 @@ class CreateAccess(TypedDict, total=False):
     """What it is for, for people."""
     ttl_ms: int | None
     """It ends this long from now; with the sandbox when absent."""
+
+
+class _CreateAgentRequired(TypedDict):
+    name: str
+    """Its name, unique among agents: 1 to 63 lower-case letters, digits and hyphens."""
+
+
+class CreateAgent(_CreateAgentRequired, total=False):
+    """Declares an agent. Give either `argv` or `shell`, and either `sandbox` or `template`."""
+
+    sandbox: str | None
+    """The sandbox it lives in, by id or name."""
+    template: str | None
+    """Makes a sandbox of this template for it, with its name, which is deleted with it. Needs the scope `manage`.
+    """
+    argv: list[str] | None
+    """Program and arguments, run once for each session when there is a message."""
+    shell: str | None
+    """A line for `/bin/sh -c`."""
+    adapter: Adapter | None
+    """What it speaks on its standard input and output; `jsonl` when absent."""
+    env: dict[str, str]
+    """Variables on top of the sandbox's."""
+    cwd: str | None
+    """Working directory; the sandbox's when absent."""
+    user: str | None
+    """User name or id, optionally `:group`; the sandbox's when absent."""
+
+
+class CreateAgentSession(TypedDict, total=False):
+    """Begins a session."""
+
+    thread: str | None
+    """A name of yours for it: at most 128 printable ASCII characters. If the agent has a session with it, that is
+    the answer.
+    """
 
 
 class CreateBuild(TypedDict, total=False):
@@ -385,6 +446,8 @@ class CreateSandbox(TypedDict, total=False):
     """Hard limits on what it may use in its whole life."""
     trace: TraceMode | None
     """How much of what it does is recorded; as the server says when absent, and never less than that."""
+    execution: ExecutionPolicy | None
+    """Which programs may run; as the template says, or all, when absent. Needs a sandbox that is recorded."""
 
 
 class _CreateServiceRequired(TypedDict):
@@ -498,6 +561,8 @@ class CreateTemplate(_CreateTemplateRequired, total=False):
     """Boot one sandbox until it is ready, and let the others go on from its memory. Needs a start command, and an
     isolation level that can copy sandboxes with their memory.
     """
+    execution: ExecutionPolicy | None
+    """Which programs may run in its sandboxes; all when absent."""
 
 
 CreateVolume = TypedDict(
@@ -533,6 +598,18 @@ class EgressPolicy(TypedDict, total=False):
     """What is put into requests on their way out: credentials that the sandbox itself does not have."""
     limits: EgressLimits
     """How much."""
+
+
+class ExecutionPolicy(TypedDict, total=False):
+    """Which programs may run. It is about programs that the kernel is asked to execute, by whomever and with
+    whatever rights inside. What a program that may run does with its input is its own matter: an interpreter
+    that may run runs any script.
+    """
+
+    programs: Programs
+    """Which programs may run."""
+    mode: ExecutionMode
+    """Whether others are refused, or only told of in the journal."""
 
 
 class _FindFilesRequired(TypedDict):
@@ -860,6 +937,19 @@ class SecretScope(_SecretScopeRequired, total=False):
     """API keys whose sandboxes may use it; any when empty."""
 
 
+class _SendAgentMessageRequired(TypedDict):
+    text: str
+    """What to say: at most 256 KiB."""
+
+
+class SendAgentMessage(_SendAgentMessageRequired, total=False):
+    """Sends a message."""
+
+    key: str | None
+    """Sent again with the same key, the message is the one that was taken: at most 128 printable ASCII characters.
+    """
+
+
 class ServiceHealth(TypedDict, total=False):
     """Whether a service that is ready still works. One of `command` and `port`; with `path` the port is asked over
     HTTP.
@@ -1065,6 +1155,8 @@ class UpdateSandbox(TypedDict, total=False):
     """Delete it when it has been paused for this long. `null` removes it."""
     budget: Budget | None
     """Replaces the budget. What was used stays used."""
+    execution: ExecutionPolicy | None
+    """Replaces which programs may run, at once. What runs already goes on."""
 
 
 class _VolumeMountDraftRequired(TypedDict):

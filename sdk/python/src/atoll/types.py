@@ -18,6 +18,12 @@ Action = Literal[
 ]
 """What a rule says."""
 
+Adapter = Literal[
+    "jsonl",
+    "acp",
+]
+"""The protocol that an agent's process speaks on its standard input and output."""
+
 BuildState = Literal[
     "waiting",
     "queued",
@@ -46,6 +52,8 @@ Code = Literal[
     "sandbox_not_found",
     "exec_not_found",
     "service_not_found",
+    "agent_not_found",
+    "session_not_found",
     "template_not_found",
     "volume_not_found",
     "volume_busy",
@@ -101,6 +109,7 @@ Code = Literal[
     "host_disk_full",
     "isolation_unavailable",
     "limit_unenforceable",
+    "unenforceable",
     "guest_unavailable",
     "build_not_found",
     "build_file_invalid",
@@ -139,6 +148,22 @@ EntryKind = Literal[
 ]
 """What an entry of a directory is."""
 
+EventKind = Literal[
+    "message",
+    "state",
+    "text",
+    "thought",
+    "tool",
+    "plan",
+    "approval",
+    "answer",
+    "data",
+    "log",
+    "done",
+    "error",
+]
+"""What an event is about."""
+
 ExecState = Literal[
     "starting",
     "running",
@@ -146,6 +171,12 @@ ExecState = Literal[
     "lost",
 ]
 """Where an exec is in its life: `starting → running → exited`, or `lost`."""
+
+ExecutionMode = Literal[
+    "enforce",
+    "observe",
+]
+"""What happens to a program that may not run."""
 
 ExitReason = Literal[
     "exited",
@@ -225,6 +256,12 @@ PoolOrigin = Literal[
 ]
 """Who says how large a pool is."""
 
+Programs = Literal[
+    "any",
+    "image",
+]
+"""Which programs may run."""
+
 Restart = Literal[
     "always",
     "on_failure",
@@ -268,6 +305,14 @@ ServiceState = Literal[
     "failed",
 ]
 """Where a service is."""
+
+SessionState = Literal[
+    "idle",
+    "working",
+    "waiting_for_approval",
+    "failed",
+]
+"""Where a session is."""
 
 SnapshotKind = Literal[
     "disk",
@@ -446,6 +491,147 @@ class AccessList:
         """Reads what the server sent; fields it does not know are left out."""
         return cls(
             [Access.from_json(one) for one in o["items"]],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """An agent."""
+
+    id: str
+    """Its id."""
+    name: str
+    """Its name."""
+    sandbox: str
+    """The sandbox it lives in."""
+    own_sandbox: bool
+    """That was made for it, and is deleted with it."""
+    command: CommandText
+    """What runs: a line for the shell, or program and arguments."""
+    adapter: Adapter
+    """What it speaks."""
+    created_at_ms: int
+    """When it was asked for."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> Agent:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["id"],
+            o["name"],
+            o["sandbox"],
+            o["own_sandbox"],
+            o["command"],
+            o["adapter"],
+            o["created_at_ms"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEvent:
+    """Something that was said or happened in a session."""
+
+    number: int
+    """Counts from 1 in its session."""
+    kind: EventKind
+    """What it is about."""
+    data: dict[str, Any]
+    """What it says: an object whose fields depend on the kind."""
+    at_ms: int
+    """When that was."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> AgentEvent:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["number"],
+            o["kind"],
+            o["data"],
+            o["at_ms"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEventPage:
+    """Events of a session after a number."""
+
+    items: list[AgentEvent]
+    """The events, in order."""
+    gap: bool
+    """Events before the first of these are not kept any more."""
+    next_after: int
+    """Ask after this number next."""
+    state: SessionState
+    """Where the session is."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> AgentEventPage:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            [AgentEvent.from_json(one) for one in o["items"]],
+            o.get("gap", False),
+            o["next_after"],
+            o["state"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentList:
+    """Agents, by name."""
+
+    items: list[Agent]
+    """All that the key may know of."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> AgentList:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            [Agent.from_json(one) for one in o["items"]],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSession:
+    """A session."""
+
+    id: str
+    """Its id."""
+    thread: str | None
+    """The name that it was begun with."""
+    state: SessionState
+    """Where it is."""
+    message: int | None
+    """Number of the message that is worked on."""
+    last_event: int
+    """Number of its last event."""
+    created_at_ms: int
+    """When it was asked for."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> AgentSession:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["id"],
+            o.get("thread"),
+            o["state"],
+            o.get("message"),
+            o["last_event"],
+            o["created_at_ms"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSessionList:
+    """The sessions of an agent, the oldest first."""
+
+    items: list[AgentSession]
+    """All of them."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> AgentSessionList:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            [AgentSession.from_json(one) for one in o["items"]],
         )
 
 
@@ -1294,6 +1480,27 @@ class ExecWithOutput:
         return cls(
             Exec.from_json(o["exec"]),
             [OutputChunk.from_json(one) for one in v] if (v := o.get("output")) is not None else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionPolicy:
+    """Which programs may run. It is about programs that the kernel is asked to execute, by whomever and with
+    whatever rights inside. What a program that may run does with its input is its own matter: an interpreter
+    that may run runs any script.
+    """
+
+    programs: Programs | None
+    """Which programs may run."""
+    mode: ExecutionMode | None
+    """Whether others are refused, or only told of in the journal."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> ExecutionPolicy:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o.get("programs"),
+            o.get("mode"),
         )
 
 
@@ -2417,6 +2624,8 @@ class Sandbox:
     """See [`idle_timeout_ms`]."""
     egress: EgressPolicy | None
     """What it may reach."""
+    execution: ExecutionPolicy | None
+    """Which programs may run."""
     on_idle: OnIdle | None
     """See [`on_idle`]."""
     idle_freeze_ms: int | None
@@ -2462,6 +2671,7 @@ class Sandbox:
             o.get("expires_at_ms"),
             o.get("idle_timeout_ms"),
             EgressPolicy.from_json(v) if (v := o.get("egress")) is not None else None,
+            ExecutionPolicy.from_json(v) if (v := o.get("execution")) is not None else None,
             o.get("on_idle"),
             o.get("idle_freeze_ms"),
             o.get("hibernate_after_ms"),
@@ -3099,6 +3309,8 @@ class Template:
     """What runs in every sandbox."""
     ready: Ready | None
     """When a sandbox is ready."""
+    execution: ExecutionPolicy | None
+    """Which programs may run in its sandboxes."""
     memory: TemplateMemory | None
     """The memory that its sandboxes go on from, where it was asked for."""
     created_at_ms: int
@@ -3125,6 +3337,7 @@ class Template:
             EgressPolicy.from_json(v) if (v := o.get("egress")) is not None else None,
             o.get("start"),
             Ready.from_json(v) if (v := o.get("ready")) is not None else None,
+            ExecutionPolicy.from_json(v) if (v := o.get("execution")) is not None else None,
             TemplateMemory.from_json(v) if (v := o.get("memory")) is not None else None,
             o["created_at_ms"],
         )

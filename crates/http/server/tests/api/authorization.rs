@@ -13,7 +13,7 @@ use crate::support::Harness;
 type Answered = (u16, String);
 
 /// Codes by which an answer says that it was not allowed, or that there is no such thing.
-const REFUSALS: [&str; 6] = [
+const REFUSALS: [&str; 7] = [
     "unauthorized",
     "forbidden",
     "sandbox_leased",
