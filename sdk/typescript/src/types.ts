@@ -444,6 +444,7 @@ export type Code =
   | "host_disk_full"
   | "isolation_unavailable"
   | "limit_unenforceable"
+  | "unenforceable"
   | "guest_unavailable"
   | "build_not_found"
   | "build_file_invalid"
@@ -685,6 +686,8 @@ export interface CreateSandbox {
   budget?: Budget | null;
   /** How much of what it does is recorded; as the server says when absent, and never less than that. */
   trace?: TraceMode | null;
+  /** Which programs may run; as the template says, or all, when absent. Needs a sandbox that is recorded. */
+  execution?: ExecutionPolicy | null;
 }
 
 /** Takes a snapshot of a sandbox. */
@@ -753,6 +756,8 @@ export interface CreateTemplate {
    * isolation level that can copy sandboxes with their memory.
    */
   memory?: boolean;
+  /** Which programs may run in its sandboxes; all when absent. */
+  execution?: ExecutionPolicy | null;
 }
 
 /** Makes a volume. */
@@ -912,6 +917,23 @@ export interface ExecWithOutput {
   exec: Exec;
   /** All output, when the exec ended within `wait_ms` and wrote at most 1 MiB. */
   output?: OutputChunk[] | null;
+}
+
+/** What happens to a program that may not run. */
+export type ExecutionMode =
+  | "enforce"
+  | "observe";
+
+/**
+ * Which programs may run. It is about programs that the kernel is asked to execute, by whomever and with whatever
+ * rights inside. What a program that may run does with its input is its own matter: an interpreter that may run
+ * runs any script.
+ */
+export interface ExecutionPolicy {
+  /** Which programs may run. */
+  programs?: Programs;
+  /** Whether others are refused, or only told of in the journal. */
+  mode?: ExecutionMode;
 }
 
 /** How an exec ended. */
@@ -1475,6 +1497,11 @@ export interface PortList {
   items: Port[];
 }
 
+/** Which programs may run. */
+export type Programs =
+  | "any"
+  | "image";
+
 /** How much of the cache to keep. */
 export interface PruneBuildCache {
   /** The longest unused entries go until the rest has this many bytes; 0 removes all. */
@@ -1746,6 +1773,8 @@ export interface Sandbox {
   idle_timeout_ms?: number | null;
   /** What it may reach. */
   egress?: EgressPolicy;
+  /** Which programs may run. */
+  execution?: ExecutionPolicy;
   /** See [`CreateSandbox::on_idle`]. */
   on_idle?: OnIdle;
   /** See [`CreateSandbox::idle_freeze_ms`]. */
@@ -2089,6 +2118,8 @@ export interface Template {
   start?: CommandText | null;
   /** When a sandbox is ready. */
   ready?: Ready | null;
+  /** Which programs may run in its sandboxes. */
+  execution?: ExecutionPolicy | null;
   /** The memory that its sandboxes go on from, where it was asked for. */
   memory?: TemplateMemory | null;
   /** When this version was made. */
@@ -2270,6 +2301,8 @@ export interface UpdateSandbox {
   delete_paused_after_ms?: number | null;
   /** Replaces the budget. What was used stays used. */
   budget?: Budget | null;
+  /** Replaces which programs may run, at once. What runs already goes on. */
+  execution?: ExecutionPolicy | null;
 }
 
 /** What was used. Everything only grows. */

@@ -21,7 +21,7 @@ fn locked() -> CreateSandbox {
 
 async fn decisions(server: &Server, sandbox: &str, count: usize) -> Vec<TraceEvent> {
     let told = async || {
-        let query = GetEvents { kind: Some("policy".into()), ..GetEvents::default() };
+        let query = GetEvents { kinds: vec!["policy".into()], ..GetEvents::default() };
         let mut found = server.client.events(sandbox, &query).await.unwrap().items;
         found.retain(|event| event.more["stage"] == "exec");
         (found.len() >= count).then_some(found)
@@ -80,10 +80,10 @@ async fn sleep_forks_snapshots_and_templates_keep_it() {
     let server = Server::start();
     let first = server.sandbox().await.id;
     server.sh(&first, "cp /bin/echo /opt/tool").await;
-    let create = CreateSnapshot { name: Some("tools".into()), ..CreateSnapshot::default() };
+    let create = CreateSnapshot { tags: vec!["tools:1".into()], ..CreateSnapshot::default() };
     server.client.create_snapshot(&first, &create).await.unwrap();
     let template =
-        serde_json::json!({"name": "locked", "snapshot": "tools", "execution": {"programs": "image"}});
+        serde_json::json!({"name": "locked", "snapshot": "tools:1", "execution": {"programs": "image"}});
     let template: CreateTemplate = serde_json::from_value(template).unwrap();
     server.client.create_template(&template).await.unwrap();
     let create = CreateSandbox { template: Some("locked".into()), ..CreateSandbox::default() };
@@ -103,7 +103,7 @@ async fn sleep_forks_snapshots_and_templates_keep_it() {
     assert_eq!(server.sh(&child, "/var/x RAN").await.code, Some(KILLED), "what its parent wrote");
     check(&child, "forked").await;
     // Another image, which the sandbox's own files are not.
-    let create = CreateSandbox { snapshot: Some("tools".into()), ..locked() };
+    let create = CreateSandbox { snapshot: Some("tools:1".into()), ..locked() };
     let other = server.client.create_sandbox(&create).await.unwrap().id;
     assert_eq!(
         server.sh(&other, "/opt/tool RAN").await.code,

@@ -234,6 +234,7 @@ async fn templates_have_versions() {
         start: None,
         ready: None,
         memory: false,
+        execution: None,
     };
     assert_eq!(server.client.create_template(&recipe("one")).await.unwrap().version, 1);
     assert_eq!(server.client.create_template(&recipe("two")).await.unwrap().version, 2);

@@ -11,6 +11,12 @@ Action = Literal[
 ]
 """What a rule says."""
 
+ExecutionMode = Literal[
+    "enforce",
+    "observe",
+]
+"""What happens to a program that may not run."""
+
 Internet = Literal[
     "off",
     "on",
@@ -53,6 +59,12 @@ PauseMode = Literal[
     "filesystem",
 ]
 """What of a paused sandbox is kept."""
+
+Programs = Literal[
+    "any",
+    "image",
+]
+"""Which programs may run."""
 
 Role = Literal[
     "read",
@@ -378,6 +390,8 @@ class CreateSandbox(TypedDict, total=False):
     """Hard limits on what it may use in its whole life."""
     trace: TraceMode | None
     """How much of what it does is recorded; as the server says when absent, and never less than that."""
+    execution: ExecutionPolicy | None
+    """Which programs may run; as the template says, or all, when absent. Needs a sandbox that is recorded."""
 
 
 class CreateSnapshot(TypedDict, total=False):
@@ -453,6 +467,8 @@ class CreateTemplate(_CreateTemplateRequired, total=False):
     """Boot one sandbox until it is ready, and let the others go on from its memory. Needs a start command, and an
     isolation level that can copy sandboxes with their memory.
     """
+    execution: ExecutionPolicy | None
+    """Which programs may run in its sandboxes; all when absent."""
 
 
 CreateVolume = TypedDict(
@@ -488,6 +504,18 @@ class EgressPolicy(TypedDict, total=False):
     """What is put into requests on their way out: credentials that the sandbox itself does not have."""
     limits: EgressLimits
     """How much."""
+
+
+class ExecutionPolicy(TypedDict, total=False):
+    """Which programs may run. It is about programs that the kernel is asked to execute, by whomever and with
+    whatever rights inside. What a program that may run does with its input is its own matter: an interpreter
+    that may run runs any script.
+    """
+
+    programs: Programs
+    """Which programs may run."""
+    mode: ExecutionMode
+    """Whether others are refused, or only told of in the journal."""
 
 
 class _FindFilesRequired(TypedDict):
@@ -984,6 +1012,8 @@ class UpdateSandbox(TypedDict, total=False):
     """Delete it when it has been paused for this long. `null` removes it."""
     budget: Budget | None
     """Replaces the budget. What was used stays used."""
+    execution: ExecutionPolicy | None
+    """Replaces which programs may run, at once. What runs already goes on."""
 
 
 class _VolumeMountDraftRequired(TypedDict):

@@ -100,6 +100,7 @@ Code = Literal[
     "host_disk_full",
     "isolation_unavailable",
     "limit_unenforceable",
+    "unenforceable",
     "guest_unavailable",
     "build_not_found",
     "build_file_invalid",
@@ -145,6 +146,12 @@ ExecState = Literal[
     "lost",
 ]
 """Where an exec is in its life: `starting → running → exited`, or `lost`."""
+
+ExecutionMode = Literal[
+    "enforce",
+    "observe",
+]
+"""What happens to a program that may not run."""
 
 ExitReason = Literal[
     "exited",
@@ -223,6 +230,12 @@ PoolOrigin = Literal[
     "call",
 ]
 """Who says how large a pool is."""
+
+Programs = Literal[
+    "any",
+    "image",
+]
+"""Which programs may run."""
 
 Role = Literal[
     "read",
@@ -1275,6 +1288,27 @@ class ExecWithOutput:
         return cls(
             Exec.from_json(o["exec"]),
             [OutputChunk.from_json(one) for one in v] if (v := o.get("output")) is not None else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionPolicy:
+    """Which programs may run. It is about programs that the kernel is asked to execute, by whomever and with
+    whatever rights inside. What a program that may run does with its input is its own matter: an interpreter
+    that may run runs any script.
+    """
+
+    programs: Programs | None
+    """Which programs may run."""
+    mode: ExecutionMode | None
+    """Whether others are refused, or only told of in the journal."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> ExecutionPolicy:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o.get("programs"),
+            o.get("mode"),
         )
 
 
@@ -2398,6 +2432,8 @@ class Sandbox:
     """See [`idle_timeout_ms`]."""
     egress: EgressPolicy | None
     """What it may reach."""
+    execution: ExecutionPolicy | None
+    """Which programs may run."""
     on_idle: OnIdle | None
     """See [`on_idle`]."""
     idle_freeze_ms: int | None
@@ -2443,6 +2479,7 @@ class Sandbox:
             o.get("expires_at_ms"),
             o.get("idle_timeout_ms"),
             EgressPolicy.from_json(v) if (v := o.get("egress")) is not None else None,
+            ExecutionPolicy.from_json(v) if (v := o.get("execution")) is not None else None,
             o.get("on_idle"),
             o.get("idle_freeze_ms"),
             o.get("hibernate_after_ms"),
@@ -2881,6 +2918,8 @@ class Template:
     """What runs in every sandbox."""
     ready: Ready | None
     """When a sandbox is ready."""
+    execution: ExecutionPolicy | None
+    """Which programs may run in its sandboxes."""
     memory: TemplateMemory | None
     """The memory that its sandboxes go on from, where it was asked for."""
     created_at_ms: int
@@ -2907,6 +2946,7 @@ class Template:
             EgressPolicy.from_json(v) if (v := o.get("egress")) is not None else None,
             o.get("start"),
             Ready.from_json(v) if (v := o.get("ready")) is not None else None,
+            ExecutionPolicy.from_json(v) if (v := o.get("execution")) is not None else None,
             TemplateMemory.from_json(v) if (v := o.get("memory")) is not None else None,
             o["created_at_ms"],
         )
