@@ -2,7 +2,11 @@
 
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import * as e2b from 'e2b'
 import { CommandExitError, FileType, FilesystemEventType, NotFoundError, Sandbox } from 'e2b'
+
+// Older clients do not have both.
+const { Secret, Volume } = e2b
 
 let box
 before(async () => {
@@ -111,3 +115,49 @@ test('a pause and what comes after', async () => {
   assert.equal(await again.files.read('kept'), 'kept')
   await again.kill()
 })
+
+if (Volume) {
+  test('volumes', async () => {
+    const volume = await Volume.create(`js_${Date.now()}`)
+    const mounted = await Sandbox.create({ timeoutMs: 60_000, volumeMounts: { '/v': volume } })
+    try {
+      const made = await volume.writeFile('/a.txt', 'text ü', { mode: 0o640 })
+      assert.deepEqual([made.name, made.type, made.size, made.mode], ['a.txt', 'file', 7, 0o640])
+      assert.equal(await volume.readFile('/a.txt'), 'text ü')
+      await assert.rejects(volume.writeFile('/a.txt', 'again'), /409/)
+      await volume.writeFile('/a.txt', new Blob(['x'.repeat(100_000)]), { force: true })
+      assert.equal((await volume.readFile('/a.txt', { format: 'bytes' })).length, 100_000)
+      await volume.makeDir('/d/e', { force: true })
+      assert.deepEqual((await volume.list('/', { depth: 2 })).map((entry) => entry.path), ['/a.txt', '/d', '/d/e'])
+      assert.equal((await volume.updateMetadata('/d', { mode: 0o700 })).mode, 0o700)
+      assert.ok((await volume.getInfo('/d')).mtime > new Date('2020-01-01'))
+      await volume.remove('/d')
+      assert.equal(await volume.exists('/d'), false)
+      await assert.rejects(volume.readFile('/none'), /Path .none not found/)
+      assert.equal((await mounted.commands.run('wc -c < /v/a.txt')).stdout.trim(), '100000')
+      assert.equal((await Volume.connect(volume.volumeId)).name, volume.name)
+      assert.ok((await Volume.list()).some((one) => one.volumeId === volume.volumeId))
+      await assert.rejects(volume.readFile('/a.txt', { token: 'ev_x' }), { name: 'AuthenticationError' })
+      await assert.rejects(Volume.destroy(volume.volumeId), /409/)
+    } finally {
+      await mounted.kill()
+      assert.equal(await Volume.destroy(volume.volumeId), true)
+    }
+    assert.equal(await Volume.destroy(volume.volumeId), false)
+    await assert.rejects(Volume.getInfo(volume.volumeId), /not found/)
+  })
+}
+
+if (Secret) {
+  test('secrets', async () => {
+    const name = `js-${Date.now()}`
+    const made = await Secret.create(name, 'sesame-open', { metadata: { team: 'a' } })
+    assert.deepEqual([made.name, made.version, made.metadata], [name, 1, { team: 'a' }])
+    await assert.rejects(Secret.create(name, 'sesame'), /409/)
+    assert.equal((await Secret.update(name, 'sesame-two')).version, 2)
+    assert.equal((await Secret.getInfo(made.secretId)).name, name)
+    assert.ok((await Secret.list().nextItems()).some((one) => one.name === name))
+    assert.equal(await Secret.destroy(name), true)
+    assert.equal(await Secret.exists(name), false)
+  })
+}

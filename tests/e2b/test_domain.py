@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from e2b import AsyncSandbox, Sandbox
+from e2b import AsyncSandbox, AsyncVolume, Sandbox, Volume
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +94,29 @@ def test_ports_that_want_a_token_and_another_host():
 def test_signed_addresses(box):
     box.files.write("/tmp/signed.txt", "signed")
     assert get(box.download_url("/tmp/signed.txt")) == (200, b"signed")
+
+
+def test_volumes():
+    volume = Volume.create("of-a-domain")
+    try:
+        volume.write_file("/a", "x" * 100_000)
+        assert len(volume.read_file("/a")) == 100_000
+        assert sum(len(part) for part in Volume.connect(volume.volume_id).read_file("/a", format="stream")) == 100_000
+        assert [entry.name for entry in volume.list("/")] == ["a"]
+        sandbox = Sandbox.create(timeout=60, volume_mounts={"/v": volume})
+        assert sandbox.commands.run("wc -c < /v/a").stdout == "100000\n"
+        sandbox.kill()
+    finally:
+        Volume.destroy(volume.volume_id)
+
+
+async def test_volumes_of_the_asynchronous_client():
+    volume = await AsyncVolume.create("of-a-domain")
+    try:
+        await volume.write_file("/a", "async")
+        assert await volume.read_file("/a") == "async"
+    finally:
+        await AsyncVolume.destroy(volume.volume_id)
 
 
 def test_nobody_else_is_served(box):

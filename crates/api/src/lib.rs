@@ -15,6 +15,7 @@ mod key;
 mod pool;
 mod sandbox;
 mod secret;
+mod service;
 mod sharing;
 mod snapshot;
 mod ssh;
@@ -53,6 +54,7 @@ pub use sandbox::{
     UpdateSandbox,
 };
 pub use secret::{PutSecret, Secret, SecretList, SecretUse, SecretUseList, SecretVersion, VaultRotated};
+pub use service::{CreateService, Service, ServiceList, ServiceLogChunk, ServiceLogPage};
 pub use sharing::{Grant, Lease, LeaseStatus, PutGrant, SandboxAccess, SetVisibility, TakeLease};
 pub use snapshot::{
     CreateSnapshot, PullSnapshot, PushSnapshot, PushedSnapshot, RemovedSnapshot, Snapshot, SnapshotList,

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateVolume {
-    /// Its name: a DNS label.
+    /// Its name: 1 to 63 letters, digits, `-` and `_`.
     pub name: String,
     /// Its size; 10 GiB when absent. A copy has the size of its source.
     #[serde(default, skip_serializing_if = "Option::is_none")]

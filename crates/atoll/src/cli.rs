@@ -19,6 +19,7 @@ mod pool;
 mod sandbox;
 mod secret;
 mod server;
+mod service;
 mod snapshot;
 mod template;
 mod trace;
@@ -46,6 +47,7 @@ pub(crate) use server::{
     DashboardArgs, DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, MicrovmArgs, PurgeArgs, ServeArgs,
     SetupCommand, SetupMicrovmArgs,
 };
+pub(crate) use service::{AddServiceArgs, ServiceArg, ServiceCommand};
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
 };
@@ -172,6 +174,9 @@ pub(crate) enum Command {
     /// Who may use a sandbox
     #[command(subcommand)]
     Access(AccessCommand),
+    /// Services: commands of a sandbox that should always run
+    #[command(subcommand)]
+    Service(ServiceCommand),
     /// Have a sandbox for yourself for a time
     #[command(subcommand)]
     Lease(LeaseCommand),

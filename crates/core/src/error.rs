@@ -58,6 +58,8 @@ codes! {
     SandboxNotFound = "sandbox_not_found", false;
     /// No such exec.
     ExecNotFound = "exec_not_found", false;
+    /// No such service of this sandbox.
+    ServiceNotFound = "service_not_found", false;
     /// No such template or version.
     TemplateNotFound = "template_not_found", false;
     /// No such volume.

@@ -163,11 +163,16 @@ id_type!(
     SecretId, "sc", "secret", Code::SecretNotFound
 );
 
+id_type!(
+    /// One service, whatever it is called: names the execs of its runs.
+    ServiceId, "sv", "service", Code::ServiceNotFound
+);
+
 /// Whether a text has the form of an id of any kind. No name may have it, so that what is said can always be told
 /// apart: an id is looked up as an id, and nobody can call something by the id of something else.
 #[must_use]
 pub fn is_id_shaped(text: &str) -> bool {
-    const PREFIXES: [&str; 10] = [
+    const PREFIXES: [&str; 11] = [
         SandboxId::PREFIX,
         ExecId::PREFIX,
         TemplateId::PREFIX,
@@ -178,6 +183,7 @@ pub fn is_id_shaped(text: &str) -> bool {
         AccessId::PREFIX,
         SshKeyId::PREFIX,
         SecretId::PREFIX,
+        ServiceId::PREFIX,
     ];
     PREFIXES.iter().any(|prefix| is_valid(prefix, text))
 }

@@ -19,6 +19,7 @@
 //! - [`build`]: what a build is asked, and its states
 //! - [`access`]: how ports and files are reached without an API key
 //! - [`pool`]: which waiting sandbox serves which request, and how many wait
+//! - [`service`]: commands that should always run, and when they are started again
 //! - [`volume`]: storage that outlives sandboxes, and where it is mounted
 //! - [`exec`]: the exec state machine and how an exit is classified
 
@@ -36,6 +37,7 @@ pub mod policy;
 pub mod pool;
 pub mod sandbox;
 pub mod secret;
+pub mod service;
 pub mod sharing;
 pub mod snapshot;
 pub mod spec;

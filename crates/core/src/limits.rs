@@ -219,5 +219,13 @@ pub const BUILD_CACHE_DEFAULT_BYTES: u64 = 20 << 30;
 pub const READY_TIMEOUT_MAX_MS: u64 = 600 * 1000;
 /// Wait for a sandbox to be ready when the template does not say, milliseconds.
 pub const READY_TIMEOUT_DEFAULT_MS: u64 = 60 * 1000;
+/// Services of one sandbox.
+pub const SERVICES_MAX_COUNT: usize = 32;
+/// Runs of a service whose output can be read; the oldest go first.
+pub const SERVICE_RUNS_KEPT_MAX_COUNT: usize = 64;
+/// Longest path that a probe of a service asks for, bytes.
+pub const SERVICE_PATH_MAX_BYTES: usize = 1024;
+/// Longest time of a probe of a service, milliseconds.
+pub const SERVICE_PROBE_TIMEOUT_MAX_MS: u64 = 600_000;
 /// Pause between looks at whether a sandbox is ready, milliseconds.
 pub const READY_INTERVAL_DEFAULT_MS: u64 = 100;

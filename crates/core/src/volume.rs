@@ -62,7 +62,7 @@ impl VolumeDraft {
     /// # Errors
     /// [`Code::InvalidArgument`] naming the field.
     pub fn validate(&self) -> Result<()> {
-        spec::name("name", &self.name)?;
+        spec::volume_name("name", &self.name)?;
         if self.from.is_some() && self.size_bytes.is_some() {
             return Err(Error::invalid("size_bytes", "a copy has the size of what it is copied from"));
         }
@@ -226,6 +226,12 @@ mod tests {
         let copy = VolumeDraft { from: Some("other".into()), read_only: true, ..draft(None) };
         assert!(copy.validate().is_ok());
         assert!(VolumeDraft { size_bytes: Some(1 << 30), ..copy }.validate().is_err());
-        assert!(VolumeDraft { name: "X".into(), ..draft(None) }.validate().is_err());
+        for name in ["X", "my_Volume-1", "0", "a-"] {
+            assert!(VolumeDraft { name: name.into(), ..draft(None) }.validate().is_ok(), "{name}");
+        }
+        let (long, id) = ("x".repeat(64), VolumeId::from_parts(1, 1).to_string());
+        for name in ["", "-x", "a b", "a/b", "a:b", "ü", "..", &long, &id] {
+            assert!(VolumeDraft { name: name.into(), ..draft(None) }.validate().is_err(), "{name}");
+        }
     }
 }

@@ -389,6 +389,7 @@ export type Code =
   | "method_not_allowed"
   | "sandbox_not_found"
   | "exec_not_found"
+  | "service_not_found"
   | "template_not_found"
   | "volume_not_found"
   | "volume_busy"
@@ -690,6 +691,40 @@ export interface CreateSandbox {
   execution?: ExecutionPolicy | null;
 }
 
+/** Declares a service. Give either `argv` or `shell`. */
+export interface CreateService {
+  /** Its name, unique in the sandbox: 1 to 63 lower-case letters, digits and hyphens. */
+  name: string;
+  /** Program and arguments, run as they are. */
+  argv?: string[] | null;
+  /** A line for `/bin/sh -c`. */
+  shell?: string | null;
+  /** Variables on top of the sandbox's. */
+  env?: Record<string, string>;
+  /** Working directory; the sandbox's when absent. */
+  cwd?: string | null;
+  /** User name or id, optionally `:group`; the sandbox's when absent. */
+  user?: string | null;
+  /** Output of each run that is kept on the host; the oldest goes first. */
+  keep_output_bytes?: number | null;
+  /** When it is started again; `always` when absent. */
+  restart?: Restart | null;
+  /** First pause before that; half a second when absent. Doubles with each end within ten seconds. */
+  backoff_ms?: number | null;
+  /** Longest such pause; 30 seconds, or `backoff_ms` if that is more, when absent. */
+  backoff_max_ms?: number | null;
+  /** Ends in a row, each within ten seconds, after which it is given up; 10 when absent, 0: never. */
+  give_up_after?: number | null;
+  /**
+   * What it has to end by itself after `SIGTERM` before it is killed; ten seconds when absent, at most ten minutes.
+   */
+  stop_timeout_ms?: number | null;
+  /** When it is ready; at once when absent. */
+  ready?: ServiceReady | null;
+  /** Whether it still works; not looked at when absent. */
+  health?: ServiceHealth | null;
+}
+
 /** Takes a snapshot of a sandbox. */
 export interface CreateSnapshot {
   /**
@@ -762,7 +797,7 @@ export interface CreateTemplate {
 
 /** Makes a volume. */
 export interface CreateVolume {
-  /** Its name: a DNS label. */
+  /** Its name: 1 to 63 letters, digits, `-` and `_`. */
   name: string;
   /** Its size; 10 GiB when absent. A copy has the size of its source. */
   size_bytes?: number | null;
@@ -1678,6 +1713,12 @@ export interface ResourcesDraft {
   io_operations_per_second?: number | null;
 }
 
+/** When a service is started again after it has ended. */
+export type Restart =
+  | "always"
+  | "on_failure"
+  | "never";
+
 /** What a key is granted on one sandbox. Each includes the ones before it. */
 export type Role =
   | "read"
@@ -1913,6 +1954,127 @@ export interface ServerInfo {
   /** Most sandboxes it will have at once. */
   sandboxes_max: number;
 }
+
+/** A service. */
+export interface Service {
+  /** Its id. */
+  id: string;
+  /** Its name, unique in the sandbox. */
+  name: string;
+  /** The sandbox it runs in. */
+  sandbox: string;
+  /** What it runs: a line for the shell, or program and arguments. */
+  command: CommandText;
+  /** User it runs as; the sandbox's when absent. */
+  user?: string | null;
+  /** Working directory; the sandbox's when absent. */
+  cwd?: string | null;
+  /** When it is started again. */
+  restart: Restart;
+  /** First pause before that. */
+  backoff_ms: number;
+  /** Longest such pause. */
+  backoff_max_ms: number;
+  /** Early ends in a row after which it is given up; 0: never. */
+  give_up_after: number;
+  /** What it has to end by itself before it is killed. */
+  stop_timeout_ms: number;
+  /** When it is ready. */
+  ready?: ServiceReady | null;
+  /** Whether it still works. */
+  health?: ServiceHealth | null;
+  /** Where it is. */
+  state: ServiceState;
+  /** Why, where there is something to say. */
+  reason?: string | null;
+  /** Number of its last run; 0 before the first. */
+  run: number;
+  /** The exec of that run. */
+  exec?: string | null;
+  /** How the last run that has ended did. */
+  last_exit?: Exit | null;
+  /** When it is started again, while it is backing off. */
+  next_start_at_ms?: number | null;
+  /** When it was asked for. */
+  created_at_ms: number;
+}
+
+/**
+ * Whether a service that is ready still works. One of `command` and `port`; with `path` the port is asked over
+ * HTTP.
+ */
+export interface ServiceHealth {
+  /** Must end with code 0. */
+  command?: CommandText | null;
+  /** Something must listen on it. */
+  port?: number | null;
+  /** Asked for over HTTP on the port; the status must be 200 to 399. */
+  path?: string | null;
+  /** Pause between looks; ten seconds when absent. */
+  interval_ms?: number | null;
+  /** Longest that one look may take; five seconds when absent, at most ten minutes. */
+  timeout_ms?: number | null;
+  /** The service is killed, and counts as failed, after so many bad looks in a row; 3 when absent. */
+  failures?: number | null;
+}
+
+/** The services of a sandbox, by name. */
+export interface ServiceList {
+  /** All of them. */
+  items: Service[];
+}
+
+/** A piece of a service's log. */
+export interface ServiceLogChunk {
+  /** Offset of its first byte in the service's log, over all runs and both streams. */
+  offset: number;
+  /** Number of the run that wrote it. */
+  run: number;
+  /** Which stream. */
+  stream: OutputStream;
+  /** The bytes. */
+  data: string;
+  /** How they are written. */
+  encoding: Encoding;
+}
+
+/** What there is of a service's log from an offset on. */
+export interface ServiceLogPage {
+  /** The chunks, contiguous. */
+  chunks: ServiceLogChunk[];
+  /** Set when bytes between the asked offset and this one are not kept any more. */
+  gap_until?: number | null;
+  /** Ask with this offset next. */
+  next_offset: number;
+  /** Where the service is. More may come whatever it is. */
+  state: ServiceState;
+}
+
+/**
+ * When a service that was started is ready. One of `command` and `port`; with `path` the port is asked over HTTP.
+ */
+export interface ServiceReady {
+  /** Tried until it ends with code 0. */
+  command?: CommandText | null;
+  /** Looked at until something listens on it. */
+  port?: number | null;
+  /** Asked for over HTTP on the port until the status is 200 to 399. */
+  path?: string | null;
+  /** Pause between attempts; 200 milliseconds when absent. */
+  interval_ms?: number | null;
+  /** It counts as failed when it is not ready after this long; 60 seconds when absent, at most ten minutes. */
+  timeout_ms?: number | null;
+}
+
+/** Where a service is. */
+export type ServiceState =
+  | "waiting"
+  | "starting"
+  | "running"
+  | "backing_off"
+  | "stopped"
+  | "exited"
+  | "failed";
 
 /** Where a tag points. */
 export interface SetTemplateTag {

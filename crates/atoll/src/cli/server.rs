@@ -303,8 +303,8 @@ pub(crate) struct DashboardArgs {
 /// The host.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// List what carries the id of no known sandbox, and installations on this host whose data directory is gone; exit
-    /// code 1 when there is something
+    /// List what carries the id of no known sandbox; without a server and a data directory, installations on this host
+    /// whose data directory is gone; exit code 1 when there is something
     #[arg(long)]
     pub(crate) leaks: bool,
     /// Remove it

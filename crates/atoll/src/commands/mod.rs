@@ -20,6 +20,7 @@ mod run;
 mod sandbox;
 mod secret;
 mod serve;
+mod service;
 mod setup;
 mod snapshot;
 mod ssh;
@@ -162,6 +163,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Build(command) => build::build(client, printer, command).await,
         Command::Pool(command) => pool::pool(client, printer, command).await,
         Command::Access(command) => access::access(client, printer, command).await,
+        Command::Service(command) => service::service(client, printer, command).await,
         Command::Lease(command) => access::lease(client, printer, command).await,
         Command::Snapshot(command) => snapshot::snapshot(client, printer, command).await,
         Command::Key(command) => key::key(client, printer, command).await,

@@ -30,6 +30,7 @@ mod pause;
 mod pools;
 mod purge;
 mod sandboxes;
+mod services;
 mod snapshots;
 mod survival;
 mod trace;

@@ -28,6 +28,24 @@ pub fn name(field: &str, text: &str) -> Result<()> {
         .hint("use 1 to 63 lower-case letters, digits and hyphens, starting with a letter, not ending with a hyphen"))
 }
 
+/// The name of a volume. It becomes part of no host name and no path, so it may be what clients of other products call
+/// theirs: 1 to 63 letters of either case, digits, `-` and `_`, not beginning with `-`.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] naming `field`.
+pub fn volume_name(field: &str, text: &str) -> Result<()> {
+    let inner = text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+    if crate::id::is_id_shaped(text) {
+        return Err(Error::invalid(field, "looks like an id").hint("choose another name"));
+    }
+    // A hyphen in front would be an option to the command line.
+    if inner && !text.starts_with('-') && !text.is_empty() && text.len() <= NAME_MAX_BYTES {
+        return Ok(());
+    }
+    Err(Error::invalid(field, format_args!("'{}' is not a name", crate::error::shorten(text)))
+        .hint("use 1 to 63 letters, digits, hyphens and underscores, no hyphen in front"))
+}
+
 /// The name of a template or a snapshot. It never becomes part of a host name, so beside what [`name`] allows it may have
 /// `_` and begin with a digit, as the names that clients of other products make up.
 ///

@@ -12,7 +12,9 @@ mod sandbox;
 mod template;
 mod update;
 
-pub use check::{env, image_reference, labels, name, path, recipe_name, template_tag, template_tags, user};
+pub use check::{
+    env, image_reference, labels, name, path, recipe_name, template_tag, template_tags, user, volume_name,
+};
 pub use defaults::Defaults;
 pub use exec::{Command, ExecDraft, ExecSpec, TtySize, command, shown};
 pub use isolation::{Accelerator, IsolationLevel};

@@ -50,11 +50,6 @@ impl Failure {
         Self::new(StatusCode::CONFLICT, message)
     }
 
-    /// This server does not do that.
-    pub(crate) fn unsupported(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_IMPLEMENTED, message)
-    }
-
     pub(crate) fn no_sandbox(id: &str) -> Self {
         let id: String = id.chars().take(64).collect();
         Self::not_found(format!("Sandbox \"{id}\" doesn't exist or you don't have access to it"))

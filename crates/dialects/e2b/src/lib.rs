@@ -5,6 +5,7 @@
 //! ```text
 //! server ─ below /e2b, or by header, host name, service ─▶ lib: control plane or data plane?
 //!    control plane   /sandboxes, /v2/sandboxes, /templates, /snapshots    sandboxes, templates
+//!                    /volumes, /volumecontent, /secrets                   volumes, secrets
 //!    data plane      E2b-Sandbox-Id, <port>-<id>.<domain>, a signature    envd::proxy
 //!                      49983: /process.Process/…, /filesystem.…, /files   envd
 //!                      others: the server inside
@@ -14,7 +15,7 @@
 //!
 //! Nothing here has a table or a file. What the protocol wants to be told back and the engine does not know (see
 //! [`extras`]) lives in an annotation of the sandbox. The access token of a sandbox stands for the API key that asked
-//! for it ([`envd`]), so that it may do what that key may, as long as that key may.
+//! for it ([`envd`]), so that it may do what that key may, as long as that key may; so does that of a volume.
 
 mod connect;
 mod envd;
@@ -22,9 +23,11 @@ mod error;
 mod extras;
 mod request;
 mod sandboxes;
+mod secrets;
 mod templates;
 mod time;
 mod view;
+mod volumes;
 mod wire;
 
 use std::convert::Infallible;
@@ -144,6 +147,8 @@ fn router(host: Host) -> Router {
     let control = Router::new()
         .merge(sandboxes::routes())
         .merge(templates::routes())
+        .merge(volumes::routes())
+        .merge(secrets::routes())
         .fallback(error::route_not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
         .layer(DefaultBodyLimit::disable())

@@ -1,7 +1,7 @@
 //! Who asks, and what: the parts that every handler of the control plane takes.
 
 use atoll_core::limits::JSON_BODY_MAX_BYTES;
-pub(crate) use atoll_dialect_kit::request::{Caller, Exec, Manage, Read, Sandbox as Id};
+pub(crate) use atoll_dialect_kit::request::{Admin, Caller, Exec, Manage, Read, Requires, Sandbox as Id};
 use atoll_server::dialect::{Arrival, read_all};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use http::header::HOST;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use atoll_core::id::VolumeId;
 use atoll_core::key::Scope;
 use atoll_walk::{
     Answer, Call, Key, Objects, Protocol, Route, Verdict, World, on_sandbox, on_server, on_snapshot,
@@ -56,12 +57,34 @@ fn control() -> Vec<Route> {
         on_server("DELETE", "/templates/tags", Scope::Manage),
         on_server("GET", "/templates/{template}/tags", Scope::Read),
         on_server("GET", "/teams", Scope::Read),
-        on_server("ANY", "/volumes", Scope::Read),
-        on_server("ANY", "/volumes/{*rest}", Scope::Read),
-        on_server("ANY", "/volumecontent/{*rest}", Scope::Read),
-        on_server("ANY", "/secrets", Scope::Read),
-        on_server("ANY", "/secrets/{*rest}", Scope::Read),
+        on_server("GET", "/volumes", Scope::Read),
+        on_server("POST", "/volumes", Scope::Manage),
+        on_server("GET", "/volumes/{volume}", Scope::Read),
+        on_server("DELETE", "/volumes/{volume}", Scope::Manage),
+        on_server("GET", "/secrets", Scope::Manage),
+        on_server("POST", "/secrets", Scope::Admin),
+        on_server("GET", "/secrets/{secret}", Scope::Manage),
+        on_server("POST", "/secrets/{secret}", Scope::Admin),
+        on_server("DELETE", "/secrets/{secret}", Scope::Admin),
     ]
+}
+
+/// What is in volumes. Volumes belong to everybody who has the scope.
+fn content() -> Vec<Route> {
+    vec![
+        on_server("GET", "/volumecontent/{volume}/path", Scope::Read),
+        on_server("PATCH", "/volumecontent/{volume}/path", Scope::Exec),
+        on_server("DELETE", "/volumecontent/{volume}/path", Scope::Exec),
+        on_server("GET", "/volumecontent/{volume}/dir", Scope::Read),
+        on_server("POST", "/volumecontent/{volume}/dir", Scope::Exec),
+        on_server("GET", "/volumecontent/{volume}/file", Scope::Read),
+        on_server("PUT", "/volumecontent/{volume}/file", Scope::Exec),
+    ]
+}
+
+/// A volume. There need not be one to see who is let in.
+fn volume() -> VolumeId {
+    VolumeId::from_parts(1, 1)
 }
 
 /// Envd's.
@@ -102,8 +125,9 @@ impl Protocol for Control {
         let snapshot = on.snapshot.as_str();
         let path = route.path.replace("{sandbox}", on.sandbox.as_str());
         let path = path.replace("{alias}", snapshot).replace("{template}", snapshot).replace("{build}", "b");
-        let path = path.replace("{hash}", "h").replace("{*rest}", "x");
-        let method = if route.method == "ANY" { "GET" } else { route.method };
+        let path =
+            path.replace("{hash}", "h").replace("{volume}", volume().as_str()).replace("{secret}", "x");
+        let method = route.method;
         let mut headers = vec![("content-type", "application/json".to_owned())];
         headers.extend(shown.map(|key| ("x-api-key", key.to_owned())));
         let none = ["GET", "DELETE"].contains(&method);
@@ -175,6 +199,38 @@ impl Protocol for Envd {
     }
 }
 
+struct Content;
+
+impl Protocol for Content {
+    fn routes(&self) -> Vec<Route> {
+        content()
+    }
+
+    fn call(&self, route: &Route, _: &Objects, shown: Option<&str>) -> Call {
+        let path = route.path.replace("{volume}", volume().as_str());
+        let headers = shown.map(|token| ("authorization", format!("Bearer {token}")));
+        let body = if ["GET", "DELETE"].contains(&route.method) { "" } else { "{}" };
+        Call {
+            method: route.method.to_owned(),
+            path: format!("/e2b{path}?path=/x"),
+            headers: headers.into_iter().collect(),
+            body: body.into(),
+        }
+    }
+
+    fn verdict(&self, answer: &Answer) -> Verdict {
+        match answer.status {
+            401 => Verdict::NoKey,
+            403 => Verdict::Weak,
+            _ => Verdict::Admitted,
+        }
+    }
+
+    fn shown(&self, world: &World, key: &Key, _: &Objects) -> String {
+        format!("ev_{}", world.engine.volume_token("e2b volume", &key.id, &volume()).reveal())
+    }
+}
+
 async fn world() -> World {
     World::new(&[atoll_dialect_e2b::DIALECT]).await
 }
@@ -189,6 +245,11 @@ fn the_tables_have_every_route() {
     let mut routes = routes_in(include_str!("../src/sandboxes/mod.rs"));
     routes.extend(routes_in(include_str!("../src/templates/mod.rs")));
     routes.retain(|(_, path)| path != BY_ADDRESS);
+    let volumes = routes_in(include_str!("../src/volumes/mod.rs"));
+    let (inside, outside) = volumes.into_iter().partition(|(_, path)| path.starts_with("/volumecontent/"));
+    assert_whole(&inside, &content());
+    routes.extend::<BTreeSet<_>>(outside);
+    routes.extend(routes_in(include_str!("../src/secrets.rs")));
     assert_whole(&routes, &control());
     let mut routes = routes_in(include_str!("../src/envd/mod.rs"));
     routes.retain(|(_, path)| path != FOR_ALL && !path.contains('{'));
@@ -215,6 +276,20 @@ async fn a_token_of_envd_opens_what_its_key_may_use() {
 }
 
 #[tokio::test]
+async fn a_token_of_a_volume_opens_what_its_key_may_use() {
+    let world = world().await;
+    atoll_walk::private(&world, &Content).await;
+    // Whom the scope lets in is told that there is no such volume.
+    let nothing = Objects::nothing();
+    let owner = world.key(Scope::Exec).await;
+    for route in content() {
+        let shown = Content.shown(&world, &owner, &nothing);
+        let answer = world.ask(&Content, &route, &nothing, Some(&shown)).await;
+        assert_eq!(answer.status, 404, "{route:?}: {answer:?}");
+    }
+}
+
+#[tokio::test]
 async fn the_least_of_scope_and_role_counts() {
     atoll_walk::roles(&world().await, &Control).await;
     atoll_walk::roles(&world().await, &Envd).await;
@@ -229,6 +304,7 @@ async fn a_lease_keeps_all_others_out() {
 #[tokio::test]
 async fn what_was_taken_back_is_good_for_nothing() {
     atoll_walk::revoked(&world().await, &Control).await;
+    atoll_walk::revoked(&world().await, &Content).await;
     atoll_walk::revoked(&world().await, &Envd).await;
 }
 
@@ -238,6 +314,34 @@ async fn a_right_that_ends_while_a_body_comes_does_nothing_more() {
     assert!(began > 3, "only {began} routes of the control plane read a body");
     let began = atoll_walk::cut_off(&world().await, &Envd).await;
     assert!(began > 10, "only {began} routes of envd read a body");
+}
+
+/// A token of another volume, of another purpose, made up, or a key, opens nothing.
+#[tokio::test]
+async fn a_token_is_for_its_volume() {
+    let world = world().await;
+    let owner = world.key(Scope::Manage).await;
+    let on = world.objects(&owner, "one").await;
+    let other = world.engine.volume_token("e2b volume", &owner.id, &VolumeId::from_parts(1, 2));
+    let purpose = world.engine.volume_token("e2b envd", &owner.id, &volume());
+    let sandbox = world.engine.sandbox_token("e2b volume", &owner.id, &on.sandbox);
+    let right = Content.shown(&world, &owner, &on);
+    let wrong = [
+        format!("ev_{}", other.reveal()),
+        format!("ev_{}", purpose.reveal()),
+        format!("ev_{}", sandbox.reveal()),
+        right.trim_start_matches("ev_").to_owned(),
+        format!("{right}0"),
+        format!("ev_{}_{}", owner.id, "0".repeat(64)),
+        owner.secret.clone(),
+        "ev_".to_owned(),
+    ];
+    for route in content() {
+        for shown in &wrong {
+            let answer = world.ask(&Content, &route, &on, Some(shown)).await;
+            assert_eq!(Content.verdict(&answer), Verdict::NoKey, "{route:?}: {answer:?}");
+        }
+    }
 }
 
 /// A token of another sandbox, of another purpose, or made up, opens nothing.

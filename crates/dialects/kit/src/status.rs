@@ -57,6 +57,7 @@ impl Status {
             | Code::BuildNotFound
             | Code::AccessNotFound
             | Code::SshKeyNotFound
+            | Code::ServiceNotFound
             | Code::RegistryNotFound
             | Code::SecretNotFound
             | Code::FileNotFound => Self::NotFound,

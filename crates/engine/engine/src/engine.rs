@@ -202,6 +202,7 @@ impl Engine {
         engine.measure_logs().await;
         engine.thaw_volumes().await;
         engine.recover().await?;
+        engine.recover_services().await?;
         engine.recover_memories().await?;
         engine.recover_volumes().await?;
         usage::start(&engine.inner);

@@ -15,7 +15,7 @@
 //!
 //! A sandbox's row is written before anything of it is made, and says `running` before the caller is
 //! told; an exec's row is written before the guest hears of it. Everything a driver makes carries the
-//! sandbox id, so one undo ([`atoll_isolation::Isolation::destroy`]) serves every step. On start the
+//! sandbox id, so one undo ([`atoll_isolation::Lifecycle::destroy`]) serves every step. On start the
 //! `recovery` module reads rows (what is intended) and drivers (what is there) and makes them agree:
 //! the same code that a clean start runs.
 
@@ -43,6 +43,7 @@ mod registries;
 mod revocation;
 mod sandbox;
 mod secrets;
+mod service;
 mod sharing;
 mod snapshot;
 mod start;
@@ -54,7 +55,7 @@ mod usage;
 mod volumes;
 
 pub use atoll_egress::Stats as EgressStats;
-pub use atoll_isolation::volumes::{VolumeFile, VolumeFileKind, VolumeWrite};
+pub use atoll_isolation::volumes::{VolumeChange, VolumeDirectory, VolumeFile, VolumeFileKind, VolumeWrite};
 pub use authority::{kept as kept_authority, open as open_authority};
 pub use authorize::{Caller, EffectivePermission, Grant, Resource, SnapshotGrant, Target};
 pub use build::{BuildLog, BuildStats, BuildView, CacheEntry, CachePruned, LogEntry, LogPage};
@@ -69,7 +70,8 @@ pub use memory::{TemplateMemory, TemplateMemoryState};
 pub use pool::{PoolConfig, PoolName, PoolOrigin, PoolView, PoolsView};
 pub use query::{ExecQuery, SandboxQuery};
 pub use sandbox::{GuestLease, SandboxMetrics};
-pub use secrets::{SecretDoor, SecretDraft, UseQuery};
+pub use secrets::{SecretDoor, SecretDraft, SecretIs, UseQuery};
+pub use service::{ServiceLog, ServicePiece, ServiceView};
 pub use sharing::AccessView;
 pub use snapshot::{Begin, Export, ForkOrder, Pushed, RemovedSnapshot, SnapshotOrder, SnapshotQuery};
 pub use template_tags::Tagged;

@@ -1,10 +1,10 @@
-//! Tokens that stand for an API key on one sandbox, for programs that should not have the key itself.
+//! Tokens that stand for an API key on one sandbox or volume, for programs that should not have the key itself.
 //!
-//! A token is a message authentication code over its purpose, the key's id and the sandbox's, under a secret of
-//! this installation: nothing is stored for it, it is the same whenever it is made, and it lives as long as the key
-//! and the sandbox do. What it allows is what the key may do there at that moment.
+//! A token is a message authentication code over its purpose, the key's id and that of the sandbox or volume, under a
+//! secret of this installation: nothing is stored for it, it is the same whenever it is made, and it lives as long as
+//! the key and the sandbox or volume do. What it allows is what the key may do there at that moment.
 
-use atoll_core::id::{KeyId, SandboxId};
+use atoll_core::id::{KeyId, SandboxId, VolumeId};
 use atoll_core::secret::Secret;
 use atoll_core::{Code, Error, Result};
 use atoll_store::{SealedValue, Store};
@@ -55,9 +55,10 @@ impl TokenKey {
         Ok(Self(*bytes.as_bytes()))
     }
 
-    fn code(&self, purpose: &str, key: &KeyId, sandbox: &SandboxId) -> blake3::Hash {
+    /// `on` is the id of a sandbox or of a volume: ids say of what kind they are.
+    fn code(&self, purpose: &str, key: &KeyId, on: &str) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        for part in [purpose, key.as_str(), sandbox.as_str()] {
+        for part in [purpose, key.as_str(), on] {
             // With its length, so that no two lists of parts read the same.
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
@@ -70,7 +71,17 @@ impl Engine {
     /// The token that stands for a key on a sandbox, for one purpose. Always the same.
     #[must_use]
     pub fn sandbox_token(&self, purpose: &str, key: &KeyId, sandbox: &SandboxId) -> Secret {
-        let code = self.inner.tokens.code(purpose, key, sandbox);
+        self.token(purpose, key, sandbox.as_str())
+    }
+
+    /// The same, on a volume.
+    #[must_use]
+    pub fn volume_token(&self, purpose: &str, key: &KeyId, volume: &VolumeId) -> Secret {
+        self.token(purpose, key, volume.as_str())
+    }
+
+    fn token(&self, purpose: &str, key: &KeyId, on: &str) -> Secret {
+        let code = self.inner.tokens.code(purpose, key, on);
         Secret::new(format!("{key}_{code}"))
     }
 
@@ -85,12 +96,29 @@ impl Engine {
         presented: &str,
         sandbox: &SandboxId,
     ) -> Result<VerifiedKey> {
-        let refused = || Error::new(Code::Unauthorized, "the token is not valid for this sandbox");
+        self.verify_token(purpose, presented, sandbox.as_str())
+    }
+
+    /// The same, on a volume.
+    ///
+    /// # Errors
+    /// As [`Self::verify_sandbox_token`].
+    pub fn verify_volume_token(
+        &self,
+        purpose: &str,
+        presented: &str,
+        volume: &VolumeId,
+    ) -> Result<VerifiedKey> {
+        self.verify_token(purpose, presented, volume.as_str())
+    }
+
+    fn verify_token(&self, purpose: &str, presented: &str, on: &str) -> Result<VerifiedKey> {
+        let refused = || Error::new(Code::Unauthorized, "the token is not valid here");
         let (key, code) = presented.split_once('_').ok_or_else(refused)?;
         let key: KeyId = key.parse().map_err(|_malformed: Error| refused())?;
         let code = blake3::Hash::from_hex(code).map_err(|_malformed| refused())?;
         // Hashes are compared in constant time.
-        if self.inner.tokens.code(purpose, &key, sandbox) != code {
+        if self.inner.tokens.code(purpose, &key, on) != code {
             return Err(refused());
         }
         self.verified_by_id(&key).ok_or_else(refused)
@@ -105,12 +133,14 @@ mod tests {
     fn a_code_is_for_one_purpose_key_and_sandbox() {
         let made = TokenKey([7; KEY_BYTES]);
         let (key, sandbox) = (KeyId::from_parts(1, 1), SandboxId::from_parts(1, 1));
-        let code = made.code("a", &key, &sandbox);
-        assert_eq!(code, made.code("a", &key, &sandbox));
-        assert_ne!(code, made.code("b", &key, &sandbox));
-        assert_ne!(code, made.code("a", &KeyId::from_parts(1, 2), &sandbox));
-        assert_ne!(code, made.code("a", &key, &SandboxId::from_parts(1, 2)));
-        assert_ne!(code, TokenKey([8; KEY_BYTES]).code("a", &key, &sandbox));
+        let (other, volume) = (SandboxId::from_parts(1, 2), VolumeId::from_parts(1, 1));
+        let code = made.code("a", &key, sandbox.as_str());
+        assert_eq!(code, made.code("a", &key, sandbox.as_str()));
+        assert_ne!(code, made.code("b", &key, sandbox.as_str()));
+        assert_ne!(code, made.code("a", &KeyId::from_parts(1, 2), sandbox.as_str()));
+        assert_ne!(code, made.code("a", &key, other.as_str()));
+        assert_ne!(code, made.code("a", &key, volume.as_str()));
+        assert_ne!(code, TokenKey([8; KEY_BYTES]).code("a", &key, sandbox.as_str()));
         assert_eq!(format!("{made:?}"), "****");
     }
 }

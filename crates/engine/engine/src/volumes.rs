@@ -15,7 +15,9 @@ use atoll_core::limits::VOLUMES_MAX_COUNT;
 use atoll_core::sandbox::SandboxState;
 use atoll_core::volume::{VolumeDraft, VolumeMount, VolumeMountDraft, VolumeState, check_mounts, inner_path};
 use atoll_core::{Code, Error, Result};
-use atoll_isolation::volumes::{VolumeError, VolumeFile, VolumeUsage, VolumeWrite, Volumes};
+use atoll_isolation::volumes::{
+    VolumeChange, VolumeDirectory, VolumeError, VolumeFile, VolumeUsage, VolumeWrite, Volumes,
+};
 use atoll_store::{StoreError, VolumeRecord};
 use tokio::io::AsyncRead;
 
@@ -392,7 +394,8 @@ impl Engine {
     /// Writes a file of a volume, whole or not at all; gives its size.
     ///
     /// # Errors
-    /// As [`Self::stat_in_volume`], and [`Code::DiskFull`], [`Code::PermissionDenied`].
+    /// As [`Self::stat_in_volume`], and [`Code::DiskFull`], [`Code::PermissionDenied`]; [`Code::FileExists`] for one
+    /// that is there and not to be replaced.
     pub async fn write_in_volume(
         &self,
         volume: &VolumeId,
@@ -403,6 +406,35 @@ impl Engine {
         self.inner.disk.check()?;
         let (record, host) = self.writable_volume(volume)?;
         host.write(&record.id, &inner_path(path)?, write, content).await.map_err(|error| volume_error(&error))
+    }
+
+    /// Makes a directory of a volume; gives what is there now.
+    ///
+    /// # Errors
+    /// As [`Self::write_in_volume`].
+    pub async fn make_directory_in_volume(
+        &self,
+        volume: &VolumeId,
+        path: &str,
+        new: VolumeDirectory,
+    ) -> Result<VolumeFile> {
+        self.inner.disk.check()?;
+        let (record, host) = self.writable_volume(volume)?;
+        host.make_directory(&record.id, &inner_path(path)?, new).await.map_err(|error| volume_error(&error))
+    }
+
+    /// Changes owner or permissions of a file or directory of a volume; gives what is there now.
+    ///
+    /// # Errors
+    /// As [`Self::write_in_volume`].
+    pub async fn change_in_volume(
+        &self,
+        volume: &VolumeId,
+        path: &str,
+        change: VolumeChange,
+    ) -> Result<VolumeFile> {
+        let (record, host) = self.writable_volume(volume)?;
+        host.change(&record.id, &inner_path(path)?, change).await.map_err(|error| volume_error(&error))
     }
 
     /// Removes a file of a volume, or a directory with everything in it if `recursive`.

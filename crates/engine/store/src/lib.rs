@@ -33,6 +33,7 @@ mod record;
 mod registries;
 mod sandboxes;
 mod secrets;
+mod services;
 mod sharing;
 mod snapshots;
 mod ssh_keys;
@@ -55,6 +56,7 @@ pub use record::{
     VolumeRecord,
 };
 pub use secrets::{SealedAt, SealedValue, SecretRecord, SecretUse, SecretVersion};
+pub use services::ServiceRecord;
 pub use snapshots::SnapshotOutcome;
 pub use store::Store;
 pub use template_tags::TemplateTag;

@@ -29,6 +29,7 @@ mod ports;
 mod resume;
 mod sandboxes;
 mod secrets;
+mod services;
 mod sharing;
 mod snapshots;
 mod sse;

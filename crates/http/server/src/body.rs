@@ -70,7 +70,7 @@ pub async fn read_all(body: Body, max: usize) -> Result<Bytes, Error> {
 }
 
 /// A body as a reader. What is wrong with it comes as an I/O error.
-pub(crate) fn reader(body: Body) -> impl AsyncRead + Send + Unpin + 'static {
+pub fn reader(body: Body) -> impl AsyncRead + Send + Unpin + 'static {
     let pieces = stream::try_unfold(Pieces::new(body), |mut pieces| async move {
         let piece = pieces.next().await.map_err(io::Error::other)?;
         Ok::<_, io::Error>(piece.map(|piece| (piece, pieces)))

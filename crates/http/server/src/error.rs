@@ -90,6 +90,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::BuildNotFound
         | Code::AccessNotFound
         | Code::SshKeyNotFound
+        | Code::ServiceNotFound
         | Code::RegistryNotFound
         | Code::SecretNotFound
         | Code::FileNotFound => StatusCode::NOT_FOUND,

@@ -32,6 +32,7 @@ use crate::{once, routes};
         (name = "ports", description = "Ports of a sandbox, and who may reach them from outside"),
         (name = "ssh", description = "SSH keys, and where SSH clients connect"),
         (name = "execs", description = "Commands in a sandbox: durable, with their output"),
+        (name = "services", description = "Commands of a sandbox that should always run"),
         (name = "trace", description = "What sandboxes did and what was done with them: the flight recorder"),
         (name = "files", description = "Files in a sandbox"),
         (name = "snapshots", description = "Disks of sandboxes at one moment, to make sandboxes from"),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
-use atoll_isolation::{DiskSource, Isolation, Plan, RootFs};
+use atoll_isolation::{DiskSource, Gates as _, Lifecycle as _, Plan, RootFs};
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
 use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
 use atoll_network::SlotPool;

@@ -11,7 +11,7 @@ use atoll_core::spec::Resources;
 use atoll_isolation::conformance::{
     DEADLINE, Sandbox, assert_clean, assert_gone, chain, eventually, fresh_id, plan,
 };
-use atoll_isolation::{Death, Isolation, IsolationError, Plan, RootFs, Status};
+use atoll_isolation::{Death, Gates as _, Isolation, IsolationError, Lifecycle as _, Plan, RootFs, Status};
 use atoll_isolation_storage::loops_in_use;
 use common::{Containers, containers};
 

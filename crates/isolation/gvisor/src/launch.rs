@@ -12,7 +12,7 @@
 //!
 //! The sentry and the gofer, which opens files for it, then run in a user namespace in which root is the sandbox's first
 //! id, in empty roots, with `no_new_privs` and a system call filter, as `runsc` does by itself.
-#![expect(unsafe_code, reason = "unshare, fork and changing ids have no safe wrapper")]
+#![expect(unsafe_code, reason = "forking has no safe wrapper")]
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -21,14 +21,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use atoll_isolation::IsolationError;
+use atoll_isolation_host::jail::{self, Forked, said};
 use atoll_isolation_storage::{Use, mount_ext4, prepare_disk};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind,
-    mount_change, mount_remount, move_mount, open_tree, unmount,
-};
-use rustix::process::pivot_root;
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount, move_mount, open_tree};
 use serde::{Deserialize, Serialize};
 
 use crate::sys;
@@ -98,38 +94,24 @@ pub(crate) fn volume_place(number: usize) -> String {
 /// # Errors
 /// What could not be done; nothing runs then, or is about to end.
 pub fn launch(jail: &Jail) -> Result<(), String> {
-    for procs in &jail.cgroups {
-        std::fs::write(procs, "0").map_err(said(format!("enter {}", procs.display())))?;
-    }
-    rustix::process::setsid().map_err(said("leave the session"))?;
-    let netns = File::open(&jail.netns).map_err(said("open the network slot"))?;
-    move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
-        .map_err(said("enter the network slot"))?;
-    drop(netns);
+    jail::enter_cgroups(&jail.cgroups)?;
+    jail::enter_network(&jail.netns)?;
     let userns = sys::user_namespace(jail.first_id, IDS).map_err(said("make a user namespace"))?;
-    let own = UnshareFlags::NEWNS
-        | UnshareFlags::NEWPID
-        | UnshareFlags::NEWIPC
-        | UnshareFlags::NEWUTS
-        | UnshareFlags::NEWCGROUP;
-    // SAFETY: none of the flags touches the file descriptor table, the one hazard of unshare.
-    unsafe { unshare_unsafe(own) }.map_err(said("make the namespaces"))?;
+    jail::own_namespaces()?;
     let (mut report, reporting) = io::pipe().map_err(said("make a pipe"))?;
-    // The jail is to be the server's child, so that the server takes its exit status.
-    let flags = libc::CLONE_PARENT | libc::SIGCHLD;
-    // SAFETY: a fork; this program has one thread, so the child may do anything.
-    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
-        -1 => Err(format!("failed to fork: {}", io::Error::last_os_error())),
-        0 => {
+    let (pid_dir, pid_name) = jail::place_of(&jail.pid_file)?;
+    // SAFETY: this program has one thread.
+    match unsafe { jail::fork_sibling() }? {
+        Forked::Child => {
             drop(report);
             // The launcher's own streams are the server's, which waits for their end.
             sys::silence();
             let ended = init(jail, &userns, reporting);
             sys::exit_now(i32::from(ended.is_err()))
         }
-        pid => {
+        Forked::Launcher(pid) => {
             drop(reporting);
-            write_whole(&jail.pid_file, &pid.to_string()).map_err(said("write the process id"))?;
+            jail::write_whole(&pid_dir, pid_name, &pid.to_string()).map_err(said("write the process id"))?;
             let mut text = String::new();
             report.read_to_string(&mut text).map_err(said("hear of the jail"))?;
             if text == STARTED { Ok(()) } else { Err(text) }
@@ -160,22 +142,18 @@ fn init(jail: &Jail, userns: &OwnedFd, mut reporting: io::PipeWriter) -> Result<
 
 /// Builds the root and moves into it.
 fn build(jail: &Jail, userns: &OwnedFd) -> Result<(), String> {
-    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    mount_change("/", private).map_err(said("make mounts private"))?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    mount("tmpfs", &jail.scratch, "tmpfs", flags, c"size=8m,mode=755")
-        .map_err(said("mount the jail's root"))?;
+    jail::root(&jail.scratch, c"size=8m,mode=755")?;
     rustix::process::chdir(&jail.scratch).map_err(said("enter the jail's root"))?;
-    for name in ["agent", "bundle", "dev", "disk", "old", "proc", "root", "shared", "state", "tmp"] {
+    for name in ["agent", "bundle", "dev", "disk", "proc", "root", "shared", "state", "tmp"] {
         std::fs::create_dir(name).map_err(said("make a directory of the jail"))?;
     }
-    show(&jail.agent, Path::new("agent"), MountFlags::RDONLY | MountFlags::NODEV)?;
+    jail::show(&jail.agent, Path::new("agent"), MountFlags::RDONLY | MountFlags::NODEV)?;
     File::create("runsc").map_err(said("make a file of the jail"))?;
-    show(&jail.runsc, Path::new("runsc"), MountFlags::RDONLY | MountFlags::NODEV)?;
+    jail::show(&jail.runsc, Path::new("runsc"), MountFlags::RDONLY | MountFlags::NODEV)?;
     for name in DEVICES {
         let place = Path::new("dev").join(name);
         File::create(&place).map_err(said("make a file of the jail"))?;
-        show(&Path::new("/dev").join(name), &place, MountFlags::NOEXEC)?;
+        jail::show(&Path::new("/dev").join(name), &place, MountFlags::NOEXEC)?;
     }
     let ids = jail.first_id;
     let shared = format!("size=64k,nr_inodes=16,mode=700,uid={ids},gid={ids}");
@@ -186,15 +164,7 @@ fn build(jail: &Jail, userns: &OwnedFd) -> Result<(), String> {
     std::fs::write("bundle/config.json", &jail.config).map_err(said("describe the sandbox"))?;
     build_sandbox(jail, userns)?;
     mount("proc", "proc", "proc", strict, None).map_err(said("mount /proc"))?;
-    pivot_root(".", "old").map_err(said("change the root"))?;
-    unmount("/old", UnmountFlags::DETACH).map_err(said("leave the old root"))?;
-    rustix::process::chdir("/").map_err(said("enter the new root"))
-}
-
-fn show(from: &Path, to: &Path, flags: MountFlags) -> Result<(), String> {
-    let step = || format!("show {} in the jail", from.display());
-    mount_bind(from, to).map_err(said(step()))?;
-    mount_remount(to, MountFlags::BIND | MountFlags::NOSUID | flags, "").map_err(said(step()))
+    jail::change_root(&jail.scratch)
 }
 
 /// Puts the sandbox's root together. Everything is seen with the sandbox's ids, and made by them: the host's root does
@@ -330,18 +300,6 @@ fn whats_logged() -> String {
     let log =
         String::from_utf8_lossy(&log[log.len().saturating_sub(SAID_BYTES)..]).trim().replace('\n', "; ");
     if log.is_empty() { log } else { format!("; it says: {log}") }
-}
-
-/// Writes a file whole or not at all.
-fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    let new = path.with_extension("new");
-    std::fs::write(&new, text)?;
-    std::fs::rename(new, path)
-}
-
-fn said<E: std::fmt::Display>(step: impl Into<String>) -> impl FnOnce(E) -> String {
-    let step = step.into();
-    move |error| format!("failed to {step}: {error}")
 }
 
 /// An error with its cause, in one line.

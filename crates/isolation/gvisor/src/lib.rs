@@ -35,6 +35,7 @@
 
 mod create;
 mod disk;
+mod driver;
 pub mod launch;
 mod live;
 mod probe;
@@ -43,23 +44,17 @@ mod runsc;
 mod sys;
 
 use std::collections::BTreeSet;
-use std::fs::{DirBuilder, File};
+use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use async_trait::async_trait;
-use atoll_core::id::{SandboxId, SnapshotId};
-use atoll_core::sandbox::PauseMode;
-use atoll_core::snapshot::Comparison;
-use atoll_core::spec::{IsolationLevel, Resources};
+use atoll_core::id::SandboxId;
+use atoll_core::spec::Resources;
 pub(crate) use atoll_isolation::step;
-use atoll_isolation::{
-    ArtifactUsage, Check, Death, Gate, GuestStream, Isolation, IsolationError, Plan, Resource, RootFs, Taken,
-    Usage,
-};
+use atoll_isolation::{IsolationError, Resource};
 use atoll_isolation_host::{Cgroups, Live};
-use atoll_isolation_storage::filesystem::{self, Templates};
+use atoll_isolation_storage::filesystem::Templates;
 use atoll_isolation_storage::{Storage, StoredVolumes, loops_in_use};
 use atoll_network::SlotPool;
 
@@ -207,7 +202,7 @@ fn agent_dir(dir: &Path, program: &[u8], alone: bool) -> Result<PathBuf, Isolati
 }
 
 impl GvisorIsolation {
-    /// Opens the driver on a directory. Sandboxes that run are left alone: see [`Isolation::adopt`]. Whether the host can
+    /// Opens the driver on a directory. Sandboxes that run are left alone: see [`atoll_isolation::Lifecycle::adopt`]. Whether the host can
     /// run gVisor is tried with the first sandbox.
     ///
     /// # Errors
@@ -342,168 +337,5 @@ fn sandboxes(dir: &Path) -> Result<Vec<SandboxId>, IsolationError> {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.cgroups.close();
-    }
-}
-
-#[async_trait]
-impl Isolation for GvisorIsolation {
-    fn level(&self) -> IsolationLevel {
-        IsolationLevel::Gvisor
-    }
-
-    async fn doctor(&self) -> Vec<Check> {
-        self.inner.checks().await
-    }
-
-    fn check_limits(&self, resources: &Resources) -> Result<(), IsolationError> {
-        create::check_limits(resources)
-    }
-
-    async fn create(&self, plan: &Plan) -> Result<(), IsolationError> {
-        let making = self.inner.config.storage.begin_making(&plan.id)?;
-        making.end(self.inner.create(plan).await)
-    }
-
-    async fn adopt(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        let id = id.clone();
-        self.blocking(move |inner| inner.adopt(&id)).await
-    }
-
-    async fn connect(&self, id: &SandboxId) -> Result<Box<dyn GuestStream>, IsolationError> {
-        self.inner.connect(id).await
-    }
-
-    async fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
-        let id = id.clone();
-        self.blocking(move |inner| inner.gate(&id)).await
-    }
-
-    async fn died(&self, id: &SandboxId) -> Death {
-        self.inner.died(id).await
-    }
-
-    async fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
-        self.inner.usage(id).await
-    }
-
-    async fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
-        self.inner.oom_kills(id).await
-    }
-
-    async fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        let id = id.clone();
-        self.blocking(move |inner| {
-            inner.living(&id)?;
-            inner.cgroups.freeze(&id)
-        })
-        .await
-    }
-
-    async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        // One small write to a file in memory, for which nothing waits: not worth another thread.
-        self.inner.living(id)?;
-        self.inner.cgroups.thaw(id)
-    }
-
-    async fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError> {
-        let id = id.clone();
-        self.blocking(move |inner| {
-            inner.living(&id)?;
-            inner.cgroups.reclaim(&id)
-        })
-        .await
-    }
-
-    fn memory_pause(&self) -> Result<(), IsolationError> {
-        Err(IsolationError::CannotPause(disk::no_memory()))
-    }
-
-    async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError> {
-        self.inner.hibernate(id, mode).await
-    }
-
-    async fn wake(&self, plan: &Plan) -> Result<(), IsolationError> {
-        let making = self.inner.config.storage.begin_making(&plan.id)?;
-        making.end(self.inner.wake(plan).await)
-    }
-
-    async fn memory_available(&self) -> Option<u64> {
-        atoll_isolation_host::memory_available()
-    }
-
-    async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
-        self.inner.update(id, resources).await
-    }
-
-    async fn rename(&self, id: &SandboxId, hostname: &str) -> Result<(), IsolationError> {
-        self.inner.rename(id, hostname).await
-    }
-
-    async fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        self.inner.destroy(id).await
-    }
-
-    async fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError> {
-        let (id, artifact) = (id.clone(), artifact.clone());
-        self.blocking(move |inner| inner.snapshot(&id, &artifact)).await
-    }
-
-    async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError> {
-        self.inner.replace(plan, committed).await
-    }
-
-    async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError> {
-        self.blocking(|inner| inner.config.storage.artifacts()).await
-    }
-
-    async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| inner.config.storage.seal_artifact(&artifact)).await
-    }
-
-    async fn compare(
-        &self,
-        root: &RootFs,
-        from: Option<&SnapshotId>,
-        to: &SnapshotId,
-        with_text: bool,
-    ) -> Result<Comparison, IsolationError> {
-        let (root, from, to) = (root.clone(), from.cloned(), to.clone());
-        self.blocking(move |inner| inner.compare(&root, from.as_ref(), &to, with_text)).await
-    }
-
-    async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| {
-            File::open(inner.config.storage.artifact_disk(&artifact)?).step("open the disk of a snapshot")
-        })
-        .await
-    }
-
-    async fn write_artifact(&self, artifact: &SnapshotId, bytes: u64) -> Result<File, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| {
-            inner.config.storage.check_room()?;
-            inner.config.storage.make_artifact_disk(&artifact, bytes)
-        })
-        .await
-    }
-
-    async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| {
-            filesystem::check(&inner.config.storage.artifact_disk(&artifact)?)?;
-            inner.config.storage.settle_artifact(&artifact)
-        })
-        .await
-    }
-
-    async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| inner.config.storage.remove_artifact(&artifact)).await
-    }
-
-    async fn scan(&self) -> Result<Vec<Resource>, IsolationError> {
-        self.blocking(Inner::scan).await
     }
 }

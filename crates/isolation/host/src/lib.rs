@@ -5,6 +5,7 @@ mod end;
 pub mod gate;
 mod halt;
 mod installation;
+pub mod jail;
 mod layout;
 mod live;
 pub mod process;

@@ -14,21 +14,18 @@
 //! - in the sandbox's cgroups.
 //!
 //! A guest that takes its VMM over finds there what it had already.
-#![expect(unsafe_code, reason = "unshare, fork and giving up capabilities have no safe wrapper")]
+#![expect(unsafe_code, reason = "giving up capabilities and placing descriptors have no safe wrapper")]
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::fs::{CWD, Mode, OFlags};
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_remount, unmount,
-};
-use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, pivot_root, setrlimit};
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use atoll_isolation_host::jail::{self, Forked, said};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
+use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 /// Descriptors of the VMM are below this.
@@ -96,10 +93,7 @@ pub struct Shown {
 /// # Errors
 /// What could not be done; nothing runs then.
 pub fn launch(jail: &Jail) -> Result<(), String> {
-    for procs in &jail.cgroups {
-        std::fs::write(procs, "0").map_err(said(format!("enter {}", procs.display())))?;
-    }
-    rustix::process::setsid().map_err(said("leave the session"))?;
+    jail::enter_cgroups(&jail.cgroups)?;
     let log = File::create(&jail.log).map_err(said("make the log"))?;
     // Held until the VMM has them: its descriptors are copies.
     let mut held = Vec::new();
@@ -111,55 +105,38 @@ pub fn launch(jail: &Jail) -> Result<(), String> {
     for (name, fd) in &jail.sockets {
         held.push((listen(&jail.sockets_dir, name).map_err(said("make a socket"))?, *fd));
     }
-    let netns = File::open(&jail.netns).map_err(said("open the network slot"))?;
-    move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
-        .map_err(said("enter the network slot"))?;
+    jail::enter_network(&jail.netns)?;
     let tap = atoll_network::open_tap().map_err(|error| format!("{error}: {}", error.source))?;
     held.push((tap, jail.tap));
-    let own = UnshareFlags::NEWNS
-        | UnshareFlags::NEWPID
-        | UnshareFlags::NEWIPC
-        | UnshareFlags::NEWUTS
-        | UnshareFlags::NEWCGROUP;
-    // SAFETY: none of the flags touches the file descriptor table, the one hazard of unshare.
-    unsafe { unshare_unsafe(own) }.map_err(said("make the namespaces"))?;
+    jail::own_namespaces()?;
     build_root(jail)?;
     // Opened now: the child changes the root of the mount namespace, which this process is in, too.
-    let pid_dir = jail.pid_file.parent().ok_or("the process id has no place")?;
-    let pid_dir = File::open(pid_dir).map_err(said("open the directory of the process id"))?;
-    let pid_name = jail.pid_file.file_name().ok_or("the process id has no name")?;
-    // The VMM is to be the server's child, so that the server takes its exit status.
-    let flags = libc::CLONE_PARENT | libc::SIGCHLD;
-    // SAFETY: a fork; this program has one thread, so the child may do anything.
-    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
-        -1 => Err(format!("failed to fork: {}", io::Error::last_os_error())),
+    let (pid_dir, pid_name) = jail::place_of(&jail.pid_file)?;
+    // SAFETY: this program has one thread.
+    match unsafe { jail::fork_sibling() }? {
         // The launcher has said that all is well; this process ends, which says more.
-        0 => Err(become_vmm(jail, log, held)),
-        pid => {
-            write_whole(&pid_dir, Path::new(pid_name), &pid.to_string()).map_err(said("write the process id"))
+        Forked::Child => Err(become_vmm(jail, log, held)),
+        Forked::Launcher(pid) => {
+            jail::write_whole(&pid_dir, pid_name, &pid.to_string()).map_err(said("write the process id"))
         }
     }
 }
 
 fn build_root(jail: &Jail) -> Result<(), String> {
     let root = &jail.scratch;
-    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    mount_change("/", private).map_err(said("make mounts private"))?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    mount("tmpfs", root, "tmpfs", flags, c"size=1m,mode=755").map_err(said("mount the root"))?;
+    jail::root(root, c"size=1m,mode=755")?;
     for name in ["bin", "lib", "lib64", "sbin"] {
         if let Ok(target) = std::fs::read_link(Path::new("/").join(name)) {
             std::os::unix::fs::symlink(target, root.join(name)).map_err(said("make a link"))?;
         }
     }
     for shown in &jail.show {
-        show(root, shown).map_err(said(format!("show {} in the jail", shown.from.display())))?;
+        show(root, shown)?;
     }
-    let own_files = jail.own_files.as_deref().map(|path| inside(root, path));
-    for dir in [Some(root.join("old")), own_files].into_iter().flatten() {
-        std::fs::create_dir(&dir).map_err(said("make a directory"))?;
+    match jail.own_files.as_deref() {
+        Some(path) => std::fs::create_dir(inside(root, path)).map_err(said("make a directory")),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// The place in the root that is put together of a path inside.
@@ -169,7 +146,8 @@ fn inside(root: &Path, path: &Path) -> PathBuf {
 
 /// Shows the descriptors of process 1, which this is, and nothing else of what the kernel tells about processes.
 fn show_own_files(root: &Path, own_files: &Path) -> Result<(), String> {
-    let (all, flags) = (root.join("old"), MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC);
+    let (all, flags) =
+        (root.join(jail::OLD_ROOT), MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC);
     mount("proc", &all, "proc", flags, c"").map_err(said("mount the processes"))?;
     let place = inside(root, own_files);
     let shown = mount_bind(all.join("1/fd"), &place)
@@ -178,25 +156,25 @@ fn show_own_files(root: &Path, own_files: &Path) -> Result<(), String> {
     shown.and(hidden).map_err(said("show the open files"))
 }
 
-fn show(root: &Path, shown: &Shown) -> io::Result<()> {
+fn show(root: &Path, shown: &Shown) -> Result<(), String> {
     let inside = inside(root, &shown.to);
-    if shown.from.is_dir() {
-        std::fs::create_dir_all(&inside)?;
-    } else {
-        if let Some(parent) = inside.parent() {
-            std::fs::create_dir_all(parent)?;
-        }
-        drop(File::create(&inside)?);
-    }
-    mount_bind(&shown.from, &inside)?;
-    let device = MountFlags::NOSUID | MountFlags::NOEXEC;
+    make_place(&shown.from, &inside).map_err(said(format!("make a place for {}", shown.from.display())))?;
     let flags = match (shown.from.starts_with("/dev"), shown.writable) {
-        (true, _) => device,
-        (false, true) => device | MountFlags::NODEV,
-        (false, false) => MountFlags::NOSUID | MountFlags::NODEV | MountFlags::RDONLY,
+        (true, _) => MountFlags::NOEXEC,
+        (false, true) => MountFlags::NOEXEC | MountFlags::NODEV,
+        (false, false) => MountFlags::NODEV | MountFlags::RDONLY,
     };
-    mount_remount(&inside, MountFlags::BIND | flags, "")?;
-    Ok(())
+    jail::show(&shown.from, &inside, flags)
+}
+
+fn make_place(from: &Path, inside: &Path) -> io::Result<()> {
+    if from.is_dir() {
+        return std::fs::create_dir_all(inside);
+    }
+    if let Some(parent) = inside.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    File::create(inside).map(drop)
 }
 
 /// A listening socket in a directory whose path may be too long for the kernel.
@@ -216,11 +194,7 @@ fn become_vmm(jail: &Jail, log: File, held: Vec<(OwnedFd, RawFd)>) -> String {
         if let Some(own_files) = &jail.own_files {
             show_own_files(&jail.scratch, own_files)?;
         }
-        rustix::process::chdir(&jail.scratch).map_err(said("enter the root"))?;
-        pivot_root(".", "old").map_err(said("change the root"))?;
-        unmount("old", UnmountFlags::DETACH).map_err(said("leave the old root"))?;
-        rustix::fs::unlinkat(CWD, "old", rustix::fs::AtFlags::REMOVEDIR)
-            .map_err(said("remove the old root"))?;
+        jail::change_root(&jail.scratch)?;
         mount_remount(
             "/",
             MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV,
@@ -297,18 +271,4 @@ fn give_up_privileges(uid: u32) -> Result<(), String> {
     let uid = Uid::from_raw(uid);
     // Leaving user 0 clears every capability set; there is one thread.
     rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(said("change the user"))
-}
-
-/// Writes a file whole or not at all.
-fn write_whole(dir: &File, name: &Path, text: &str) -> io::Result<()> {
-    let new = name.with_extension("pid.new");
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(dir, &new, flags, Mode::from_raw_mode(0o600))?;
-    File::from(file).write_all(text.as_bytes())?;
-    Ok(rustix::fs::renameat(dir, &new, dir, name)?)
-}
-
-fn said<E: std::fmt::Display>(step: impl Into<String>) -> impl FnOnce(E) -> String {
-    let step = step.into();
-    move |error| format!("failed to {step}: {error}")
 }

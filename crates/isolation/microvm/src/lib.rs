@@ -23,6 +23,7 @@
 mod clock;
 mod control;
 mod create;
+mod driver;
 mod files;
 mod freeze;
 mod hibernate;
@@ -48,19 +49,13 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use async_trait::async_trait;
-use atoll_core::id::{SandboxId, SnapshotId};
-use atoll_core::sandbox::PauseMode;
-use atoll_core::snapshot::Comparison;
-use atoll_core::spec::{Accelerator, IsolationLevel, Resources};
+use atoll_core::id::SandboxId;
+use atoll_core::spec::Accelerator;
 pub(crate) use atoll_isolation::step;
-use atoll_isolation::{
-    ArtifactUsage, Check, Death, DiskIo, Gate, GuestStream, Isolation, IsolationError, Plan, Resource,
-    RootFs, Taken, Usage,
-};
+use atoll_isolation::{IsolationError, Resource};
 use atoll_isolation_host::{Cgroups, Live};
 use atoll_isolation_storage::Storage;
-use atoll_isolation_storage::filesystem::{self, Templates};
+use atoll_isolation_storage::filesystem::Templates;
 use atoll_network::SlotPool;
 
 use kernel::Kernel;
@@ -173,7 +168,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 impl MicrovmIsolation {
-    /// Opens the driver on a directory. Machines that run are left alone: see [`Isolation::adopt`]. Where the
+    /// Opens the driver on a directory. Machines that run are left alone: see [`atoll_isolation::Lifecycle::adopt`]. Where the
     /// processor can virtualize it boots a machine to see whether that works, which takes up to twenty seconds the
     /// first time.
     ///
@@ -373,183 +368,5 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.cgroups.close();
-    }
-}
-
-#[async_trait]
-impl Isolation for MicrovmIsolation {
-    fn level(&self) -> IsolationLevel {
-        IsolationLevel::Microvm
-    }
-
-    fn accelerator(&self) -> Option<Accelerator> {
-        Some(self.inner.accelerator())
-    }
-
-    async fn doctor(&self) -> Vec<Check> {
-        self.inner.checks().await
-    }
-
-    fn check_limits(&self, _resources: &Resources) -> Result<(), IsolationError> {
-        Ok(())
-    }
-
-    async fn create(&self, plan: &Plan) -> Result<(), IsolationError> {
-        let making = self.inner.config.storage.begin_making(&plan.id)?;
-        making.end(self.inner.create(plan).await)
-    }
-
-    async fn adopt(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        self.inner.adopt(id).await
-    }
-
-    async fn connect(&self, id: &SandboxId) -> Result<Box<dyn GuestStream>, IsolationError> {
-        self.inner.connect(id).await
-    }
-
-    async fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
-        let id = id.clone();
-        self.blocking(move |inner| inner.gate(&id)).await
-    }
-
-    async fn died(&self, id: &SandboxId) -> Death {
-        self.inner.died(id).await
-    }
-
-    async fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError> {
-        self.inner.usage(id).await
-    }
-
-    async fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
-        self.inner.oom_kills(id).await
-    }
-
-    async fn disk_io(&self, id: &SandboxId) -> Option<DiskIo> {
-        self.inner.disk_io(id).await
-    }
-
-    async fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        self.inner.freeze(id).await
-    }
-
-    async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        self.inner.thaw(id).await
-    }
-
-    async fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError> {
-        let id = id.clone();
-        self.blocking(move |inner| {
-            inner.living(&id)?;
-            inner.cgroups.reclaim(&id)
-        })
-        .await
-    }
-
-    fn memory_pause(&self) -> Result<(), IsolationError> {
-        Ok(())
-    }
-
-    async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError> {
-        self.inner.hibernate(id, mode).await
-    }
-
-    async fn wake(&self, plan: &Plan) -> Result<(), IsolationError> {
-        let making = self.inner.config.storage.begin_making(&plan.id)?;
-        making.end(self.inner.wake(plan).await)
-    }
-
-    async fn memory_available(&self) -> Option<u64> {
-        atoll_isolation_host::memory_available()
-    }
-
-    async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError> {
-        self.inner.update(id, resources).await
-    }
-
-    async fn rename(&self, id: &SandboxId, hostname: &str) -> Result<(), IsolationError> {
-        self.inner.rename(id, hostname).await
-    }
-
-    async fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError> {
-        self.inner.destroy(id).await
-    }
-
-    async fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError> {
-        self.inner.snapshot(id, artifact).await
-    }
-
-    fn keeps_memory(&self) -> bool {
-        true
-    }
-
-    async fn snapshot_with_memory(
-        &self,
-        id: &SandboxId,
-        artifact: &SnapshotId,
-    ) -> Result<Taken, IsolationError> {
-        self.inner.snapshot_with_memory(id, artifact).await
-    }
-
-    async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError> {
-        self.inner.replace(plan, committed).await
-    }
-
-    async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError> {
-        self.blocking(|inner| inner.config.storage.artifacts()).await
-    }
-
-    async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| inner.seal_artifact(&artifact)).await
-    }
-
-    async fn compare(
-        &self,
-        root: &RootFs,
-        from: Option<&SnapshotId>,
-        to: &SnapshotId,
-        with_text: bool,
-    ) -> Result<Comparison, IsolationError> {
-        let (root, from, to) = (root.clone(), from.cloned(), to.clone());
-        self.blocking(move |inner| inner.compare(&root, from.as_ref(), &to, with_text)).await
-    }
-
-    async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| {
-            File::open(inner.config.storage.artifact_disk(&artifact)?).step("open the disk of a snapshot")
-        })
-        .await
-    }
-
-    async fn write_artifact(&self, artifact: &SnapshotId, bytes: u64) -> Result<File, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| {
-            inner.config.storage.check_room()?;
-            inner.config.storage.make_artifact_disk(&artifact, bytes)
-        })
-        .await
-    }
-
-    async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| {
-            filesystem::check(&inner.config.storage.artifact_disk(&artifact)?)?;
-            inner.config.storage.settle_artifact(&artifact)
-        })
-        .await
-    }
-
-    async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError> {
-        let artifact = artifact.clone();
-        self.blocking(move |inner| inner.config.storage.remove_artifact(&artifact)).await
-    }
-
-    async fn close(&self) {
-        self.inner.stop_preparing().await;
-    }
-
-    async fn scan(&self) -> Result<Vec<Resource>, IsolationError> {
-        self.blocking(Inner::scan).await
     }
 }

@@ -1,7 +1,12 @@
-//! Where the traffic of an instance arrives.
+//! The two ways between the host and an instance: the stream to its guest agent, and where its traffic arrives.
 
 use std::any::Any;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+
+use async_trait::async_trait;
+use atoll_core::id::SandboxId;
+
+use crate::{GuestStream, IsolationError};
 
 /// How to learn where an accepted connection wanted to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,4 +33,21 @@ pub struct Gate {
     pub original: Original,
     /// What leads connections here, for as long as it lives.
     pub steering: Box<dyn Any + Send + Sync>,
+}
+
+/// The ways into an instance and out of it. See the crate for the contract.
+#[async_trait]
+pub trait Gates: Send + Sync + std::fmt::Debug {
+    /// Opens a stream to the guest agent. Only the newest stream is served by the guest.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`], or [`IsolationError::Kernel`] when the socket refuses.
+    async fn connect(&self, id: &SandboxId) -> Result<Box<dyn GuestStream>, IsolationError>;
+
+    /// Gives the way out of the instance's network: nothing of it reaches anything before somebody has
+    /// this, nor after it was dropped. May be asked for again, by a later server; only the newest counts.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`], or [`IsolationError::Kernel`].
+    async fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError>;
 }

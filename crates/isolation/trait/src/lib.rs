@@ -1,31 +1,33 @@
 //! The seam between the engine and the kernel: what every isolation level does.
 //!
 //! A driver makes, finds, measures and destroys instances; what happens *inside* an instance goes
-//! over the guest protocol on the stream that [`Isolation::connect`] gives.
+//! over the guest protocol on the stream that [`Gates::connect`] gives.
+//!
+//! The driver of a level is asked by concern: [`Lifecycle`], [`StandingStill`], [`Artifacts`], [`Gates`]; [`Isolation`] is
+//! all of them, and what concerns the host.
 //!
 //! # Contract (kept by the conformance suite)
 //!
 //! 1. **An instance outlives its driver.** Dropping the driver, or `kill -9` of the process, leaves
-//!    running instances running; [`Isolation::adopt`] of a new driver on the same directory finds them.
-//! 2. **Everything carries the sandbox id.** [`Isolation::destroy`] removes whatever exists for an id,
+//!    running instances running; [`Lifecycle::adopt`] of a new driver on the same directory finds them.
+//! 2. **Everything carries the sandbox id.** [`Lifecycle::destroy`] removes whatever exists for an id,
 //!    from any half-made state, any number of times. It is the undo of every step of `create`.
 //! 3. **Nothing else is touched.** [`Isolation::scan`] lists only what this installation made.
 //! 4. **Standing still loses nothing.** What is frozen goes on after the thaw as if no time had passed. What is
 //!    hibernated keeps its disk, byte for byte, and nothing else: no process, no cgroup, no mount, no memory.
 //! 5. **Limits are enforced or refused**, never ignored: [`IsolationError::Unenforceable`].
 
-use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_core::execution::ExecutionPolicy;
 use atoll_core::id::{ExecId, SandboxId, SnapshotId};
-use atoll_core::sandbox::PauseMode;
-use atoll_core::snapshot::{Comparison, CopyMethod};
+use atoll_core::snapshot::CopyMethod;
 use atoll_core::spec::{Accelerator, IsolationLevel, Resources};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+mod artifacts;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod doctor;
@@ -34,14 +36,19 @@ mod execution;
 pub mod fake;
 mod gate;
 mod host_disk;
+mod lifecycle;
 pub mod sparse;
+mod standing_still;
 pub mod step;
 pub mod volumes;
 
+pub use artifacts::Artifacts;
 pub use doctor::{Check, Status};
 pub use execution::{Execution, no_execution_policy};
-pub use gate::{Gate, Original};
+pub use gate::{Gate, Gates, Original};
 pub use host_disk::{DiskSpace, HostDisk};
+pub use lifecycle::Lifecycle;
+pub use standing_still::StandingStill;
 pub use volumes::PlannedVolume;
 
 /// A byte stream to a guest agent.
@@ -253,7 +260,7 @@ pub fn no_io_limits(resources: &Resources, level: IsolationLevel) -> Result<(), 
 
 /// One isolation level on this host. See the module for the contract.
 #[async_trait]
-pub trait Isolation: Send + Sync + std::fmt::Debug {
+pub trait Isolation: Lifecycle + StandingStill + Artifacts + Gates {
     /// Which level this is.
     fn level(&self) -> IsolationLevel;
 
@@ -283,208 +290,8 @@ pub trait Isolation: Send + Sync + std::fmt::Debug {
         self.check_execution(&execution.policy)
     }
 
-    /// Makes an instance and starts its guest agent. When this returns the guest accepts connections
-    /// or is about to. On error everything made so far may still be there: call [`Self::destroy`].
-    ///
-    /// # Errors
-    /// Any [`IsolationError`] but [`IsolationError::Gone`]; with [`DiskSource::WithMemory`]
-    /// [`IsolationError::BadArtifact`] when the artifact has no memory, or none that can be used here.
-    async fn create(&self, plan: &Plan) -> Result<(), IsolationError>;
-
-    /// Takes up a live instance that an earlier driver made.
-    ///
-    /// # Errors
-    /// [`IsolationError::Gone`] when its first process is not alive.
-    async fn adopt(&self, id: &SandboxId) -> Result<(), IsolationError>;
-
-    /// Opens a stream to the guest agent. Only the newest stream is served by the guest.
-    ///
-    /// # Errors
-    /// [`IsolationError::Gone`], or [`IsolationError::Kernel`] when the socket refuses.
-    async fn connect(&self, id: &SandboxId) -> Result<Box<dyn GuestStream>, IsolationError>;
-
-    /// Gives the way out of the instance's network: nothing of it reaches anything before somebody has
-    /// this, nor after it was dropped. May be asked for again, by a later server; only the newest counts.
-    ///
-    /// # Errors
-    /// [`IsolationError::Gone`], or [`IsolationError::Kernel`].
-    async fn gate(&self, id: &SandboxId) -> Result<Gate, IsolationError>;
-
-    /// Waits until the instance dies. Returns at once when it is dead or unknown.
-    async fn died(&self, id: &SandboxId) -> Death;
-
-    /// Measures it. Of a hibernated one there is only the disk.
-    ///
-    /// # Errors
-    /// [`IsolationError::Gone`] or [`IsolationError::Kernel`].
-    async fn usage(&self, id: &SandboxId) -> Result<Usage, IsolationError>;
-
-    /// Only [`Usage::oom_kills`], for callers that ask often. Drivers override it where that is cheaper.
-    ///
-    /// # Errors
-    /// As [`Self::usage`].
-    async fn oom_kills(&self, id: &SandboxId) -> Result<u64, IsolationError> {
-        self.usage(id).await.map(|usage| usage.oom_kills)
-    }
-
-    /// What it has read and written. Nothing at a level that does not count it, and while an instance is copied or
-    /// stands still.
-    async fn disk_io(&self, id: &SandboxId) -> Option<DiskIo> {
-        let _ = id;
-        None
-    }
-
-    /// Stops every process where it is; returns when all of them stand still. Idempotent.
-    ///
-    /// # Errors
-    /// [`IsolationError::Gone`], [`IsolationError::CannotPause`] or [`IsolationError::Kernel`]; then it runs.
-    async fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError>;
-
-    /// Lets every process go on. Idempotent, and cheap: it is in the path of calls.
-    ///
-    /// # Errors
-    /// [`IsolationError::Gone`] or [`IsolationError::Kernel`].
-    async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError>;
-
-    /// Takes memory that it can do without from a frozen instance; gives how many bytes that were. May take as
-    /// long as writing that much to disk.
-    ///
-    /// # Errors
-    /// [`IsolationError::Gone`] or [`IsolationError::Kernel`].
-    async fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError>;
-
-    /// Whether an instance can be put to disk with its memory ([`PauseMode::Memory`]).
-    ///
-    /// # Errors
-    /// [`IsolationError::CannotPause`]: what is in the way.
-    fn memory_pause(&self) -> Result<(), IsolationError>;
-
-    /// Ends an instance and keeps what [`Self::wake`] needs to start it again: with [`PauseMode::Memory`] its
-    /// processes too, with [`PauseMode::Filesystem`] its disk only. Everything else of it is gone when this returns.
-    /// Idempotent, from any half-made state of itself or of [`Self::wake`], of which it is the undo.
-    ///
-    /// # Errors
-    /// [`IsolationError::CannotPause`]: nothing was done. [`IsolationError::Gone`] when there is no disk.
-    /// [`IsolationError::Kernel`] when something resists; calling again continues.
-    async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError>;
-
-    /// Starts a hibernated instance again, as [`Self::create`] does, on what was kept.
-    ///
-    /// # Errors
-    /// As [`Self::create`]; [`IsolationError::Gone`] when nothing was kept. After an error call
-    /// [`Self::hibernate`].
-    async fn wake(&self, plan: &Plan) -> Result<(), IsolationError>;
-
     /// Memory of the host that programs can have without anything being swapped out, bytes; `None` when unknown.
     async fn memory_available(&self) -> Option<u64>;
-
-    /// Changes the limits of a live instance, but for the disk's size. It must not stand still: a part is told to what
-    /// runs in it.
-    ///
-    /// # Errors
-    /// [`IsolationError::Gone`], [`IsolationError::Unenforceable`] or [`IsolationError::Kernel`].
-    async fn update(&self, id: &SandboxId, resources: &Resources) -> Result<(), IsolationError>;
-
-    /// Gives a live instance another host name: what the kernel says inside. The files that name it are the
-    /// guest's matter (`configure`).
-    ///
-    /// # Errors
-    /// [`IsolationError::Gone`], [`IsolationError::Unavailable`] for a name that cannot be one, or
-    /// [`IsolationError::Kernel`].
-    async fn rename(&self, id: &SandboxId, hostname: &str) -> Result<(), IsolationError>;
-
-    /// Kills and removes whatever exists for this id. Succeeds when there is nothing.
-    ///
-    /// # Errors
-    /// [`IsolationError::Kernel`] when something resists; calling again continues.
-    async fn destroy(&self, id: &SandboxId) -> Result<(), IsolationError>;
-
-    /// Takes a snapshot of a live instance's disk, which goes on: a new artifact. How long the instance cannot
-    /// write does not depend on how much is on its disk, where the host can clone files. On error a part of the
-    /// artifact may be there: call [`Self::remove_artifact`].
-    ///
-    /// # Errors
-    /// [`IsolationError::Gone`], [`IsolationError::HostFull`], [`IsolationError::Kernel`].
-    async fn snapshot(&self, id: &SandboxId, artifact: &SnapshotId) -> Result<Taken, IsolationError>;
-
-    /// Whether [`Self::snapshot_with_memory`] can be done at this level.
-    fn keeps_memory(&self) -> bool {
-        false
-    }
-
-    /// The same, of its memory and its processes too: for [`DiskSource::WithMemory`]. It stands still for longer, by
-    /// as much as its memory takes to be written. The artifact's memory can only be used by a driver on the same host,
-    /// with the same programs; its disk by any.
-    ///
-    /// # Errors
-    /// As [`Self::snapshot`]; [`IsolationError::Unavailable`] at a level that does not keep memory in artifacts.
-    async fn snapshot_with_memory(
-        &self,
-        id: &SandboxId,
-        artifact: &SnapshotId,
-    ) -> Result<Taken, IsolationError> {
-        let _ = (id, artifact);
-        Err(no_memory(self.level()))
-    }
-
-    /// Makes an instance anew, with another disk: what runs in it ends. Succeeds also when there is no
-    /// instance of this id any more. Calls `committed` once the disk is made and before anything else: when this
-    /// fails without having called it the instance is as it was, after it the instance is dead.
-    ///
-    /// # Errors
-    /// As [`Self::create`], and [`IsolationError::NoArtifact`].
-    async fn replace(&self, plan: &Plan, committed: Box<dyn FnOnce() + Send>) -> Result<(), IsolationError>;
-
-    /// Every artifact that is on the host.
-    ///
-    /// # Errors
-    /// [`IsolationError::Kernel`].
-    async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError>;
-
-    /// Makes the disk of a fresh artifact final, so that it never changes again: what was open when it was taken
-    /// is closed in it, and it is on the host's disk for good. Instances can be made from it meanwhile.
-    ///
-    /// # Errors
-    /// [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
-    async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError>;
-
-    /// What differs between two artifacts that stand on this root; without `from`, between the bare root and one.
-    ///
-    /// # Errors
-    /// [`IsolationError::NoArtifact`], [`IsolationError::Unavailable`], [`IsolationError::Kernel`].
-    async fn compare(
-        &self,
-        root: &RootFs,
-        from: Option<&SnapshotId>,
-        to: &SnapshotId,
-        with_text: bool,
-    ) -> Result<Comparison, IsolationError>;
-
-    /// The disk of an artifact, for reading: a sparse file.
-    ///
-    /// # Errors
-    /// [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
-    async fn read_artifact(&self, artifact: &SnapshotId) -> Result<File, IsolationError>;
-
-    /// Makes a new artifact with an empty disk of `bytes`, which the caller fills.
-    ///
-    /// # Errors
-    /// [`IsolationError::HostFull`], [`IsolationError::Kernel`].
-    async fn write_artifact(&self, artifact: &SnapshotId, bytes: u64) -> Result<File, IsolationError>;
-
-    /// Checks the disk of an artifact that came from elsewhere, so that it can do no harm to this host, and puts
-    /// it on the host's disk for good, unchanged.
-    ///
-    /// # Errors
-    /// [`IsolationError::BadArtifact`], [`IsolationError::NoArtifact`], [`IsolationError::Kernel`].
-    async fn check_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError>;
-
-    /// Removes whatever exists of an artifact. Succeeds when there is nothing. Instances made from it have their
-    /// own disk.
-    ///
-    /// # Errors
-    /// [`IsolationError::Kernel`].
-    async fn remove_artifact(&self, artifact: &SnapshotId) -> Result<(), IsolationError>;
 
     /// Everything this installation has on the host that carries a sandbox id.
     ///

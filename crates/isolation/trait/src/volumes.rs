@@ -65,6 +65,10 @@ pub struct VolumeFile {
     pub gid: u32,
     /// Last modification, milliseconds since the epoch.
     pub modified_ms: i64,
+    /// Last reading, as far as it is recorded, milliseconds since the epoch.
+    pub accessed_ms: i64,
+    /// Last change of content or attributes, milliseconds since the epoch.
+    pub changed_ms: i64,
     /// Where a link points.
     pub target: Option<String>,
 }
@@ -80,6 +84,32 @@ pub struct VolumeWrite {
     pub gid: u32,
     /// Make missing directories.
     pub parents: bool,
+    /// Put it in the place of a file that is there; otherwise that is an error.
+    pub replace: bool,
+}
+
+/// How to make a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VolumeDirectory {
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner of it and of directories that are made above it.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Make missing directories above it; one that is there already is no error, and stays as it is.
+    pub parents: bool,
+}
+
+/// What to change of a file or directory. What is absent stays.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct VolumeChange {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
 }
 
 /// Why something could not be done to a volume.
@@ -170,6 +200,29 @@ pub trait Volumes: Send + Sync + std::fmt::Debug {
         write: VolumeWrite,
         content: Box<dyn AsyncRead + Send + Unpin>,
     ) -> Result<u64, VolumeError>;
+
+    /// Makes a directory; gives what is there now.
+    ///
+    /// # Errors
+    /// Any [`VolumeError`].
+    async fn make_directory(
+        &self,
+        id: &VolumeId,
+        path: &str,
+        new: VolumeDirectory,
+    ) -> Result<VolumeFile, VolumeError>;
+
+    /// Changes owner or permissions of a regular file or a directory, also one that a link leads to; gives what is there
+    /// now.
+    ///
+    /// # Errors
+    /// Any [`VolumeError`].
+    async fn change(
+        &self,
+        id: &VolumeId,
+        path: &str,
+        change: VolumeChange,
+    ) -> Result<VolumeFile, VolumeError>;
 
     /// Removes a file, or a directory with everything in it if `recursive`.
     ///

@@ -9,7 +9,9 @@ mod tests {
     use atoll_guest_protocol::client::{ExecEvent, ExecStream, GuestClient, GuestError};
     use atoll_guest_protocol::messages::{AttachExec, Exited, Read, Reason, SignalExec, StartExec, Write};
     use atoll_isolation::fake::{Connect, FakeHost, FakeIsolation};
-    use atoll_isolation::{Death, DiskSource, Isolation, IsolationError, Plan, RootFs};
+    use atoll_isolation::{
+        Death, DiskSource, Gates as _, Isolation, IsolationError, Lifecycle as _, Plan, RootFs,
+    };
     use bytes::Bytes;
 
     fn plan(number: u64) -> Plan {

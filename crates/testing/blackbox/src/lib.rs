@@ -20,4 +20,4 @@ mod server;
 
 pub use level::{archive, has_own_kernel, machines};
 pub use program::program;
-pub use server::{Answer, Output, Server, command, own_leaks, wait_until};
+pub use server::{Answer, Output, Server, command, wait_until};

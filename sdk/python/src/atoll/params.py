@@ -66,6 +66,13 @@ Programs = Literal[
 ]
 """Which programs may run."""
 
+Restart = Literal[
+    "always",
+    "on_failure",
+    "never",
+]
+"""When a service is started again after it has ended."""
+
 Role = Literal[
     "read",
     "exec",
@@ -392,6 +399,44 @@ class CreateSandbox(TypedDict, total=False):
     """How much of what it does is recorded; as the server says when absent, and never less than that."""
     execution: ExecutionPolicy | None
     """Which programs may run; as the template says, or all, when absent. Needs a sandbox that is recorded."""
+
+
+class _CreateServiceRequired(TypedDict):
+    name: str
+    """Its name, unique in the sandbox: 1 to 63 lower-case letters, digits and hyphens."""
+
+
+class CreateService(_CreateServiceRequired, total=False):
+    """Declares a service. Give either `argv` or `shell`."""
+
+    argv: list[str] | None
+    """Program and arguments, run as they are."""
+    shell: str | None
+    """A line for `/bin/sh -c`."""
+    env: dict[str, str]
+    """Variables on top of the sandbox's."""
+    cwd: str | None
+    """Working directory; the sandbox's when absent."""
+    user: str | None
+    """User name or id, optionally `:group`; the sandbox's when absent."""
+    keep_output_bytes: int | None
+    """Output of each run that is kept on the host; the oldest goes first."""
+    restart: Restart | None
+    """When it is started again; `always` when absent."""
+    backoff_ms: int | None
+    """First pause before that; half a second when absent. Doubles with each end within ten seconds."""
+    backoff_max_ms: int | None
+    """Longest such pause; 30 seconds, or `backoff_ms` if that is more, when absent."""
+    give_up_after: int | None
+    """Ends in a row, each within ten seconds, after which it is given up; 10 when absent, 0: never."""
+    stop_timeout_ms: int | None
+    """What it has to end by itself after `SIGTERM` before it is killed; ten seconds when absent, at most ten
+    minutes.
+    """
+    ready: ServiceReady | None
+    """When it is ready; at once when absent."""
+    health: ServiceHealth | None
+    """Whether it still works; not looked at when absent."""
 
 
 class CreateSnapshot(TypedDict, total=False):
@@ -841,6 +886,42 @@ class SecretScope(_SecretScopeRequired, total=False):
     """Ids or names of sandboxes that may use it; any when empty."""
     keys: list[str]
     """API keys whose sandboxes may use it; any when empty."""
+
+
+class ServiceHealth(TypedDict, total=False):
+    """Whether a service that is ready still works. One of `command` and `port`; with `path` the port is asked over
+    HTTP.
+    """
+
+    command: CommandText | None
+    """Must end with code 0."""
+    port: int | None
+    """Something must listen on it."""
+    path: str | None
+    """Asked for over HTTP on the port; the status must be 200 to 399."""
+    interval_ms: int | None
+    """Pause between looks; ten seconds when absent."""
+    timeout_ms: int | None
+    """Longest that one look may take; five seconds when absent, at most ten minutes."""
+    failures: int | None
+    """The service is killed, and counts as failed, after so many bad looks in a row; 3 when absent."""
+
+
+class ServiceReady(TypedDict, total=False):
+    """When a service that was started is ready. One of `command` and `port`; with `path` the port is asked over
+    HTTP.
+    """
+
+    command: CommandText | None
+    """Tried until it ends with code 0."""
+    port: int | None
+    """Looked at until something listens on it."""
+    path: str | None
+    """Asked for over HTTP on the port until the status is 200 to 399."""
+    interval_ms: int | None
+    """Pause between attempts; 200 milliseconds when absent."""
+    timeout_ms: int | None
+    """It counts as failed when it is not ready after this long; 60 seconds when absent, at most ten minutes."""
 
 
 class SetTemplateTag(TypedDict, total=False):

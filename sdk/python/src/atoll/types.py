@@ -45,6 +45,7 @@ Code = Literal[
     "method_not_allowed",
     "sandbox_not_found",
     "exec_not_found",
+    "service_not_found",
     "template_not_found",
     "volume_not_found",
     "volume_busy",
@@ -237,6 +238,13 @@ Programs = Literal[
 ]
 """Which programs may run."""
 
+Restart = Literal[
+    "always",
+    "on_failure",
+    "never",
+]
+"""When a service is started again after it has ended."""
+
 Role = Literal[
     "read",
     "exec",
@@ -262,6 +270,17 @@ Scope = Literal[
     "admin",
 ]
 """What a key may do. Each includes the ones before it."""
+
+ServiceState = Literal[
+    "waiting",
+    "starting",
+    "running",
+    "backing_off",
+    "stopped",
+    "exited",
+    "failed",
+]
+"""Where a service is."""
 
 SnapshotKind = Literal[
     "disk",
@@ -2698,6 +2717,205 @@ class ServerInfo:
             o.get("accelerator"),
             o["sandboxes"],
             o["sandboxes_max"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A service."""
+
+    id: str
+    """Its id."""
+    name: str
+    """Its name, unique in the sandbox."""
+    sandbox: str
+    """The sandbox it runs in."""
+    command: CommandText
+    """What it runs: a line for the shell, or program and arguments."""
+    user: str | None
+    """User it runs as; the sandbox's when absent."""
+    cwd: str | None
+    """Working directory; the sandbox's when absent."""
+    restart: Restart
+    """When it is started again."""
+    backoff_ms: int
+    """First pause before that."""
+    backoff_max_ms: int
+    """Longest such pause."""
+    give_up_after: int
+    """Early ends in a row after which it is given up; 0: never."""
+    stop_timeout_ms: int
+    """What it has to end by itself before it is killed."""
+    ready: ServiceReady | None
+    """When it is ready."""
+    health: ServiceHealth | None
+    """Whether it still works."""
+    state: ServiceState
+    """Where it is."""
+    reason: str | None
+    """Why, where there is something to say."""
+    run: int
+    """Number of its last run; 0 before the first."""
+    exec: str | None
+    """The exec of that run."""
+    last_exit: Exit | None
+    """How the last run that has ended did."""
+    next_start_at_ms: int | None
+    """When it is started again, while it is backing off."""
+    created_at_ms: int
+    """When it was asked for."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> Service:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["id"],
+            o["name"],
+            o["sandbox"],
+            o["command"],
+            o.get("user"),
+            o.get("cwd"),
+            o["restart"],
+            o["backoff_ms"],
+            o["backoff_max_ms"],
+            o["give_up_after"],
+            o["stop_timeout_ms"],
+            ServiceReady.from_json(v) if (v := o.get("ready")) is not None else None,
+            ServiceHealth.from_json(v) if (v := o.get("health")) is not None else None,
+            o["state"],
+            o.get("reason"),
+            o["run"],
+            o.get("exec"),
+            Exit.from_json(v) if (v := o.get("last_exit")) is not None else None,
+            o.get("next_start_at_ms"),
+            o["created_at_ms"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceHealth:
+    """Whether a service that is ready still works. One of `command` and `port`; with `path` the port is asked over
+    HTTP.
+    """
+
+    command: CommandText | None
+    """Must end with code 0."""
+    port: int | None
+    """Something must listen on it."""
+    path: str | None
+    """Asked for over HTTP on the port; the status must be 200 to 399."""
+    interval_ms: int | None
+    """Pause between looks; ten seconds when absent."""
+    timeout_ms: int | None
+    """Longest that one look may take; five seconds when absent, at most ten minutes."""
+    failures: int | None
+    """The service is killed, and counts as failed, after so many bad looks in a row; 3 when absent."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> ServiceHealth:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o.get("command"),
+            o.get("port"),
+            o.get("path"),
+            o.get("interval_ms"),
+            o.get("timeout_ms"),
+            o.get("failures"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceList:
+    """The services of a sandbox, by name."""
+
+    items: list[Service]
+    """All of them."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> ServiceList:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            [Service.from_json(one) for one in o["items"]],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLogChunk:
+    """A piece of a service's log."""
+
+    offset: int
+    """Offset of its first byte in the service's log, over all runs and both streams."""
+    run: int
+    """Number of the run that wrote it."""
+    stream: OutputStream
+    """Which stream."""
+    data: str
+    """The bytes."""
+    encoding: Encoding
+    """How they are written."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> ServiceLogChunk:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["offset"],
+            o["run"],
+            o["stream"],
+            o["data"],
+            o["encoding"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLogPage:
+    """What there is of a service's log from an offset on."""
+
+    chunks: list[ServiceLogChunk]
+    """The chunks, contiguous."""
+    gap_until: int | None
+    """Set when bytes between the asked offset and this one are not kept any more."""
+    next_offset: int
+    """Ask with this offset next."""
+    state: ServiceState
+    """Where the service is. More may come whatever it is."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> ServiceLogPage:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            [ServiceLogChunk.from_json(one) for one in o["chunks"]],
+            o.get("gap_until"),
+            o["next_offset"],
+            o["state"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceReady:
+    """When a service that was started is ready. One of `command` and `port`; with `path` the port is asked over
+    HTTP.
+    """
+
+    command: CommandText | None
+    """Tried until it ends with code 0."""
+    port: int | None
+    """Looked at until something listens on it."""
+    path: str | None
+    """Asked for over HTTP on the port until the status is 200 to 399."""
+    interval_ms: int | None
+    """Pause between attempts; 200 milliseconds when absent."""
+    timeout_ms: int | None
+    """It counts as failed when it is not ready after this long; 60 seconds when absent, at most ten minutes."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> ServiceReady:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o.get("command"),
+            o.get("port"),
+            o.get("path"),
+            o.get("interval_ms"),
+            o.get("timeout_ms"),
         )
 
 

@@ -25,6 +25,7 @@ use crate::App;
 use crate::error::{Failure, Result};
 use crate::extras::{self, Extras};
 use crate::request::{Caller, Manage, parse};
+use crate::secrets;
 use crate::templates;
 use crate::view::Sandbox;
 
@@ -200,7 +201,8 @@ async fn draft(
     let metadata = request.metadata.unwrap_or_default();
     draft.labels = labels(&metadata);
     let network = request.network.unwrap_or_default();
-    if let Some(plan) = network::plan(&network, request.allow_internet_access)? {
+    let meant = |name: &str| secrets::meant(engine, name);
+    if let Some(plan) = network::plan(&network, request.allow_internet_access, meant)? {
         draft.egress = Some(plan.policy);
         draft.secrets = plan.secrets;
     }

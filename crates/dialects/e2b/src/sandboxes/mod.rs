@@ -4,7 +4,7 @@ mod create;
 mod fork;
 pub(crate) mod idempotency;
 pub(crate) mod lifecycle;
-mod list;
+pub(crate) mod list;
 mod logs;
 pub(crate) mod metrics;
 mod network;

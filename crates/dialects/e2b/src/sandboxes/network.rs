@@ -8,12 +8,13 @@
 //! | `denyOut` | rules that deny, after them |
 //! | neither speaks | everything public |
 //! | `rules` with a transform | injection rules; their values are secrets of the sandbox |
+//! | `${e2b.secrets.NAME}` in such a value | that secret of the installation |
 //!
 //! What cannot be had is refused, not ignored: it would be about access.
 
 use std::collections::BTreeMap;
 
-use atoll_core::policy::{Cidr, EgressPolicy, InjectRule, Internet, Rule, special};
+use atoll_core::policy::{Cidr, EgressPolicy, InjectRule, Internet, Rule, secret_name, special};
 use atoll_core::secret::Secret;
 use atoll_core::spec::SandboxUpdate;
 use axum::extract::State;
@@ -25,6 +26,7 @@ use crate::App;
 use crate::error::{Failure, Result};
 use crate::extras::{self, Extras};
 use crate::request::{Caller, Id, Json, Manage};
+use crate::secrets;
 
 /// Everything.
 const ALL_TRAFFIC: &str = "0.0.0.0/0";
@@ -34,6 +36,10 @@ const PORTS: [u16; 2] = [80, 443];
 const HTTPS_PORTS_MAX_COUNT: usize = 128;
 /// What the names of our rules begin with.
 const PREFIX: &str = "e2b-";
+/// Begins what stands for a stored secret in a value, up to the next `}`: `Secret.fill` of the clients writes it.
+const REFERENCE: &str = "${e2b.secrets.";
+/// Begins whatever the clients have replaced in values.
+const PLACEHOLDER: &str = "${e2b.";
 /// A value that is too short to be a secret is no secret.
 const SECRET_MIN_BYTES: usize = atoll_core::limits::SECRET_VALUE_MIN_BYTES;
 
@@ -113,11 +119,16 @@ impl Network {
     }
 }
 
-/// What a configuration means; `None` when it says nothing about what may be reached.
+/// What a configuration means; `None` when it says nothing about what may be reached. `meant` finds the name of the stored
+/// secret that a client names.
 ///
 /// # Errors
 /// 400 for what is malformed or not supported.
-pub(super) fn plan(network: &Network, internet: Option<bool>) -> Result<Option<Plan>> {
+pub(super) fn plan(
+    network: &Network,
+    internet: Option<bool>,
+    meant: impl Fn(&str) -> String,
+) -> Result<Option<Plan>> {
     network.check()?;
     if internet.is_none() && !network.limits() {
         return Ok(None);
@@ -153,7 +164,7 @@ pub(super) fn plan(network: &Network, internet: Option<bool>) -> Result<Option<P
     }
     let mut plan = Plan { policy, secrets: BTreeMap::new() };
     for (index, (host, transforms)) in network.rules.iter().flatten().enumerate() {
-        plan.transform(index, host, transforms)?;
+        plan.transform(index, host, transforms, &meant)?;
     }
     Ok(Some(plan))
 }
@@ -194,12 +205,20 @@ fn deny_rule(target: &str) -> Result<Rule> {
 
 impl Plan {
     /// Headers for the requests to a host.
-    fn transform(&mut self, index: usize, host: &str, transforms: &[Transform]) -> Result<()> {
+    fn transform(
+        &mut self,
+        index: usize,
+        host: &str,
+        transforms: &[Transform],
+        meant: impl Fn(&str) -> String,
+    ) -> Result<()> {
         let mut headers = Map::new();
         for (name, value) in
             transforms.iter().filter_map(|one| one.transform.as_ref()).flat_map(|one| &one.headers)
         {
-            let text = if value.len() < SECRET_MIN_BYTES {
+            let text = if value.contains(PLACEHOLDER) {
+                with_secrets(value, &meant)?
+            } else if value.len() < SECRET_MIN_BYTES {
                 value.clone()
             } else {
                 let clean = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
@@ -225,6 +244,26 @@ impl Plan {
     }
 }
 
+/// A value as a rule has it, with the secrets that it names. What stands beside them is no secret.
+fn with_secrets(value: &str, meant: impl Fn(&str) -> String) -> Result<String> {
+    let bad = |why: &str| Failure::bad(format!("network.rules: a header's value {why}"));
+    if value.contains("{secret:") {
+        return Err(bad("names a secret twice over: write ${e2b.secrets.NAME}"));
+    }
+    let (mut text, mut rest) = (String::new(), value);
+    while let Some((before, after)) = rest.split_once(REFERENCE) {
+        let (name, behind) = after.split_once('}').ok_or_else(|| bad("has a '${' that is not closed"))?;
+        secret_name("network.rules", name).map_err(|error| Failure::of(&error))?;
+        text.extend([before, "{secret:", &meant(name), "}"]);
+        rest = behind;
+    }
+    text.push_str(rest);
+    if text.contains(PLACEHOLDER) {
+        return Err(bad("has a placeholder that this server does not replace: only ${e2b.secrets.NAME} is"));
+    }
+    Ok(text)
+}
+
 /// Replaces what a sandbox may reach. What is left out goes.
 pub(super) async fn update(
     caller: Caller<Manage>,
@@ -236,7 +275,7 @@ pub(super) async fn update(
     let record = engine.sandbox(&id).map_err(|error| Failure::of(&error))?;
     let mut extras = Extras::of(&record);
     let internet = network.allow_internet_access;
-    let plan = match plan(&network, internet)? {
+    let plan = match plan(&network, internet, |name| secrets::meant(engine, name))? {
         Some(plan) => plan,
         // Nothing said is nothing denied beyond what the server or the template denies.
         None => Plan {
@@ -276,7 +315,7 @@ mod tests {
     use super::*;
 
     fn of(text: &str, internet: Option<bool>) -> Result<Option<Plan>> {
-        plan(&serde_json::from_str(text).unwrap(), internet)
+        plan(&serde_json::from_str(text).unwrap(), internet, str::to_ascii_lowercase)
     }
 
     #[test]
@@ -304,6 +343,28 @@ mod tests {
             r#"{"httpsPorts":[0]}"#,
         ] {
             assert_eq!(of(bad, None).unwrap_err().status, StatusCode::BAD_REQUEST, "{bad}");
+        }
+    }
+
+    #[test]
+    fn stored_secrets_are_named() {
+        let of_value = |value: &str| {
+            let headers = json!({"headers": {"Authorization": value}});
+            of(&json!({"rules": {"a.com": [{"transform": headers}]}}).to_string(), None)
+        };
+        let plan = of_value("Bearer ${e2b.secrets.Key}-${e2b.secrets.b}").unwrap().unwrap();
+        assert!(plan.secrets.is_empty());
+        let rule = serde_json::to_string(&plan.policy.inject).unwrap();
+        assert!(rule.contains("Bearer {secret:key}-{secret:b}"), "{rule}");
+        for bad in [
+            "${e2b.secrets.a",
+            "${e2b.secrets.}",
+            "${e2b.secrets.a b}",
+            "${e2b.secrets.a}{secret:b}",
+            "${e2b.iam.tokens.aws}",
+            "${e2b.secrets.a}${e2b.x}",
+        ] {
+            assert_eq!(of_value(bad).unwrap_err().status, StatusCode::BAD_REQUEST, "{bad}");
         }
     }
 

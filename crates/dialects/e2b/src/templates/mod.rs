@@ -19,7 +19,7 @@ use atoll_store::TemplateRecord;
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{any, get, patch, post, put};
+use axum::routing::{get, patch, post, put};
 use http::StatusCode;
 use serde_json::json;
 
@@ -55,17 +55,6 @@ pub(crate) fn routes() -> Router<App> {
         .route("/templates/tags", post(tags::assign).delete(tags::remove))
         .route("/templates/{template}/tags", get(tags::list))
         .route("/teams", get(list::teams))
-        .route("/volumes", any(unsupported))
-        .route("/volumes/{*rest}", any(unsupported))
-        .route("/volumecontent/{*rest}", any(unsupported))
-        .route("/secrets", any(unsupported))
-        .route("/secrets/{*rest}", any(unsupported))
-}
-
-/// What this server does not have yet.
-async fn unsupported(_: Caller<Read>, uri: http::Uri) -> Failure {
-    let what = uri.path().split('/').nth(1).unwrap_or_default();
-    Failure::unsupported(format!("'{what}' of the E2B protocol is not supported by this server"))
 }
 
 /// The id of the template of this name.

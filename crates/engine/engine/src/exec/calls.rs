@@ -130,13 +130,13 @@ impl Engine {
         }
     }
 
-    /// The execs of a sandbox that run now, in no particular order, but for what its template starts.
+    /// The execs of a sandbox that run now, in no particular order, but for what its template starts and services.
     ///
     /// # Errors
     /// [`Code::SandboxNotFound`].
     pub fn running_execs(&self, sandbox: &SandboxId) -> Result<Vec<ExecView>> {
         let execs = self.inner.sandbox(sandbox)?.live_execs();
-        let views = execs.iter().filter(|exec| !exec.is_start()).map(|exec| exec.view());
+        let views = execs.iter().filter(|exec| !exec.is_part()).map(|exec| exec.view());
         Ok(views.filter(|view| !view.record.state.is_final()).collect())
     }
 

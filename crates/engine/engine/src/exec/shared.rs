@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::log::Extent;
+use crate::service::is_run_key;
 use crate::start::is_start_key;
 
 /// Where an exec is, as its session last published it.
@@ -119,9 +120,9 @@ impl ExecShared {
         &self.record.id
     }
 
-    /// Whether it is what the template starts.
-    pub(crate) fn is_start(&self) -> bool {
-        self.record.idempotency_key.as_deref().is_some_and(is_start_key)
+    /// Whether it is part of the sandbox, and no use of it: what the template starts, and services.
+    pub(crate) fn is_part(&self) -> bool {
+        self.record.idempotency_key.as_deref().is_some_and(|key| is_start_key(key) || is_run_key(key))
     }
 
     /// The record as it was inserted.

@@ -21,6 +21,7 @@ use crate::clock::now_ms;
 use crate::disk::{DiskState, STANDS_STILL};
 use crate::engine::Inner;
 use crate::exec::ExecShared;
+use crate::service::Services;
 use crate::trace::TraceConfig;
 use crate::usage::Meter;
 
@@ -118,6 +119,8 @@ pub(crate) struct SandboxShared {
     users: AtomicUsize,
     /// Execs that ended since the start of the server.
     ended: AtomicU64,
+    /// What should always run in it.
+    pub(crate) services: Services,
     /// Connections to its ports that may still be made.
     pub(crate) ports: Arc<Semaphore>,
     /// Fires when the server stops.
@@ -158,6 +161,7 @@ impl SandboxShared {
             live: Mutex::default(),
             users: AtomicUsize::new(0),
             ended: AtomicU64::new(0),
+            services: Services::default(),
             ports: Arc::new(Semaphore::new(PORT_CONNECTIONS_MAX_COUNT)),
             shutdown: inner.shutdown.clone(),
             trace: inner.config.trace.clone(),
@@ -280,6 +284,11 @@ impl SandboxShared {
         }
     }
 
+    /// The record as it changes.
+    pub(crate) fn watch_record(&self) -> watch::Receiver<Arc<SandboxRecord>> {
+        self.record.subscribe()
+    }
+
     pub(crate) fn state(&self) -> SandboxState {
         self.record.borrow().state
     }
@@ -333,9 +342,9 @@ impl SandboxShared {
         self.last_active_ms.load(Ordering::Relaxed)
     }
 
-    /// Whether something goes on in it. What its template starts is part of it, not a use.
+    /// Whether something goes on in it. What its template starts and its services are part of it, no use.
     pub(super) fn is_busy(&self) -> bool {
-        self.users.load(Ordering::SeqCst) > 0 || self.live_map().values().any(|exec| !exec.is_start())
+        self.users.load(Ordering::SeqCst) > 0 || self.live_map().values().any(|exec| !exec.is_part())
     }
 
     pub(super) fn enter_use(&self) {

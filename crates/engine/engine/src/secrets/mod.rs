@@ -43,7 +43,7 @@ pub use record::UseQuery;
 use table::Table;
 
 /// Longest note about a secret, bytes.
-const NOTE_MAX_BYTES: usize = 1024;
+const NOTE_MAX_BYTES: usize = 10 << 10;
 
 /// What is asked of a secret. What is absent stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,6 +54,20 @@ pub struct SecretDraft {
     pub scope: Option<SecretScope>,
     /// What people should know about it.
     pub note: Option<String>,
+    /// Whether there may be one of the name.
+    pub is: SecretIs,
+}
+
+/// What somebody who sets a secret expects of its name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SecretIs {
+    /// Nothing: one that is not there is made.
+    #[default]
+    Any,
+    /// There is none yet.
+    New,
+    /// There is one.
+    Known,
 }
 
 /// Every secret, sealed, and what changes them.
@@ -100,11 +114,12 @@ impl Engine {
     /// Makes a secret, gives it a new value, or changes its scope or note. The value is in no answer.
     ///
     /// # Errors
-    /// [`Code::InvalidArgument`] naming the field; [`Code::LimitExceeded`].
+    /// [`Code::InvalidArgument`] naming the field; [`Code::LimitExceeded`]; [`Code::NameTaken`] and
+    /// [`Code::SecretNotFound`] when it is not as [`SecretDraft::is`] says.
     pub async fn put_secret(&self, name: &str, draft: SecretDraft, caller: &Caller) -> Result<SecretRecord> {
         secret_name("name", name)?;
         if draft.note.as_ref().is_some_and(|note| note.len() > NOTE_MAX_BYTES || note.contains('\0')) {
-            return Err(Error::invalid("note", "is longer than 1024 bytes or contains NUL"));
+            return Err(Error::invalid("note", "is longer than 10 KiB or contains NUL"));
         }
         self.inner.put_secret(None, name, draft, caller.key()).await
     }
@@ -156,6 +171,13 @@ impl Inner {
         let secrets = &self.secrets;
         let _turn = secrets.sealing.lock().await;
         let record = match secrets.table.find(sandbox, name) {
+            Some(_) if draft.is == SecretIs::New => {
+                return Err(Error::new(
+                    Code::NameTaken,
+                    format!("there is a secret '{}' already", shorten(name)),
+                ));
+            }
+            None if draft.is == SecretIs::Known => return Err(not_found(name)),
             Some(known) => self.change_secret(&known, draft).await?,
             None => self.new_secret(sandbox, name, draft, by).await?,
         };

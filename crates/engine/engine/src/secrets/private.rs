@@ -60,7 +60,8 @@ impl Inner {
                 Some(known) => (known.scope.clone(), known.created_by.clone()),
                 None => (scope_for(&sandbox.spec.egress, name, None), None),
             };
-            let draft = SecretDraft { value: Some(value.clone()), scope: Some(scope), note: None };
+            let draft =
+                SecretDraft { value: Some(value.clone()), scope: Some(scope), ..SecretDraft::default() };
             self.put_secret(Some(&sandbox.id), name, draft, by.as_ref()).await?;
         }
         Ok(())
@@ -89,13 +90,14 @@ impl Inner {
         for (name, value) in values {
             self.forget_strange(&sandbox.id, name, by).await?;
             let scope = scope_for(policy, name, None);
-            let draft = SecretDraft { value: Some(value.clone()), scope: Some(scope), note: None };
+            let draft =
+                SecretDraft { value: Some(value.clone()), scope: Some(scope), ..SecretDraft::default() };
             self.put_secret(Some(&sandbox.id), name, draft, by).await?;
         }
         for known in self.secrets.table.private(&sandbox.id) {
             let wider = scope_for(policy, &known.name, Some(&known.scope));
             if known.created_by.as_ref() == by && wider != known.scope {
-                let draft = SecretDraft { value: None, scope: Some(wider), note: None };
+                let draft = SecretDraft { scope: Some(wider), ..SecretDraft::default() };
                 self.put_secret(Some(&sandbox.id), &known.name, draft, by).await?;
             }
         }

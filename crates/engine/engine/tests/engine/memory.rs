@@ -14,7 +14,7 @@ use atoll_core::spec::{ResourcesDraft, SandboxDraft, TemplateSpec};
 use atoll_engine::{
     Caller, ExecQuery, ExecView, PoolConfig, SnapshotQuery, TemplateMemory, TemplateMemoryState,
 };
-use atoll_isolation::Isolation as _;
+use atoll_isolation::Artifacts as _;
 use atoll_store::SandboxRecord;
 
 use crate::support::{Server, World, named, until};

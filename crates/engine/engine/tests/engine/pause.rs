@@ -11,7 +11,7 @@ use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::spec::{ExecDraft, SandboxDraft, SandboxUpdate, TemplateSpec};
 use atoll_core::usage::{Budget, OnExhausted};
 use atoll_engine::{Caller, ExecQuery, ForkOrder, UsageGroup, UsageQuery};
-use atoll_isolation::{Death, Isolation as _, Usage};
+use atoll_isolation::{Death, StandingStill as _, Usage};
 use atoll_store::SandboxRecord;
 
 use crate::support::{Server, World, argv, numbers, until};

@@ -11,7 +11,7 @@ use atoll_core::spec::SandboxDraft;
 use atoll_engine::{Caller, ExecQuery};
 use atoll_guest_protocol::client::GuestClient;
 use atoll_guest_protocol::messages::StartExec;
-use atoll_isolation::{Death, Isolation as _};
+use atoll_isolation::{Death, Gates as _, Lifecycle as _};
 
 use crate::support::{World, argv, assert_bytes, exec_row, named, numbers, plan, row, until};
 

@@ -12,6 +12,7 @@ mod ingress;
 mod others;
 mod sandboxes;
 mod secrets;
+mod services;
 mod snapshots;
 mod usage;
 
@@ -69,6 +70,7 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         secrets::those_of_a_sandbox_go_with_it,
         secrets::sealed_values_change_where_they_are,
         secrets::uses,
+        services::life,
         others::access,
         others::volumes,
         usage::usage_adds_up,

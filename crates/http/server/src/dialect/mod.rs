@@ -29,7 +29,7 @@ use crate::shared::App;
 pub use self::mount::{Arrival, Mount, Named};
 pub(crate) use self::mount::{Mounts, claim};
 pub use crate::auth::{Admin, Exec, Manage, Read, Release, Requires};
-pub use crate::body::{Pieces, read_all};
+pub use crate::body::{Pieces, read_all, reader};
 pub use crate::hangup::{ClientGone, Undo};
 pub use crate::transfer::{Source, body};
 

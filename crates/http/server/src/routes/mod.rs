@@ -21,6 +21,7 @@ mod pull;
 mod registries;
 mod sandboxes;
 mod secrets;
+mod services;
 mod sharing;
 mod snapshot_files;
 mod snapshots;
@@ -85,6 +86,11 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(stdin::write_stdin))
         .routes(routes!(execs::signal_exec))
         .routes(routes!(execs::resize_exec))
+        .routes(routes!(services::create_service, services::list_services))
+        .routes(routes!(services::get_service, services::delete_service))
+        .routes(routes!(services::restart_service))
+        .routes(routes!(services::stop_service))
+        .routes(routes!(services::get_service_log))
         .routes(routes!(files::read_file, upload::write_file, files::remove_file))
         .routes(routes!(files::stat_file))
         .routes(routes!(files::list_files))

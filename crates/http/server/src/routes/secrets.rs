@@ -41,7 +41,12 @@ pub(crate) async fn put_secret(
     Path(name): Path<String>,
     Json(request): Json<PutSecret>,
 ) -> ApiResult<Json<Secret>> {
-    let draft = SecretDraft { value: request.value, scope: request.scope, note: request.note };
+    let draft = SecretDraft {
+        value: request.value,
+        scope: request.scope,
+        note: request.note,
+        ..SecretDraft::default()
+    };
     Ok(Json(convert::secret(app.engine.put_secret(&name, draft, caller.engine()).await?)))
 }
 

@@ -119,7 +119,7 @@ pub(crate) async fn write_volume_file(
 ) -> ApiResult<Json<FileWritten>> {
     let mode = query.mode.as_deref().map_or(Ok(0o644), |text| octal("mode", text))?;
     let (uid, gid) = (query.uid.into(), query.gid.into());
-    let write = VolumeWrite { mode, uid, gid, parents: query.parents };
+    let write = VolumeWrite { mode, uid, gid, parents: query.parents, replace: true };
     let content = Box::new(body::reader(body));
     let bytes = app.engine.write_in_volume(caller.volume(), &query.path, write, content).await?;
     Ok(Json(FileWritten { bytes }))

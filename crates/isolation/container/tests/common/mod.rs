@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use atoll_isolation::conformance::Harness;
-use atoll_isolation::{Isolation, RootFs};
+use atoll_isolation::{Isolation, Lifecycle as _, RootFs};
 use atoll_isolation_container::{ContainerConfig, ContainerIsolation, PoolSizes};
 use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};
 use atoll_network::SlotPool;

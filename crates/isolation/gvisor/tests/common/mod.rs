@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use atoll_isolation::conformance::Harness;
-use atoll_isolation::{Isolation, RootFs};
+use atoll_isolation::{Isolation, Lifecycle as _, RootFs};
 use atoll_isolation_gvisor::{GvisorConfig, GvisorIsolation, OVERHEAD_MAX_BYTES};
 use atoll_isolation_storage::{PoolSize, Storage, StorageConfig, StoredVolumes};
 use atoll_network::SlotPool;

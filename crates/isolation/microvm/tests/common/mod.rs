@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use async_trait::async_trait;
 use atoll_core::spec::Accelerator;
 use atoll_isolation::conformance::Harness;
-use atoll_isolation::{Isolation, RootFs};
+use atoll_isolation::{Isolation, Lifecycle as _, RootFs};
 use atoll_isolation_microvm::kernel::Kernel;
 use atoll_isolation_microvm::{MicrovmConfig, MicrovmIsolation, OVERHEAD_MAX_BYTES};
 use atoll_isolation_storage::{PoolSize, Storage, StorageConfig};

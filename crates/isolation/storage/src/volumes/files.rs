@@ -8,15 +8,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use atoll_isolation::volumes::{VolumeFile, VolumeFileKind, VolumeWrite};
+use atoll_isolation::volumes::{VolumeChange, VolumeDirectory, VolumeFile, VolumeFileKind, VolumeWrite};
 use rustix::fs::{
-    AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, fchmod, fchown, fstat, fsync,
-    mkdirat, openat2, readlinkat, renameat, statat, unlinkat,
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Uid, fchmod, fchown, fstat,
+    fsync, mkdirat, openat2, readlinkat, renameat_with, statat, unlinkat,
 };
 use rustix::io::{Errno, Result};
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+/// To look at what is there: nothing is waited for, no terminal is taken.
+const LOOK: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 /// Entries that are removed with a directory, at most.
 const REMOVED_MAX_COUNT: u64 = 50_000_000;
 /// Longest target of a link that is shown, bytes.
@@ -41,11 +43,11 @@ fn parent<'a>(root: BorrowedFd<'_>, path: &'a str) -> Result<(OwnedFd, &'a OsStr
 
 pub(super) fn stat(root: BorrowedFd<'_>, path: &str) -> Result<VolumeFile> {
     if path == "." {
-        return Ok(entry("/", &fstat(root)?, None));
+        return Ok(entry(&shown(path), &fstat(root)?, None));
     }
     let (dir, name) = parent(root, path)?;
     let stat = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
-    Ok(entry(&format!("/{path}"), &stat, target(dir.as_fd(), name, &stat)))
+    Ok(entry(&shown(path), &stat, target(dir.as_fd(), name, &stat)))
 }
 
 fn target(dir: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> Option<String> {
@@ -74,9 +76,16 @@ fn entry(path: &str, stat: &Stat, target: Option<String>) -> VolumeFile {
         mode: stat.st_mode & 0o7777,
         uid: stat.st_uid,
         gid: stat.st_gid,
-        modified_ms: stat.st_mtime.saturating_mul(1000),
+        modified_ms: millis(stat.st_mtime, stat.st_mtime_nsec),
+        accessed_ms: millis(stat.st_atime, stat.st_atime_nsec),
+        changed_ms: millis(stat.st_ctime, stat.st_ctime_nsec),
         target,
     }
+}
+
+/// Seconds are whatever somebody inside has set.
+fn millis(seconds: i64, nanos: impl TryInto<i64>) -> i64 {
+    seconds.saturating_mul(1000).saturating_add(nanos.try_into().unwrap_or_default() / 1_000_000)
 }
 
 pub(super) fn list(root: BorrowedFd<'_>, path: &str, max: usize) -> Result<(Vec<VolumeFile>, bool)> {
@@ -101,13 +110,62 @@ pub(super) fn list(root: BorrowedFd<'_>, path: &str, max: usize) -> Result<(Vec<
 
 /// Opens a regular file. Nothing is waited for: a pipe without a writer would hold us for good.
 pub(super) fn read(root: BorrowedFd<'_>, path: &str) -> Result<File> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = openat2(root, path, flags, Mode::empty(), BENEATH)?;
+    let file = openat2(root, path, LOOK, Mode::empty(), BENEATH)?;
     match FileType::from_raw_mode(fstat(&file)?.st_mode) {
         FileType::RegularFile => Ok(File::from(file)),
         FileType::Directory => Err(Errno::ISDIR),
         _ => Err(Errno::INVAL),
     }
+}
+
+/// Changes what was opened and looked at, never a name: somebody inside may put another thing in its place at any time.
+pub(super) fn change(root: BorrowedFd<'_>, path: &str, change: VolumeChange) -> Result<VolumeFile> {
+    let file = openat2(root, path, LOOK, Mode::empty(), BENEATH)?;
+    match FileType::from_raw_mode(fstat(&file)?.st_mode) {
+        FileType::RegularFile | FileType::Directory => {}
+        _ => return Err(Errno::INVAL),
+    }
+    if change.uid.is_some() || change.gid.is_some() {
+        fchown(&file, change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw))?;
+    }
+    // After the owner: changing that clears bits.
+    if let Some(mode) = change.mode {
+        fchmod(&file, Mode::from_raw_mode(mode))?;
+    }
+    fsync(&file)?;
+    Ok(entry(&shown(path), &fstat(&file)?, None))
+}
+
+pub(super) fn make_directory(root: BorrowedFd<'_>, path: &str, new: VolumeDirectory) -> Result<VolumeFile> {
+    let there = || {
+        if !new.parents {
+            return Err(Errno::EXIST);
+        }
+        let known = openat2(root, path, DIRECTORY, Mode::empty(), BENEATH);
+        let known = known.map_err(|error| if error == Errno::NOTDIR { Errno::EXIST } else { error })?;
+        Ok(entry(&shown(path), &fstat(&known)?, None))
+    };
+    if path == "." {
+        return there();
+    }
+    if new.parents {
+        make_parents(root, path, new.uid, new.gid)?;
+    }
+    let (dir, name) = parent(root, path)?;
+    match mkdirat(&dir, name, Mode::from_raw_mode(0o700)) {
+        Err(Errno::EXIST) => return there(),
+        other => other?,
+    }
+    let made = openat2(&dir, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty(), BENEATH)?;
+    fchown(&made, Some(Uid::from_raw(new.uid)), Some(Gid::from_raw(new.gid)))?;
+    fchmod(&made, Mode::from_raw_mode(new.mode))?;
+    fsync(&dir)?;
+    Ok(entry(&shown(path), &fstat(&made)?, None))
+}
+
+/// A path as its reader means it.
+fn shown(path: &str) -> String {
+    if path == "." { "/".to_owned() } else { format!("/{path}") }
 }
 
 /// A file that is written beside its place and put there when it is whole. Removed when dropped before.
@@ -117,21 +175,27 @@ pub(super) struct New {
     name: Vec<u8>,
     temporary: String,
     file: OwnedFd,
+    replace: bool,
     finished: bool,
 }
 
 impl New {
     pub(super) fn make(root: BorrowedFd<'_>, path: &str, write: VolumeWrite) -> Result<Self> {
         if write.parents {
-            make_parents(root, path, write)?;
+            make_parents(root, path, write.uid, write.gid)?;
         }
         let (dir, name) = parent(root, path)?;
+        // Looked for again when it is put there; known now, nobody sends what is refused.
+        if !write.replace && statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+            return Err(Errno::EXIST);
+        }
         let random = getrandom::u64().or(Err(Errno::IO))?;
         let temporary = format!(".atoll-{random:016x}");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(write.mode);
         let file = openat2(&dir, temporary.as_str(), flags, Mode::from_raw_mode(0o600), BENEATH)?;
-        let new = Self { dir, name: name.as_bytes().to_vec(), temporary, file, finished: false };
+        let (name, replace) = (name.as_bytes().to_vec(), write.replace);
+        let new = Self { dir, name, temporary, file, replace, finished: false };
         fchown(&new.file, Some(Uid::from_raw(write.uid)), Some(Gid::from_raw(write.gid)))?;
         // After the owner: changing that clears bits.
         fchmod(&new.file, mode)?;
@@ -146,7 +210,8 @@ impl New {
     /// Puts it in its place, for good.
     pub(super) fn finish(mut self) -> Result<()> {
         fsync(&self.file)?;
-        renameat(&self.dir, self.temporary.as_str(), &self.dir, OsStr::from_bytes(&self.name))?;
+        let flags = if self.replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        renameat_with(&self.dir, self.temporary.as_str(), &self.dir, OsStr::from_bytes(&self.name), flags)?;
         self.finished = true;
         fsync(&self.dir)
     }
@@ -161,7 +226,7 @@ impl Drop for New {
     }
 }
 
-fn make_parents(root: BorrowedFd<'_>, path: &str, write: VolumeWrite) -> Result<()> {
+fn make_parents(root: BorrowedFd<'_>, path: &str, uid: u32, gid: u32) -> Result<()> {
     let mut at = openat2(root, ".", DIRECTORY, Mode::empty(), BENEATH)?;
     let above = Path::new(path).parent().unwrap_or(Path::new(""));
     for part in above.components() {
@@ -171,7 +236,7 @@ fn make_parents(root: BorrowedFd<'_>, path: &str, write: VolumeWrite) -> Result<
             Ok(()) => {
                 let flags = DIRECTORY | OFlags::NOFOLLOW;
                 at = openat2(&at, part.as_os_str(), flags, Mode::empty(), BENEATH)?;
-                fchown(&at, Some(Uid::from_raw(write.uid)), Some(Gid::from_raw(write.gid)))?;
+                fchown(&at, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
             }
         }
     }
@@ -188,5 +253,99 @@ pub(super) fn remove(root: BorrowedFd<'_>, path: &str, recursive: bool) -> Resul
         }
         Err(Errno::ISDIR) => unlinkat(&dir, name, AtFlags::REMOVEDIR),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    const OWN: VolumeDirectory = VolumeDirectory { mode: 0o750, uid: 0, gid: 0, parents: false };
+
+    /// A directory that stands for a volume's root, and one beside it.
+    fn root() -> (tempfile::TempDir, OwnedFd) {
+        let dir = tempfile::Builder::new().prefix("atoll-volume-files-").tempdir().unwrap();
+        for name in ["root", "beside"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        std::fs::set_permissions(dir.path().join("beside"), std::fs::Permissions::from_mode(0o711)).unwrap();
+        let root = File::open(dir.path().join("root")).unwrap();
+        (dir, root.into())
+    }
+
+    #[test]
+    fn directories_are_made_where_there_is_nothing() {
+        let (_dir, root) = root();
+        let root = root.as_fd();
+        let made = make_directory(root, "a", OWN).unwrap();
+        assert_eq!((made.path.as_str(), made.mode, made.kind), ("/a", 0o750, VolumeFileKind::Directory));
+        let wide = VolumeDirectory { mode: 0o777, parents: true, ..OWN };
+        assert_eq!(make_directory(root, "a", OWN), Err(Errno::EXIST));
+        assert_eq!(make_directory(root, "a", wide).unwrap().mode, 0o750, "what is there stays as it is");
+        assert_eq!(make_directory(root, "b/c", OWN), Err(Errno::NOENT));
+        assert_eq!(make_directory(root, "b/c", wide).unwrap().mode, 0o777);
+        assert_eq!(make_directory(root, ".", OWN), Err(Errno::EXIST));
+        assert_eq!(make_directory(root, ".", wide).unwrap().path, "/");
+    }
+
+    #[test]
+    fn nothing_is_made_or_changed_outside() {
+        let (dir, root) = root();
+        let inside = dir.path().join("root");
+        let beside = dir.path().join("beside");
+        symlink(&beside, inside.join("absolute")).unwrap();
+        symlink("../beside", inside.join("up")).unwrap();
+        symlink("loop", inside.join("loop")).unwrap();
+        let all = VolumeChange { mode: Some(0o777), ..VolumeChange::default() };
+        for path in ["absolute", "up", "loop", "absolute/../beside", "up/x"] {
+            assert!(change(root.as_fd(), path, all).is_err(), "{path}");
+            for parents in [false, true] {
+                let new = VolumeDirectory { parents, ..OWN };
+                assert!(make_directory(root.as_fd(), path, new).is_err(), "{path}");
+            }
+        }
+        assert_eq!(std::fs::read_dir(&beside).unwrap().count(), 0);
+        assert_eq!(std::fs::metadata(&beside).unwrap().permissions().mode() & 0o777, 0o711);
+    }
+
+    #[test]
+    fn only_files_and_directories_change() {
+        let (dir, root) = root();
+        let inside = dir.path().join("root");
+        File::create(inside.join("file")).unwrap();
+        symlink("file", inside.join("link")).unwrap();
+        let socket = std::os::unix::net::UnixListener::bind(inside.join("socket")).unwrap();
+        let change = |path, mode| {
+            change(root.as_fd(), path, VolumeChange { mode: Some(mode), ..VolumeChange::default() })
+        };
+        assert_eq!(change("file", 0o4751).unwrap().mode, 0o4751);
+        assert_eq!(change("link", 0o600).unwrap().kind, VolumeFileKind::File);
+        assert_eq!(change("socket", 0o600), Err(Errno::NXIO));
+        assert_eq!(change("none", 0o600), Err(Errno::NOENT));
+        drop(socket);
+    }
+
+    #[test]
+    fn what_is_there_is_replaced_when_that_is_wished() {
+        let (dir, root) = root();
+        let write = |text: &str, replace: bool| {
+            let how = VolumeWrite { mode: 0o600, uid: 0, gid: 0, parents: false, replace };
+            let new = New::make(root.as_fd(), "file", how)?;
+            std::io::Write::write_all(&mut new.file().unwrap(), text.as_bytes()).unwrap();
+            new.finish()
+        };
+        let text = || std::fs::read_to_string(dir.path().join("root/file")).unwrap();
+        // Somebody inside is faster than the last bytes.
+        let how = VolumeWrite { mode: 0o600, uid: 0, gid: 0, parents: false, replace: false };
+        let slow = New::make(root.as_fd(), "file", how).unwrap();
+        write("first", false).unwrap();
+        assert_eq!((slow.finish(), text().as_str()), (Err(Errno::EXIST), "first"));
+        assert_eq!(write("second", false), Err(Errno::EXIST));
+        write("third", true).unwrap();
+        assert_eq!(text(), "third");
+        let left = std::fs::read_dir(dir.path().join("root")).unwrap().count();
+        assert_eq!(left, 1, "nothing temporary stays");
     }
 }

@@ -23,7 +23,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use atoll_core::id::VolumeId;
 use atoll_isolation::IsolationError;
-use atoll_isolation::volumes::{VolumeError, VolumeFile, VolumeUsage, VolumeWrite, Volumes};
+use atoll_isolation::volumes::{
+    VolumeChange, VolumeDirectory, VolumeError, VolumeFile, VolumeUsage, VolumeWrite, Volumes,
+};
 use tokio::io::AsyncRead;
 
 use crate::loops::{self, LoopDevice};
@@ -263,8 +265,8 @@ fn mount(device: &LoopDevice) -> Result<OwnedFd, IsolationError> {
 fn file<T>(result: rustix::io::Result<T>) -> Result<T, VolumeError> {
     result.map_err(|error| {
         VolumeError::File(match error {
-            // A link that leads in circles, or one of `/proc`.
-            rustix::io::Errno::LOOP => ErrorKind::InvalidInput.into(),
+            // A link that leads in circles, or one of `/proc`; a socket.
+            rustix::io::Errno::LOOP | rustix::io::Errno::NXIO => ErrorKind::InvalidInput.into(),
             error => error.into(),
         })
     })
@@ -337,6 +339,27 @@ impl Volumes for StoredVolumes {
         tokio::io::AsyncWriteExt::flush(&mut target).await.map_err(VolumeError::File)?;
         self.blocking(move |_| file(new.finish())).await?;
         Ok(bytes)
+    }
+
+    async fn make_directory(
+        &self,
+        id: &VolumeId,
+        path: &str,
+        new: VolumeDirectory,
+    ) -> Result<VolumeFile, VolumeError> {
+        let (id, path) = (id.clone(), path.to_owned());
+        self.blocking(move |inner| file(files::make_directory(inner.open(&id)?.root.as_fd(), &path, new)))
+            .await
+    }
+
+    async fn change(
+        &self,
+        id: &VolumeId,
+        path: &str,
+        change: VolumeChange,
+    ) -> Result<VolumeFile, VolumeError> {
+        let (id, path) = (id.clone(), path.to_owned());
+        self.blocking(move |inner| file(files::change(inner.open(&id)?.root.as_fd(), &path, change))).await
     }
 
     async fn remove_file(&self, id: &VolumeId, path: &str, recursive: bool) -> Result<(), VolumeError> {

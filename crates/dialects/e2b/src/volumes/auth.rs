@@ -1,0 +1,59 @@
+//! Who reads and writes what is in a volume: whoever has the token that came with it. It stands for the API key that
+//! asked for the volume, on that volume, and allows what the key may do now.
+
+use std::marker::PhantomData;
+
+use atoll_core::id::{KeyId, VolumeId};
+use atoll_engine::{Caller as EngineCaller, Engine, Target};
+use atoll_server::dialect::credentials;
+use axum::extract::{FromRequestParts, RawPathParams};
+use http::StatusCode;
+use http::request::Parts;
+
+use crate::App;
+use crate::error::Failure;
+use crate::request::Requires;
+
+/// What the tokens are for.
+const PURPOSE: &str = "e2b volume";
+/// How they begin.
+const PREFIX: &str = "ev_";
+/// The part of a path that names a volume.
+const VOLUME: &str = "volume";
+
+/// The token of a key for a volume.
+pub(super) fn token(engine: &Engine, key: &KeyId, volume: &VolumeId) -> String {
+    format!("{PREFIX}{}", engine.volume_token(PURPOSE, key, volume).reveal())
+}
+
+/// A caller whose token is for the volume that the path names, and whose key may do what `S` requires.
+#[derive(Debug, Clone)]
+pub(super) struct OnVolume<S> {
+    pub(super) id: VolumeId,
+    scope: PhantomData<fn() -> S>,
+}
+
+fn refused() -> Failure {
+    Failure::new(
+        StatusCode::UNAUTHORIZED,
+        "the volume's token is missing or not valid; Volume.connect(id) gets one",
+    )
+}
+
+impl<S: Requires> FromRequestParts<App> for OnVolume<S> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Failure> {
+        let engine = app.host.engine();
+        let params = RawPathParams::from_request_parts(parts, app).await.map_err(|_malformed| refused())?;
+        let named = params.iter().find(|(name, _)| *name == VOLUME).map(|(_, value)| value);
+        let id: VolumeId = named.and_then(|text| text.parse().ok()).ok_or_else(refused)?;
+        let shown = credentials::bearer(&parts.headers).ok_or_else(refused)?;
+        let shown = shown.reveal().strip_prefix(PREFIX).ok_or_else(refused)?;
+        let key = engine.verify_volume_token(PURPOSE, shown, &id).map_err(|_wrong| refused())?;
+        let caller = EngineCaller::of(&key);
+        let grant = engine.authorize(&caller, S::NEEDS, Target::Volume(id.as_str())).await;
+        app.host.fill(&parts.extensions, grant.map_err(|error| super::told(&error))?);
+        Ok(Self { id, scope: PhantomData })
+    }
+}

@@ -1,0 +1,379 @@
+//! The keeper: one task that owns a service.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::exec::ExitReason;
+use atoll_core::id::ExecId;
+use atoll_core::sandbox::SandboxState;
+use atoll_core::service::{After, STABLE_MS, ServiceOutcome, ServiceState};
+use atoll_core::{Code, Error};
+use atoll_store::ServiceRecord;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::authorize::Caller;
+use crate::clock::now_ms;
+use crate::engine::Engine;
+use crate::errors::{chain, store_error};
+use crate::exec::ExecView;
+use crate::sandbox::SandboxShared;
+
+use super::{Order, ServiceShared, probe, run_key};
+
+/// Pause before something is tried again that failed for no fault of the service.
+const RETRY: Duration = Duration::from_secs(1);
+/// Longest that one wait for an exec takes.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Starts the task that owns a service.
+pub(super) fn spawn(
+    engine: &Engine,
+    sandbox: &Arc<SandboxShared>,
+    shared: &Arc<ServiceShared>,
+    inbox: mpsc::Receiver<Order>,
+) {
+    let mut keeper = Keeper {
+        engine: engine.clone(),
+        sandbox: Arc::clone(sandbox),
+        shared: Arc::clone(shared),
+        record: shared.view().record,
+        inbox,
+        next_start: None,
+    };
+    let (shutdown, dead) = (engine.inner.shutdown.clone(), sandbox.dead.clone());
+    engine.inner.tracker.spawn(async move {
+        // To be dropped in the middle is what a `kill -9` does, too: what is recorded is enough to go on.
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => {}
+            () = dead.cancelled() => keeper.publish(ServiceState::Waiting, Some("the sandbox is not alive".to_owned())),
+            () = keeper.keep() => {}
+        }
+    });
+}
+
+struct Keeper {
+    engine: Engine,
+    sandbox: Arc<SandboxShared>,
+    shared: Arc<ServiceShared>,
+    record: ServiceRecord,
+    inbox: mpsc::Receiver<Order>,
+    /// Not before this.
+    next_start: Option<Instant>,
+}
+
+/// What came of beginning a run.
+enum Begun {
+    Runs(ExecId),
+    /// The service cannot be run as it is.
+    Refused(String),
+    /// Something else is in the way.
+    Later(Error),
+}
+
+/// How a run ended.
+enum End {
+    /// As the exec says.
+    Exec(Box<ExecView>),
+    /// There is no such exec any more.
+    Unknown,
+}
+
+impl Keeper {
+    async fn keep(&mut self) {
+        self.sandbox.settled().await;
+        while self.step().await.is_continue() {}
+    }
+
+    async fn step(&mut self) -> ControlFlow<()> {
+        if self.record.status.stopped || self.record.status.outcome.is_some() {
+            return self.rest().await;
+        }
+        if self.sandbox.state() != SandboxState::Running {
+            return self.wait_for_sandbox().await;
+        }
+        if let Some(at) = self.next_start.filter(|at| *at > Instant::now()) {
+            return self.back_off(at).await;
+        }
+        self.next_start = None;
+        match self.begin().await {
+            Begun::Runs(exec) => self.attend(exec).await,
+            Begun::Refused(why) => {
+                self.record.status.end_run(0);
+                self.follow(true, 0, why).await;
+                ControlFlow::Continue(())
+            }
+            Begun::Later(error) => {
+                tracing::debug!(service = self.record.name, %error, "a service cannot be started now");
+                self.publish(ServiceState::Starting, Some(error.message));
+                self.next_start = Some(Instant::now() + RETRY);
+                ControlFlow::Continue(())
+            }
+        }
+    }
+
+    // === while it does not run ===
+
+    /// It is off: until somebody wants something.
+    async fn rest(&mut self) -> ControlFlow<()> {
+        let (state, reason) = match &self.record.status.outcome {
+            _ if self.record.status.stopped => (ServiceState::Stopped, None),
+            Some(outcome) if outcome.failed => (ServiceState::Failed, Some(outcome.reason.clone())),
+            Some(outcome) => (ServiceState::Exited, Some(outcome.reason.clone())),
+            None => (ServiceState::Waiting, None),
+        };
+        self.publish(state, reason);
+        match self.inbox.recv().await {
+            Some(order) => self.obey(order).await,
+            None => ControlFlow::Break(()),
+        }
+    }
+
+    async fn wait_for_sandbox(&mut self) -> ControlFlow<()> {
+        self.publish(ServiceState::Waiting, Some("the sandbox does not run".to_owned()));
+        let mut sandbox = self.sandbox.watch_record();
+        // The sender lives in the sandbox.
+        let runs = async { sandbox.wait_for(|record| record.state == SandboxState::Running).await.is_ok() };
+        tokio::select! {
+            biased;
+            Some(order) = self.inbox.recv() => self.obey(order).await,
+            _ = runs => ControlFlow::Continue(()),
+        }
+    }
+
+    async fn back_off(&mut self, until: Instant) -> ControlFlow<()> {
+        let ms =
+            u64::try_from(until.saturating_duration_since(Instant::now()).as_millis()).unwrap_or(u64::MAX);
+        self.shared.view.send_modify(|view| {
+            view.state = ServiceState::BackingOff;
+            view.next_start_ms = Some(now_ms().saturating_add(ms));
+        });
+        tokio::select! {
+            biased;
+            Some(order) = self.inbox.recv() => self.obey(order).await,
+            () = tokio::time::sleep_until(until) => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Does what was asked for. No run is under way.
+    async fn obey(&mut self, order: Order) -> ControlFlow<()> {
+        let status = &mut self.record.status;
+        let (reply, flow) = match order {
+            Order::Restart(reply) => {
+                (status.stopped, status.outcome, status.early) = (false, None, 0);
+                self.next_start = None;
+                self.save().await;
+                self.publish(ServiceState::Starting, None);
+                (reply, ControlFlow::Continue(()))
+            }
+            Order::Stop(reply) => {
+                (status.stopped, status.outcome, status.early) = (true, None, 0);
+                self.next_start = None;
+                self.save().await;
+                self.publish(ServiceState::Stopped, None);
+                (reply, ControlFlow::Continue(()))
+            }
+            Order::Remove(reply) => match self.engine.inner.store.delete_service(&self.record.id).await {
+                Ok(_) => {
+                    self.sandbox.services.leave(&self.record.name);
+                    (reply, ControlFlow::Break(()))
+                }
+                Err(error) => {
+                    // It stays, and is not started again behind the back of who wants it gone.
+                    status.stopped = true;
+                    drop(reply.send(Err(store_error(error))));
+                    return ControlFlow::Continue(());
+                }
+            },
+        };
+        // Whoever asked may have gone.
+        drop(reply.send(Ok(())));
+        flow
+    }
+
+    // === while it runs ===
+
+    /// Begins a run, or finds the one that has begun.
+    async fn begin(&mut self) -> Begun {
+        if self.record.status.current().is_none() {
+            self.record.status.begin_run();
+            // Before it is there: it must be found again whatever comes.
+            self.save().await;
+        }
+        let number = self.record.status.current().map_or(0, |run| run.number);
+        let key = run_key(&self.record.id, number);
+        match self.engine.exec_by_key(&self.sandbox.id, &key).await {
+            Ok(view) => return self.runs(view.record.id),
+            Err(error) if error.code == Code::ExecNotFound => {}
+            Err(error) => return Begun::Later(error),
+        }
+        let draft = self.record.spec.to_exec(key);
+        match self.engine.create_exec(&self.sandbox.id, draft, &Caller::system()).await {
+            Ok(view) => self.runs(view.record.id),
+            Err(error) if is_its_own(error.code) => Begun::Refused(error.message),
+            Err(error) => Begun::Later(error),
+        }
+    }
+
+    fn runs(&self, exec: ExecId) -> Begun {
+        self.shared.view.send_modify(|view| view.exec = Some(exec.clone()));
+        self.publish(ServiceState::Starting, None);
+        Begun::Runs(exec)
+    }
+
+    /// Stays with a run until it has ended, and sees to what follows.
+    async fn attend(&mut self, exec: ExecId) -> ControlFlow<()> {
+        let (engine, sandbox) = (self.engine.clone(), Arc::clone(&self.sandbox));
+        let mut end = std::pin::pin!(wait_end(&engine, &sandbox, &exec));
+        let (spec, shared) = (self.record.spec.clone(), Arc::clone(&self.shared));
+        let mut probe = std::pin::pin!(probe::watch(&sandbox, &spec, || shared.set_ready()));
+        tokio::select! {
+            biased;
+            ended = &mut end => self.ended(ended, None).await,
+            why = &mut probe => {
+                tracing::info!(sandbox = %sandbox.id, service = self.record.name, why, "a service is killed");
+                let ended = tokio::select! {
+                    ended = &mut end => ended,
+                    never = self.insist(&exec) => match never {},
+                };
+                self.ended(ended, Some(why)).await;
+            }
+            Some(order) = self.inbox.recv() => {
+                let ended = tokio::select! {
+                    ended = &mut end => ended,
+                    never = self.insist(&exec) => match never {},
+                };
+                self.record_end(&ended);
+                return self.obey(order).await;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Ends a run: asks it, then kills it, until somebody sees that it has ended.
+    async fn insist(&self, exec: &ExecId) -> std::convert::Infallible {
+        let (id, exec) = (&self.sandbox.id, exec.as_str());
+        if self.engine.signal_exec(id, exec, "TERM", true).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(self.record.spec.stop_timeout_ms)).await;
+        }
+        loop {
+            if let Err(error) = self.engine.kill_exec(id, exec).await
+                && error.code != Code::ExecNotFound
+            {
+                tracing::warn!(sandbox = %id, exec, %error, "a service could not be killed");
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    /// Notes how much a run wrote, and how it ended.
+    fn record_end(&mut self, end: &End) {
+        let status = &mut self.record.status;
+        match end {
+            End::Exec(view) => {
+                status.end_run(view.extent.end);
+                status.last_exit.clone_from(&view.record.exit);
+            }
+            End::Unknown => status.end_run(0),
+        }
+    }
+
+    async fn ended(&mut self, end: End, killed_for: Option<String>) {
+        self.record_end(&end);
+        let End::Exec(view) = end else { return self.save().await };
+        let Some(exit) = view.record.exit else { return self.save().await };
+        if matches!(exit.reason, ExitReason::SandboxPaused | ExitReason::RolledBack | ExitReason::SandboxDied)
+        {
+            // Its sandbox ended it, and starts it anew with everything else.
+            return self.save().await;
+        }
+        let lasted_ms = view.record.ended_ms.unwrap_or_default().saturating_sub(view.record.created_ms);
+        let failed = killed_for.is_some() || exit.code != Some(0);
+        let why = killed_for.unwrap_or_else(|| match exit.code {
+            Some(code) => format!("it ended with code {code}"),
+            None => "it ended without a code".to_owned(),
+        });
+        self.follow(failed, lasted_ms, why).await;
+    }
+
+    /// Decides what follows a run that ended by itself.
+    async fn follow(&mut self, failed: bool, lasted_ms: u64, why: String) {
+        let status = &mut self.record.status;
+        status.early = if lasted_ms >= STABLE_MS { 1 } else { status.early.saturating_add(1) };
+        let early = status.early;
+        match self.record.spec.after(failed, early) {
+            After::Again(ms) => {
+                self.next_start = Some(Instant::now() + Duration::from_millis(ms));
+                self.save().await;
+                self.publish(ServiceState::BackingOff, Some(why));
+            }
+            After::Exited => {
+                status.outcome = Some(ServiceOutcome { failed: false, reason: why });
+                self.save().await;
+            }
+            After::Failed => {
+                let reason = if early > 1 {
+                    format!("{why}; given up after {early} early ends in a row")
+                } else {
+                    why
+                };
+                status.outcome = Some(ServiceOutcome { failed: true, reason });
+                self.save().await;
+            }
+        }
+    }
+
+    // === what is told and kept ===
+
+    fn publish(&self, state: ServiceState, reason: Option<String>) {
+        self.shared.view.send_modify(|view| {
+            view.state = state;
+            view.reason = reason;
+            view.next_start_ms = None;
+        });
+    }
+
+    /// Records the status, then shows it.
+    async fn save(&mut self) {
+        let (store, record) = (&self.engine.inner.store, &self.record);
+        while let Err(error) = store.set_service_status(&record.id, &record.status).await {
+            tracing::error!(service = %record.id, error = chain(&error), "a service cannot be recorded, trying again");
+            tokio::time::sleep(RETRY).await;
+        }
+        self.shared.view.send_modify(|view| view.record.status.clone_from(&record.status));
+    }
+}
+
+/// Waits until an exec has ended.
+async fn wait_end(engine: &Engine, sandbox: &SandboxShared, exec: &ExecId) -> End {
+    loop {
+        match engine.wait_exec(&sandbox.id, exec.as_str(), LONG).await {
+            Ok(view) if view.record.state.is_final() => return End::Exec(Box::new(view)),
+            Err(error) if error.code == Code::ExecNotFound => return End::Unknown,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%exec, %error, "how a service's exec is cannot be read, trying again")
+            }
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Whether a start was refused for what the service is, rather than for how things are.
+const fn is_its_own(code: Code) -> bool {
+    matches!(
+        code,
+        Code::InvalidArgument
+            | Code::PathInvalid
+            | Code::CwdNotFound
+            | Code::UserNotFound
+            | Code::NotADirectory
+            | Code::PermissionDenied
+            | Code::CommandNotFound
+            | Code::CommandNotExecutable
+            | Code::LimitExceeded
+            | Code::IdempotencyMismatch
+    )
+}

@@ -1,0 +1,152 @@
+//! Services: commands of a sandbox that should always run.
+//!
+//! A [`keeper`] task owns each service: it starts its runs, looks at its probes, and decides what follows an end. A run
+//! is an exec with an idempotency key of its own, and is recorded before it begins. So after a restart of the server
+//! the keeper finds the exec again, or begins it if it never came into being, and no run happens twice. Everybody else
+//! reads what the keeper publishes, and asks it for changes.
+//!
+//! Like what its template starts, a service is part of its sandbox and no use of it: a sandbox in which only services
+//! run is idle, and probes neither wake it nor keep it awake.
+
+mod calls;
+mod keeper;
+mod log;
+mod probe;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_core::error::shorten;
+use atoll_core::id::{ExecId, ServiceId};
+use atoll_core::limits::SERVICES_MAX_COUNT;
+use atoll_core::service::ServiceState;
+use atoll_core::{Code, Error, Result};
+use atoll_store::ServiceRecord;
+use tokio::sync::{mpsc, oneshot, watch};
+
+pub use log::{ServiceLog, ServicePiece};
+
+/// The idempotency key of a run begins with this; the service and the number of the run follow.
+const RUN_KEY: &str = "atoll-service-";
+/// Orders that wait for a keeper; more wait outside.
+const ORDERS_MAX_COUNT: usize = 16;
+
+fn run_key(service: &ServiceId, number: u64) -> String {
+    format!("{RUN_KEY}{service}-{number}")
+}
+
+/// Whether an exec is a run of a service.
+pub(crate) fn is_run_key(key: &str) -> bool {
+    key.starts_with(RUN_KEY)
+}
+
+fn not_found(name: &str) -> Error {
+    Error::new(Code::ServiceNotFound, format!("the sandbox has no service '{}'", shorten(name)))
+        .hint("'atoll service ls SANDBOX' shows what there is")
+}
+
+/// A service as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceView {
+    /// What it is, and its runs.
+    pub record: ServiceRecord,
+    /// Where it is.
+    pub state: ServiceState,
+    /// Why, where there is something to say.
+    pub reason: Option<String>,
+    /// The exec of its last run.
+    pub exec: Option<ExecId>,
+    /// When it is started again, while it is backing off.
+    pub next_start_ms: Option<u64>,
+}
+
+/// Something that is asked of a keeper.
+#[derive(Debug)]
+enum Order {
+    /// End the run, and begin another.
+    Restart(Reply),
+    /// End the run.
+    Stop(Reply),
+    /// End the run and forget the service.
+    Remove(Reply),
+}
+
+/// How an order ended.
+type Reply = oneshot::Sender<Result<()>>;
+
+/// The published side of a service.
+#[derive(Debug)]
+pub(crate) struct ServiceShared {
+    view: watch::Sender<ServiceView>,
+    orders: mpsc::Sender<Order>,
+}
+
+impl ServiceShared {
+    fn new(record: ServiceRecord) -> (Arc<Self>, mpsc::Receiver<Order>) {
+        let (orders, inbox) = mpsc::channel(ORDERS_MAX_COUNT);
+        let state = ServiceState::Waiting;
+        let view = ServiceView { record, state, reason: None, exec: None, next_start_ms: None };
+        (Arc::new(Self { view: watch::Sender::new(view), orders }), inbox)
+    }
+
+    fn view(&self) -> ServiceView {
+        self.view.borrow().clone()
+    }
+
+    /// Says that the run has become ready.
+    fn set_ready(&self) {
+        self.view.send_if_modified(|view| {
+            let was = std::mem::replace(&mut view.state, ServiceState::Running);
+            view.reason = None;
+            was != ServiceState::Running
+        });
+    }
+
+    /// Asks the keeper for something, and waits until it is done. `None`: there is no keeper any more.
+    async fn ask(&self, order: impl FnOnce(Reply) -> Order) -> Option<Result<()>> {
+        let (reply, answer) = oneshot::channel();
+        self.orders.send(order(reply)).await.ok()?;
+        answer.await.ok()
+    }
+}
+
+/// The services of one sandbox, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Services(Mutex<BTreeMap<String, Arc<ServiceShared>>>);
+
+impl Services {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<ServiceShared>>> {
+        // One map: a panic leaves it usable as it is.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, name: &str) -> Result<Arc<ServiceShared>> {
+        self.lock().get(name).cloned().ok_or_else(|| not_found(name))
+    }
+
+    fn views(&self) -> Vec<ServiceView> {
+        self.lock().values().map(|service| service.view()).collect()
+    }
+
+    /// Enters a service, if its name is free and there is room.
+    fn enter(&self, name: &str, service: &Arc<ServiceShared>) -> Result<()> {
+        let mut services = self.lock();
+        if services.contains_key(name) {
+            return Err(Error::new(Code::NameTaken, format!("the sandbox has a service '{name}' already"))
+                .hint("choose another name, or remove that service"));
+        }
+        if services.len() >= SERVICES_MAX_COUNT {
+            return Err(Error::new(
+                Code::LimitExceeded,
+                format!("the sandbox has {SERVICES_MAX_COUNT} services already"),
+            )
+            .hint("remove some"));
+        }
+        services.insert(name.to_owned(), Arc::clone(service));
+        Ok(())
+    }
+
+    fn leave(&self, name: &str) {
+        self.lock().remove(name);
+    }
+}

@@ -1,0 +1,173 @@
+//! Probes: looks at a service from inside its sandbox.
+//!
+//! They go over the connection to the guest that is there, and are no use of the sandbox: one that stands still is not
+//! woken for them, and what was looked at while it stood still counts for nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_core::sandbox::SandboxState;
+use atoll_core::service::{Look, ServiceSpec};
+use atoll_core::spec::ExecDraft;
+use atoll_guest_protocol::client::{GuestClient, GuestError};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::Instant;
+
+use crate::exec::run_to_end;
+use crate::sandbox::SandboxShared;
+
+/// Longest that one attempt may take while a service is not ready, milliseconds.
+const ATTEMPT_MAX_MS: u64 = 30_000;
+/// How long a killed command of a probe is waited for.
+const KILLED: Duration = Duration::from_secs(5);
+/// Bytes of an HTTP answer that are read: its first line.
+const STATUS_LINE_MAX_BYTES: usize = 64;
+
+/// Looks at a run: says when it is ready, then looks whether it works. Gives why it is to be killed.
+pub(super) async fn watch(sandbox: &Arc<SandboxShared>, spec: &ServiceSpec, is_ready: impl Fn()) -> String {
+    let prober = Prober { sandbox, spec };
+    // What cannot be looked at was refused when it was declared.
+    if let Some(ready) = &spec.ready
+        && let Ok(look) = ready.look()
+    {
+        let timeout = Duration::from_millis(ready.timeout_ms());
+        let began = Instant::now();
+        let stood = sandbox.freezer.now().elapsed();
+        loop {
+            let attempt = ready.timeout_ms().min(ATTEMPT_MAX_MS);
+            if prober.attempt(&look, Duration::from_millis(attempt)).await == Some(true) {
+                break;
+            }
+            let still = sandbox.freezer.now().elapsed().saturating_sub(stood);
+            if began.elapsed().saturating_sub(still) >= timeout {
+                return format!("it was not ready within {} ms", ready.timeout_ms());
+            }
+            tokio::time::sleep(Duration::from_millis(ready.interval_ms())).await;
+        }
+    }
+    is_ready();
+    let Some((health, look)) = spec.health.as_ref().and_then(|health| Some((health, health.look().ok()?)))
+    else {
+        return std::future::pending().await;
+    };
+    let mut bad = 0;
+    while bad < health.failures() {
+        tokio::time::sleep(Duration::from_millis(health.interval_ms())).await;
+        match prober.attempt(&look, Duration::from_millis(health.timeout_ms())).await {
+            Some(true) => bad = 0,
+            Some(false) => bad += 1,
+            None => {}
+        }
+    }
+    format!("it was not healthy {bad} times in a row")
+}
+
+struct Prober<'a> {
+    sandbox: &'a Arc<SandboxShared>,
+    spec: &'a ServiceSpec,
+}
+
+impl Prober<'_> {
+    /// Looks once. `None`: that could not be seen, as the sandbox does not run or stood still meanwhile.
+    async fn attempt(&self, look: &Look<'_>, at_most: Duration) -> Option<bool> {
+        let sandbox = self.sandbox;
+        if sandbox.state() != SandboxState::Running || sandbox.freezer.is_frozen() {
+            return None;
+        }
+        let (boot, stood) = (sandbox.boot(), sandbox.freezer.now().elapsed());
+        let client = sandbox.guest.borrow().as_ref()?.client.clone();
+        let seen = tokio::time::timeout(at_most + KILLED, self.look(&client, look, at_most)).await;
+        if boot.is_cancelled() || sandbox.freezer.is_frozen() || sandbox.freezer.now().elapsed() != stood {
+            return None;
+        }
+        match seen {
+            Ok(seen) => seen,
+            Err(_) => Some(false),
+        }
+    }
+
+    async fn look(&self, client: &GuestClient, look: &Look<'_>, at_most: Duration) -> Option<bool> {
+        match look {
+            Look::Command(command) => {
+                let ServiceSpec { env, cwd, user, .. } = self.spec.clone();
+                let draft = ExecDraft { env, cwd, user, ..ExecDraft::new(command.to_command()) };
+                let spec = self.sandbox.record().spec;
+                // A command that cannot be started does not succeed; what else goes wrong is told by the connection.
+                let ended = run_to_end(client, &self.sandbox.id, &spec, draft, at_most).await;
+                match ended {
+                    Ok(code) => Some(code == Some(0)),
+                    Err(error) if error.code == atoll_core::Code::GuestUnavailable => None,
+                    Err(_) => Some(false),
+                }
+            }
+            Look::Port(port) => match client.ports().await {
+                Ok(ports) => Some(ports.contains(port)),
+                Err(error) => unseen(&error),
+            },
+            Look::Http(port, path) => {
+                match tokio::time::timeout(at_most, answers(client, *port, path)).await {
+                    Ok(Ok(good)) => Some(good),
+                    Ok(Err(error)) => unseen(&error),
+                    Err(_) => Some(false),
+                }
+            }
+        }
+    }
+}
+
+/// What a failed look means: a guest that says no has looked.
+const fn unseen(error: &GuestError) -> Option<bool> {
+    match error {
+        GuestError::Failure { .. } => Some(false),
+        GuestError::Closed | GuestError::Timeout | GuestError::Protocol(_) => None,
+    }
+}
+
+/// Whether a `GET` is answered with a status from 200 to 399.
+async fn answers(client: &GuestClient, port: u16, path: &str) -> Result<bool, GuestError> {
+    let mut stream = client.dial(port).await?;
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: localhost:{port}\r\nUser-Agent: atoll\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+    );
+    if stream.write_all(request.as_bytes()).await.is_err() {
+        return Ok(false);
+    }
+    let mut line = Vec::with_capacity(STATUS_LINE_MAX_BYTES);
+    while line.len() < STATUS_LINE_MAX_BYTES && !line.contains(&b'\n') {
+        match stream.read_buf(&mut line).await {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+    }
+    Ok(is_good(&line))
+}
+
+/// Whether the first line of an HTTP answer has a status from 200 to 399.
+fn is_good(line: &[u8]) -> bool {
+    let Some(rest) = line.strip_prefix(b"HTTP/1.0 ").or_else(|| line.strip_prefix(b"HTTP/1.1 ")) else {
+        return false;
+    };
+    matches!(rest, [b'2' | b'3', b'0'..=b'9', b'0'..=b'9', after, ..] if after.is_ascii_whitespace())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses() {
+        for good in ["HTTP/1.1 200 OK\r\n", "HTTP/1.0 302 Found\r\n", "HTTP/1.1 204\r\n"] {
+            assert!(is_good(good.as_bytes()), "{good}");
+        }
+        for bad in [
+            "HTTP/1.1 404 Not Found\r\n",
+            "HTTP/1.1 500",
+            "HTTP/2 200 \r\n",
+            "SSH-2.0",
+            "HTTP/1.1 2000 \r\n",
+            "",
+        ] {
+            assert!(!is_good(bad.as_bytes()), "{bad}");
+        }
+    }
+}

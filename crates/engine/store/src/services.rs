@@ -1,0 +1,105 @@
+//! Services in the database.
+
+use atoll_core::id::{SandboxId, ServiceId};
+use atoll_core::service::{ServiceSpec, ServiceStatus};
+
+use crate::Store;
+use crate::db::{BadColumn, Row, args, json};
+use crate::error::StoreError;
+
+/// Version of the JSON form of a service's spec.
+const SPEC_VERSION: i64 = 1;
+
+/// One service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceRecord {
+    /// Its id.
+    pub id: ServiceId,
+    /// The sandbox it runs in.
+    pub sandbox: SandboxId,
+    /// Its name; no two services of a sandbox have the same.
+    pub name: String,
+    /// What it is.
+    pub spec: ServiceSpec,
+    /// Its runs and how they ended.
+    pub status: ServiceStatus,
+    /// When it was asked for.
+    pub created_ms: u64,
+}
+
+impl Store {
+    /// Stores a new service.
+    ///
+    /// # Errors
+    /// [`StoreError::NameTaken`]; [`StoreError::NotFound`] when there is no such sandbox.
+    pub async fn insert_service(&self, service: &ServiceRecord) -> Result<(), StoreError> {
+        const SQL: &str = "INSERT INTO services (id, sandbox_id, name, spec, spec_version, status, created_ms) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (sandbox_id, name) DO NOTHING";
+        let values = args![
+            service.id.as_str(),
+            service.sandbox.as_str(),
+            service.name.as_str(),
+            json(&service.spec)?,
+            SPEC_VERSION,
+            json(&service.status)?,
+            service.created_ms,
+        ];
+        let sandbox = args![service.sandbox.as_str()];
+        let inserted = self.write_one(move |mut conn| {
+            Box::pin(async move {
+                if conn.row("SELECT id FROM sandboxes WHERE id = $1", sandbox).await?.is_none() {
+                    return Err(StoreError::NotFound);
+                }
+                conn.execute(SQL, values).await
+            })
+        });
+        if inserted.await? == 0 { Err(StoreError::NameTaken) } else { Ok(()) }
+    }
+
+    /// Records what became of a service. Says whether it was there.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn set_service_status(
+        &self,
+        id: &ServiceId,
+        status: &ServiceStatus,
+    ) -> Result<bool, StoreError> {
+        const SQL: &str = "UPDATE services SET status = $2 WHERE id = $1";
+        let values = args![id.as_str(), json(status)?];
+        self.write_one_soon(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
+            .await
+    }
+
+    /// Every service of every sandbox, the oldest first.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]. Unreadable rows are left out, with a word in the log.
+    pub async fn list_services(&self) -> Result<Vec<ServiceRecord>, StoreError> {
+        const SQL: &str = "SELECT * FROM services ORDER BY created_ms, id";
+        let rows = self.read(|mut conn| Box::pin(async move { conn.rows(SQL, Vec::new()).await })).await?;
+        crate::sandboxes::decoded(rows.iter().map(|row| row.decode("services", "id", read)))
+    }
+
+    /// Removes a service. Says whether it was there.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn delete_service(&self, id: &ServiceId) -> Result<bool, StoreError> {
+        const SQL: &str = "DELETE FROM services WHERE id = $1";
+        let values = args![id.as_str()];
+        self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
+            .await
+    }
+}
+
+fn read(row: &Row) -> Result<ServiceRecord, BadColumn> {
+    Ok(ServiceRecord {
+        id: row.parse("id")?,
+        sandbox: row.parse("sandbox_id")?,
+        name: row.text("name")?,
+        spec: row.spec(SPEC_VERSION)?,
+        status: row.json("status")?,
+        created_ms: row.uint("created_ms")?,
+    })
+}

@@ -1,0 +1,53 @@
+//! Instances that stand still: frozen in memory, hibernated on disk.
+
+use async_trait::async_trait;
+use atoll_core::id::SandboxId;
+use atoll_core::sandbox::PauseMode;
+
+#[cfg(doc)]
+use crate::Lifecycle;
+use crate::{IsolationError, Plan};
+/// Instances that stand still. See the crate for the contract.
+#[async_trait]
+pub trait StandingStill: Send + Sync + std::fmt::Debug {
+    /// Stops every process where it is; returns when all of them stand still. Idempotent.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`], [`IsolationError::CannotPause`] or [`IsolationError::Kernel`]; then it runs.
+    async fn freeze(&self, id: &SandboxId) -> Result<(), IsolationError>;
+
+    /// Lets every process go on. Idempotent, and cheap: it is in the path of calls.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] or [`IsolationError::Kernel`].
+    async fn thaw(&self, id: &SandboxId) -> Result<(), IsolationError>;
+
+    /// Takes memory that it can do without from a frozen instance; gives how many bytes that were. May take as
+    /// long as writing that much to disk.
+    ///
+    /// # Errors
+    /// [`IsolationError::Gone`] or [`IsolationError::Kernel`].
+    async fn reclaim(&self, id: &SandboxId) -> Result<u64, IsolationError>;
+
+    /// Whether an instance can be put to disk with its memory ([`PauseMode::Memory`]).
+    ///
+    /// # Errors
+    /// [`IsolationError::CannotPause`]: what is in the way.
+    fn memory_pause(&self) -> Result<(), IsolationError>;
+
+    /// Ends an instance and keeps what [`Self::wake`] needs to start it again: with [`PauseMode::Memory`] its
+    /// processes too, with [`PauseMode::Filesystem`] its disk only. Everything else of it is gone when this returns.
+    /// Idempotent, from any half-made state of itself or of [`Self::wake`], of which it is the undo.
+    ///
+    /// # Errors
+    /// [`IsolationError::CannotPause`]: nothing was done. [`IsolationError::Gone`] when there is no disk.
+    /// [`IsolationError::Kernel`] when something resists; calling again continues.
+    async fn hibernate(&self, id: &SandboxId, mode: PauseMode) -> Result<(), IsolationError>;
+
+    /// Starts a hibernated instance again, as [`Lifecycle::create`] does, on what was kept.
+    ///
+    /// # Errors
+    /// As [`Lifecycle::create`]; [`IsolationError::Gone`] when nothing was kept. After an error call
+    /// [`Self::hibernate`].
+    async fn wake(&self, plan: &Plan) -> Result<(), IsolationError>;
+}

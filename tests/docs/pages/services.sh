@@ -1,0 +1,1 @@
+atoll create --name my-box
