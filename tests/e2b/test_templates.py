@@ -6,7 +6,7 @@ import uuid
 import pytest
 from conftest import call, containers_only, raw, since
 from e2b import Sandbox, Template
-from e2b.exceptions import BuildException, NotFoundException
+from e2b.exceptions import BuildException, SandboxException
 
 
 def test_names():
@@ -79,7 +79,7 @@ def test_tags_and_templates_on_templates():
     for target, wrong in [(f"{name}:v1", [":bad"]), (f"{name}:", ["x"]), (f"{name}:v1", ["12"]), (f"{name}:v1", [])]:
         assert call("POST", "/templates/tags", {"target": target, "tags": wrong})[0] == 400, (target, wrong)
     Template.remove_tags(name, ["v1"])
-    with pytest.raises(NotFoundException):
+    with pytest.raises(SandboxException, match="not found"):
         Sandbox.create(f"{name}:v1", timeout=60)
     assert call("DELETE", "/templates/tags", {"name": name, "tags": ["v1"]})[0] == 404
     # A template goes on from a tagged one, where that one stopped.

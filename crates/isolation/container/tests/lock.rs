@@ -14,7 +14,7 @@ use atoll_core::spec::Resources;
 use atoll_isolation::conformance::{DEADLINE, Harness as _, Sandbox, chain, plan};
 use atoll_isolation::{Execution, IsolationError, Plan, RootFs};
 use atoll_recorder::event::{Event, PolicyDecision, What};
-use atoll_witness::{Sink, Witness};
+use atoll_witness::{Gate, Programs, Rule, Sink, Witness};
 use common::{Containers, containers};
 
 #[derive(Debug, Default)]
@@ -313,4 +313,33 @@ async fn a_host_that_cannot_hold_it_refuses() {
     let refused = open.driver.set_execution(&open.id, &execution).await;
     assert!(matches!(refused, Err(IsolationError::UnenforceablePolicy(_))), "{refused:?}");
     open.destroy().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_are_about_files_of_the_image_whatever_they_are_called() {
+    use std::os::unix::fs::MetadataExt as _;
+    let (mut harness, sink, witness) = watched();
+    layered(&mut harness);
+    let sandbox = locked(&harness).await;
+    let rule = |allow, path: &str| {
+        let meta = std::fs::metadata(harness.path.join("sha256-low").join(path)).unwrap();
+        let text = format!("{} /{path}", if allow { "allow" } else { "deny" });
+        Rule { allow, files: vec![(meta.dev(), meta.ino())], text }
+    };
+    let deny = Gate { programs: Programs::Image, rules: vec![rule(false, "bin/echo")], observe: false };
+    witness.change_gate(&sandbox.id, &deny).unwrap();
+    let lines = ["/bin/above RAN", "/bin/true", "/bin/echo RAN", "ln -s /bin/echo /other; /other RAN"];
+    let codes: Vec<_> = each(&sandbox, &lines).await.into_iter().map(|(_, code)| code).collect();
+    assert_eq!(codes, [0, 0, KILLED, KILLED]);
+    assert!(sink.decisions(&sandbox.id, 2).await.iter().all(|decision| decision.rule == "deny /bin/echo"));
+    let rules = vec![rule(true, "bin/dash"), rule(true, "bin/echo"), rule(true, "bin/cp")];
+    let listed = Gate { programs: Programs::Listed, rules, observe: false };
+    witness.change_gate(&sandbox.id, &listed).unwrap();
+    let lines = ["/bin/echo RAN", "/bin/true", "/bin/above RAN", "cp /bin/echo /copy; /copy RAN"];
+    let codes: Vec<_> = each(&sandbox, &lines).await.into_iter().map(|(_, code)| code).collect();
+    assert_eq!(codes, [0, KILLED, KILLED, KILLED]);
+    witness.change_gate(&sandbox.id, &Gate::default()).unwrap();
+    assert_eq!(sandbox.see("/copy RAN; /bin/true").await, "RAN");
+    sandbox.destroy().await;
+    witness.close();
 }
