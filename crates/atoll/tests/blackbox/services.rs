@@ -218,6 +218,8 @@ async fn a_new_boot_starts_services() {
         assert_eq!(state, SandboxState::Paused, "a service wakes nobody");
         assert_eq!(server.sh(&sandbox, "echo awake").await.stdout, "awake\n");
         until(&server, &sandbox, "web", ServiceState::Running, run).await;
+        // It runs, and may not have said so yet.
+        log(&server, &sandbox, "web", 0, 6 * run).await;
     }
     let all = [(1, "run 1\n"), (2, "run 2\n"), (3, "run 3\n")];
     assert_eq!(log(&server, &sandbox, "web", 0, 18).await, runs(&all));
@@ -340,7 +342,21 @@ async fn the_command_line_of_services() {
     assert_eq!(server.cli(&["service", "logs", "--offset", "3", "box", "web"]).ok().stdout, "up\n");
     server.cli(&["service", "stop", "box", "web"]).ok();
     assert_eq!(server.cli(&["service", "show", "box", "web"]).ok().json()["state"], json!("stopped"));
-    let add = ["service", "add", "--wait", "--ready-command", "false", "--restart", "never", "box", "bad", "--", "sh", "-c", "exit 9"];
+    let add = [
+        "service",
+        "add",
+        "--wait",
+        "--ready-command",
+        "false",
+        "--restart",
+        "never",
+        "box",
+        "bad",
+        "--",
+        "sh",
+        "-c",
+        "exit 9",
+    ];
     let failed = server.cli(&add);
     assert!(failed.code == Some(125) && failed.stderr.contains("code 9"), "{failed:?}");
     server.cli(&["service", "rm", "box", "web", "bad"]).ok();
