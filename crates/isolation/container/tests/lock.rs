@@ -37,19 +37,21 @@ impl Sink for Kept {
 }
 
 impl Kept {
+    fn told(&self, sandbox: &SandboxId) -> Vec<PolicyDecision> {
+        let all = self.0.lock().unwrap();
+        let of = all.iter().filter(|(id, _)| id == sandbox);
+        of.filter_map(|(_, event)| match &event.what {
+            What::Policy(decision) => Some(decision.clone()),
+            _ => None,
+        })
+        .collect()
+    }
+
     /// Waits until so many decisions about programs are told.
     async fn decisions(&self, sandbox: &SandboxId, count: usize) -> Vec<PolicyDecision> {
         let end = tokio::time::Instant::now() + DEADLINE;
         loop {
-            let all = self.0.lock().unwrap();
-            let of = all.iter().filter(|(id, _)| id == sandbox);
-            let found: Vec<_> = of
-                .filter_map(|(_, event)| match &event.what {
-                    What::Policy(decision) => Some(decision.clone()),
-                    _ => None,
-                })
-                .collect();
-            drop(all);
+            let found = self.told(sandbox);
             if found.len() >= count {
                 return found;
             }
@@ -153,7 +155,7 @@ async fn only_what_the_image_brought_and_nobody_changed_runs() {
     let loader = std::fs::canonicalize("/lib64/ld-linux-x86-64.so.2").unwrap();
     let (loader, name) = (loader.display().to_string(), loader.file_name().unwrap().to_str().unwrap());
     // In the layer it has the place that programs ask for.
-    let loader = if harness.path.join("sha256-low").join(&loader[1..]).exists() {
+    let loader = if harness.path.join("sha256-low").join(&loader[1..]).try_exists().unwrap() {
         loader.clone()
     } else {
         format!("/lib64/{name}")

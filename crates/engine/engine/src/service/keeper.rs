@@ -354,7 +354,7 @@ async fn wait_end(engine: &Engine, sandbox: &SandboxShared, exec: &ExecId) -> En
             Err(error) if error.code == Code::ExecNotFound => return End::Unknown,
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(%exec, %error, "how a service's exec is cannot be read, trying again")
+                tracing::warn!(%exec, %error, "how a service's exec is cannot be read, trying again");
             }
         }
         tokio::time::sleep(RETRY).await;
