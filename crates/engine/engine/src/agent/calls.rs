@@ -117,7 +117,13 @@ impl Engine {
     /// [`Code::AgentNotFound`], and what resists.
     pub async fn remove_agent(&self, id: &AgentId) -> Result<()> {
         let agent = self.agent_by_id(id)?;
-        if !agent.record.spec.own_sandbox {
+        if agent.record.spec.own_sandbox {
+            // First: the agent's rows go with the sandbox's, and a crash in between leaves an agent that can be removed.
+            match self.delete_sandbox(agent.sandbox()).await {
+                Err(error) if error.code != Code::SandboxNotFound => return Err(error),
+                _ => {}
+            }
+        } else {
             for session in agent.all() {
                 match session.ask(Wish::Remove).await {
                     // Nothing runs in a sandbox that failed; the rows go with the agent's.
@@ -128,12 +134,6 @@ impl Engine {
         }
         self.inner.store.delete_agent(&agent.record.id).await.map_err(store_error)?;
         self.inner.agents.leave(&agent);
-        if agent.record.spec.own_sandbox {
-            match self.delete_sandbox(agent.sandbox()).await {
-                Err(error) if error.code != Code::SandboxNotFound => return Err(error),
-                _ => {}
-            }
-        }
         Ok(())
     }
 
