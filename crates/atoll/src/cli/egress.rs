@@ -13,32 +13,31 @@ use crate::units::parse_bytes;
 /// What a sandbox may reach. Rules that deny come before rules that allow; for another order, methods
 /// and paths, write the policy as JSON and pass it with `--egress`.
 #[derive(Debug, Default, Args)]
-#[command(next_help_heading = "Network")]
 pub(crate) struct EgressArgs {
     /// What it may reach: nothing, everything public, or what rules allow
-    #[arg(long, value_name = "on|off|rules", value_parser = parse_internet)]
+    #[arg(help_heading = "Network", long, value_name = "on|off|rules", value_parser = parse_internet)]
     pub(crate) internet: Option<Internet>,
     /// Allow a domain: example.com, *.example.com or *, optionally with :PORT or :FROM-TO; or those of a preset
     /// such as @pypi, @npm, @debian, @github ('atoll net presets')
-    #[arg(long, value_name = "DOMAIN|@PRESET", value_parser = |text: &str| named(Action::Allow, text))]
+    #[arg(help_heading = "Network", long, value_name = "DOMAIN|@PRESET", value_parser = |text: &str| named(Action::Allow, text))]
     pub(crate) allow: Vec<Named>,
     /// Deny a domain, or those of a preset
-    #[arg(long, value_name = "DOMAIN|@PRESET", value_parser = |text: &str| named(Action::Deny, text))]
+    #[arg(help_heading = "Network", long, value_name = "DOMAIN|@PRESET", value_parser = |text: &str| named(Action::Deny, text))]
     pub(crate) deny: Vec<Named>,
     /// Allow addresses, such as 10.1.0.0/16:5432; the only way to reach private ones
-    #[arg(long, value_name = "CIDR", value_parser = |text: &str| Rule::parse_cidr(Action::Allow, text))]
+    #[arg(help_heading = "Network", long, value_name = "CIDR", value_parser = |text: &str| Rule::parse_cidr(Action::Allow, text))]
     pub(crate) allow_cidr: Vec<Rule>,
     /// Deny addresses
-    #[arg(long, value_name = "CIDR", value_parser = |text: &str| Rule::parse_cidr(Action::Deny, text))]
+    #[arg(help_heading = "Network", long, value_name = "CIDR", value_parser = |text: &str| Rule::parse_cidr(Action::Deny, text))]
     pub(crate) deny_cidr: Vec<Rule>,
     /// Most connections to the outside at once
-    #[arg(long, value_name = "COUNT")]
+    #[arg(help_heading = "Network", long, value_name = "COUNT")]
     pub(crate) connections: Option<u32>,
     /// Most bytes per second in each direction, such as 10MiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    #[arg(help_heading = "Network", long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) bandwidth: Option<u64>,
     /// File with the whole policy as JSON
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["internet", "allow", "deny", "allow_cidr",
+    #[arg(help_heading = "Network", long, value_name = "FILE", conflicts_with_all = ["internet", "allow", "deny", "allow_cidr",
           "deny_cidr", "connections", "bandwidth"])]
     pub(crate) egress: Option<PathBuf>,
     #[command(flatten)]

@@ -5,13 +5,12 @@ use clap::Args;
 
 /// Which programs may run.
 #[derive(Debug, Default, Args)]
-#[command(next_help_heading = "Programs")]
 pub(crate) struct ExecutionArgs {
     /// Which programs may run: all, or those that the image brought, unchanged (containers only)
-    #[arg(long, value_name = "any|image", value_parser = parse_programs)]
+    #[arg(help_heading = "Programs", long, value_name = "any|image", value_parser = parse_programs)]
     pub(crate) execution: Option<Programs>,
     /// What happens to others: they are killed, or only told of in the journal
-    #[arg(long, value_name = "enforce|observe", requires = "execution", value_parser = parse_mode)]
+    #[arg(help_heading = "Programs", long, value_name = "enforce|observe", requires = "execution", value_parser = parse_mode)]
     pub(crate) execution_mode: Option<ExecutionMode>,
 }
 

@@ -9,18 +9,17 @@ use clap::Args;
 
 /// Injection.
 #[derive(Debug, Default, Args)]
-#[command(next_help_heading = "Network")]
 pub(crate) struct InjectArgs {
     /// Let it use a secret: NAME=HOST, such as OPENAI_API_KEY=api.openai.com. A placeholder stands in the
     /// variable NAME; the value is put in on the way to the host where Authorization or the usual headers for keys
     /// have it. After HOST, separated by commas: more hosts, env=VARIABLE, prefix=TEXT (of the placeholder),
     /// header=NAME, path, query, body (where it is put in, too), mask, plaintext
-    #[arg(long, value_name = "NAME=HOST[,…]", value_parser = parse_secret)]
+    #[arg(help_heading = "Network", long, value_name = "NAME=HOST[,…]", value_parser = parse_secret)]
     pub(crate) secret: Vec<InjectRule>,
     /// Change requests to a host: HOST[:PORT][/PATH]:WHAT, WHAT being header=NAME: VALUE, add-header=NAME:
     /// VALUE, remove-header=NAME, query=NAME=VALUE, bearer=VALUE or basic=USER:PASSWORD;
     /// {secret:NAME} in a value stands for a secret
-    #[arg(long, value_name = "HOST:WHAT", value_parser = parse_inject)]
+    #[arg(help_heading = "Network", long, value_name = "HOST:WHAT", value_parser = parse_inject)]
     pub(crate) inject: Vec<InjectRule>,
 }
 

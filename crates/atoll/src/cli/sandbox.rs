@@ -64,7 +64,7 @@ pub(crate) struct SandboxArgs {
     /// Image: 'host', or one that was pulled, loaded or imported
     #[arg(long, value_name = "IMAGE")]
     pub(crate) image: Option<String>,
-    /// Template, as NAME or NAME:VERSION
+    /// Template, as NAME, NAME:VERSION or NAME:TAG
     #[arg(long, value_name = "TEMPLATE")]
     pub(crate) template: Option<String>,
     /// Snapshot to begin with: id, NAME or NAME:TAG

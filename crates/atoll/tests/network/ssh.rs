@@ -278,12 +278,15 @@ async fn roles_and_leases_hold_here_too() {
     assert!(leased.status.code() == Some(255) && text(&leased.stderr).contains("surgery"), "{leased:?}");
     cli(&["lease", "release", "web"]);
     let mut session = other(&["cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    session.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+    // Whoever waits for a process closes its input, at whose end the command would end by itself.
+    let mut typing = session.stdin.take().unwrap();
+    typing.write_all(b"x").unwrap();
     session.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
     // What is open ends with the role.
     cli(&["access", "revoke", "web", id]);
     let ended = tokio::task::spawn_blocking(move || session.wait_with_output()).await.unwrap().unwrap();
     assert_eq!(ended.status.code(), Some(255), "{ended:?}");
+    drop(typing);
     denied(other(&["true"]).output().unwrap());
     setup.server.finish().await;
 }
@@ -364,12 +367,14 @@ async fn only_who_may_gets_in() {
     let mut command = setup.command("ssh");
     command.args(["web@127.0.0.1", "cat"]);
     let mut session = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    session.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+    let mut typing = session.stdin.take().unwrap();
+    typing.write_all(b"x").unwrap();
     session.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
     setup.server.cli(&["ssh-key", "rm", &listed.items[0].id]).ok();
     // What is open ends with it.
     let ended = tokio::task::spawn_blocking(move || session.wait_with_output()).await.unwrap().unwrap();
     assert_eq!(ended.status.code(), Some(255), "{ended:?}");
+    drop(typing);
     refused(setup.ssh(&["true"]));
     setup.server.finish().await;
 }

@@ -186,7 +186,8 @@ fn bad_drafts_touch_nothing() {
             SandboxDraft { template: Some("missing".into()), ..SandboxDraft::default() },
             Code::TemplateNotFound,
         ),
-        (SandboxDraft { template: Some("a:b".into()), ..SandboxDraft::default() }, Code::InvalidArgument),
+        (SandboxDraft { template: Some("a:b".into()), ..SandboxDraft::default() }, Code::TemplateNotFound),
+        (SandboxDraft { template: Some("a:B".into()), ..SandboxDraft::default() }, Code::InvalidArgument),
         (SandboxDraft { ttl_ms: Some(0), ..SandboxDraft::default() }, Code::InvalidArgument),
         (SandboxDraft { workdir: Some("x".into()), ..SandboxDraft::default() }, Code::PathInvalid),
     ];

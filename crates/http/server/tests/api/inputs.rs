@@ -57,7 +57,7 @@ fn table() -> Vec<Bad> {
         bad("POST", "/v1/sandboxes", "{\"isolation\": \"magic\"}", 400, "invalid_argument", "isolation"),
         bad("POST", "/v1/sandboxes", "{\"image\": \"no:such\"}", 404, "image_not_found", "no:such"),
         bad("POST", "/v1/sandboxes", "{\"template\": \"none\"}", 404, "template_not_found", "none"),
-        bad("POST", "/v1/sandboxes", "{\"template\": \"a:b\"}", 400, "invalid_argument", "template"),
+        bad("POST", "/v1/sandboxes", "{\"template\": \"a:B\"}", 400, "invalid_argument", "template"),
         bad("POST", "/v1/sandboxes", "{\"name\": \"there\"}", 409, "name_taken", "there"),
         bad("POST", "/v1/sandboxes", &big, 413, "too_large", "1048576"),
         bad("POST", "/v1/sandboxes/batch", &many, 400, "invalid_argument", "sandboxes"),
