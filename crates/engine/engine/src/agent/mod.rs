@@ -126,7 +126,7 @@ impl SessionShared {
     async fn ask(&self, wish: impl FnOnce(Reply) -> Wish) -> Result<()> {
         let gone = || Error::new(Code::SandboxFailed, "the sandbox of the agent is not alive");
         let (reply, answer) = oneshot::channel();
-        self.wishes.send(wish(reply)).await.or_else(|_| Err(gone()))?;
+        self.wishes.send(wish(reply)).await.map_err(|_unsent| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 }

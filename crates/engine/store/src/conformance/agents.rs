@@ -63,7 +63,7 @@ pub(super) async fn sessions(store: &Store) {
     assert!(store.delete_agent_session(&all[1].id).await.unwrap());
     assert!(!store.delete_agent_session(&all[1].id).await.unwrap());
     assert!(store.delete_sandbox(&two.id).await.unwrap());
-    assert_eq!(store.list_agents().await.unwrap(), [ann.clone()], "they go with their sandbox");
+    assert_eq!(store.list_agents().await.unwrap(), std::slice::from_ref(&ann), "they go with their sandbox");
     assert_eq!(store.list_agent_sessions().await.unwrap().len(), 2);
     assert!(store.delete_agent(&ann.id).await.unwrap());
     assert!(!store.delete_agent(&ann.id).await.unwrap());
