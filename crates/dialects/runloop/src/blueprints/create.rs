@@ -57,15 +57,19 @@ impl Create {
     /// What it begins with, where its Dockerfile does not say.
     async fn base<S>(&self, caller: &Caller<S>, engine: &Engine) -> Result<String> {
         let named = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-        let origin =
-            match (named(&self.parameters.base_blueprint_id), named(&self.parameters.base_blueprint_name)) {
-                (None, None) => return Ok(engine.default_image()),
-                (Some(id), _) => super::by_id(engine, caller, &id).await?,
-                (None, Some(name)) => super::by_name(engine, caller, &name).await?,
-            };
-        if self.parameters.dockerfile.as_deref().is_some_and(|text| !text.trim().is_empty()) {
-            return Err(Failure::bad("dockerfile: give it or a base blueprint, not both"));
-        }
+        let asked = (named(&self.parameters.base_blueprint_id), named(&self.parameters.base_blueprint_name));
+        let has_dockerfile =
+            self.parameters.dockerfile.as_deref().is_some_and(|text| !text.trim().is_empty());
+        let origin = match asked {
+            (None, None) => return Ok(engine.default_image()),
+            _ if has_dockerfile => {
+                return Err(Failure::bad("dockerfile: give it or a base blueprint, not both"));
+            }
+            (Some(id), _) => super::by_id(engine, caller, &id).await?,
+            (None, Some(name)) => super::by_name(engine, caller, &name).await?,
+        };
+        // It may have been deleted since it was built.
+        engine.find_template(&origin.template).await.map_err(|error| Failure::of(&error))?;
         Ok(format!("{TEMPLATE_SCHEME}{}", origin.template))
     }
 
