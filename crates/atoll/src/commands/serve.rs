@@ -98,7 +98,6 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     raise_descriptors();
     // Listen first: a port that is taken is said before sandboxes are taken up.
     let listener = listen(args.listen).await?;
-    let address = listener.local_addr().map_err(|error| Failure::io("cannot listen", error))?;
     let pool_memory = args.pool_memory.map_or_else(half_of_memory, Ok)?;
     for (image, spec) in &args.pool {
         let field = format!("--pool {image}");
@@ -126,28 +125,47 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
         own_names: args.tls.tls.then(|| certificate_names(&args)),
     };
     let mut daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
-    let key = daemon.first_key(args.new_key).await?;
-
-    let mut server_config = ServerConfig::new(daemon.installation.clone());
-    server_config.metrics_public = args.metrics_public;
-    server_config.hosts = names(&args);
-    server_config.ports_domain.clone_from(&args.domain);
-    server_config.dashboard = !args.no_dashboard;
-    server_config.tls = tls(&args, daemon.authority.take())?.map(Arc::new);
-    server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
-    let mut server = Server::new(daemon.engine.clone(), server_config, &DIALECTS);
-    if !args.no_ssh {
-        server = server.with_ssh(ssh(&daemon, &args.data_dir)?);
-    }
-
-    announce(printer, &args, address, key.as_ref())?;
-    notify(sd_notify::NotifyState::Ready);
-    let (engine, ephemeral) = (daemon.engine.clone(), args.ephemeral);
-    let stopped = async move {
+    let stop = async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
+    };
+    let served = serve_with(printer, &args, &mut daemon, listener, stop).await;
+    // Also what cannot be served after all leaves nothing in the kernel.
+    daemon.engine.shutdown().await;
+    telemetry.shutdown();
+    served
+}
+
+/// Serves until `stop` ends.
+async fn serve_with(
+    printer: Printer,
+    args: &ServeArgs,
+    daemon: &mut Daemon,
+    listener: TcpListener,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<()> {
+    let address = listener.local_addr().map_err(|error| Failure::io("cannot listen", error))?;
+    let key = daemon.first_key(args.new_key).await?;
+
+    let mut server_config = ServerConfig::new(daemon.installation.clone());
+    server_config.metrics_public = args.metrics_public;
+    server_config.hosts = names(args);
+    server_config.ports_domain.clone_from(&args.domain);
+    server_config.dashboard = !args.no_dashboard;
+    server_config.tls = tls(args, daemon.authority.take())?.map(Arc::new);
+    server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
+    let mut server = Server::new(daemon.engine.clone(), server_config, &DIALECTS);
+    if !args.no_ssh {
+        server = server.with_ssh(ssh(daemon, &args.data_dir)?);
+    }
+
+    announce(printer, args, address, key.as_ref())?;
+    notify(sd_notify::NotifyState::Ready);
+    let (engine, ephemeral) = (daemon.engine.clone(), args.ephemeral);
+    let stopped = async move {
+        stop.await;
         notify(sd_notify::NotifyState::Stopping);
         engine.drain();
         if ephemeral {
@@ -157,8 +175,6 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
         }
     };
     server.serve(listener, stopped).await;
-    daemon.engine.shutdown().await;
-    telemetry.shutdown();
     Ok(())
 }
 

@@ -299,65 +299,80 @@ impl Daemon {
             let (machines, sentries) = (limits.machines.as_ref(), limits.sentries.as_ref());
             open_levels(&dir, limits.ready, limits.storage, machines, sentries, witness).await?
         };
-        let guard = guard(&dir, storage)?;
-        if let Err(error) = atoll_isolation_host::mark(dir.installation(), dir.path()) {
-            // Only finding it without the directory depends on that.
-            tracing::warn!(%error, "the kernel does not know where the data directory is");
+        let opened = drivers.clone();
+        let started = async {
+            let guard = guard(&dir, storage)?;
+            if let Err(error) = atoll_isolation_host::mark(dir.installation(), dir.path()) {
+                // Only finding it without the directory depends on that.
+                tracing::warn!(%error, "the kernel does not know where the data directory is");
+            }
+            let logs_max_bytes = limits.logs_max_bytes.unwrap_or_else(|| {
+                guard
+                    .space()
+                    .iter()
+                    .find(|space| space.place == "host")
+                    .map_or(u64::MAX, |host| host.total_bytes / LOGS_PART)
+            });
+            let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+            let door = SecretDoor::default();
+            let authority = atoll_engine::open_authority(&store, &vault, dir.installation())
+                .await
+                .map_err(Failure::Plain)?;
+            let own = match &limits.own_names {
+                Some(names) => {
+                    Some(server_authority(&store, &vault, dir.installation(), names.clone()).await?)
+                }
+                None => None,
+            };
+            let interceptor = TlsInterceptor::new(authority, Arc::new(door.clone()), &limits.upstream_ca)
+                .map_err(|error| {
+                    Failure::plain(
+                        Code::InvalidArgument,
+                        format!("--upstream-ca: {}", crate::failure::chain(&error)),
+                    )
+                })?;
+            let trust = Trust {
+                ca_pem: interceptor.certificate_pem().to_owned(),
+                roots_pem: interceptor.roots_pem().to_owned(),
+            };
+            let mut egress = limits.egress.clone();
+            egress.gateway.interceptor = Some(Arc::new(interceptor));
+            egress.gateway.recorder = Some(recorder.clone());
+            let config = atoll_engine::Config {
+                objects: limits.objects.clone(),
+                data_dir: dir.path().to_owned(),
+                caps: Caps::default(),
+                defaults: limits.defaults.clone(),
+                sandboxes_max: limits.sandboxes_max,
+                creates_max: 2 * cores,
+                visibility: limits.visibility,
+                volumes: Some(volumes),
+                logs_max_bytes,
+                disk: Some(Arc::new(guard)),
+                reclaim_below_bytes: limits.reclaim_below_bytes,
+                pools: PoolConfig {
+                    memory_bytes: limits.pool_memory,
+                    fillers: cores,
+                    images: limits.pools.clone(),
+                },
+                egress,
+                trace: TraceConfig { recorder: Some(recorder), mode: limits.trace },
+                trust,
+            };
+            let engine =
+                Engine::start(config, store, vault, images, drivers).await.map_err(Failure::Plain)?;
+            door.open_to(&engine);
+            let installation = dir.installation().to_owned();
+            Ok(Self { engine, installation, authority: own, _dir: dir })
+        };
+        let started = started.await;
+        if started.is_err() {
+            // What cannot be started leaves nothing in the kernel.
+            for driver in &opened {
+                driver.close().await;
+            }
         }
-        let logs_max_bytes = limits.logs_max_bytes.unwrap_or_else(|| {
-            guard
-                .space()
-                .iter()
-                .find(|space| space.place == "host")
-                .map_or(u64::MAX, |host| host.total_bytes / LOGS_PART)
-        });
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let door = SecretDoor::default();
-        let authority =
-            atoll_engine::open_authority(&store, &vault, dir.installation()).await.map_err(Failure::Plain)?;
-        let own = match &limits.own_names {
-            Some(names) => Some(server_authority(&store, &vault, dir.installation(), names.clone()).await?),
-            None => None,
-        };
-        let interceptor = TlsInterceptor::new(authority, Arc::new(door.clone()), &limits.upstream_ca)
-            .map_err(|error| {
-                Failure::plain(
-                    Code::InvalidArgument,
-                    format!("--upstream-ca: {}", crate::failure::chain(&error)),
-                )
-            })?;
-        let trust = Trust {
-            ca_pem: interceptor.certificate_pem().to_owned(),
-            roots_pem: interceptor.roots_pem().to_owned(),
-        };
-        let mut egress = limits.egress.clone();
-        egress.gateway.interceptor = Some(Arc::new(interceptor));
-        egress.gateway.recorder = Some(recorder.clone());
-        let config = atoll_engine::Config {
-            objects: limits.objects.clone(),
-            data_dir: dir.path().to_owned(),
-            caps: Caps::default(),
-            defaults: limits.defaults.clone(),
-            sandboxes_max: limits.sandboxes_max,
-            creates_max: 2 * cores,
-            visibility: limits.visibility,
-            volumes: Some(volumes),
-            logs_max_bytes,
-            disk: Some(Arc::new(guard)),
-            reclaim_below_bytes: limits.reclaim_below_bytes,
-            pools: PoolConfig {
-                memory_bytes: limits.pool_memory,
-                fillers: cores,
-                images: limits.pools.clone(),
-            },
-            egress,
-            trace: TraceConfig { recorder: Some(recorder), mode: limits.trace },
-            trust,
-        };
-        let engine = Engine::start(config, store, vault, images, drivers).await.map_err(Failure::Plain)?;
-        door.open_to(&engine);
-        let installation = dir.installation().to_owned();
-        Ok(Self { engine, installation, authority: own, _dir: dir })
+        started
     }
 
     /// Makes an `admin` key if there is no key at all, or when asked to.

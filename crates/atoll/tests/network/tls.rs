@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use atoll_blackbox::{Output, Server, command, program};
+use atoll_blackbox::{Output, Server, command, host, program};
 
 fn run(command: &mut Command) -> Output {
     let out = command.output().unwrap();
@@ -106,6 +106,12 @@ async fn certificates_come_from_files() {
         .arg(dir.path().join("data"));
     let wrong = run(wrong.args(["--listen", "127.0.0.1:0"]));
     assert!(wrong.code != Some(0) && wrong.stderr.contains("holds no PEM"), "{wrong:?}");
+    // What cannot be served leaves nothing on the host.
+    let data = dir.path().join("data");
+    let installation = std::fs::read_to_string(data.join("installation")).unwrap();
+    let mut left = host::remains(installation.trim(), &data);
+    left.extend(host::left_in_kernel(installation.trim()));
+    assert!(left.is_empty(), "{left:#?}");
 }
 
 /// In a network namespace of its own, where an address that is not loopback's is this host's, too.
