@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_core::agent::{Adapter, AgentSpec, EventKind, SessionState};
+use atoll_core::agent::{Adapter, AgentSpec, EventKind, ModelBudget, ModelUsage, SessionState};
 use atoll_core::build::CommandText;
 use atoll_core::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,18 @@ pub struct CreateAgent {
     /// User name or id, optionally `:group`; the sandbox's when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// The agent layer that its program is in, which is mounted at `/opt/agents/LAYER`. Needs the scope `manage`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layer: Option<String>,
+    /// The version of that; when absent the one that the sandbox has, or else the latest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// What all of its sessions together may ask of models, also those that were deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<ModelBudget>,
+    /// What each of its sessions may ask of models.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_budget: Option<ModelBudget>,
 }
 
 impl CreateAgent {
@@ -59,7 +71,11 @@ impl CreateAgent {
             env: self.env.clone(),
             cwd: self.cwd.clone(),
             user: self.user.clone(),
+            layer: self.layer.clone(),
             own_sandbox: self.template.is_some(),
+            budget: self.budget,
+            session_budget: self.session_budget,
+            spent: ModelUsage::default(),
         })
     }
 }
@@ -75,12 +91,74 @@ pub struct Agent {
     pub sandbox: String,
     /// That was made for it, and is deleted with it.
     pub own_sandbox: bool,
+    /// The name of the agent that it was forked from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fork_of: Option<String>,
     /// What runs: a line for the shell, or program and arguments.
     pub command: CommandText,
     /// What it speaks.
     pub adapter: Adapter,
+    /// The agent layer that its program is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<String>,
+    /// The version of that which its sandbox has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// What it asked of models, with all of its sessions.
+    #[serde(default)]
+    pub usage: ModelUsage,
+    /// What all of its sessions together may ask of models.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<ModelBudget>,
+    /// What each of its sessions may ask of models.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_budget: Option<ModelBudget>,
     /// When it was asked for.
     pub created_at_ms: u64,
+}
+
+/// Puts another version of an agent's program in its sandbox.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct UpdateAgent {
+    /// Which; the latest when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+}
+
+/// Makes forks of an agent: the same agent, each in a sandbox that goes on from where its own is and is deleted with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ForkAgent {
+    /// How many: 1 to 256.
+    pub count: u32,
+    /// The point to go on from: the number of a checkpoint of its sandbox, or a snapshot. Now when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// The sandbox's processes go on in each fork, with their memory, too: at the isolation level `microvm`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory: bool,
+    /// What the names of forks and their sandboxes begin with: `name-1`, `name-2`, …; the agent's and `-fork` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// One fork, or why there is none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ForkedAgent {
+    /// The fork.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Agent>,
+    /// Why there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<crate::ErrorBody>,
+}
+
+/// What became of each fork, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ForkedAgents {
+    /// All of them.
+    pub results: Vec<ForkedAgent>,
 }
 
 /// Agents, by name.
@@ -114,6 +192,9 @@ pub struct AgentSession {
     pub message: Option<u64>,
     /// Number of its last event.
     pub last_event: u64,
+    /// What it asked of models.
+    #[serde(default)]
+    pub usage: ModelUsage,
     /// When it was asked for.
     pub created_at_ms: u64,
 }
@@ -170,4 +251,86 @@ pub struct AgentEventPage {
 pub struct AnswerApproval {
     /// The id of one of its options.
     pub option: String,
+}
+
+/// Message of the server on the WebSocket of a session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum SessionServerMessage {
+    /// First: what you are attached to, and where the events that follow begin.
+    Attached {
+        /// The session.
+        session: AgentSession,
+        /// Number of the event before the first that follows.
+        after: u64,
+    },
+    /// The next event.
+    Event {
+        /// What was said or happened.
+        event: AgentEvent,
+    },
+    /// Events before the next are not kept any more.
+    Gap {},
+    /// What a message of the client asked for was done.
+    Taken {
+        /// The `id` of that message.
+        id: String,
+        /// The number of what was sent; absent for `answer` and `cancel`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        number: Option<u64>,
+    },
+    /// What a message of the client asked for was refused, or why the server closes the socket.
+    Error {
+        /// The `id` of that message, where it had one that could be read.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
+        /// Why.
+        error: crate::ErrorBody,
+        /// The server closes the socket.
+        last: bool,
+    },
+}
+
+/// Message of the client on the WebSocket of a session. One with an `id` is answered by `taken` or `error` with the same; one
+/// without only by `error`. An `id` has at most 128 bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum SessionClientMessage {
+    /// Says something to the agent.
+    Message {
+        /// Names this in the server's answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
+        /// What to say: at most 256 KiB.
+        text: String,
+        /// Sent again with the same key, also on another connection, the message is the one that was taken.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
+    },
+    /// Answers an approval.
+    Answer {
+        /// Names this in the server's answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
+        /// The id of the approval.
+        approval: String,
+        /// The id of one of its options.
+        option: String,
+    },
+    /// Asks the agent to end the work on its message.
+    Cancel {
+        /// Names this in the server's answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
+    },
+}
+
+impl SessionClientMessage {
+    /// What names it in the server's answer.
+    #[must_use]
+    pub fn id(&self) -> Option<&str> {
+        match self {
+            Self::Message { id, .. } | Self::Answer { id, .. } | Self::Cancel { id } => id.as_deref(),
+        }
+    }
 }

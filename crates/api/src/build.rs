@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use atoll_core::build::{BuildEvent, BuildFailure, BuildSpec, BuildState, Ready, StartFrom, Step};
 use atoll_core::policy::EgressPolicy;
 use atoll_core::spec::{IsolationLevel, ResourcesDraft};
+use atoll_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+use crate::CreateService;
 
 /// Builds the next version of a template, from a Dockerfile or a step list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -67,11 +70,17 @@ pub struct CreateBuild {
     /// Give up after this long; one hour when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// Services that every sandbox of the template begins with; those of the template that it is built on when there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<CreateService>,
 }
 
-impl From<CreateBuild> for BuildSpec {
-    fn from(request: CreateBuild) -> Self {
-        Self {
+impl TryFrom<CreateBuild> for BuildSpec {
+    type Error = Error;
+
+    /// Fails as [`CreateService::into_specs`].
+    fn try_from(request: CreateBuild) -> Result<Self> {
+        Ok(Self {
             name: request.name,
             tags: request.tags,
             dockerfile: request.dockerfile,
@@ -91,7 +100,8 @@ impl From<CreateBuild> for BuildSpec {
             ttl_ms: request.ttl_ms,
             idle_timeout_ms: request.idle_timeout_ms,
             timeout_ms: request.timeout_ms,
-        }
+            services: CreateService::into_specs(request.services)?,
+        })
     }
 }
 

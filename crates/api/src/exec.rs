@@ -28,6 +28,9 @@ pub struct CreateExec {
     /// User name or id, optionally `:group`; the sandbox's when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// The sandbox's profile that it runs in; the sandbox's default when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
     /// Run on a terminal of this size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tty: Option<TtySize>,
@@ -73,6 +76,7 @@ impl CreateExec {
             env: self.env,
             cwd: self.cwd,
             user: self.user,
+            profile: self.profile,
             tty: self.tty,
             stdin: self.stdin,
             timeout_ms: self.timeout_ms,
@@ -82,6 +86,9 @@ impl CreateExec {
             keep_output_bytes: self.keep_output_bytes,
             idempotency_key: self.idempotency_key,
             tag: None,
+            interpreter: None,
+            // It comes in a header.
+            traceparent: None,
         })
     }
 }
@@ -101,6 +108,9 @@ pub struct Exec {
     pub pid: Option<u32>,
     /// User it runs as.
     pub user: String,
+    /// The profile that it runs in, where it is in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
     /// Working directory.
     pub cwd: Option<String>,
     /// Whether it runs on a terminal.

@@ -6,8 +6,10 @@
 
 mod access;
 mod agent;
+mod agent_schedule;
 mod build;
 mod checkpoint;
+mod code;
 mod dashboard;
 mod exec;
 mod file;
@@ -29,8 +31,10 @@ mod volume;
 pub use access::{Access, AccessCreated, AccessFile, AccessList, CreateAccess, Port, PortList};
 pub use agent::{
     Agent, AgentEvent, AgentEventPage, AgentList, AgentSession, AgentSessionList, AnswerApproval,
-    CreateAgent, CreateAgentSession, SendAgentMessage,
+    CreateAgent, CreateAgentSession, ForkAgent, ForkedAgent, ForkedAgents, SendAgentMessage,
+    SessionClientMessage, SessionServerMessage, UpdateAgent,
 };
+pub use agent_schedule::{AgentSchedule, AgentScheduleList, CreateAgentSchedule};
 pub use atoll_core::key::{KeyFormat, Scope};
 pub use atoll_core::sharing::{Role, Visibility};
 pub use atoll_core::volume::{VolumeMount, VolumeMountDraft, VolumeState};
@@ -39,6 +43,9 @@ pub use build::{
     PruneBuildCache,
 };
 pub use checkpoint::{CreateCheckpoint, ForkSandbox, RollbackSandbox, RolledBack};
+pub use code::{
+    Cell, CellEvent, CellEventPage, CellList, CellWithEvents, Context, ContextList, CreateContext, RunCell,
+};
 pub use dashboard::DashboardLink;
 pub use exec::{
     AttachClientMessage, AttachServerMessage, CreateExec, Encoding, Exec, ExecList, ExecWithOutput,

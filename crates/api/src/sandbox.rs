@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use atoll_core::execution::ExecutionPolicy;
 use atoll_core::idle::{IdlePolicy, IdleUpdate, OnIdle};
+use atoll_core::layer::Layer;
 use atoll_core::policy::EgressPolicy;
+use atoll_core::profile::Profiles;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::secret::Secret;
 use atoll_core::sharing::Visibility;
@@ -15,10 +17,11 @@ use atoll_core::spec::{
 use atoll_core::trace::TraceMode;
 use atoll_core::usage::Budget;
 use atoll_core::volume::{VolumeMount, VolumeMountDraft};
+use atoll_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::ErrorBody;
+use crate::{CreateService, ErrorBody};
 
 /// Makes a sandbox. Everything is optional: `{}` makes one from the image `host`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -105,11 +108,25 @@ pub struct CreateSandbox {
     /// Which programs may run; as the template says, or all, when absent. Needs a sandbox that is recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execution: Option<ExecutionPolicy>,
+    /// Agent layers, by name: the image that is mounted read-only at `/opt/agents/NAME`. It has one layer, as those that
+    /// `atoll agent build` and `POST /v1/images/import` make.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub layers: BTreeMap<String, String>,
+    /// Profiles of its processes; the template's, or none, when absent. They stay as they are. Containers only, and a sandbox that is recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profiles: Option<Profiles>,
+    /// Services that it begins with, beside its template's: its creation waits until they have settled. One with the name of a
+    /// template's stands in its place.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<CreateService>,
 }
 
-impl From<CreateSandbox> for SandboxDraft {
-    fn from(request: CreateSandbox) -> Self {
-        Self {
+impl TryFrom<CreateSandbox> for SandboxDraft {
+    type Error = Error;
+
+    /// Fails as [`CreateService::into_specs`].
+    fn try_from(request: CreateSandbox) -> Result<Self> {
+        Ok(Self {
             name: request.name,
             image: request.image,
             template: request.template,
@@ -138,9 +155,12 @@ impl From<CreateSandbox> for SandboxDraft {
             budget: request.budget.unwrap_or_default(),
             trace: request.trace,
             execution: request.execution,
+            layers: request.layers,
+            profiles: request.profiles,
+            services: CreateService::into_specs(request.services)?,
             visibility: request.visibility,
             ..Self::default()
-        }
+        })
     }
 }
 
@@ -207,6 +227,9 @@ pub struct Sandbox {
     /// Which programs may run.
     #[serde(default)]
     pub execution: ExecutionPolicy,
+    /// Profiles of its processes.
+    #[serde(default, skip_serializing_if = "Profiles::is_empty")]
+    pub profiles: Profiles,
     /// See [`CreateSandbox::on_idle`].
     #[serde(default)]
     pub on_idle: OnIdle,
@@ -229,6 +252,9 @@ pub struct Sandbox {
     /// Volumes that are mounted in it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeMount>,
+    /// Agent layers that are mounted in it below `/opt/agents`, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub layers: BTreeMap<String, Layer>,
 }
 
 /// A page of sandboxes, newest first.
@@ -302,6 +328,10 @@ pub struct UpdateSandbox {
     /// Replaces which programs may run, at once. What runs already goes on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execution: Option<ExecutionPolicy>,
+    /// Mounts other images as agent layers, at once: what is open in one that goes stays open. `null` takes one away. At the
+    /// isolation level `gvisor` it has them when it is next started.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub layers: BTreeMap<String, Option<String>>,
 }
 
 impl From<UpdateSandbox> for SandboxUpdate {
@@ -328,6 +358,7 @@ impl From<UpdateSandbox> for SandboxUpdate {
             },
             budget: request.budget,
             execution: request.execution,
+            layers: request.layers,
         }
     }
 }

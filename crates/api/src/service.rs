@@ -6,7 +6,7 @@ use atoll_core::build::CommandText;
 use atoll_core::exec::{Exit, OutputStream};
 use atoll_core::service::{
     BACKOFF_DEFAULT_MS, BACKOFF_MAX_DEFAULT_MS, GIVE_UP_DEFAULT_COUNT, Restart, STOP_DEFAULT_MS,
-    ServiceHealth, ServiceReady, ServiceSpec, ServiceState,
+    ServiceHealth, ServiceReady, ServiceSpec, ServiceState, Services,
 };
 use atoll_core::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -60,6 +60,9 @@ pub struct CreateService {
     /// Whether it still works; not looked at when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<ServiceHealth>,
+    /// Services of the same sandbox that it is started after, each time: when they are ready, or have done their work.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<String>,
 }
 
 impl CreateService {
@@ -87,8 +90,52 @@ impl CreateService {
             stop_timeout_ms: self.stop_timeout_ms.unwrap_or(STOP_DEFAULT_MS),
             ready: self.ready,
             health: self.health,
+            after: self.after,
         };
         Ok((self.name, spec))
+    }
+
+    /// The specs that requests mean, by name.
+    ///
+    /// # Errors
+    /// As [`Self::into_spec`]; [`atoll_core::Code::InvalidArgument`] when two have the same name.
+    pub fn into_specs(requests: Vec<Self>) -> Result<Services> {
+        let mut specs = Services::new();
+        for request in requests {
+            let (name, spec) = request.into_spec()?;
+            if specs.contains_key(&name) {
+                return Err(Error::invalid("services", format_args!("there are two services '{name}'")));
+            }
+            specs.insert(name, spec);
+        }
+        Ok(specs)
+    }
+}
+
+impl From<(String, ServiceSpec)> for CreateService {
+    /// The request that asks for it, with every default said.
+    fn from((name, spec): (String, ServiceSpec)) -> Self {
+        let (argv, shell) = match spec.command {
+            CommandText::Argv(argv) => (Some(argv), None),
+            CommandText::Shell(line) => (None, Some(line)),
+        };
+        Self {
+            name,
+            argv,
+            shell,
+            env: spec.env,
+            cwd: spec.cwd,
+            user: spec.user,
+            keep_output_bytes: spec.keep_output_bytes,
+            restart: Some(spec.restart),
+            backoff_ms: Some(spec.backoff_ms),
+            backoff_max_ms: Some(spec.backoff_max_ms),
+            give_up_after: Some(spec.give_up_after),
+            stop_timeout_ms: Some(spec.stop_timeout_ms),
+            ready: spec.ready,
+            health: spec.health,
+            after: spec.after,
+        }
     }
 }
 
@@ -125,6 +172,9 @@ pub struct Service {
     /// Whether it still works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<ServiceHealth>,
+    /// Services that it is started after.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<String>,
     /// Where it is.
     pub state: ServiceState,
     /// Why, where there is something to say.

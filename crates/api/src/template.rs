@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::Result;
 use atoll_core::build::{CommandText, Ready};
 use atoll_core::execution::ExecutionPolicy;
 use atoll_core::id::SnapshotId;
 use atoll_core::policy::EgressPolicy;
 use atoll_core::pool::PoolSpec;
+use atoll_core::profile::Profiles;
 use atoll_core::spec::{IsolationLevel, ResourcesDraft, TemplateSpec};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+use crate::CreateService;
 
 /// Makes a template, or the next version of an existing one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -66,12 +70,20 @@ pub struct CreateTemplate {
     /// Which programs may run in its sandboxes; all when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution: Option<ExecutionPolicy>,
+    /// Profiles of the processes of its sandboxes; none when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profiles: Option<Profiles>,
+    /// Services that every sandbox of it begins with: its creation waits until they have settled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<CreateService>,
 }
 
 impl CreateTemplate {
     /// Name and recipe, for the id of the snapshot that was named.
-    #[must_use]
-    pub fn into_parts(self, snapshot: Option<SnapshotId>) -> (String, TemplateSpec) {
+    ///
+    /// # Errors
+    /// As [`CreateService::into_specs`].
+    pub fn into_parts(self, snapshot: Option<SnapshotId>) -> Result<(String, TemplateSpec)> {
         let spec = TemplateSpec {
             image: self.image,
             snapshot,
@@ -89,8 +101,10 @@ impl CreateTemplate {
             ready: self.ready,
             memory: self.memory,
             execution: self.execution,
+            profiles: self.profiles,
+            services: CreateService::into_specs(self.services)?,
         };
-        (self.name, spec)
+        Ok((self.name, spec))
     }
 }
 
@@ -166,6 +180,12 @@ pub struct Template {
     /// Which programs may run in its sandboxes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution: Option<ExecutionPolicy>,
+    /// Profiles of the processes of its sandboxes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profiles: Option<Profiles>,
+    /// Services that every sandbox begins with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<CreateService>,
     /// The memory that its sandboxes go on from, where it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<TemplateMemory>,

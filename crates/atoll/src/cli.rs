@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 mod access;
 mod agent;
 mod build;
+mod code;
 mod egress;
 mod exec;
 mod execution;
@@ -16,11 +17,14 @@ mod inject;
 mod key;
 mod mcp;
 mod net;
+mod policy;
 mod pool;
+mod profiles;
 mod sandbox;
 mod secret;
 mod server;
 mod service;
+mod services;
 mod snapshot;
 mod template;
 mod trace;
@@ -28,8 +32,11 @@ mod usage;
 mod volume;
 
 pub(crate) use access::{AccessCommand, LeaseCommand};
-pub(crate) use agent::{AgentCommand, SessionArg, UpArgs};
+pub(crate) use agent::{
+    AgentCommand, BuildAgentArgs, ForkAgentArgs, Keep, ScheduleCommand, SessionArg, UpArgs, UpdateAgentArgs,
+};
 pub(crate) use build::{BuildArgs, BuildCacheCommand, BuildCommand};
+pub(crate) use code::{CodeArgs, CodeCommand, ContextArg};
 pub(crate) use egress::{EgressArgs, read as read_policy};
 pub(crate) use exec::{AttachArgs, ExecArgs, KillArgs, LogsArgs, RunArgs, ShellArgs, StreamArgs};
 pub(crate) use execution::ExecutionArgs;
@@ -40,16 +47,19 @@ pub(crate) use ingress::{
 pub(crate) use key::KeyCommand;
 pub(crate) use mcp::McpArgs;
 pub(crate) use net::{ChangeArgs, NetCommand, rules as net_rules};
+pub(crate) use policy::{ExplainArgs, LearnArgs, PolicyCommand, ReplayArgs, TestArgs};
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
+pub(crate) use profiles::ProfileArgs;
 pub(crate) use sandbox::{
     CopyArgs, ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs,
 };
 pub(crate) use secret::{SecretCommand, SetSecretArgs};
 pub(crate) use server::{
-    DashboardArgs, DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, MicrovmArgs, PurgeArgs, ServeArgs,
-    SetupCommand, SetupMicrovmArgs,
+    BackupArgs, DashboardArgs, DoctorArgs, GvisorArgs, LOCALHOST, LogFormat, MicrovmArgs, PurgeArgs,
+    RestoreArgs, ServeArgs, SetupCommand, SetupMicrovmArgs,
 };
 pub(crate) use service::{AddServiceArgs, ServiceArg, ServiceCommand};
+pub(crate) use services::ServicesArgs;
 pub(crate) use snapshot::{
     CheckpointArgs, CheckpointsArgs, DiffArgs, ForkArgs, RollbackArgs, SnapshotCommand,
 };
@@ -105,6 +115,8 @@ pub(crate) enum Command {
     Create(SandboxArgs),
     /// Run a command in a sandbox
     Exec(ExecArgs),
+    /// Run code in a context that remembers
+    Code(CodeArgs),
     /// Attach to a running command
     Attach(AttachArgs),
     /// Show the output of a command
@@ -150,6 +162,9 @@ pub(crate) enum Command {
     Net(NetCommand),
     /// Show what a sandbox did and what was done with it, also of one that is gone
     Trace(TraceArgs),
+    /// Learn a policy from what sandboxes did, try one on it, test one
+    #[command(subcommand)]
+    Policy(PolicyCommand),
     /// Show what sandboxes used, also those that are gone
     Usage(UsageArgs),
     /// Images
@@ -231,6 +246,10 @@ pub(crate) enum Command {
     Info,
     /// Show what this host enforces, or what is left over on it
     Doctor(DoctorArgs),
+    /// Write everything of an installation to one file, while its server is stopped
+    Backup(BackupArgs),
+    /// Make a data directory of what 'atoll backup' wrote, or only verify it
+    Restore(RestoreArgs),
     /// End an installation: its sandboxes, snapshots, volumes, images, keys and everything else in its data directory
     Purge(PurgeArgs),
     /// Print a completion script

@@ -58,7 +58,7 @@ pub(crate) async fn connect(args: &GlobalArgs) -> Result<Connection> {
 pub(crate) async fn connect_or_embed(args: &GlobalArgs) -> Result<Connection> {
     match configured(args)? {
         Some(client) => Ok(Connection::new(client, None)),
-        None => daemon::embedded().await,
+        None => Box::pin(daemon::embedded()).await,
     }
 }
 

@@ -16,6 +16,7 @@ use crate::limits::{
     READY_TIMEOUT_DEFAULT_MS, READY_TIMEOUT_MAX_MS,
 };
 use crate::policy::EgressPolicy;
+use crate::service::Services;
 use crate::spec::{self, IsolationLevel, ResourcesDraft, TemplateSpec};
 
 /// Before the name of a template where an image can stand: no image is named so.
@@ -379,6 +380,9 @@ pub struct BuildSpec {
     pub idle_timeout_ms: Option<u64>,
     /// Give up after this long, milliseconds.
     pub timeout_ms: Option<u64>,
+    /// Services of the template; those of the template that it is built on when there are none.
+    #[serde(default, skip_serializing_if = "Services::is_empty")]
+    pub services: Services,
 }
 
 impl BuildSpec {
@@ -422,6 +426,7 @@ impl BuildSpec {
             egress: self.template_egress.clone(),
             ready: self.ready.clone(),
             memory: self.memory,
+            services: self.services.clone(),
             ..TemplateSpec::new(image)
         }
     }

@@ -64,6 +64,14 @@ codes! {
     AgentNotFound = "agent_not_found", false;
     /// No such session with this agent.
     SessionNotFound = "session_not_found", false;
+    /// No such schedule of this agent.
+    ScheduleNotFound = "schedule_not_found", false;
+    /// No such context of this sandbox's code interpreter.
+    ContextNotFound = "context_not_found", false;
+    /// The sandbox has no code interpreter.
+    InterpreterMissing = "interpreter_missing", false;
+    /// The sandbox's code interpreter failed, or makes no sense.
+    InterpreterFailed = "interpreter_failed", true;
     /// No such template or version.
     TemplateNotFound = "template_not_found", false;
     /// No such volume.

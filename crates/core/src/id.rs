@@ -176,12 +176,21 @@ id_type!(
     /// One session with an agent.
     SessionId, "se", "session", Code::SessionNotFound
 );
+id_type!(
+    /// One schedule of an agent: what it is sent by time.
+    ScheduleId, "sd", "schedule", Code::ScheduleNotFound
+);
+
+id_type!(
+    /// One context of a sandbox's code interpreter.
+    ContextId, "cx", "context", Code::ContextNotFound
+);
 
 /// Whether a text has the form of an id of any kind. No name may have it, so that what is said can always be told
 /// apart: an id is looked up as an id, and nobody can call something by the id of something else.
 #[must_use]
 pub fn is_id_shaped(text: &str) -> bool {
-    const PREFIXES: [&str; 13] = [
+    const PREFIXES: [&str; 15] = [
         SandboxId::PREFIX,
         ExecId::PREFIX,
         TemplateId::PREFIX,
@@ -195,6 +204,8 @@ pub fn is_id_shaped(text: &str) -> bool {
         ServiceId::PREFIX,
         AgentId::PREFIX,
         SessionId::PREFIX,
+        ScheduleId::PREFIX,
+        ContextId::PREFIX,
     ];
     PREFIXES.iter().any(|prefix| is_valid(prefix, text))
 }

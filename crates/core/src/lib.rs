@@ -21,22 +21,29 @@
 //! - [`pool`]: which waiting sandbox serves which request, and how many wait
 //! - [`service`]: commands that should always run, and when they are started again
 //! - [`agent`]: agents that live in sandboxes, their sessions, the protocols they speak
+//! - [`layer`]: programs of agents, apart from images
+//! - [`code`]: code that is run cell by cell, in contexts that remember
 //! - [`volume`]: storage that outlives sandboxes, and where it is mounted
 //! - [`exec`]: the exec state machine and how an exit is classified
 
 pub mod access;
 pub mod agent;
 pub mod build;
+pub mod code;
 pub mod error;
 pub mod exec;
 pub mod execution;
+#[cfg(test)]
+mod fuzz;
 pub mod id;
 pub mod idle;
 pub mod key;
+pub mod layer;
 pub mod limits;
 pub mod network;
 pub mod policy;
 pub mod pool;
+pub mod profile;
 pub mod sandbox;
 pub mod secret;
 pub mod service;
@@ -44,6 +51,7 @@ pub mod sharing;
 pub mod snapshot;
 pub mod spec;
 pub mod trace;
+pub mod traceparent;
 pub mod usage;
 pub mod volume;
 

@@ -176,6 +176,8 @@ pub const LEASE_MAX_MS: u64 = 24 * 3600 * 1000;
 pub const VOLUMES_MAX_COUNT: usize = 10_000;
 /// Volumes of one sandbox.
 pub const VOLUMES_PER_SANDBOX_MAX_COUNT: usize = 16;
+/// Agent layers in one sandbox.
+pub const LAYERS_PER_SANDBOX_MAX_COUNT: usize = 16;
 /// Smallest volume, bytes: a file system with a journal must fit.
 pub const VOLUME_MIN_BYTES: u64 = 32 << 20;
 /// Largest volume, bytes.
@@ -227,6 +229,16 @@ pub const SERVICE_RUNS_KEPT_MAX_COUNT: usize = 64;
 pub const SERVICE_PATH_MAX_BYTES: usize = 1024;
 /// Longest time of a probe of a service, milliseconds.
 pub const SERVICE_PROBE_TIMEOUT_MAX_MS: u64 = 600_000;
+/// Contexts of one sandbox: each is a kernel.
+pub const CONTEXTS_MAX_COUNT: usize = 64;
+/// Longest name of a context's language, bytes.
+pub const CONTEXT_LANGUAGE_MAX_BYTES: usize = 32;
+/// Longest code of one cell, bytes.
+pub const CELL_CODE_MAX_BYTES: usize = 512 << 10;
+/// Longest event that a cell causes, bytes of JSON.
+pub const CELL_EVENT_MAX_BYTES: usize = 8 << 20;
+/// What a cell says that is kept, bytes; the oldest goes first.
+pub const CELL_OUTPUT_MAX_BYTES: u64 = 64 << 20;
 /// Agents of one server.
 pub const AGENTS_MAX_COUNT: usize = 1000;
 /// Sessions of one agent.
@@ -239,6 +251,18 @@ pub const AGENT_THREAD_MAX_BYTES: usize = 128;
 pub const AGENT_MESSAGE_MAX_BYTES: usize = 256 << 10;
 /// Messages of one session that wait for the agent.
 pub const AGENT_MESSAGES_WAITING_MAX_COUNT: usize = 64;
+/// Schedules of one agent.
+pub const AGENT_SCHEDULES_MAX_COUNT: usize = 32;
+/// Schedules of all agents of one server.
+pub const AGENT_SCHEDULES_ALL_MAX_COUNT: usize = 4096;
+/// Schedules of all agents in one sandbox.
+pub const AGENT_SCHEDULES_SANDBOX_MAX_COUNT: usize = 256;
+/// Longest message of a schedule, bytes: the server has all of them in memory.
+pub const AGENT_SCHEDULE_TEXT_MAX_BYTES: usize = 16 << 10;
+/// Shortest time between two messages of a schedule, milliseconds.
+pub const AGENT_SCHEDULE_EVERY_MIN_MS: u64 = 1000;
+/// Longest cron expression, and longest name of its time zone, bytes.
+pub const AGENT_SCHEDULE_CRON_MAX_BYTES: usize = 128;
 /// Largest event that an agent causes, bytes of JSON.
 pub const AGENT_EVENT_MAX_BYTES: usize = 32 << 10;
 /// Events that one session keeps; the oldest go first.
@@ -247,3 +271,15 @@ pub const AGENT_EVENTS_KEPT_MAX_COUNT: u64 = 10_000;
 pub const AGENT_EVENTS_KEPT_MAX_BYTES: u64 = 8 << 20;
 /// Pause between looks at whether a sandbox is ready, milliseconds.
 pub const READY_INTERVAL_DEFAULT_MS: u64 = 100;
+/// Most rules about programs of one sandbox.
+pub const EXECUTION_RULES_MAX_COUNT: usize = 256;
+/// Most programs that the network policy of one sandbox tells apart.
+pub const EGRESS_ORIGINS_MAX_COUNT: usize = 24;
+/// Most profiles of one sandbox.
+pub const PROFILES_MAX_COUNT: usize = 16;
+/// Most programs that one profile names.
+pub const PROFILE_STEPS_MAX_COUNT: usize = 64;
+/// Most paths of each kind that one profile names.
+pub const PROFILE_PATHS_MAX_COUNT: usize = 32;
+/// Longest message of such a rule, bytes.
+pub const EXECUTION_MESSAGE_MAX_BYTES: usize = 512;

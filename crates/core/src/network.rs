@@ -42,7 +42,7 @@ pub struct ConnectionView {
     pub received_bytes: u64,
 }
 
-/// Something that was refused; equal ones are counted.
+/// Something that was refused, or would have been; equal ones are counted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DenialView {
@@ -58,6 +58,9 @@ pub struct DenialView {
     pub last_at_ms: u64,
     /// How often.
     pub count: u64,
+    /// Whether it passed all the same, because the policy's mode is to observe.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub observed: bool,
 }
 
 /// Bytes to one destination since the sandbox's network was taken up.

@@ -11,6 +11,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Code, Error, Result};
+use crate::layer::{self, Layer};
 use crate::limits::{CHECKPOINTS_MAX_COUNT, SNAPSHOT_COMMENT_MAX_BYTES, SNAPSHOT_TAG_MAX_BYTES};
 use crate::spec::{self, IsolationLevel, Resources};
 
@@ -169,6 +170,9 @@ pub struct Manifest {
     pub user: String,
     /// Its default working directory.
     pub workdir: Option<String>,
+    /// Its agent layers: which they are, not what is in them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub layers: BTreeMap<String, Layer>,
 }
 
 impl Manifest {
@@ -205,6 +209,8 @@ impl Manifest {
             .and_then(|()| spec::env("env", &self.env))
             .and_then(|()| spec::user("user", &self.user))
             .and_then(|()| self.workdir.as_deref().map_or(Ok(()), |dir| spec::path("workdir", dir)))
+            .and_then(|()| layer::check_known(&self.layers))
+            .and_then(|()| layer::check_places(&self.layers, &[]))
             .map_err(invalid)
     }
 }
@@ -356,6 +362,7 @@ mod tests {
             env: BTreeMap::new(),
             user: "root".into(),
             workdir: None,
+            layers: BTreeMap::new(),
         };
         let caps = spec::Caps::default();
         assert!(good.validate(&caps).is_ok());

@@ -55,6 +55,7 @@ fn all() -> Vec<What> {
             record: "A".into(),
             answer: "NOERROR".into(),
             addresses: "1.2.3.4".parse().into_iter().collect(),
+            observed: false,
         }),
         What::Http(Http {
             method: "GET".into(),
@@ -92,7 +93,7 @@ fn all() -> Vec<What> {
         What::State { state: "running".into(), mode: None, reason: None },
         What::State { state: "paused".into(), mode: Some("frozen".into()), reason: Some(text()) },
         What::Snapshot { snapshot: text(), purpose: text() },
-        What::Forked { sandbox: text() },
+        What::Forked { child: text() },
         What::RolledBack { snapshot: text() },
         What::Limits { changed: vec![text()], policy_revision: 1 },
         What::OutOfMemory,

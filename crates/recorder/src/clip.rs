@@ -1,6 +1,6 @@
 //! Cuts events to their limits: what a guest or a caller says is as long as they like.
 
-use crate::event::{Event, What};
+use crate::event::{Destination, Event, What};
 use crate::limits::{ARGV_MAX_CHARS, LIST_MAX_COUNT, NAME_MAX_CHARS, TEXT_MAX_CHARS};
 use crate::redact::redact;
 
@@ -28,6 +28,16 @@ fn names(list: &mut Vec<String>) {
 fn maybe(value: &mut Option<String>) {
     if let Some(value) = value {
         short(value);
+    }
+}
+
+fn destination(to: Option<&mut Destination>) {
+    let Some(to) = to else { return };
+    names(&mut to.names);
+    maybe(&mut to.closed);
+    maybe(&mut to.method);
+    if let Some(path) = &mut to.path {
+        no_query(path);
     }
 }
 
@@ -73,6 +83,7 @@ pub(crate) fn clip(event: &mut Event) {
             short(&mut started.user);
             names(&mut started.env);
             maybe(&mut started.by);
+            maybe(&mut started.traceparent);
         }
         What::File(file) => {
             short(&mut file.path);
@@ -91,6 +102,7 @@ pub(crate) fn clip(event: &mut Event) {
             no_query(&mut http.path);
             short(&mut http.rule);
             names(&mut http.secrets);
+            destination(http.to.as_deref_mut());
         }
         What::Connection(connection) => {
             maybe(&mut connection.host);
@@ -100,6 +112,8 @@ pub(crate) fn clip(event: &mut Event) {
             no_query(&mut decision.subject);
             short(&mut decision.rule);
             short(&mut decision.stage);
+            maybe(&mut decision.ask);
+            destination(decision.to.as_deref_mut());
         }
         What::Call(call) => {
             short(&mut call.protocol);
@@ -127,7 +141,7 @@ pub(crate) fn clip(event: &mut Event) {
             short(snapshot);
             short(purpose);
         }
-        What::Forked { sandbox: text } | What::RolledBack { snapshot: text } => short(text),
+        What::Forked { child: text } | What::RolledBack { snapshot: text } => short(text),
         What::Limits { changed, .. } => names(changed),
         What::BudgetExhausted { reason } => short(reason),
         What::ExecEnded(ended) => short(&mut ended.reason),

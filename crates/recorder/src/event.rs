@@ -123,8 +123,9 @@ pub enum What {
     },
     /// Another sandbox was made from it.
     Forked {
-        /// The new sandbox.
-        sandbox: String,
+        /// The new sandbox. Not `sandbox`, which the API puts beside it: the one whose event it is.
+        #[serde(default)]
+        child: String,
     },
     /// It was put back to a snapshot, and what ran ended.
     RolledBack {
@@ -177,6 +178,9 @@ pub struct ProcessStarted {
     /// Who started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Process>,
+    /// The profile that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
 }
 
 /// The file that a process runs.
@@ -291,12 +295,15 @@ pub struct Dns {
     /// Addresses of the answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
+    /// Whether it was looked up although the policy is against it, because its mode is to observe.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub observed: bool,
 }
 
 /// A request that the gateway saw.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Http {
-    /// Number of the connection, as in [`Connection::number`].
+    /// Number of the connection, as in [`Connection::connection`].
     pub connection: u64,
     /// Method.
     pub method: String,
@@ -320,19 +327,54 @@ pub struct Http {
     /// From the request's head to the answer's head, microseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub latency_us: u64,
+    /// From the request's head to the end of the answer, microseconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub duration_us: u64,
     /// The rule that allowed it, in words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub rule: String,
+    /// Whether it passed although the policy is against it, because its mode is to observe.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub observed: bool,
     /// Names of the secrets that were put in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
+    /// Where it led, as the policy was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Box<Destination>>,
+}
+
+/// Where something leads on the network, as the policy was asked about it: enough to ask another policy the same.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Destination {
+    /// The name that is meant when it is one, or all that it may be meant by.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
+    /// The address; none when only a name was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<SocketAddr>,
+    /// Whether the address is the host's own, or leads to the server.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub own: bool,
+    /// The network that the operator closed and that has the address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed: Option<String>,
+    /// Whether it is TLS.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub tls: bool,
+    /// The request's method, where the policy was asked about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// The request's path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
 }
 
 /// A connection through the gateway, at its end.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
-    /// Counts a sandbox's connections since its network was taken up.
-    pub number: u64,
+    /// Counts a sandbox's connections since its network was taken up. Not `number`, which is the event's own beside it.
+    pub connection: u64,
     /// The name it was meant for, if that is certain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
@@ -365,6 +407,15 @@ pub struct PolicyDecision {
     /// How often the same was decided since the last such event, this one included, when more than once.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub times: u64,
+    /// Whether it passed although the policy is against it, because its mode is to observe.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub observed: bool,
+    /// What would allow it, as arguments of the command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ask: Option<String>,
+    /// Where it led; none for programs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Box<Destination>>,
 }
 
 /// A call of an API.
@@ -442,6 +493,9 @@ pub struct ExecStarted {
     /// Pid inside, once it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
+    /// The caller's span (W3C `traceparent`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
 }
 
 /// A command that ended.

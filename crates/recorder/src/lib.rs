@@ -22,6 +22,8 @@
 mod chain;
 mod clip;
 pub mod event;
+#[cfg(test)]
+mod fuzz;
 mod journal;
 mod key;
 pub mod limits;

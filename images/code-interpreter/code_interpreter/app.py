@@ -27,6 +27,7 @@ def make_app(home):
     app.router.add_post("/contexts", create_context)
     app.router.add_delete("/contexts/{id}", delete_context)
     app.router.add_post("/contexts/{id}/restart", restart_context)
+    app.router.add_post("/contexts/{id}/interrupt", interrupt_context)
     return app
 
 
@@ -110,6 +111,12 @@ async def delete_context(request):
 
 async def restart_context(request):
     await request.app[CONTEXTS].get(request.match_info["id"]).restart()
+    return web.Response(status=204)
+
+
+async def interrupt_context(request):
+    """Interrupts the cell that runs, if one does; who reads it hears what it says of that."""
+    await request.app[CONTEXTS].get(request.match_info["id"]).interrupt()
     return web.Response(status=204)
 
 

@@ -9,7 +9,7 @@ from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 
 from . import languages
-from .cells import Cell
+from .cells import Cell, Fence
 
 # A kernel that has not answered by then will not.
 START_SECONDS = 60
@@ -83,6 +83,11 @@ class Context:
             await self._stop()
             await self._start()
 
+    async def interrupt(self):
+        """Interrupts what the kernel runs. Its state stays."""
+        if self._manager is not None and self._manager.has_kernel:
+            await self._manager.interrupt_kernel()
+
     async def close(self):
         """Ends the kernel; the context is of no use any more."""
         self._removed = True
@@ -105,6 +110,7 @@ class Context:
             raise Refused(500, f"the {self.language.name} kernel did not start: {error}") from error
         read = (self._read(self._client.get_iopub_msg), self._read(self._client.get_shell_msg))
         self._tasks = [asyncio.create_task(reader) for reader in read]
+        await self._silently(self.language.begin)
 
     async def _stop(self):
         # Who holds the turn is no such task: no cell runs.
@@ -128,9 +134,17 @@ class Context:
                 cell.take(message)
 
     def _run(self, code, silent=False):
-        cell = Cell(self._interrupt)
-        self._cells[self._client.execute(code, silent=silent, store_history=not silent, allow_stdin=False)] = cell
+        cell = Cell(self.interrupt, self._fence if self.language.fence is not None and not silent else None)
+        self._cells[self._execute(code, silent)] = cell
         return cell
+
+    def _execute(self, code, silent):
+        return self._client.execute(code, silent=silent, store_history=not silent, allow_stdin=False)
+
+    def _fence(self, cell):
+        """Ends a cell when all of its output is here."""
+        fence = Fence(cell)
+        self._cells[self._execute(self.language.fence(fence.mark), silent=True)] = fence
 
     async def _silently(self, code):
         """Runs code that is not the client's, as long as it takes."""
@@ -164,10 +178,6 @@ class Context:
             except asyncio.TimeoutError:
                 if self._manager is None or not await self._manager.is_alive():
                     cell.kernel_died("the kernel ended; the next cell gets a new one, without the state of this one")
-
-    async def _interrupt(self):
-        if self._manager is not None and self._manager.has_kernel:
-            await self._manager.interrupt_kernel()
 
     def _lose(self, why):
         for cell in list(self._cells.values()):

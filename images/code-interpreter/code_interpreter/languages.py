@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 from dataclasses import dataclass
-from typing import Callable, Sequence
+from typing import Callable, Optional, Sequence
 
 SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -21,6 +21,11 @@ class Language:
     # Code that sets variables, and code that makes them what they were before.
     enter: Callable[[dict], str]
     leave: Callable[[dict], str]
+    # Code that each new kernel runs first.
+    begin: str = ""
+    # For kernels whose output may come after their word that the cell has ended: code that writes a mark to every way
+    # on which output comes.
+    fence: Optional[Callable[[str], str]] = None
 
 
 def python_enter(variables):
@@ -46,6 +51,18 @@ def script_leave(_variables):
     )
 
 
+# What a cell makes of `console` does not concern the mark.
+SCRIPT_BEGIN = (
+    "globalThis[Symbol.for('code_interpreter.mark')] = ((out, err, show) => async (mark) => { out(mark); err(mark);"
+    " await show('display_data', { data: { [mark]: '' }, metadata: {}, transient: {} }); })"
+    "(console.log.bind(console), console.error.bind(console), Deno.jupyter.broadcast.bind(Deno.jupyter)); undefined"
+)
+
+
+def script_fence(mark):
+    return f"await globalThis[Symbol.for('code_interpreter.mark')]({json.dumps(mark)}); undefined"
+
+
 def shell_enter(variables):
     lines = []
     for name, value in variables.items():
@@ -63,6 +80,44 @@ def shell_leave(variables):
     return "\n".join(lines)
 
 
+def r_enter(variables):
+    names = ", ".join(_r_text(name) for name in variables)
+    values = ", ".join(f"{_r_text(name)} = {_r_text(value)}" for name, value in variables.items())
+    return f"options(code_interpreter = Sys.getenv(c({names}), unset = NA, names = TRUE)); Sys.setenv({values})"
+
+
+def r_leave(_variables):
+    return (
+        "local({ old <- getOption('code_interpreter'); Sys.unsetenv(names(old)[is.na(old)]); old <- old[!is.na(old)];"
+        " if (length(old)) do.call(Sys.setenv, as.list(old)) })"
+    )
+
+
+def _r_text(text):
+    # R has no pairs of surrogates.
+    return json.dumps(text, ensure_ascii=False)
+
+
+def java_enter(variables):
+    # A running JVM cannot change its environment: variables are system properties, as E2B has it.
+    lines = ["var before = new java.util.HashMap<String, String>();"]
+    for name, value in variables.items():
+        name, value = json.dumps(name), json.dumps(value)
+        lines.append(f"before.put({name}, System.getProperty({name})); System.setProperty({name}, {value});")
+    lines.append('System.getProperties().put("code_interpreter", before);')
+    return "{ " + " ".join(lines) + " }"
+
+
+def java_leave(_variables):
+    return (
+        '{ var before = (java.util.HashMap<?, ?>) System.getProperties().remove("code_interpreter");'
+        " before.forEach((name, value) -> { if (value == null) System.clearProperty((String) name);"
+        " else System.setProperty((String) name, (String) value); }); }"
+    )
+
+
+JAVA_BEGIN = "System.getenv().forEach((name, value) -> System.getProperties().putIfAbsent(name, value));"
+
 PYTHON = Language(
     "python",
     "python3",
@@ -74,11 +129,12 @@ LANGUAGES = {
     language.name: language
     for language in (
         PYTHON,
-        Language("javascript", "deno", (), script_enter, script_leave),
-        Language("typescript", "deno", (), script_enter, script_leave),
+        Language("javascript", "deno", (), script_enter, script_leave, SCRIPT_BEGIN, script_fence),
+        Language("typescript", "deno", (), script_enter, script_leave, SCRIPT_BEGIN, script_fence),
+        Language("deno", "deno", (), script_enter, script_leave, SCRIPT_BEGIN, script_fence),
         Language("bash", "bash", (), shell_enter, shell_leave),
-        Language("r", "ir", (), lambda _: "", lambda _: ""),
-        Language("java", "java", (), lambda _: "", lambda _: ""),
+        Language("r", "ir", (), r_enter, r_leave),
+        Language("java", "java", (), java_enter, java_leave, JAVA_BEGIN),
     )
 }
 SHORT = {"js": "javascript", "ts": "typescript", "py": "python", "sh": "bash"}

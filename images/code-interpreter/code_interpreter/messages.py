@@ -1,5 +1,7 @@
 """From messages of a Jupyter kernel to the events that E2B's clients read."""
 
+from datetime import datetime, timezone
+
 # Kinds of data that have a field of their own.
 FIELDS = {
     "text/plain": "text",
@@ -29,6 +31,11 @@ def event(message):
     if kind == "error":
         return error(content)
     return None
+
+
+def stream(name, text):
+    """Text that a cell wrote to one of its streams, now."""
+    return {"type": name, "text": text, "timestamp": datetime.now(timezone.utc).isoformat()}
 
 
 def result(bundle, is_main):

@@ -6,7 +6,7 @@ use atoll_core::spec::IsolationLevel;
 use clap::{Args, Subcommand};
 
 use super::sandbox::parse_isolation;
-use super::{EgressArgs, LimitArgs};
+use super::{EgressArgs, LimitArgs, ServicesArgs};
 use crate::units::{parse_bytes, parse_duration_ms, parse_pair};
 
 /// What to build.
@@ -39,6 +39,8 @@ pub(crate) struct BuildArgs {
     /// Run what ENTRYPOINT and CMD say in every sandbox of the template
     #[arg(long, conflicts_with = "start_cmd")]
     pub(crate) start_image: bool,
+    #[command(flatten)]
+    pub(crate) services: ServicesArgs,
     /// A sandbox is ready when this command succeeds
     #[arg(long, value_name = "CMD")]
     pub(crate) ready_cmd: Option<String>,

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use atoll_core::policy::{Action, EgressLimits, EgressPolicy, Internet, Rule};
+use atoll_core::policy::{
+    Action, EgressLimits, EgressMode, EgressPolicy, InjectRule, Internet, Origin, Rule,
+};
 use clap::Args;
 
 use super::inject::{InjectArgs, allowed};
@@ -17,10 +19,17 @@ pub(crate) struct EgressArgs {
     /// What it may reach: nothing, everything public, or what rules allow
     #[arg(help_heading = "Network", long, value_name = "on|off|rules", value_parser = parse_internet)]
     pub(crate) internet: Option<Internet>,
+    /// What happens to what may not pass: it is refused, or only told of in the journal
+    #[arg(help_heading = "Network", long, value_name = "enforce|observe", value_parser = parse_mode)]
+    pub(crate) egress_mode: Option<EgressMode>,
     /// Allow a domain: example.com, *.example.com or *, optionally with :PORT or :FROM-TO; or those of a preset
     /// such as @pypi, @npm, @debian, @github ('atoll net presets')
     #[arg(help_heading = "Network", long, value_name = "DOMAIN|@PRESET", value_parser = |text: &str| named(Action::Allow, text))]
     pub(crate) allow: Vec<Named>,
+    /// Allow a domain to one program of the image alone: /usr/bin/curl=example.com:443, '/usr/lib/git-core/*=github.com',
+    /// sha256:DIGEST=example.com, profile:NAME=example.com (containers only)
+    #[arg(help_heading = "Network", long, value_name = "PROGRAM=DOMAIN", value_parser = from_program)]
+    pub(crate) allow_from: Vec<Rule>,
     /// Deny a domain, or those of a preset
     #[arg(help_heading = "Network", long, value_name = "DOMAIN|@PRESET", value_parser = |text: &str| named(Action::Deny, text))]
     pub(crate) deny: Vec<Named>,
@@ -37,7 +46,7 @@ pub(crate) struct EgressArgs {
     #[arg(help_heading = "Network", long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) bandwidth: Option<u64>,
     /// File with the whole policy as JSON
-    #[arg(help_heading = "Network", long, value_name = "FILE", conflicts_with_all = ["internet", "allow", "deny", "allow_cidr",
+    #[arg(help_heading = "Network", long, value_name = "FILE", conflicts_with_all = ["internet", "allow", "allow_from", "deny", "allow_cidr",
           "deny_cidr", "connections", "bandwidth"])]
     pub(crate) egress: Option<PathBuf>,
     #[command(flatten)]
@@ -59,6 +68,12 @@ fn named(action: Action, text: &str) -> std::result::Result<Named, String> {
         return Ok(Named::Preset(action, text.to_owned()));
     }
     domain(action, text).map(Named::Domain)
+}
+
+fn from_program(text: &str) -> std::result::Result<Rule, String> {
+    let (program, what) =
+        text.split_once('=').ok_or("write PROGRAM=DOMAIN, such as /usr/bin/curl=example.com")?;
+    Ok(Rule { from: Some(Origin::parse(program)), ..domain(Action::Allow, what)? })
 }
 
 fn expanded(all: Vec<Named>) -> Result<Vec<Rule>> {
@@ -95,6 +110,13 @@ fn parse_internet(text: &str) -> std::result::Result<Internet, String> {
         .ok_or_else(|| format!("'{text}' is not on, off or rules"))
 }
 
+fn parse_mode(text: &str) -> std::result::Result<EgressMode, String> {
+    [EgressMode::Enforce, EgressMode::Observe]
+        .into_iter()
+        .find(|mode| mode.as_str() == text)
+        .ok_or_else(|| "write enforce or observe".to_owned())
+}
+
 impl EgressArgs {
     /// Allows the hosts of presets, each such as `@pypi`.
     pub(crate) fn presets(names: &[&str]) -> Self {
@@ -104,7 +126,21 @@ impl EgressArgs {
 
     /// The policy that the arguments mean; `None` when they say nothing.
     pub(crate) fn policy(mut self) -> Result<Option<EgressPolicy>> {
-        let inject = std::mem::take(&mut self.inject).rules();
+        let (inject, mode) = (std::mem::take(&mut self.inject).rules(), self.egress_mode);
+        let mut policy = self.with_injection(inject)?;
+        match (&mut policy, mode) {
+            (_, None) => {}
+            (Some(policy), Some(mode)) => policy.mode = mode,
+            (None, Some(_)) => {
+                return Err(Failure::Usage(
+                    "--egress-mode is of a policy: give --internet, --allow or --egress, too".into(),
+                ));
+            }
+        }
+        Ok(policy)
+    }
+
+    fn with_injection(self, inject: Vec<InjectRule>) -> Result<Option<EgressPolicy>> {
         let mut policy = self.without_injection()?;
         if inject.is_empty() {
             return Ok(policy);
@@ -128,7 +164,8 @@ impl EgressArgs {
             return read(path).map(Some);
         }
         let denies = expanded(self.deny)?.into_iter().chain(self.deny_cidr);
-        let allows: Vec<Rule> = expanded(self.allow)?.into_iter().chain(self.allow_cidr).collect();
+        let allows: Vec<Rule> =
+            expanded(self.allow)?.into_iter().chain(self.allow_from).chain(self.allow_cidr).collect();
         let limits = EgressLimits { connections: self.connections, bytes_per_s: self.bandwidth };
         let any_allowed = !allows.is_empty();
         let rules: Vec<Rule> = denies.chain(allows).collect();
@@ -145,7 +182,7 @@ impl EgressArgs {
         if internet == Internet::Off && !rules.is_empty() {
             return Err(Failure::Usage("--internet off does not look at rules; use --internet rules".into()));
         }
-        Ok(Some(EgressPolicy { internet, rules, limits, inject: Vec::new() }))
+        Ok(Some(EgressPolicy { internet, rules, limits, ..EgressPolicy::default() }))
     }
 }
 
@@ -156,5 +193,14 @@ pub(crate) fn read(path: &Path) -> Result<EgressPolicy> {
     let file = std::fs::File::open(path).map_err(|error| Failure::io(what(), error))?;
     let mut text = String::new();
     file.take(FILE_MAX_BYTES).read_to_string(&mut text).map_err(|error| Failure::io(what(), error))?;
-    serde_json::from_str(&text).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
+    half(&text, "egress").map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
+}
+
+/// Reads one policy, alone or as the half of a file that has both, as `atoll policy learn` writes it.
+pub(super) fn half<T: serde::de::DeserializeOwned>(text: &str, key: &str) -> serde_json::Result<T> {
+    let whole: serde_json::Value = serde_json::from_str(text)?;
+    match whole.get(key) {
+        Some(half) if half.is_object() => serde_json::from_value(half.clone()),
+        _ => serde_json::from_str(text),
+    }
 }

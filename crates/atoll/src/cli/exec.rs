@@ -56,6 +56,9 @@ pub(crate) struct ExecArgs {
     /// User name or id, optionally with :GROUP
     #[arg(short, long, value_name = "USER")]
     pub(crate) user: Option<String>,
+    /// Profile of the sandbox that it runs in [default: the sandbox's]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) profile: Option<String>,
     /// Kill it this long after its start, such as 90s
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) timeout: Option<u64>,

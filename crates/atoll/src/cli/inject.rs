@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_core::policy::{
-    Action, BasicAuth, DomainPattern, InjectRule, Placeholder, Rule, SecretRef, Template,
+    Action, BasicAuth, DomainPattern, InjectRule, Origin, Placeholder, Rule, SecretRef, Template,
 };
 use clap::Args;
 
@@ -13,7 +13,8 @@ pub(crate) struct InjectArgs {
     /// Let it use a secret: NAME=HOST, such as OPENAI_API_KEY=api.openai.com. A placeholder stands in the
     /// variable NAME; the value is put in on the way to the host where Authorization or the usual headers for keys
     /// have it. After HOST, separated by commas: more hosts, env=VARIABLE, prefix=TEXT (of the placeholder),
-    /// header=NAME, path, query, body (where it is put in, too), mask, plaintext
+    /// header=NAME, path, query, body (where it is put in, too), from=PROGRAM (only for this program of the image, such as
+    /// from=/usr/lib/git-core/*; containers only), mask, plaintext
     #[arg(help_heading = "Network", long, value_name = "NAME=HOST[,…]", value_parser = parse_secret)]
     pub(crate) secret: Vec<InjectRule>,
     /// Change requests to a host: HOST[:PORT][/PATH]:WHAT, WHAT being header=NAME: VALUE, add-header=NAME:
@@ -48,7 +49,8 @@ pub(crate) fn allowed(rules: &[InjectRule]) -> Result<Vec<Rule>, String> {
         for host in &rule.hosts {
             for port in ports {
                 let one = Rule::parse_domain(Action::Allow, &format!("{host}:{port}"));
-                let one = one.map_err(|error| error.to_string())?;
+                // A program that alone may use a secret alone needs the host.
+                let one = Rule { from: rule.from.clone(), ..one.map_err(|error| error.to_string())? };
                 if !allowed.contains(&one) {
                     allowed.push(one);
                 }
@@ -78,7 +80,8 @@ fn parse_secret(text: &str) -> Result<InjectRule, String> {
             Some(("env", variable)) => placeholder.env = Some(variable.to_owned()),
             Some(("prefix", prefix)) => placeholder.prefix = Some(prefix.to_owned()),
             Some(("header", name)) => placeholder.headers.push(name.to_owned()),
-            Some((other, _)) => return Err(format!("'{other}' is not env, prefix or header")),
+            Some(("from", program)) => rule.from = Some(Origin::parse(program)),
+            Some((other, _)) => return Err(format!("'{other}' is not env, prefix, header or from")),
             None => match item {
                 "path" => placeholder.path = true,
                 "query" => placeholder.query = true,

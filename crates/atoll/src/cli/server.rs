@@ -287,9 +287,41 @@ pub(crate) struct PurgeArgs {
     /// Its data directory; no server may use it
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
+    /// End what runs, and keep everything in the data directory: sandboxes that ran are failed at the next start
+    #[arg(long)]
+    pub(crate) keep_data: bool,
     /// Do not ask
     #[arg(long)]
     pub(crate) yes: bool,
+}
+
+/// An installation to back up.
+#[derive(Debug, Args)]
+pub(crate) struct BackupArgs {
+    /// File to write, in place of one that is there; - for standard output. It holds all secrets and keys: only its
+    /// owner may read it
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Data directory of the server, which must be stopped; sandboxes that run stand still meanwhile
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/atoll")]
+    pub(crate) data_dir: PathBuf,
+    /// Its database is not in the data directory (atoll serve --database) and backed up by other means
+    #[arg(long)]
+    pub(crate) without_database: bool,
+}
+
+/// A backup to restore.
+#[derive(Debug, Args)]
+pub(crate) struct RestoreArgs {
+    /// File that 'atoll backup' wrote; - for standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Data directory to make, empty or absent
+    #[arg(long, value_name = "DIR", required_unless_present = "verify")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Only read it to its end and compare all digests
+    #[arg(long, conflicts_with = "data_dir")]
+    pub(crate) verify: bool,
 }
 
 /// The dashboard.

@@ -95,6 +95,9 @@ pub(crate) struct AddServiceArgs {
     /// Kill it after so many bad looks in a row [default: 3]
     #[arg(long, value_name = "COUNT")]
     pub(crate) health_failures: Option<u32>,
+    /// Start it only when this other service of the sandbox is ready, or has done its work
+    #[arg(long, value_name = "SERVICE")]
+    pub(crate) after: Vec<String>,
     /// Variable
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) env: Vec<(String, String)>,

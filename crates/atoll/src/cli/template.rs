@@ -5,7 +5,7 @@ use atoll_core::spec::IsolationLevel;
 use clap::{Args, Subcommand};
 
 use super::sandbox::parse_isolation;
-use super::{BuildArgs, EgressArgs, ExecutionArgs, LimitArgs, parse_pool};
+use super::{BuildArgs, EgressArgs, ExecutionArgs, LimitArgs, ProfileArgs, ServicesArgs, parse_pool};
 use crate::units::{parse_bytes, parse_duration_ms, parse_pair};
 
 #[expect(clippy::large_enum_variant, reason = "there is one of it")]
@@ -111,6 +111,10 @@ pub(crate) struct TemplateArgs {
     pub(crate) egress: EgressArgs,
     #[command(flatten)]
     pub(crate) execution: ExecutionArgs,
+    #[command(flatten)]
+    pub(crate) profiles: ProfileArgs,
+    #[command(flatten)]
+    pub(crate) services: ServicesArgs,
     /// Writable disk, such as 10GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) disk: Option<u64>,

@@ -1,19 +1,22 @@
 //! Agents: `atoll agent …`
 
 use std::io::Read as _;
+use std::path::Path;
 
 use atoll_api::{
     Agent, AgentEvent, AgentEventPage, AgentSession, AnswerApproval, CreateAgent, CreateAgentSession,
-    SendAgentMessage,
+    SendAgentMessage, SessionClientMessage, SessionServerMessage,
 };
-use atoll_client::Client;
-use atoll_core::agent::{EventKind, SessionState};
+use atoll_client::{Client, ResumePolicy, SessionUpdate};
+use atoll_core::Code;
+use atoll_core::agent::{EventKind, ModelBudget, SessionState};
 use atoll_core::build::CommandText;
 use atoll_core::exec::OutputStream;
 use atoll_core::limits::WAIT_MAX_MS;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
+use super::{agent_fork, agent_layer, agent_schedule};
 use crate::cli::{AgentCommand, SessionArg, UpArgs};
 use crate::failure::{Failure, Result};
 use crate::output::{Printer, age, clean, table};
@@ -27,12 +30,12 @@ pub(super) async fn agent(client: &Client, printer: Printer, command: AgentComma
         AgentCommand::Up(args) => up(client, printer, *args).await?,
         AgentCommand::Ls => {
             let list = client.list_agents().await?;
-            let header = ["NAME", "SANDBOX", "ADAPTER", "AGE", "COMMAND"];
+            let header = ["NAME", "SANDBOX", "FORK OF", "ADAPTER", "REQUESTS", "TOKENS", "AGE", "COMMAND"];
             printer.result(&list, || table(header, list.items.iter().map(row)))?;
         }
         AgentCommand::Sessions { agent } => {
             let list = client.list_agent_sessions(&agent).await?;
-            let header = ["ID", "THREAD", "STATE", "EVENTS", "AGE"];
+            let header = ["ID", "THREAD", "STATE", "EVENTS", "REQUESTS", "TOKENS", "AGE"];
             printer.result(&list, || table(header, list.items.iter().map(session_row)))?;
         }
         AgentCommand::Send { session, key, detach, text } => {
@@ -45,6 +48,11 @@ pub(super) async fn agent(client: &Client, printer: Printer, command: AgentComma
         AgentCommand::Answer { session: SessionArg { session, agent }, approval, option } => {
             client.answer_approval(&agent, &session, &approval, &AnswerApproval { option }).await?;
         }
+        AgentCommand::Build(args) => agent_layer::build(client, printer, args).await?,
+        AgentCommand::Versions { name } => agent_layer::versions(client, printer, name.as_deref()).await?,
+        AgentCommand::Update(args) => return agent_layer::update(client, printer, args).await,
+        AgentCommand::Fork(args) => return agent_fork::fork(client, printer, *args).await,
+        AgentCommand::Schedule(command) => agent_schedule::schedule(client, printer, command).await?,
         AgentCommand::Rm { agents } => {
             for agent in agents {
                 client.delete_agent(&agent).await?;
@@ -55,22 +63,46 @@ pub(super) async fn agent(client: &Client, printer: Printer, command: AgentComma
 }
 
 async fn up(client: &Client, printer: Printer, args: UpArgs) -> Result<()> {
-    let create = CreateAgent {
-        name: args.name,
-        sandbox: args.sandbox,
-        template: args.template,
-        argv: Some(args.argv),
-        adapter: Some(args.adapter),
-        env: args.env.into_iter().collect(),
-        cwd: args.workdir,
-        user: args.user,
-        ..CreateAgent::default()
+    let mut create = match &args.file {
+        Some(file) => read(file)?,
+        None => CreateAgent::default(),
     };
+    create.name = args.name;
+    (create.sandbox, create.template) = (args.sandbox, args.template);
+    if !args.argv.is_empty() {
+        (create.argv, create.shell) = (Some(args.argv), None);
+    }
+    create.adapter = args.adapter.or(create.adapter);
+    create.env.extend(args.env);
+    create.cwd = args.workdir.or(create.cwd);
+    create.user = args.user.or(create.user);
+    if let Some(layer) = args.layer {
+        let (name, version) = match layer.split_once(':') {
+            Some((name, version)) => (name.to_owned(), Some(version.to_owned())),
+            None => (layer, None),
+        };
+        (create.layer, create.version) = (Some(name), version);
+    }
+    create.budget = budget(create.budget, args.budget_requests, args.budget_tokens);
+    create.session_budget = budget(create.session_budget, args.session_requests, args.session_tokens);
     let agent = client.create_agent(&create).await?;
     printer.result(&agent, || agent.name.clone())
 }
 
-fn row(agent: &Agent) -> [String; 5] {
+fn read(file: &Path) -> Result<CreateAgent> {
+    let name = file.display();
+    let text = std::fs::read(file).map_err(|error| Failure::io(format!("cannot read {name}"), error))?;
+    serde_json::from_slice(&text)
+        .map_err(|error| Failure::plain(Code::InvalidArgument, format!("{name} is no agent: {error}")))
+}
+
+fn budget(known: Option<ModelBudget>, requests: Option<u64>, tokens: Option<u64>) -> Option<ModelBudget> {
+    let known = known.unwrap_or_default();
+    let budget = ModelBudget { requests: requests.or(known.requests), tokens: tokens.or(known.tokens) };
+    (budget != ModelBudget::default()).then_some(budget)
+}
+
+fn row(agent: &Agent) -> [String; 8] {
     let command = match &agent.command {
         CommandText::Shell(line) => line.clone(),
         CommandText::Argv(argv) => argv.join(" "),
@@ -78,18 +110,23 @@ fn row(agent: &Agent) -> [String; 5] {
     [
         agent.name.clone(),
         agent.sandbox.clone(),
+        agent.fork_of.clone().unwrap_or_default(),
         agent.adapter.as_str().to_owned(),
+        agent.usage.requests.to_string(),
+        agent.usage.tokens().to_string(),
         age(agent.created_at_ms),
         clean(&command).chars().take(COMMAND_CHARS).collect(),
     ]
 }
 
-fn session_row(session: &AgentSession) -> [String; 5] {
+fn session_row(session: &AgentSession) -> [String; 7] {
     [
         session.id.clone(),
         session.thread.clone().unwrap_or_default(),
         session.state.as_str().replace('_', " "),
         session.last_event.to_string(),
+        session.usage.requests.to_string(),
+        session.usage.tokens().to_string(),
         age(session.created_at_ms),
     ]
 }
@@ -183,47 +220,58 @@ async fn show(printer: Printer, event: &AgentEvent) -> Result<()> {
 /// Shows a session and sends what is typed. Ends when the input has, and nothing is under way.
 async fn attach(client: &Client, printer: Printer, arg: &SessionArg, after: u64) -> Result<()> {
     let session = open(client, arg).await?;
-    let (mut after, mut state) = (after, session.state);
+    let resume = ResumePolicy::default();
+    let mut attached = client.attach_agent_session(&arg.agent, &session.id, after, resume).await?;
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
-    let mut ended = false;
+    // Once the input has ended the server is asked for the session again when its events up to `known` were shown.
+    let (mut after, mut ended, mut known) = (after, false, 0);
     let mut approval: Option<(String, Vec<String>)> = None;
     loop {
-        let idle = !matches!(state, SessionState::Working | SessionState::WaitingForApproval);
-        let known = client.get_agent_session(&arg.agent, &session.id);
-        if ended && idle && known.await?.last_event <= after {
-            return Ok(());
+        if ended && attached.unanswered() == 0 && after >= known {
+            let now = client.get_agent_session(&arg.agent, &session.id).await?;
+            let busy = matches!(now.state, SessionState::Working | SessionState::WaitingForApproval);
+            if !busy && now.last_event <= after {
+                return Ok(());
+            }
+            known = now.last_event.max(after + 1);
         }
         tokio::select! {
-            page = page(client, &arg.agent, &session.id, after) => {
-                let page = page?;
-                for event in &page.items {
-                    show(printer, event).await?;
+            update = attached.next() => match update? {
+                SessionUpdate::Said(SessionServerMessage::Event { event }) => {
+                    show(printer, &event).await?;
+                    after = event.number;
                     match event.kind {
-                        EventKind::Approval => approval = asked(event),
+                        EventKind::Approval => approval = asked(&event),
                         EventKind::Answer | EventKind::Done | EventKind::Error => approval = None,
                         _ => {}
                     }
                 }
-                (after, state) = (page.next_after, page.state);
-            }
+                SessionUpdate::Said(SessionServerMessage::Error { error, .. }) => printer.warn(&error.message),
+                SessionUpdate::Said(SessionServerMessage::Gap {}) => {
+                    printer.warn("earlier events are not kept any more");
+                }
+                SessionUpdate::Lost(_) => printer.warn("the connection broke; the answer may not have arrived"),
+                SessionUpdate::Said(_) => {}
+            },
             line = lines.next_line(), if !ended => {
                 match line.map_err(|error| Failure::io("cannot read standard input", error))? {
                     None => ended = true,
                     Some(line) if line.trim().is_empty() => {}
-                    Some(line) => match &approval {
-                        Some((id, options)) if options.iter().any(|option| option == line.trim()) => {
-                            let answer = AnswerApproval { option: line.trim().to_owned() };
-                            client.answer_approval(&arg.agent, &session.id, id, &answer).await?;
-                        }
-                        _ => {
-                            let message = SendAgentMessage { text: line, key: None };
-                            client.send_agent_message(&arg.agent, &session.id, &message).await?;
-                            state = SessionState::Working;
-                        }
-                    }
+                    Some(line) => drop(attached.send(typed(line, approval.as_ref())).await?),
                 }
             }
         }
+    }
+}
+
+/// What a typed line says: an answer, if one is waited for and it is one of the options.
+fn typed(line: String, approval: Option<&(String, Vec<String>)>) -> SessionClientMessage {
+    let option = line.trim().to_owned();
+    match approval {
+        Some((id, options)) if options.contains(&option) => {
+            SessionClientMessage::Answer { id: None, approval: id.clone(), option }
+        }
+        _ => SessionClientMessage::Message { id: None, text: line, key: None },
     }
 }
 

@@ -34,6 +34,29 @@ pub(super) async fn run(
     ignore: Ignore,
     detach: bool,
 ) -> Result<()> {
+    match to_end(client, printer, request, context, ignore, detach).await? {
+        Some(ended) => finish(printer, ended),
+        None => Ok(()),
+    }
+}
+
+/// The same without a context, and without a last word when all went well.
+pub(super) async fn made(client: &Client, printer: Printer, request: &CreateBuild) -> Result<()> {
+    match to_end(client, printer, request, PathBuf::new(), Ignore::default(), false).await? {
+        Some(failed @ Ended::Not(_)) => finish(printer, failed),
+        Some(Ended::Made(_)) | None => Ok(()),
+    }
+}
+
+/// How a build ended, unless nobody waits for that.
+async fn to_end(
+    client: &Client,
+    printer: Printer,
+    request: &CreateBuild,
+    context: PathBuf,
+    ignore: Ignore,
+    detach: bool,
+) -> Result<Option<Ended>> {
     let mut stops = Stops::catch()?;
     let build = client.create_build(request).await?;
     if build.needs_context {
@@ -48,17 +71,17 @@ pub(super) async fn run(
         }
     }
     if detach {
-        return printer.result(&build, || build.id.clone());
+        printer.result(&build, || build.id.clone())?;
+        return Ok(None);
     }
-    let ended = tokio::select! {
-        ended = follow(client, printer, &build.id, true) => ended?,
+    tokio::select! {
+        ended = follow(client, printer, &build.id, true) => ended.map(Some),
         stop = stops.next() => {
             printer.note("cancelling the build");
             client.cancel_build(&build.id).await?;
-            return Err(stop.failure());
+            Err(stop.failure())
         }
-    };
-    finish(printer, ended)
+    }
 }
 
 /// The last word on a build. With `--json` the stream has said it already.
@@ -123,6 +146,7 @@ fn request(args: BuildArgs) -> Result<(CreateBuild, Ignore)> {
         labels: args.label.into_iter().collect(),
         egress: args.egress.policy()?,
         template_egress,
+        services: args.services.services()?,
         timeout_ms: args.timeout,
         ..CreateBuild::default()
     };

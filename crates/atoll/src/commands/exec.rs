@@ -97,6 +97,7 @@ pub(super) async fn exec(client: &Client, printer: Printer, args: ExecArgs) -> R
         env: args.env.into_iter().collect(),
         cwd: args.workdir,
         user: args.user,
+        profile: args.profile,
         timeout_ms: args.timeout,
         idle_timeout_ms: args.idle_timeout,
         ..CreateExec::default()

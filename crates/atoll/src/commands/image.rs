@@ -44,7 +44,7 @@ pub(super) async fn image(client: &Client, printer: Printer, command: ImageComma
         ImageCommand::Import { path, name } => {
             let upload = Upload::open(printer, &path).await?;
             let (content, bar, source) = upload.split();
-            let progress = source.explain(client.import_image(&name, content).await).await?;
+            let progress = source.explain(client.import_image(&name, None, content).await).await?;
             bar.finish_and_clear();
             ready(printer, &progress::image(printer, progress).await?)
         }

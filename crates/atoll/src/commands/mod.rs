@@ -2,8 +2,13 @@
 
 mod access;
 mod agent;
+mod agent_fork;
+mod agent_layer;
+mod agent_schedule;
+mod backup;
 mod build;
 mod checkpoint;
+mod code;
 mod copy;
 mod dashboard;
 mod defaults;
@@ -13,10 +18,14 @@ mod image;
 mod key;
 mod mcp;
 mod net;
+mod pipe;
+mod policy;
 mod pool;
 mod port;
 mod purge;
 mod registry;
+mod restore;
+mod results;
 mod run;
 mod sandbox;
 mod secret;
@@ -100,6 +109,8 @@ async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {
         Command::Serve(args) => Box::pin(serve::serve(printer, args)).await.map(|()| 0),
         Command::Doctor(args) => Box::pin(doctor::doctor(&cli.global, printer, &args)).await,
         Command::Purge(args) => purge::purge(printer, &args).map(|()| 0),
+        Command::Backup(args) => backup::backup(printer, args).await.map(|()| 0),
+        Command::Restore(args) => restore::restore(printer, args).await.map(|()| 0),
         Command::Setup(command) => Box::pin(setup::setup(printer, command)).await.map(|()| 0),
         Command::Net(NetCommand::Presets) => {
             // For the lists in it.
@@ -109,6 +120,7 @@ async fn dispatch(printer: Printer, cli: Cli) -> Result<u8> {
         Command::Trace(TraceArgs { command: Some(TraceCommand::Verify(args)), .. }) if args.dir.is_some() => {
             trace::verify_offline(printer, &args).map(|()| 0)
         }
+        Command::Policy(command) if command.is_offline() => policy::policy(None, printer, command).await,
         command => {
             let connection = if matches!(command, Command::Run(_)) {
                 Box::pin(connection::connect_or_embed(&cli.global)).await?
@@ -150,6 +162,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Resume(args) => usage::resume(client, printer, args).await,
         Command::Usage(args) => usage::usage(client, printer, args).await,
         Command::Trace(args) => trace::trace(client, printer, args).await,
+        Command::Policy(command) => return policy::policy(Some(client), printer, command).await,
         Command::Image(command) => image::image(client, printer, command).await,
         Command::Registry(command) => registry::registry(client, printer, command).await,
         Command::Template(command) => template::template(client, printer, command).await,
@@ -172,6 +185,7 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Tunnel(args) => Box::pin(tunnel::tunnel(client, printer, args)).await,
         Command::Mcp(args) => Box::pin(mcp::mcp(client, printer, args)).await,
         Command::Link(args) => port::link(client, printer, args).await,
+        Command::Code(args) => return Box::pin(code::code(client, printer, args)).await,
         Command::Agent(command) => return agent::agent(client, printer, command).await,
         Command::Ssh(args) => return ssh::ssh(client, printer, args).await,
         Command::SshProxy => ssh::proxy(client).await,
@@ -184,6 +198,8 @@ async fn connected(connection: &Connection, printer: Printer, command: Command) 
         Command::Serve(_)
         | Command::Doctor(_)
         | Command::Purge(_)
+        | Command::Backup(_)
+        | Command::Restore(_)
         | Command::Setup(_)
         | Command::Vmm { .. }
         | Command::Sentry { .. } => Ok(()),

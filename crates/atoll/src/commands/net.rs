@@ -3,7 +3,7 @@
 use atoll_api::UpdateSandbox;
 use atoll_client::Client;
 use atoll_core::network::Stage;
-use atoll_core::policy::{Action, EgressPolicy, InjectRule, Internet, Rule};
+use atoll_core::policy::{Action, EgressMode, EgressPolicy, InjectRule, Internet, Rule};
 
 use crate::cli::{ChangeArgs, NetCommand, net_rules};
 use crate::failure::{Failure, Result};
@@ -99,12 +99,18 @@ pub(super) fn diff(before: &EgressPolicy, after: &EgressPolicy) -> String {
 /// A policy in words.
 fn lines(policy: &EgressPolicy) -> Vec<String> {
     let mut lines = vec![format!("internet: {}", policy.internet.as_str())];
+    lines.extend(observing(policy));
     lines.extend(policy.rules.iter().map(|rule| format!("rule: {rule}")));
     lines.extend(policy.inject.iter().map(|rule| format!("inject: {}", injection(rule))));
     let limits = policy.limits;
     lines.extend(limits.connections.map(|count| format!("connections: {count}")));
     lines.extend(limits.bytes_per_s.map(|bytes| format!("bandwidth: {}/s", format_bytes(bytes))));
     lines
+}
+
+/// The mode, where it is not the usual one.
+fn observing(policy: &EgressPolicy) -> Option<String> {
+    (policy.mode != EgressMode::default()).then(|| format!("mode: {}", policy.mode.as_str()))
 }
 
 /// An injection rule in words: for which requests, and what happens to them. Secrets are named, never shown.
@@ -145,6 +151,7 @@ async fn show(client: &Client, printer: Printer, sandbox: &str) -> Result<()> {
     let policy = client.get_sandbox(sandbox).await?.egress;
     printer.result(&network, || {
         let mut text = format!("internet: {}\n", policy.internet.as_str());
+        text.extend(observing(&policy).map(|line| line + "\n"));
         for (index, rule) in policy.rules.iter().enumerate() {
             text.push_str(&format_rule(index, &rule.to_string()));
         }
@@ -197,6 +204,7 @@ async fn denied(client: &Client, printer: Printer, sandbox: &str) -> Result<()> 
             };
             // Names and paths were chosen inside the sandbox.
             let (what, why) = (clean(&denial.what), clean(&denial.why));
+            let why = if denial.observed { format!("would be refused: {why}") } else { why };
             let ask = clean(denial.ask.as_deref().unwrap_or("-"));
             let last = format!("{} ago", age(denial.last_at_ms));
             [last, denial.count.to_string(), stage.to_owned(), what, why, ask]

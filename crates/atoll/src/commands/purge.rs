@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use atoll_core::{Code, Error};
-use atoll_isolation_host::end_installation;
+use atoll_isolation_host::{end_installation, owner_elsewhere};
 use atoll_isolation_storage::thaw_volumes_of;
 
 use crate::cli::PurgeArgs;
@@ -24,23 +24,43 @@ pub(super) fn purge(printer: Printer, args: &PurgeArgs) -> Result<()> {
     // Nobody else may begin to use it.
     let dir = DataDir::open(path)?;
     if !args.yes {
-        confirm(path)?;
+        confirm(path, args.keep_data)?;
     }
-    let killed = end(dir.installation(), Some(dir.path()))?;
+    let killed = end_own(&dir)?;
+    if args.keep_data {
+        let ended = serde_json::json!({ "ended": path, "processes": killed });
+        return printer.result(&ended, || format!("{}: ended, and everything in it kept", path.display()));
+    }
     remove(dir)?;
     let purged = serde_json::json!({ "purged": path, "processes": killed });
     printer.result(&purged, || format!("{}: ended, and everything in it removed", path.display()))
 }
 
-fn confirm(path: &Path) -> Result<()> {
-    let what = format!("all sandboxes, snapshots, volumes, images and keys of {}", path.display());
-    if !terminal::can_ask() {
-        return Err(Failure::Usage(format!("this removes {what}: add --yes to mean it")));
+/// Ends what runs, unless that belongs to another directory: this one is a copy of it, or it of this one.
+fn end_own(dir: &DataDir) -> Result<usize> {
+    match owner_elsewhere(dir.installation(), dir.path()) {
+        Ok(Some(_)) => Ok(0),
+        // Whoever wants it ended is told what else is wrong there.
+        Ok(None) | Err(_) => end(dir.installation(), Some(dir.path())),
     }
-    if terminal::confirm(&format!("Remove {what}?"))? {
+}
+
+fn confirm(path: &Path, keep_data: bool) -> Result<()> {
+    let (does, what) = if keep_data {
+        ("end", format!("all sandboxes of {} that run", path.display()))
+    } else {
+        ("remove", format!("all sandboxes, snapshots, volumes, images and keys of {}", path.display()))
+    };
+    if !terminal::can_ask() {
+        return Err(Failure::Usage(format!("this {does}s {what}: add --yes to mean it")));
+    }
+    if terminal::confirm(&format!("{}{} {what}?", &does[..1].to_uppercase(), &does[1..]))? {
         return Ok(());
     }
-    Err(Failure::plain(Code::InvalidArgument, "nothing was removed"))
+    Err(Failure::plain(
+        Code::InvalidArgument,
+        format!("nothing was {}", if keep_data { "ended" } else { "removed" }),
+    ))
 }
 
 /// Ends what runs of an installation; gives how many processes that were.

@@ -27,7 +27,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::purge;
 use crate::cli::{self, LOCALHOST, ServeArgs};
 use crate::config::{self, VaultKey};
-use crate::daemon::{Daemon, DataDir, Limits, Machines, Sentries, Telemetry};
+use crate::daemon::{Daemon, DataDir, Limits, Machines, Sentries, Spans, Telemetry};
 use crate::failure::{Failure, Result};
 use crate::output::Printer;
 
@@ -70,7 +70,7 @@ async fn listen(address: SocketAddr) -> Result<TcpListener> {
 
 pub(super) async fn serve(printer: Printer, mut args: ServeArgs) -> Result<()> {
     if !args.ephemeral {
-        return serve_on(printer, args).await;
+        return Box::pin(serve_on(printer, args)).await;
     }
     let failed = |error| Failure::io("cannot make a directory below /var/tmp", error);
     let dir = tempfile::Builder::new().prefix("atoll-ephemeral-").tempdir_in("/var/tmp").map_err(failed)?;
@@ -78,7 +78,7 @@ pub(super) async fn serve(printer: Printer, mut args: ServeArgs) -> Result<()> {
     // Says so to whoever finds it, should this process be killed.
     std::fs::write(path.join(EPHEMERAL), "").map_err(failed)?;
     args.data_dir.clone_from(&path);
-    let served = serve_on(printer, args).await;
+    let served = Box::pin(serve_on(printer, args)).await;
     let ended = tokio::task::spawn_blocking(move || purge::end_ephemeral(&path)).await;
     let ended =
         ended.unwrap_or_else(|error| Err(Failure::io("nothing was ended", std::io::Error::other(error))));
@@ -125,6 +125,16 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
         own_names: args.tls.tls.then(|| certificate_names(&args)),
     };
     let mut daemon = Daemon::start(DataDir::open(&args.data_dir)?, args.database.as_deref(), &limits).await?;
+    let recorded = otlp.as_deref().zip(daemon.engine.recorder());
+    let spans = recorded.map(|(otlp, recorder)| Spans::start(recorder, otlp)).transpose();
+    let spans = match spans {
+        Ok(spans) => spans,
+        Err(error) => {
+            daemon.engine.shutdown().await;
+            return Err(error);
+        }
+    };
+    daemon.spans = spans.as_ref().map(Spans::counts);
     let stop = async move {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -134,6 +144,9 @@ async fn serve_on(printer: Printer, args: ServeArgs) -> Result<()> {
     let served = serve_with(printer, &args, &mut daemon, listener, stop).await;
     // Also what cannot be served after all leaves nothing in the kernel.
     daemon.engine.shutdown().await;
+    if let Some(spans) = spans {
+        spans.stop().await;
+    }
     telemetry.shutdown();
     served
 }
@@ -154,6 +167,7 @@ async fn serve_with(
     server_config.hosts = names(args);
     server_config.ports_domain.clone_from(&args.domain);
     server_config.dashboard = !args.no_dashboard;
+    server_config.spans = daemon.spans.clone();
     server_config.tls = tls(args, daemon.authority.take())?.map(Arc::new);
     server_config.public_url = args.public_url.as_ref().and_then(|url| url.0.parse().ok());
     let mut server = Server::new(daemon.engine.clone(), server_config, &DIALECTS);

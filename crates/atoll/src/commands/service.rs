@@ -61,6 +61,7 @@ async fn add(client: &Client, printer: Printer, args: AddServiceArgs) -> Result<
         stop_timeout_ms: args.stop_timeout,
         ready,
         health,
+        after: args.after,
         ..CreateService::default()
     };
     let mut service = client.create_service(&args.sandbox, &create).await?;

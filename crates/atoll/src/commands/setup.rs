@@ -53,7 +53,7 @@ pub(super) async fn setup(printer: Printer, command: SetupCommand) -> Result<()>
     printer.result(&seen, || format!("{} boots ({booted})", kernel.release))
 }
 
-/// Prepares the kernel; what was saved with another is thrown away.
+/// Prepares the kernel.
 async fn microvm(machines: &Machines, args: &SetupMicrovmArgs) -> Result<Kernel> {
     let made =
         |error: std::io::Error| Failure::io(format!("cannot make {}", machines.cache.display()), error);
@@ -63,22 +63,21 @@ async fn microvm(machines: &Machines, args: &SetupMicrovmArgs) -> Result<Kernel>
         (None, None) => Some(download(&scratch).await?),
         (package, _) => package.clone(),
     };
-    let (dir, tree) = (machines.cache.join("kernel"), args.tree.clone());
+    let (cache, tree) = (machines.cache.clone(), args.tree.clone());
     let prepare = move || match (package, tree) {
-        (Some(package), _) => Kernel::set_up_from_package(&dir, &package),
-        (None, Some(tree)) => Kernel::set_up_from_tree(&dir, &tree),
+        (Some(package), _) => Kernel::set_up_from_package(&cache, &package),
+        (None, Some(tree)) => Kernel::set_up_from_tree(&cache, &tree),
         (None, None) => Err(KernelError::NotSetUp),
     };
     let prepared = tokio::task::spawn_blocking(prepare).await;
-    for name in ["download", "templates", "initrds"] {
-        remove(&machines.cache.join(name))?;
-    }
+    remove(&scratch)?;
     let kernel = prepared.map_err(|error| Failure::plain(Code::Internal, error.to_string()))?;
-    kernel.map_err(|error| {
-        Failure::Plain(
+    kernel.map_err(|error| match error {
+        KernelError::InUse(_) => Failure::plain(Code::InvalidState, error.to_string()),
+        error => Failure::Plain(
             Error::new(Code::InvalidArgument, crate::failure::chain(&error))
                 .hint("Debian's linux-image-*-cloud-amd64, 6.12 or newer, is what this is made for"),
-        )
+        ),
     })
 }
 

@@ -25,14 +25,14 @@ pub(super) async fn trace(client: &Client, printer: Printer, args: TraceArgs) ->
 }
 
 /// Reads events page by page.
-struct Pages<'a> {
+pub(super) struct Pages<'a> {
     client: &'a Client,
     sandbox: String,
     query: GetEvents,
 }
 
 impl<'a> Pages<'a> {
-    fn new(client: &'a Client, of: TraceOf, follow: bool) -> Self {
+    pub(super) fn new(client: &'a Client, of: TraceOf, follow: bool) -> Self {
         let query = GetEvents {
             from: 1,
             kinds: of.kind,
@@ -44,7 +44,7 @@ impl<'a> Pages<'a> {
     }
 
     /// The next page; empty at the end.
-    async fn next(&mut self) -> Result<Vec<TraceEvent>> {
+    pub(super) async fn next(&mut self) -> Result<Vec<TraceEvent>> {
         let page = self.client.events(&self.sandbox, &self.query).await?;
         self.query.from = page.next;
         Ok(page.items)
@@ -69,7 +69,7 @@ async fn events(client: &Client, printer: Printer, of: TraceOf, follow: bool) ->
 }
 
 /// The event as the recorder knows it.
-fn numbered(event: &TraceEvent) -> Result<Numbered> {
+pub(super) fn numbered(event: &TraceEvent) -> Result<Numbered> {
     let understood = serde_json::to_value(event).and_then(serde_json::from_value);
     understood.map_err(|error| {
         let why = format!("event {} cannot be understood: {error}", event.number);

@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use atoll_backup::STAGING;
 use atoll_core::{Code, Error};
 use rustix::fs::{FlockOperation, flock};
 
@@ -17,27 +18,16 @@ const INSTALLATION_LEN: usize = 8;
 const LEFT_BEHIND: Duration = Duration::from_secs(2);
 const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A data directory that this process holds the lock of.
+/// A directory that this process holds the lock of, whatever is in it.
 #[derive(Debug)]
-pub(crate) struct DataDir {
+pub(crate) struct Claim {
     path: PathBuf,
-    installation: String,
     _lock: File,
 }
 
-impl DataDir {
-    /// Makes the directory if it is absent, and locks it. A server that was killed a moment ago may have left
-    /// children that hold its lock for as long as they take to become programs of their own.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
-        Self::open_within(path, LEFT_BEHIND)
-    }
-
-    /// As [`Self::open`], without waiting for a lock.
-    pub(crate) fn open_now(path: &Path) -> Result<Self> {
-        Self::open_within(path, Duration::ZERO)
-    }
-
-    fn open_within(path: &Path, wait: Duration) -> Result<Self> {
+impl Claim {
+    /// Makes the directory if it is absent, and locks it.
+    fn take(path: &Path, wait: Duration, in_use: impl FnOnce(&Path) -> Failure) -> Result<Self> {
         let what = |what: &str| format!("{what} {}", path.display());
         DirBuilder::new()
             .recursive(true)
@@ -46,24 +36,90 @@ impl DataDir {
             .map_err(|error| Failure::io(what("cannot make the data directory"), error))?;
         let path = path.canonicalize().map_err(|error| Failure::io(what("cannot open"), error))?;
         let lock = private(&path.join("lock")).map_err(|error| Failure::io(what("cannot lock"), error))?;
-        lock_within(&lock, wait).map_err(|_in_use| {
-            Failure::Plain(
-                Error::new(Code::InvalidState, format!("another server uses {}", path.display()))
-                    .hint("stop it, talk to it with --url, or choose another --data-dir"),
-            )
-        })?;
-        let installation = installation(&path.join("installation"))
-            .map_err(|error| Failure::io(what("cannot name the installation of"), error))?;
-        Ok(Self { path, installation, _lock: lock })
+        lock_within(&lock, wait).map_err(|_locked| in_use(&path))?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Takes a directory to restore into: what is in it is not looked at.
+    pub(crate) fn for_restore(path: &Path) -> Result<Self> {
+        Self::take(path, Duration::ZERO, another_server)
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
+    /// Lets go of it. Of a directory in which there is nothing the lock's file goes, too, and the directory itself if it
+    /// was not there before.
+    pub(crate) fn leave(self, was_there: bool) {
+        let Ok(entries) = std::fs::read_dir(&self.path) else { return };
+        if entries.flatten().any(|entry| entry.file_name() != "lock") {
+            return;
+        }
+        // What stays harms nobody.
+        drop(std::fs::remove_file(self.path.join("lock")));
+        if !was_there {
+            drop(std::fs::remove_dir(&self.path));
+        }
+    }
+}
+
+/// A data directory that this process holds the lock of.
+#[derive(Debug)]
+pub(crate) struct DataDir {
+    claim: Claim,
+    installation: String,
+}
+
+impl DataDir {
+    /// Makes the directory if it is absent, and locks it. A server that was killed a moment ago may have left
+    /// children that hold its lock for as long as they take to become programs of their own.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        Self::open_within(path, LEFT_BEHIND, another_server)
+    }
+
+    /// As [`Self::open`], with words of one's own for a directory that a server has.
+    pub(crate) fn open_or(path: &Path, in_use: impl FnOnce(&Path) -> Failure) -> Result<Self> {
+        Self::open_within(path, LEFT_BEHIND, in_use)
+    }
+
+    /// As [`Self::open`], without waiting for a lock.
+    pub(crate) fn open_now(path: &Path) -> Result<Self> {
+        Self::open_within(path, Duration::ZERO, another_server)
+    }
+
+    fn open_within(path: &Path, wait: Duration, in_use: impl FnOnce(&Path) -> Failure) -> Result<Self> {
+        let claim = Claim::take(path, wait, in_use)?;
+        let path = claim.path();
+        if path.join(STAGING).symlink_metadata().is_ok() {
+            return Err(Failure::Plain(
+                Error::new(
+                    Code::InvalidState,
+                    format!("a backup was not restored to its end in {}", path.display()),
+                )
+                .hint("run 'atoll restore' again, which begins anew; or remove the directory"),
+            ));
+        }
+        let installation = installation(&path.join("installation")).map_err(|error| {
+            Failure::io(format!("cannot name the installation of {}", path.display()), error)
+        })?;
+        Ok(Self { claim, installation })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.claim.path()
+    }
+
     pub(crate) fn installation(&self) -> &str {
         &self.installation
     }
+}
+
+fn another_server(path: &Path) -> Failure {
+    Failure::Plain(
+        Error::new(Code::InvalidState, format!("another server uses {}", path.display()))
+            .hint("stop it, talk to it with --url, or choose another --data-dir"),
+    )
 }
 
 fn lock_within(file: &File, wait: Duration) -> rustix::io::Result<()> {

@@ -12,6 +12,7 @@
 //!   microvm/       the virtual machines' kernel, images and saved machines, unless --microvm-dir names another place
 //!   storage/       sandboxes' disks and snapshots
 //!   trace/         the flight recorder's journals, one directory for each sandbox
+//!   .restoring/    a backup that was not restored to its end: no server starts
 //!   reserve        room that is given up when the host's disk is full, so that things can still be removed
 //! ```
 
@@ -20,6 +21,7 @@ mod embedded;
 mod kernel;
 mod machines;
 mod sentries;
+mod spans;
 mod telemetry;
 
 use std::sync::Arc;
@@ -40,6 +42,7 @@ use atoll_isolation_storage::{Guard, PoolSize, Reserve, Storage, StorageConfig};
 use atoll_network::SlotPool;
 use atoll_objects::Objects;
 use atoll_recorder::{Recorder, Retention};
+use atoll_server::SpanCounts;
 use atoll_store::{Store, StoreUrl};
 use atoll_tls::Authority;
 use atoll_vault::Vault;
@@ -48,11 +51,12 @@ use atoll_witness::Witness;
 use crate::config::VaultKey;
 use crate::failure::{Failure, Result};
 
-pub(crate) use data_dir::DataDir;
+pub(crate) use data_dir::{Claim, DataDir};
 pub(crate) use embedded::embedded;
 pub(crate) use kernel::{check_witness, leave_kernel, left_in_kernel};
 pub(crate) use machines::Machines;
 pub(crate) use sentries::Sentries;
+pub(crate) use spans::Spans;
 pub(crate) use telemetry::Telemetry;
 
 /// Network namespaces, disks and user namespaces that are kept ready.
@@ -137,6 +141,8 @@ pub(crate) struct Daemon {
     pub(crate) installation: String,
     /// The server's own authority, if it is to have one.
     pub(crate) authority: Option<Authority>,
+    /// What became of spans, if they are sent anywhere.
+    pub(crate) spans: Option<Arc<SpanCounts>>,
     _dir: DataDir,
 }
 
@@ -221,6 +227,28 @@ pub(crate) async fn open_levels(
     Ok(Levels { storage, volumes: Arc::new(volumes), drivers })
 }
 
+/// Refuses a data directory whose original, or another copy of it, is in use on this host.
+fn refuse_copy(dir: &DataDir) -> Result<()> {
+    match atoll_isolation_host::in_use_elsewhere(dir.installation(), dir.path()) {
+        Ok(None) => Ok(()),
+        Ok(Some(other)) => Err(Failure::Plain(
+            Error::new(
+                Code::InvalidState,
+                format!(
+                    "{} is the same installation as {}, which is in use",
+                    dir.path().display(),
+                    other.display()
+                ),
+            )
+            .hint("stop that one and end what it runs with 'atoll purge --keep-data', or use this one on another host"),
+        )),
+        Err(error) => {
+            tracing::warn!(%error, "what else runs on this host is not known");
+            Ok(())
+        }
+    }
+}
+
 /// Opens the database of a data directory.
 pub(crate) async fn open_store(dir: &DataDir, database: Option<&str>) -> Result<Store> {
     let url = match database {
@@ -288,6 +316,7 @@ impl Daemon {
                 "the host's disk is full: the server starts with what was kept in reserve for that"
             );
         }
+        refuse_copy(&dir)?;
         let store = open_store(&dir, database).await?;
         let vault = open_vault(&dir, limits.vault_key.as_ref())?;
         let settings = Settings { reach: limits.registries.clone(), ..Settings::default() };
@@ -324,7 +353,8 @@ impl Daemon {
                 }
                 None => None,
             };
-            let interceptor = TlsInterceptor::new(authority, Arc::new(door.clone()), &limits.upstream_ca)
+            let (secrets, meter) = (Arc::new(door.clone()), Arc::new(door.clone()));
+            let interceptor = TlsInterceptor::new(authority, secrets, Some(meter), &limits.upstream_ca)
                 .map_err(|error| {
                     Failure::plain(
                         Code::InvalidArgument,
@@ -363,7 +393,7 @@ impl Daemon {
                 Engine::start(config, store, vault, images, drivers).await.map_err(Failure::Plain)?;
             door.open_to(&engine);
             let installation = dir.installation().to_owned();
-            Ok(Self { engine, installation, authority: own, _dir: dir })
+            Ok(Self { engine, installation, authority: own, spans: None, _dir: dir })
         };
         let started = started.await;
         if started.is_err() {

@@ -1,15 +1,21 @@
 //! Logs on standard error, and traces to a collector when one is configured.
 
+use std::time::Duration;
+
 use atoll_core::{Code, Error};
 use opentelemetry::trace::TracerProvider as _;
-use opentelemetry_otlp::WithExportConfig as _;
-use opentelemetry_sdk::trace::SdkTracerProvider;
+use opentelemetry_otlp::{SpanExporter, WithExportConfig as _};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{SdkTracerProvider, SpanExporter as _};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
 
 use crate::cli::LogFormat;
 use crate::failure::{Failure, Result};
+
+/// How long a collector may take for one batch.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Flushes traces when it is shut down.
 #[derive(Debug)]
@@ -54,11 +60,22 @@ impl Telemetry {
 }
 
 fn provider(endpoint: &str) -> Result<SdkTracerProvider> {
-    let exporter = opentelemetry_otlp::SpanExporter::builder()
+    let exporter = exporter(endpoint)?;
+    Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource()).build())
+}
+
+/// What sends spans to a collector.
+pub(super) fn exporter(endpoint: &str) -> Result<SpanExporter> {
+    let mut exporter = SpanExporter::builder()
         .with_http()
         .with_endpoint(format!("{}/v1/traces", endpoint.trim_end_matches('/')))
+        .with_timeout(EXPORT_TIMEOUT)
         .build()
         .map_err(|error| Failure::plain(Code::InvalidArgument, format!("--otlp-endpoint: {error}")))?;
-    let resource = opentelemetry_sdk::Resource::builder().with_service_name("atoll").build();
-    Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build())
+    exporter.set_resource(&resource());
+    Ok(exporter)
+}
+
+fn resource() -> Resource {
+    Resource::builder().with_service_name("atoll").build()
 }

@@ -11,7 +11,7 @@ use atoll_core::sandbox::{PauseMode, SandboxState};
 use serde_json::{Value, json};
 
 /// An agent that speaks JSON lines. What it is told says what it does.
-const JSONL: &str = r#"
+pub(crate) const JSONL: &str = r#"
 import json, os, sys, time
 def say(**said): print(json.dumps(said), flush=True)
 heard = []
@@ -31,6 +31,10 @@ for line in sys.stdin:
         say(type="thought", text="hm")
     elif told["text"] == "stuck":
         time.sleep(1000)
+    elif told["text"] == "much":
+        for number in range(300):
+            say(type="text", text=f"{number:04}" * 4000)
+        say(type="done")
     elif told["text"] == "count":
         for number in range(200):
             say(type="text", text=f"{number} "); time.sleep(0.02)
@@ -66,6 +70,9 @@ for line in sys.stdin:
             send(id=9, method="session/request_permission", params={"sessionId": "s", "toolCall": tool, "options": options})
         elif said == "file":
             send(id=10, method="fs/read_text_file", params={"sessionId": "s", "path": "/etc/passwd"})
+        elif said == "flood":
+            for number in range(300000): send(id=number, method="fs/read_text_file")
+            send(id="x" * 100000, method="fs/read_text_file")
         elif said != "wait":
             send(id=prompt, result={"stopReason": "end_turn"})
     elif method == "session/cancel":
@@ -77,7 +84,7 @@ for line in sys.stdin:
         send(id=prompt, error={"code": -32603, "message": "no file: " + str(told["error"]["code"])})
 "#;
 
-fn agent(name: &str, sandbox: &str, script: &str, adapter: Adapter) -> CreateAgent {
+pub(crate) fn agent(name: &str, sandbox: &str, script: &str, adapter: Adapter) -> CreateAgent {
     CreateAgent {
         name: name.to_owned(),
         sandbox: Some(sandbox.to_owned()),
@@ -87,18 +94,24 @@ fn agent(name: &str, sandbox: &str, script: &str, adapter: Adapter) -> CreateAge
     }
 }
 
-async fn begin(server: &Server, agent: &str) -> String {
+pub(crate) async fn begin(server: &Server, agent: &str) -> String {
     server.client.create_agent_session(agent, &CreateAgentSession::default()).await.unwrap().id
 }
 
 /// Sends a message; gives its number.
-async fn send(server: &Server, agent: &str, session: &str, text: &str) -> u64 {
+pub(crate) async fn send(server: &Server, agent: &str, session: &str, text: &str) -> u64 {
     let message = SendAgentMessage { text: text.to_owned(), key: None };
     server.client.send_agent_message(agent, session, &message).await.unwrap().number
 }
 
 /// All events after one until one of a kind comes.
-async fn until(server: &Server, agent: &str, session: &str, after: u64, kind: EventKind) -> Vec<AgentEvent> {
+pub(crate) async fn until(
+    server: &Server,
+    agent: &str,
+    session: &str,
+    after: u64,
+    kind: EventKind,
+) -> Vec<AgentEvent> {
     let mut events: Vec<AgentEvent> = Vec::new();
     loop {
         let last = events.last().map_or(after, |event| event.number);
@@ -120,13 +133,13 @@ async fn until(server: &Server, agent: &str, session: &str, after: u64, kind: Ev
 }
 
 /// Says something; gives all that came until it was done.
-async fn turn(server: &Server, agent: &str, session: &str, text: &str) -> Vec<AgentEvent> {
+pub(crate) async fn turn(server: &Server, agent: &str, session: &str, text: &str) -> Vec<AgentEvent> {
     let number = send(server, agent, session, text).await;
     until(server, agent, session, number, EventKind::Done).await
 }
 
 /// All that an agent said.
-fn said(events: &[AgentEvent]) -> String {
+pub(crate) fn said(events: &[AgentEvent]) -> String {
     let texts = events.iter().filter(|event| event.kind == EventKind::Text);
     texts.map(|event| event.data["text"].as_str().unwrap()).collect()
 }
@@ -135,7 +148,7 @@ async fn state(server: &Server, agent: &str, session: &str) -> SessionState {
     server.client.get_agent_session(agent, session).await.unwrap().state
 }
 
-async fn settles(server: &Server, agent: &str, session: &str, wanted: SessionState) {
+pub(crate) async fn settles(server: &Server, agent: &str, session: &str, wanted: SessionState) {
     let what = format!("the session to be {wanted:?}");
     wait_until(&what, async || (state(server, agent, session).await == wanted).then_some(())).await;
 }
@@ -222,7 +235,7 @@ async fn what_goes_wrong_is_told_and_another_message_begins_anew() {
         ("none", vec!["/no/such"], "start_failed"),
         ("mute", vec!["sh", "-c", "exec <&-; exec sleep 1000"], ""),
         ("quick", vec!["false"], "agent_crashed"),
-        ("babbles", vec!["sh", "-c", "yes | head -c 20000; exit 1"], "agent_crashed"),
+        ("babbles", vec!["sh", "-c", "yes | head -c 3000000; exit 1"], "agent_crashed"),
     ] {
         let argv = Some(argv.into_iter().map(str::to_owned).collect());
         let create = CreateAgent { argv, ..agent(name, &sandbox, "", Adapter::Jsonl) };
@@ -419,6 +432,11 @@ async fn a_conversation_over_the_agent_client_protocol() {
     server.client.cancel_agent_session("ann", &session).await.unwrap();
     let events = until(&server, "ann", &session, number, EventKind::Done).await;
     assert_eq!(events.last().unwrap().data["reason"], "cancelled");
+    // One that asks without end and reads no answer is ended; the next message begins anew.
+    let number = send(&server, "ann", &session, "flood").await;
+    let events = until(&server, "ann", &session, number, EventKind::Error).await;
+    assert_eq!(events.last().unwrap().data["code"], "protocol", "{:?}", events.last());
+    assert_eq!(said(&turn(&server, "ann", &session, "again").await), "you said again");
     // One that does not speak it fails, and is not left over.
     let other = r#"print('{"jsonrpc":"2.0","id":"initialize","result":{"protocolVersion":9}}', flush=True); input(); input()"#;
     server.client.create_agent(&agent("old", &sandbox, other, Adapter::Acp)).await.unwrap();

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use crate::common::code;
 use StepState::{Cached, Done};
@@ -11,9 +12,9 @@ use atoll_client::ListSandboxes;
 use atoll_core::Code;
 use atoll_core::build::{BuildEvent, BuildState, CommandText, Ready, StartFrom, Step, StepState};
 use atoll_core::limits::BUILD_INSTRUCTIONS_MAX_COUNT;
-use atoll_testing::{Entry, Flavour, Layout, Registry};
+use atoll_testing::{Entry, Flavour, Layout, PASSWORD, Registry, USERNAME};
 use bytes::Bytes;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A directory with files.
@@ -342,7 +343,8 @@ async fn step_lists_and_what_templates_start() {
         assert_eq!(code(refused), Code::StartFailed, "{start}");
     }
     // The sandbox is gone; what its start command wrote is told.
-    let start = "seq 1 99; echo cannot open the port >&2; sleep 1000";
+    // All of it to one stream: which of two is read first is not said.
+    let start = "seq 1 99 >&2; echo cannot open the port >&2; sleep 1000";
     server
         .cli(&[
             "template",
@@ -551,5 +553,56 @@ async fn killed_at_every_step_of_a_build() {
         assert_eq!(server.sh(&id, "cat /two").await.stdout, "one\n", "{point}");
         server.client.delete_sandbox(&id).await.unwrap();
     }
+    server.finish().await;
+}
+
+/// Builds a template from an image as E2B's clients do, with what they say of its registry; gives how that ended.
+async fn e2b_build(server: &Server, key: &str, image: &str, registry: Value) -> (String, String) {
+    let call = async |method: &str, path: &str, body: Value| {
+        let request = server.bare(method, &format!("/e2b{path}")).header("X-API-Key", key);
+        let answer = server.send(if body.is_null() { request } else { request.json(&body) }).await;
+        assert!(answer.status < 300, "{path}: {}", answer.text());
+        answer.json()
+    };
+    let order = call("POST", "/v3/templates", json!({"name": "of-an-image"})).await;
+    let (template, build) = (order["templateID"].as_str().unwrap(), order["buildID"].as_str().unwrap());
+    let begin = json!({"fromImage": image, "fromImageRegistry": registry, "steps": []});
+    call("POST", &format!("/v2/templates/{template}/builds/{build}"), begin).await;
+    wait_until("the build to end", async || {
+        let status = call("GET", &format!("/templates/{template}/builds/{build}/status"), Value::Null).await;
+        let state = status["status"].as_str().unwrap().to_owned();
+        ["ready", "error"].contains(&state.as_str()).then(|| (state, status.to_string()))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_of_e2b_is_known_to_the_registry_of_its_image_and_nobody_else_is_told() {
+    let registry = Registry::start(Flavour::Password);
+    let image = registry.push(&Layout::new(&[crate::common::base_layer()]).source(), "app:1", &[]);
+    let login = |password: &str| json!({"type": "registry", "username": USERNAME, "password": password});
+    let key = |server: &Server| {
+        let made = server.cli(&["key", "create", "e2b", "--scope", "manage", "--for", "e2b", "--json"]).ok();
+        made.json()["secret"].as_str().unwrap().to_owned()
+    };
+    let server = Server::with(&["--registry-allow", "127.0.0.0/8"]);
+    let e2b = key(&server);
+    for wrong in [Value::Null, login("wrong secret")] {
+        let (state, told) = e2b_build(&server, &e2b, &image, wrong).await;
+        assert!(state == "error" && told.contains("denies access"), "{told}");
+    }
+    assert!(!server.cli(&["image", "ls"]).ok().stdout.contains("app"));
+    let (_, told) = e2b_build(&server, &e2b, &image, login(PASSWORD)).await;
+    assert!(told.contains(&format!("pulled {image}")), "{told}");
+    assert!(server.cli(&["image", "ls"]).ok().stdout.contains("app"));
+    // Not on disk, not in the log, and not stored for others.
+    let grep = Command::new("grep").args(["-rlF", PASSWORD]).arg(server.data()).output().unwrap();
+    assert!(grep.stdout.is_empty() && !server.log().contains(PASSWORD), "{grep:?}");
+    assert_eq!(server.cli(&["registry", "ls", "--json"]).ok().json()["items"], json!([]));
+    server.finish().await;
+    // Who knows a password does not say which addresses may be reached.
+    let server = Server::start();
+    let (state, told) = e2b_build(&server, &key(&server), &image, login(PASSWORD)).await;
+    assert!(state == "error" && !told.contains("pulled"), "{told}");
     server.finish().await;
 }

@@ -290,8 +290,9 @@ async fn a_real_terminal() {
     terminal.expect("31 97");
     terminal.expect("tty-2");
     terminal.resize(111, 44);
-    terminal.write("sleep 0.3; stty size\n");
-    terminal.expect("44 111");
+    // Sizes and keys reach the sandbox by ways of their own.
+    terminal.write("until [ \"$(stty size)\" = '44 111' ]; do sleep 0.1; done; echo sized-$((3*4))\n");
+    terminal.expect("sized-12");
     // Ctrl-C interrupts what runs inside, not the program.
     terminal.write("sleep 1000; echo after-$?\n");
     std::thread::sleep(std::time::Duration::from_millis(300));

@@ -8,6 +8,7 @@ use atoll_blackbox::{Server, host, wait_until};
 use atoll_client::{ListSandboxes, ListSnapshots};
 use atoll_core::exec::{ExecState, ExitReason};
 use atoll_core::sandbox::SandboxState;
+use serde_json::{Value, json};
 
 const CREATE: &[&str] = &[
     "engine.create.before",
@@ -304,6 +305,91 @@ async fn killed_at_every_step_of_a_rollback() {
         let ended = server.client.get_exec(&sandbox, &exec, 60_000).await.unwrap();
         assert_eq!(ended.exit.unwrap().reason, ExitReason::RolledBack, "{point}");
         assert_nothing_but(&server, &sandbox, point).await;
+    }
+    server.finish().await;
+}
+
+/// A creation in E2B's dialect finds what the server before made for the same key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_creation_of_e2b_is_found_again_after_a_crash() {
+    let mut server = Server::with(&[]);
+    let made = server.cli(&["key", "create", "e2b", "--scope", "manage", "--for", "e2b", "--json"]).ok();
+    let key = made.json()["secret"].as_str().unwrap().to_owned();
+    let ask = async |server: &Server, timeout: u32| {
+        let request = server.bare("POST", "/e2b/sandboxes").header("x-api-key", &key);
+        let request = request.header("idempotency-key", "one-of-mine");
+        let answer = request.json(&json!({ "templateID": "base", "timeout": timeout })).send().await?;
+        let status = answer.status().as_u16();
+        reqwest::Result::Ok((status, answer.json::<Value>().await?))
+    };
+    server.kill();
+    server.restart_with("engine.create.committed=kill");
+    assert!(ask(&server, 60).await.is_err());
+    assert!(!server.wait_end().success());
+    server.restart();
+    let (status, made) = ask(&server, 60).await.unwrap();
+    assert_eq!(status, 201, "{made}");
+    server.kill();
+    server.restart();
+    let (status, again) = ask(&server, 60).await.unwrap();
+    assert_eq!((status, &again["sandboxID"]), (201, &made["sandboxID"]), "{again}");
+    let all = server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap().items;
+    assert_eq!(all.len(), 1, "{all:?}");
+    // Opened to everybody once, as its clients expect, by whichever server got as far.
+    let accesses = server.client.list_accesses(&all[0].id).await.unwrap().items;
+    assert_eq!(accesses.len(), 1, "{accesses:?}");
+    server.kill();
+    server.restart();
+    let (status, other) = ask(&server, 61).await.unwrap();
+    assert_eq!((status, &other["error_code"]), (409, &json!("idempotency_request_mismatch")), "{other}");
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_creation_whose_answer_was_lost_is_not_done_again() {
+    let mut server = Server::with(&[]);
+    let ask = async |server: &Server, path: &str, body: &Value| {
+        let request = server
+            .request("POST", path)
+            .header("idempotency-key", path.replace('/', "-"))
+            .json(body)
+            .send()
+            .await?;
+        let status = request.status().as_u16();
+        reqwest::Result::Ok((status, request.json::<Value>().await?))
+    };
+    for point in ["engine.create.journalled", "engine.create.configured", "engine.create.committed"] {
+        server.kill();
+        server.restart_with(&format!("{point}=kill"));
+        let body = json!({ "labels": { "point": point.replace('.', "-") } });
+        assert!(ask(&server, "/v1/sandboxes", &body).await.is_err(), "{point} is not passed");
+        assert!(!server.wait_end().success());
+        server.restart();
+        let (status, made) = ask(&server, "/v1/sandboxes", &body).await.unwrap();
+        assert_eq!(status, 201, "{point}: {made}");
+        server.kill();
+        server.restart();
+        let (status, again) = ask(&server, "/v1/sandboxes", &body).await.unwrap();
+        assert_eq!((status, &again["id"]), (201, &made["id"]), "{point}");
+        let other = ask(&server, "/v1/sandboxes", &json!({})).await.unwrap();
+        // The server that answered knows the key itself; the next one finds it with the sandbox.
+        assert_eq!((other.0, &other.1["code"]), (409, &json!("idempotency_mismatch")), "{point}");
+        server.kill();
+        server.restart();
+        let other = ask(&server, "/v1/sandboxes", &json!({})).await.unwrap();
+        assert_eq!((other.0, &other.1["code"]), (409, &json!("idempotency_mismatch")), "{point}");
+        assert_nothing_but(&server, made["id"].as_str().unwrap(), point).await;
+        server.client.delete_sandbox(made["id"].as_str().unwrap()).await.unwrap();
+    }
+    // Each of a batch by itself.
+    let batch = json!({ "sandboxes": [{}, { "name": "second" }] });
+    let first = ask(&server, "/v1/sandboxes/batch", &batch).await.unwrap().1;
+    server.kill();
+    server.restart();
+    let second = ask(&server, "/v1/sandboxes/batch", &batch).await.unwrap().1;
+    for number in 0..2 {
+        let id = |batch: &Value| batch["results"][number]["sandbox"]["id"].as_str().map(str::to_owned);
+        assert!(id(&first).is_some() && id(&first) == id(&second), "{first} {second}");
     }
     server.finish().await;
 }

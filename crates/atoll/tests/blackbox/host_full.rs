@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use atoll_api::{CreateExec, CreateSandbox, Sandbox};
+use atoll_api::{CreateSandbox, Sandbox};
 use atoll_blackbox::{Server, host, wait_until};
 use atoll_client::ListSandboxes;
 use atoll_core::Code;
@@ -92,8 +92,11 @@ async fn what_was_written_and_synced_is_there_byte_by_byte() {
             assert!(start.elapsed() < WRITING, "{}", server.log());
         };
         assert_eq!(exit.code, Some(0), "{exit:?}");
-        let read = CreateExec { wait_ms: Some(60_000), ..shell(&reader()) };
-        let compared = server.run(sandbox, read).await;
+    }
+    // Those that went on may have been stopped once more, until all that was freed was given back.
+    until_ready_says(&server, "ok").await;
+    for (sandbox, _) in &sandboxes {
+        let compared = server.run(sandbox, shell(&reader())).await;
         assert_eq!(compared.exec.exit.as_ref().and_then(|exit| exit.code), Some(0), "{compared:?}");
     }
     end(server, &small.path().join("data")).await;

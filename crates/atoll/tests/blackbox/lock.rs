@@ -9,7 +9,7 @@ use atoll_api::{
 use atoll_blackbox::{Server, wait_until};
 use atoll_client::GetEvents;
 use atoll_core::Code;
-use atoll_core::execution::{ExecutionMode, ExecutionPolicy};
+use atoll_core::execution::{ExecutionMode, ExecutionPolicy, Programs};
 use atoll_core::sandbox::PauseMode;
 
 const KILLED: i32 = 137;
@@ -143,5 +143,110 @@ async fn what_nobody_could_enforce_or_read_is_refused() {
             "{policy}"
         );
     }
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_name_programs_by_path_and_digest() {
+    let server = Server::start();
+    let made = server.cli(&["create", "--execution", "image", "--deny-program", "/usr/bin/printf"]).ok();
+    let id = made.stdout.trim().to_owned();
+    let run = async |line: &str| server.sh(&id, line).await.code;
+    assert_eq!(run("/usr/bin/printf RAN").await, Some(KILLED));
+    assert_eq!(run("ln -s /bin/printf /tmp/x; /tmp/x RAN").await, Some(KILLED));
+    assert_eq!(run("/bin/echo RAN").await, Some(0));
+    let told = decisions(&server, &id, 2).await;
+    assert!(told.iter().all(|event| event.more["rule"] == "rule 1 (deny /usr/bin/printf)"), "{told:?}");
+    // By content, from a file with the whole policy, at once.
+    let sum = std::process::Command::new("sha256sum").arg("/usr/bin/env").output().unwrap();
+    let digest = format!("sha256:{}", String::from_utf8(sum.stdout).unwrap().split(' ').next().unwrap());
+    let policy = serde_json::json!({"programs": "any", "rules": [
+        {"action": "deny", "path": "/usr/bin/env", "digest": digest, "message": "no env here"}]});
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("policy.json");
+    std::fs::write(&file, policy.to_string()).unwrap();
+    server.cli(&["update", &id, "--execution", file.to_str().unwrap()]).ok();
+    assert_eq!((run("/usr/bin/printf RAN").await, run("env true").await), (Some(0), Some(KILLED)));
+    let told = decisions(&server, &id, 3).await;
+    let rule = told[2].more["rule"].as_str().unwrap();
+    assert!(rule.ends_with(": no env here)"), "{rule}");
+    let shown = server.client.get_sandbox(&id).await.unwrap().execution;
+    assert_eq!((shown.programs, shown.rules.len()), (Programs::Any, 1));
+    // It holds on, whoever serves, asleep or copied.
+    let mut server = server;
+    server.kill();
+    server.restart();
+    let server = server;
+    assert_eq!(server.sh(&id, "env true").await.code, Some(KILLED));
+    server.client.pause_sandbox(&id, &PauseSandbox { mode: Some(PauseMode::Filesystem) }).await.unwrap();
+    server.client.resume_sandbox(&id).await.unwrap();
+    assert_eq!(server.sh(&id, "env true").await.code, Some(KILLED));
+    let forked = server.client.fork_sandbox(&id, &ForkSandbox::default()).await.unwrap();
+    let child = forked.results[0].sandbox.as_ref().unwrap().id.clone();
+    assert_eq!(server.sh(&child, "env true").await.code, Some(KILLED));
+    // From a template, which is told what is wrong with its form.
+    let template = |rules| serde_json::json!({"name": "ruled", "image": "host", "execution": {"programs": "listed", "rules": rules}});
+    let rules = serde_json::json!([{"action": "allow", "path": "/bin/sh"}, {"action": "allow", "path": "/usr/bin/e*"}]);
+    let request = server.request("POST", "/v1/templates").header("content-type", "application/json");
+    let answer = server.send(request.body(template(rules).to_string())).await;
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (400, Some("invalid_argument")));
+    let good: CreateTemplate =
+        serde_json::from_value(template(serde_json::json!([{"action": "allow", "path": "/bin/sh"}])))
+            .unwrap();
+    server.client.create_template(&good).await.unwrap();
+    let create = CreateSandbox { template: Some("ruled".into()), ..CreateSandbox::default() };
+    let listed = server.client.create_sandbox(&create).await.unwrap().id;
+    assert_eq!(server.sh(&listed, "echo fine; /bin/true").await.code, Some(KILLED));
+    for id in [id, child, listed] {
+        server.client.delete_sandbox(&id).await.unwrap();
+    }
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_that_mean_nothing_are_refused_each_in_its_own_words() {
+    let server = Server::start();
+    let good = server.client.create_sandbox(&locked()).await.unwrap().id;
+    let sha512 = format!("sha512:{}", "0".repeat(128));
+    let nobody = format!("sha256:{}", "0".repeat(64));
+    let cases = [
+        (format!(r#"[{{"action":"deny","digest":"{sha512}"}}]"#), "algorithm 'sha512' are not known"),
+        (format!(r#"[{{"action":"deny","path":"/bin/sh","digest":"{nobody}"}}]"#), "'/bin/sh' is sha256:"),
+        (r#"[{"action":"deny","path":"/bin/gti"}]"#.to_owned(), "rules[0]: the image has no '/bin/gti'"),
+        (r#"[{"action":"deny","path":"/bin"}]"#.to_owned(), "is a directory"),
+        (
+            r#"[{"action":"allow","path":"/bin/sh"},{"action":"deny","path":"/bin/sh"}]"#.to_owned(),
+            "rules[1]: contradicts execution.rules[0]",
+        ),
+        (
+            r#"[{"action":"allow","path":"/usr/bin/env"},{"action":"deny","path":"/bin/env"}]"#.to_owned(),
+            "rules[1]: contradicts execution.rules[0]",
+        ),
+        (r#"[{"action":"deny"}]"#.to_owned(), "names nothing"),
+        (r#"[{"action":"deny","path":"bin/sh"}]"#.to_owned(), "is no path of programs"),
+        (r#"[{"action":"deny","layer":"sha256:00"}]"#.to_owned(), "unknown field"),
+    ];
+    for (rules, why) in cases {
+        let execution = format!(r#"{{"execution":{{"programs":"image","rules":{rules}}}}}"#);
+        for (method, path) in
+            [("POST", "/v1/sandboxes".to_owned()), ("PATCH", format!("/v1/sandboxes/{good}"))]
+        {
+            let request = server.request(method, &path).header("content-type", "application/json");
+            let answer = server.send(request.body(execution.clone())).await;
+            let said = answer.json()["message"].as_str().unwrap_or_default().to_owned();
+            assert_eq!(
+                (answer.status, answer.json()["code"].as_str()),
+                (400, Some("invalid_argument")),
+                "{said}"
+            );
+            assert!(said.contains(why), "{why}: {said}");
+        }
+    }
+    // What held holds, and nothing was left.
+    assert_eq!(server.sh(&good, COPY).await.code, Some(KILLED));
+    assert_eq!(server.sh(&good, "/bin/sh -c 'exit 7'").await.code, Some(7));
+    let failed = server.cli(&["create", "--execution", "/nowhere/policy.json"]);
+    assert_eq!(failed.code, Some(2), "{failed:?}");
+    server.client.delete_sandbox(&good).await.unwrap();
     server.finish().await;
 }

@@ -14,13 +14,20 @@
 mod common;
 
 mod access;
+mod agent_attach;
+mod agent_forks;
+mod agent_layers;
+mod agent_schedules;
 mod agents;
+mod backup;
 mod bad_input;
 mod builds;
 mod checkpoints;
 mod cli;
+mod code;
 mod crash;
 mod dashboard;
+mod declared_services;
 mod execs;
 mod host_full;
 mod hostile_disks;
@@ -29,6 +36,7 @@ mod isolation;
 mod lock;
 mod pause;
 mod pools;
+mod power_cut;
 mod purge;
 mod sandboxes;
 mod services;

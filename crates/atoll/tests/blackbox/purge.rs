@@ -6,7 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use atoll_api::{CreateSandbox, CreateVolume, VolumeMountDraft};
 use atoll_blackbox::{Server, command, host, program, wait_until};
-use atoll_client::Client;
+use atoll_client::{Client, ListSandboxes};
+use atoll_core::sandbox::SandboxState;
 use atoll_core::secret::Secret;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -58,6 +59,33 @@ async fn purge_ends_everything_and_only_when_it_is_meant() {
     until_nothing_remains(&installation, &data).await;
     // Any other directory is nobody's to remove.
     assert!(!atoll(&["purge", "--yes", "--data-dir", "/var/tmp"]).output().unwrap().status.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_runs_can_be_ended_without_what_is_kept() {
+    let dir = tempfile::Builder::new().prefix("atoll-purge-").tempdir_in("/var/tmp").unwrap();
+    let data = dir.path().join("data");
+    let mut server = Server::on(&data, &[]);
+    with_something_in_it(&server.client).await;
+    server.kill();
+    let kept =
+        atoll(&["purge", "--yes", "--keep-data", "--data-dir", data.to_str().unwrap()]).output().unwrap();
+    assert!(kept.status.success(), "{kept:?}");
+    // Nothing in the kernel; files are there.
+    let installation = server.installation();
+    wait_until("nothing to run", || async {
+        let left = host::remains(&installation, &data);
+        left.iter().all(|one| one.starts_with("directory ")).then_some(())
+    })
+    .await;
+    server.restart();
+    let page = server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap();
+    assert_eq!(page.items[0].state, SandboxState::Failed);
+    let mount = VolumeMountDraft { volume: "data".into(), path: "/data".into(), read_only: true };
+    let create = CreateSandbox { volumes: vec![mount], ..CreateSandbox::default() };
+    let sandbox = server.client.create_sandbox(&create).await.unwrap();
+    assert_eq!(server.sh(&sandbox.id, "ls /data").await.ok().stdout, "file\n");
+    server.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -235,6 +235,8 @@ async fn templates_have_versions() {
         ready: None,
         memory: false,
         execution: None,
+        profiles: None,
+        services: Vec::new(),
     };
     assert_eq!(server.client.create_template(&recipe("one")).await.unwrap().version, 1);
     assert_eq!(server.client.create_template(&recipe("two")).await.unwrap().version, 2);

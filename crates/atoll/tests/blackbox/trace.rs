@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::{code, shell};
-use atoll_api::{CreateKey, CreateSandbox, KeyFormat, Scope, TraceEvent, UpdateSandbox};
+use atoll_api::{CreateKey, CreateSandbox, ForkSandbox, KeyFormat, Scope, TraceEvent, UpdateSandbox};
 use atoll_blackbox::{Server, wait_until};
 use atoll_client::{Client, GetEvents};
 use atoll_core::Code;
@@ -42,6 +42,19 @@ async fn key(server: &Server, scope: Scope) -> (String, Client) {
     let create = CreateKey { name: "other".into(), scope, ttl_ms: None, format: KeyFormat::Atoll };
     let made = server.client.create_key(&create).await.unwrap();
     (made.key.id, Client::new(&server.url, &made.secret).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_is_told_of_with_the_sandbox_that_came_of_it() {
+    let server = Server::start();
+    let id = server.sandbox().await.id;
+    let fork = ForkSandbox { count: 1, ..ForkSandbox::default() };
+    let forked = server.client.fork_sandbox(&id, &fork).await.unwrap();
+    let child = &forked.results[0].sandbox.as_ref().unwrap().id;
+    let all = events(&server, &id).await;
+    let [event] = of(&all, "forked")[..] else { panic!("{all:?}") };
+    assert_eq!((event.sandbox.as_str(), event.more["child"].as_str()), (id.as_str(), Some(child.as_str())));
+    server.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

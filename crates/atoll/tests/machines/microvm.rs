@@ -5,7 +5,7 @@ use crate::common::machines::{SMALL, World, machine, world, world_with};
 use crate::common::outside::{OTHER, Outside, WEB, allow};
 use crate::common::{argv, code};
 use atoll_api::{CreateSandbox, CreateTemplate, ForkSandbox, PauseSandbox};
-use atoll_blackbox::{Server, command, host, program, wait_until};
+use atoll_blackbox::{Server, command, host, machines, program, set_up_machines, wait_until};
 use atoll_core::Code;
 use atoll_core::exec::ExecState;
 use atoll_core::pool::PoolSpec;
@@ -511,6 +511,39 @@ fn what_is_no_kernel_is_refused() {
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("dpkg-deb"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_set_up_beside_a_server_changes_nothing_of_its_machines() {
+    let World { _dir, server } = world().await;
+    let first = server.client.create_sandbox(&machine()).await.unwrap().id;
+    let dir = machines();
+    let saved = || {
+        let entries = std::fs::read_dir(dir.join("templates")).unwrap();
+        entries.map(|entry| entry.unwrap().file_name()).collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = saved();
+    set_up_machines(&dir);
+    assert!(saved().is_superset(&before));
+    let tree = tempfile::Builder::new().prefix("atoll-microvm-").tempdir_in("/var/tmp").unwrap();
+    for place in ["boot", "lib/modules/6.99/kernel"] {
+        std::fs::create_dir_all(tree.path().join(place)).unwrap();
+    }
+    std::fs::write(tree.path().join("boot/vmlinuz-6.99"), b"\x7fELF of another").unwrap();
+    let other = command(program())
+        .args(["setup", "microvm", "--json", "--microvm-dir"])
+        .arg(&dir)
+        .arg("--tree")
+        .arg(tree.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert!(!other.status.success() && said.contains("stop the server"), "{said}");
+    let second = server.client.create_sandbox(&machine()).await.unwrap().id;
+    for sandbox in [&first, &second] {
+        assert_eq!(server.sh(sandbox, "echo here").await.stdout, "here\n");
+    }
+    server.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

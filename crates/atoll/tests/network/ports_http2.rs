@@ -4,6 +4,7 @@ use std::process::Command;
 
 use atoll_api::{CreateExec, CreateSandbox};
 use atoll_blackbox::{Server, wait_until};
+use atoll_client::ListSandboxes;
 
 /// Answers as gRPC servers do, and echoes each message when it comes. It speaks nothing but HTTP/2.
 const SERVER: &str = r#"
@@ -37,8 +38,8 @@ while True: threading.Thread(target=serve, args=(listener.accept()[0],), daemon=
 const CLIENT: &str = r#"
 import socket, sys
 import h2.config, h2.connection, h2.events
-port, key = int(sys.argv[1]), sys.argv[2]
-sock = socket.create_connection(("127.0.0.1", port)); sock.settimeout(60)
+authority, extra = sys.argv[1], [tuple(header.split("=")) for header in sys.argv[2:]]
+sock = socket.create_connection(("127.0.0.1", int(authority.rsplit(":")[-1]))); sock.settimeout(60)
 conn = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
 conn.initiate_connection(); sock.sendall(conn.data_to_send())
 seen = []
@@ -56,7 +57,7 @@ def until(what):
 def begin(path):
     stream = conn.get_next_available_stream_id()
     conn.send_headers(stream, [(":method", "POST"), (":scheme", "http"), (":path", path),
-        (":authority", f"3000-web.localhost:{port}"), ("te", "trailers"), ("content-type", "application/grpc+proto"), ("x-atoll-token", key)])
+        (":authority", authority), ("te", "trailers"), ("content-type", "application/grpc+proto"), *extra])
     sock.sendall(conn.data_to_send()); return stream
 def of(stream, kind): return lambda event: isinstance(event, kind) and event.stream_id == stream
 # Both directions at the same time: each message is answered before the next is sent.
@@ -70,7 +71,7 @@ for turn in range(3):
 for stream in streams:
     head = dict(until(of(stream, h2.events.ResponseReceived)).headers)
     assert head[":status"] == "200" and head["content-type"] == "application/grpc" and head["x-te"] == "trailers", head
-    assert head["x-authority"] == f"3000-web.localhost:{port}", head
+    assert head["x-authority"] == authority, head
     conn.end_stream(stream); sock.sendall(conn.data_to_send())
     trailers = dict(until(of(stream, h2.events.TrailersReceived)).headers)
     assert trailers == {"grpc-status": "0", "x-sum": "7"}, trailers
@@ -88,21 +89,48 @@ assert dict(until(of(last, h2.events.TrailersReceived)).headers)["grpc-status"] 
 print("fine")
 "#;
 
+/// Starts the server inside.
+async fn serve(server: &Server, sandbox: &str) {
+    let argv = ["/usr/bin/python3", "-c", SERVER].map(str::to_owned).to_vec();
+    let create = CreateExec { argv: Some(argv), ..CreateExec::default() };
+    server.client.create_exec(sandbox, &create).await.unwrap();
+    wait_until("a server inside", async || {
+        let list = server.client.sandbox_ports(sandbox).await.unwrap();
+        list.items.iter().any(|item| item.port == 3000).then_some(())
+    })
+    .await;
+}
+
+fn ask(authority: &str, headers: &[String]) {
+    let said =
+        Command::new("/usr/bin/python3").args(["-c", CLIENT, authority]).args(headers).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "fine\n", "{said:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn grpc_passes_with_its_streams_and_trailers() {
     let server = Server::start();
     let create = CreateSandbox { name: Some("web".to_owned()), ..CreateSandbox::default() };
     let sandbox = server.client.create_sandbox(&create).await.unwrap().id;
-    let argv = ["/usr/bin/python3", "-c", SERVER].map(str::to_owned).to_vec();
-    let create = CreateExec { argv: Some(argv), ..CreateExec::default() };
-    server.client.create_exec(&sandbox, &create).await.unwrap();
-    wait_until("a server inside", async || {
-        let list = server.client.sandbox_ports(&sandbox).await.unwrap();
-        list.items.iter().any(|item| item.port == 3000).then_some(())
-    })
-    .await;
+    serve(&server, &sandbox).await;
     let port = server.url.rsplit_once(':').unwrap().1;
-    let said = Command::new("/usr/bin/python3").args(["-c", CLIENT, port, &server.key]).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&said.stdout), "fine\n", "{said:?}");
+    ask(&format!("3000-web.localhost:{port}"), &[format!("x-atoll-token={}", server.key)]);
+    server.finish().await;
+}
+
+/// The same as E2B's clients reach a port whose sandbox has no host name of its own: by headers, without a key.
+#[tokio::test(flavor = "multi_thread")]
+async fn grpc_passes_by_headers_of_e2b() {
+    let server = Server::start();
+    let made = server.cli(&["key", "create", "e2b", "--scope", "manage", "--for", "e2b", "--json"]).ok();
+    let key = made.json()["secret"].as_str().unwrap().to_owned();
+    let request = server.bare("POST", "/e2b/sandboxes").header("x-api-key", key);
+    let made: serde_json::Value =
+        request.json(&serde_json::json!({"templateID": "base"})).send().await.unwrap().json().await.unwrap();
+    let id = made["sandboxID"].as_str().unwrap();
+    let sandbox = server.client.list_sandboxes(&ListSandboxes::default()).await.unwrap().items.remove(0).id;
+    serve(&server, &sandbox).await;
+    let authority = server.url.rsplit_once('/').unwrap().1;
+    ask(authority, &[format!("e2b-sandbox-id={id}"), "e2b-sandbox-port=3000".to_owned()]);
     server.finish().await;
 }

@@ -25,6 +25,19 @@ fn curl(ca: &Path, url: &str, more: &[&str]) -> Output {
     run(curl.args(more).arg(url))
 }
 
+/// What a client hears that speaks HTTP/2 and offered no protocol in the handshake, as some gRPC clients: what was agreed on,
+/// and the type of the server's first frame.
+fn http2_without_alpn(port: &str) -> String {
+    const CLIENT: &str = r"
+import socket, ssl, sys
+context = ssl._create_unverified_context()
+stream = context.wrap_socket(socket.create_connection(('127.0.0.1', int(sys.argv[1])), 10), server_hostname='localhost')
+stream.sendall(b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n' + b'\0\0\0\x04\0\0\0\0\0')
+print(stream.selected_alpn_protocol(), stream.recv(9)[3])
+";
+    run(Command::new("python3").args(["-c", CLIENT, port])).ok().stdout
+}
+
 #[tokio::test]
 async fn names_of_the_domain_are_served_with_its_own_authority() {
     let mut server = Server::with(&["--tls", "--domain", "boxes.test"]);
@@ -45,6 +58,13 @@ async fn names_of_the_domain_are_served_with_its_own_authority() {
     // A dialect's own host name.
     let e2b = curl(&ca, &format!("https://api.boxes.test:{port}/sandboxes"), &[]).ok();
     assert!(e2b.stdout.contains("\"code\":401"), "{e2b:?}");
+    let config = curl(&ca, &format!("https://localhost:{port}/daytona/api/config"), &[]);
+    assert!(config.stdout.contains("401") || config.stdout.contains("Unauthorized"), "{config:?}");
+    let key = format!("authorization: Bearer {}", server.key);
+    let config =
+        curl(&ca, &format!("https://localhost:{port}/daytona/api/config"), &["--header", &key]).ok().json();
+    assert_eq!(config["proxyToolboxUrl"], format!("https://localhost:{port}/daytona/toolbox"), "{config}");
+    assert_eq!(http2_without_alpn(&port), "None 4\n", "a frame of settings");
     // In clear for this host.
     assert!(curl(&ca, &format!("{}/healthz", server.url), &[]).ok().stdout.contains("ok"));
 

@@ -86,6 +86,7 @@ fn sandbox(id: &str, state: SandboxState) -> Sandbox {
         idle_timeout_ms: None,
         egress: EgressPolicy::default(),
         execution: Default::default(),
+        profiles: Default::default(),
         paused: None,
         paused_at_ms: None,
         boot_id: "b007".into(),
@@ -96,6 +97,7 @@ fn sandbox(id: &str, state: SandboxState) -> Sandbox {
         budget: Budget::default(),
         last_active_at_ms: LATER_MS,
         volumes: Vec::new(),
+        layers: [].into(),
         owner: None,
     }
 }
@@ -104,6 +106,7 @@ fn exec(create: &CreateExec) -> Exec {
     Exec {
         id: "ex_1".into(),
         sandbox: "sb_1".into(),
+        profile: None,
         argv: create.argv.clone().unwrap_or_default(),
         state: ExecState::Running,
         pid: Some(2),

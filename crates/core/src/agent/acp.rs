@@ -127,7 +127,13 @@ impl AcpState {
 
     fn said(&mut self, said: &Value, output: &mut Output) {
         let params = said.get("params").unwrap_or(&Value::Null);
-        match (said.get("method").and_then(Value::as_str), said.get("id")) {
+        let method = said.get("method").and_then(Value::as_str);
+        match (method, said.get("id")) {
+            // An id is told again with the answer, and kept until then: it comes from the agent.
+            (Some(_), Some(id)) if !is_request_id(id) => {
+                let why = "the id of a request is a number or a short text";
+                refuse(output, &Value::Null, INVALID_PARAMS, why);
+            }
             (Some("session/update"), None) if self.phase != Phase::Loading => {
                 tell(params.get("update").unwrap_or(&Value::Null), output);
             }
@@ -220,15 +226,6 @@ impl AcpState {
     }
 
     fn wants(&mut self, request: &Value, params: &Value, output: &mut Output) {
-        // It is kept until it is answered, and comes from the agent.
-        if !request.is_number() && request.as_str().is_none_or(|id| id.len() > APPROVAL_ID_MAX_BYTES) {
-            return refuse(
-                output,
-                &Value::Null,
-                INVALID_PARAMS,
-                "the id of a request is a number or a short text",
-            );
-        }
         let listed = options(params.get("options").unwrap_or(&Value::Null), "optionId");
         let Some(options) = listed.filter(|_| self.approvals.len() < APPROVALS_MAX_COUNT) else {
             return refuse(output, request, INVALID_PARAMS, "options cannot be read, or too many wait");
@@ -245,6 +242,10 @@ impl AcpState {
         output.event(EventKind::Approval, event);
         self.approvals.push(Approval { id, options: keys, request: request.clone() });
     }
+}
+
+fn is_request_id(id: &Value) -> bool {
+    id.is_number() || id.as_str().is_some_and(|id| id.len() <= APPROVAL_ID_MAX_BYTES)
 }
 
 fn prompt_id(number: u64) -> String {

@@ -11,7 +11,9 @@
 
 mod acp;
 mod jsonl;
+mod schedule;
 mod spec;
+mod spend;
 mod status;
 
 use serde::{Deserialize, Serialize};
@@ -22,7 +24,9 @@ use crate::limits::AGENT_EVENT_MAX_BYTES;
 
 pub use acp::AcpState;
 pub use jsonl::JsonlState;
+pub use schedule::{ScheduleRun, ScheduleSpec, ScheduleStatus, When};
 pub use spec::{Adapter, AgentSpec};
+pub use spend::{ModelBudget, ModelUsage, marked, marked_env, unmarked};
 pub use status::{SessionStatus, joined};
 
 /// Where a session is.

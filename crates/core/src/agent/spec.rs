@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::{ModelBudget, ModelUsage};
 use crate::build::CommandText;
 use crate::error::Result;
 use crate::spec::{self, ExecDraft};
@@ -60,9 +61,21 @@ pub struct AgentSpec {
     /// User name or id, optionally `:group`; the sandbox's when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// The agent layer of its sandbox that its program is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<String>,
     /// Its sandbox was made for it, and goes with it.
     #[serde(default)]
     pub own_sandbox: bool,
+    /// What all of its sessions together may ask of models, also those that were deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<ModelBudget>,
+    /// What each of its sessions may ask of models.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_budget: Option<ModelBudget>,
+    /// What was asked of models by sessions that were deleted, and by no session that is known.
+    #[serde(default, skip_serializing_if = "ModelUsage::is_nothing")]
+    pub spent: ModelUsage,
 }
 
 impl AgentSpec {
@@ -78,6 +91,14 @@ impl AgentSpec {
         }
         if let Some(user) = &self.user {
             spec::user("user", user)?;
+        }
+        if let Some(layer) = &self.layer {
+            spec::name("layer", layer)?;
+        }
+        for (field, budget) in [("budget", &self.budget), ("session_budget", &self.session_budget)] {
+            if let Some(budget) = budget {
+                budget.validate(field)?;
+            }
         }
         Ok(())
     }

@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Adapter, AdapterState, EventKind, NewEvent, Output, SessionState, TurnEnd};
+use super::{Adapter, AdapterState, EventKind, ModelUsage, NewEvent, Output, SessionState, TurnEnd};
+
+/// Lines that wait to be read by a process. Each is bounded; they are kept in memory and in the database.
+const OUTBOX_MAX_COUNT: usize = 1024;
 
 /// What is kept of a session beside its events. Written together with them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -21,6 +24,9 @@ pub struct SessionStatus {
     /// It was given a message.
     #[serde(default)]
     pub given: bool,
+    /// Another one is to take its place when it has nothing to do: its program is another one now.
+    #[serde(default)]
+    pub renew: bool,
     /// Up to where its output was read.
     #[serde(default)]
     pub offset: u64,
@@ -39,6 +45,12 @@ pub struct SessionStatus {
     /// Lines that are to be written to the process.
     #[serde(default)]
     pub outbox: Vec<String>,
+    /// What it asked of models.
+    #[serde(default)]
+    pub usage: ModelUsage,
+    /// A request to a model was refused while the message was worked on: why.
+    #[serde(default)]
+    pub over_budget: Option<String>,
 }
 
 impl SessionStatus {
@@ -51,12 +63,15 @@ impl SessionStatus {
             run: 0,
             live: false,
             given: false,
+            renew: false,
             offset: 0,
             delivered: 0,
             turn: None,
             cancelling: false,
             failed: false,
             outbox: Vec::new(),
+            usage: ModelUsage::default(),
+            over_budget: None,
         }
     }
 
@@ -70,16 +85,28 @@ impl SessionStatus {
         events
     }
 
+    /// Whether more waits to be read by the process than one that reads ever leaves: it asks and does not listen.
+    #[must_use]
+    pub fn is_flooded(&self) -> bool {
+        self.outbox.len() > OUTBOX_MAX_COUNT
+    }
+
     /// Begins with a message.
     pub fn begin_turn(&mut self, number: u64) {
         (self.delivered, self.turn) = (number, Some(number));
         (self.failed, self.cancelling, self.given) = (false, false, true);
+        self.over_budget = None;
     }
 
     /// Ends the work on the message, if there is any; gives what is to be told.
     pub fn end_turn(&mut self, end: TurnEnd) -> Option<NewEvent> {
         let message = self.turn.take()?;
         let cancelled = std::mem::take(&mut self.cancelling);
+        // However the agent took it: what it did without a model is not what it was asked for.
+        let end = match self.over_budget.take() {
+            Some(why) => TurnEnd::Failed("budget".to_owned(), why),
+            None => end,
+        };
         Some(match end {
             TurnEnd::Failed(..) if cancelled => done(message, "cancelled"),
             TurnEnd::Done(reason) => done(message, &reason),
@@ -114,39 +141,48 @@ fn done(message: u64, reason: &str) -> NewEvent {
     NewEvent::new(EventKind::Done, json!({ "reason": reason, "message": message }))
 }
 
-/// Joins texts of one kind that follow each other, as far as one event takes them.
+/// Joins texts of one kind that follow each other, into as few events as take them.
 #[must_use]
 pub fn joined(events: Vec<NewEvent>) -> Vec<NewEvent> {
-    let mut all: Vec<NewEvent> = Vec::with_capacity(events.len());
+    let mut all = Vec::with_capacity(events.len());
+    let mut texts: Option<(EventKind, String)> = None;
     for event in events {
-        let between = match event.kind {
-            EventKind::Text | EventKind::Thought => "",
-            EventKind::Log => "\n",
-            EventKind::Message
-            | EventKind::State
-            | EventKind::Tool
-            | EventKind::Plan
-            | EventKind::Approval
-            | EventKind::Answer
-            | EventKind::Data
-            | EventKind::Done
-            | EventKind::Error => {
-                all.push(event);
-                continue;
-            }
+        let text = event.data.get("text").and_then(Value::as_str);
+        let (Some(between), Some(text)) = (between(event.kind), text) else {
+            flush(texts.take(), &mut all);
+            all.push(event);
+            continue;
         };
-        let text = |event: &NewEvent| event.data.get("text").and_then(Value::as_str).map(str::to_owned);
-        let joins = all.last().filter(|last| last.kind == event.kind).and_then(text).zip(text(&event));
-        let joined = joins.map(|(before, after)| NewEvent::texts(event.kind, &[before, after].join(between)));
-        match joined.as_deref() {
-            Some([one]) => {
-                all.pop();
-                all.push(one.clone());
-            }
-            _ => all.push(event),
+        match &mut texts {
+            Some((kind, before)) if *kind == event.kind => before.extend([between, text]),
+            _ => flush(texts.replace((event.kind, text.to_owned())), &mut all),
         }
     }
+    flush(texts, &mut all);
     all
+}
+
+fn flush(texts: Option<(EventKind, String)>, all: &mut Vec<NewEvent>) {
+    if let Some((kind, text)) = texts {
+        all.extend(NewEvent::texts(kind, &text));
+    }
+}
+
+/// What stands between two texts of a kind, if they can be joined.
+const fn between(kind: EventKind) -> Option<&'static str> {
+    match kind {
+        EventKind::Text | EventKind::Thought => Some(""),
+        EventKind::Log => Some("\n"),
+        EventKind::Message
+        | EventKind::State
+        | EventKind::Tool
+        | EventKind::Plan
+        | EventKind::Approval
+        | EventKind::Answer
+        | EventKind::Data
+        | EventKind::Done
+        | EventKind::Error => None,
+    }
 }
 
 #[cfg(test)]
@@ -177,6 +213,11 @@ mod tests {
         let cancelled = status.end_turn(TurnEnd::Failed("agent_crashed".into(), "x".into())).unwrap();
         assert_eq!(cancelled.data, json!({ "reason": "cancelled", "message": 5 }));
         assert_eq!(told(&mut status).as_deref(), Some("idle"));
+        status.begin_turn(7);
+        status.over_budget = Some("used up".into());
+        let failed = status.end_turn(TurnEnd::Done("end_turn".into())).unwrap();
+        assert_eq!(failed.data, json!({ "code": "budget", "text": "used up", "message": 7 }));
+        assert_eq!(status.over_budget, None);
         let text = serde_json::to_string(&status).unwrap();
         assert_eq!(serde_json::from_str::<SessionStatus>(&text).unwrap(), status);
     }
@@ -189,5 +230,16 @@ mod tests {
         let texts: Vec<String> =
             joined(events).iter().map(|event| event.data["text"].as_str().unwrap().to_owned()).collect();
         assert_eq!(texts, ["ab", "c\nd", "e"]);
+        let done = NewEvent::new(EventKind::Done, json!({ "reason": "x", "text": "y" }));
+        assert_eq!(joined(vec![done.clone(), done.clone()]), [done.clone(), done]);
+    }
+
+    #[test]
+    fn many_texts_are_few_events_and_nothing_is_lost() {
+        let one = NewEvent::texts(EventKind::Text, "é").remove(0);
+        let events = joined(vec![one; 200_000]);
+        assert!(events.len() < 200, "{}", events.len());
+        let whole: String = events.iter().map(|event| event.data["text"].as_str().unwrap()).collect();
+        assert_eq!(whole, "é".repeat(200_000));
     }
 }

@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 
 use super::domain::HostName;
+use super::origin::Sender;
 use super::path::{Reading, could_match, is_unambiguous};
 use super::rule::{Action, Cidr, Rule};
 use super::special::{Block, block, canonical};
-use super::{EgressPolicy, Internet};
+use super::{EgressMode, EgressPolicy, Internet};
 
 /// Ports of DNS and of DNS over TLS: names are looked up with our own resolver.
 const RESOLVER_PORTS: [u16; 2] = [53, 853];
@@ -25,6 +26,8 @@ pub struct Destination<'a> {
     pub own: bool,
     /// The network that the operator has closed and that has the address; the narrowest if there are several.
     pub closed: Option<Cidr>,
+    /// Who asks, if that is known.
+    pub sender: Option<&'a Sender>,
 }
 
 /// What is known about HTTP on a connection.
@@ -88,7 +91,7 @@ impl Match {
 }
 
 impl EgressPolicy {
-    /// Whether a connection, or a request on it, may pass.
+    /// Whether a connection, or a request on it, may pass. The mode plays no part.
     #[must_use]
     pub fn decide(&self, to: &Destination<'_>, http: Http<'_>) -> Decision {
         if self.internet == Internet::Off {
@@ -96,8 +99,7 @@ impl EgressPolicy {
         }
         let block = closed(to);
         for (index, rule) in self.rules.iter().enumerate() {
-            let found =
-                speaks_of(rule, to.name, Some(to.address), Some(to.port)).min(speaks_of_http(rule, http));
+            let found = speaks_to(rule, to).min(speaks_of_http(rule, http));
             match (rule.action, found) {
                 (Action::Deny, Match::Yes | Match::Maybe) => return Decision::deny(Basis::Rule(index)),
                 (Action::Allow, Match::Yes) if opens(rule, block) => {
@@ -153,6 +155,20 @@ impl EgressPolicy {
         }
     }
 
+    /// Whether what rules refuse there passes all the same and is told of, because the mode is to observe. An address that
+    /// is not public stays closed: there it is only for requests, and only where rules let some of them pass.
+    #[must_use]
+    pub fn observes(&self, names: &[HostName], to: &Destination<'_>, http: Http<'_>) -> bool {
+        let is_request = matches!(http, Http::Request { .. });
+        self.observes_names() && (closed(to).is_none() || is_request && self.could_allow_among(names, to))
+    }
+
+    /// Whether names are looked up that rules refuse.
+    #[must_use]
+    pub fn observes_names(&self) -> bool {
+        self.mode == EgressMode::Observe && self.internet != Internet::Off
+    }
+
     /// Whether anything at all may pass to this destination: the connection itself, or some request on it.
     /// Where nothing may, nobody may connect there on behalf of the sandbox, not even to find out more.
     #[must_use]
@@ -162,7 +178,7 @@ impl EgressPolicy {
         }
         let block = closed(to);
         for rule in &self.rules {
-            match (rule.action, speaks_of(rule, to.name, Some(to.address), Some(to.port))) {
+            match (rule.action, speaks_to(rule, to)) {
                 // It is about some requests: others may pass.
                 (Action::Deny, Match::Yes | Match::Maybe) if rule.is_http() => {}
                 (Action::Deny, Match::Yes | Match::Maybe) => return false,
@@ -189,7 +205,7 @@ impl EgressPolicy {
         }
         let block = closed(to);
         for rule in &self.rules {
-            match speaks_of(rule, to.name, Some(to.address), Some(to.port)) {
+            match speaks_to(rule, to) {
                 Match::No => {}
                 Match::Yes | Match::Maybe if rule.is_http() => return true,
                 Match::Maybe if rule.action == Action::Allow => {}
@@ -222,6 +238,19 @@ fn opens(rule: &Rule, block: Option<Block>) -> bool {
         let net = cidr.net();
         net.prefix_len() >= block.prefix.min(net.max_prefix_len())
     })
+}
+
+/// Whether a rule is about who asks. Who is not known is nobody whom a rule names.
+fn is_of(rule: &Rule, sender: Option<&Sender>) -> Match {
+    match (&rule.from, sender) {
+        (None, _) => Match::Yes,
+        (Some(origin), Some(sender)) => Match::known(sender.is(origin)),
+        (Some(_), None) => Match::Maybe,
+    }
+}
+
+fn speaks_to(rule: &Rule, to: &Destination<'_>) -> Match {
+    speaks_of(rule, to.name, Some(to.address), Some(to.port)).min(is_of(rule, to.sender))
 }
 
 fn speaks_of(rule: &Rule, name: Option<&HostName>, address: Option<IpAddr>, port: Option<u16>) -> Match {

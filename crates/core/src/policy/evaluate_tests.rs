@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::policy::special::special;
-use crate::policy::{Cidr, PathPattern, PortRange};
+use crate::policy::{Cidr, EgressMode, Origin, PathPattern, PortRange};
 
 fn name(text: &str) -> HostName {
     text.parse().unwrap()
@@ -23,7 +23,7 @@ fn cidr(action: Action, text: &str) -> Rule {
 }
 
 fn to<'a>(name: Option<&'a HostName>, address: &str, port: u16) -> Destination<'a> {
-    Destination { name, address: address.parse().unwrap(), port, own: false, closed: None }
+    Destination { name, address: address.parse().unwrap(), port, own: false, closed: None, sender: None }
 }
 
 fn allowed(policy: &EgressPolicy, host: Option<&str>, address: &str, port: u16) -> bool {
@@ -232,6 +232,7 @@ fn rules() -> impl Strategy<Value = Rule> {
             ports: ports.into_iter().map(PortRange::one).collect(),
             methods: method.into_iter().map(str::to_owned).collect(),
             path: path.map(|text| text.parse().unwrap()),
+            from: None,
         }
     })
 }
@@ -314,8 +315,111 @@ proptest! {
     fn off_is_off(policy in policies(), address in any::<[u8; 4]>()) {
         let policy = EgressPolicy { internet: Internet::Off, ..policy };
         let host = name("a.example");
-        let to = Destination { name: Some(&host), address: Ipv4Addr::from(address).into(), port: 443, own: false, closed: None };
+        let to = Destination { name: Some(&host), address: Ipv4Addr::from(address).into(), port: 443, own: false, closed: None, sender: None };
         prop_assert!(!policy.decide(&to, Http::Unknown).allowed && !policy.may_resolve(&host).allowed);
         prop_assert!(!policy.needs_http(&to));
     }
+}
+
+#[test]
+fn what_is_observed_passes_and_what_is_not_public_does_not() {
+    let rules = vec![deny("bad.example"), allow("good.example:443"), cidr(Action::Allow, "10.1.0.0/16:5432")];
+    let get = Rule { methods: vec!["GET".into()], ..cidr(Action::Allow, "10.2.0.0/16:80") };
+    let policy = EgressPolicy::only([rules, vec![get]].concat());
+    let watched = EgressPolicy { mode: EgressMode::Observe, ..policy.clone() };
+    watched.validate("egress").unwrap();
+    let post = Http::Request { method: "POST", path: "/" };
+    let of = |policy: &EgressPolicy, host: Option<&str>, address, port, http| {
+        let host = host.map(name);
+        policy.observes(host.as_slice(), &to(host.as_ref(), address, port), http)
+    };
+    let observes =
+        |policy: &EgressPolicy, host, address, port| of(policy, host, address, port, Http::Unknown);
+    for (host, address, port) in
+        [(Some("bad.example"), "1.1.1.1", 443), (Some("other.example"), "1.1.1.1", 22), (None, "1.1.1.1", 53)]
+    {
+        assert!(observes(&watched, host, address, port), "{host:?} {address}");
+        assert!(!observes(&policy, host, address, port), "{host:?} {address}");
+    }
+    // Rules go by the request there: others pass, and what is none does not.
+    let (host, address) = (Some("svc.example"), "10.2.0.1");
+    assert!(of(&watched, host, address, 80, post) && !of(&policy, host, address, 80, post));
+    assert!(!observes(&watched, host, address, 80) && !of(&watched, host, address, 81, post));
+    for (address, port) in
+        [("127.0.0.1", 80), ("169.254.169.254", 80), ("192.168.1.1", 443), ("10.1.0.1", 22), ("10.2.0.1", 81)]
+    {
+        assert!(
+            !observes(&watched, None, address, port)
+                && !observes(&watched, Some("bad.example"), address, port)
+        );
+    }
+    let own = Destination { own: true, ..to(None, "93.184.216.34", 443) };
+    let closed =
+        Destination { closed: Some("93.184.0.0/16".parse().unwrap()), ..to(None, "93.184.216.34", 443) };
+    assert!(!watched.observes(&[], &own, post) && !watched.observes(&[], &closed, post));
+    // Rules say the same in either mode.
+    let bad = name("bad.example");
+    assert!(!watched.may_resolve(&bad).allowed && watched.observes_names() && !policy.observes_names());
+    assert!(!watched.decide(&to(Some(&bad), "1.1.1.1", 443), Http::Unknown).allowed);
+    let off = EgressPolicy { internet: Internet::Off, ..watched };
+    assert!(!off.observes_names() && !observes(&off, None, "1.1.1.1", 443));
+    assert!(off.validate("egress").unwrap_err().message.starts_with("egress.mode"));
+}
+
+#[test]
+fn a_rule_for_one_program_is_for_nobody_else_and_for_nobody_unknown() {
+    let git = Origin::Program("/usr/bin/git".into());
+    let policy = EgressPolicy::only(vec![Rule { from: Some(git.clone()), ..allow("github.example") }]);
+    policy.validate("egress").unwrap();
+    let host = name("github.example");
+    let unknown = to(Some(&host), "93.184.216.34", 443);
+    let (is_git, is_other) =
+        (Sender::new([git.clone()]), Sender::new([Origin::Program("/usr/bin/curl".into())]));
+    let nobody = Sender::default();
+    let ask = |sender| policy.decide(&Destination { sender, ..unknown }, Http::Unknown).allowed;
+    assert!(ask(Some(&is_git)));
+    assert!(!ask(Some(&is_other)) && !ask(Some(&nobody)) && !ask(None));
+    assert!(
+        !policy.could_allow(&unknown)
+            && policy.could_allow(&Destination { sender: Some(&is_git), ..unknown })
+    );
+    // A name is looked up by the resolver, which does not know who asks.
+    assert!(policy.may_resolve(&host).allowed);
+    // What comes after holds for the others.
+    let posts = Rule { methods: vec!["POST".into()], from: Some(git), ..allow("github.example") };
+    let both =
+        EgressPolicy::only(vec![posts, Rule { methods: vec!["GET".into()], ..allow("github.example") }]);
+    let ask = |method, sender| {
+        both.decide(&Destination { sender, ..unknown }, Http::Request { method, path: "/" }).allowed
+    };
+    assert!(ask("POST", Some(&is_git)) && ask("GET", Some(&is_git)));
+    assert!(
+        !ask("POST", Some(&is_other))
+            && ask("GET", Some(&is_other))
+            && !ask("POST", None)
+            && ask("GET", None)
+    );
+    assert_eq!(both.rules[0].to_string(), "allow POST github.example from /usr/bin/git");
+}
+
+#[test]
+fn who_is_named_has_a_form() {
+    let rule = |text: &str| serde_json::from_str::<Rule>(text);
+    let refused = |from: &str| {
+        let rule = rule(&format!(r#"{{"action":"allow","from":{from}}}"#)).unwrap();
+        EgressPolicy::only(vec![rule]).validate("egress").unwrap_err().message
+    };
+    assert!(refused(r#"{"program":"git"}"#).starts_with("egress.rules.0.from.program"));
+    assert!(refused(r#"{"digest":"sha512:00"}"#).contains("algorithm 'sha512'"));
+    for unknown in [r#"{"user":"root"}"#, r#"{}"#, r#""git""#, r#"{"program":"/a","digest":"sha256:0"}"#] {
+        assert!(rule(&format!(r#"{{"action":"allow","from":{unknown}}}"#)).is_err(), "{unknown}");
+    }
+    let deny = rule(r#"{"action":"deny","from":{"program":"/usr/bin/curl"}}"#).unwrap();
+    assert!(
+        EgressPolicy::only(vec![deny]).validate("egress").unwrap_err().message.contains("could be copied")
+    );
+    let many =
+        (0..25).map(|n| Rule { from: Some(Origin::Program(format!("/bin/{n}"))), ..allow("a.example") });
+    let many = EgressPolicy::only(many.collect());
+    assert!(many.validate("egress").unwrap_err().message.contains("more than 24"));
 }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::EgressPolicy;
 use super::domain::{DomainPattern, HostName};
 use super::header::{KEY_HEADERS, header_name};
+use super::origin::{Origin, Sender};
 use super::secret::{SecretRef, Template};
 use crate::error::{Error, Result, shorten};
 use crate::limits::{
@@ -47,6 +48,9 @@ pub struct InjectRule {
     /// With paths that are one of these or lie below it; any when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
+    /// On connections that this program made; any when absent. Needs a sandbox whose programs the host's kernel sees (containers).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Origin>,
     /// Headers to set, in place of what the request has. `{secret:NAME}` in a value stands for a secret.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "schema", schema(value_type = BTreeMap<String, String>))]
@@ -147,15 +151,19 @@ pub struct RequestFacts<'a> {
     pub method: &'a str,
     /// Path, as sent.
     pub path: &'a str,
+    /// Who asks, if that is known.
+    pub sender: Option<&'a Sender>,
 }
 
 impl InjectRule {
-    /// Whether a connection to this host and port can carry requests that this rule is for.
+    /// Whether a connection of this sender to this host and port can carry requests that this rule is for.
     #[must_use]
-    pub fn covers(&self, host: &HostName, port: u16, encrypted: bool) -> bool {
+    pub fn covers(&self, host: &HostName, port: u16, encrypted: bool, sender: Option<&Sender>) -> bool {
         let standard = if encrypted { 443 } else { 80 };
         let port_ok = if self.ports.is_empty() { port == standard } else { self.ports.contains(&port) };
+        let of_sender = self.from.as_ref().is_none_or(|from| sender.is_some_and(|sender| sender.is(from)));
         port_ok
+            && of_sender
             && (encrypted || self.allow_plaintext || self.secrets().next().is_none())
             && self.hosts.iter().any(|pattern| pattern.matches(host))
     }
@@ -163,7 +171,7 @@ impl InjectRule {
     /// Whether it is for this request.
     #[must_use]
     pub fn matches(&self, request: &RequestFacts<'_>) -> bool {
-        self.covers(request.host, request.port, request.encrypted)
+        self.covers(request.host, request.port, request.encrypted, request.sender)
             && (self.methods.is_empty() || self.methods.iter().any(|method| method == request.method))
             && (self.paths.is_empty() || self.paths.iter().any(|prefix| below(prefix, request.path)))
     }
@@ -182,6 +190,9 @@ impl InjectRule {
     fn validate(&self, field: &str) -> Result<()> {
         let at = |part: &str| format!("{field}.{part}");
         check_name(&at("name"), &self.name)?;
+        if let Some(from) = &self.from {
+            from.validate(&at("from"))?;
+        }
         if self.hosts.is_empty() {
             return Err(Error::invalid(&at("hosts"), "names no host"));
         }

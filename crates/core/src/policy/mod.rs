@@ -11,11 +11,15 @@
 //!
 //! Addresses that lead into private networks or to the host itself ([`special`]) are reached only
 //! through a rule that names them by address: no `internet: on` and no domain opens them.
+//!
+//! A decision is what rules say. Whether the gateway goes by it is the policy's *mode*: where it only observes,
+//! [`EgressPolicy::observes`] says what it lets by.
 
 mod domain;
 mod evaluate;
 mod header;
 pub mod inject;
+mod origin;
 mod path;
 mod rule;
 mod secret;
@@ -26,13 +30,14 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::limits::{
     EGRESS_BANDWIDTH_MIN_BYTES, EGRESS_CONNECTIONS_DEFAULT_COUNT, EGRESS_CONNECTIONS_MAX_COUNT,
-    EGRESS_RULES_MAX_COUNT,
+    EGRESS_ORIGINS_MAX_COUNT, EGRESS_RULES_MAX_COUNT,
 };
 
 pub use domain::{DomainPattern, HostName};
 pub use evaluate::{Basis, Decision, Destination, Http};
 pub use header::KEY_HEADERS;
 pub use inject::{BasicAuth, InjectRule, Placeholder, RequestFacts};
+pub use origin::{Origin, Sender};
 pub use path::PathPattern;
 pub use rule::{Action, Cidr, PortRange, Rule};
 pub use secret::{SecretRef, SecretScope, SecretUser, Template, secret_name, secret_value};
@@ -64,6 +69,35 @@ impl Internet {
     }
 }
 
+/// What happens to what may not pass.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum EgressMode {
+    /// It is refused, and the journal says so.
+    #[default]
+    Enforce,
+    /// It passes, and the journal says that it would have been refused. What is not public stays closed, no secret is put into what
+    /// would have been refused, and limits hold.
+    Observe,
+}
+
+impl EgressMode {
+    /// The stable text form.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::Observe => "observe",
+        }
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over references")]
+    fn is_default(&self) -> bool {
+        *self == Self::Enforce
+    }
+}
+
 /// How much of the network one sandbox may use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -92,6 +126,9 @@ impl EgressLimits {
 pub struct EgressPolicy {
     /// What happens where no rule speaks.
     pub internet: Internet,
+    /// Whether what may not pass is refused, or only told of in the journal.
+    #[serde(skip_serializing_if = "EgressMode::is_default")]
+    pub mode: EgressMode,
     /// Looked at in order; the first that matches decides.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
@@ -120,6 +157,10 @@ impl EgressPolicy {
     /// # Errors
     /// [`crate::Code::InvalidArgument`] naming the field below `field`.
     pub fn validate(&self, field: &str) -> Result<()> {
+        if self.internet == Internet::Off && self.mode == EgressMode::Observe {
+            let why = "there is nothing to observe without a network (internet: off)";
+            return Err(Error::invalid(&format!("{field}.mode"), why).hint("write internet: rules"));
+        }
         if self.rules.len() > EGRESS_RULES_MAX_COUNT {
             let why = format_args!("more than {EGRESS_RULES_MAX_COUNT} rules");
             return Err(Error::invalid(&format!("{field}.rules"), why));
@@ -128,6 +169,10 @@ impl EgressPolicy {
             rule.validate(&format!("{field}.rules.{index}"))?;
         }
         inject::validate(&format!("{field}.inject"), &self.inject)?;
+        if self.origins().len() > EGRESS_ORIGINS_MAX_COUNT {
+            let why = format_args!("rules tell more than {EGRESS_ORIGINS_MAX_COUNT} programs apart ('from')");
+            return Err(Error::invalid(field, why).hint("name a directory: /opt/tools/*"));
+        }
         if self.limits.connections.is_some_and(|count| !(1..=EGRESS_CONNECTIONS_MAX_COUNT).contains(&count)) {
             let why = format_args!("must lie between 1 and {EGRESS_CONNECTIONS_MAX_COUNT}");
             return Err(Error::invalid(&format!("{field}.limits.connections"), why));
@@ -144,6 +189,15 @@ impl EgressPolicy {
     pub fn looks_inside(&self) -> bool {
         !self.inject.is_empty()
             || self.rules.iter().any(|rule| !rule.methods.is_empty() || rule.path.is_some())
+    }
+
+    /// Every program that rules tell from others, each once.
+    #[must_use]
+    pub fn origins(&self) -> Vec<Origin> {
+        let named = self.rules.iter().filter_map(|rule| rule.from.as_ref());
+        let all: std::collections::BTreeSet<&Origin> =
+            named.chain(self.inject.iter().filter_map(|rule| rule.from.as_ref())).collect();
+        all.into_iter().cloned().collect()
     }
 
     /// Says in words what a decision rests on, such as `rule 2 (deny *.example.com:443)`.

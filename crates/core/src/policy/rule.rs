@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::domain::DomainPattern;
+use super::origin::Origin;
 use super::path::PathPattern;
 use crate::error::{Error, Result, shorten};
 use crate::limits::{EGRESS_RULE_NAME_MAX_BYTES, EGRESS_RULE_PORTS_MAX_COUNT};
@@ -190,6 +191,9 @@ pub struct Rule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub path: Option<PathPattern>,
+    /// Only connections that this program made; of rules that allow. Needs a sandbox whose programs the host's kernel sees (containers).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Origin>,
 }
 
 impl Rule {
@@ -204,6 +208,7 @@ impl Rule {
             ports: Vec::new(),
             methods: Vec::new(),
             path: None,
+            from: None,
         }
     }
 
@@ -266,6 +271,14 @@ impl Rule {
                 "must have 1 to 128 bytes, no control characters or '\"'",
             ));
         }
+        if let Some(from) = &self.from {
+            from.validate(&at("from"))?;
+            if self.action == Action::Deny {
+                let why = "is of rules that allow: a program that is denied could be copied, and the copy is another";
+                return Err(Error::invalid(&at("from"), why)
+                    .hint("allow those that may, and nobody else (internet: rules)"));
+            }
+        }
         if self.ports.len() > EGRESS_RULE_PORTS_MAX_COUNT {
             return Err(Error::invalid(
                 &at("ports"),
@@ -307,6 +320,9 @@ impl fmt::Display for Rule {
         }
         if let Some(path) = &self.path {
             write!(f, " {path}")?;
+        }
+        if let Some(from) = &self.from {
+            write!(f, " from {from}")?;
         }
         Ok(())
     }

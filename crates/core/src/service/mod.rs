@@ -20,6 +20,7 @@ use crate::build::CommandText;
 use crate::error::{Error, Result};
 use crate::limits::{
     DURATION_MAX_MS, OUTPUT_KEEP_MAX_BYTES, OUTPUT_KEEP_MIN_BYTES, SERVICE_PROBE_TIMEOUT_MAX_MS,
+    SERVICES_MAX_COUNT,
 };
 use crate::spec::{self, ExecDraft};
 
@@ -157,6 +158,48 @@ pub struct ServiceSpec {
     /// Whether it still works; not looked at when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<ServiceHealth>,
+    /// Services of the same sandbox that are there before each of its starts: they run, and are ready, or have done their work.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<String>,
+}
+
+/// Services that a template or a request brings, by name.
+pub type Services = BTreeMap<String, ServiceSpec>;
+
+/// Checks services that are declared together.
+///
+/// # Errors
+/// [`crate::Code::InvalidArgument`] naming the service and its field: one that is wrong in itself, that waits for one that is not among
+/// them, or for itself in a circle.
+pub fn check_services(services: &Services) -> Result<()> {
+    if services.len() > SERVICES_MAX_COUNT {
+        return Err(Error::invalid("services", format_args!("more than {SERVICES_MAX_COUNT}")));
+    }
+    for (name, service) in services {
+        let of = |error: Error| Error { message: format!("services.{name}: {}", error.message), ..error };
+        spec::name("services", name)?;
+        service.validate().map_err(of)?;
+        if let Some(missing) = service.after.iter().find(|other| !services.contains_key(*other)) {
+            return Err(of(Error::invalid("after", format_args!("there is no service '{missing}'"))));
+        }
+    }
+    // Those that wait for nothing that is left go, until none is left; what stays waits for itself.
+    let mut left: BTreeMap<&str, &ServiceSpec> =
+        services.iter().map(|(name, service)| (name.as_str(), service)).collect();
+    while !left.is_empty() {
+        let free: Vec<&str> = left
+            .iter()
+            .filter(|(_, service)| !service.after.iter().any(|other| left.contains_key(other.as_str())))
+            .map(|(name, _)| *name)
+            .collect();
+        if free.is_empty() {
+            let names = left.keys().copied().collect::<Vec<_>>().join(", ");
+            return Err(Error::invalid("services", format_args!("these wait for each other: {names}"))
+                .hint("take one of them out of the 'after' of another"));
+        }
+        left.retain(|name, _| !free.contains(name));
+    }
+    Ok(())
 }
 
 /// What follows the end of a run.
@@ -187,6 +230,7 @@ impl ServiceSpec {
             stop_timeout_ms: STOP_DEFAULT_MS,
             ready: None,
             health: None,
+            after: Vec::new(),
         }
     }
 
@@ -233,7 +277,10 @@ impl ServiceSpec {
                 return Err(Error::invalid("health.failures", "must be at least 1"));
             }
         }
-        Ok(())
+        if self.after.len() > SERVICES_MAX_COUNT {
+            return Err(Error::invalid("after", format_args!("more than {SERVICES_MAX_COUNT}")));
+        }
+        self.after.iter().try_for_each(|name| spec::name("after", name))
     }
 
     /// The exec of one run.

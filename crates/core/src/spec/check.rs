@@ -10,14 +10,14 @@ use crate::limits::{
     TEMPLATE_TAG_MAX_BYTES, TEMPLATE_TAGS_MAX_COUNT, USER_MAX_BYTES,
 };
 
-/// A name is a DNS label: 1 to 63 lower-case letters, digits and hyphens, starting with a letter and
-/// not ending with a hyphen. It never has the form of an id: see [`crate::id::is_id_shaped`].
+/// A name is a DNS label: 1 to 63 lower-case letters, digits and hyphens, with no hyphen at
+/// either end. It never has the form of an id: see [`crate::id::is_id_shaped`].
 ///
 /// # Errors
 /// [`Code::InvalidArgument`] naming `field`.
 pub fn name(field: &str, text: &str) -> Result<()> {
     let inner = text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-    let edges = text.starts_with(|c: char| c.is_ascii_lowercase()) && !text.ends_with('-');
+    let edges = !text.starts_with('-') && !text.ends_with('-') && !text.is_empty();
     if crate::id::is_id_shaped(text) {
         return Err(Error::invalid(field, "looks like an id").hint("choose another name"));
     }
@@ -25,7 +25,7 @@ pub fn name(field: &str, text: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(field, format_args!("'{}' is not a name", crate::error::shorten(text)))
-        .hint("use 1 to 63 lower-case letters, digits and hyphens, starting with a letter, not ending with a hyphen"))
+        .hint("use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at either end"))
 }
 
 /// The name of a volume. It becomes part of no host name and no path, so it may be what clients of other products call
@@ -215,7 +215,7 @@ pub fn user(field: &str, text: &str) -> Result<()> {
     Err(Error::invalid(field, "not a user").hint("write a user name or id, or user:group"))
 }
 
-pub(super) fn duration(field: &str, ms: u64) -> Result<()> {
+pub(crate) fn duration(field: &str, ms: u64) -> Result<()> {
     if (1..=DURATION_MAX_MS).contains(&ms) {
         return Ok(());
     }
@@ -228,10 +228,12 @@ mod tests {
 
     #[test]
     fn names_at_their_edges() {
-        for good in ["a", "a-1", &format!("a{}", "b".repeat(62))] {
+        for good in
+            ["a", "a-1", "1a", "28e2bb93-52ef-4ff7-b136-0465a8760be9", &format!("a{}", "b".repeat(62))]
+        {
             assert!(name("name", good).is_ok(), "{good}");
         }
-        for bad in ["", "A", "1a", "a-", "-a", "a_b", "ü", "a b", &"a".repeat(64)] {
+        for bad in ["", "A", "a-", "-a", "a_b", "ü", "a b", &"a".repeat(64)] {
             assert!(name("name", bad).is_err(), "{bad}");
         }
         // An id of any kind is no name of anything.

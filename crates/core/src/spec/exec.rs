@@ -6,11 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::check;
 use super::sandbox::SandboxSpec;
+use crate::code::InterpreterCall;
 use crate::error::{Error, Result};
 use crate::limits::{
     ARG_MAX_BYTES, ARGV_MAX_COUNT, ARGV_TOTAL_MAX_BYTES, EXEC_TAG_MAX_BYTES, IDEMPOTENCY_KEY_MAX_BYTES,
     OUTPUT_KEEP_DEFAULT_BYTES, OUTPUT_KEEP_MAX_BYTES, OUTPUT_KEEP_MIN_BYTES, TTY_SIZE_MAX,
 };
+use crate::profile::ExecProfile;
+use crate::traceparent::TraceParent;
 
 /// A command, in one of the two ways people write it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,6 +102,12 @@ pub struct ExecDraft {
     pub idempotency_key: Option<String>,
     /// A word to find it by while it runs. Need not be unique.
     pub tag: Option<String>,
+    /// It asks the sandbox's code interpreter for this, and its arguments are not a command.
+    pub interpreter: Option<InterpreterCall>,
+    /// The profile that it runs in; the sandbox's default when absent.
+    pub profile: Option<String>,
+    /// The caller's span, of which its own is a child.
+    pub traceparent: Option<TraceParent>,
 }
 
 impl ExecDraft {
@@ -119,6 +128,9 @@ impl ExecDraft {
             keep_output_bytes: None,
             idempotency_key: None,
             tag: None,
+            interpreter: None,
+            profile: None,
+            traceparent: None,
         }
     }
 }
@@ -153,6 +165,15 @@ pub struct ExecSpec {
     /// A word to find it by while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
+    /// It asks the sandbox's code interpreter for this, and its arguments are not a command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interpreter: Option<InterpreterCall>,
+    /// The profile that it runs in, as it was when this was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<ExecProfile>,
+    /// The caller's span, of which its own is a child.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<TraceParent>,
 }
 
 impl ExecSpec {
@@ -191,6 +212,8 @@ impl ExecSpec {
         if draft.tag.as_ref().is_some_and(|tag| tag.is_empty() || tag.len() > EXEC_TAG_MAX_BYTES) {
             return Err(Error::invalid("tag", format_args!("must have 1 to {EXEC_TAG_MAX_BYTES} bytes")));
         }
+        let profile = sandbox.profiles.of_exec(draft.profile.as_deref())?;
+        let of_profile = profile.map(|(_, profile)| profile);
         let keep = draft.keep_output_bytes.unwrap_or(OUTPUT_KEEP_DEFAULT_BYTES);
         if !(OUTPUT_KEEP_MIN_BYTES..=OUTPUT_KEEP_MAX_BYTES).contains(&keep) {
             return Err(Error::invalid("keep_output_bytes", "must lie between 64 KiB and 16 GiB"));
@@ -206,15 +229,25 @@ impl ExecSpec {
             argv,
             env,
             cwd: draft.cwd.or_else(|| sandbox.workdir.clone()),
-            user: draft.user.unwrap_or_else(|| sandbox.user.clone()),
+            user: draft
+                .user
+                .or_else(|| of_profile.and_then(|profile| profile.user.clone()))
+                .unwrap_or_else(|| sandbox.user.clone()),
             tty: draft.tty,
             stdin: draft.stdin || draft.tty.is_some(),
-            timeout_ms: draft.timeout_ms,
+            timeout_ms: of_profile
+                .and_then(|profile| profile.timeout_ms)
+                .into_iter()
+                .chain(draft.timeout_ms)
+                .min(),
             idle_timeout_ms: draft.idle_timeout_ms,
             kill_on_disconnect: draft.kill_on_disconnect,
             detach_timeout_ms: draft.detach_timeout_ms,
             keep_output_bytes: keep,
             tag: draft.tag,
+            interpreter: draft.interpreter,
+            profile: profile.map(|(name, _)| sandbox.profiles.from(name)),
+            traceparent: draft.traceparent,
         })
     }
 }

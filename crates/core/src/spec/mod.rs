@@ -3,7 +3,7 @@
 //! A *draft* is what a caller asked, with holes. A *spec* is what was validated and resolved: every
 //! default is filled in, nothing has to be looked up again. Specs are what the store keeps.
 
-mod check;
+pub(crate) mod check;
 mod defaults;
 mod exec;
 mod isolation;
@@ -19,6 +19,6 @@ pub use defaults::Defaults;
 pub use exec::{Command, ExecDraft, ExecSpec, TtySize, command, shown};
 pub use isolation::{Accelerator, IsolationLevel};
 pub use resources::{Caps, Resources, ResourcesDraft, present};
-pub use sandbox::{Base, DEFAULT_PATH, ImageDefaults, SandboxDraft, SandboxSpec};
+pub use sandbox::{Base, DEFAULT_PATH, ImageDefaults, RequestKey, SandboxDraft, SandboxSpec};
 pub use template::TemplateSpec;
 pub use update::SandboxUpdate;

@@ -13,9 +13,12 @@ use crate::error::{Code, Error, Result};
 use crate::execution::ExecutionPolicy;
 use crate::id::{BuildId, SnapshotId};
 use crate::idle::IdlePolicy;
+use crate::layer::{Layer, check_layers};
 use crate::limits::SECRETS_PRIVATE_MAX_COUNT;
 use crate::policy::EgressPolicy;
+use crate::profile::Profiles;
 use crate::secret::Secret;
+use crate::service::{Services, check_services};
 use crate::sharing::Visibility;
 use crate::snapshot::{AutoCheckpoints, Manifest};
 use crate::trace::TraceMode;
@@ -34,9 +37,20 @@ pub struct ImageDefaults {
     pub workdir: Option<String>,
 }
 
+/// The key with which something was asked for, so that it is made once however often it is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestKey {
+    /// As its caller chose it.
+    pub key: String,
+    /// Of the whole request, to tell a retry from a key that is used twice.
+    pub digest: String,
+}
+
 /// What a caller asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SandboxDraft {
+    /// The caller's key for this request: the sandbox that it made is the answer, as long as there is that sandbox.
+    pub request: Option<RequestKey>,
     /// A name, unique among the living.
     pub name: Option<String>,
     /// The image; the template's, or the server's default, when absent.
@@ -85,6 +99,12 @@ pub struct SandboxDraft {
     pub trace: Option<TraceMode>,
     /// Which programs may run; as the template says, or all, when absent.
     pub execution: Option<ExecutionPolicy>,
+    /// Agent layers to mount: the image of each, by its name.
+    pub layers: BTreeMap<String, String>,
+    /// Its profiles; the template's, or none, when absent.
+    pub profiles: Option<Profiles>,
+    /// Services that it begins with, beside its template's; one of the same name stands in the place of the template's.
+    pub services: Services,
 }
 
 /// What will be made, complete. Kept by the store.
@@ -143,10 +163,19 @@ pub struct SandboxSpec {
     /// Which programs may run.
     #[serde(default, skip_serializing_if = "ExecutionPolicy::is_open")]
     pub execution: ExecutionPolicy,
+    /// What its processes may do, each with less than the sandbox.
+    #[serde(default, skip_serializing_if = "Profiles::is_empty")]
+    pub profiles: Profiles,
     /// What lies on its disk and was changed last before this moment was put there by its template: it counts as the image's.
     /// Known to the server only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_until_ms: Option<u64>,
+    /// Agent layers that are mounted in it, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub layers: BTreeMap<String, Layer>,
+    /// Services that it begins with. What became of them is not said here.
+    #[serde(default, skip_serializing_if = "Services::is_empty")]
+    pub services: Services,
 }
 
 /// What a sandbox is built on.
@@ -249,7 +278,21 @@ impl SandboxDraft {
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;
         }
+        if let Some(execution) = &self.execution {
+            execution.validate("execution")?;
+        }
+        if let Some(profiles) = &self.profiles {
+            profiles.validate("profiles")?;
+        }
+        check_services(&self.services)?;
+        if self.memory && !self.services.is_empty() {
+            let why = "a sandbox that goes on from memory has its processes already";
+            return Err(
+                Error::invalid("services", why).hint("add them once it runs, with 'atoll service add'")
+            );
+        }
         check_mounts(&self.volumes)?;
+        check_layers(self.layers.iter().map(|(name, image)| (name, Some(image))))?;
         self.idle.validate()?;
         self.budget.validate()?;
         Ok(())
@@ -343,10 +386,29 @@ impl SandboxSpec {
                 .clone()
                 .or_else(|| recipe.and_then(|t| t.execution.clone()))
                 .unwrap_or_default(),
+            profiles: draft
+                .profiles
+                .clone()
+                .or_else(|| recipe.and_then(|t| t.profiles.clone()))
+                .unwrap_or_default(),
             // Said by whoever knows what the disk begins with.
             image_until_ms: None,
+            // Those that were asked for are found by whoever knows the images.
+            layers: match base {
+                Base::Image { .. } => BTreeMap::new(),
+                Base::Snapshot(_, manifest) => manifest.layers.clone(),
+            },
+            services: services(draft, recipe)?,
         })
     }
+}
+
+/// The template's services, and those that were asked for.
+fn services(draft: &SandboxDraft, recipe: Option<&TemplateSpec>) -> Result<Services> {
+    let mut all = recipe.map(|t| t.services.clone()).unwrap_or_default();
+    all.extend(draft.services.clone());
+    check_services(&all)?;
+    Ok(all)
 }
 
 impl SandboxSpec {
@@ -459,5 +521,14 @@ pub(super) mod tests {
         let id = crate::id::SandboxId::from_parts(1, 1);
         let draft = SandboxDraft { name: Some(id.to_string()), ..SandboxDraft::default() };
         assert!(draft.validate().is_err());
+    }
+
+    #[test]
+    fn what_goes_on_from_memory_begins_no_services() {
+        let service = crate::service::ServiceSpec::new(CommandText::Shell("x".into()));
+        let draft = SandboxDraft { services: [("web".into(), service)].into(), ..SandboxDraft::default() };
+        assert_eq!(draft.validate(), Ok(()));
+        let error = SandboxDraft { memory: true, ..draft }.validate().unwrap_err();
+        assert!(error.code == Code::InvalidArgument && error.message.contains("services"), "{error}");
     }
 }

@@ -13,6 +13,8 @@ use crate::execution::ExecutionPolicy;
 use crate::id::SnapshotId;
 use crate::policy::EgressPolicy;
 use crate::pool::PoolSpec;
+use crate::profile::Profiles;
+use crate::service::{Services, check_services};
 
 /// The recipe. What it leaves open comes from the image or the defaults when a sandbox is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +59,12 @@ pub struct TemplateSpec {
     /// Which programs may run in its sandboxes; all when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution: Option<ExecutionPolicy>,
+    /// Profiles of its sandboxes; none when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profiles: Option<Profiles>,
+    /// Services that every sandbox begins with.
+    #[serde(default, skip_serializing_if = "Services::is_empty")]
+    pub services: Services,
 }
 
 impl TemplateSpec {
@@ -80,6 +88,8 @@ impl TemplateSpec {
             ready: None,
             memory: false,
             execution: None,
+            profiles: None,
+            services: Services::new(),
         }
     }
 
@@ -110,6 +120,13 @@ impl TemplateSpec {
         if let Some(egress) = &self.egress {
             egress.validate("egress")?;
         }
+        if let Some(execution) = &self.execution {
+            execution.validate("execution")?;
+        }
+        if let Some(profiles) = &self.profiles {
+            profiles.validate("profiles")?;
+        }
+        check_services(&self.services)?;
         build::validate_start(self.start.as_ref(), self.ready.as_ref())?;
         Ok(())
     }

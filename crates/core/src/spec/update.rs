@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::execution::ExecutionPolicy;
 use crate::id::KeyId;
 use crate::idle::IdleUpdate;
+use crate::layer::check_layers;
 use crate::policy::EgressPolicy;
 use crate::secret::Secret;
 use crate::usage::Budget;
@@ -46,6 +47,8 @@ pub struct SandboxUpdate {
     pub budget: Option<Budget>,
     /// Replaces which programs may run. What runs already goes on.
     pub execution: Option<ExecutionPolicy>,
+    /// Mounts (`Some`) other images as agent layers, or takes layers away (`None`), by name.
+    pub layers: BTreeMap<String, Option<String>>,
 }
 
 impl SandboxUpdate {
@@ -79,6 +82,10 @@ impl SandboxUpdate {
         if let Some(budget) = &self.budget {
             budget.validate()?;
         }
+        if let Some(execution) = &self.execution {
+            execution.validate("execution")?;
+        }
+        check_layers(self.layers.iter().map(|(name, image)| (name, image.as_ref())))?;
         let resources = self.resources.over(current);
         resources.validate(caps)?;
         if resources.disk_bytes != current.disk_bytes {

@@ -1,13 +1,19 @@
-# Runs a program that stands on the standard input: code.sh LANGUAGE ARGUMENT…
-# Both streams go through one pipe: what is told as one text has one order.
-exec 2>&1
+# Runs a program that stands on the standard input: code.sh LANGUAGE CHARTS ARGUMENT…
+# Both streams go through one pipe: what is told as one text has one order. The other pipe is for charts, which CHARTS
+# tells, a program in Python; without one there are none.
 language=$1
-shift
+charts=$2
+shift 2
+if [ -n "$charts" ]; then exec 3>&2; fi
+exec 2>&1
 has() { command -v "$1" >/dev/null 2>&1; }
 case $language in
   python)
     for python in python3 python; do
-      if has "$python"; then exec "$python" -u - "$@"; fi
+      if has "$python"; then
+        if [ -n "$charts" ]; then exec "$python" -u -c "$charts" 3 "$@"; fi
+        exec "$python" -u - "$@"
+      fi
     done
     ;;
   javascript)

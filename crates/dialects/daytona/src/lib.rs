@@ -5,7 +5,9 @@
 //! ```text
 //! server ─ below /daytona, or <port>-<uuid>.<domain> ─▶ lib
 //!    /api                 control plane: /sandbox, /snapshots, /volumes, …      control
+//!    /api/socket.io       changes of sandboxes, told as they happen            events
 //!    /toolbox/{sandbox}   what happens inside: /process, /files, /git, …        toolbox
+//!    /storage             files of the client for builds, as S3                 objects
 //!    host names           ports, with Daytona's tokens                          preview
 //! ```
 //!
@@ -15,14 +17,17 @@
 //!
 //! # What has no equal in the engine
 //!
-//! Nothing here has a table or a file on the host. What the protocol wants to be told back and the engine does not know
+//! Nothing here has a table, and files on the host only the archives that wait for a build. What the protocol wants to be told back and the engine does not know
 //! (see [`extras`]) lives in an annotation of the sandbox. A sandbox's UUID is its Atoll id written in another way. What
 //! is a process of the toolbox (a command of a session, a terminal, an interpreter) is an exec whose tag says so, and a
 //! session is a directory inside the sandbox: all of it is there after a restart of the server.
 
 mod control;
 mod error;
+mod events;
 mod extras;
+mod mac;
+mod objects;
 mod preview;
 mod request;
 mod toolbox;
@@ -37,6 +42,7 @@ use atoll_server::dialect::{Arrival, Asked, Dialect, Host, Mount, credentials};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRef, RawPathParams, Request};
 use axum::response::Response;
+use axum::routing::any;
 use http::request::Parts;
 use tower::ServiceExt as _;
 
@@ -97,8 +103,10 @@ impl FromRef<App> for Host {
 fn router(host: Host) -> Router {
     let app = App { host, turns: toolbox::Turns::default(), sizes: toolbox::Sizes::default() };
     let inner = Router::new()
+        .route("/api/socket.io/", any(events::serve))
         .nest("/api", control::routes())
         .nest("/toolbox/{sandbox}", toolbox::routes())
+        .merge(objects::routes())
         .fallback(error::route_not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
         .layer(axum::middleware::from_fn(error::dress))

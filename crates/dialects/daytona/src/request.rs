@@ -1,8 +1,7 @@
 //! The parts of a request that handlers take.
 
+use atoll_server::dialect::Origin;
 use axum::extract::FromRequestParts;
-use http::HeaderMap;
-use http::header::HOST;
 use http::request::Parts;
 
 use crate::App;
@@ -11,7 +10,7 @@ pub(crate) use atoll_dialect_kit::request::{Json, Path, Query};
 
 /// Where this dialect is, as the caller sees it: what absolute addresses in answers begin with.
 #[derive(Debug, Clone)]
-pub(crate) struct Root(String);
+pub(crate) struct Root(Origin);
 
 impl Root {
     /// The address of something in this dialect.
@@ -24,12 +23,21 @@ impl Root {
         self.url("/toolbox")
     }
 
-    fn of(headers: &HeaderMap) -> Self {
-        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        // A proxy that ends TLS says so. Whoever lies here lies to himself only.
-        let scheme = text("x-forwarded-proto").filter(|scheme| *scheme == "https").unwrap_or("http");
-        let authority = text("x-forwarded-host").or_else(|| text(HOST.as_str())).unwrap_or("localhost");
-        Self(format!("{scheme}://{authority}"))
+    /// The host's name or address, and the port.
+    pub(crate) fn host_and_port(&self) -> (String, u16) {
+        let text = self.0.to_string();
+        let authority = text.split_once("://").map_or(text.as_str(), |(_, rest)| rest);
+        let port = if self.0.is_encrypted() { 443 } else { 80 };
+        match authority.rsplit_once(':').map(|(host, port)| (host, port.parse())) {
+            // Without the brackets of an IPv6 address, as 'ssh' has it.
+            Some((host, Ok(port))) => (host.trim_matches(['[', ']']).to_owned(), port),
+            _ => (authority.trim_matches(['[', ']']).to_owned(), port),
+        }
+    }
+
+    /// The scheme by which it was reached, and is reached at its other names.
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.0.is_encrypted() { "https" } else { "http" }
     }
 }
 
@@ -37,11 +45,6 @@ impl FromRequestParts<App> for Root {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Self::Rejection> {
-        let mut root = Self::of(&parts.headers);
-        // HTTP/2 names the host in its address.
-        if let Some(authority) = parts.uri.authority().filter(|_| !parts.headers.contains_key(HOST)) {
-            root = Self(format!("http://{authority}"));
-        }
-        Ok(root)
+        Ok(Self(Origin::of(parts)))
     }
 }

@@ -58,15 +58,16 @@ fn control() -> Vec<Route> {
         on_server("DELETE", "/volumes/{volume}", Scope::Manage),
         on_server("GET", "/volumes/by-name/{volume}", Scope::Read),
         on_server("GET", "/config", Scope::Read),
-        on_sandbox("ANY", "/sandbox/{sandbox}/ssh-access", Scope::Read),
-        on_server("ANY", "/sandbox/ssh-access/validate", Scope::Read),
+        on_sandbox("POST", "/sandbox/{sandbox}/ssh-access", Scope::Exec),
+        on_sandbox("DELETE", "/sandbox/{sandbox}/ssh-access", Scope::Exec),
+        on_server("GET", "/sandbox/ssh-access/validate", Scope::Read),
         on_sandbox("ANY", "/sandbox/{sandbox}/secrets", Scope::Read),
         on_sandbox("ANY", "/sandbox/{sandbox}/telemetry/{*rest}", Scope::Read),
         on_server("ANY", "/secret", Scope::Read),
         on_server("ANY", "/secret/{*rest}", Scope::Read),
         on_server("ANY", "/warm-pools", Scope::Read),
         on_server("ANY", "/warm-pools/{*rest}", Scope::Read),
-        on_server("ANY", "/object-storage/push-access", Scope::Read),
+        on_server("GET", "/object-storage/push-access", Scope::Manage),
     ]
 }
 

@@ -125,6 +125,7 @@ impl IntoResponse for Failure {
             body["error_code"] = code.into();
         }
         let mut response = (self.status, body.to_string()).into_response();
+        response.extensions_mut().insert(self.clone());
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         // Without a word the Python client tries 429, 502, 503 and 504 again, creations too.

@@ -38,6 +38,7 @@ use atoll_dialect_kit::Protocol;
 use atoll_server::dialect::{Arrival, Asked, Dialect, Host, Mount, Named, credentials};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRef, RawPathParams, Request};
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse as _, Response};
 use http::request::Parts;
 use http::uri::PathAndQuery;
@@ -152,6 +153,7 @@ fn router(host: Host) -> Router {
         .fallback(error::route_not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
         .layer(DefaultBodyLimit::disable())
+        .layer(from_fn(volumes::answer))
         .with_state(app.clone());
     Router::new().fallback(move |request: Request| {
         let (app, envd, control) = (app.clone(), envd.clone(), control.clone());

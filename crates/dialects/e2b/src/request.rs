@@ -1,10 +1,11 @@
 //! Who asks, and what: the parts that every handler of the control plane takes.
 
 use atoll_core::limits::JSON_BODY_MAX_BYTES;
-pub(crate) use atoll_dialect_kit::request::{Admin, Caller, Exec, Manage, Read, Requires, Sandbox as Id};
-use atoll_server::dialect::{Arrival, read_all};
+pub(crate) use atoll_dialect_kit::request::{
+    Admin, Caller, Exec, Manage, Read, Requires, Root, Sandbox as Id,
+};
+use atoll_server::dialect::read_all;
 use axum::extract::{FromRequest, FromRequestParts, Request};
-use http::header::HOST;
 use http::request::Parts;
 use serde::de::DeserializeOwned;
 
@@ -57,25 +58,6 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
         serde_html_form::from_str(text)
             .map(Self)
             .map_err(|error| Failure::bad(format!("the query cannot be read: {error}")))
-    }
-}
-
-/// Where this dialect is, as the caller sees it: what absolute addresses in answers begin with.
-#[derive(Debug, Clone)]
-pub(crate) struct Root(pub(crate) String);
-
-impl FromRequestParts<App> for Root {
-    type Rejection = std::convert::Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Self::Rejection> {
-        let prefix = parts.extensions.get::<Arrival>().map_or("", |arrival| arrival.prefix);
-        let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
-        // A proxy that ends TLS says so. Whoever lies here lies to himself only.
-        let scheme = text("x-forwarded-proto").filter(|scheme| *scheme == "https").unwrap_or("http");
-        let authority = parts.uri.authority().map(http::uri::Authority::as_str);
-        let authority = text("x-forwarded-host").or_else(|| text(HOST.as_str())).or(authority);
-        let authority = authority.unwrap_or("localhost");
-        Ok(Self(format!("{scheme}://{authority}{prefix}")))
     }
 }
 

@@ -9,7 +9,9 @@
 //!   by itself;
 //! - [`files`]: answers with a file or a range of it, uploads as forms;
 //! - [`sandboxes`]: waking, listing by filters that the engine does not know;
+//! - [`spool`]: files that clients send to the server;
 //! - [`annotation`]: what the protocol must say back and the engine has no field for;
+//! - [`names`]: names that the engine does not allow;
 //! - [`pending`]: what takes longer than a client waits, and who may see it;
 //! - [`status`]: errors as gRPC and Connect tell them; [`uuid`] and [`time`]: ids and times as texts.
 //!
@@ -18,10 +20,12 @@
 pub mod annotation;
 pub mod exec;
 pub mod files;
+pub mod names;
 pub mod pending;
 mod protocol;
 pub mod request;
 pub mod sandboxes;
+pub mod spool;
 pub mod status;
 pub mod time;
 pub mod uuid;

@@ -7,8 +7,8 @@ use atoll_core::limits::JSON_BODY_MAX_BYTES;
 use atoll_core::sharing::Needs;
 use atoll_core::{Code, Error};
 use atoll_engine::{Caller as EngineCaller, Engine, Grant, Target};
-use atoll_server::dialect::read_all;
 pub use atoll_server::dialect::{Admin, Exec, Manage, Read, Requires};
+use atoll_server::dialect::{Arrival, Origin, read_all};
 use axum::extract::{FromRequest, FromRequestParts, MatchedPath, RawPathParams, Request};
 use axum::response::{IntoResponse, Response};
 use http::HeaderValue;
@@ -21,6 +21,25 @@ use crate::Protocol;
 
 /// Most of a parser's words that a message repeats, characters.
 const WHY_MAX_CHARS: usize = 400;
+
+/// Where the dialect is, as the caller sees it: what absolute addresses in answers begin with.
+#[derive(Debug, Clone)]
+pub struct Root(pub String);
+
+impl std::fmt::Display for Root {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Root {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        let prefix = parts.extensions.get::<Arrival>().map_or("", |arrival| arrival.prefix);
+        Ok(Self(format!("{}{prefix}", Origin::of(parts))))
+    }
+}
 
 /// A caller that may do what `S` requires, also on the sandbox that the request is about. The first argument of every
 /// handler, so that nothing else of a request is looked at before the key.

@@ -60,6 +60,8 @@ impl Status {
             | Code::ServiceNotFound
             | Code::AgentNotFound
             | Code::SessionNotFound
+            | Code::ScheduleNotFound
+            | Code::ContextNotFound
             | Code::RegistryNotFound
             | Code::SecretNotFound
             | Code::FileNotFound => Self::NotFound,

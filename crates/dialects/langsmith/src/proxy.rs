@@ -416,6 +416,7 @@ mod tests {
             port,
             own: false,
             closed: None,
+            sender: None,
         };
         policy.decide(&to, Http::Unknown).allowed
     }
@@ -464,6 +465,7 @@ mod tests {
                         port: 22,
                         own: false,
                         closed: None,
+                        sender: None,
                     };
                     assert!(!policy.decide(&to, Http::Unknown).allowed, "{list}: {address}");
                 }
@@ -485,6 +487,7 @@ mod tests {
                 port,
                 own: false,
                 closed: None,
+                sender: None,
             };
             assert!(!policy.decide(&to, Http::Unknown).allowed);
         }

@@ -1,8 +1,7 @@
 //! Who asks, and what: the parts that every handler takes.
 
+use atoll_server::dialect::Origin;
 use axum::extract::FromRequestParts;
-use http::HeaderMap;
-use http::header::HOST;
 use http::request::Parts;
 
 use crate::App;
@@ -32,20 +31,12 @@ impl Root {
     pub(crate) fn url(&self, rest: &str) -> String {
         format!("{}/v2/sandboxes{rest}", self.0)
     }
-
-    fn of(headers: &HeaderMap, prefix: &str) -> Self {
-        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        // A proxy that ends TLS says so. Whoever lies here lies to himself only.
-        let scheme = text("x-forwarded-proto").filter(|scheme| *scheme == "https").unwrap_or("http");
-        let authority = text("x-forwarded-host").or_else(|| text(HOST.as_str())).unwrap_or("localhost");
-        Self(format!("{scheme}://{authority}{prefix}"))
-    }
 }
 
 impl FromRequestParts<App> for Root {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Self::Rejection> {
-        Ok(Self::of(&parts.headers, crate::PREFIX))
+        Ok(Self(format!("{}{}", Origin::of(parts), crate::PREFIX)))
     }
 }

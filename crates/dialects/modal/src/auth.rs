@@ -11,7 +11,7 @@ use atoll_core::sharing::Needs;
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::status::Status;
 use atoll_engine::{Caller as EngineCaller, Engine, Grant, Target, VerifiedKey};
-use atoll_server::dialect::{ClientGone, credentials};
+use atoll_server::dialect::{ClientGone, Origin, credentials};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use http::HeaderMap;
@@ -50,6 +50,8 @@ pub(crate) struct Head {
     pub(crate) headers: HeaderMap,
     /// Host and port by which the server was reached.
     pub(crate) authority: String,
+    /// It came over TLS.
+    pub(crate) encrypted: bool,
     pub(crate) gone: ClientGone,
     extensions: http::Extensions,
 }
@@ -57,9 +59,11 @@ pub(crate) struct Head {
 impl Head {
     pub(crate) fn new(parts: Parts) -> Self {
         let host = parts.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
+        let encrypted = Origin::of(&parts).is_encrypted();
         let authority = parts.uri.authority().map(http::uri::Authority::as_str).or(host);
         Self {
             authority: authority.unwrap_or_default().to_owned(),
+            encrypted,
             gone: ClientGone::of(&parts.extensions),
             headers: parts.headers,
             extensions: parts.extensions,

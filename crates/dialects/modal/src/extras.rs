@@ -17,6 +17,9 @@ pub(crate) struct Extras {
     /// The app it belongs to.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) app: String,
+    /// What its client calls it, where the engine's name had to be another: see [`label`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
     /// The image it was made from, as its client named it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) image: String,
@@ -35,6 +38,33 @@ pub(crate) struct Extras {
     /// How long it was given, seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) timeout_s: Option<u32>,
+}
+
+/// Longest name of a sandbox, characters, as the clients know it.
+const NAME_MAX_CHARS: usize = 64;
+
+/// The engine's name for a sandbox that a client calls so.
+///
+/// # Errors
+/// When it is none of Modal's: letters, digits, `-`, `_`, `.`.
+pub(crate) fn label(name: &str) -> Result<String, Error> {
+    let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+    if !is_name || name.is_empty() || name.len() > NAME_MAX_CHARS {
+        return Err(Error::invalid(
+            "name",
+            format_args!("'{}' is not a name", atoll_core::error::shorten(name)),
+        )
+        .hint("use 1 to 64 letters, digits, '-', '_' and '.'"));
+    }
+    Ok(atoll_dialect_kit::names::label(name, "atoll modal sandbox name", "sandbox"))
+}
+
+/// What a sandbox is called.
+pub(crate) fn name(record: &SandboxRecord) -> Option<String> {
+    // The engine's name may have been changed over another API since.
+    let given =
+        Extras::of(record).name.filter(|given| label(given).is_ok_and(|label| Some(label) == record.name));
+    given.or_else(|| record.name.clone())
 }
 
 /// A port that is reached from outside.

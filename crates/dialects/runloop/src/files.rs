@@ -11,11 +11,12 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use axum::routing::post;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt as _;
 
 use crate::App;
 use crate::devboxes::usable;
@@ -25,6 +26,8 @@ use crate::request::{Caller, Exec, Json, Path, Read};
 
 /// Bytes of a user database that are read.
 const PASSWD_MAX_BYTES: u64 = 1 << 20;
+/// Bytes of a file of the server that are sent at once.
+const PIECE_BYTES: usize = 256 << 10;
 /// Bytes of a path in a form.
 const PATH_MAX_BYTES: usize = 4096;
 
@@ -142,6 +145,31 @@ pub(crate) async fn write(
     let guest = engine.guest(sandbox).await?;
     let mut writer = open(&guest, path, &user).await?;
     writer.send(content).await.map_err(guest_error)?;
+    writer.finish().await.map_err(guest_error)?;
+    Ok(())
+}
+
+/// The same, from a file of the server.
+///
+/// # Errors
+/// What the guest says; [`Code::Internal`] when the file cannot be read.
+pub(crate) async fn write_from(
+    engine: &Engine,
+    sandbox: &SandboxId,
+    path: &str,
+    mut content: tokio::fs::File,
+) -> Result<(), Error> {
+    let user = engine.sandbox(sandbox)?.spec.user;
+    let guest = engine.guest(sandbox).await?;
+    let mut writer = open(&guest, path, &user).await?;
+    loop {
+        let mut piece = BytesMut::with_capacity(PIECE_BYTES);
+        let read = content.read_buf(&mut piece).await;
+        match read.map_err(|error| Error::new(Code::Internal, format!("a file of the server: {error}")))? {
+            0 => break,
+            _ => writer.send(piece.freeze()).await.map_err(guest_error)?,
+        }
+    }
     writer.finish().await.map_err(guest_error)?;
     Ok(())
 }

@@ -9,6 +9,7 @@
 //!    /v1/devboxes/{id}/read_file_contents, upload_file, …            files
 //!    /v1/devboxes/disk_snapshots                                     snapshots
 //!    /v1/blueprints                                                  blueprints
+//!    /v1/objects                                                     objects
 //!    what there is not                                               refused
 //! server ─ by the host name PORT-KEY.tunnel.DOMAIN ─▶ tunnel ─▶ the server inside
 //! ```
@@ -19,7 +20,7 @@
 //!
 //! # What has no equal in the engine
 //!
-//! Nothing here has a table or a file. What the protocol wants to be told back and the engine does not know (see
+//! Nothing here has a table. Objects are files ([`objects`]). What the protocol wants to be told back and the engine does not know (see
 //! [`extras`]) lives in an annotation of the sandbox. Ids are the engine's with another beginning ([`ids`]).
 //! Devboxes that ended, which the engine forgets and the clients still ask for, are remembered for a while in
 //! memory ([`devboxes::ended`]).
@@ -32,6 +33,7 @@ mod extras;
 mod files;
 mod ids;
 mod logs;
+mod objects;
 mod once;
 mod refused;
 mod request;
@@ -54,6 +56,7 @@ use tower::ServiceExt as _;
 use crate::devboxes::ended::Ended;
 use crate::devboxes::setup::Setups;
 use crate::error::Failure;
+use crate::objects::Shelf;
 use crate::once::Answers;
 use crate::snapshots::{Gone, Taking};
 
@@ -76,6 +79,7 @@ pub(crate) struct App {
     pub(crate) setups: Setups,
     pub(crate) taking: Works<Taking>,
     pub(crate) gone: Gone,
+    pub(crate) objects: Shelf,
 }
 
 impl Protocol for App {
@@ -106,6 +110,7 @@ impl FromRef<App> for Host {
 
 fn router(host: Host) -> Router {
     let app = App {
+        objects: Shelf::new(host.engine()),
         host,
         marks: Bookmarks::default(),
         answers: Answers::default(),
@@ -120,6 +125,7 @@ fn router(host: Host) -> Router {
         .merge(executions::routes(&app))
         .merge(files::routes())
         .merge(logs::routes())
+        .merge(objects::routes(&app))
         .merge(refused::routes())
         .merge(snapshots::routes(&app))
         .merge(tunnel::routes())

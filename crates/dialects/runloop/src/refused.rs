@@ -8,7 +8,7 @@ use crate::error::Failure;
 use crate::request::{Caller, Read};
 
 /// Beginnings of paths, and what to do instead.
-const REFUSED: [(&str, &str); 13] = [
+const REFUSED: [(&str, &str); 12] = [
     ("accounts", "an installation of Atoll is no account"),
     ("agents", "install the agent in a blueprint, or in the devbox"),
     ("apikeys", "make keys with 'atoll key create NAME --for runloop'"),
@@ -22,7 +22,6 @@ const REFUSED: [(&str, &str); 13] = [
     ),
     ("mcp-configs", "run the MCP server in the devbox"),
     ("network-policies", "say what a sandbox may reach over Atoll's own API ('egress')"),
-    ("objects", "upload files into the devbox, or mount one of Atoll's volumes"),
     ("restricted_keys", "make keys with a scope: 'atoll key create NAME --scope read'"),
     ("scenarios", "run scenarios from outside, over devboxes"),
 ];

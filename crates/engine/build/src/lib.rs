@@ -17,6 +17,8 @@
 
 pub mod context;
 pub mod copy;
+#[cfg(test)]
+mod fuzz;
 mod glob;
 pub mod graph;
 mod ignore;

@@ -18,6 +18,7 @@ use crate::engine::{Engine, Inner};
 use crate::errors::limit_error;
 use crate::execution::execution;
 use crate::sandbox::{self, Origin, SandboxShared};
+use crate::service::{Declared, check_declared};
 use crate::snapshot::check_memory;
 use crate::start::{boot_from_memory, starts_ahead};
 
@@ -50,14 +51,21 @@ impl Planned {
 impl Engine {
     /// Makes a sandbox and gives its record once it runs.
     ///
-    /// When the caller stops waiting, the saga goes on to its end.
+    /// When the caller stops waiting, the saga goes on to its end. The one that the same request made before is the answer to
+    /// its repetition, as long as it exists.
     ///
     /// # Errors
-    /// Whatever is wrong with the draft; [`Code::LimitExceeded`]; [`Code::NameTaken`]; what the host
+    /// Whatever is wrong with the draft; [`Code::LimitExceeded`]; [`Code::NameTaken`]; [`Code::IdempotencyMismatch`]; what the host
     /// refuses. Nothing is left of a sandbox that could not be made.
     pub async fn create_sandbox(&self, draft: SandboxDraft, caller: &Caller) -> Result<SandboxRecord> {
         if self.inner.shutdown.is_cancelled() {
             return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
+        }
+        if let Some(request) = &draft.request
+            && let Some(before) = self.inner.made_for(caller.key.as_ref(), request)?
+        {
+            before.made().await?;
+            return Ok(before.record());
         }
         draft.validate()?;
         self.inner.disk.check()?;
@@ -79,6 +87,7 @@ impl Engine {
         };
         let mounts = record.spec.volumes.clone();
         let shared = SandboxShared::new(record, &self.inner)?;
+        let services = if draft.memory { Declared::none() } else { Declared::enter(&shared)? };
         // Before anybody can look it up.
         self.inner.acl.hold(&shared.id, visibility);
         let entered = self.inner.enter(&shared, true);
@@ -100,7 +109,7 @@ impl Engine {
         self.inner.secrets.hold(&shared.id, draft.secrets, None);
         sandbox::spawn(&self.inner, &shared, origin);
         shared.made().await?;
-        self.started(&shared, caller).await?;
+        self.started(&shared, services, caller).await?;
         // The first state to go back to.
         self.checkpoint_by_itself(&shared, "when it was made").await?;
         Ok(shared.record())
@@ -157,8 +166,11 @@ impl Engine {
         driver.check_limits(&spec.resources).map_err(|error| limit_error(&error))?;
         let accelerator = driver.accelerator();
         let volumes = inner.mounts(&draft.volumes)?;
-        let spec = SandboxSpec { volumes, accelerator, image_until_ms, ..spec };
+        let mut spec = SandboxSpec { volumes, accelerator, image_until_ms, ..spec };
+        spec.layers =
+            inner.change_layers(&spec, draft.layers.iter().map(|(name, image)| (name, Some(image))))?;
         inner.check_execution(&spec)?;
+        check_declared(&spec)?;
 
         let created_ms = now_ms();
         let id = Inner::new_sandbox_id(created_ms)?;
@@ -184,6 +196,7 @@ impl Engine {
             },
             volumes: spec.volumes.iter().map(planned).collect(),
             execution: execution(&spec),
+            layers: inner.planned_layers(&spec.layers)?,
         };
         let mut record = SandboxRecord {
             id,
@@ -195,6 +208,7 @@ impl Engine {
             annotations: draft.annotations.clone(),
             image_digest,
             owner: caller.key.clone(),
+            request: caller.key.as_ref().and(draft.request.clone()),
             created_ms,
             expires_ms: ttl_ms.map(|ttl| created_ms.saturating_add(ttl)),
             last_active_ms: created_ms,
@@ -242,17 +256,21 @@ impl Engine {
 /// What a sandbox of a pool was made from, for [`Mold::origin`]. Where something is started in it ahead, that
 /// has seen its surroundings from the beginning, so they belong to it.
 fn origin(snapshot: Option<&SnapshotId>, spec: &SandboxSpec) -> Result<Option<String>> {
-    let SandboxSpec { start, ready, env, user, workdir, egress, execution, .. } = spec;
+    let SandboxSpec { start, ready, env, user, workdir, egress, execution, profiles, layers, .. } = spec;
     let unwritable = |error: serde_json::Error| {
         tracing::error!(%error, "a spec cannot be written as JSON");
         Error::new(Code::Internal, "the request cannot be planned")
     };
     // What may run in a member was decided before its first program did.
-    let (word, text) = if starts_ahead(spec) {
-        let made = (snapshot, start, ready, env, user, workdir, egress, execution);
+    let (word, text) = if !layers.is_empty() {
+        // No pool keeps any with layers.
+        ("layered", serde_json::to_vec(&(snapshot, layers)).map_err(unwritable)?)
+    } else if starts_ahead(spec) {
+        let made = (snapshot, start, ready, env, user, workdir, egress, execution, profiles);
         ("started", serde_json::to_vec(&made).map_err(unwritable)?)
-    } else if !execution.is_open() {
-        ("locked", serde_json::to_vec(&(snapshot, execution)).map_err(unwritable)?)
+    } else if !execution.is_open() || !egress.origins().is_empty() || !profiles.is_empty() {
+        let made = (snapshot, execution, egress.origins(), profiles);
+        ("locked", serde_json::to_vec(&made).map_err(unwritable)?)
     } else {
         return Ok(snapshot.map(ToString::to_string));
     };
@@ -284,6 +302,7 @@ impl Inner {
             disk: DiskSource::Empty,
             volumes: record.spec.volumes.iter().map(planned).collect(),
             execution: execution(&record.spec),
+            layers: self.planned_layers(&record.spec.layers)?,
         })
     }
 

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use atoll_core::id::{ExecId, SandboxId};
+use atoll_core::id::{ExecId, KeyId, SandboxId};
 use atoll_core::sandbox::SandboxState;
 use atoll_core::sharing::Visibility;
-use atoll_core::spec::{Accelerator, Caps, Defaults, IsolationLevel};
+use atoll_core::spec::{Accelerator, Caps, Defaults, IsolationLevel, RequestKey};
 use atoll_core::usage::Usage;
 use atoll_core::{Code, Error, Result};
 use atoll_egress::Gateway;
@@ -15,7 +15,7 @@ use atoll_image::Images;
 use atoll_isolation::volumes::Volumes;
 use atoll_isolation::{Check, DiskSpace, HostDisk, Isolation, Resource};
 use atoll_objects::Objects;
-use atoll_store::Store;
+use atoll_store::{SandboxRecord, Store};
 use atoll_vault::Vault;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -125,6 +125,8 @@ pub(crate) struct Inner {
     pub(crate) creates: Semaphore,
     pub(crate) builds: Builds,
     pub(crate) agents: Agents,
+    /// Says that there is another schedule.
+    pub(crate) scheduled: tokio::sync::Notify,
     pub(crate) pools: Pools,
     pub(crate) memories: Memories,
     pub(crate) acl: AclTable,
@@ -146,6 +148,13 @@ pub(crate) struct Inner {
 struct Table {
     by_id: BTreeMap<SandboxId, Arc<SandboxShared>>,
     by_name: BTreeMap<String, SandboxId>,
+    /// By who asked for it, and with which key.
+    by_request: BTreeMap<(KeyId, String), SandboxId>,
+}
+
+/// Under what a request for a sandbox is found again.
+fn request_of(record: &SandboxRecord) -> Option<(KeyId, String)> {
+    Some((record.owner.clone()?, record.request.as_ref()?.key.clone()))
 }
 
 impl Engine {
@@ -174,6 +183,7 @@ impl Engine {
                 gateway: Gateway::new(config.egress.gateway.clone()),
                 builds: Builds::default(),
                 agents: Agents::default(),
+                scheduled: tokio::sync::Notify::new(),
                 pools: Pools::new(config.pools.clone()),
                 memories: Memories::default(),
                 acl,
@@ -207,6 +217,7 @@ impl Engine {
         engine.recover().await?;
         engine.recover_services().await?;
         engine.recover_agents().await?;
+        engine.recover_schedules().await?;
         engine.recover_memories().await?;
         engine.recover_volumes().await?;
         usage::start(&engine.inner);
@@ -374,6 +385,23 @@ impl Inner {
         id.and_then(|id| table.by_id.get(&id).cloned()).ok_or_else(|| SandboxId::not_found(id_or_name))
     }
 
+    /// The sandbox that this request of `owner` made before, if there is one.
+    pub(crate) fn made_for(
+        &self,
+        owner: Option<&KeyId>,
+        request: &RequestKey,
+    ) -> Result<Option<Arc<SandboxShared>>> {
+        let Some(owner) = owner else { return Ok(None) };
+        let table = self.table();
+        let id = table.by_request.get(&(owner.clone(), request.key.clone()));
+        let Some(sandbox) = id.and_then(|id| table.by_id.get(id)) else { return Ok(None) };
+        if sandbox.record().request.as_ref().is_some_and(|before| before.digest == request.digest) {
+            return Ok(Some(Arc::clone(sandbox)));
+        }
+        Err(Error::new(Code::IdempotencyMismatch, "the idempotency key was used before with another request")
+            .hint("use a new key for a new request"))
+    }
+
     pub(crate) fn all_sandboxes(&self) -> Vec<Arc<SandboxShared>> {
         self.table().by_id.values().cloned().collect()
     }
@@ -395,12 +423,21 @@ impl Inner {
             return Err(Error::new(Code::LimitExceeded, format!("there are {max} sandboxes already"))
                 .hint("delete some, or start the server with a larger --sandboxes-max"));
         }
+        let request = request_of(&record);
+        if request.as_ref().is_some_and(|request| table.by_request.contains_key(request)) {
+            return Err(Error::new(
+                Code::InvalidState,
+                "another request with this idempotency key is under way",
+            )
+            .hint("ask again"));
+        }
         if let Some(name) = &record.name {
             if table.by_name.contains_key(name) {
                 return Err(name_taken(name));
             }
             table.by_name.insert(name.clone(), record.id.clone());
         }
+        table.by_request.extend(request.map(|request| (request, record.id.clone())));
         table.by_id.insert(record.id.clone(), Arc::clone(sandbox));
         Ok(())
     }
@@ -431,12 +468,20 @@ impl Inner {
         self.acl.forget(id);
         self.config.trace.end(id);
         let mut table = self.table();
-        if let Some(sandbox) = table.by_id.remove(id)
-            && let Some(name) = &sandbox.record().name
-            && table.by_name.get(name) == Some(id)
-        {
-            table.by_name.remove(name);
+        if let Some(record) = table.by_id.remove(id).map(|sandbox| sandbox.record()) {
+            if let Some(name) = &record.name
+                && table.by_name.get(name) == Some(id)
+            {
+                table.by_name.remove(name);
+            }
+            if let Some(request) = request_of(&record)
+                && table.by_request.get(&request) == Some(id)
+            {
+                table.by_request.remove(&request);
+            }
         }
+        drop(table);
+        self.agents.sandbox_left(id);
     }
 
     pub(crate) fn driver(&self, level: IsolationLevel) -> Result<&Arc<dyn Isolation>> {

@@ -79,6 +79,7 @@ pub(crate) fn isolation_error(error: &IsolationError) -> Error {
         IsolationError::UnenforceablePolicy(why) => {
             Error::new(Code::Unenforceable, why.clone()).hint("'atoll doctor' says what this host can do")
         }
+        IsolationError::BadPolicy(why) => Error::new(Code::InvalidArgument, why.clone()),
         IsolationError::CannotPause(why) => {
             Error::new(Code::PauseUnavailable, why.clone()).hint("pause it as 'frozen' or 'filesystem'")
         }

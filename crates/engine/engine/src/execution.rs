@@ -1,5 +1,7 @@
-//! Which programs may run in a sandbox: what is refused because nobody could enforce it, and what drivers are told.
+//! Which programs may run in a sandbox, and in which profile: what is refused because nobody could enforce it, or nobody would be told of it,
+//! and what drivers are told.
 
+use atoll_core::policy::EgressMode;
 use atoll_core::spec::SandboxSpec;
 use atoll_core::trace::TraceMode;
 use atoll_core::{Code, Error, Result};
@@ -14,20 +16,38 @@ impl Inner {
     /// # Errors
     /// [`Code::Unenforceable`].
     pub(crate) fn check_execution(&self, spec: &SandboxSpec) -> Result<()> {
-        if spec.execution.is_open() {
+        spec.profiles.check_rules("egress", &spec.egress)?;
+        self.check_observed(spec)?;
+        let execution = execution(spec);
+        if execution.is_open() {
             return Ok(());
         }
         let driver = self.driver(spec.isolation)?;
-        driver.check_execution(&spec.execution).map_err(|error| isolation_error(&error))?;
+        driver.check_execution(&execution).map_err(|error| isolation_error(&error))?;
         if self.config.trace.mode_of_spec(spec) == TraceMode::Off {
-            let why = "which programs run is decided only where it is recorded: this sandbox is not";
+            let why =
+                "which programs run or connect is decided only where it is recorded: this sandbox is not";
             return Err(Error::new(Code::Unenforceable, why).hint("leave out --trace off"));
         }
         Ok(())
+    }
+
+    /// Refuses to let by what nobody would ever be told of.
+    fn check_observed(&self, spec: &SandboxSpec) -> Result<()> {
+        if spec.egress.mode != EgressMode::Observe || self.config.trace.mode_of_spec(spec) != TraceMode::Off {
+            return Ok(());
+        }
+        let why = "what would be refused is let by only where it is recorded: this sandbox is not";
+        Err(Error::new(Code::Unenforceable, why).hint("leave out --trace off, or --egress-mode observe"))
     }
 }
 
 /// What a driver is told.
 pub(crate) fn execution(spec: &SandboxSpec) -> Execution {
-    Execution { policy: spec.execution.clone(), image_until_ms: spec.image_until_ms }
+    Execution {
+        policy: spec.execution.clone(),
+        image_until_ms: spec.image_until_ms,
+        origins: spec.egress.origins(),
+        profiles: spec.profiles.clone(),
+    }
 }

@@ -1,8 +1,9 @@
 //! Which images are in use, so that none is taken from under a sandbox or a template.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use atoll_core::Result;
+use atoll_core::layer::Layer;
 use atoll_image::Digest;
 
 use crate::engine::Engine;
@@ -14,10 +15,16 @@ impl Engine {
     /// # Errors
     /// [`atoll_core::Code::StoreUnavailable`].
     pub async fn images_in_use(&self) -> Result<BTreeSet<Digest>> {
-        let sandboxes =
-            self.inner.all_sandboxes().into_iter().filter_map(|sandbox| sandbox.record().image_digest);
-        let snapshots = self.all_snapshots().await?;
-        let snapshots = snapshots.into_iter().filter_map(|snapshot| snapshot.manifest.image_digest);
+        let digests = |image: Option<String>, layers: BTreeMap<String, Layer>| {
+            image.into_iter().chain(layers.into_values().map(|layer| layer.digest))
+        };
+        let sandboxes = self.inner.all_sandboxes().into_iter().flat_map(|sandbox| {
+            let record = sandbox.record();
+            digests(record.image_digest, record.spec.layers)
+        });
+        let snapshots = self.all_snapshots().await?.into_iter();
+        let snapshots =
+            snapshots.flat_map(|snapshot| digests(snapshot.manifest.image_digest, snapshot.manifest.layers));
         let mut used: BTreeSet<Digest> = sandboxes
             .chain(self.inner.pools.images())
             .chain(snapshots)

@@ -137,6 +137,15 @@ impl Engine {
             driver.freeze(&record.id).await?;
             return Err(error);
         }
+        // What an earlier server did last may not have been recorded. Without them it still is what it was.
+        match self.inner.planned_layers(&record.spec.layers) {
+            Ok(layers) => {
+                if let Err(error) = driver.set_layers(&record.id, &layers).await {
+                    tracing::error!(sandbox = %record.id, %error, "agent layers may be other ones than are recorded");
+                }
+            }
+            Err(error) => tracing::error!(sandbox = %record.id, %error, "agent layers are not here any more"),
+        }
         if record.paused == Some(PauseMode::Frozen) {
             driver.freeze(&record.id).await?;
             return Ok(Origin::AdoptFrozen);

@@ -20,6 +20,19 @@ pub(crate) fn context(host: &str) -> String {
     format!("registry:{host}")
 }
 
+/// Checks a user name and a password.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] naming the field.
+pub(crate) fn check_login(username: &str, password: &Secret) -> Result<()> {
+    for (field, text) in [("username", username), ("password", password.reveal())] {
+        if text.is_empty() || text.len() > CREDENTIAL_MAX_BYTES || text.contains('\0') {
+            return Err(Error::invalid(field, "must have 1 byte to 16 KiB and no NUL"));
+        }
+    }
+    Ok(())
+}
+
 impl Engine {
     /// Stores credentials for a registry, replacing older ones. `name` is what people call it; without one,
     /// it keeps the one it has.
@@ -43,11 +56,7 @@ impl Engine {
         if let Some(name) = name {
             spec::name("name", name)?;
         }
-        for (field, text) in [("username", username), ("password", password.reveal())] {
-            if text.is_empty() || text.len() > CREDENTIAL_MAX_BYTES || text.contains('\0') {
-                return Err(Error::invalid(field, "must have 1 byte to 16 KiB and no NUL"));
-            }
-        }
+        check_login(username, password)?;
         let host = host.to_ascii_lowercase();
         let _turn = self.inner.secrets.sealing.lock().await;
         let sealed = self.inner.vault.seal(&context(&host), password).map_err(|error| {

@@ -65,7 +65,11 @@ impl Engine {
     fn left_of(&self, caller: &Caller, grant: &Grant) -> Option<Duration> {
         let now = self.caller_now(caller)?;
         let expires_ms = caller.key().and_then(|key| self.inner.keys.expires_ms(key));
-        let gone = matches!(grant.resource(), Resource::Sandbox(id) if self.inner.find(id).is_none());
+        let gone = match grant.resource() {
+            Resource::Sandbox(id) => self.inner.find(id).is_none(),
+            Resource::Agent(agent) => self.inner.find(&agent.sandbox).is_none(),
+            _ => false,
+        };
         // What is open on a sandbox that is gone ends with that, and may have to tell it first.
         let scope = if gone { now.scope() } else { self.on_resource(&now, grant.resource())?.scope };
         (scope >= grant.needs().scope).then(|| left(expires_ms))

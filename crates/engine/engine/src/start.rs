@@ -1,4 +1,5 @@
-//! What a template starts in its sandboxes: the start command as a durable exec, then the wait until it is ready.
+//! What a template starts in its sandboxes: the start command as a durable exec, then the wait until it is ready, and then its
+//! services.
 //!
 //! The exec has an idempotency key of its own for each boot of the sandbox. So it runs once in each, whoever begins
 //! it: the creation, the fork, the pool that had it waiting, the wake or rollback that made a new boot, or the next
@@ -14,6 +15,7 @@ use atoll_core::spec::{ExecDraft, SandboxSpec};
 use atoll_core::{Code, Error, Result};
 use atoll_guest_protocol::client::GuestClient;
 use atoll_guest_protocol::messages::Exited;
+use atoll_isolation::Isolation;
 use atoll_store::SandboxRecord;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -21,9 +23,10 @@ use tokio::time::Instant;
 use crate::authorize::Caller;
 use crate::engine::{Engine, Inner};
 use crate::errors::guest_error;
-use crate::exec::{self, Ahead, OutputEvent};
+use crate::exec::{self, Ahead, ExecView, OutputEvent};
 use crate::log::Piece;
 use crate::sandbox::SandboxShared;
+use crate::service::Declared;
 
 /// The start command's idempotency key begins with this; the boot follows.
 const START_KEY: &str = "atoll-start-";
@@ -141,17 +144,29 @@ impl Engine {
     ///
     /// # Errors
     /// [`Code::StartFailed`]. Nothing is left of the sandbox.
-    pub(crate) async fn started(&self, sandbox: &Arc<SandboxShared>, caller: &Caller) -> Result<()> {
+    pub(crate) async fn started(
+        &self,
+        sandbox: &Arc<SandboxShared>,
+        services: Declared,
+        caller: &Caller,
+    ) -> Result<()> {
         let SandboxRecord { spec, boot_id, .. } = sandbox.record();
         let runs = sandbox.was_started_ahead() || boot_id.ends_with(FROM_MEMORY);
-        if spec.start.is_none() && spec.ready.is_none() || runs {
+        let starts = (spec.start.is_some() || spec.ready.is_some()) && !runs;
+        if !starts && services.is_empty() {
             return Ok(());
         }
         let (engine, sandbox, caller) = (self.clone(), Arc::clone(sandbox), caller.clone());
         let starting = async move {
+            let whole = async {
+                if starts {
+                    engine.start_sandbox(&sandbox, &caller).await?;
+                }
+                services.begin(&engine, &sandbox).await
+            };
             let outcome = tokio::select! {
                 biased;
-                outcome = engine.inner.disk.unless_full(engine.start_sandbox(&sandbox, &caller)) => outcome,
+                outcome = engine.inner.disk.unless_full(whole) => outcome,
                 // It lives on and is taken up at the next start.
                 () = engine.inner.shutdown.cancelled() => {
                     return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
@@ -180,10 +195,16 @@ impl Engine {
         if let Some(command) = start {
             owned.exec = Some(self.begin(id, &command, caller).await?);
         }
-        let outcome = self.wait_started(&owned, ready).await;
+        let outcome = self.wait_started(&owned, ready).await.map_err(|error| match error.code {
+            // Its time was over, or somebody deleted it.
+            Code::SandboxNotFound => {
+                Error::new(Code::StartFailed, "the sandbox was deleted before it was ready")
+            }
+            _ => error,
+        });
         match (outcome, &owned.exec) {
             (Err(error), Some(exec)) if error.code == Code::StartFailed => {
-                Err(self.explain(id, exec, error).await)
+                Err(self.explain(id, "the start command", exec, error).await)
             }
             (outcome, _) => outcome,
         }
@@ -198,11 +219,14 @@ impl Engine {
         }
     }
 
-    /// What is known of a failed start once its sandbox is gone: what the start command wrote last.
-    async fn explain(&self, sandbox: &SandboxId, exec: &str, error: Error) -> Error {
+    /// What is known of a failed start once its sandbox is gone: what `what`, its exec, wrote last.
+    pub(crate) async fn explain(&self, sandbox: &SandboxId, what: &str, exec: &str, error: Error) -> Error {
         match self.said_last(sandbox, exec).await {
-            Ok(said) if !said.is_empty() => error.hint(format!("the start command wrote last:\n{said}")),
-            Ok(_) => error.hint("the start command wrote nothing; give it more time (ready.timeout_ms)?"),
+            Ok(said) if !said.is_empty() => error.hint(format!("{what} wrote last:\n{said}")),
+            Ok(_) => {
+                let hint = error.hint.as_deref().map_or_else(String::new, |hint| format!("; {hint}"));
+                error.hint(format!("{what} wrote nothing{hint}"))
+            }
             Err(_gone) => error,
         }
     }
@@ -238,6 +262,19 @@ impl Engine {
         });
     }
 
+    /// The exec of what a sandbox's template started in its present boot. `None` where there is no such exec: nothing is
+    /// started, or it runs on from memory.
+    ///
+    /// # Errors
+    /// [`Code::SandboxNotFound`].
+    pub async fn start_exec(&self, sandbox: &SandboxId) -> Result<Option<ExecView>> {
+        let boot = self.sandbox(sandbox)?.boot_id;
+        match self.exec_by_key(sandbox, &start_key(&boot)).await {
+            Err(error) if error.code == Code::ExecNotFound => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
     async fn begin(&self, sandbox: &SandboxId, command: &CommandText, caller: &Caller) -> Result<String> {
         let boot = self.sandbox(sandbox)?.boot_id;
         let draft =
@@ -261,6 +298,7 @@ pub(crate) fn starts_ahead(spec: &SandboxSpec) -> bool {
 
 /// A member of a pool.
 struct Waiting<'a> {
+    driver: &'a dyn Isolation,
     client: &'a GuestClient,
     id: &'a SandboxId,
     spec: &'a SandboxSpec,
@@ -275,7 +313,7 @@ impl Starting for Waiting<'_> {
         let Some(command) = &ready.command else { return Ok(true) };
         let at_most = Duration::from_millis(ATTEMPT_MAX_MS);
         let draft = attempt_draft(command);
-        Ok(exec::run_to_end(self.client, self.id, self.spec, draft, at_most).await? == Some(0))
+        Ok(exec::run_to_end(self.driver, self.client, self.id, self.spec, draft, at_most).await? == Some(0))
     }
 
     async fn ended(&self) -> Result<Option<Option<i32>>> {
@@ -302,7 +340,8 @@ impl Inner {
             }
             None => None,
         };
-        let waiting = Waiting { client, id, spec, exited: ahead.as_ref().map(Ahead::exited) };
+        let driver = self.driver(spec.isolation)?.as_ref();
+        let waiting = Waiting { driver, client, id, spec, exited: ahead.as_ref().map(Ahead::exited) };
         if let Some(ready) = &spec.ready {
             wait_ready(&waiting, ready).await?;
         }

@@ -2,8 +2,10 @@
 
 use atoll_core::error::shorten;
 use atoll_core::id::TemplateId;
+use atoll_core::policy::EgressPolicy;
 use atoll_core::spec::{self, Resources, TemplateSpec};
 use atoll_core::{Code, Error, Result};
+use atoll_isolation::Execution;
 use atoll_store::TemplateRecord;
 
 use crate::authorize::Caller;
@@ -46,10 +48,19 @@ impl Engine {
             let limits = recipe.resources.over(Resources::default());
             driver.check_limits(&limits).map_err(|error| limit_error(&error))?;
         }
-        if let Some(execution) = &recipe.execution {
+        let execution = Execution {
+            policy: recipe.execution.clone().unwrap_or_default(),
+            image_until_ms: None,
+            origins: recipe.egress.as_ref().map(EgressPolicy::origins).unwrap_or_default(),
+            profiles: recipe.profiles.clone().unwrap_or_default(),
+        };
+        if let Some(egress) = &recipe.egress {
+            execution.profiles.check_rules("egress", egress)?;
+        }
+        if !execution.is_open() {
             let level = recipe.isolation.or(level).unwrap_or(self.inner.config.defaults.isolation);
             let driver = self.inner.driver(level)?;
-            driver.check_execution(execution).map_err(|error| isolation_error(&error))?;
+            driver.check_execution(&execution).map_err(|error| isolation_error(&error))?;
         }
         if let Some(pool) = &recipe.pool {
             self.inner.pools.admit(&PoolName::Template(name.to_owned()), pool)?;

@@ -55,7 +55,7 @@ impl TokenKey {
         Ok(Self(*bytes.as_bytes()))
     }
 
-    /// `on` is the id of a sandbox or of a volume: ids say of what kind they are.
+    /// `on` is the id of a sandbox or of a volume: ids say of what kind they are. Empty, it is neither.
     fn code(&self, purpose: &str, key: &KeyId, on: &str) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         for part in [purpose, key.as_str(), on] {
@@ -78,6 +78,12 @@ impl Engine {
     #[must_use]
     pub fn volume_token(&self, purpose: &str, key: &KeyId, volume: &VolumeId) -> Secret {
         self.token(purpose, key, volume.as_str())
+    }
+
+    /// The same, where it is not about one thing.
+    #[must_use]
+    pub fn key_token(&self, purpose: &str, key: &KeyId) -> Secret {
+        self.token(purpose, key, "")
     }
 
     fn token(&self, purpose: &str, key: &KeyId, on: &str) -> Secret {
@@ -112,6 +118,14 @@ impl Engine {
         self.verify_token(purpose, presented, volume.as_str())
     }
 
+    /// The same, where it is not about one thing.
+    ///
+    /// # Errors
+    /// As [`Self::verify_sandbox_token`].
+    pub fn verify_key_token(&self, purpose: &str, presented: &str) -> Result<VerifiedKey> {
+        self.verify_token(purpose, presented, "")
+    }
+
     fn verify_token(&self, purpose: &str, presented: &str, on: &str) -> Result<VerifiedKey> {
         let refused = || Error::new(Code::Unauthorized, "the token is not valid here");
         let (key, code) = presented.split_once('_').ok_or_else(refused)?;
@@ -140,6 +154,7 @@ mod tests {
         assert_ne!(code, made.code("a", &KeyId::from_parts(1, 2), sandbox.as_str()));
         assert_ne!(code, made.code("a", &key, other.as_str()));
         assert_ne!(code, made.code("a", &key, volume.as_str()));
+        assert_ne!(code, made.code("a", &key, ""));
         assert_ne!(code, TokenKey([8; KEY_BYTES]).code("a", &key, sandbox.as_str()));
         assert_eq!(format!("{made:?}"), "****");
     }

@@ -19,6 +19,8 @@ mod challenge;
 mod digest;
 mod error;
 mod fetch;
+#[cfg(test)]
+mod fuzz;
 mod image;
 mod layer;
 pub mod limits;

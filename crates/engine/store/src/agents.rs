@@ -85,6 +85,20 @@ impl Store {
         if inserted.await? == 0 { Err(StoreError::NameTaken) } else { Ok(()) }
     }
 
+    /// Stores what an agent is now. One that is gone stays so.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn update_agent(&self, agent: &AgentRecord) -> Result<(), StoreError> {
+        let values = args![agent.id.as_str(), json(&agent.spec)?];
+        self.write_one(move |mut conn| {
+            Box::pin(async move {
+                conn.execute("UPDATE agents SET spec = $2 WHERE id = $1", values).await.map(drop)
+            })
+        })
+        .await
+    }
+
     /// Every agent, the oldest first.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ mod accesses;
 mod agents;
 mod builds;
 mod claim;
+mod contexts;
 mod db;
 mod error;
 mod execs;
@@ -33,6 +34,7 @@ mod pools;
 mod record;
 mod registries;
 mod sandboxes;
+mod schedules;
 mod secrets;
 mod services;
 mod sharing;
@@ -51,12 +53,14 @@ pub mod conformance;
 
 pub use agents::{AgentRecord, EventRecord, SessionRecord};
 pub use builds::{BuildRecord, CacheRecord};
+pub use contexts::ContextRecord;
 pub use error::StoreError;
 pub use record::{
     AccessRecord, Cursor, ExecRecord, Insertion, InvalidCursor, KeyRecord, Page, PoolRecord, RegistryRecord,
     SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord, SshKeyRecord, TemplateRecord, VisibleTo,
     VolumeRecord,
 };
+pub use schedules::ScheduleRecord;
 pub use secrets::{SealedAt, SealedValue, SecretRecord, SecretUse, SecretVersion};
 pub use services::ServiceRecord;
 pub use snapshots::SnapshotOutcome;

@@ -11,7 +11,7 @@ use atoll_core::pool::PoolSpec;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::sharing::Visibility;
 use atoll_core::snapshot::{CopyMethod, Manifest, Purpose, Reference, SnapshotState};
-use atoll_core::spec::{ExecSpec, SandboxSpec, TemplateSpec};
+use atoll_core::spec::{ExecSpec, RequestKey, SandboxSpec, TemplateSpec};
 use atoll_core::volume::VolumeState;
 
 /// One sandbox.
@@ -35,6 +35,8 @@ pub struct SandboxRecord {
     pub image_digest: Option<String>,
     /// The API key that made it.
     pub owner: Option<KeyId>,
+    /// The owner's own key for the request that made it.
+    pub request: Option<RequestKey>,
     /// When it was asked for.
     pub created_ms: u64,
     /// When it ends by itself.

@@ -6,6 +6,7 @@ use atoll_core::id::SandboxId;
 use atoll_core::limits::PAGE_MAX_COUNT;
 use atoll_core::sandbox::{PauseMode, SandboxState};
 use atoll_core::sharing::Visibility;
+use atoll_core::spec::RequestKey;
 use sqlx::AssertSqlSafe;
 
 use crate::Store;
@@ -13,6 +14,7 @@ use crate::db::{BadColumn, Conn, Row, Value, args, json};
 use crate::error::StoreError;
 use crate::execs::insert_or_get;
 use crate::record::{Cursor, ExecRecord, Insertion, Page, SandboxFilter, SandboxRecord, VisibleTo};
+use crate::services::{ServiceRecord, insert_service};
 
 /// Version of the JSON form of a sandbox's spec.
 const SPEC_VERSION: i64 = 1;
@@ -32,8 +34,8 @@ impl Store {
         }
     }
 
-    /// Stores a new sandbox in one commit with who sees it, if that was said, and an exec that runs in it already, if
-    /// there is one: at no moment is a private one there and visible.
+    /// Stores a new sandbox in one commit with who sees it, if that was said, an exec that runs in it already, if
+    /// there is one, and the services that it begins with: at no moment is a private one there and visible.
     ///
     /// # Errors
     /// As [`Self::insert_sandbox`].
@@ -42,11 +44,12 @@ impl Store {
         sandbox: &SandboxRecord,
         visibility: Option<Visibility>,
         exec: Option<&ExecRecord>,
+        services: &[ServiceRecord],
     ) -> Result<(), StoreError> {
-        if visibility.is_none() && exec.is_none() {
+        if visibility.is_none() && exec.is_none() && services.is_empty() {
             return self.insert_sandbox(sandbox).await;
         }
-        let (sandbox, exec) = (sandbox.clone(), exec.cloned());
+        let (sandbox, exec, services) = (sandbox.clone(), exec.cloned(), services.to_vec());
         self.write_soon(move |mut conn| {
             Box::pin(async move {
                 const SAID: &str = "INSERT INTO sandbox_access (sandbox_id, visibility) VALUES ($1, $2)";
@@ -54,6 +57,9 @@ impl Store {
                 insert(conn.again(), sandbox).await?;
                 if let Some(values) = said {
                     conn.execute(SAID, values).await?;
+                }
+                for service in &services {
+                    insert_service(&mut conn, service).await?;
                 }
                 let Some(exec) = exec else { return Ok(()) };
                 match insert_or_get(conn, exec).await? {
@@ -227,8 +233,8 @@ pub(crate) async fn set_pause(
 async fn insert(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO sandboxes (id, name, state, reason, spec, spec_version, labels, \
          image_digest, owner, created_ms, expires_ms, last_active_ms, paused, paused_ms, pauses_ms, boot_id, \
-         annotations, generation) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, \
-         $16, $17, 1) ON CONFLICT (name) DO NOTHING";
+         annotations, request_key, request_digest, generation) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, \
+         $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, 1) ON CONFLICT (name) DO NOTHING";
     let values = args![
         sandbox.id.as_str(),
         sandbox.name.as_deref(),
@@ -247,6 +253,8 @@ async fn insert(mut conn: Conn<'_>, sandbox: SandboxRecord) -> Result<(), StoreE
         sandbox.pauses_ms,
         sandbox.boot_id.as_str(),
         json(&sandbox.annotations)?,
+        sandbox.request.as_ref().map(|request| request.key.as_str()),
+        sandbox.request.as_ref().map(|request| request.digest.as_str()),
     ];
     if conn.execute(SQL, values).await? == 0 {
         return Err(StoreError::NameTaken);
@@ -418,6 +426,10 @@ fn read(row: &Row) -> Result<SandboxRecord, BadColumn> {
         annotations: row.json("annotations")?,
         image_digest: row.text_opt("image_digest")?,
         owner: row.parse_opt("owner")?,
+        request: match (row.text_opt("request_key")?, row.text_opt("request_digest")?) {
+            (Some(key), Some(digest)) => Some(RequestKey { key, digest }),
+            _ => None,
+        },
         created_ms: row.uint("created_ms")?,
         expires_ms: row.uint_opt("expires_ms")?,
         last_active_ms: row.uint("last_active_ms")?,

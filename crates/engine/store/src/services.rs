@@ -4,7 +4,7 @@ use atoll_core::id::{SandboxId, ServiceId};
 use atoll_core::service::{ServiceSpec, ServiceStatus};
 
 use crate::Store;
-use crate::db::{BadColumn, Row, args, json};
+use crate::db::{BadColumn, Conn, Row, args, json};
 use crate::error::StoreError;
 
 /// Version of the JSON form of a service's spec.
@@ -33,24 +33,14 @@ impl Store {
     /// # Errors
     /// [`StoreError::NameTaken`]; [`StoreError::NotFound`] when there is no such sandbox.
     pub async fn insert_service(&self, service: &ServiceRecord) -> Result<(), StoreError> {
-        const SQL: &str = "INSERT INTO services (id, sandbox_id, name, spec, spec_version, status, created_ms) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (sandbox_id, name) DO NOTHING";
-        let values = args![
-            service.id.as_str(),
-            service.sandbox.as_str(),
-            service.name.as_str(),
-            json(&service.spec)?,
-            SPEC_VERSION,
-            json(&service.status)?,
-            service.created_ms,
-        ];
-        let sandbox = args![service.sandbox.as_str()];
+        let service = service.clone();
         let inserted = self.write_one(move |mut conn| {
             Box::pin(async move {
+                let sandbox = args![service.sandbox.as_str()];
                 if conn.row("SELECT id FROM sandboxes WHERE id = $1", sandbox).await?.is_none() {
                     return Err(StoreError::NotFound);
                 }
-                conn.execute(SQL, values).await
+                insert_service(&mut conn, &service).await
             })
         });
         if inserted.await? == 0 { Err(StoreError::NameTaken) } else { Ok(()) }
@@ -91,6 +81,22 @@ impl Store {
         self.write_one(move |mut conn| Box::pin(async move { Ok(conn.execute(SQL, values).await? > 0) }))
             .await
     }
+}
+
+/// Stores a service of a sandbox that is there. Gives how many were stored: none when its name is taken.
+pub(crate) async fn insert_service(conn: &mut Conn<'_>, service: &ServiceRecord) -> Result<u64, StoreError> {
+    const SQL: &str = "INSERT INTO services (id, sandbox_id, name, spec, spec_version, status, created_ms) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (sandbox_id, name) DO NOTHING";
+    let values = args![
+        service.id.as_str(),
+        service.sandbox.as_str(),
+        service.name.as_str(),
+        json(&service.spec)?,
+        SPEC_VERSION,
+        json(&service.status)?,
+        service.created_ms,
+    ];
+    conn.execute(SQL, values).await
 }
 
 fn read(row: &Row) -> Result<ServiceRecord, BadColumn> {

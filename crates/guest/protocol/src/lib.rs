@@ -28,6 +28,8 @@ pub mod body;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod control;
+#[cfg(test)]
+mod fuzz;
 pub mod messages;
 pub mod sentry;
 pub mod serial;

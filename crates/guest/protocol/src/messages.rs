@@ -128,6 +128,25 @@ message! {
         #[prost(message, optional, tag = "6")] pub tty: Option<TtySize>,
         /// Keep standard input open for `exec-stdin`; otherwise it is `/dev/null`.
         #[prost(bool, tag = "7")] pub stdin: bool,
+        /// The profile that it is in, and those that its processes can get into; none where it is in none.
+        #[prost(message, repeated, tag = "8")] pub profiles: Vec<Confine>,
+    }
+
+    /// What a process of a profile may see and do: nothing of processes of others, and not all files.
+    Confine {
+        /// Files and directories whose content it does not see, nor changes.
+        #[prost(string, repeated, tag = "1")] pub hide: Vec<String>,
+        /// Files and directories that it does not change.
+        #[prost(string, repeated, tag = "2")] pub read_only: Vec<String>,
+        /// What executing a program does; nothing when empty.
+        #[prost(message, repeated, tag = "3")] pub steps: Vec<ProfileStep>,
+    }
+    /// Executing a program leads to a profile.
+    ProfileStep {
+        /// Its path, `/DIRECTORY/*`, `/DIRECTORY/**`, or `*` for all that are not named.
+        #[prost(string, tag = "1")] pub program: String,
+        /// Place of the profile in [`StartExec::profiles`].
+        #[prost(uint32, tag = "2")] pub profile: u32,
     }
 
     /// Streams an exec from an offset (`exec-attach`), after a reconnect.

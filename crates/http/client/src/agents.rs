@@ -1,8 +1,9 @@
 //! Agents that live in sandboxes, and sessions with them.
 
 use atoll_api::{
-    Agent, AgentEvent, AgentEventPage, AgentList, AgentSession, AgentSessionList, AnswerApproval,
-    CreateAgent, CreateAgentSession, SendAgentMessage,
+    Agent, AgentEvent, AgentEventPage, AgentList, AgentSchedule, AgentScheduleList, AgentSession,
+    AgentSessionList, AnswerApproval, CreateAgent, CreateAgentSchedule, CreateAgentSession, ForkAgent,
+    ForkedAgents, SendAgentMessage, UpdateAgent,
 };
 use http::Method;
 
@@ -26,6 +27,16 @@ impl Client {
     /// One agent.
     pub async fn get_agent(&self, agent: &str) -> Result<Agent> {
         self.call(self.request(Method::GET, self.target(["v1", "agents", agent]))).await
+    }
+
+    /// Puts another version of its program in its sandbox.
+    pub async fn update_agent(&self, agent: &str, update: &UpdateAgent) -> Result<Agent> {
+        self.submit(Method::POST, self.target(["v1", "agents", agent, "update"]), update).await
+    }
+
+    /// Makes forks of an agent. Each has its own outcome.
+    pub async fn fork_agent(&self, agent: &str, fork: &ForkAgent) -> Result<ForkedAgents> {
+        self.submit(Method::POST, self.target(["v1", "agents", agent, "fork"]), fork).await
     }
 
     /// Ends its sessions and forgets it.
@@ -99,5 +110,32 @@ impl Client {
         let target = self.target(["v1", "agents", agent, "sessions", session, "events"]);
         let target = target.query("after", after).query("wait_ms", wait_ms);
         self.call_waiting(self.request(Method::GET, target), wait_ms).await
+    }
+
+    /// Has messages sent to an agent by time.
+    pub async fn create_agent_schedule(
+        &self,
+        agent: &str,
+        create: &CreateAgentSchedule,
+    ) -> Result<AgentSchedule> {
+        let target = self.target(["v1", "agents", agent, "schedules"]);
+        self.call(self.request(Method::POST, target).json(create)).await
+    }
+
+    /// The schedules of an agent, the oldest first.
+    pub async fn list_agent_schedules(&self, agent: &str) -> Result<AgentScheduleList> {
+        self.call(self.request(Method::GET, self.target(["v1", "agents", agent, "schedules"]))).await
+    }
+
+    /// One schedule.
+    pub async fn get_agent_schedule(&self, agent: &str, schedule: &str) -> Result<AgentSchedule> {
+        let target = self.target(["v1", "agents", agent, "schedules", schedule]);
+        self.call(self.request(Method::GET, target)).await
+    }
+
+    /// Forgets a schedule.
+    pub async fn delete_agent_schedule(&self, agent: &str, schedule: &str) -> Result<()> {
+        let target = self.target(["v1", "agents", agent, "schedules", schedule]);
+        self.call_empty(self.request(Method::DELETE, target)).await
     }
 }

@@ -38,14 +38,15 @@ impl Client {
         Ok(lines(self.clone(), self.send(request).await?))
     }
 
-    /// Makes an image called `name` of a root file system's tar.
+    /// Makes an image called `name`, and `also` like that, of a root file system's tar.
     pub async fn import_image(
         &self,
         name: &str,
+        also: Option<&str>,
         tar: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,
     ) -> Result<impl Stream<Item = Result<ImageProgress>> + Send + Unpin> {
         let body = reqwest::Body::wrap_stream(tar);
-        let target = self.target(["v1", "images", "import"]).query("name", name);
+        let target = self.target(["v1", "images", "import"]).query("name", name).maybe("also", also);
         let request = self.request(Method::POST, target).body(body);
         Ok(lines(self.clone(), self.send(request).await?))
     }

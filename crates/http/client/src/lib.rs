@@ -14,9 +14,11 @@
 //!
 //! Operations are grouped by noun in the modules below; all are methods of [`Client`].
 
+mod agent_attach;
 mod agents;
 pub mod attach;
 mod builds;
+mod code;
 mod error;
 mod execs;
 mod files;
@@ -42,6 +44,7 @@ mod usage;
 mod volumes;
 mod websocket;
 
+pub use agent_attach::{SessionAttachment, SessionUpdate};
 pub use attach::{AttachEvent, AttachEvents, AttachInput, Attachment, InputClosed};
 pub use builds::{BuildFollower, ListBuilds};
 pub use error::{ClientError, Result};

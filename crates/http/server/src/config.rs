@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use atoll_tls::Tls;
 
+use crate::metrics::SpanCounts;
+
 /// Settings of the server. The caller reads them from wherever they come.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
@@ -27,6 +29,8 @@ pub struct ServerConfig {
     pub dashboard: bool,
     /// Connections at once. More wait in the kernel's queue.
     pub connections_max: usize,
+    /// What became of spans of execs, where a collector gets them.
+    pub spans: Option<Arc<SpanCounts>>,
     /// How long requests under way may take to finish when the server stops.
     pub drain_timeout: Duration,
 }
@@ -44,6 +48,7 @@ impl ServerConfig {
             tls: None,
             dashboard: true,
             connections_max: 10_000,
+            spans: None,
             drain_timeout: Duration::from_secs(10),
         }
     }

@@ -50,6 +50,7 @@ pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
         idle_timeout_ms: spec.idle_timeout_ms,
         egress: spec.egress,
         execution: spec.execution,
+        profiles: spec.profiles,
         on_idle: spec.idle.on_idle,
         idle_freeze_ms: spec.idle.freeze_ms,
         hibernate_after_ms: spec.idle.hibernate_after_ms,
@@ -57,6 +58,7 @@ pub(crate) fn sandbox(record: SandboxRecord) -> api::Sandbox {
         budget: spec.budget,
         last_active_at_ms: record.last_active_ms,
         volumes: spec.volumes,
+        layers: spec.layers,
         owner: record.owner.map(Into::into),
     }
 }
@@ -70,6 +72,7 @@ pub(crate) fn exec(view: ExecView) -> api::Exec {
         state: record.state,
         pid: record.pid,
         user: record.spec.user,
+        profile: record.spec.profile.map(|profile| profile.name),
         cwd: record.spec.cwd,
         tty: record.spec.tty.is_some(),
         exit: record.exit,
@@ -165,6 +168,8 @@ pub(crate) fn template(record: TemplateRecord, memory: Option<TemplateMemory>) -
         ready: spec.ready,
         memory: memory.map(template_memory),
         execution: spec.execution,
+        profiles: spec.profiles,
+        services: spec.services.into_iter().map(Into::into).collect(),
         created_at_ms: record.created_ms,
     }
 }

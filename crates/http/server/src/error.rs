@@ -93,6 +93,8 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::ServiceNotFound
         | Code::AgentNotFound
         | Code::SessionNotFound
+        | Code::ScheduleNotFound
+        | Code::ContextNotFound
         | Code::RegistryNotFound
         | Code::SecretNotFound
         | Code::FileNotFound => StatusCode::NOT_FOUND,
@@ -125,6 +127,7 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::ImageInvalid
         | Code::SnapshotIncompatible
         | Code::SnapshotInvalid
+        | Code::InterpreterMissing
         | Code::CommandNotFound
         | Code::CommandNotExecutable
         | Code::CwdNotFound
@@ -145,7 +148,8 @@ pub(crate) const fn status(code: Code) -> StatusCode {
         | Code::RegistryInvalid
         | Code::RegistryImageNotFound
         | Code::PortClosed
-        | Code::PortBroken => StatusCode::BAD_GATEWAY,
+        | Code::PortBroken
+        | Code::InterpreterFailed => StatusCode::BAD_GATEWAY,
         Code::BuildInterrupted | Code::GuestUnavailable | Code::ShuttingDown | Code::StoreUnavailable => {
             StatusCode::SERVICE_UNAVAILABLE
         }

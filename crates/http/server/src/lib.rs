@@ -55,5 +55,6 @@ mod transfer;
 
 pub use config::ServerConfig;
 pub use ingress::{Forward, Ingress};
+pub use metrics::SpanCounts;
 pub use openapi::openapi;
 pub use serve::{Duplex, Server, Ssh, SshDoor};

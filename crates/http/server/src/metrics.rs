@@ -1,6 +1,6 @@
 //! Numbers for Prometheus. Counted here: requests. Asked at each scrape: what the engine has.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use atoll_core::build::{BuildState, StepState};
@@ -210,6 +210,7 @@ pub(crate) struct Metrics {
     connections: Gauge<i64>,
     machines: Family<AcceleratorLabels, Gauge>,
     egress: EgressMetrics,
+    spans: SpanMetrics,
     disk: DiskMetrics,
 }
 
@@ -246,6 +247,7 @@ impl Metrics {
         let machines = Family::default();
         registry.register("machines_accelerator", "1 for what new virtual machines run on", machines.clone());
         let egress = EgressMetrics::new(&mut registry);
+        let spans = SpanMetrics::register(&mut registry);
         let used = UsedGauges::register(&mut registry);
         let pools = PoolMetrics::register(&mut registry);
         let builds = BuildMetrics::register(&mut registry);
@@ -265,6 +267,7 @@ impl Metrics {
             egress,
             used,
             disk,
+            spans,
         }
     }
 
@@ -295,8 +298,12 @@ impl Metrics {
         egress: &EgressStats,
         pools: &PoolsView,
         accelerator: Option<Accelerator>,
+        spans: Option<&SpanCounts>,
     ) -> String {
         self.egress.set(egress);
+        if let Some(spans) = spans {
+            self.spans.set(spans);
+        }
         if let Some(accelerator) = accelerator {
             self.machines.get_or_create(&AcceleratorLabels { accelerator: accelerator.as_str() }).set(1);
         }
@@ -316,6 +323,47 @@ impl Metrics {
             tracing::error!(%error, "metrics cannot be written");
         }
         text
+    }
+}
+
+/// Spans of execs, for a collector of OpenTelemetry.
+#[derive(Debug, Default)]
+pub struct SpanCounts {
+    sent: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl SpanCounts {
+    /// Some were taken by the collector.
+    pub fn sent(&self, count: u64) {
+        self.sent.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Some will never be: there was no room, or the collector did not take them.
+    pub fn dropped(&self, count: u64) {
+        self.dropped.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug, Default)]
+struct SpanMetrics {
+    sent: Counter,
+    dropped: Counter,
+}
+
+impl SpanMetrics {
+    fn register(registry: &mut Registry) -> Self {
+        let made = Self::default();
+        registry.register("spans_sent", "Spans that the collector took", made.sent.clone());
+        let dropped = made.dropped.clone();
+        registry.register("spans_dropped", "Spans that the collector did not take", dropped);
+        made
+    }
+
+    fn set(&self, counts: &SpanCounts) {
+        for (counter, now) in [(&self.sent, &counts.sent), (&self.dropped, &counts.dropped)] {
+            counter.inc_by(now.load(Ordering::Relaxed).saturating_sub(counter.get()));
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! `Idempotency-Key`: the same request sent again gets the first one's answer, and nothing is done twice.
 //!
 //! For requests that make something, and for what must not arrive twice such as standard input. An exec's key stands in
-//! its body and is kept with it; the answers here are kept in memory, and a server that was started anew does not know
+//! its body and is kept with it; a sandbox's key is kept with it, too ([`RequestKey`]), so that a creation whose answer a
+//! crash swallowed is not done again. The answers here are kept in memory, and a server that was started anew does not know
 //! them. Only successes are kept: what was refused changed nothing, and may be asked again. A repetition that comes
 //! while the first request is under way waits for its answer.
 
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use atoll_core::id::KeyId;
 use atoll_core::limits::{IDEMPOTENCY_KEY_MAX_BYTES, JSON_BODY_MAX_BYTES};
+use atoll_core::spec::RequestKey;
 use atoll_core::{Code, Error};
 use axum::body::{Body, to_bytes};
 use axum::extract::{MatchedPath, Request, State};
@@ -39,11 +41,12 @@ const ANSWERS_MAX: usize = 1000;
 const ANSWERS_MAX_BYTES: usize = 4 << 20;
 
 /// The routes that take it, with POST.
-pub(crate) const ROUTES: [&str; 11] = [
+pub(crate) const ROUTES: [&str; 12] = [
     "/v1/builds",
     "/v1/sandboxes",
     "/v1/sandboxes/batch",
     "/v1/sandboxes/{sandbox}/checkpoints",
+    "/v1/sandboxes/{sandbox}/contexts",
     "/v1/sandboxes/{sandbox}/execs/{exec}/signal",
     "/v1/sandboxes/{sandbox}/execs/{exec}/stdin",
     "/v1/sandboxes/{sandbox}/fork",
@@ -192,7 +195,11 @@ async fn answered(app: &App, request: Request, next: Next) -> ApiResult<Response
     if let Some(kept) = &*answer {
         return Ok(kept.clone().into_response());
     }
-    let response = next.run(Request::from_parts(parts, Body::from(body))).await;
+    let mut request = Request::from_parts(parts, Body::from(body.clone()));
+    let path = request.uri().path_and_query().map_or("", http::uri::PathAndQuery::as_str);
+    let digest = blake3::Hasher::new().update(path.as_bytes()).update(b"\0").update(&body).finalize();
+    request.extensions_mut().insert(RequestKey { key, digest: digest.to_hex().to_string() });
+    let response = next.run(request).await;
     if !response.status().is_success() {
         return Ok(response);
     }

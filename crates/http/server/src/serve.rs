@@ -18,7 +18,7 @@ use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -240,7 +240,10 @@ async fn connection(
     match (protocol, app.ssh.get(), &app.config.tls) {
         (Protocol::Ssh, Some(ssh), _) => (ssh.door)(Box::new(stream), Some(peer), app.draining.clone()).await,
         (Protocol::Tls, _, Some(tls)) => match tokio::time::timeout(TLS_TIMEOUT, tls.accept(stream)).await {
-            Ok(Ok(stream)) => serve_http(atoll_tls::is_http2(&stream), stream, service, &app).await,
+            Ok(Ok(stream)) => match atoll_tls::agreed_on_http2(&stream) {
+                Some(two) => serve_http(two, stream, service, &app).await,
+                None => serve_by_first_bytes(stream, service, &app).await,
+            },
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
             Err(_late) => tracing::debug!("a TLS handshake took too long"),
         },
@@ -277,6 +280,26 @@ async fn refuse_plain(mut stream: TcpStream) {
     if let Ok(Err(error)) = tokio::time::timeout(TLS_TIMEOUT, said).await {
         tracing::debug!(%error, "a client in clear was not told of TLS");
     }
+}
+
+/// Serves a client that offered no protocol in its handshake: what it says first tells, as in clear. `PRI` is a method of
+/// no HTTP/1 request (RFC 9113, section 11.6), so the beginning of the preface is enough.
+async fn serve_by_first_bytes<S>(stream: impl Duplex + 'static, service: S, app: &App)
+where
+    S: tower::Service<Request<Incoming>, Response = axum::response::Response, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send + 'static,
+{
+    let mut stream = tokio::io::BufReader::with_capacity(BUFFER_MAX_BYTES, stream);
+    let first = tokio::select! {
+        first = tokio::time::timeout(HEADER_TIMEOUT, stream.fill_buf()) => first,
+        () = app.draining.cancelled() => return,
+    };
+    let Ok(Ok(first)) = first else { return };
+    let two = first.starts_with(&PREFACE[..4]);
+    serve_http(two, stream, service, app).await;
 }
 
 async fn serve_http<S>(two: bool, stream: impl Duplex + 'static, service: S, app: &App)

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use atoll_core::id::SandboxId;
 use atoll_core::trace::TraceMode;
+use atoll_core::traceparent::TraceParent;
 use atoll_engine::{Caller, Engine, Grant};
 use atoll_recorder::event::Call;
 use atoll_recorder::{Recorder, What};
@@ -32,6 +33,11 @@ pub(crate) struct Incoming {
     changes: bool,
 }
 
+/// The caller's span. Something else in that header counts as nothing, as the standard has it.
+pub(crate) fn traceparent(headers: &http::HeaderMap) -> Option<TraceParent> {
+    headers.get("traceparent")?.to_str().ok()?.parse().ok()
+}
+
 impl Incoming {
     pub(crate) fn of(request: &Request, dialect: Option<&str>, id: &RequestId, changes: bool) -> Self {
         let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
@@ -41,7 +47,7 @@ impl Incoming {
             path: request.uri().path().to_owned(),
             holder: header(HOLDER.as_str()).map(str::to_owned),
             request_id: id.0.to_string(),
-            traceparent: header("traceparent").map(str::to_owned),
+            traceparent: traceparent(request.headers()).map(String::from),
             ..Call::default()
         };
         Self { call, changes }

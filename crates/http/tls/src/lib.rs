@@ -107,10 +107,10 @@ impl Tls {
     }
 }
 
-/// What is spoken on a connection that was accepted.
+/// Whether client and server agreed on HTTP/2 in the handshake. `None` when the client offered nothing.
 #[must_use]
-pub fn is_http2(stream: &TlsStream<TcpStream>) -> bool {
-    stream.get_ref().1.alpn_protocol() == Some(PROTOCOLS[0])
+pub fn agreed_on_http2(stream: &TlsStream<TcpStream>) -> Option<bool> {
+    stream.get_ref().1.alpn_protocol().map(|protocol| protocol == PROTOCOLS[0])
 }
 
 fn server_config(

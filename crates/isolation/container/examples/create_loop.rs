@@ -72,6 +72,7 @@ async fn round(
         hostname: "measured".to_owned(),
         disk: DiskSource::Empty,
         volumes: Vec::new(),
+        layers: Vec::new(),
         execution: atoll_isolation::Execution::default(),
     };
     let start = Instant::now();

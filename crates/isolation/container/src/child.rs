@@ -49,7 +49,7 @@ pub(crate) struct Launch {
     pub(crate) overlay: std::ffi::CString,
     /// Mapped, detached clones to attach to directories of the root.
     pub(crate) binds: Vec<(OwnedFd, std::ffi::CString)>,
-    /// Mapped, detached mounts of volumes, and the directories on the way to the place of each.
+    /// Mapped, detached mounts of volumes and agent layers, and the directories on the way to the place of each.
     pub(crate) volumes: Vec<(OwnedFd, Vec<std::ffi::CString>)>,
     /// Small files to put in place, e.g. `etc/hostname`.
     pub(crate) files: Vec<(&'static CStr, Vec<u8>)>,
@@ -114,7 +114,7 @@ const STEPS: [&str; 23] = [
     "join its user namespace",
     "give up privileges",
     "execute the guest agent",
-    "attach a volume",
+    "attach a volume or an agent layer",
 ];
 
 /// The step in which the image itself can be at fault.
@@ -294,7 +294,7 @@ fn make_dir(at: BorrowedFd<'_>, name: &CStr) -> Result<()> {
 }
 
 /// Opens a directory of the root, making it when it is absent. Nothing but a directory will do.
-fn directory(root: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
+pub(crate) fn directory(root: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
     make_dir(root, name)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat2(root, name, flags, Mode::empty(), NO_LINKS)
@@ -411,7 +411,7 @@ fn take_on_limits(limits: &crate::rlimits::Limits) -> Result<()> {
 }
 
 /// All rights in the current user namespace become effective again (changing file ids takes some away).
-fn raise_capabilities() -> Result<()> {
+pub(crate) fn raise_capabilities() -> Result<()> {
     let mut sets = rustix::thread::capabilities(None)?;
     sets.effective = sets.permitted;
     rustix::thread::set_capabilities(None, sets)

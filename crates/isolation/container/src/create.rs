@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::fmt::Write as _;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 use crate::Inner;
 use crate::child::{Launch, Report};
 use crate::disk::Disk;
+use crate::layers;
 use crate::live::Instance;
 use crate::rlimits;
 use crate::spawn;
@@ -60,7 +61,7 @@ impl Inner {
         disk.move_image(&self.storage.sandbox_disk(&plan.id))?;
         fail_point!("container::create::disk");
         let membership = self.cgroups.create(&plan.id, &plan.resources, userns.first_id())?;
-        self.watch(plan, userns.first_id())?;
+        self.watch(plan, userns.first_id(), disk.mount.as_fd(), true)?;
         fail_point!("container::create::cgroups");
         let listener = record.listen()?;
         fail_point!("container::create::socket");
@@ -112,7 +113,7 @@ impl Inner {
             RootFs::Layers(layers) => layers.clone(),
         };
         let binds = match &plan.root {
-            RootFs::Host => vec![(mapped_clone(Path::new("/usr"), userns)?, c"usr".to_owned())],
+            RootFs::Host => vec![(mapped_clone(Path::new("/usr"), 0, userns.fd())?, c"usr".to_owned())],
             RootFs::Layers(_) => Vec::new(),
         };
         // The kernel wants the topmost first.
@@ -120,7 +121,7 @@ impl Inner {
             .iter()
             .rev()
             .enumerate()
-            .map(|(number, layer)| Ok((mapped_clone(layer, userns)?, text(format!("l{number}"))?)))
+            .map(|(number, layer)| Ok((mapped_clone(layer, 0, userns.fd())?, text(format!("l{number}"))?)))
             .collect::<Result<_, IsolationError>>()?;
         sys::mount_setattr(disk.mount.as_fd(), sys::ATTR_NODEV, Some(userns.fd()))
             .step("map the ids of a disk")?;
@@ -128,6 +129,7 @@ impl Inner {
             .volumes
             .iter()
             .map(|volume| self.mapped_volume(volume, userns))
+            .chain(plan.layers.iter().map(|layer| layers::mapped(layer, userns.fd())))
             .collect::<Result<_, IsolationError>>()?;
         let dev = format!("mode=0755,size=1m,nr_inodes=4096,uid={first_id},gid={first_id}");
         let terminals = first_id + TTY_GROUP;
@@ -206,13 +208,17 @@ pub(crate) fn check_limits(resources: &Resources) -> Result<(), IsolationError> 
     atoll_isolation::no_io_limits(resources, IsolationLevel::Container)
 }
 
-/// A read-only view of a directory in which the host's ids 0 to 65535 are the sandbox's own.
-fn mapped_clone(path: &Path, userns: &UserNamespace) -> Result<OwnedFd, IsolationError> {
+/// A read-only view of a directory in which the host's ids 0 to 65535 are the sandbox's own, with further attributes.
+pub(crate) fn mapped_clone(
+    path: &Path,
+    attributes: u64,
+    userns: BorrowedFd<'_>,
+) -> Result<OwnedFd, IsolationError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let open = || open_tree(CWD, path, flags);
     let tree = open().step(format!("open the layer {}", path.display()))?;
-    let attributes = sys::ATTR_RDONLY | sys::ATTR_NODEV;
-    sys::mount_setattr(tree.as_fd(), attributes, Some(userns.fd()))
+    let attributes = attributes | sys::ATTR_RDONLY | sys::ATTR_NODEV;
+    sys::mount_setattr(tree.as_fd(), attributes, Some(userns))
         .step(format!("map the ids of the layer {}", path.display()))?;
     Ok(tree)
 }
@@ -240,7 +246,7 @@ fn host_files(hostname: &str) -> Vec<(&'static std::ffi::CStr, Vec<u8>)> {
     ]
 }
 
-fn text(value: String) -> Result<CString, IsolationError> {
+pub(crate) fn text(value: String) -> Result<CString, IsolationError> {
     CString::new(value).map_err(std::io::Error::other).step("pass a text with a NUL to the kernel")
 }
 

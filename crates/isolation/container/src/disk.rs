@@ -29,7 +29,6 @@ const SPARE_MAX_BYTES: u64 = 4 << 20;
 /// Makes disks.
 pub(crate) struct Disks {
     storage: Arc<Storage>,
-    count: AtomicU64,
     templates: Templates,
     /// Images without content, on their devices.
     spares: Mutex<Vec<Backing>>,
@@ -94,13 +93,7 @@ impl Disks {
         scratch: PathBuf,
         spare_bytes: u64,
     ) -> Result<Self, IsolationError> {
-        Ok(Self {
-            storage,
-            count: AtomicU64::new(0),
-            templates: Templates::open(scratch)?,
-            spares: Mutex::default(),
-            spare_bytes,
-        })
+        Ok(Self { storage, templates: Templates::open(scratch)?, spares: Mutex::default(), spare_bytes })
     }
 
     /// Makes an empty disk of `bytes`, rounded down to whole blocks.
@@ -171,25 +164,29 @@ impl Disks {
     }
 
     /// An image on a device. Bound before anything is written: binding waits until what is written has
-    /// reached the host's disk.
+    /// reached the host's disk. And bound while it has no size: whoever looks at new devices (udev reads each of them)
+    /// would leave blocks of zeros in the device's cache, which then were taken for what is on the disk.
     fn make_backing(&self, bytes: u64, template: &Template) -> Result<Backing, IsolationError> {
         let path = self.next_path();
         let image =
             File::options().read(true).write(true).create_new(true).open(&path).step("make a disk image")?;
-        let bound = image.set_len(bytes).step("size a disk image").and_then(|()| attach(&image));
-        let backing = match bound {
+        let backing = match attach(&image) {
             Ok(device) => Backing { bytes, image, device, path: Some(path) },
             Err(error) => {
                 std::fs::remove_file(&path).step("remove a disk image that was not needed")?;
                 return Err(error);
             }
         };
+        backing.image.set_len(bytes).step("size a disk image")?;
         template.fill(&self.storage, &backing.image).step("write a disk image")?;
+        backing.device.resize().step("size the device of a disk")?;
         Ok(backing)
     }
 
     fn next_path(&self) -> PathBuf {
-        self.storage.disks().join(format!("{}.img", self.count.fetch_add(1, Ordering::Relaxed)))
+        // Of the process: a driver may still be putting its last disk away when the next one on its directory begins.
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        self.storage.disks().join(format!("{}.img", COUNT.fetch_add(1, Ordering::Relaxed)))
     }
 
     fn spares(&self) -> MutexGuard<'_, Vec<Backing>> {
@@ -213,7 +210,9 @@ impl Disks {
         let cleaned = self
             .templates
             .get(&self.storage, backing.bytes)
-            .and_then(|template| self.clean(&backing, &template).step("clean a disk"))
+            .and_then(|template| {
+                template.reset(&self.storage, &backing.image, &backing.device).step("clean a disk")
+            })
             .and_then(|()| std::fs::rename(path, &kept).step("keep a disk"));
         if let Err(error) = cleaned {
             tracing::debug!(%error, "a disk is not used again");
@@ -222,12 +221,5 @@ impl Disks {
         backing.path = Some(kept);
         self.spares().push(backing);
         None
-    }
-
-    /// Fails when anybody still uses the device.
-    fn clean(&self, backing: &Backing, template: &Template) -> std::io::Result<()> {
-        // The device's own cache must not remember what the image held.
-        backing.device.forget()?;
-        template.reset(&self.storage, &backing.image)
     }
 }

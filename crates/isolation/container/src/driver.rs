@@ -4,14 +4,13 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 
 use async_trait::async_trait;
-use atoll_core::execution::ExecutionPolicy;
 use atoll_core::id::{SandboxId, SnapshotId};
 use atoll_core::sandbox::PauseMode;
 use atoll_core::snapshot::Comparison;
 use atoll_core::spec::{IsolationLevel, Resources};
 use atoll_isolation::{
     ArtifactUsage, Artifacts, Check, Death, Execution, Gate, Gates, GuestStream, Isolation, IsolationError,
-    Lifecycle, Plan, Resource, RootFs, StandingStill, Taken, Usage, no_memory,
+    Lifecycle, Plan, PlannedLayer, Resource, RootFs, StandingStill, Taken, Usage, no_memory,
 };
 use atoll_isolation_storage::filesystem;
 use tokio::net::UnixStream;
@@ -33,13 +32,31 @@ impl Isolation for ContainerIsolation {
         create::check_limits(resources)
     }
 
-    fn check_execution(&self, policy: &ExecutionPolicy) -> Result<(), IsolationError> {
-        self.inner.check_execution(policy)
+    fn check_execution(&self, execution: &Execution) -> Result<(), IsolationError> {
+        self.inner.check_execution(execution)
     }
 
     async fn set_execution(&self, id: &SandboxId, execution: &Execution) -> Result<(), IsolationError> {
         let (id, execution) = (id.clone(), execution.clone());
         self.blocking(move |inner| inner.set_execution(&id, &execution)).await
+    }
+
+    fn check_layers(&self) -> Result<(), IsolationError> {
+        Ok(())
+    }
+
+    async fn set_layers(&self, id: &SandboxId, layers: &[PlannedLayer]) -> Result<bool, IsolationError> {
+        let (id, layers) = (id.clone(), layers.to_vec());
+        self.blocking(move |inner| inner.set_layers(&id, &layers)).await?;
+        Ok(true)
+    }
+
+    fn exec_starts(&self, id: &SandboxId, exec: &str, profile: &str) -> Result<(), IsolationError> {
+        self.inner.exec_starts(id, exec, profile)
+    }
+
+    fn exec_started(&self, id: &SandboxId, exec: &str) {
+        self.inner.exec_started(id, exec);
     }
 
     async fn memory_available(&self) -> Option<u64> {
@@ -188,6 +205,11 @@ impl Artifacts for ContainerIsolation {
 
     async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError> {
         self.blocking(|inner| inner.storage.artifacts()).await
+    }
+
+    async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| inner.storage.settle_artifact(&artifact)).await
     }
 
     async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {

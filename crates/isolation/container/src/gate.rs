@@ -1,26 +1,53 @@
 //! The way out of an instance's network: ready from the slot that it was made with, or opened anew in the
 //! namespace of an instance that an earlier server made.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use atoll_core::id::SandboxId;
-use atoll_isolation::{Gate, IsolationError};
+use atoll_core::policy::Sender;
+use atoll_isolation::{Attribution, Gate, IsolationError};
 use atoll_isolation_host::gate;
+use atoll_witness::Witness;
 use rustix::fs::{Mode, OFlags};
 
 use crate::Inner;
 use crate::step::Step;
+use crate::sys;
+
+/// What the kernel's programs wrote onto a connection when it was made.
+#[derive(Debug)]
+struct ByWitness {
+    witness: Arc<Witness>,
+    sandbox: SandboxId,
+}
+
+impl Attribution for ByWitness {
+    fn sender(&self, connection: BorrowedFd<'_>) -> Option<Sender> {
+        let mark = sys::mark(connection).ok()?;
+        self.witness.origins(&self.sandbox, mark).map(Sender::new)
+    }
+}
 
 impl Inner {
     /// The gate that the instance was made with, if it is still here.
     pub(crate) fn ready_gate(&self, id: &SandboxId) -> Result<Option<Gate>, IsolationError> {
-        Ok(self.living(id)?.take_gate().map(gate::convert))
+        let gate = self.living(id)?.take_gate().map(gate::convert);
+        Ok(gate.map(|gate| self.attributed(id, gate)))
+    }
+
+    /// The same, saying who makes connections, where the host's kernel tells.
+    fn attributed(&self, id: &SandboxId, gate: Gate) -> Gate {
+        let by_witness = |witness: &Arc<Witness>| -> Box<dyn Attribution> {
+            Box::new(ByWitness { witness: Arc::clone(witness), sandbox: id.clone() })
+        };
+        Gate { attribution: self.witness.as_ref().map(by_witness), ..gate }
     }
 
     /// Opens a new gate. Blocks for half a millisecond.
     pub(crate) fn new_gate(&self, id: &SandboxId) -> Result<Gate, IsolationError> {
         let netns = self.netns(id)?;
-        gate::open(netns.as_fd())
+        Ok(self.attributed(id, gate::open(netns.as_fd())?))
     }
 
     /// The network namespace of a live instance.

@@ -6,6 +6,7 @@
 //! Memory is not written out. See `docs/decisions/0006` for what was tried.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use atoll_core::id::SandboxId;
@@ -97,7 +98,7 @@ impl Inner {
         userns.keep();
         fail_point!("container::wake::disk");
         let membership = self.cgroups.create(&plan.id, &plan.resources, userns.first_id())?;
-        self.watch(plan, userns.first_id())?;
+        self.watch(plan, userns.first_id(), disk.mount.as_fd(), false)?;
         let listener = record.listen()?;
         let pid = self.start(plan, &userns, disk, membership, listener)?;
         fail_point!("container::wake::process");

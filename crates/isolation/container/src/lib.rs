@@ -21,6 +21,7 @@ mod driver;
 mod gate;
 mod hibernate;
 mod host_files;
+mod layers;
 mod live;
 mod lock;
 mod masks;
@@ -157,6 +158,7 @@ struct Inner {
     live: Live<Instance>,
     trash: Trash,
     witness: Option<Arc<Witness>>,
+    digests: lock::Digests,
 }
 
 impl ContainerIsolation {
@@ -215,6 +217,7 @@ impl ContainerIsolation {
             live: Live::default(),
             trash,
             witness: config.witness,
+            digests: lock::Digests::default(),
         };
         inner.hook();
         Ok(Self { inner: Arc::new(inner) })

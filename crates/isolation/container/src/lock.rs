@@ -3,29 +3,44 @@
 //! A host whose kernel cannot hold programs back has no containers with such a policy: they are refused, and one that an earlier
 //! server made stands still until a server comes that can.
 
+mod files;
+mod places;
+mod profiles;
+mod rules;
+
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use atoll_core::execution::{ExecutionMode, ExecutionPolicy, Programs};
+use atoll_core::execution::{ExecutionMode, Programs};
 use atoll_core::id::SandboxId;
+use atoll_core::policy::Origin;
 use atoll_isolation::{Execution, IsolationError, Plan, RootFs};
-use atoll_witness::{Gate, Missing, Witness};
+use atoll_isolation_storage::open_upper;
+use atoll_witness::{Gate, Missing, Sender};
 
-use crate::Inner;
+use crate::step::Step;
+use crate::{Inner, sys};
+use files::Image;
+pub(crate) use rules::Digests;
+use rules::{Lookup, Places};
 
 /// File systems whose numbers of files `stat` tells as the kernel has them. Of the directory that a sandbox has instead of an
 /// image the kernel's program knows the number.
 const PLAIN: [u64; 6] = [0xef53, 0x5846_5342, 0x0102_1994, 0xe0f5_e1e2, 0xf2f5_2010, 0x794c_7630];
+
+/// The version of Landlock that keeps signals and abstract sockets inside a domain.
+const LANDLOCK_SCOPES: i64 = 6;
 
 /// How long the first program of a sandbox may take to be seen, and how often is looked.
 const SEEN_DEADLINE: Duration = Duration::from_secs(10);
 const SEEN_PAUSE: Duration = Duration::from_micros(200);
 
 impl Inner {
-    /// Whether this host can hold programs back.
-    pub(crate) fn check_execution(&self, policy: &ExecutionPolicy) -> Result<(), IsolationError> {
-        if policy.is_open() {
+    /// Whether this host can hold programs back and tell them apart.
+    pub(crate) fn check_execution(&self, execution: &Execution) -> Result<(), IsolationError> {
+        if execution.is_open() {
             return Ok(());
         }
         let Some(witness) = &self.witness else {
@@ -38,23 +53,39 @@ impl Inner {
                 "the host's kernel does not say what is the image's; it needs Linux 6.5 or later, with types of overlayfs",
             ));
         }
+        if !execution.profiles.is_empty() && sys::landlock_version() < LANDLOCK_SCOPES {
+            return Err(cannot(
+                "profiles need Landlock with scopes (Linux 6.12 or later), so that one cannot speak for another",
+            ));
+        }
         Ok(())
     }
 
-    /// What the kernel is told for a plan. Refuses what it could not hold.
-    pub(crate) fn gate_for(&self, plan: &Plan) -> Result<Gate, IsolationError> {
-        self.check_execution(&plan.execution.policy)?;
-        if !plan.execution.policy.is_open() && plan.root == RootFs::Host && !is_plain(Path::new("/usr")) {
+    /// What the kernel is told for a plan. Refuses what it could not hold. `disk` is the sandbox's, `is_new` when none of its
+    /// processes has run on it.
+    pub(crate) fn gate_for(
+        &self,
+        plan: &Plan,
+        disk: BorrowedFd<'_>,
+        is_new: bool,
+    ) -> Result<Gate, IsolationError> {
+        self.check_execution(&plan.execution)?;
+        let host = plan.root == RootFs::Host;
+        if !plan.execution.is_open() && host && !is_plain(Path::new("/usr")) {
             return Err(cannot(
                 "the host's /usr lies on a file system that numbers files for itself: use an image",
             ));
         }
-        Ok(gate(&plan.execution.policy))
+        let layers = match &plan.root {
+            RootFs::Host => vec![self.skeleton.dir().to_owned()],
+            RootFs::Layers(layers) => layers.clone(),
+        };
+        self.make_gate(&plan.execution, &layers, host, Some(disk), is_new)
     }
 
     /// Makes sure that the kernel's programs saw the first process of a sandbox start, and so will see all others.
     pub(crate) fn check_gate(&self, plan: &Plan) -> Result<(), IsolationError> {
-        if plan.execution.policy.is_open() {
+        if plan.execution.is_open() {
             return Ok(());
         }
         let witness = self.witness.as_ref().ok_or_else(|| cannot("there is no witness"))?;
@@ -73,30 +104,104 @@ impl Inner {
 
     /// Sees to it that the kernel holds back what it should in a sandbox that lives.
     pub(crate) fn set_execution(&self, id: &SandboxId, execution: &Execution) -> Result<(), IsolationError> {
-        self.living(id)?;
-        self.check_execution(&execution.policy)?;
-        match &self.witness {
-            Some(witness) => change(witness, id, &gate(&execution.policy)),
-            None => Ok(()),
+        let instance = self.living(id)?;
+        self.check_execution(execution)?;
+        let Some(witness) = &self.witness else { return Ok(()) };
+        let now = witness.gate(id);
+        if now.as_ref().is_some_and(|now| now.revision == revision(execution)) {
+            return Ok(());
         }
-    }
-}
-
-fn change(witness: &Witness, id: &SandboxId, gate: &Gate) -> Result<(), IsolationError> {
-    match witness.gate(id) {
-        Some(now) if now == *gate => Ok(()),
         // Nobody watches it, and nothing is to be held back.
-        None if !gate.is_closed() => Ok(()),
-        _ => witness.change_gate(id, gate).map_err(|error| cannot_because(&error)),
+        if now.is_none() && execution.is_open() {
+            return Ok(());
+        }
+        let facts = witness.facts(id).unwrap_or_default();
+        let layers: Vec<_> = facts.layers.into_iter().map(|layer| layer.dir).collect();
+        let disk = match instance.disk_mount().step("copy a file descriptor")? {
+            None if execution.names_programs() => self.mount_again(id)?,
+            disk => disk,
+        };
+        let disk = disk.as_ref().map(AsFd::as_fd);
+        let gate = self.make_gate(execution, &layers, facts.bound_root.is_some(), disk, false)?;
+        witness.change_gate(id, &gate).map_err(|error| cannot_because(&error))
+    }
+
+    fn make_gate(
+        &self,
+        execution: &Execution,
+        layers: &[PathBuf],
+        with_usr: bool,
+        disk: Option<BorrowedFd<'_>>,
+        is_new: bool,
+    ) -> Result<Gate, IsolationError> {
+        let Execution { policy, image_until_ms, origins, profiles } = execution;
+        let disk = disk.zip(*image_until_ms);
+        let kept = disk.map_or(Ok(None), |(disk, until_ms)| places::read(disk, until_ms))?;
+        let fresh = is_new && kept.is_none();
+        let mut places = kept.unwrap_or_else(|| Places::of(image_until_ms.unwrap_or_default()));
+        let mut gate = Gate {
+            programs: match policy.programs {
+                Programs::Any => atoll_witness::Programs::Any,
+                Programs::Image => atoll_witness::Programs::Image,
+                Programs::Listed => atoll_witness::Programs::Listed,
+            },
+            observe: policy.mode == ExecutionMode::Observe,
+            rules: Vec::new(),
+            revision: revision(execution),
+            ..Gate::default()
+        };
+        if execution.names_programs() {
+            check_layers(layers)?;
+            let unread = |error| cannot(&format!("the image cannot be read: {error}"));
+            let upper =
+                disk.map(|(disk, until)| Ok::<_, IsolationError>((open_upper(disk)?, until))).transpose()?;
+            let device = upper.as_ref().map(|(upper, _)| rustix::fs::fstat(upper).map(|stat| stat.st_dev));
+            let device = device.transpose().step("look at a disk")?;
+            let with_disk = Image::open(layers, upper, with_usr).map_err(unread)?;
+            let without = Image::open(layers, None, with_usr).map_err(unread)?;
+            let mut lookup = Lookup {
+                image: &with_disk,
+                layers: &without,
+                disk: device,
+                fresh,
+                places: &mut places,
+                digests: &self.digests,
+            };
+            gate.rules = rules::resolve(&policy.rules, &mut lookup).map_err(IsolationError::BadPolicy)?;
+            gate.senders = rules::senders(origins, &mut lookup).map_err(IsolationError::BadPolicy)?;
+            gate.profiles =
+                profiles::resolve(profiles, Some(&mut lookup)).map_err(IsolationError::BadPolicy)?;
+        } else {
+            let unnamed = |origin: &Origin| Sender { origin: origin.clone(), files: Vec::new() };
+            gate.senders = origins.iter().map(unnamed).collect();
+            gate.profiles = profiles::resolve(profiles, None).map_err(IsolationError::BadPolicy)?;
+        }
+        if let (Some((disk, _)), true) = (disk, fresh) {
+            places::write(disk, &places)?;
+        }
+        Ok(gate)
     }
 }
 
-fn gate(policy: &ExecutionPolicy) -> Gate {
-    let programs = match policy.programs {
-        Programs::Any => atoll_witness::Programs::Any,
-        Programs::Image => atoll_witness::Programs::Image,
-    };
-    Gate { programs, observe: policy.mode == ExecutionMode::Observe, rules: Vec::new() }
+/// What a policy is known by again.
+fn revision(Execution { policy, origins, profiles, .. }: &Execution) -> String {
+    // They are trees of plain values, which always can be written.
+    let text = serde_json::to_vec(&(policy, origins, profiles)).unwrap_or_default();
+    blake3::hash(&text).to_hex().to_string()
+}
+
+/// Refuses layers whose files the kernel knows by other numbers than `stat` tells.
+fn check_layers(layers: &[PathBuf]) -> Result<(), IsolationError> {
+    if layers.is_empty() {
+        return Err(cannot("nobody knows any more what this sandbox's image is"));
+    }
+    if let Some(layer) = layers.iter().find(|layer| !is_plain(layer)) {
+        tracing::warn!(layer = %layer.display(), "layers lie on a file system that numbers files for itself");
+        return Err(cannot(
+            "the image lies on a file system that numbers files for itself: there are no rules about single programs",
+        ));
+    }
+    Ok(())
 }
 
 /// Device and inode of the directory that stands in for an image.
@@ -112,7 +217,9 @@ fn is_plain(path: &Path) -> bool {
 }
 
 fn cannot(why: &str) -> IsolationError {
-    IsolationError::UnenforceablePolicy(format!("which programs run cannot be decided on this host: {why}"))
+    IsolationError::UnenforceablePolicy(format!(
+        "which programs run or connect cannot be decided on this host: {why}"
+    ))
 }
 
 pub(crate) fn cannot_because(error: &Missing) -> IsolationError {

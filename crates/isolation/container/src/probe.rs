@@ -194,6 +194,7 @@ fn whole(inner: &Inner) -> Tried {
         hostname: "doctor".to_owned(),
         disk: DiskSource::Empty,
         volumes: Vec::new(),
+        layers: Vec::new(),
         execution: Execution::default(),
     };
     let made = inner.create(&plan);

@@ -7,6 +7,7 @@ compile_error!("the first process of a sandbox is started by hand, so far only o
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -19,6 +20,9 @@ pub(crate) const ATTR_NODEV: u64 = 0x04;
 /// Refuses to execute.
 pub(crate) const ATTR_NOEXEC: u64 = 0x08;
 const ATTR_IDMAP: u64 = 0x0010_0000;
+/// How long a process that is being started may have a file of a mount open, and how often is looked.
+const WRITER_DEADLINE: Duration = Duration::from_secs(10);
+const WRITER_PAUSE: Duration = Duration::from_micros(200);
 
 /// `struct mount_attr` of the kernel.
 #[repr(C)]
@@ -39,7 +43,25 @@ fn check(result: libc::c_long) -> rustix::io::Result<libc::c_long> {
 }
 
 /// Sets attributes of a (detached) mount, and maps its ids through `userns` when given.
+///
+/// The kernel refuses that (`EBUSY`) while a file of the mount is open for writing. This process has closed those that it wrote, but
+/// a process that another thread is just starting has copies of all its descriptors until it becomes a program of its own: that is
+/// waited for.
 pub(crate) fn mount_setattr(
+    mount: BorrowedFd<'_>,
+    attributes: u64,
+    userns: Option<BorrowedFd<'_>>,
+) -> rustix::io::Result<()> {
+    let deadline = Instant::now() + WRITER_DEADLINE;
+    loop {
+        match mount_setattr_now(mount, attributes, userns) {
+            Err(Errno::BUSY) if Instant::now() < deadline => std::thread::sleep(WRITER_PAUSE),
+            done => return done,
+        }
+    }
+}
+
+fn mount_setattr_now(
     mount: BorrowedFd<'_>,
     attributes: u64,
     userns: Option<BorrowedFd<'_>>,
@@ -353,4 +375,84 @@ pub(crate) fn become_root() -> rustix::io::Result<()> {
     // SAFETY: plain numbers.
     check(unsafe { libc::syscall(libc::SYS_setresuid, 0, 0, 0) })?;
     Ok(())
+}
+
+/// The mark of a socket.
+pub(crate) fn mark(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut mark = 0_u32;
+    let mut bytes = libc::socklen_t::try_from(size_of::<u32>()).map_err(io::Error::other)?;
+    // SAFETY: the kernel writes at most `bytes` bytes, which is what `mark` has, and how many into `bytes`.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MARK,
+            std::ptr::from_mut(&mut mark).cast(),
+            &raw mut bytes,
+        )
+    };
+    if status == 0 { Ok(mark) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The version of Landlock's interface that this kernel has; 0 for none.
+pub(crate) fn landlock_version() -> i64 {
+    const VERSION: u32 = 1;
+    let none = std::ptr::null::<u8>();
+    // SAFETY: asks for a number; no pointer is followed.
+    unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0_usize, VERSION) }.max(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::process::{Command, Stdio};
+
+    use rustix::fs::{Mode, OFlags, openat};
+    use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+    use super::*;
+
+    /// A process in a user namespace of its own; ends with this.
+    struct Unshared(std::process::Child);
+
+    impl Unshared {
+        fn start() -> Self {
+            let mut child = Command::new("unshare")
+                .args(["--user", "--map-root-user", "sh", "-c", "echo; exec sleep 1000"])
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("start a process");
+            let mut said = [0];
+            // It says something once its ids are mapped.
+            io::Read::read_exact(&mut child.stdout.take().expect("a pipe"), &mut said).expect("wait for it");
+            Self(child)
+        }
+    }
+
+    impl Drop for Unshared {
+        fn drop(&mut self) {
+            drop(self.0.kill());
+            drop(self.0.wait());
+        }
+    }
+
+    #[test]
+    fn ids_are_mapped_once_nobody_writes_any_more() {
+        let other = Unshared::start();
+        let userns = File::open(format!("/proc/{}/ns/user", other.0.id())).expect("its namespace");
+        let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).expect("a file system");
+        fsconfig_create(&context).expect("a file system");
+        let mount =
+            fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).expect("a mount");
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
+        let written = openat(&mount, "written", flags, Mode::RUSR).expect("a file");
+        let refused = mount_setattr_now(mount.as_fd(), ATTR_NODEV, Some(userns.as_fd()));
+        assert_eq!(refused, Err(Errno::BUSY), "the kernel wants nobody to write");
+        let writer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            drop(written);
+        });
+        mount_setattr(mount.as_fd(), ATTR_NODEV, Some(userns.as_fd())).expect("it is waited for");
+        writer.join().expect("the writer ends");
+    }
 }

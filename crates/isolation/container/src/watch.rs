@@ -2,7 +2,7 @@
 //!
 //! A host that cannot be a witness runs containers all the same: their journals say what others saw, and who did not.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use atoll_core::id::SandboxId;
@@ -27,8 +27,15 @@ impl Inner {
     }
 
     /// Begins to watch a sandbox, which has its cgroups and no process yet, and to hold back what may not run in it.
-    pub(crate) fn watch(&self, plan: &Plan, first_id: u32) -> Result<(), IsolationError> {
-        let gate = self.gate_for(plan)?;
+    /// `disk` is its own, `is_new` when no process of this sandbox has run on it.
+    pub(crate) fn watch(
+        &self,
+        plan: &Plan,
+        first_id: u32,
+        disk: BorrowedFd<'_>,
+        is_new: bool,
+    ) -> Result<(), IsolationError> {
+        let gate = self.gate_for(plan, disk, is_new)?;
         let Some(witness) = &self.witness else { return Ok(()) };
         let (facts, closed) = (facts(plan, self.skeleton.dir(), first_id), gate.is_closed());
         let watched =

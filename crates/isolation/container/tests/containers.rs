@@ -275,3 +275,35 @@ async fn a_dropped_driver_leaves_nothing_when_it_has_no_sandbox() {
     let cgroup = format!("/sys/fs/cgroup/unified/atoll-{}", harness.instance);
     assert!(!Path::new(&cgroup).try_exists().unwrap());
 }
+
+/// As udev does with each new device, only more often.
+fn look_at_devices(stop: &std::sync::atomic::AtomicBool) {
+    let mut block = vec![0; 64 << 10];
+    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+        for number in 0..64 {
+            let Ok(mut device) = std::fs::File::open(format!("/dev/loop{number}")) else { continue };
+            // What cannot be read is no device just now.
+            drop(std::io::Read::read(&mut device, &mut block));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_looks_at_new_devices_harms_no_disk() {
+    let harness = containers();
+    let first = Sandbox::create(&harness, Resources::default()).await;
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let looking = std::thread::spawn({
+        let stop = stop.clone();
+        move || look_at_devices(&stop)
+    });
+    for round in 0..40 {
+        let plan = plan(RootFs::Host, Resources::default());
+        let made = first.driver.create(&plan).await;
+        assert!(made.is_ok(), "round {round}: {made:?}");
+        first.driver.destroy(&plan.id).await.unwrap();
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    looking.join().unwrap();
+    first.destroy().await;
+}

@@ -24,6 +24,7 @@ fn plan(id: &SandboxId) -> Plan {
         hostname: "box".into(),
         disk: DiskSource::Empty,
         volumes: Vec::new(),
+        layers: Vec::new(),
         execution: atoll_isolation::Execution::default(),
     }
 }

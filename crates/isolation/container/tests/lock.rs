@@ -2,138 +2,22 @@
 #![expect(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test")]
 
 mod common;
+#[path = "common/locked.rs"]
+mod locked;
 
-use std::path::Path;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use atoll_core::execution::{ExecutionMode, ExecutionPolicy};
-use atoll_core::id::SandboxId;
 use atoll_core::sandbox::PauseMode;
 use atoll_core::spec::Resources;
-use atoll_isolation::conformance::{DEADLINE, Harness as _, Sandbox, chain, plan};
-use atoll_isolation::{Execution, IsolationError, Plan, RootFs};
-use atoll_recorder::event::{Event, PolicyDecision, What};
-use atoll_witness::{Gate, Programs, Rule, Sink, Witness};
+use atoll_isolation::conformance::{Harness as _, Sandbox, plan};
+use atoll_isolation::{Execution, IsolationError, Plan};
 use common::{Containers, containers};
-
-#[derive(Debug, Default)]
-struct Kept(Mutex<Vec<(SandboxId, Event)>>);
-
-impl Sink for Kept {
-    fn takes(&self, _: &SandboxId) -> bool {
-        true
-    }
-
-    fn record(&self, sandbox: &SandboxId, event: Event) {
-        self.0.lock().unwrap().push((sandbox.clone(), event));
-    }
-
-    fn written(&self, _: &SandboxId) {}
-
-    fn last(&self, _: &SandboxId, _: usize) -> Vec<Event> {
-        Vec::new()
-    }
-}
-
-impl Kept {
-    fn told(&self, sandbox: &SandboxId) -> Vec<PolicyDecision> {
-        let all = self.0.lock().unwrap();
-        let of = all.iter().filter(|(id, _)| id == sandbox);
-        of.filter_map(|(_, event)| match &event.what {
-            What::Policy(decision) => Some(decision.clone()),
-            _ => None,
-        })
-        .collect()
-    }
-
-    /// Waits until so many decisions about programs are told.
-    async fn decisions(&self, sandbox: &SandboxId, count: usize) -> Vec<PolicyDecision> {
-        let end = tokio::time::Instant::now() + DEADLINE;
-        loop {
-            let found = self.told(sandbox);
-            if found.len() >= count {
-                return found;
-            }
-            assert!(tokio::time::Instant::now() < end, "{count} decisions did not come: {found:#?}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-}
-
-fn watched() -> (Containers, Arc<Kept>, Arc<Witness>) {
-    let mut harness = containers();
-    let sink = Arc::new(Kept::default());
-    let witness = Arc::new(Witness::open(&harness.path.join("witness"), sink.clone()).unwrap());
-    harness.witness = Some(Arc::clone(&witness));
-    (harness, sink, witness)
-}
-
-/// Puts programs of the host, with what they are linked with, into a layer.
-fn fill(layer: &Path, programs: &[&str]) {
-    for program in programs {
-        let linked = std::process::Command::new("ldd").arg(program).output().unwrap();
-        let linked = String::from_utf8(linked.stdout).unwrap();
-        let libraries = linked.split_whitespace().filter(|word| word.starts_with('/'));
-        for path in libraries.chain([*program]) {
-            let place = layer.join(&path[1..]);
-            std::fs::create_dir_all(place.parent().unwrap()).unwrap();
-            std::fs::copy(path, place).unwrap();
-        }
-    }
-    std::fs::create_dir_all(layer.join("etc")).unwrap();
-    std::fs::write(layer.join("etc/passwd"), "root:x:0:0::/:/bin/sh\n").unwrap();
-    std::os::unix::fs::symlink("dash", layer.join("bin/sh")).unwrap();
-}
-
-/// An image of two layers, with a shell and a few programs.
-fn layered(harness: &mut Containers) {
-    let (low, high) = (harness.path.join("sha256-low"), harness.path.join("sha256-high"));
-    fill(
-        &low,
-        &["/bin/dash", "/bin/echo", "/bin/true", "/bin/cp", "/bin/ln", "/bin/mv", "/bin/chmod", "/bin/cat"],
-    );
-    std::fs::create_dir_all(high.join("bin")).unwrap();
-    std::fs::copy("/bin/echo", high.join("bin/above")).unwrap();
-    harness.root = RootFs::Layers(vec![low, high]);
-}
-
-fn policy(harness: &Containers, policy: ExecutionPolicy) -> Plan {
-    let execution = Execution { policy, image_until_ms: None };
-    Plan { execution, ..plan(harness.root.clone(), Resources::default()) }
-}
-
-async fn make(harness: &Containers, plan: &Plan) -> Sandbox {
-    let driver = harness.open().await;
-    if let Err(error) = driver.create(plan).await {
-        panic!("cannot create a sandbox: {}", chain(&error));
-    }
-    Sandbox::connect(driver, plan.id.clone()).await
-}
+use locked::{KILLED, each, layered, make, policy, watched};
 
 async fn locked(harness: &Containers) -> Sandbox {
     make(harness, &policy(harness, ExecutionPolicy::image())).await
 }
-
-/// Runs commands, one a line; gives how each ended, and what it said. None may keep the others from running.
-async fn each(sandbox: &Sandbox, lines: &[&str]) -> Vec<(String, i32)> {
-    let script: String = lines.iter().map(|line| format!("({line}) 2>&1; echo \"|$?\"\n")).collect();
-    let printed = sandbox.run(&script).await.stdout;
-    let mut ended = Vec::new();
-    let mut said = String::new();
-    for line in printed.lines() {
-        match line.rsplit_once('|') {
-            Some((end, code)) if code.parse::<i32>().is_ok() => {
-                ended.push((std::mem::take(&mut said) + end, code.parse().unwrap()));
-            }
-            _ => said.push_str(line),
-        }
-    }
-    assert_eq!(ended.len(), lines.len(), "{printed}");
-    ended
-}
-
-const KILLED: i32 = 137;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_what_the_image_brought_and_nobody_changed_runs() {
@@ -226,7 +110,7 @@ async fn what_is_observed_runs_and_what_is_changed_counts_at_once() {
     let told = sink.decisions(&sandbox.id, 1).await;
     assert!(told[0].allowed && told[0].rule.starts_with("would be refused: "), "{told:?}");
     let set = async |policy| {
-        let execution = Execution { policy, image_until_ms: None };
+        let execution = Execution { policy, image_until_ms: None, ..Execution::default() };
         sandbox.driver.set_execution(&sandbox.id, &execution).await.unwrap();
     };
     set(ExecutionPolicy::image()).await;
@@ -236,7 +120,8 @@ async fn what_is_observed_runs_and_what_is_changed_counts_at_once() {
     assert_eq!(sink.decisions(&sandbox.id, 2).await.len(), 2, "what may run is not told");
     // Also of one that was made without a policy.
     let open = Sandbox::create(&harness, Resources::default()).await;
-    let execution = Execution { policy: ExecutionPolicy::image(), image_until_ms: None };
+    let execution =
+        Execution { policy: ExecutionPolicy::image(), image_until_ms: None, ..Execution::default() };
     open.driver.set_execution(&open.id, &execution).await.unwrap();
     assert_eq!(open.run(copy).await.code, KILLED);
     open.destroy().await;
@@ -256,7 +141,8 @@ async fn what_a_template_put_on_the_disk_is_of_the_image_until_it_is_changed() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     let disk = atoll_isolation::DiskSource::Artifact(artifact.clone());
     for (image_until_ms, tool) in [(until, 0), (None, KILLED)] {
-        let execution = Execution { policy: ExecutionPolicy::image(), image_until_ms };
+        let execution =
+            Execution { policy: ExecutionPolicy::image(), image_until_ms, ..Execution::default() };
         let plan = Plan { execution, disk: disk.clone(), ..plan(harness.root.clone(), Resources::default()) };
         let sandbox = make(&harness, &plan).await;
         let lines = [
@@ -307,41 +193,13 @@ async fn a_host_that_cannot_hold_it_refuses() {
     let refused = driver.create(&plan).await;
     assert!(matches!(refused, Err(IsolationError::UnenforceablePolicy(_))), "{refused:?}");
     driver.destroy(&plan.id).await.unwrap();
-    assert!(driver.check_execution(&ExecutionPolicy::image()).is_err());
-    driver.check_execution(&ExecutionPolicy::default()).unwrap();
+    assert!(driver.check_execution(&plan.execution).is_err());
+    driver.check_execution(&Execution::default()).unwrap();
     // What must be held back is not said to be.
     let open = Sandbox::create(&harness, Resources::default()).await;
-    let execution = Execution { policy: ExecutionPolicy::image(), image_until_ms: None };
+    let execution =
+        Execution { policy: ExecutionPolicy::image(), image_until_ms: None, ..Execution::default() };
     let refused = open.driver.set_execution(&open.id, &execution).await;
     assert!(matches!(refused, Err(IsolationError::UnenforceablePolicy(_))), "{refused:?}");
     open.destroy().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn rules_are_about_files_of_the_image_whatever_they_are_called() {
-    use std::os::unix::fs::MetadataExt as _;
-    let (mut harness, sink, witness) = watched();
-    layered(&mut harness);
-    let sandbox = locked(&harness).await;
-    let rule = |allow, path: &str| {
-        let meta = std::fs::metadata(harness.path.join("sha256-low").join(path)).unwrap();
-        let text = format!("{} /{path}", if allow { "allow" } else { "deny" });
-        Rule { allow, files: vec![(meta.dev(), meta.ino())], text }
-    };
-    let deny = Gate { programs: Programs::Image, rules: vec![rule(false, "bin/echo")], observe: false };
-    witness.change_gate(&sandbox.id, &deny).unwrap();
-    let lines = ["/bin/above RAN", "/bin/true", "/bin/echo RAN", "ln -s /bin/echo /other; /other RAN"];
-    let codes: Vec<_> = each(&sandbox, &lines).await.into_iter().map(|(_, code)| code).collect();
-    assert_eq!(codes, [0, 0, KILLED, KILLED]);
-    assert!(sink.decisions(&sandbox.id, 2).await.iter().all(|decision| decision.rule == "deny /bin/echo"));
-    let rules = vec![rule(true, "bin/dash"), rule(true, "bin/echo"), rule(true, "bin/cp")];
-    let listed = Gate { programs: Programs::Listed, rules, observe: false };
-    witness.change_gate(&sandbox.id, &listed).unwrap();
-    let lines = ["/bin/echo RAN", "/bin/true", "/bin/above RAN", "cp /bin/echo /copy; /copy RAN"];
-    let codes: Vec<_> = each(&sandbox, &lines).await.into_iter().map(|(_, code)| code).collect();
-    assert_eq!(codes, [0, KILLED, KILLED, KILLED]);
-    witness.change_gate(&sandbox.id, &Gate::default()).unwrap();
-    assert_eq!(sandbox.see("/copy RAN; /bin/true").await, "RAN");
-    sandbox.destroy().await;
-    witness.close();
 }

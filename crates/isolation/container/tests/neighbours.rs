@@ -180,6 +180,7 @@ async fn without_a_cgroup_no_command_starts() {
         user: "root".to_owned(),
         tty: None,
         stdin: false,
+        profiles: Vec::new(),
     };
     let refused = match sandbox.guest.start_exec(request).await {
         Ok(mut stream) => !matches!(stream.next().await, Ok(Some(_))),

@@ -3,7 +3,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -18,6 +18,8 @@ use atoll_isolation::{IsolationError, Plan, PlannedVolume, RootFs};
 use atoll_isolation_host::check_hostname;
 use atoll_isolation_storage::{DISK_FILE, Spare, attach};
 use atoll_network::Slot;
+use rustix::fs::CWD;
+use rustix::mount::{OpenTreeFlags, open_tree};
 use tokio::process::Command;
 use tokio::time::Instant;
 
@@ -42,7 +44,7 @@ const SAID_MAX: usize = 1000;
 pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
     check_hostname(&plan.hostname)?;
     check_limits(&plan.resources)?;
-    atoll_isolation::no_execution_policy(&plan.execution.policy, IsolationLevel::Gvisor)?;
+    atoll_isolation::no_execution_policy(&plan.execution, IsolationLevel::Gvisor)?;
     layers(&plan.root)?;
     let own = |path: &str| atoll_core::volume::components(path).first() == Some(&runsc::OWN_DIRECTORY);
     match plan.volumes.iter().find(|volume| own(&volume.path)) {
@@ -70,6 +72,12 @@ fn layers(root: &RootFs) -> Result<&[PathBuf], IsolationError> {
                 .to_owned(),
         )),
     }
+}
+
+/// A mount of an agent layer, attached nowhere.
+fn clone_of(dir: &Path) -> Result<OwnedFd, IsolationError> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    open_tree(CWD, dir, flags).step("open an agent layer")
 }
 
 impl Inner {
@@ -116,12 +124,13 @@ impl Inner {
     ) -> Result<(), IsolationError> {
         let first_id = record.first_id().ok_or(IsolationError::Gone)?;
         let (id, host) = (plan.id.clone(), host_limits(&plan.resources));
-        let (image, wanted) = (disk.to_owned(), plan.volumes.clone());
+        let (image, wanted, programs) = (disk.to_owned(), plan.volumes.clone(), plan.layers.clone());
         let prepared = self.blocking(move |inner| {
             let image =
                 File::options().read(true).write(true).open(image).step("open the disk of a sandbox")?;
             let mount = |volume: &PlannedVolume| inner.config.volumes.mount(&volume.id);
-            let volumes = wanted.iter().map(mount).collect::<Result<Vec<_>, _>>()?;
+            let layers = programs.iter().map(|layer| clone_of(&layer.dir));
+            let volumes = wanted.iter().map(mount).chain(layers).collect::<Result<Vec<_>, _>>()?;
             Ok((inner.claim_slot()?, inner.cgroups.create(&id, &host, first_id)?, attach(&image)?, volumes))
         });
         // Held until the jail has them itself.
@@ -138,12 +147,8 @@ impl Inner {
             disk: device.path(),
             volumes: volumes
                 .iter()
-                .zip(&plan.volumes)
-                .map(|(mount, volume)| Volume {
-                    mount: ours(mount.as_raw_fd()),
-                    path: volume.path.clone(),
-                    read_only: volume.read_only,
-                })
+                .zip(runsc::shared(plan))
+                .map(|(mount, (path, read_only))| Volume { mount: ours(mount.as_raw_fd()), path, read_only })
                 .collect(),
             files,
             replaced,

@@ -30,6 +30,10 @@ impl Isolation for GvisorIsolation {
         create::check_limits(resources)
     }
 
+    fn check_layers(&self) -> Result<(), IsolationError> {
+        Ok(())
+    }
+
     async fn memory_available(&self) -> Option<u64> {
         atoll_isolation_host::memory_available()
     }
@@ -133,6 +137,11 @@ impl Artifacts for GvisorIsolation {
 
     async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError> {
         self.blocking(|inner| inner.config.storage.artifacts()).await
+    }
+
+    async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| inner.config.storage.settle_artifact(&artifact)).await
     }
 
     async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {

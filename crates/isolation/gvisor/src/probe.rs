@@ -53,6 +53,7 @@ impl Inner {
             hostname: "probe".to_owned(),
             disk: DiskSource::Empty,
             volumes: Vec::new(),
+            layers: Vec::new(),
             execution: Execution::default(),
         };
         self.probing().insert(id.clone());

@@ -136,6 +136,12 @@ pub(crate) fn options(platform: Platform) -> Vec<String> {
     options.into_iter().map(str::to_owned).chain([platform]).collect()
 }
 
+/// Where a sandbox has its volumes and then its agent layers, and whether it cannot write to each.
+pub(crate) fn shared(plan: &Plan) -> Vec<(String, bool)> {
+    let volumes = plan.volumes.iter().map(|volume| (volume.path.clone(), volume.read_only));
+    volumes.chain(plan.layers.iter().map(|layer| (layer.path(), true))).collect()
+}
+
 /// The sandbox as `runsc` wants it described. Paths of mounts are those of the jail.
 pub(crate) fn config(plan: &Plan, first_id: u32) -> String {
     let agent: Vec<_> = CAPABILITIES.into_iter().chain(AGENTS_CAPABILITIES).collect();
@@ -151,10 +157,10 @@ pub(crate) fn config(plan: &Plan, first_id: u32) -> String {
         json!({ "destination": AGENT_INSIDE, "type": "bind", "source": "/agent", "options": ["ro", "nosuid", "nodev"] }),
         json!({ "destination": SHARED_INSIDE, "type": "bind", "source": SHARED, "options": ["nosuid", "nodev"] }),
     ];
-    mounts.extend(plan.volumes.iter().enumerate().map(|(number, volume)| {
+    mounts.extend(shared(plan).into_iter().enumerate().map(|(number, (path, read_only))| {
         let source = format!("/{}", volume_place(number));
-        let access = if volume.read_only { "ro" } else { "rw" };
-        json!({ "destination": volume.path, "type": "bind", "source": source, "options": [access, "nosuid", "nodev"] })
+        let access = if read_only { "ro" } else { "rw" };
+        json!({ "destination": path, "type": "bind", "source": source, "options": [access, "nosuid", "nodev"] })
     }));
     json!({
         "ociVersion": "1.0.2",

@@ -35,5 +35,6 @@ pub fn convert(gate: atoll_network::Gate) -> Gate {
         resolver: SocketAddr::from((RESOLVER_ADDRESS, DNS_PORT)),
         original,
         steering: Box::new(gate.steering),
+        attribution: None,
     }
 }

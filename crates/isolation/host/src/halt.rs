@@ -48,6 +48,17 @@ impl Halt {
         }
     }
 
+    /// Whether a level's sandboxes were made to stand still.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        let root = self.layout.unified().root.as_fd();
+        let held = |parent: &String| {
+            let dir = files::open_dir(root, parent.as_str())?;
+            files::read(dir.as_fd(), "cgroup.freeze")
+        };
+        self.parents.iter().any(|parent| held(parent).is_ok_and(|text| text.trim() == "1"))
+    }
+
     /// Kills whatever there is of a sandbox, whether it stands still or not.
     pub fn kill(&self, id: &SandboxId) {
         let places = self.parents.each_ref().map(|parent| format!("{parent}/{id}"));

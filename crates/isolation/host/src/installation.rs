@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -64,6 +65,39 @@ fn is_left_over(data_dir: &Path) -> bool {
         && flock(&lock, FlockOperation::NonBlockingLockShared).is_ok()
 }
 
+/// Whether a server has this data directory.
+fn is_served(data_dir: &Path) -> bool {
+    std::fs::File::open(data_dir.join("lock"))
+        .is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK))
+}
+
+/// Another data directory of the same installation, a copy of this one or its original, that what runs here belongs to.
+///
+/// # Errors
+/// [`IsolationError::Kernel`].
+pub fn owner_elsewhere(name: &str, data_dir: &Path) -> Result<Option<PathBuf>, IsolationError> {
+    let found = installations()?.into_iter().find(|one| one.name == name && !one.is_gone());
+    let other = found.and_then(|one| one.data_dir);
+    Ok(other.filter(|other| identity(other) != identity(data_dir)))
+}
+
+/// The same whatever path leads there.
+fn identity(dir: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(dir).ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
+/// The same, if a server has that one, or sandboxes of it run. Two servers of one installation would take each other's
+/// sandboxes for their own.
+///
+/// # Errors
+/// [`IsolationError::Kernel`].
+pub fn in_use_elsewhere(name: &str, data_dir: &Path) -> Result<Option<PathBuf>, IsolationError> {
+    match owner_elsewhere(name, data_dir)? {
+        Some(other) if is_served(&other) || is_running(name)? => Ok(Some(other)),
+        _ => Ok(None),
+    }
+}
+
 fn parents(name: &str) -> [String; LEVELS.len()] {
     LEVELS.map(|level| format!("{PREFIX}{name}{level}"))
 }
@@ -118,6 +152,26 @@ pub fn installations() -> Result<BTreeSet<Installation>, IsolationError> {
         }
     }
     Ok(found)
+}
+
+/// Whether a process of an installation runs here.
+///
+/// # Errors
+/// [`IsolationError::Kernel`].
+pub fn is_running(name: &str) -> Result<bool, IsolationError> {
+    let layout = Layout::find()?;
+    let mut pids = BTreeSet::new();
+    for hierarchy in &layout.hierarchies {
+        for parent in parents(name) {
+            match files::open_dir(hierarchy.root.as_fd(), parent.as_str()) {
+                Ok(dir) => files::collect_pids(dir.as_fd(), DEPTH_MAX, &mut pids)
+                    .step("list the processes of a cgroup")?,
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(failed("open a cgroup".to_owned(), error.into())),
+            }
+        }
+    }
+    Ok(!pids.is_empty())
 }
 
 /// Ends every sandbox of an installation and removes what is in the kernel of it. Its disks are let go of by the kernel

@@ -18,7 +18,10 @@ use atoll_isolation::IsolationError;
 pub use cgroup::{Cgroups, Membership};
 pub use end::end;
 pub use halt::Halt;
-pub use installation::{EPHEMERAL, Installation, end_installation, installations, mark};
+pub use installation::{
+    EPHEMERAL, Installation, end_installation, in_use_elsewhere, installations, is_running, mark,
+    owner_elsewhere,
+};
 pub use layout::{Controller, Layout};
 pub use live::Live;
 pub use process::Process;

@@ -41,7 +41,10 @@ pub(crate) struct Started<'a> {
 
 pub(crate) fn check(plan: &Plan) -> Result<(), IsolationError> {
     check_hostname(&plan.hostname)?;
-    atoll_isolation::no_execution_policy(&plan.execution.policy, IsolationLevel::Microvm)?;
+    atoll_isolation::no_execution_policy(&plan.execution, IsolationLevel::Microvm)?;
+    if !plan.layers.is_empty() {
+        return Err(atoll_isolation::layers::no_layers(IsolationLevel::Microvm));
+    }
     if plan.volumes.is_empty() {
         return Ok(());
     }

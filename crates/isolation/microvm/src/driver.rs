@@ -146,6 +146,11 @@ impl Artifacts for MicrovmIsolation {
         self.blocking(|inner| inner.config.storage.artifacts()).await
     }
 
+    async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let artifact = artifact.clone();
+        self.blocking(move |inner| inner.settle_artifact(&artifact)).await
+    }
+
     async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
         let artifact = artifact.clone();
         self.blocking(move |inner| inner.seal_artifact(&artifact)).await

@@ -1,17 +1,26 @@
 //! The guest's kernel: taken out of a distribution's package or given by path, and prepared once.
 //!
 //! ```text
-//! <dir>/kernel/
+//! <cache>/kernel/
 //!   vmlinux        uncompressed, with the PVH entry that QEMU jumps to
 //!   modules/NN-x   the modules that the guest agent loads, in order
 //!   kernel.json    where it came from, and the digest of each file: checked whenever it is used
+//! <cache>/kernel.lock    shared by every server that uses the kernel; a set-up that replaces it must have it alone
+//! <cache>/kernel.set-up  held by the set-up that is going on
 //! ```
+//!
+//! Servers boot machines from these files by name, and keep what they booted beside them: a kernel that changed under a
+//! server would end up in machines that were saved under the name of the one before. So a set-up that comes to the same
+//! kernel changes nothing, and one that comes to another is refused while a server runs.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 /// What a Debian cloud kernel of the 6.12 series needs to find its disks, its network card and its port. What a
@@ -34,6 +43,8 @@ const PAYLOAD_OFFSET: usize = 0x248;
 const PAYLOAD_LENGTH: usize = 0x24c;
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
+/// What is derived from a kernel, below the same directory: useless with another.
+const DERIVED: [&str; 2] = ["templates", "initrds"];
 /// Largest kernel, package member or module that is read, bytes.
 const FILE_MAX_BYTES: u64 = 512 << 20;
 
@@ -46,6 +57,11 @@ pub enum KernelError {
     /// What is there is not what was set up.
     #[error("the guest kernel's file {0} has changed since it was set up: run 'atoll setup microvm' again")]
     Changed(String),
+    /// Another kernel was to take its place.
+    #[error(
+        "a server runs machines with the guest kernel in {0}, and this is another: stop the server, then set it up"
+    )]
+    InUse(PathBuf),
     /// The given kernel cannot be used.
     #[error("{0}")]
     Unusable(String),
@@ -86,14 +102,22 @@ pub struct Kernel {
     pub(crate) modules: Vec<(String, Vec<u8>)>,
     /// Digest of everything.
     pub(crate) digest: String,
+    /// Keeps it as it is.
+    _used: Arc<File>,
 }
 
 impl Kernel {
-    /// Reads what was set up, and checks it.
+    /// Reads what was set up below `cache`, and checks it. It stays as it is until this is dropped.
     ///
     /// # Errors
     /// [`KernelError`].
-    pub fn open(dir: &Path) -> Result<Self, KernelError> {
+    pub fn open(cache: &Path) -> Result<Self, KernelError> {
+        let used = lock_file(&cache.join("kernel.lock"))?;
+        flock(&used, FlockOperation::LockShared).map_err(locked)?;
+        Self::read(&cache.join("kernel"), used)
+    }
+
+    fn read(dir: &Path, used: File) -> Result<Self, KernelError> {
         let text = match fs::read(dir.join("kernel.json")) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(KernelError::NotSetUp),
             other => other.map_err(io("read the description of the guest kernel"))?,
@@ -112,59 +136,119 @@ impl Kernel {
             }
         }
         let digest = blake3::hash(&text).to_hex().to_string();
-        Ok(Self { release: description.release, vmlinux: dir.join("vmlinux"), modules, digest })
+        Ok(Self {
+            release: description.release,
+            vmlinux: dir.join("vmlinux"),
+            modules,
+            digest,
+            _used: Arc::new(used),
+        })
     }
 
-    /// Prepares a kernel from an unpacked package: a directory with `boot/vmlinuz-*` and `lib/modules/*`.
+    /// Prepares a kernel from an unpacked package: a directory with `boot/vmlinuz-*` and `lib/modules/*`. Where it is the one
+    /// that is there, nothing changes; else what was derived from that one goes.
     ///
     /// # Errors
     /// [`KernelError`]; what was set up before stays then.
-    pub fn set_up_from_tree(dir: &Path, tree: &Path) -> Result<Self, KernelError> {
-        let release = only_entry(&tree.join("lib/modules"))?;
-        let image = read_file(&tree.join("boot").join(format!("vmlinuz-{release}")))?;
-        let modules = tree.join("lib/modules").join(&release).join("kernel");
-        let new = dir.with_extension("new");
-        match fs::remove_dir_all(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(io("remove what an earlier set-up left")(error));
-            }
-            _ => {}
-        }
-        fs::create_dir_all(new.join("modules")).map_err(io("make the directory of the guest kernel"))?;
-        let mut files = Vec::new();
-        let mut keep = |name: String, bytes: &[u8]| {
-            files.push((name.clone(), blake3::hash(bytes).to_hex().to_string()));
-            fs::write(new.join(&name), bytes).map_err(io(format!("write {name}")))
-        };
-        keep("vmlinux".to_owned(), &extract(&image)?)?;
-        for (index, module) in MODULES.iter().enumerate() {
-            let name = module.rsplit('/').next().unwrap_or(module);
-            if let Some(bytes) = read_module(&modules.join(module))? {
-                keep(format!("modules/{index:02}-{name}"), &bytes)?;
-            }
-        }
-        let text = serde_json::to_vec_pretty(&Description { release, files })
-            .map_err(|error| KernelError::Unusable(error.to_string()))?;
-        fs::write(new.join("kernel.json"), text).map_err(io("describe the guest kernel"))?;
-        if dir.try_exists().map_err(io("look for an earlier guest kernel"))? {
-            fs::remove_dir_all(dir).map_err(io("remove the earlier guest kernel"))?;
-        }
-        fs::rename(&new, dir).map_err(io("put the guest kernel in its place"))?;
-        Self::open(dir)
+    pub fn set_up_from_tree(cache: &Path, tree: &Path) -> Result<Self, KernelError> {
+        let _turn = turn(cache)?;
+        Self::set_up(cache, tree)
     }
 
-    /// Unpacks a Debian package and prepares its kernel.
+    /// Unpacks a Debian package and prepares its kernel, as [`Self::set_up_from_tree`] does.
     ///
     /// # Errors
     /// [`KernelError`].
-    pub fn set_up_from_package(dir: &Path, package: &Path) -> Result<Self, KernelError> {
-        let tree = dir.with_extension("tree");
+    pub fn set_up_from_package(cache: &Path, package: &Path) -> Result<Self, KernelError> {
+        let _turn = turn(cache)?;
+        let tree = cache.join("kernel.tree");
         fs::create_dir_all(&tree).map_err(io("make a directory for the package"))?;
         let unpacked = run(Command::new("dpkg-deb").arg("-x").arg(package).arg(&tree));
-        let kernel = unpacked.and_then(|_| Self::set_up_from_tree(dir, &tree));
-        fs::remove_dir_all(&tree).map_err(io("remove the unpacked package"))?;
+        let kernel = unpacked.and_then(|_| Self::set_up(cache, &tree));
+        remove(&tree)?;
         kernel
     }
+
+    fn set_up(cache: &Path, tree: &Path) -> Result<Self, KernelError> {
+        let new = cache.join("kernel.new");
+        remove(&new)?;
+        let kernel = unpack(&new, tree).and_then(|description| Self::replace(cache, &new, &description));
+        remove(&new)?;
+        kernel
+    }
+
+    /// Puts a kernel in the place of the one that is there, unless that is the same.
+    fn replace(cache: &Path, new: &Path, description: &[u8]) -> Result<Self, KernelError> {
+        let there = Self::open(cache);
+        if let Ok(same) = &there
+            && same.digest == blake3::hash(description).to_hex().as_str()
+        {
+            return there;
+        }
+        drop(there);
+        let alone = lock_file(&cache.join("kernel.lock"))?;
+        flock(&alone, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+            Errno::WOULDBLOCK => KernelError::InUse(cache.to_owned()),
+            errno => locked(errno),
+        })?;
+        for derived in DERIVED {
+            remove(&cache.join(derived))?;
+        }
+        let dir = cache.join("kernel");
+        remove(&dir)?;
+        fs::rename(new, &dir).map_err(io("put the guest kernel in its place"))?;
+        flock(&alone, FlockOperation::LockShared).map_err(locked)?;
+        Self::read(&dir, alone)
+    }
+}
+
+/// Waits until no other set-up is at the same directory.
+fn turn(cache: &Path) -> Result<File, KernelError> {
+    let file = lock_file(&cache.join("kernel.set-up"))?;
+    flock(&file, FlockOperation::LockExclusive).map_err(locked)?;
+    Ok(file)
+}
+
+fn lock_file(path: &Path) -> Result<File, KernelError> {
+    let opened = File::options().create(true).truncate(false).write(true).open(path);
+    opened.map_err(io(format!("open {}", path.display())))
+}
+
+fn locked(errno: Errno) -> KernelError {
+    io("lock the guest kernel")(errno.into())
+}
+
+fn remove(dir: &Path) -> Result<(), KernelError> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(io(format!("remove {}", dir.display()))(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes kernel, modules and description of an unpacked package to `new`; gives the description.
+fn unpack(new: &Path, tree: &Path) -> Result<Vec<u8>, KernelError> {
+    let release = only_entry(&tree.join("lib/modules"))?;
+    let image = read_file(&tree.join("boot").join(format!("vmlinuz-{release}")))?;
+    let modules = tree.join("lib/modules").join(&release).join("kernel");
+    fs::create_dir_all(new.join("modules")).map_err(io("make the directory of the guest kernel"))?;
+    let mut files = Vec::new();
+    let mut keep = |name: String, bytes: &[u8]| {
+        files.push((name.clone(), blake3::hash(bytes).to_hex().to_string()));
+        fs::write(new.join(&name), bytes).map_err(io(format!("write {name}")))
+    };
+    keep("vmlinux".to_owned(), &extract(&image)?)?;
+    for (index, module) in MODULES.iter().enumerate() {
+        let name = module.rsplit('/').next().unwrap_or(module);
+        if let Some(bytes) = read_module(&modules.join(module))? {
+            keep(format!("modules/{index:02}-{name}"), &bytes)?;
+        }
+    }
+    let text = serde_json::to_vec_pretty(&Description { release, files })
+        .map_err(|error| KernelError::Unusable(error.to_string()))?;
+    fs::write(new.join("kernel.json"), &text).map_err(io("describe the guest kernel"))?;
+    Ok(text)
 }
 
 fn only_entry(dir: &Path) -> Result<String, KernelError> {
@@ -244,4 +328,52 @@ fn run(command: &mut Command) -> Result<Vec<u8>, KernelError> {
     }
     let said = String::from_utf8_lossy(&output.stderr).trim().chars().take(300).collect::<String>();
     Err(KernelError::Unusable(format!("{program} failed: {said}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(kernel: &[u8]) -> tempfile::TempDir {
+        let tree = tempfile::tempdir().unwrap();
+        for dir in ["boot", "lib/modules/6.12/kernel"] {
+            fs::create_dir_all(tree.path().join(dir)).unwrap();
+        }
+        fs::write(tree.path().join("boot/vmlinuz-6.12"), [&ELF_MAGIC[..], kernel].concat()).unwrap();
+        tree
+    }
+
+    #[test]
+    fn a_kernel_that_is_used_is_not_replaced_and_the_same_one_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (cache, one, other) = (dir.path(), tree(b"one"), tree(b"other"));
+        assert!(matches!(Kernel::open(cache), Err(KernelError::NotSetUp)));
+        let used = Kernel::set_up_from_tree(cache, one.path()).unwrap();
+        let saved = cache.join("templates/saved");
+        fs::create_dir_all(&saved).unwrap();
+        let again = Kernel::set_up_from_tree(cache, one.path()).unwrap();
+        assert_eq!(again.digest, used.digest);
+        assert!(saved.is_dir());
+        let refused = Kernel::set_up_from_tree(cache, other.path()).unwrap_err();
+        assert!(matches!(refused, KernelError::InUse(_)), "{refused}");
+        assert_eq!(Kernel::open(cache).unwrap().digest, used.digest);
+        drop((used, again));
+        let replaced = Kernel::set_up_from_tree(cache, other.path()).unwrap();
+        assert_eq!(fs::read(&replaced.vmlinux).unwrap(), b"\x7fELFother");
+        assert!(!saved.try_exists().unwrap());
+        let mut left: Vec<_> = fs::read_dir(cache).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["kernel", "kernel.lock", "kernel.set-up"]);
+    }
+
+    #[test]
+    fn what_changed_on_the_disk_is_set_up_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let one = tree(b"one");
+        let vmlinux = Kernel::set_up_from_tree(dir.path(), one.path()).unwrap().vmlinux;
+        fs::write(&vmlinux, "changed").unwrap();
+        assert!(matches!(Kernel::open(dir.path()), Err(KernelError::Changed(_))));
+        Kernel::set_up_from_tree(dir.path(), one.path()).unwrap();
+        assert_eq!(fs::read(&vmlinux).unwrap(), b"\x7fELFone");
+    }
 }

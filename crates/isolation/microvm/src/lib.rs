@@ -242,11 +242,11 @@ impl Inner {
         let config = MicrovmConfig { dir: private(&config.dir)?, cache: private(&config.cache)?, ..config };
         private(&config.dir.join("sandboxes"))?;
         private(&config.dir.join("scratch"))?;
+        let kernel =
+            Kernel::open(&config.cache).map_err(|error| IsolationError::Unavailable(chain(&error)))?;
         for name in ["images", "templates", "initrds"] {
             private(&config.cache.join(name))?;
         }
-        let kernel = Kernel::open(&config.cache.join("kernel"))
-            .map_err(|error| IsolationError::Unavailable(chain(&error)))?;
         let bytes = initramfs::build(config.agent, &kernel.modules);
         let initrd = config.cache.join("initrds").join(&blake3::hash(&bytes).to_hex()[..32]);
         if !initrd.try_exists().step("look for the initramfs")? {

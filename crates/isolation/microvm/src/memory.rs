@@ -168,8 +168,19 @@ impl Inner {
         }
     }
 
-    /// Puts the memory of an artifact, if it has any, on the host's disk for good.
+    /// Puts an artifact on the host's disk for good, with its memory, if it has any.
+    pub(crate) fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        self.settle_memory(artifact)?;
+        self.config.storage.settle_artifact(artifact)
+    }
+
+    /// The same, with a disk that is final.
     pub(crate) fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        self.settle_memory(artifact)?;
+        self.config.storage.seal_artifact(artifact)
+    }
+
+    fn settle_memory(&self, artifact: &SnapshotId) -> Result<(), IsolationError> {
         let dir = self.config.storage.artifact(artifact)?;
         for name in [LIVE_FILE, MEMORY_FILE, DESCRIPTION] {
             match File::open(dir.join(name)).and_then(|file| file.sync_all()) {
@@ -177,7 +188,7 @@ impl Inner {
                 other => other.step("write out a snapshot")?,
             }
         }
-        self.config.storage.seal_artifact(artifact)
+        Ok(())
     }
 
     // === going on from one ===

@@ -12,7 +12,7 @@ use crate::step::Step;
 use crate::stream::random;
 use crate::template::{PROBE, remove_dir};
 use crate::vmm::{self, Model};
-use crate::{Inner, chain, is_there};
+use crate::{Inner, chain};
 
 /// How machines are run.
 #[derive(Debug)]
@@ -95,10 +95,7 @@ impl Inner {
     async fn saved_with(self: &Arc<Self>, accelerator: Accelerator) -> Result<(), IsolationError> {
         let model = Model { accelerator, ..self.model(SMALL) };
         let saved = self.config.cache.join("templates").join(self.key(&model));
-        if is_there(&saved) {
-            return Ok(());
-        }
-        self.save_machine(&model, &saved, Some(KVM_BOOT_TIMEOUT)).await
+        self.save_once(&model, &saved, Some(KVM_BOOT_TIMEOUT)).await
     }
 
     /// Boots a machine and throws it away.

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use atoll_core::id::SandboxId;
 use atoll_core::spec::Resources;
@@ -32,6 +32,8 @@ const UNFINISHED: &str = "new";
 pub(crate) const PROBE: &str = "probe-";
 /// How old one of those is at least that nobody is at any more.
 const PROBE_MAX_AGE: Duration = Duration::from_secs(3600);
+/// How long a saved machine is kept that nothing was made from: those of another release of Atoll, or of QEMU.
+const UNUSED_MAX_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Processes and threads of a VMM: processors, and those that read and write disks.
 const VMM_PIDS: u32 = 192;
 /// How long a VMM may take to end once it was told.
@@ -61,15 +63,17 @@ pub(crate) fn remove_dir(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Removes what processes that were killed left of machines they tried. Another installation may be at one right now:
-/// what is young is left alone.
+/// Removes what processes that were killed left of machines they tried, and what is not used any more. Another installation
+/// may be at one right now: what is young is left alone.
 pub(crate) fn sweep(templates: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(templates)? {
         let entry = entry?;
         let name = entry.file_name();
         let is_probe = name.to_str().is_some_and(|name| name.starts_with(PROBE));
         let age = entry.metadata().and_then(|meta| meta.modified()).ok().and_then(|at| at.elapsed().ok());
-        if is_probe && age.is_some_and(|age| age > PROBE_MAX_AGE) {
+        let is_dir = entry.file_type()?.is_dir();
+        let most = if is_probe { PROBE_MAX_AGE } else { UNUSED_MAX_AGE };
+        if is_dir && age.is_some_and(|age| age > most) {
             remove_dir(&entry.path())?;
         }
     }
@@ -140,14 +144,13 @@ impl Inner {
     pub(crate) async fn saved(self: &Arc<Self>, model: &Model) -> Result<PathBuf, IsolationError> {
         let saved = self.config.cache.join("templates").join(self.key(model));
         if is_there(&saved) {
+            let now = fs::File::open(&saved).and_then(|dir| dir.set_modified(SystemTime::now()));
+            now.step("note that a template is used")?;
             return Ok(saved);
         }
         let (inner, model, path) = (Arc::clone(self), model.clone(), saved.clone());
         // By itself, so that who waits for it can give up.
-        let made = tokio::spawn(async move {
-            let _turn = turn(&path).await?;
-            if is_there(&path) { Ok(()) } else { inner.save_machine(&model, &path, None).await }
-        });
+        let made = tokio::spawn(async move { inner.save_once(&model, &path, None).await });
         made.await.map_err(std::io::Error::other).step("run a task")??;
         Ok(saved)
     }
@@ -168,7 +171,18 @@ impl Inner {
         self.blocking(move |_inner| files::image(&dir, &key, &layers)).await
     }
 
-    /// Boots a machine of this model and saves it in `saved`. Leaves nothing when that fails.
+    /// Boots a machine of this model and saves it in `saved`, unless another process has.
+    pub(crate) async fn save_once(
+        self: &Arc<Self>,
+        model: &Model,
+        saved: &Path,
+        within: Option<Duration>,
+    ) -> Result<(), IsolationError> {
+        let _turn = turn(saved).await?;
+        if is_there(saved) { Ok(()) } else { self.save_machine(model, saved, within).await }
+    }
+
+    /// Boots a machine of this model and saves it in `saved`, which nobody else makes at the same time. Leaves nothing when that fails.
     pub(crate) async fn save_machine(
         self: &Arc<Self>,
         model: &Model,
@@ -245,18 +259,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_killed_probes_left_is_removed_and_nothing_else() {
+    fn what_killed_probes_left_and_what_is_unused_is_removed_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
-        let old = std::time::SystemTime::now() - 2 * PROBE_MAX_AGE;
-        for (name, is_old) in
-            [("probe-1.new", true), ("probe-2", true), ("probe-3.new", false), ("0123abcd", true)]
-        {
+        let day = Duration::from_secs(24 * 3600);
+        for (name, age) in [
+            ("probe-1.new", 2 * PROBE_MAX_AGE),
+            ("probe-2", 2 * PROBE_MAX_AGE),
+            ("probe-3.new", Duration::ZERO),
+            ("0123abcd", 6 * day),
+            ("4567abcd", 8 * day),
+        ] {
             let path = dir.path().join(name);
             fs::create_dir(&path).unwrap();
             fs::write(path.join(MEMORY_FILE), "memory").unwrap();
-            if is_old {
-                fs::File::open(&path).unwrap().set_modified(old).unwrap();
-            }
+            fs::File::open(&path).unwrap().set_modified(SystemTime::now() - age).unwrap();
         }
         sweep(dir.path()).unwrap();
         let mut left: Vec<_> =

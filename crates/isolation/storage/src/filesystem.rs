@@ -25,8 +25,8 @@ use crate::{Kind, LoopDevice, Storage, Use, attach, attach_read_only, mount_ext4
 const MAX_COUNT: usize = 16;
 /// File system block.
 const BLOCK_BYTES: usize = 4096;
-/// Zeros written at once.
-const SCRUB_BYTES: usize = 256 << 10;
+/// What is read or written at once.
+const CHUNK_BYTES: usize = 256 << 10;
 
 /// An empty file system with the directories `upper` and `work`.
 pub struct Template {
@@ -45,25 +45,39 @@ impl std::fmt::Debug for Template {
 }
 
 impl Template {
-    /// Makes an image of the same size this file system and nothing else, whatever was in it.
+    /// Makes the image of a device, of the same size, this file system and nothing else, whatever was in it.
+    ///
+    /// The image changes below the device, whose cache must not remember what it held. Dropping that cache leaves what
+    /// another process is reading just then (udev, say), without a word. So all that the image held is read through the
+    /// device afterwards: that waits for such readers, tells what was left, and what it reads the next mount finds.
     ///
     /// # Errors
-    /// What the host's file system says.
-    pub fn reset(&self, storage: &Storage, image: &File) -> std::io::Result<()> {
-        if let Some(file) = &self.file {
-            return storage.replace(file, image);
-        }
-        let zeros = vec![0; SCRUB_BYTES];
+    /// When anybody uses the device (then nothing is changed), or its cache still says what was; what the host's file
+    /// system says.
+    pub fn reset(&self, storage: &Storage, image: &File, device: &LoopDevice) -> std::io::Result<()> {
+        device.forget()?;
+        let mut held = Vec::new();
         for_data(image, |from, to| {
-            let mut at = from;
-            while at < to {
-                let len = usize::try_from(to - at).map_or(SCRUB_BYTES, |left| left.min(SCRUB_BYTES));
-                image.write_all_at(&zeros[..len], at)?;
-                at += len as u64;
-            }
+            held.push((from, to - from));
             Ok(())
         })?;
-        self.write_to(image)
+        match &self.file {
+            Some(file) => storage.replace(file, image)?,
+            None => {
+                let zeros = vec![0; CHUNK_BYTES];
+                for_chunks(&held, |at, len| image.write_all_at(&zeros[..len], at))?;
+                self.write_to(image)?;
+            }
+        }
+        device.forget()?;
+        let (mut is, mut wanted) = (vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
+        held.extend(&self.extents);
+        for_chunks(&held, |at, len| {
+            device.read_exact_at(&mut is[..len], at)?;
+            self.read(&mut wanted[..len], at);
+            let same = is[..len] == wanted[..len];
+            if same { Ok(()) } else { Err(std::io::Error::other("somebody else reads the device")) }
+        })
     }
 
     /// Fills an image that is all holes.
@@ -83,6 +97,20 @@ impl Template {
         &self.extents
     }
 
+    /// What it has at `at`.
+    fn read(&self, into: &mut [u8], at: u64) {
+        into.fill(0);
+        let end = at + into.len() as u64;
+        let first = self.blocks.partition_point(|(offset, bytes)| offset + bytes.len() as u64 <= at);
+        for (offset, bytes) in self.blocks[first..].iter().take_while(|(offset, _)| *offset < end) {
+            let (from, to) = (at.max(*offset), end.min(offset + bytes.len() as u64));
+            // Both are within a slice in memory.
+            let index = |place: u64, base: u64| usize::try_from(place - base).unwrap_or(usize::MAX);
+            let place = |base: u64| index(from, base)..index(to, base);
+            into[place(at)].copy_from_slice(&bytes[place(*offset)]);
+        }
+    }
+
     fn write_to(&self, image: &File) -> std::io::Result<()> {
         self.blocks.iter().try_for_each(|(offset, block)| image.write_all_at(block, *offset))
     }
@@ -93,7 +121,6 @@ impl Template {
 pub struct Templates {
     /// Where they are made.
     dir: PathBuf,
-    count: AtomicU64,
     made: Mutex<BTreeMap<u64, Arc<Template>>>,
 }
 
@@ -108,7 +135,7 @@ impl Templates {
             let path = entry.step("list the disk templates")?.path();
             std::fs::remove_dir_all(path).step("remove what an earlier process left")?;
         }
-        Ok(Self { dir, count: AtomicU64::new(0), made: Mutex::default() })
+        Ok(Self { dir, made: Mutex::default() })
     }
 
     /// The template of this size.
@@ -131,7 +158,9 @@ impl Templates {
     }
 
     fn make(&self, storage: &Storage, bytes: u64) -> Result<Template, IsolationError> {
-        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        // Of the process: the drivers of all levels have one storage.
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = self.dir.join(number.to_string());
         let made = make_file_system(&dir, bytes);
         std::fs::remove_dir_all(&dir).step("remove the template of a disk")?;
@@ -146,7 +175,6 @@ impl Templates {
             file.set_len(bytes).step("size the template of a disk")?;
             template.write_to(&file).step("write the template of a disk")?;
             template.file = Some(file);
-            template.blocks = Vec::new();
         }
         Ok(template)
     }
@@ -227,6 +255,22 @@ fn make_file_system(dir: &Path, bytes: u64) -> Result<Vec<(u64, Vec<u8>)>, Isola
     for_data(&image, |from, to| read_blocks(&image, from, to, &mut blocks))
         .step("read the template of a disk")?;
     Ok(blocks)
+}
+
+/// Calls `with` for every piece (first byte and length) of the extents.
+fn for_chunks(
+    extents: &[(u64, u64)],
+    mut with: impl FnMut(u64, usize) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    for (from, length) in extents {
+        let (mut at, end) = (*from, from + length);
+        while at < end {
+            let len = usize::try_from(end - at).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
+            with(at, len)?;
+            at += len as u64;
+        }
+    }
+    Ok(())
 }
 
 /// Reads `from..to`, leaving out blocks of zeros and joining neighbours.

@@ -189,7 +189,7 @@ impl Watcher {
         self.pause = pause(look.left_bytes);
         match (was_full, look.full) {
             (false, false) if look.roomy => self.fill_reserve(),
-            (false, false) => {}
+            (false, false) => self.post.storage.give_back(),
             (false, true) => {
                 self.post.hold(true);
                 let Look { free_bytes, unwritten_bytes, .. } = look;
@@ -259,7 +259,14 @@ impl Storage {
         Ok(spaces)
     }
 
-    /// Gives what was freed in the pool back to the host, and what was freed on the host to the pool.
+    /// Has what was freed in the pool given back to the host, if it is worth the while. Does not wait.
+    fn give_back(&self) {
+        if let Some(trimmer) = &self.trimmer {
+            trimmer.look();
+        }
+    }
+
+    /// Gives what was freed in the pool back to the host, and what was freed on the host to the pool. Waits.
     fn level(&self) {
         let Some(mount) = &self.mount else { return };
         if let Err(error) = trim::now(mount.as_fd()) {

@@ -38,6 +38,7 @@ mod mounts;
 mod pool;
 mod reserve;
 mod spare;
+mod still;
 mod superblock;
 mod sys;
 mod tools;
@@ -61,6 +62,7 @@ pub use making::Making;
 pub use mounts::{Use, mount_ext4, open_upper, path_of, prepare_disk};
 pub use reserve::Reserve;
 pub use spare::Spare;
+pub use still::Still;
 pub use volumes::{StoredVolumes, thaw_volumes_of};
 
 pub(crate) use atoll_isolation::step;
@@ -130,7 +132,7 @@ pub struct Storage {
     /// Why there is no pool although one was wanted.
     refused: Option<String>,
     /// Gives back what was freed in the pool. Before the mount, which must be the last to go.
-    _trimmer: Option<Trimmer>,
+    trimmer: Option<Trimmer>,
     /// Keeps the pool mounted.
     mount: Option<OwnedFd>,
 }
@@ -181,7 +183,7 @@ impl Storage {
             makings: Arc::default(),
             refused,
             sealing,
-            _trimmer: trimmer,
+            trimmer,
             mount: pooled,
         };
         let parts =

@@ -35,14 +35,34 @@ impl LoopDevice {
         self.fd.as_fd()
     }
 
-    /// Drops what the kernel has cached of it.
+    /// Takes note of a new size of its image.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn resize(&self) -> std::io::Result<()> {
+        Ok(sys::loop_set_capacity(self.as_fd())?)
+    }
+
+    /// Drops what the kernel has cached of it, but for what another process is reading just then.
     ///
     /// # Errors
     /// When anybody else uses the device.
-    pub fn forget(&self) -> std::io::Result<()> {
+    pub(crate) fn forget(&self) -> std::io::Result<()> {
         let exclusive = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
         let device = rustix::fs::open(self.path(), exclusive, Mode::empty())?;
         Ok(sys::forget_blocks(device.as_fd())?)
+    }
+
+    /// Reads what the device has at `offset`, or its cache.
+    pub(crate) fn read_exact_at(&self, into: &mut [u8], offset: u64) -> std::io::Result<()> {
+        let mut done = 0;
+        while done < into.len() {
+            match rustix::io::pread(&self.fd, &mut into[done..], offset + done as u64)? {
+                0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                count => done += count,
+            }
+        }
+        Ok(())
     }
 
     /// Starts reading parts of the device (first byte and length) all at once, so that mounting it and the

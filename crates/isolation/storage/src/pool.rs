@@ -18,7 +18,7 @@ use rustix::mount::{
 
 use crate::loops::{self, LoopDevice};
 use crate::step::{Step, failed};
-use crate::{PoolSize, sys};
+use crate::{Frozen, PoolSize, sys};
 
 /// Smallest pool, bytes: below 300 MiB `mkfs.xfs` refuses.
 const MIN_BYTES: u64 = 320 << 20;
@@ -52,10 +52,18 @@ pub(crate) fn open(dir: &Path, instance: &str, size: PoolSize) -> Result<OwnedFd
     }
     let image = File::options().read(true).write(true).open(&path).step("open the storage pool")?;
     let (mount, device) = mount_image(&path, &image)?;
+    // A backup that was killed left it standing still.
+    Frozen::thaw_left_over(mount.as_fd())?;
     if let Err(error) = grow(dir, &image, &device, mount.as_fd(), size, GROW_PART) {
         tracing::warn!(%error, "the storage pool does not grow");
     }
     Ok(mount)
+}
+
+/// Mounts the pool of a directory once more, if it is in use.
+pub(crate) fn in_use(dir: &Path) -> Result<Option<OwnedFd>, IsolationError> {
+    let device = find(&image_path(dir)).step("look for the storage pool's device")?;
+    device.as_ref().map(mount).transpose()
 }
 
 /// Follows a host that got more room while the pool is open and full: every bit counts then.

@@ -2,10 +2,11 @@
 //!
 //! XFS can do it with every block it frees (the mount option `discard`). Then whoever makes a disk waits for
 //! holes being punched for those deleted before: measured as pauses of a quarter of a second. So a
-//! thread looks how much has become free, and has it done at once.
+//! thread looks how much has become free, and has it done at once: now and then, and as soon as the host's room gets
+//! tight (the guard asks for it then), before sandboxes are stopped for want of what is free in the pool.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ const PIECE_MIN_BYTES: u64 = 256 << 10;
 /// The thread. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Trimmer {
-    end: Option<Sender<()>>,
+    asked: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -32,10 +33,10 @@ impl Trimmer {
     /// Starts the thread for the file system of a mount.
     pub(crate) fn start(mount: BorrowedFd<'_>) -> Result<Self, IsolationError> {
         let root = freeze::root(mount)?;
-        let (end, ended) = channel::<()>();
+        let (asked, asks) = sync_channel::<()>(1);
         let look = move || {
             let mut least = free_bytes(&root);
-            while ended.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+            while asks.recv_timeout(PERIOD) != Err(RecvTimeoutError::Disconnected) {
                 let free = free_bytes(&root);
                 least = least.min(free);
                 if free - least >= WORTHWHILE_BYTES {
@@ -48,13 +49,21 @@ impl Trimmer {
         };
         let thread = std::thread::Builder::new().name("atoll-trim".to_owned()).spawn(look);
         let thread = thread.step("start the thread atoll-trim")?;
-        Ok(Self { end: Some(end), thread: Some(thread) })
+        Ok(Self { asked: Some(asked), thread: Some(thread) })
+    }
+
+    /// Has it looked now. Does not wait.
+    pub(crate) fn look(&self) {
+        if let Some(asked) = &self.asked {
+            // Full: it is about to look anyway. Gone: its panic has been reported.
+            let _ = asked.try_send(());
+        }
     }
 }
 
 impl Drop for Trimmer {
     fn drop(&mut self) {
-        drop(self.end.take());
+        drop(self.asked.take());
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has been reported by the panic hook; there is nothing to undo.
             drop(thread.join());

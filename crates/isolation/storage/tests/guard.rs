@@ -49,7 +49,12 @@ impl Place {
     fn mount(&mut self, name: &str, source: &Path, options: &str) -> PathBuf {
         let at = self.dir.path().join(name);
         fs::create_dir_all(&at).unwrap();
-        run(Command::new("mount").args(["-o", options]).arg(source).arg(&at));
+        // A process of another test that is just being made may still have a copy of the mount that was here before, and the
+        // kernel mounts nothing read-only that is mounted for writing.
+        until("the kernel to let go of the device", || {
+            let mut mount = Command::new("mount");
+            mount.args(["-o", options]).arg(source).arg(&at).status().unwrap().success()
+        });
         self.mounts.push(at.clone());
         at
     }

@@ -43,6 +43,12 @@ pub trait Artifacts: Send + Sync + std::fmt::Debug {
     /// [`IsolationError::Kernel`].
     async fn artifacts(&self) -> Result<Vec<SnapshotId>, IsolationError>;
 
+    /// Puts an artifact on the host's disk for good, as it is: what was taken survives a power cut.
+    ///
+    /// # Errors
+    /// [`IsolationError::NoArtifact`], [`IsolationError::HostFull`], [`IsolationError::Kernel`].
+    async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError>;
+
     /// Makes the disk of a fresh artifact final, so that it never changes again: what was open when it was taken
     /// is closed in it, and it is on the host's disk for good. Instances can be made from it meanwhile.
     ///

@@ -2,9 +2,11 @@
 
 use std::any::Any;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::BorrowedFd;
 
 use async_trait::async_trait;
 use atoll_core::id::SandboxId;
+use atoll_core::policy::Sender;
 
 use crate::{GuestStream, IsolationError};
 
@@ -33,6 +35,15 @@ pub struct Gate {
     pub original: Original,
     /// What leads connections here, for as long as it lives.
     pub steering: Box<dyn Any + Send + Sync>,
+    /// Says who made a connection, where that can be known.
+    pub attribution: Option<Box<dyn Attribution>>,
+}
+
+/// Says who made a connection. What root inside does changes nothing about it.
+pub trait Attribution: Send + Sync + std::fmt::Debug {
+    /// Which of the programs that the policy tells apart made a connection that was accepted at the gate; `None` when that is not
+    /// known.
+    fn sender(&self, connection: BorrowedFd<'_>) -> Option<Sender>;
 }
 
 /// The ways into an instance and out of it. See the crate for the contract.

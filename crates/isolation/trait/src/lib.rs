@@ -21,7 +21,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use atoll_core::execution::ExecutionPolicy;
 use atoll_core::id::{ExecId, SandboxId, SnapshotId};
 use atoll_core::snapshot::CopyMethod;
 use atoll_core::spec::{Accelerator, IsolationLevel, Resources};
@@ -36,6 +35,7 @@ mod execution;
 pub mod fake;
 mod gate;
 mod host_disk;
+pub mod layers;
 mod lifecycle;
 pub mod sparse;
 mod standing_still;
@@ -45,8 +45,9 @@ pub mod volumes;
 pub use artifacts::Artifacts;
 pub use doctor::{Check, Status};
 pub use execution::{Execution, no_execution_policy};
-pub use gate::{Gate, Gates, Original};
+pub use gate::{Attribution, Gate, Gates, Original};
 pub use host_disk::{DiskSpace, HostDisk};
+pub use layers::PlannedLayer;
 pub use lifecycle::Lifecycle;
 pub use standing_still::StandingStill;
 pub use volumes::PlannedVolume;
@@ -126,6 +127,8 @@ pub struct Plan {
     pub volumes: Vec<PlannedVolume>,
     /// Which programs may run in it.
     pub execution: Execution,
+    /// Agent layers to mount in it.
+    pub layers: Vec<PlannedLayer>,
 }
 
 /// Why an instance ended.
@@ -208,6 +211,9 @@ pub enum IsolationError {
     /// A policy that was asked for cannot be enforced at this level or on this host.
     #[error("{0}")]
     UnenforceablePolicy(String),
+    /// A policy names what this sandbox's image does not have, or contradicts itself there; the text names the field.
+    #[error("{0}")]
+    BadPolicy(String),
     /// This level, or this host, cannot pause like that; says what is in the way.
     #[error("{0}")]
     CannotPause(String),
@@ -278,16 +284,48 @@ pub trait Isolation: Lifecycle + StandingStill + Artifacts + Gates {
     /// [`IsolationError::Unenforceable`]: which limit, and why not.
     fn check_limits(&self, resources: &Resources) -> Result<(), IsolationError>;
 
-    /// Whether programs can be held back here as this says; [`IsolationError::UnenforceablePolicy`] says why not.
-    fn check_execution(&self, policy: &ExecutionPolicy) -> Result<(), IsolationError> {
-        no_execution_policy(policy, self.level())
+    /// Whether programs can be held back and told apart here as this says; [`IsolationError::UnenforceablePolicy`] says why not.
+    fn check_execution(&self, execution: &Execution) -> Result<(), IsolationError> {
+        no_execution_policy(execution, self.level())
     }
 
     /// Sees to it that in a live instance only these programs start from now on, whatever was said before and by whom. What
-    /// runs goes on. Idempotent. Fails as [`Self::check_execution`].
+    /// runs goes on. Idempotent. Fails as [`Self::check_execution`], and with [`IsolationError::BadPolicy`] for what the image does not have.
     async fn set_execution(&self, id: &SandboxId, execution: &Execution) -> Result<(), IsolationError> {
         let _ = id;
-        self.check_execution(&execution.policy)
+        self.check_execution(execution)
+    }
+
+    /// Whether instances can have agent layers; [`IsolationError::UnenforceablePolicy`] says why not.
+    fn check_layers(&self) -> Result<(), IsolationError> {
+        Err(layers::no_layers(self.level()))
+    }
+
+    /// Sees to it that a live instance, which may be frozen, has these agent layers and no others. Its processes and files stay
+    /// as they are: what is open in a layer that goes stays open. Gives `false` where it gets them when it is next started.
+    /// Idempotent. Fails as [`Self::check_layers`], with [`IsolationError::BadPolicy`] when something inside is in the way.
+    async fn set_layers(&self, id: &SandboxId, layers: &[PlannedLayer]) -> Result<bool, IsolationError> {
+        let _ = id;
+        if !layers.is_empty() {
+            self.check_layers()?;
+        }
+        Ok(false)
+    }
+
+    /// The exec of this name that the guest agent starts next begins in this profile of its instance. To be told before the agent is, and
+    /// taken back with [`Self::exec_started`] once it has answered.
+    ///
+    /// # Errors
+    /// [`IsolationError::UnenforceablePolicy`] where nobody could tell its processes from others.
+    fn exec_starts(&self, id: &SandboxId, exec: &str, profile: &str) -> Result<(), IsolationError> {
+        let _ = (id, exec);
+        let why = format!("nobody can tell the processes of the profile '{profile}' from others here");
+        Err(IsolationError::UnenforceablePolicy(why))
+    }
+
+    /// The exec of this name has begun, or will not.
+    fn exec_started(&self, id: &SandboxId, exec: &str) {
+        let _ = (id, exec);
     }
 
     /// Memory of the host that programs can have without anything being swapped out, bytes; `None` when unknown.

@@ -24,6 +24,7 @@ mod tests {
             hostname: "fake".into(),
             disk: DiskSource::Empty,
             volumes: Vec::new(),
+            layers: Vec::new(),
             execution: atoll_isolation::Execution::default(),
         }
     }

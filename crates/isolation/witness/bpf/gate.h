@@ -41,32 +41,41 @@ INLINE int is_templates(struct box *box, struct executed *rec)
 	return rec->ctime_s && rec->ctime_s * 1000000000 + (rec->ctime_ns & 0x3fffffff) < box->image_until_ns;
 }
 
-/* Why it may not run; 0 when it may. */
-INLINE u32 refusal(struct box *box, u64 id, struct executed *rec, struct file *file)
+/* Whether a program is the image's, as the image brought it. */
+INLINE int is_unchanged(struct box *box, struct executed *rec, struct file *file)
 {
-	int overlay = rec->flags & OVERLAY, upper = rec->flags & UPPER;
-	int unchanged = overlay ? !upper || is_templates(box, rec) : is_bound(box, rec, file);
-	if (unchanged && box->flags & BOX_RULES) {
+	if (rec->flags & OVERLAY)
+		return !(rec->flags & UPPER) || is_templates(box, rec);
+	return is_bound(box, rec, file);
+}
+
+/* Why it may not run; 0 when it may. */
+INLINE u32 refusal(struct box *box, u64 id, struct executed *rec, struct file *file, int unchanged)
+{
+	if (box->flags & BOX_RULES) {
 		struct rule_key key = { .box = id, .inode = rec->inode, .device = rec->device };
 		u32 *rule = map_lookup(&rules, &key);
-		if (rule)
-			return *rule == RULE_DENY ? BY_RULE : 0;
+		/* What is denied stays so when somebody writes to it. */
+		if (rule && *rule == RULE_DENY)
+			return BY_RULE;
+		if (rule && unchanged)
+			return 0;
 	}
 	if (!(box->flags & (BOX_IMAGE | BOX_LISTED)))
 		return 0;
 	if (!unchanged)
-		return overlay ? NOT_UNCHANGED : NOT_OF_IMAGE;
+		return rec->flags & OVERLAY ? NOT_UNCHANGED : NOT_OF_IMAGE;
 	if (box->flags & BOX_LISTED)
 		return NOT_LISTED;
 	return is_loader(file) ? LOADER : 0;
 }
 
 /* Kills what may not run. `agent` is the sandbox's own first program, which the host started. */
-INLINE void gate(struct box *box, u64 id, struct executed *rec, struct file *file, int agent)
+INLINE void gate(struct box *box, u64 id, struct executed *rec, struct file *file, int agent, int unchanged)
 {
 	if (agent || !(box->flags & (BOX_IMAGE | BOX_LISTED | BOX_RULES)))
 		return;
-	u32 why = refusal(box, id, rec, file);
+	u32 why = refusal(box, id, rec, file, unchanged);
 	if (!why)
 		return;
 	rec->flags |= why;

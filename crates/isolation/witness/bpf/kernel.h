@@ -124,6 +124,7 @@ struct bpf_sock_addr {
 
 /* Helpers, by their number in the kernel's interface. */
 static void *(*map_lookup)(void *map, const void *key) = (void *)1;
+static long (*set_option)(void *ctx, int level, int option, void *value, int size) = (void *)49;
 static long (*send_signal)(u32 number) = (void *)109;
 static void *(*sk_storage_get)(void *map, void *sk, void *value, u64 flags) = (void *)107;
 static u64 (*current_pid_tgid)(void) = (void *)14;

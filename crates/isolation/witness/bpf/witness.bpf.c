@@ -17,8 +17,10 @@ enum { OVERLAY = 1, UPPER = 2, READ_ONLY_MOUNT = 4, UNLINKED = 8, PATH_CUT = 16,
 /* Why a program may not run; that it ran all the same, because that is only observed; that it could not be killed. */
 enum { NOT_UNCHANGED = 64, NOT_OF_IMAGE = 128, LOADER = 256, NOT_LISTED = 512, BY_RULE = 1024, OBSERVED = 2048, NOT_KILLED = 4096 };
 /* What is wanted of a sandbox: records; only programs of its image; only programs in `rules`; `rules` at all; refusals that
- * are only told. Its agent runs already: none of its programs is that. */
-enum { BOX_TRACED = 1, BOX_IMAGE = 2, BOX_LISTED = 4, BOX_RULES = 8, BOX_OBSERVED = 16, BOX_AGENT_RUNS = 32 };
+ * are only told. Its agent runs already: none of its programs is that. Its connections are marked with who makes them. Its
+ * processes are in profiles. */
+enum { BOX_TRACED = 1, BOX_IMAGE = 2, BOX_LISTED = 4, BOX_RULES = 8, BOX_OBSERVED = 16, BOX_AGENT_RUNS = 32, BOX_SENDERS = 64,
+	BOX_PROFILES = 128 };
 
 #define EXEC_NAME 48
 /* Cgroups above a process that are looked at. */
@@ -62,8 +64,16 @@ struct counter {
 };
 struct origin {
 	/* Pid inside of the process that the agent forked. */
-	u32 root, pad;
+	u32 root;
+	/* In records of programs that begin: the number of the profile that it runs in. */
+	u32 profile;
 	char exec[EXEC_NAME];
+};
+/* What is known of a task: where it comes from, the file that it runs, if that is the image's, and its profile; zeros otherwise. */
+struct known {
+	struct origin origin;
+	u64 inode;
+	u32 device, profile;
 };
 struct head {
 	u64 at, box, number, start;
@@ -259,6 +269,9 @@ INLINE void arguments(struct executed *rec, struct task_struct *task, u32 at)
 	rec->args_len = bytes;
 }
 
+#include "profile.h"
+#include "sender.h"
+
 SEC("tp_btf/sched_process_exec") int on_exec(u64 *ctx)
 {
 	struct task_struct *task = (void *)ctx[0];
@@ -278,15 +291,20 @@ SEC("tp_btf/sched_process_exec") int on_exec(u64 *ctx)
 	rec->ctime_s = 0;
 	struct file *file = READ(program, file);
 	identify(rec, file);
-	gate(box, id, rec, file, agent);
+	int unchanged = is_unchanged(box, rec, file);
+	gate(box, id, rec, file, agent, unchanged);
+	remember(box, task, rec, unchanged);
+	step(box, id, task);
 	if (!(box->flags & BOX_TRACED))
 		return 0;
 	fill(&rec->head, EXEC, box, id, task);
-	struct origin *origin = task_storage_get(&origins, task, 0, 0);
-	if (origin)
-		rec->head.origin = *origin;
-	else
+	struct known *known = task_storage_get(&origins, task, 0, 0);
+	if (known) {
+		rec->head.origin = known->origin;
+		rec->head.origin.profile = known->profile;
+	} else {
 		__builtin_memset(&rec->head.origin, 0, sizeof rec->head.origin);
+	}
 	rec->argc = READ(program, argc);
 	struct task_struct *parent = READ(task, real_parent);
 	rec->parent = READ(parent, tgid);
@@ -307,11 +325,13 @@ SEC("tp_btf/sched_process_exec") int on_exec(u64 *ctx)
 }
 
 /* What the agent forks begins an exec, whose name is that of the cgroup it was put into. */
-INLINE void begin(struct task_struct *child, struct box *box)
+INLINE void begin(struct task_struct *child, struct box *box, u64 id)
 {
-	struct origin fresh = { .root = inner_pid(child, box->pid_level) };
+	struct known fresh = { .origin.root = inner_pid(child, box->pid_level) };
 	struct kernfs_node *node = READ(READ(READ(child, cgroups), dfl_cgrp), kn);
-	read_kernel_text(fresh.exec, EXEC_NAME, READ(node, name));
+	read_kernel_text(fresh.origin.exec, EXEC_NAME, READ(node, name));
+	if (box->flags & BOX_PROFILES)
+		fresh.profile = first_profile(id, &fresh.origin);
 	task_storage_get(&origins, child, &fresh, STORAGE_CREATE);
 }
 
@@ -323,20 +343,20 @@ SEC("tp_btf/sched_process_fork") int on_fork(u64 *ctx)
 	if (!box)
 		return 0;
 	u32 pid = READ(child, tgid), is_thread = READ(child, pid) != pid;
-	struct origin *origin = task_storage_get(&origins, parent, 0, 0);
-	if (origin) {
-		struct origin copy = *origin;
+	struct known *known = task_storage_get(&origins, parent, 0, 0);
+	if (known) {
+		struct known copy = *known;
 		task_storage_get(&origins, child, &copy, STORAGE_CREATE);
 	} else if (!is_thread && inner_pid(parent, box->pid_level) == 1) {
-		begin(child, box);
+		begin(child, box, id);
 	}
 	if (is_thread || !(box->flags & BOX_TRACED))
 		return 0;
 	struct forked rec = {};
 	fill(&rec.head, FORK, box, id, child);
-	origin = task_storage_get(&origins, child, 0, 0);
-	if (origin)
-		rec.head.origin = *origin;
+	known = task_storage_get(&origins, child, 0, 0);
+	if (known)
+		rec.head.origin = known->origin;
 	rec.parent = READ(parent, tgid);
 	rec.parent_start = READ(READ(parent, group_leader), start_boottime);
 	emit(box, &rec.head, sizeof rec);
@@ -354,9 +374,9 @@ SEC("tp_btf/sched_process_exit") int on_exit(u64 *ctx)
 		return 0;
 	struct exited rec = {};
 	fill(&rec.head, EXIT, box, id, task);
-	struct origin *origin = task_storage_get(&origins, task, 0, 0);
-	if (origin)
-		rec.head.origin = *origin;
+	struct known *known = task_storage_get(&origins, task, 0, 0);
+	if (known)
+		rec.head.origin = known->origin;
 	int group = READ(signal, group_exit_code);
 	rec.code = group ? group : READ(task, exit_code);
 	rec.cpu_ns = READ(signal, sum_sched_runtime) + READ(task, se.sum_exec_runtime);
@@ -369,14 +389,18 @@ INLINE int connecting(struct bpf_sock_addr *to, u16 family)
 {
 	u64 id;
 	struct box *box = own(&id);
-	if (!box || !(box->flags & BOX_TRACED))
+	if (!box)
 		return 1;
 	struct task_struct *task = current_task();
+	struct known *known = task_storage_get(&origins, task, 0, 0);
+	if (box->flags & BOX_SENDERS)
+		mark(to, id, known);
+	if (!(box->flags & BOX_TRACED))
+		return 1;
 	struct socket rec = {};
 	fill(&rec.head, CONNECT, box, id, task);
-	struct origin *origin = task_storage_get(&origins, task, 0, 0);
-	if (origin)
-		rec.head.origin = *origin;
+	if (known)
+		rec.head.origin = known->origin;
 	rec.family = family;
 	rec.protocol = to->type == SOCK_STREAM ? 6 : to->type == SOCK_DGRAM ? 17 : 0;
 	rec.peer_port = __builtin_bswap16(to->user_port);
@@ -423,9 +447,9 @@ SEC("tp_btf/inet_sock_set_state") int on_state(u64 *ctx)
 			return 0;
 		struct task_struct *task = current_task();
 		fill(&rec.head, LISTEN, box, id, task);
-		struct origin *origin = task_storage_get(&origins, task, 0, 0);
-		if (origin)
-			rec.head.origin = *origin;
+		struct known *known = task_storage_get(&origins, task, 0, 0);
+		if (known)
+			rec.head.origin = known->origin;
 		struct listener *mine = sk_storage_get(&listeners, sk, 0, STORAGE_CREATE);
 		if (mine) {
 			mine->box = id;

@@ -1,5 +1,6 @@
 //! From a record of the kernel to an event of the recorder.
 
+use atoll_core::execution::ProgramBasis;
 use atoll_core::id::ExecId;
 use atoll_recorder::event::{
     Event, Origin, PolicyDecision, Process, ProcessExited, ProcessStarted, Program, Socket, Transport,
@@ -43,7 +44,11 @@ pub(crate) fn events(
         What::Executed(executed) => decision(executed, watched),
         _ => None,
     };
-    let started = event(record, &watched.facts, boot_us, digests);
+    let profile = lock(&watched.gate).profile_name(record.profile).map(str::to_owned);
+    let mut started = event(record, &watched.facts, boot_us, digests);
+    if let Happened::ProcessStarted(started) = &mut started.what {
+        started.profile = profile;
+    }
     let decided = decision.map(|decision| Event { what: Happened::Policy(decision), ..started.clone() });
     std::iter::once(started).chain(decided)
 }
@@ -51,33 +56,38 @@ pub(crate) fn events(
 fn decision(executed: &Executed, watched: &Watched) -> Option<PolicyDecision> {
     let refused = executed.refused?;
     let file = (executed.file.device, executed.file.inode);
+    let gate = lock(&watched.gate);
     Some(PolicyDecision {
         allowed: refused.observed,
         stage: STAGE.to_owned(),
         subject: executed.path.clone(),
-        rule: words(refused, file, &lock(&watched.gate)),
-        policy_revision: 0,
-        times: 0,
+        rule: words(refused, file, &gate),
+        policy_revision: revision(&gate),
+        observed: refused.observed,
+        ..PolicyDecision::default()
     })
+}
+
+/// Which policy decided: the first 48 bits of what the gate is known by, which is a digest.
+fn revision(gate: &Gate) -> u64 {
+    gate.revision.get(..12).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_default()
 }
 
 /// The rule in words.
 fn words(refused: Refused, file: (u64, u64), gate: &Gate) -> String {
     let why = match refused.why {
-        Why::Written => "only programs of the image may run: this one was written or changed in the sandbox",
-        Why::Elsewhere => {
-            "only programs of the image may run: this one is in memory or on another file system"
-        }
-        Why::Loader => {
-            "only programs of the image may run: this one is a dynamic loader, which runs any file"
-        }
-        Why::Unlisted => "only programs that a rule allows may run",
-        Why::Rule => gate.rule(file).map_or("a rule that was changed since", |rule| rule.text.as_str()),
+        Why::Written => ProgramBasis::Written.to_string(),
+        Why::Elsewhere => ProgramBasis::Elsewhere.to_string(),
+        Why::Loader => ProgramBasis::Loader.to_string(),
+        Why::Unlisted => ProgramBasis::Unlisted.to_string(),
+        Why::Rule => gate
+            .rule(file)
+            .map_or_else(|| "a rule that was changed since".to_owned(), |rule| rule.text.clone()),
     };
     match refused {
         Refused { observed: true, .. } => format!("would be refused: {why}"),
         Refused { failed: true, .. } => format!("{why}; the kernel did not kill it"),
-        Refused { .. } => why.to_owned(),
+        Refused { .. } => why,
     }
 }
 
@@ -134,19 +144,27 @@ fn started(executed: Executed, pid: Pid, uid: u32, facts: &Facts, digests: &mut 
             layer: layer.map(|layer| layer.name.clone()),
         }),
         parent: Some(process(parent)),
+        profile: None,
     }
 }
 
-/// Unchanged in a layer, or in what is bound read-only from the host; written above the layers; or neither.
+/// Unchanged in a layer or as the template left it, or in what is bound read-only from the host; written above the layers; or neither.
 fn origin(file: &File, facts: &Facts) -> Origin {
     match file {
-        File { on_overlay: true, upper: true, .. } => Origin::Written,
+        File { on_overlay: true, upper: true, .. } if !is_templates(file, facts) => Origin::Written,
         File { on_overlay: true, .. } => Origin::Image,
         File { read_only_mount: true, unlinked: false, device, .. } if facts.bound.contains(device) => {
             Origin::Image
         }
         _ => Origin::Other,
     }
+}
+
+/// Whether a file above the layers is as the sandbox's template left it, as the gate asks.
+fn is_templates(file: &File, facts: &Facts) -> bool {
+    let (s, ns) = file.changed;
+    let until_ns = i128::from(facts.image_until_ms.unwrap_or_default()) * 1_000_000;
+    s != 0 && i128::from(s) * 1_000_000_000 + i128::from(ns) < until_ns
 }
 
 /// The layer that has a file.

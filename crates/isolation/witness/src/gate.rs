@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::policy::Origin;
 use serde::{Deserialize, Serialize};
 
 /// Which programs may run.
@@ -13,6 +14,18 @@ pub struct Gate {
     pub observe: bool,
     /// The first that names a file decides.
     pub rules: Vec<Rule>,
+    /// Programs whose connections are told from others'; at most [`SENDERS_MAX`].
+    #[serde(default)]
+    pub senders: Vec<Sender>,
+    /// The profiles that processes may be in. The number of each, from 1 on, is its place: it may not change while processes run.
+    #[serde(default)]
+    pub profiles: Vec<Profile>,
+    /// How often senders were changed, over and over from 0: part of the marks. Whoever makes a gate leaves it.
+    #[serde(default)]
+    pub generation: u8,
+    /// Whatever whoever made it knows it by again.
+    #[serde(default)]
+    pub revision: String,
 }
 
 /// What holds for files that no rule names.
@@ -38,6 +51,33 @@ pub struct Rule {
     pub text: String,
 }
 
+/// A program that a rule of the network names, and its files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sender {
+    /// What rules call it.
+    pub origin: Origin,
+    /// Device (as `stat` has it) and inode of each.
+    pub files: Vec<(u64, u64)>,
+}
+
+/// A profile, and what executing a program does to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Profile {
+    /// What rules of the network call it.
+    pub name: String,
+    /// Files, by device (as `stat` has it) and inode, and the place of the profile in which each runs. The first that names a file decides.
+    pub steps: Vec<(Vec<(u64, u64)>, usize)>,
+    /// The place of the profile in which all others run; none leave it when absent.
+    pub others: Option<usize>,
+}
+
+/// Programs that one sandbox's connections can be told apart by: bits of a mark.
+pub const SENDERS_MAX: usize = 24;
+/// Set in every mark: what has none was not marked.
+const MARKED: u32 = 1 << 31;
+/// A mark's generation lies above its programs.
+const GENERATIONS: u8 = 0x7f;
+
 /// What a box's flags say.
 pub(crate) const TRACED: u32 = 1;
 const IMAGE: u32 = 2;
@@ -45,8 +85,10 @@ const LISTED: u32 = 4;
 const RULES: u32 = 8;
 const OBSERVED: u32 = 16;
 pub(crate) const AGENT_RUNS: u32 = 32;
+const SENDERS: u32 = 64;
+const PROFILES: u32 = 128;
 /// Those that make a gate.
-pub(crate) const GATED: u32 = IMAGE | LISTED | RULES;
+pub(crate) const GATED: u32 = IMAGE | LISTED | RULES | SENDERS | PROFILES;
 
 /// What a rule is in the kernel's table.
 const ALLOW: u32 = 1;
@@ -59,7 +101,10 @@ impl Gate {
     /// Whether it holds anything back, or tells what it would.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.programs != Programs::Any || !self.rules.is_empty()
+        self.programs != Programs::Any
+            || !self.rules.is_empty()
+            || !self.senders.is_empty()
+            || !self.profiles.is_empty()
     }
 
     /// As a box's flags.
@@ -71,7 +116,9 @@ impl Gate {
         };
         let rules = if self.rules.is_empty() { 0 } else { RULES };
         let observed = if self.observe { OBSERVED } else { 0 };
-        programs | rules | observed
+        let senders = if self.senders.is_empty() { 0 } else { SENDERS };
+        let profiles = if self.profiles.is_empty() { 0 } else { PROFILES };
+        programs | rules | observed | senders | profiles
     }
 
     /// As rows of the kernel's table.
@@ -83,6 +130,70 @@ impl Gate {
             }
         }
         rows
+    }
+
+    /// As rows of the kernel's table of senders: the marks of their connections.
+    pub(crate) fn sender_rows(&self, cgroup: u64) -> BTreeMap<Key, u32> {
+        let mut rows = BTreeMap::new();
+        for (bit, sender) in self.senders.iter().take(SENDERS_MAX).enumerate() {
+            let profile = sender.origin.profile().and_then(|name| self.profile(name));
+            let profile = profile.map(|number| numbered(cgroup, 0, number, 0));
+            for key in sender.files.iter().map(|file| key(cgroup, *file)).chain(profile) {
+                *rows.entry(key).or_insert_with(|| self.mark()) |= 1 << bit;
+            }
+        }
+        rows
+    }
+
+    /// As rows of the kernel's table of steps: from a profile and a file to the next profile.
+    pub(crate) fn step_rows(&self, cgroup: u64) -> BTreeMap<Key, u32> {
+        let mut rows = BTreeMap::new();
+        for (number, profile) in (1..).zip(&self.profiles) {
+            for (files, next) in &profile.steps {
+                for (device, inode) in files {
+                    let key = numbered(cgroup, *inode, kernel_device(*device), number);
+                    rows.entry(key).or_insert(place(*next));
+                }
+            }
+            if let Some(next) = profile.others {
+                rows.insert(numbered(cgroup, 0, 0, number), place(next));
+            }
+        }
+        rows
+    }
+
+    /// The number of a profile in the kernel's tables.
+    pub(crate) fn profile(&self, name: &str) -> Option<u32> {
+        self.profiles.iter().position(|profile| profile.name == name).map(place)
+    }
+
+    /// The profile of such a number.
+    pub(crate) fn profile_name(&self, number: u32) -> Option<&str> {
+        let at = usize::try_from(number).ok()?.checked_sub(1)?;
+        self.profiles.get(at).map(|profile| profile.name.as_str())
+    }
+
+    /// A mark without programs.
+    fn mark(&self) -> u32 {
+        MARKED | u32::from(self.generation & GENERATIONS) << SENDERS_MAX
+    }
+
+    /// Who is meant by the mark of a connection; `None` when that is not known. Marks that an earlier gate gave say nothing.
+    pub(crate) fn origins(&self, mark: u32) -> Option<Vec<Origin>> {
+        if mark >> SENDERS_MAX != self.mark() >> SENDERS_MAX {
+            return None;
+        }
+        let marked = |(bit, _): &(usize, &Sender)| mark >> bit & 1 != 0;
+        let senders = self.senders.iter().take(SENDERS_MAX).enumerate().filter(marked);
+        Some(senders.map(|(_, sender)| sender.origin.clone()).collect())
+    }
+
+    /// The same as the next after `before`.
+    pub(crate) fn after(&self, before: &Self) -> Self {
+        let same = self.senders == before.senders;
+        let generation =
+            if same { before.generation } else { before.generation.wrapping_add(1) & GENERATIONS };
+        Self { generation, ..self.clone() }
     }
 
     /// The rule that decides about a file.
@@ -97,11 +208,22 @@ pub(crate) fn kernel_device(device: u64) -> u32 {
 }
 
 fn key(cgroup: u64, (device, inode): (u64, u64)) -> Key {
+    numbered(cgroup, inode, kernel_device(device), 0)
+}
+
+/// A key as the kernel's programs have it: the third number is a device, or that of a profile; the last is that of a profile.
+fn numbered(cgroup: u64, inode: u64, third: u32, last: u32) -> Key {
     let mut key = [0; 24];
     key[..8].copy_from_slice(&cgroup.to_ne_bytes());
     key[8..16].copy_from_slice(&inode.to_ne_bytes());
-    key[16..20].copy_from_slice(&kernel_device(device).to_ne_bytes());
+    key[16..20].copy_from_slice(&third.to_ne_bytes());
+    key[20..].copy_from_slice(&last.to_ne_bytes());
     key
+}
+
+/// The number of the profile at a place: 0 is none.
+fn place(at: usize) -> u32 {
+    u32::try_from(at).map_or(0, |at| at.saturating_add(1))
 }
 
 #[cfg(test)]
@@ -121,5 +243,31 @@ mod tests {
         assert_eq!(gate.rule((0x802, 7)), None);
         assert_eq!((gate.flags(), gate.is_closed()), (RULES, true));
         assert!(!Gate::default().is_closed());
+    }
+
+    #[test]
+    fn a_mark_says_who_it_is_as_long_as_the_gate_is_the_same() {
+        let origin = |path: &str| Origin::Program(path.to_owned());
+        let sender = |path, inodes: &[u64]| Sender {
+            origin: origin(path),
+            files: inodes.iter().map(|inode| (0x801, *inode)).collect(),
+        };
+        let gate =
+            Gate { senders: vec![sender("/bin/*", &[1, 2]), sender("/bin/b", &[2])], ..Gate::default() };
+        let first = gate.after(&Gate::default());
+        let mark = |gate: &Gate, inode| gate.sender_rows(9)[&key(9, (0x801, inode))];
+        assert_eq!((first.generation, gate.flags(), gate.is_closed()), (1, SENDERS, true));
+        assert_eq!(first.origins(mark(&first, 1)), Some(vec![origin("/bin/*")]));
+        assert_eq!(first.origins(mark(&first, 2)), Some(vec![origin("/bin/*"), origin("/bin/b")]));
+        for nothing in [0, 1, 3, MARKED | 3, 0x7fff_ffff, u32::MAX] {
+            assert_eq!(first.origins(nothing), None, "{nothing:x}");
+        }
+        let rules_only = Gate { observe: true, ..gate.clone() }.after(&first);
+        assert_eq!(rules_only.origins(mark(&first, 1)), Some(vec![origin("/bin/*")]));
+        let other = Gate { senders: vec![sender("/bin/b", &[1])], ..Gate::default() }.after(&first);
+        assert_eq!((other.generation, other.origins(mark(&first, 1))), (2, None));
+        let none = Gate::default().after(&other);
+        assert_eq!(gate.after(&none).origins(mark(&first, 1)), None, "as before is not the same");
+        assert_eq!(Gate::default().after(&Gate { generation: 127, ..other }).generation, 0);
     }
 }

@@ -30,7 +30,7 @@ mod slots;
 mod store;
 mod watched;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,10 +38,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use atoll_core::id::SandboxId;
+use atoll_core::policy::Origin;
 use atoll_ready::Pool;
 use atoll_recorder::event::Event;
 
-pub use gate::{Gate, Programs, Rule};
+pub use gate::{Gate, Profile, Programs, Rule, SENDERS_MAX, Sender};
 pub use level::Missing;
 pub use pins::{close as close_pins, is_mounted};
 pub use watched::{Facts, Layer};
@@ -111,7 +112,9 @@ impl Witness {
             bell.add(&ring).map_err(|error| Missing::refused("watch a ring", error))?;
             let carried = store.was_carried(cgroup);
             let reading = Mutex::new(Reading { taken_over: !carried, late: carried });
-            watched.insert(cgroup, Arc::new(Watched { sandbox, cgroup, slot, facts, ring, reading, gate }));
+            let starting = Mutex::new(Some(store.starting(cgroup)?));
+            let one = Watched { sandbox, cgroup, slot, facts, ring, reading, gate, starting };
+            watched.insert(cgroup, Arc::new(one));
         }
         let rings = {
             let (free, maps) = (Arc::clone(&free), store.maps_for_rings()?);
@@ -164,8 +167,8 @@ impl Witness {
         self.shared.bell.add(&ring).map_err(|error| Missing::refused("watch a ring", error))?;
         let reading = Mutex::new(Reading { late, ..Reading::default() });
         let kept = Mutex::new(gate.clone());
-        let watched =
-            Watched { sandbox: sandbox.clone(), cgroup, slot: number, facts, ring, reading, gate: kept };
+        let (sandbox, starting) = (sandbox.clone(), Mutex::new(Some(BTreeSet::new())));
+        let watched = Watched { sandbox, cgroup, slot: number, facts, ring, reading, gate: kept, starting };
         let watched = Arc::new(watched);
         lock(&self.shared.watched).insert(cgroup, Arc::clone(&watched));
         self.shared.store.enter(&watched, &gate, late)
@@ -180,9 +183,44 @@ impl Witness {
             Missing::refused("change which programs may run", std::io::ErrorKind::NotFound.into())
         })?;
         let mut kept = lock(&watched.gate);
-        self.shared.store.change_gate(&watched, gate)?;
-        kept.clone_from(gate);
+        let gate = gate.after(&kept);
+        self.shared.store.change_gate(&watched, &gate)?;
+        *kept = gate;
         Ok(())
+    }
+
+    /// What was said of a sandbox when it began to be watched.
+    #[must_use]
+    pub fn facts(&self, sandbox: &SandboxId) -> Option<Facts> {
+        self.find(sandbox).map(|watched| watched.facts.clone())
+    }
+
+    /// Which of the programs that a gate tells apart made a connection, by its mark; `None` when that is not known.
+    #[must_use]
+    pub fn origins(&self, sandbox: &SandboxId, mark: u32) -> Option<Vec<Origin>> {
+        self.find(sandbox).and_then(|watched| lock(&watched.gate).origins(mark))
+    }
+
+    /// Says in which profile the exec begins whose cgroup has this name, before its first process is forked. `false` when the sandbox
+    /// has no such profile, or is not watched.
+    ///
+    /// # Errors
+    /// [`Missing`].
+    pub fn exec_starts(&self, sandbox: &SandboxId, exec: &str, profile: &str) -> Result<bool, Missing> {
+        let Some(watched) = self.find(sandbox) else { return Ok(false) };
+        let Some(number) = lock(&watched.gate).profile(profile) else { return Ok(false) };
+        let told = self.shared.store.exec_starts(&watched, exec, number);
+        told.map(|()| true).map_err(|error| Missing::refused("say in which profile an exec begins", error))
+    }
+
+    /// The exec whose cgroup has this name has begun, or will not.
+    ///
+    /// # Errors
+    /// [`Missing`].
+    pub fn exec_started(&self, sandbox: &SandboxId, exec: &str) -> Result<(), Missing> {
+        let Some(watched) = self.find(sandbox) else { return Ok(()) };
+        let taken = self.shared.store.exec_started(&watched, exec);
+        taken.map_err(|error| Missing::refused("take back in which profile an exec begins", error))
     }
 
     /// What may run in a sandbox; `None` for one that is not watched.
@@ -240,7 +278,7 @@ impl Witness {
         let found: Vec<_> =
             lock(&self.shared.watched).values().filter(|w| w.sandbox == *sandbox).cloned().collect();
         for watched in found {
-            self.shared.store.leave(watched.cgroup, &lock(&watched.gate))?;
+            self.shared.store.leave(&watched)?;
             self.shared.bell.drain(&watched);
             lock(&self.shared.watched).remove(&watched.cgroup);
             self.shared.bell.remove(&watched.ring);

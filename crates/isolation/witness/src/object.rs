@@ -22,15 +22,18 @@ pub(crate) const SLOTS_MAX: u32 = 4096;
 pub(crate) const RING_BYTES: u32 = 1 << 20;
 /// The reader is woken when so much waits in one ring, bytes.
 const WAKE_ABOVE_BYTES: u64 = 1 << 18;
-/// Bytes of the programs' `struct box`, `struct origin`, `struct listener`, `struct executed`, `struct config`.
+/// Bytes of the programs' `struct box`, `struct known`, `struct listener`, `struct executed`, `struct config`.
 pub(crate) const BOX_BYTES: u32 = 80;
-const ORIGIN_BYTES: u32 = 56;
+const KNOWN_BYTES: u32 = 72;
 const LISTENER_BYTES: u32 = 88;
 const EXECUTED_BYTES: u32 = 8376;
 pub(crate) const CONFIG_BYTES: u32 = 40;
-/// Bytes of the programs' `struct rule_key`, and rules of all sandboxes together.
+/// Bytes of the programs' `struct rule_key` and `struct step_key`, and rules of all sandboxes together.
 const RULE_KEY_BYTES: u32 = 24;
 const RULES_MAX: u32 = 1 << 18;
+/// Bytes of the programs' `struct start_key`, and execs of all sandboxes that start at a time.
+pub(crate) const START_KEY_BYTES: u32 = 56;
+const STARTS_MAX: u32 = 1 << 14;
 
 const HASH: u32 = 1;
 const ARRAY: u32 = 2;
@@ -69,8 +72,19 @@ pub(crate) const PROGRAMS: [(&str, Hook); 6] = [
 ];
 
 /// Maps by name. All are pinned: the next server goes on with them.
-pub(crate) const MAPS: [&str; 8] =
-    ["rings", "boxes", "counters", "origins", "listeners", "scratch", "config", "rules"];
+pub(crate) const MAPS: [&str; 11] = [
+    "rings",
+    "boxes",
+    "counters",
+    "origins",
+    "listeners",
+    "scratch",
+    "config",
+    "rules",
+    "senders",
+    "starts",
+    "steps",
+];
 
 /// The maps, in the order of [`MAPS`].
 #[derive(Debug)]
@@ -83,12 +97,16 @@ pub(crate) struct Maps {
     pub(crate) scratch: OwnedFd,
     pub(crate) config: OwnedFd,
     pub(crate) rules: OwnedFd,
+    pub(crate) senders: OwnedFd,
+    pub(crate) starts: OwnedFd,
+    pub(crate) steps: OwnedFd,
 }
 
 impl Maps {
     /// Each map once, by name.
     pub(crate) fn each<E>(mut make: impl FnMut(&'static str) -> Result<OwnedFd, E>) -> Result<Self, E> {
-        let [rings, boxes, counters, origins, listeners, scratch, config, rules] = MAPS;
+        let [rings, boxes, counters, origins, listeners, scratch, config, rules, senders, starts, steps] =
+            MAPS;
         Ok(Self {
             rings: make(rings)?,
             boxes: make(boxes)?,
@@ -98,6 +116,9 @@ impl Maps {
             scratch: make(scratch)?,
             config: make(config)?,
             rules: make(rules)?,
+            senders: make(senders)?,
+            starts: make(starts)?,
+            steps: make(steps)?,
         })
     }
 
@@ -112,6 +133,9 @@ impl Maps {
             &self.scratch,
             &self.config,
             &self.rules,
+            &self.senders,
+            &self.starts,
+            &self.steps,
         ];
         MAPS.into_iter().zip(fds)
     }
@@ -159,10 +183,13 @@ fn make_map(name: &str, template: &OwnedFd) -> io::Result<OwnedFd> {
         }
         "boxes" => bpf::create_map(&spec(HASH, 8, BOX_BYTES, SLOTS_MAX, 0)),
         "counters" => bpf::create_map(&spec(ARRAY, 4, counter, SLOTS_MAX, MMAPABLE)),
-        "origins" => with_type(spec(TASK_STORAGE, 4, ORIGIN_BYTES, 0, NO_PREALLOC)),
+        "origins" => with_type(spec(TASK_STORAGE, 4, KNOWN_BYTES, 0, NO_PREALLOC)),
         "listeners" => with_type(spec(SK_STORAGE, 4, LISTENER_BYTES, 0, NO_PREALLOC | CLONE)),
         "scratch" => bpf::create_map(&spec(PERCPU_ARRAY, 4, EXECUTED_BYTES, 1, 0)),
-        "rules" => bpf::create_map(&spec(HASH, RULE_KEY_BYTES, 4, RULES_MAX, NO_PREALLOC)),
+        "starts" => bpf::create_map(&spec(HASH, START_KEY_BYTES, 4, STARTS_MAX, NO_PREALLOC)),
+        "rules" | "senders" | "steps" => {
+            bpf::create_map(&spec(HASH, RULE_KEY_BYTES, 4, RULES_MAX, NO_PREALLOC))
+        }
         _ => bpf::create_map(&spec(ARRAY, 4, CONFIG_BYTES, 1, 0)),
     }
 }

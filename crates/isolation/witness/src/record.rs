@@ -18,6 +18,8 @@ pub(crate) struct Record {
     pub(crate) uid: u32,
     /// Name of the cgroup in which the exec began that it belongs to; empty when it belongs to none.
     pub(crate) exec: String,
+    /// Number of the profile that a program runs in which begins; 0 for none.
+    pub(crate) profile: u32,
     pub(crate) what: What,
 }
 
@@ -150,7 +152,7 @@ impl Record {
         let mut reader = Reader(bytes);
         let (at_ns, cgroup, number, start_ns) = (reader.u64(), reader.u64(), reader.u64(), reader.u64());
         let (kind, pid, inner, uid) = (reader.u32(), reader.u32(), reader.u32(), reader.u32());
-        let (_root, _padding) = (reader.u32(), reader.u32());
+        let (_root, profile) = (reader.u32(), reader.u32());
         let exec = reader.text(EXEC_NAME_BYTES);
         let what = match kind {
             1 => What::Executed(Box::new(executed(&mut reader))),
@@ -167,7 +169,7 @@ impl Record {
             6 => What::Listen(ends(&mut reader)),
             _ => return None,
         };
-        Some(Self { at_ns, cgroup, number, process: Pid { pid, start_ns }, inner, uid, exec, what })
+        Some(Self { at_ns, cgroup, number, process: Pid { pid, start_ns }, inner, uid, exec, profile, what })
     }
 }
 

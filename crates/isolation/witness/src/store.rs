@@ -1,6 +1,6 @@
 //! What is in the kernel: maps, programs, links, and the table of sandboxes, all pinned.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
@@ -13,11 +13,11 @@ use serde::de::DeserializeOwned;
 
 use crate::gate::{self, Gate, Key, TRACED};
 use crate::level::{Missing, chain};
-use crate::object::{self, BOX_BYTES, Hook, Maps, PROGRAMS, RING_BYTES};
+use crate::object::{self, BOX_BYTES, Hook, Maps, PROGRAMS, RING_BYTES, START_KEY_BYTES};
 use crate::pins::Pins;
 use crate::ring::{Counters, Ring};
 use crate::watched::Watched;
-use crate::{beside, bpf};
+use crate::{beside, bpf, lock};
 
 /// Where a box has its flags, the depth of its pid namespace, and its sandbox's id.
 const FLAGS_AT: usize = 4;
@@ -27,6 +27,9 @@ const ID_AT: usize = 16;
 const ID_BYTES: usize = 40;
 /// Largest file of facts, bytes.
 const FACTS_MAX_BYTES: u64 = 16 << 20;
+
+/// Execs of one sandbox that start at a time: a share of what the table of all has room for.
+const STARTING_MAX_COUNT: usize = 128;
 
 /// A sandbox's row of the kernel's table.
 type Row = [u8; BOX_BYTES as usize];
@@ -93,9 +96,14 @@ impl Store {
         if bpf::value_bytes(&boxes)? != BOX_BYTES {
             return Ok(carried);
         }
-        if let Ok(rules) = bpf::open_pin(&other.join("map_rules")) {
-            for (key, action) in rows::<24, 4>(&rules)? {
-                bpf::update(&self.maps.rules, &key, &action, false)?;
+        for (name, map) in [
+            ("map_rules", &self.maps.rules),
+            ("map_senders", &self.maps.senders),
+            ("map_steps", &self.maps.steps),
+        ] {
+            let Ok(theirs) = bpf::open_pin(&other.join(name)) else { continue };
+            for (key, value) in rows::<24, 4>(&theirs)? {
+                bpf::update(map, &key, &value, false)?;
             }
         }
         let own = rows::<8, { BOX_BYTES as usize }>(&self.maps.boxes)?;
@@ -194,20 +202,32 @@ impl Store {
         read.is_ok_and(|there| there) && number(&config, 0) != 0
     }
 
-    /// Puts the rules of a sandbox's gate beside those that are there.
+    /// What a gate has in the kernel's tables.
+    fn tables(&self, cgroup: u64, gate: &Gate) -> [(&OwnedFd, BTreeMap<Key, u32>); 3] {
+        [
+            (&self.maps.rules, gate.rows(cgroup)),
+            (&self.maps.senders, gate.sender_rows(cgroup)),
+            (&self.maps.steps, gate.step_rows(cgroup)),
+        ]
+    }
+
+    /// Puts the rules and senders of a sandbox's gate beside those that are there.
     fn add_rules(&self, cgroup: u64, gate: &Gate) -> io::Result<()> {
-        for (key, action) in gate.rows(cgroup) {
-            bpf::update(&self.maps.rules, &key, &action.to_ne_bytes(), false)?;
+        for (map, rows) in self.tables(cgroup, gate) {
+            for (key, value) in rows {
+                bpf::update(map, &key, &value.to_ne_bytes(), false)?;
+            }
         }
         Ok(())
     }
 
-    /// Removes a sandbox's rules, but for those of a gate.
+    /// Removes a sandbox's rules and senders, but for those of a gate.
     fn remove_rules(&self, cgroup: u64, but: &Gate) -> io::Result<()> {
-        let keep = but.rows(cgroup);
-        for (key, _) in rows::<24, 4>(&self.maps.rules)? {
-            if key[..8] == cgroup.to_ne_bytes() && !keep.contains_key::<Key>(&key) {
-                bpf::delete(&self.maps.rules, &key)?;
+        for (map, keep) in self.tables(cgroup, but) {
+            for (key, _) in rows::<24, 4>(map)? {
+                if key[..8] == cgroup.to_ne_bytes() && !keep.contains_key::<Key>(&key) {
+                    bpf::delete(map, &key)?;
+                }
             }
         }
         Ok(())
@@ -225,6 +245,44 @@ impl Store {
         bpf::update(&self.maps.boxes, &watched.cgroup.to_ne_bytes(), &row, false).map_err(refused)?;
         self.remove_rules(watched.cgroup, gate).map_err(refused)?;
         self.keep(&watched.sandbox, "gate", gate)
+    }
+
+    /// Says in which profile the exec begins whose cgroup has this name.
+    pub(crate) fn exec_starts(&self, watched: &Watched, exec: &str, profile: u32) -> io::Result<()> {
+        let mut starting = lock(&watched.starting);
+        let starting = starting.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        if starting.len() >= STARTING_MAX_COUNT && !starting.contains(exec) {
+            return Err(io::Error::new(
+                io::ErrorKind::QuotaExceeded,
+                format!(
+                    "{STARTING_MAX_COUNT} of its execs are about to start, and its guest says of none that it has"
+                ),
+            ));
+        }
+        let key = start_key(watched.cgroup, exec)?;
+        bpf::update(&self.maps.starts, &key, &profile.to_ne_bytes(), false)?;
+        starting.insert(exec.to_owned());
+        Ok(())
+    }
+
+    /// Takes that back.
+    pub(crate) fn exec_started(&self, watched: &Watched, exec: &str) -> io::Result<()> {
+        let mut starting = lock(&watched.starting);
+        bpf::delete(&self.maps.starts, &start_key(watched.cgroup, exec)?)?;
+        if let Some(starting) = starting.as_mut() {
+            starting.remove(exec);
+        }
+        Ok(())
+    }
+
+    /// Execs of a sandbox whose start was told by a server that did not live to take it back.
+    pub(crate) fn starting(&self, cgroup: u64) -> Result<BTreeSet<String>, Missing> {
+        let told = rows::<{ START_KEY_BYTES as usize }, 4>(&self.maps.starts)
+            .map_err(|error| Missing::refused("read which execs start", error))?;
+        let own = told.iter().filter(|(key, _)| key[..8] == cgroup.to_ne_bytes());
+        let names =
+            own.filter_map(|(key, _)| std::ffi::CStr::from_bytes_until_nul(&key[8..]).ok()?.to_str().ok());
+        Ok(names.map(str::to_owned).collect())
     }
 
     /// The ring of a slot.
@@ -261,12 +319,21 @@ impl Store {
     }
 
     /// Takes it out.
-    pub(crate) fn leave(&self, cgroup: u64, gate: &Gate) -> Result<(), Missing> {
+    pub(crate) fn leave(&self, watched: &Watched) -> Result<(), Missing> {
         let refused = |error| Missing::refused("take a sandbox out of the table", error);
+        let cgroup = watched.cgroup;
         bpf::delete(&self.maps.boxes, &cgroup.to_ne_bytes()).map(drop).map_err(refused)?;
-        for key in gate.rows(cgroup).keys() {
-            bpf::delete(&self.maps.rules, key).map_err(refused)?;
+        for (map, rows) in self.tables(cgroup, &lock(&watched.gate)) {
+            for key in rows.keys() {
+                bpf::delete(map, key).map_err(refused)?;
+            }
         }
+        let mut starting = lock(&watched.starting);
+        for exec in starting.iter().flatten() {
+            let key = start_key(cgroup, exec).map_err(refused)?;
+            bpf::delete(&self.maps.starts, &key).map_err(refused)?;
+        }
+        *starting = None;
         Ok(())
     }
 
@@ -306,6 +373,17 @@ impl Store {
     pub(crate) fn close(&self) {
         self.pins.close();
     }
+}
+
+/// A key of the table of execs that start.
+fn start_key(cgroup: u64, exec: &str) -> io::Result<[u8; START_KEY_BYTES as usize]> {
+    let mut key = [0; START_KEY_BYTES as usize];
+    key[..8].copy_from_slice(&cgroup.to_ne_bytes());
+    // The kernel's programs read the name with a zero at its end.
+    let room = key.len() - 1;
+    let name = key[8..room].get_mut(..exec.len()).ok_or(io::ErrorKind::InvalidInput)?;
+    name.copy_from_slice(exec.as_bytes());
+    Ok(key)
 }
 
 /// Everything in a map: keys and values.

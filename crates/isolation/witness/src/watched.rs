@@ -1,5 +1,6 @@
 //! A sandbox that is watched.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
@@ -47,6 +48,10 @@ pub(crate) struct Watched {
     pub(crate) reading: Mutex<Reading>,
     /// Which programs may run in it: for what is told of it. The kernel has its own.
     pub(crate) gate: Mutex<Gate>,
+    /// Cgroups of execs of which the kernel was told that they start, and not yet that they have: one table holds those of all
+    /// sandboxes, so each has its share. A guest whose connection always breaks while one starts gets no further than that.
+    /// `None`: it was taken out of the tables, and nothing is told of it any more.
+    pub(crate) starting: Mutex<Option<BTreeSet<String>>>,
 }
 
 /// How far its records were read.

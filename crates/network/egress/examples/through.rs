@@ -186,6 +186,7 @@ async fn main() {
         resolver: SocketAddr::from((RESOLVER_ADDRESS, 53)),
         original: Original::LocalAddress,
         steering: Box::new(gate.steering),
+        attribution: None,
     };
     gateway.attach(&id, policy, gate).unwrap();
     let inside = std::thread::spawn(move || {

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_core::network::Stage;
-use atoll_isolation::{Gate, Original};
+use atoll_core::policy::Sender;
+use atoll_isolation::{Attribution, Gate, Original};
 use rustix::net::sockopt::{ip_original_dst, set_socket_linger};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
@@ -32,14 +34,14 @@ struct Own {
 
 /// Starts serving a gate until the sandbox is let go of.
 pub(crate) fn spawn(shared: &Arc<Shared>, net: &Arc<SandboxNet>, gate: Gate) -> io::Result<()> {
-    let Gate { tcp, dns, proxy, resolver, original, steering } = gate;
+    let Gate { tcp, dns, proxy, resolver, original, steering, attribution } = gate;
     let listener = TcpListener::from_std(tcp)?;
     let own = Own { proxy, resolver, original };
     let (to_accept, accepting) = (Arc::clone(shared), Arc::clone(net));
     tokio::spawn(async move {
         let closed = accepting.closed.clone();
         tokio::select! {
-            () = accept(&to_accept, &accepting, &listener, own) => {}
+            () = accept(&to_accept, &accepting, &listener, own, attribution.as_deref()) => {}
             () = closed.cancelled() => {}
         }
         drop(steering);
@@ -60,7 +62,13 @@ pub(crate) fn spawn(shared: &Arc<Shared>, net: &Arc<SandboxNet>, gate: Gate) -> 
     Ok(())
 }
 
-async fn accept(shared: &Arc<Shared>, net: &Arc<SandboxNet>, listener: &TcpListener, own: Own) {
+async fn accept(
+    shared: &Arc<Shared>,
+    net: &Arc<SandboxNet>,
+    listener: &TcpListener,
+    own: Own,
+    attribution: Option<&dyn Attribution>,
+) {
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -76,11 +84,19 @@ async fn accept(shared: &Arc<Shared>, net: &Arc<SandboxNet>, listener: &TcpListe
         };
         // Without one it was made to the gate's own socket, which nobody has a reason to do.
         let Ok(original) = original else { continue };
-        begin(shared, net, stream, original, own);
+        let sender = attribution.and_then(|attribution| attribution.sender(stream.as_fd()));
+        begin(shared, net, stream, original, own, sender);
     }
 }
 
-fn begin(shared: &Arc<Shared>, net: &Arc<SandboxNet>, stream: TcpStream, original: SocketAddr, own: Own) {
+fn begin(
+    shared: &Arc<Shared>,
+    net: &Arc<SandboxNet>,
+    stream: TcpStream,
+    original: SocketAddr,
+    own: Own,
+    sender: Option<Sender>,
+) {
     let entered = match Arc::clone(&shared.places).try_acquire_owned() {
         Ok(place) => {
             net.enter(&original.to_string(), shared.places_of_one).map(|connection| (connection, place))
@@ -90,6 +106,7 @@ fn begin(shared: &Arc<Shared>, net: &Arc<SandboxNet>, stream: TcpStream, origina
             what: "connections".to_owned(),
             why: "this server has no place for more, of all its sandboxes together".to_owned(),
             ask: None,
+            to: None,
         }),
     };
     let (connection, place) = match entered {
@@ -101,6 +118,7 @@ fn begin(shared: &Arc<Shared>, net: &Arc<SandboxNet>, stream: TcpStream, origina
             return;
         }
     };
+    connection.came_from(sender);
     // An optimisation.
     drop(stream.set_nodelay(true));
     let context = Context::new(Arc::clone(shared), Arc::clone(net), connection, place);

@@ -2,13 +2,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use atoll_core::id::SandboxId;
 use atoll_core::policy::{
-    Basis, Cidr, Decision, Destination, EgressPolicy, HostName, Http, Internet, canonical,
+    Basis, Cidr, Destination, EgressPolicy, HostName, Http, Internet, Sender, canonical,
 };
-use atoll_recorder::event::Connection as Ended;
+use atoll_recorder::event::{Connection as Ended, Destination as Recorded};
 use hickory_proto::rr::RecordType;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +18,7 @@ use crate::dial::{self, DialError, UpstreamStream};
 use crate::gateway::Shared;
 use crate::refusal::Refusal;
 use crate::sandbox::{Meter, SandboxNet, now_ms};
-use crate::trace::Exchange;
+use crate::trace::{Exchange, would_be};
 use atoll_core::network::{ConnectionView, Stage};
 
 /// Where a connection leads, as a decision needs it.
@@ -31,13 +31,34 @@ pub(crate) struct Target {
     pub(crate) own: bool,
     /// The network closed by the operator that has the address.
     pub(crate) closed: Option<Cidr>,
+    /// Who connected, if that is known.
+    pub(crate) sender: Option<Arc<Sender>>,
+}
+
+/// What becomes of a connection or a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ruling {
+    /// What the rules say.
+    pub(crate) by_rules: bool,
+    /// Whether it passes against the rules, because the policy's mode is to observe.
+    pub(crate) observed: bool,
+    /// What the rules' word rests on.
+    pub(crate) basis: Basis,
+}
+
+impl Ruling {
+    pub(crate) const fn passes(self) -> bool {
+        self.by_rules || self.observed
+    }
 }
 
 impl Target {
-    pub(crate) fn new(borders: &Borders, names: Vec<HostName>, address: SocketAddr) -> Self {
+    pub(crate) fn new(context: &Context, names: Vec<HostName>, address: SocketAddr) -> Self {
+        let borders = &context.shared.borders;
+        let sender = context.connection.sender();
         let address = SocketAddr::new(canonical(address.ip()), address.port());
         let own = borders.is_own(&names, address.ip());
-        Self { names: names.into(), address, own, closed: borders.closed(address.ip()) }
+        Self { names: names.into(), address, own, closed: borders.closed(address.ip()), sender }
     }
 
     /// The same, meant by other names.
@@ -52,16 +73,31 @@ impl Target {
             _ => None,
         };
         let (address, port) = (self.address.ip(), self.address.port());
-        Destination { name, address, port, own: self.own, closed: self.closed }
+        Destination {
+            name,
+            address,
+            port,
+            own: self.own,
+            closed: self.closed,
+            sender: self.sender.as_deref(),
+        }
     }
 
-    pub(crate) fn decide(&self, policy: &EgressPolicy, http: Http<'_>) -> Decision {
-        policy.decide_among(&self.names, &self.destination(), http)
+    pub(crate) fn decide(&self, policy: &EgressPolicy, http: Http<'_>) -> Ruling {
+        let to = self.destination();
+        let decision = policy.decide_among(&self.names, &to, http);
+        let observed = !decision.allowed && policy.observes(&self.names, &to, http);
+        Ruling { by_rules: decision.allowed, observed, basis: decision.basis }
+    }
+
+    /// Whether rules let anything at all pass there.
+    pub(crate) fn could_pass_by_rules(&self, policy: &EgressPolicy) -> bool {
+        policy.could_allow_among(&self.names, &self.destination())
     }
 
     /// Whether a policy lets anything at all pass there.
     pub(crate) fn could_pass(&self, policy: &EgressPolicy) -> bool {
-        policy.could_allow_among(&self.names, &self.destination())
+        self.could_pass_by_rules(policy) || policy.observes(&self.names, &self.destination(), Http::Unknown)
     }
 
     /// `name:port`, or the address.
@@ -73,20 +109,14 @@ impl Target {
     }
 
     /// Says why this may not pass.
-    pub(crate) fn refusal(
-        &self,
-        policy: &EgressPolicy,
-        decision: Decision,
-        stage: Stage,
-        what: String,
-    ) -> Refusal {
+    pub(crate) fn refusal(&self, policy: &EgressPolicy, basis: Basis, stage: Stage, what: String) -> Refusal {
         let port = self.address.port();
         let by_name = || self.names.first().map(|name| format!("--allow {name}:{port}"));
         let by_address = || match self.address.ip() {
             IpAddr::V4(ip) => format!("--allow-cidr {ip}:{port}"),
             IpAddr::V6(ip) => format!("--allow-cidr [{ip}]:{port}"),
         };
-        let ask = match decision.basis {
+        let ask = match basis {
             Basis::Rule(_) => None,
             Basis::Internet if policy.internet == Internet::Off => {
                 Some(format!("--internet on, or {}", by_name().unwrap_or_else(by_address)))
@@ -94,7 +124,18 @@ impl Target {
             Basis::Internet => Some(by_name().unwrap_or_else(by_address)),
             Basis::Special(_) | Basis::Resolver => Some(by_address()),
         };
-        Refusal { stage, what, why: policy.describe(decision.basis), ask }
+        Refusal { stage, what, why: policy.describe(basis), ask, to: Some(Box::new(self.recorded())) }
+    }
+
+    /// As it is recorded.
+    pub(crate) fn recorded(&self) -> Recorded {
+        Recorded {
+            names: self.names.iter().map(ToString::to_string).collect(),
+            address: Some(self.address),
+            own: self.own,
+            closed: self.closed.map(|closed| closed.to_string()),
+            ..Recorded::default()
+        }
     }
 }
 
@@ -128,6 +169,7 @@ pub(crate) struct Connection {
     activity: Mutex<Activity>,
     shown: Mutex<Shown>,
     next_request: AtomicU64,
+    sender: OnceLock<Arc<Sender>>,
 }
 
 /// What listings show.
@@ -151,7 +193,20 @@ impl Connection {
             activity: Mutex::new(Activity::Opening),
             shown: Mutex::new(Shown { protocol: "proxy", target: None }),
             next_request: AtomicU64::new(1),
+            sender: OnceLock::new(),
         }
+    }
+
+    /// Says who made it, if that is known; once.
+    pub(crate) fn came_from(&self, sender: Option<Sender>) {
+        if let Some(sender) = sender {
+            self.sender.get_or_init(|| Arc::new(sender));
+        }
+    }
+
+    /// Who made it, if that is known.
+    pub(crate) fn sender(&self) -> Option<Arc<Sender>> {
+        self.sender.get().cloned()
     }
 
     /// Sets what listings show.
@@ -191,10 +246,10 @@ impl Connection {
     pub(crate) fn is_allowed(&self, policy: &EgressPolicy) -> bool {
         match &*lock(&self.activity) {
             Activity::Opening => true,
-            Activity::Relay(target) => target.decide(policy, Http::Unknown).allowed,
+            Activity::Relay(target) => target.decide(policy, Http::Unknown).passes(),
             Activity::Requests(requests) => requests.iter().all(|request| {
                 let http = Http::Request { method: &request.method, path: &request.path };
-                request.target.decide(policy, http).allowed
+                request.target.decide(policy, http).passes()
             }),
         }
     }
@@ -205,7 +260,7 @@ impl Connection {
         let target = target?;
         let carried = self.meter.read();
         Some(Ended {
-            number: self.number,
+            connection: self.number,
             host: target.destination().name.map(ToString::to_string),
             address: Some(target.address),
             protocol: protocol.to_owned(),
@@ -272,7 +327,8 @@ impl Context {
         if self.net.is_name_of(name, address) {
             return true;
         }
-        if !self.net.policy().may_resolve(name).allowed {
+        let policy = self.net.policy();
+        if !policy.may_resolve(name).allowed && !policy.observes_names() {
             return false;
         }
         let asked = self.shared.resolver.ask(&self.net, name, RecordType::A).await;
@@ -327,6 +383,12 @@ impl Dialer {
         self.target.destination().name
     }
 
+    /// Who made the connection, if that is known.
+    #[must_use]
+    pub fn sender(&self) -> Option<&Sender> {
+        self.target.sender.as_deref()
+    }
+
     /// Where it leads.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -350,6 +412,12 @@ impl Dialer {
         self.context.connection.cancel.clone()
     }
 
+    /// Whether the rules of a policy let a request pass, whatever its mode.
+    #[must_use]
+    pub fn allowed_by_rules(&self, policy: &EgressPolicy, method: &str, path: &str) -> bool {
+        self.target.decide(policy, Http::Request { method, path }).by_rules
+    }
+
     /// Decides upon a request, before any of it is sent. `path` is without the query.
     ///
     /// # Errors
@@ -358,15 +426,26 @@ impl Dialer {
         let connection = Arc::clone(&self.context.connection);
         let number = connection.enter_request(&self.target, method, path);
         let policy = self.policy();
-        let decision = self.target.decide(&policy, Http::Request { method, path });
-        if decision.allowed {
-            let exchange = Exchange::new(self, scheme, method, path, policy.describe(decision.basis));
-            return Ok(Admitted { connection, net: Arc::clone(&self.context.net), number, exchange });
+        let ruling = self.target.decide(&policy, Http::Request { method, path });
+        let net = Arc::clone(&self.context.net);
+        if ruling.by_rules {
+            let exchange = Exchange::new(self, scheme, method, path, policy.describe(ruling.basis));
+            return Ok(Admitted { connection, net, number, exchange });
+        }
+        let what = format!("{method} {scheme}://{}{path}", self.target.label());
+        let mut refusal = self.target.refusal(&policy, ruling.basis, Stage::Request, shorten(&what));
+        if let Some(to) = &mut refusal.to {
+            to.tls = scheme == "https";
+            to.method = Some(method.to_owned());
+            to.path = Some(path.to_owned());
+        }
+        if ruling.observed {
+            net.observe(&refusal);
+            let exchange = Exchange::new(self, scheme, method, path, would_be(&refusal.why)).observed();
+            return Ok(Admitted { connection, net, number, exchange });
         }
         connection.leave_request(number);
-        let what = format!("{method} {scheme}://{}{path}", self.target.label());
-        let refusal = self.target.refusal(&policy, decision, Stage::Request, shorten(&what));
-        self.context.net.deny(&refusal);
+        net.deny(&refusal);
         Err(refusal)
     }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use async_trait::async_trait;
 use atoll_core::id::SandboxId;
-use atoll_core::policy::{EgressPolicy, HostName};
+use atoll_core::policy::{EgressPolicy, HostName, Sender};
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 
@@ -33,6 +33,8 @@ pub struct Ask<'a> {
     pub address: SocketAddr,
     /// What it speaks.
     pub protocol: Protocol,
+    /// Who made it, if that is known.
+    pub sender: Option<&'a Sender>,
 }
 
 /// Whatever a body fails with.

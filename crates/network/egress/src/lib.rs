@@ -39,6 +39,8 @@ mod config;
 mod connection;
 mod dial;
 mod dns;
+#[cfg(test)]
+mod fuzz;
 mod gateway;
 mod hello;
 mod http;

@@ -31,6 +31,10 @@ pub const DENIALS_SHOWN_MAX_COUNT: usize = 20;
 pub const DNS_WAITING_MAX_COUNT: usize = 64;
 /// Questions per second that one sandbox may ask, and how many at once.
 pub const DNS_QUESTIONS_PER_S: u64 = 200;
+/// Questions per second of one sandbox that are looked at at all: beyond that the kernel throws them away.
+pub const DNS_RECEIVED_PER_S: u64 = 1000;
+/// Questions that are looked at at once after a while without any.
+pub const DNS_RECEIVED_BURST_COUNT: u64 = 4000;
 /// Questions per second that are passed on to resolvers for one sandbox: what the cache answers is free.
 pub const DNS_LOOKUPS_PER_S: u64 = 20;
 /// Seconds for which unused questions and lookups are saved up.

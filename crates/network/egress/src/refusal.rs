@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 
 use atoll_core::network::Stage;
+use atoll_recorder::event::Destination;
 
 /// Why something may not pass, in words for whoever runs in the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct Refusal {
     pub why: String,
     /// What would allow it, as arguments of the command line.
     pub ask: Option<String>,
+    /// Where it led, for the record.
+    pub to: Option<Box<Destination>>,
 }
 
 impl fmt::Display for Refusal {

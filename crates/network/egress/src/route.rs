@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::policy::{HostName, Http, Internet};
+use atoll_core::policy::{EgressPolicy, HostName, Http, Internet};
 use rustix::net::sockopt::set_socket_linger;
 use tokio::io::AsyncWriteExt as _;
 
@@ -18,6 +18,7 @@ use crate::limits::{SILENCE, SNIFF_TIMEOUT};
 use crate::relay::{self, Direction};
 use crate::sniff::{Opening, sniff};
 use atoll_core::network::Stage;
+use atoll_recorder::event::Destination;
 
 /// A fatal alert: `access_denied`.
 const TLS_ACCESS_DENIED: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
@@ -33,7 +34,7 @@ pub(crate) async fn route(
         Some(name) => vec![name],
         None => context.net.names_of(to.ip()),
     };
-    let target = Target::new(&context.shared.borders, names, to);
+    let target = Target::new(&context, names, to);
     context.connection.show("tcp", &target);
     let cancel = context.connection.cancel.clone();
     let first = {
@@ -47,7 +48,7 @@ pub(crate) async fn route(
     let opening = match first {
         Some(opening) => opening,
         // The server may be the one who speaks first.
-        None if target.decide(&context.net.policy(), Http::Unknown).allowed => {
+        None if may_speak_first(&target, &context.net.policy()) => {
             match server_first(&context, client, &target).await? {
                 None => return Ok(()),
                 Some((opening, spoken)) => {
@@ -96,6 +97,7 @@ async fn tls(context: &Context, client: ClientStream, target: Target, sni: Optio
             name,
             address: target.address,
             protocol: Protocol::Tls,
+            sender: target.sender.as_deref(),
         };
         if interceptor.wants(&ask) || policy.needs_http(&target.destination()) {
             context.connection.begin_requests();
@@ -160,12 +162,20 @@ async fn carry(
     }
 }
 
-/// Asks the policy, and writes a refusal down.
+/// Whether the server may be asked before the client has said anything. Where rules go by what the client says, only it
+/// tells whether they would refuse that, so it is waited for.
+fn may_speak_first(target: &Target, policy: &EgressPolicy) -> bool {
+    let ruling = target.decide(policy, Http::Unknown);
+    ruling.by_rules || ruling.observed && !target.could_pass_by_rules(policy)
+}
+
+/// Asks the policy, and writes a refusal down, also one that is only observed.
 fn allowed(context: &Context, target: &Target, server_name: Option<&str>) -> bool {
     let policy = context.net.policy();
-    let decision = target.decide(&policy, Http::Unknown);
-    if decision.allowed {
-        context.net.record_allowed(|| target.label(), || policy.describe(decision.basis));
+    let ruling = target.decide(&policy, Http::Unknown);
+    if ruling.by_rules {
+        let to = || Destination { tls: server_name.is_some(), ..target.recorded() };
+        context.net.record_allowed(|| target.label(), || policy.describe(ruling.basis), to);
         return true;
     }
     let what = match server_name {
@@ -180,9 +190,16 @@ fn allowed(context: &Context, target: &Target, server_name: Option<&str>) -> boo
         }
         _ => target.label(),
     };
-    let refusal = target.refusal(&policy, decision, Stage::Connect, what);
-    context.net.deny(&refusal);
-    false
+    let mut refusal = target.refusal(&policy, ruling.basis, Stage::Connect, what);
+    if let Some(to) = &mut refusal.to {
+        to.tls = server_name.is_some();
+    }
+    if ruling.observed {
+        context.net.observe(&refusal);
+    } else {
+        context.net.deny(&refusal);
+    }
+    ruling.observed
 }
 
 /// Carries a connection on which the server may speak first. The first bytes of the client are looked at

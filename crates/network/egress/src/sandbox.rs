@@ -17,8 +17,8 @@ use crate::connection::Connection;
 use crate::limits::{
     CLOSED_CONNECTIONS_MAX_COUNT, DENIALS_LOGGED_BURST_S, DENIALS_LOGGED_PER_S, DENIALS_MAX_COUNT,
     DENIALS_SHOWN_MAX_COUNT, DESTINATIONS_MAX_COUNT, DNS_BURST_S, DNS_LOOKUPS_PER_S, DNS_QUESTIONS_PER_S,
-    DNS_WAITING_MAX_COUNT, HANDSHAKE_TURN, HANDSHAKES_BURST_S, HANDSHAKES_PER_S, INTERCEPTED_MAX_COUNT,
-    OPENED_BURST_S, OPENED_PER_S,
+    DNS_RECEIVED_BURST_COUNT, DNS_RECEIVED_PER_S, DNS_WAITING_MAX_COUNT, HANDSHAKE_TURN, HANDSHAKES_BURST_S,
+    HANDSHAKES_PER_S, INTERCEPTED_MAX_COUNT, OPENED_BURST_S, OPENED_PER_S,
 };
 use crate::names::Names;
 use crate::refusal::{Refusal, explain};
@@ -62,7 +62,8 @@ pub(crate) struct SandboxNet {
     pub(crate) up: Bucket,
     /// Bandwidth into the sandbox.
     pub(crate) down: Bucket,
-    /// Questions to the resolver, and those of them that are passed on.
+    /// Questions to the resolver that are looked at, those that are answered, and those that are passed on.
+    pub(crate) received: Bucket,
     pub(crate) questions: Bucket,
     pub(crate) lookups: Bucket,
     pub(crate) dns_waiting: Semaphore,
@@ -101,6 +102,7 @@ impl SandboxNet {
             id,
             up: Bucket::new(rate, burst(rate)),
             down: Bucket::new(rate, burst(rate)),
+            received: Bucket::new(Some(DNS_RECEIVED_PER_S), DNS_RECEIVED_BURST_COUNT),
             questions: Bucket::new(Some(DNS_QUESTIONS_PER_S), DNS_QUESTIONS_PER_S * DNS_BURST_S),
             lookups: Bucket::new(Some(DNS_LOOKUPS_PER_S), DNS_LOOKUPS_PER_S * DNS_BURST_S),
             dns_waiting: Semaphore::new(DNS_WAITING_MAX_COUNT),
@@ -172,7 +174,7 @@ impl SandboxNet {
         let refuse = |why: String, ask: Option<&str>| {
             // Not the destination: who opens many is told once, and not for each.
             let what = if ask.is_some() { what } else { "connections" }.to_owned();
-            Err(Refusal { stage: Stage::Limit, what, why, ask: ask.map(str::to_owned) })
+            Err(Refusal { stage: Stage::Limit, what, why, ask: ask.map(str::to_owned), to: None })
         };
         if !self.opened.take() {
             return refuse(format!("more than {OPENED_PER_S} new connections a second"), None);
@@ -202,6 +204,7 @@ impl SandboxNet {
             what,
             why: format!("{INTERCEPTED_MAX_COUNT} connections are looked into already"),
             ask: None,
+            to: None,
         })?;
         while !self.handshakes.take() {
             tokio::time::sleep(HANDSHAKE_TURN).await;
@@ -233,26 +236,39 @@ impl SandboxNet {
     /// Writes a refusal down.
     pub(crate) fn deny(&self, refusal: &Refusal) {
         self.denied.fetch_add(1, Ordering::Relaxed);
+        self.note(refusal, false);
+    }
+
+    /// Writes down what rules refuse and what passes all the same, because the policy's mode is to observe.
+    pub(crate) fn observe(&self, refusal: &Refusal) {
+        self.note(refusal, true);
+    }
+
+    fn note(&self, refusal: &Refusal, observed: bool) {
         let now = now_ms();
         let mut denials = lock(&self.denials);
-        let same =
-            |d: &DenialView| d.stage == refusal.stage && d.what == refusal.what && d.why == refusal.why;
+        let same = |d: &DenialView| {
+            d.stage == refusal.stage
+                && d.what == refusal.what
+                && d.why == refusal.why
+                && d.observed == observed
+        };
         if let Some(at) = denials.iter().position(same)
             && let Some(mut denial) = denials.remove(at)
         {
             denial.count += 1;
             denial.last_at_ms = now;
-            self.record_refusal(refusal, denial.count);
+            self.record_refusal(refusal, denial.count, observed);
             denials.push_front(denial);
             return;
         }
-        self.record_refusal(refusal, 1);
+        self.record_refusal(refusal, 1, observed);
         // The first of its kind, and of those not too many: a program that tries all day, or makes up paths, must not
         // fill the log.
-        if self.logged.take() {
+        if !observed && self.logged.take() {
             tracing::info!(sandbox = %self.id, what = %refusal.what, why = %refusal.why, "egress refused");
         } else {
-            tracing::debug!(sandbox = %self.id, what = %refusal.what, why = %refusal.why, "egress refused");
+            tracing::debug!(sandbox = %self.id, what = %refusal.what, why = %refusal.why, observed, "egress refused");
         }
         denials.push_front(DenialView {
             stage: refusal.stage,
@@ -261,6 +277,7 @@ impl SandboxNet {
             ask: refusal.ask.clone(),
             last_at_ms: now,
             count: 1,
+            observed,
         });
         denials.truncate(DENIALS_MAX_COUNT);
     }
@@ -268,11 +285,12 @@ impl SandboxNet {
     /// What was refused lately, in words for whoever runs in the sandbox.
     pub(crate) fn denied_text(&self) -> String {
         let denials = lock(&self.denials);
-        if denials.is_empty() {
+        let mut refused = denials.iter().filter(|denial| !denial.observed).peekable();
+        if refused.peek().is_none() {
             return "Atoll has refused nothing in this sandbox.\n".to_owned();
         }
         let mut text = "Atoll refused this lately, the newest first.\n".to_owned();
-        for denial in denials.iter().take(DENIALS_SHOWN_MAX_COUNT) {
+        for denial in refused.take(DENIALS_SHOWN_MAX_COUNT) {
             text.push('\n');
             text.push_str(&explain(&denial.what, &denial.why, denial.ask.as_deref()));
         }

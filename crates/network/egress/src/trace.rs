@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use atoll_core::network::Stage;
 use atoll_core::policy::EgressPolicy;
-use atoll_recorder::event::{Dns, Http, PolicyDecision};
+use atoll_recorder::event::{Destination, Dns, Http, PolicyDecision};
 use atoll_recorder::{Event, What, Witness, fingerprint, now_us};
 use hickory_proto::op::Message;
 use hickory_proto::rr::RData;
@@ -38,26 +39,36 @@ impl SandboxNet {
     }
 
     /// Records a refusal that was seen `count` times: the first, then each time that it has doubled, so that who tries
-    /// all day does not fill the journal.
-    pub(crate) fn record_refusal(&self, refusal: &Refusal, count: u64) {
-        if count.is_power_of_two() {
+    /// all day does not fill the journal. A connection that was only observed is there each time, as one that was allowed:
+    /// who made it can be another.
+    pub(crate) fn record_refusal(&self, refusal: &Refusal, count: u64, observed: bool) {
+        let each = observed && refusal.stage == Stage::Connect;
+        if each || count.is_power_of_two() {
             self.record(|| {
                 let stage = serde_json::to_value(refusal.stage).ok();
                 let stage = stage.as_ref().and_then(|stage| stage.as_str()).unwrap_or_default().to_owned();
                 What::Policy(PolicyDecision {
-                    allowed: false,
+                    allowed: observed,
                     stage,
                     subject: refusal.what.clone(),
-                    rule: refusal.why.clone(),
+                    rule: if observed { would_be(&refusal.why) } else { refusal.why.clone() },
                     policy_revision: self.revision.0.load(Ordering::Relaxed),
-                    times: count - count / 2,
+                    times: if each { 1 } else { count - count / 2 },
+                    observed,
+                    ask: refusal.ask.clone(),
+                    to: refusal.to.clone(),
                 })
             });
         }
     }
 
     /// Records that a connection may be made.
-    pub(crate) fn record_allowed(&self, subject: impl FnOnce() -> String, rule: impl FnOnce() -> String) {
+    pub(crate) fn record_allowed(
+        &self,
+        subject: impl FnOnce() -> String,
+        rule: impl FnOnce() -> String,
+        to: impl FnOnce() -> Destination,
+    ) {
         self.record(|| {
             What::Policy(PolicyDecision {
                 allowed: true,
@@ -66,12 +77,14 @@ impl SandboxNet {
                 rule: rule(),
                 policy_revision: self.revision.0.load(Ordering::Relaxed),
                 times: 0,
+                to: Some(Box::new(to())),
+                ..PolicyDecision::default()
             })
         });
     }
 
     /// Records a question to the resolver with its answer.
-    pub(crate) fn record_dns(&self, asked: &Message, answer: &Message) {
+    pub(crate) fn record_dns(&self, asked: &Message, answer: &Message, observed: bool) {
         let [query] = asked.queries.as_slice() else { return };
         self.record(|| {
             let address = |data: &RData| match data {
@@ -84,6 +97,7 @@ impl SandboxNet {
                 record: query.query_type.to_string(),
                 answer: format!("{:?}", answer.metadata.response_code).to_ascii_uppercase(),
                 addresses: answer.answers.iter().filter_map(|record| address(&record.data)).collect(),
+                observed,
             })
         });
     }
@@ -96,6 +110,11 @@ impl SandboxNet {
             self.record(|| What::Connection(ended));
         }
     }
+}
+
+/// The reason of a refusal that was none, because the policy only observes.
+pub(crate) fn would_be(why: &str) -> String {
+    format!("would be refused: {why}")
 }
 
 /// What becomes of a request that was admitted; recorded when it is over.
@@ -120,9 +139,16 @@ impl Exchange {
             port: target.address.port(),
             path: path.to_owned(),
             rule,
+            to: Some(Box::new(Destination { tls: scheme == "https", ..target.recorded() })),
             ..Http::default()
         };
         Self { began: Instant::now(), http: Mutex::new(http) }
+    }
+
+    /// The same, which passed against the rules.
+    pub(crate) fn observed(self) -> Self {
+        self.change(|http| http.observed = true);
+        self
     }
 
     fn change(&self, change: impl FnOnce(&mut Http)) {
@@ -130,7 +156,8 @@ impl Exchange {
     }
 
     pub(crate) fn record(&self, net: &SandboxNet) {
-        self.change(|http| net.record(|| What::Http(std::mem::take(http))));
+        let duration_us = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.change(|http| net.record(|| What::Http(Http { duration_us, ..std::mem::take(http) })));
     }
 }
 

@@ -51,6 +51,9 @@ pub fn open_gate(netns: BorrowedFd<'_>) -> Result<Gate, NetworkError> {
 
 /// Opens a gate in the namespace of this thread, which is `netns`.
 pub(crate) fn open_here(netns: BorrowedFd<'_>) -> Result<Gate, NetworkError> {
+    // What connects has a mark that says who it is; what is accepted is to have the same. The names below /proc/sys/net mean
+    // the network namespace of this thread.
+    std::fs::write("/proc/sys/net/ipv4/tcp_fwmark_accept", "1").step("have marks of connections kept")?;
     let (tcp, steering) = match by_bpf(netns) {
         Ok(made) => made,
         Err(refused) => by_redirect(refused)?,

@@ -117,6 +117,12 @@ impl Handler {
 impl russh::server::Handler for Handler {
     type Error = SessionError;
 
+    /// The first that clients try: a token is the name, and needs nothing else.
+    async fn auth_none(&mut self, user: &str) -> Result<Auth, SessionError> {
+        let login = login::admit_token(&self.engine, user).await;
+        Ok(self.let_in(login))
+    }
+
     async fn auth_publickey_offered(
         &mut self,
         _: &str,
@@ -140,7 +146,8 @@ impl russh::server::Handler for Handler {
     async fn auth_password(&mut self, user: &str, password: &str) -> Result<Auth, SessionError> {
         let login = match self.engine.verify_key(password) {
             Ok(key) => login::admit(&self.engine, user, &key, None).await,
-            Err(_) => None,
+            // Clients that must send one.
+            Err(_) => login::admit_token(&self.engine, user).await,
         };
         Ok(self.let_in(login))
     }

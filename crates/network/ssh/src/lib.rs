@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Who logs in is `SANDBOX` or `SANDBOX+USER`, with an SSH key that was registered for an API key, or with
-//! the API key as password; the API key needs the scope `exec`. The session may do what that key may, in that
+//! the API key as password; the API key needs the scope `exec`. Or it is a token that was made for this
+//! (`Engine::create_ssh_token`), and needs nothing else. The session may do what that key may, in that
 //! one sandbox.
 //!
 //! Nothing of SSH reaches the guest: it sees execs, files and connections as from any other API. The host key
@@ -119,7 +120,13 @@ impl SshServer {
         let Ok(login) = tokio::time::timeout(LOGIN_TIMEOUT, login.wait()).await else {
             return "the login took too long";
         };
-        self.engine.until_revoked(&login.grant).await;
+        match &login.token {
+            None => self.engine.until_revoked(&login.grant).await,
+            Some(token) => tokio::select! {
+                () = self.engine.until_revoked(&login.grant) => {}
+                () = self.engine.until_revoked(token) => {}
+            },
+        }
         "the key may use this sandbox no longer"
     }
 }

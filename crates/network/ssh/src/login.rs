@@ -15,6 +15,8 @@ pub(crate) struct Login {
     pub(crate) caller: Caller,
     /// By what right it is here.
     pub(crate) grant: Grant,
+    /// Of a login by token: the right ends with this at the latest.
+    pub(crate) token: Option<Grant>,
 }
 
 impl Login {
@@ -36,6 +38,17 @@ pub(crate) fn split(name: &str) -> Result<(&str, Option<&str>)> {
     }
 }
 
+/// Lets in who logs in under a token as its name, `TOKEN` or `TOKEN+USER`, as the API key that it stands for.
+pub(crate) async fn admit_token(engine: &Engine, name: &str) -> Option<Login> {
+    let (token, user) = split(name).ok()?;
+    let (key, access) = engine.verify_ssh_token(token).ok()?;
+    let sandbox = access.sandbox().as_str();
+    let name = user.map_or_else(|| sandbox.to_owned(), |user| format!("{sandbox}+{user}"));
+    let login = admit(engine, &name, &key, None).await?;
+    let grant = login.grant.ending_with(access.revoked());
+    Some(Login { grant, token: Some(Grant::of_link(access)), ..login })
+}
+
 /// Lets the holder of a key in, if it has the role for it on that sandbox. A lease does not keep it out: it may
 /// end while the connection is open. What is wrong is logged, not told: it is not known yet who asks.
 pub(crate) async fn admit(
@@ -53,7 +66,7 @@ pub(crate) async fn admit(
     match engine.authorize(&caller, Needs::EXEC.despite_lease(), Target::Sandbox(sandbox)).await {
         Ok(grant) => {
             let sandbox = grant.sandbox()?.clone();
-            Some(Login { sandbox, user: user.map(str::to_owned), caller, grant })
+            Some(Login { sandbox, user: user.map(str::to_owned), caller, grant, token: None })
         }
         Err(error) => {
             tracing::info!(key = %key.id, %error, "an SSH login was refused");

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_core::access::{AccessDraft, Target};
 use atoll_core::key::Scope;
 use atoll_core::sharing::Role;
 use atoll_engine::ExecQuery;
@@ -48,6 +49,16 @@ impl Ssh {
             client::connect_stream(Arc::new(client::Config::default()), near, Trusting).await.unwrap();
         let answer = handle.authenticate_password(sandbox, password).await.unwrap();
         answer.success().then_some(handle)
+    }
+
+    /// A connection, if this name alone opens a sandbox.
+    async fn log_in_by_name(&self, name: &str) -> Option<Handle<Trusting>> {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let server = self.server.clone();
+        tokio::spawn(async move { server.serve(far, None, CancellationToken::new()).await });
+        let mut handle =
+            client::connect_stream(Arc::new(client::Config::default()), near, Trusting).await.unwrap();
+        handle.authenticate_none(name).await.unwrap().success().then_some(handle)
     }
 
     async fn opens(&self, on: &Objects, key: &Key) -> bool {
@@ -128,5 +139,63 @@ async fn a_login_ends_with_its_right() {
         }
         let ended = tokio::time::timeout(DEADLINE, handle).await;
         assert!(ended.is_ok(), "the connection goes on without its {ends}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_a_login_to_one_sandbox() {
+    let ssh = Ssh::new().await;
+    let engine = &ssh.world.engine;
+    let owner = ssh.world.key(Scope::Manage).await;
+    let on = ssh.world.objects(&owner, "shown").await;
+    let other = ssh.world.objects(&owner, "other").await;
+    let made = engine.create_ssh_token(&on.sandbox, "x", 600_000, &owner.caller).await.unwrap();
+    let token = made.token.reveal();
+    let handle = ssh.log_in_by_name(token).await.unwrap();
+    assert_eq!(run(&ssh, &on, &handle).await, 1);
+    // Whatever is sent as a password, for clients that must send one.
+    assert!(ssh.log_in(token, "").await.is_some());
+    assert!(ssh.log_in_by_name(&format!("{token}+root")).await.is_some());
+    // Its ids without their prefixes, and a code over both.
+    let moved = token.replace(&on.sandbox.as_str()[2..], &other.sandbox.as_str()[2..]);
+    assert_ne!(moved, token);
+    let (start, last) = token.split_at(token.len() - 1);
+    let changed = format!("{start}{}", if last == "0" { "1" } else { "0" });
+    for wrong in [on.name.as_str(), on.sandbox.as_str(), &moved, &changed, start, "t", ""] {
+        assert!(ssh.log_in_by_name(wrong).await.is_none(), "{wrong}");
+    }
+    // Another access to the port of SSH is no login.
+    let draft = AccessDraft { target: Target::Port(22), public: false, name: None, ttl_ms: None };
+    let link = engine.create_access(&on.sandbox, draft, &owner.caller).await.unwrap();
+    assert!(ssh.log_in_by_name(link.token.unwrap().reveal()).await.is_none());
+    let brief = engine.create_ssh_token(&on.sandbox, "x", 1, &owner.caller).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert!(ssh.log_in_by_name(brief.token.reveal()).await.is_none());
+    engine.revoke_access(&on.sandbox, made.access.id.as_str()).await.unwrap();
+    assert!(tokio::time::timeout(DEADLINE, handle).await.is_ok(), "the connection goes on without its token");
+    assert!(ssh.log_in_by_name(token).await.is_none());
+}
+
+#[tokio::test]
+async fn a_token_may_what_its_key_may() {
+    let ssh = Ssh::new().await;
+    let owner = ssh.world.key(Scope::Manage).await;
+    let on = ssh.world.objects(&owner, "shown").await;
+    for ends in ["role", "key"] {
+        let friend = ssh.world.key(Scope::Manage).await;
+        ssh.world.grant(&on, &friend, Role::Exec).await;
+        let made =
+            ssh.world.engine.create_ssh_token(&on.sandbox, "x", 600_000, &friend.caller).await.unwrap();
+        let handle = ssh.log_in_by_name(made.token.reveal()).await.unwrap();
+        if ends == "role" {
+            ssh.world.engine.revoke(&on.sandbox, friend.id.as_str()).await.unwrap();
+        } else {
+            ssh.world.engine.delete_key(friend.id.as_str()).await.unwrap();
+        }
+        assert!(
+            tokio::time::timeout(DEADLINE, handle).await.is_ok(),
+            "the connection goes on without its {ends}"
+        );
+        assert!(ssh.log_in_by_name(made.token.reveal()).await.is_none());
     }
 }

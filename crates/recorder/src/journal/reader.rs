@@ -171,7 +171,9 @@ impl Reader {
 
 /// What cannot be understood was written by a newer program, or changed: that is for who verifies.
 fn wanted(frame: &Frame<'_>, from: u64) -> Option<Numbered> {
-    let event =
-        (frame.kind == Kind::Event).then(|| serde_json::from_slice::<Numbered>(frame.payload))?.ok()?;
+    let read = (frame.kind == Kind::Event).then(|| serde_json::from_slice::<Numbered>(frame.payload))?;
+    let event = read
+        .inspect_err(|error| tracing::warn!(%error, "an event of a journal cannot be understood: 'atoll trace verify' says where"))
+        .ok()?;
     (event.number >= from).then_some(event)
 }

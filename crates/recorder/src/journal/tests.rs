@@ -10,7 +10,10 @@ use proptest::prelude::*;
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::event::{RecorderEvent, What};
+use crate::event::{
+    Call, Connection, Created, Destination, Dns, ExecEnded, ExecStarted, Http, Lost, PolicyDecision, Process,
+    ProcessExited, ProcessStarted, RecorderEvent, Socket, Transport, What,
+};
 use crate::recorder::Retention;
 use crate::{Event, Report, SigningKey, verify};
 
@@ -91,6 +94,47 @@ fn small() -> World {
         }
     }
     world
+}
+
+#[test]
+fn events_of_all_shapes_are_read_as_they_were_written() {
+    let process = Process { pid: 7, start_ns: 8 };
+    let socket =
+        Socket { protocol: Transport::Tcp, local: None, peer: Some("192.0.2.1:80".parse().unwrap()) };
+    let to = Some(Box::new(Destination { address: socket.peer, ..Destination::default() }));
+    let text = || "text".to_owned();
+    let all = [
+        What::ProcessStarted(ProcessStarted { parent: Some(process), ..ProcessStarted::default() }),
+        What::ProcessForked { parent: process },
+        What::ProcessExited(ProcessExited { code: Some(3), ..ProcessExited::default() }),
+        What::Connect(socket.clone()),
+        What::Dns(Dns { name: text(), ..Dns::default() }),
+        What::Http(Http { connection: 3, duration_us: 9, to, ..Http::default() }),
+        What::Connection(Connection { connection: 3, address: socket.peer, ..Connection::default() }),
+        What::Policy(PolicyDecision { times: 2, ..PolicyDecision::default() }),
+        What::Call(Call { status: 200, ..Call::default() }),
+        What::TerminalInput { by: Some(text()), bytes: 5 },
+        What::Created(Created::default()),
+        What::State { state: text(), mode: Some(text()), reason: Some(text()) },
+        What::Snapshot { snapshot: text(), purpose: text() },
+        What::Forked { child: text() },
+        What::RolledBack { snapshot: text() },
+        What::Limits { changed: vec![text()], policy_revision: 1 },
+        What::OutOfMemory,
+        What::BudgetExhausted { reason: text() },
+        What::ExecStarted(ExecStarted { traceparent: Some(text()), ..ExecStarted::default() }),
+        What::ExecEnded(ExecEnded { code: Some(0), ..ExecEnded::default() }),
+        What::Lost(Lost { count: Some(1), reason: text() }),
+        What::Recorder(RecorderEvent::WentOn { clean: true }),
+    ];
+    let world = World::new();
+    let (mut writer, _) = world.open();
+    let written: Vec<_> = all.into_iter().map(|what| by_server(START_US, what)).collect();
+    writer.append(&written, at(0)).unwrap();
+    writer.checkpoint(at(1)).unwrap();
+    let read = Reader::new(world.base(), &world.sandbox, 1).read().unwrap();
+    assert_eq!(read.into_iter().map(|numbered| numbered.event).collect::<Vec<_>>(), written);
+    assert_eq!(world.verify().findings, []);
 }
 
 #[test]

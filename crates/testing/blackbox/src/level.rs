@@ -40,27 +40,38 @@ fn prepare() -> Option<Level> {
     Some(Level { args: args.map(str::to_owned), machines: machines(), image })
 }
 
-/// What `atoll setup microvm` made, for the program under test: kept, and shared by all tests.
+/// What `atoll setup microvm` made: kept for each kernel, and shared by all tests.
 ///
 /// # Panics
 /// When there can be no virtual machines here: a test of them fails then.
 #[must_use]
 pub fn machines() -> PathBuf {
     let package = kernel_package();
-    let dir = cache().join("tested-machines");
+    let dir = cache().join("tested-machines").join(package.file_stem().expect("the name of a package"));
     // Tests are processes of their own; the first sets up while the others wait.
     let _turn = exclusive("tested-machines");
+    if !dir.join("kernel").try_exists().expect("look for a kernel") {
+        std::fs::create_dir_all(&dir).expect("make a directory");
+        set_up_machines(&dir);
+    }
+    dir
+}
+
+/// Runs `atoll setup microvm` for a directory, with the kernel that all tests use.
+///
+/// # Panics
+/// When it fails, or tells no way in which machines run.
+pub fn set_up_machines(dir: &Path) {
     let set_up = command(program())
         .args(["setup", "microvm", "--json", "--package"])
-        .arg(package)
+        .arg(kernel_package())
         .arg("--microvm-dir")
-        .arg(&dir)
+        .arg(dir)
         .output()
         .expect("start the program");
     assert!(set_up.status.success(), "{}", String::from_utf8_lossy(&set_up.stderr));
     let told: serde_json::Value = serde_json::from_slice(&set_up.stdout).expect("JSON");
     assert!(matches!(told["accelerator"].as_str(), Some("kvm" | "emulated")), "{told}");
-    dir
 }
 
 /// The archive of a root file system, kept under a name.

@@ -18,6 +18,6 @@ mod level;
 mod program;
 mod server;
 
-pub use level::{archive, has_own_kernel, machines};
+pub use level::{archive, has_own_kernel, machines, set_up_machines};
 pub use program::program;
 pub use server::{Answer, Output, Server, command, wait_until};

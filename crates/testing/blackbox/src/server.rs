@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -200,6 +200,16 @@ impl Server {
 
     /// Starts the process and waits for its one line.
     fn launch(&mut self, listen: &str, failpoints: &str) -> (String, Option<String>) {
+        let stdout = self.spawn(listen, failpoints);
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).expect("read the line of the server");
+        let ready: Value = serde_json::from_str(&line)
+            .unwrap_or_else(|error| panic!("'{line}' is not what a server says: {error}\n{}", self.log()));
+        (ready["url"].as_str().expect("a url").to_owned(), ready["api_key"].as_str().map(str::to_owned))
+    }
+
+    /// Starts the process, and gives what it says.
+    fn spawn(&mut self, listen: &str, failpoints: &str) -> ChildStdout {
         let log = File::options().append(true).create(true).open(&self.log).expect("a log");
         let mut command = command(&self.program);
         command
@@ -215,11 +225,7 @@ impl Server {
             .expect("start the server");
         let stdout = child.stdout.take().expect("a pipe");
         self.child = Some(child);
-        let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line).expect("read the line of the server");
-        let ready: Value = serde_json::from_str(&line)
-            .unwrap_or_else(|error| panic!("'{line}' is not what a server says: {error}\n{}", self.log()));
-        (ready["url"].as_str().expect("a url").to_owned(), ready["api_key"].as_str().map(str::to_owned))
+        stdout
     }
 
     /// What it logged.
@@ -283,6 +289,16 @@ impl Server {
         self.wait_end()
     }
 
+    /// Gives it further arguments from its next start on.
+    pub fn add_args(&mut self, more: &[&str]) {
+        self.args.extend(more.iter().map(|&arg| arg.to_owned()));
+    }
+
+    /// Gives it another data directory, which the caller owns, from its next start on.
+    pub fn set_data(&mut self, data: &Path) {
+        data.clone_into(&mut self.data);
+    }
+
     /// Starts it again on the same address.
     pub fn restart(&mut self) {
         self.restart_with("");
@@ -294,6 +310,15 @@ impl Server {
         let listen = self.url.trim_start_matches("http://").to_owned();
         let (_url, key) = self.launch(&listen, failpoints);
         assert_eq!(key, None, "a second start makes no key");
+    }
+
+    /// Starts it again with fail points armed on which it dies by itself, maybe before it says that it is ready, and waits for
+    /// that.
+    pub fn restart_to_die(&mut self, failpoints: &str) {
+        assert!(self.child.is_none(), "it runs");
+        let listen = self.url.trim_start_matches("http://").to_owned();
+        let _said = self.spawn(&listen, failpoints);
+        assert!(!self.wait_end().success(), "it was to die\n{}", self.log());
     }
 
     // === using it ===
@@ -315,11 +340,14 @@ impl Server {
         self.client.create_exec(sandbox, &create).await.expect("run a command")
     }
 
+    /// The same: exit code and both outputs.
+    pub async fn output(&self, sandbox: &str, create: CreateExec) -> Output {
+        output_of(&self.run(sandbox, create).await)
+    }
+
     /// Runs a shell line to its end: exit code and both outputs.
     pub async fn sh(&self, sandbox: &str, line: &str) -> Output {
-        let done =
-            self.run(sandbox, CreateExec { shell: Some(line.to_owned()), ..CreateExec::default() }).await;
-        output_of(&done)
+        self.output(sandbox, CreateExec { shell: Some(line.to_owned()), ..CreateExec::default() }).await
     }
 
     /// Runs the command line program against it.

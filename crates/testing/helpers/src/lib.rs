@@ -11,9 +11,11 @@ mod images;
 pub mod machines;
 mod process;
 mod registry;
+mod volatile_disk;
 mod wait;
 
 pub use images::{Entry, Layout, tar_of};
 pub use process::{Child, run};
 pub use registry::{Flavour, PASSWORD, Registry, USERNAME};
+pub use volatile_disk::{Unflushed, VolatileDisk};
 pub use wait::{free_port, wait_for};

@@ -104,7 +104,7 @@ fn what(what: &What) -> String {
         What::Created(created) => format!("{} from {}", created.isolation, created.source),
         What::State { state, reason, .. } => format!("{state} {}", reason.as_deref().unwrap_or_default()),
         What::Snapshot { snapshot, purpose } => format!("{snapshot} ({purpose})"),
-        What::Forked { sandbox } => sandbox.clone(),
+        What::Forked { child } => child.clone(),
         What::RolledBack { snapshot } => format!("to {snapshot}"),
         What::Limits { changed, .. } => changed.join(", "),
         What::OutOfMemory => String::new(),

@@ -10,7 +10,7 @@ fn host(text: &str) -> HostName {
 }
 
 fn get<'a>(host: &'a HostName, path: &'a str) -> RequestFacts<'a> {
-    RequestFacts { host, port: 443, encrypted: true, method: "GET", path }
+    RequestFacts { host, port: 443, encrypted: true, method: "GET", path, sender: None }
 }
 
 #[test]
@@ -42,6 +42,15 @@ fn matches_host_port_method_and_path() {
     assert!(!rule.matches(&RequestFacts { host: &other, ..good }));
     assert!(!rule.matches(&RequestFacts { port: 8443, ..good }));
     assert!(!rule.matches(&RequestFacts { method: "POST", ..good }));
+    // For one program: for nobody else, and for nobody unknown.
+    let git = Origin::Program("/usr/bin/git".into());
+    let of_git = InjectRule { from: Some(git.clone()), ..rule };
+    assert!(validate("inject", std::slice::from_ref(&of_git)).is_ok());
+    let (is_git, other) = (Sender::new([git]), Sender::default());
+    assert!(of_git.matches(&RequestFacts { sender: Some(&is_git), ..good }));
+    assert!(!of_git.matches(&good) && !of_git.matches(&RequestFacts { sender: Some(&other), ..good }));
+    let bad = InjectRule { from: Some(Origin::Program("git".into())), ..of_git };
+    assert!(validate("inject", &[bad]).unwrap_err().message.starts_with("inject[0].from.program"));
 }
 
 #[test]
@@ -49,10 +58,13 @@ fn secrets_stay_off_plain_http_unless_the_rule_says_so() {
     let with_secret = rule(r#"{"name":"a","hosts":["x.org"],"bearer":"{secret:K}"}"#);
     let without = rule(r#"{"name":"a","hosts":["x.org"],"headers":{"x-env":"test"}}"#);
     let said = InjectRule { allow_plaintext: true, ..with_secret.clone() };
-    assert!(!with_secret.covers(&host("x.org"), 80, false) && with_secret.covers(&host("x.org"), 443, true));
-    assert!(without.covers(&host("x.org"), 80, false) && said.covers(&host("x.org"), 80, false));
+    assert!(
+        !with_secret.covers(&host("x.org"), 80, false, None)
+            && with_secret.covers(&host("x.org"), 443, true, None)
+    );
+    assert!(without.covers(&host("x.org"), 80, false, None) && said.covers(&host("x.org"), 80, false, None));
     let odd = InjectRule { ports: vec![8443], ..with_secret };
-    assert!(odd.covers(&host("x.org"), 8443, true) && !odd.covers(&host("x.org"), 443, true));
+    assert!(odd.covers(&host("x.org"), 8443, true, None) && !odd.covers(&host("x.org"), 443, true, None));
 }
 
 #[test]

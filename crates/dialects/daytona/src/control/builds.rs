@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use atoll_core::build::{BuildEvent, BuildSpec, BuildState};
+use atoll_core::build::{BuildEvent, BuildSpec, BuildState, StartFrom};
+use atoll_core::id::KeyId;
 use atoll_core::limits::PAGE_MAX_COUNT;
+use atoll_core::service::Services;
 use atoll_core::spec::ResourcesDraft;
 use atoll_dialect_kit::request::Caller;
-use atoll_engine::{BuildLog, BuildView, Caller as EngineCaller, Engine};
+use atoll_engine::{BuildLog, Caller as EngineCaller, Engine};
 use atoll_store::BuildRecord;
 use axum::body::Body;
 use axum::extract::State;
@@ -21,6 +23,7 @@ use sha2::{Digest as _, Sha256};
 use super::origin;
 use crate::App;
 use crate::error::{Failure, Result};
+use crate::objects::Context;
 use crate::request::{Json, Path, Query, Root};
 use crate::who::Read;
 
@@ -43,25 +46,48 @@ impl BuildInfo {
     /// The Dockerfile.
     ///
     /// # Errors
-    /// 501 when it wants files of the client.
+    /// 400 when there is none.
     pub(super) fn dockerfile(&self) -> Result<String> {
-        if self.context_hashes.as_ref().is_some_and(|hashes| !hashes.is_empty()) {
-            return Err(no_context());
-        }
         let text = self.dockerfile_content.clone().filter(|text| !text.trim().is_empty());
         text.ok_or_else(|| Failure::bad("buildInfo.dockerfileContent: is missing"))
     }
+
+    /// What the clients call the archives of the files that they sent.
+    fn hashes(&self) -> &[String] {
+        self.context_hashes.as_deref().unwrap_or_default()
+    }
+
+    /// The files that the Dockerfile copies, as the key has sent them.
+    ///
+    /// # Errors
+    /// 400 for those that it did not.
+    pub(super) async fn context(&self, engine: &Engine, key: &KeyId) -> Result<Context> {
+        Context::open(engine, key, self.hashes()).await
+    }
+
+    /// What a template of it is called that only this key makes and uses: what hashes of files say is only what a client
+    /// says.
+    fn name(&self, dockerfile: &str, key: &KeyId) -> String {
+        let parts = [key.as_str(), dockerfile].into_iter().chain(self.hashes().iter().map(String::as_str));
+        let mut hasher = Sha256::new();
+        for part in parts {
+            hasher.update((part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        format!("{PREFIX}{}", hex::encode(&hasher.finalize()[..16]))
+    }
 }
 
-fn no_context() -> Failure {
-    let instead =
-        "build with 'atoll template build' where the files are, and name the template as the snapshot";
-    crate::unsupported("building with files of the client (add_local_file, add_local_dir, COPY)", instead)
+/// Whether a Dockerfile says what its sandboxes are to run.
+fn has_entrypoint(dockerfile: &str) -> bool {
+    let mut words = dockerfile.lines().filter_map(|line| line.split_whitespace().next());
+    words.any(|word| word.eq_ignore_ascii_case("ENTRYPOINT"))
 }
 
 /// A build of a Dockerfile.
 pub(super) fn spec(name: String, dockerfile: String) -> BuildSpec {
     BuildSpec {
+        start: has_entrypoint(&dockerfile).then_some(StartFrom::Image),
         name,
         tags: Vec::new(),
         dockerfile: Some(dockerfile),
@@ -70,7 +96,6 @@ pub(super) fn spec(name: String, dockerfile: String) -> BuildSpec {
         args: BTreeMap::new(),
         target: None,
         no_cache: false,
-        start: None,
         ready: None,
         memory: false,
         isolation: None,
@@ -81,16 +106,28 @@ pub(super) fn spec(name: String, dockerfile: String) -> BuildSpec {
         ttl_ms: None,
         idle_timeout_ms: None,
         timeout_ms: None,
+        services: Services::new(),
     }
 }
 
-/// A build that waits for files that never come is ended.
-pub(super) async fn without_context(engine: &Engine, view: &BuildView) -> Result<()> {
+/// Begins a build, with the files that it copies. One whose files cannot be read is ended.
+pub(super) async fn begin(
+    engine: &Engine,
+    by: &EngineCaller,
+    spec: BuildSpec,
+    context: Context,
+) -> Result<BuildRecord> {
+    let view = engine.create_build(spec, by).await?;
     if !view.needs_context {
-        return Ok(());
+        return Ok(view.record);
     }
-    engine.cancel_build(&view.record.id).await?;
-    Err(no_context())
+    match engine.put_build_context(&view.record.id, context.into_tar()).await {
+        Ok(view) => Ok(view.record),
+        Err(error) => {
+            engine.cancel_build(&view.record.id).await?;
+            Err(Failure::of(&error))
+        }
+    }
 }
 
 /// The last build of a name.
@@ -120,30 +157,35 @@ pub(super) fn why(record: &BuildRecord) -> Option<String> {
     Some(why)
 }
 
-/// The template of a Dockerfile, which is built unless that was done before. The name is made of its text.
-pub(super) async fn template_of(engine: &Engine, by: &EngineCaller, info: &BuildInfo) -> Result<String> {
+/// The template of a Dockerfile, and its version, which is built unless this key did that before.
+pub(super) async fn template_of(
+    engine: &Engine,
+    by: &EngineCaller,
+    key: &KeyId,
+    info: &BuildInfo,
+) -> Result<String> {
     let dockerfile = info.dockerfile()?;
-    let hash = Sha256::digest(&dockerfile);
-    let digits: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    let name = format!("{PREFIX}{digits}");
-    if origin::template(engine, &name).await?.is_some() {
-        return Ok(name);
+    let name = info.name(&dockerfile, key);
+    // One that somebody else made is not what the name says. The version is told, too: others may make more of them.
+    let made = origin::template(engine, &name).await?;
+    if let Some(made) = made.filter(|made| made.created_by.as_ref() == Some(key)) {
+        return Ok(format!("{name}:{}", made.version));
     }
-    let running = latest(engine, by, &name).await?.filter(|build| !build.state.is_final());
+    let running = latest(engine, by, &name).await?;
+    let running = running.filter(|build| !build.state.is_final() && build.created_by.as_ref() == Some(key));
     let build = match running {
-        // Somebody else wants the same.
+        // A client that asks again.
         Some(build) => build,
         None => {
-            let view = engine.create_build(spec(name.clone(), dockerfile), by).await?;
-            without_context(engine, &view).await?;
-            view.record
+            let context = info.context(engine, key).await?;
+            begin(engine, by, spec(name.clone(), dockerfile), context).await?
         }
     };
     let mut log = engine.build_log(&build.id, 0).await?;
     loop {
         let page = log.now(READ_BYTES).await?;
-        if page.record.state == BuildState::Succeeded {
-            return Ok(name);
+        if let (BuildState::Succeeded, Some(version)) = (page.record.state, page.record.template_version) {
+            return Ok(format!("{name}:{version}"));
         }
         if page.record.state.is_final() {
             let why = why(&page.record).unwrap_or_else(|| "the build was cancelled".to_owned());

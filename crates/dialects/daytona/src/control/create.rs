@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use atoll_core::access::{AccessDraft, Target};
+use atoll_core::id::KeyId;
 use atoll_core::idle::{IdlePolicy, OnIdle};
 use atoll_core::spec::{ResourcesDraft, SandboxDraft};
 use atoll_core::volume::VolumeMountDraft;
@@ -109,9 +110,9 @@ pub(super) async fn create(
     State(app): State<App>,
     Json(request): Json<Create>,
 ) -> Result<Response> {
-    let (engine, by) = (app.host.engine().clone(), caller.engine().clone());
+    let (engine, by, key) = (app.host.engine().clone(), caller.engine().clone(), caller.key());
     let made = async move {
-        let draft = request.draft(&engine, &by).await?;
+        let draft = request.draft(&engine, &by, &key).await?;
         make(&engine, &by, draft, request.public == Some(true)).await
     };
     let record =
@@ -183,7 +184,7 @@ impl Create {
         Ok(())
     }
 
-    async fn draft(&self, engine: &Engine, by: &EngineCaller) -> Result<SandboxDraft> {
+    async fn draft(&self, engine: &Engine, by: &EngineCaller, key: &KeyId) -> Result<SandboxDraft> {
         self.check()?;
         let labels = self.labels.clone().unwrap_or_default();
         let mut draft = SandboxDraft {
@@ -198,7 +199,7 @@ impl Create {
             ..SandboxDraft::default()
         };
         match &self.build_info {
-            Some(info) => draft.template = Some(builds::template_of(engine, by, info).await?),
+            Some(info) => draft.template = Some(builds::template_of(engine, by, key, info).await?),
             None => origin::find(engine, by, self.snapshot.as_deref()).await?.apply(&mut draft),
         }
         // A disk is at least as large as was asked for: that of an image with steps has a size of its own.

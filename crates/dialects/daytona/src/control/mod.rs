@@ -10,6 +10,7 @@ mod other;
 mod ports;
 mod settings;
 mod snapshots;
+mod ssh;
 mod volumes;
 
 use axum::Router;
@@ -19,6 +20,7 @@ use serde_json::Value;
 
 use crate::App;
 use crate::error::Result;
+use crate::objects;
 use crate::request::{Json, Root};
 use crate::view;
 use crate::who::{On, Read};
@@ -53,6 +55,8 @@ fn sandboxes() -> Router<App> {
         .route("/sandbox/{sandbox}/ports/{port}/preview-url", get(ports::preview))
         .route("/sandbox/{sandbox}/ports/{port}/signed-preview-url", get(ports::signed))
         .route("/sandbox/{sandbox}/ports/{port}/signed-preview-url/{token}/expire", post(ports::expire))
+        .route("/sandbox/{sandbox}/ssh-access", post(ssh::create).delete(ssh::revoke))
+        .route("/sandbox/ssh-access/validate", get(ssh::validate))
         .route("/sandbox/{sandbox}/fork", post(other::fork))
         .route("/sandbox/{sandbox}/snapshot", post(snapshots::of_sandbox))
 }
@@ -67,6 +71,7 @@ fn around() -> Router<App> {
         .route("/volumes", post(volumes::create).get(volumes::list))
         .route("/volumes/{volume}", get(volumes::read).delete(volumes::remove))
         .route("/volumes/by-name/{volume}", get(volumes::read))
+        .route("/object-storage/push-access", get(objects::push_access))
         .route("/config", get(other::config))
         .route("/health", get(other::health))
         .route("/health/ready", get(other::health))
@@ -75,15 +80,12 @@ fn around() -> Router<App> {
 /// What this server does not do, and says so.
 fn refused() -> Router<App> {
     Router::new()
-        .route("/sandbox/{sandbox}/ssh-access", any(other::no_ssh))
-        .route("/sandbox/ssh-access/validate", any(other::no_ssh_tokens))
         .route("/sandbox/{sandbox}/secrets", any(other::no_secrets_of))
         .route("/sandbox/{sandbox}/telemetry/{*rest}", any(other::no_telemetry))
         .route("/secret", any(other::no_secrets))
         .route("/secret/{*rest}", any(other::no_secrets))
         .route("/warm-pools", any(other::no_warm_pools))
         .route("/warm-pools/{*rest}", any(other::no_warm_pools))
-        .route("/object-storage/push-access", any(other::no_storage))
 }
 
 /// One sandbox.

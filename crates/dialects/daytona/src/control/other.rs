@@ -58,7 +58,7 @@ pub(super) async fn health() -> Json<Value> {
 pub(super) async fn config(_: Caller<Read>, root: Root, State(app): State<App>) -> Json<Value> {
     Json(json!({
         "version": DAEMON_VERSION,
-        "proxyTemplateUrl": format!("http://{{{{PORT}}}}-{{{{sandboxId}}}}.{}", app.host.ports_domain()),
+        "proxyTemplateUrl": format!("{}://{{{{PORT}}}}-{{{{sandboxId}}}}.{}", root.scheme(), app.host.ports_domain()),
         "proxyToolboxUrl": root.toolbox(),
         "defaultSnapshot": super::origin::DEFAULT,
         "defaultRegion": TARGET,
@@ -71,16 +71,6 @@ pub(super) async fn config(_: Caller<Read>, root: Root, State(app): State<App>) 
         "dashboardUrl": root.url(""),
         "maxAutoArchiveInterval": MAX_AUTO_ARCHIVE_MIN,
     }))
-}
-
-const SSH: &str = "register a public key with 'atoll ssh-key add', then 'ssh -p PORT SANDBOX@HOST' at the port of this server";
-
-pub(super) async fn no_ssh(_: On<Read>) -> Failure {
-    crate::unsupported("SSH access by token", SSH)
-}
-
-pub(super) async fn no_ssh_tokens(_: Caller<Read>) -> Failure {
-    crate::unsupported("SSH access by token", SSH)
 }
 
 pub(super) async fn no_secrets(_: Caller<Read>) -> Failure {
@@ -98,12 +88,6 @@ pub(super) async fn no_warm_pools(_: Caller<Read>) -> Failure {
         "'warm-pools' of the Daytona API",
         "use Atoll's own pools ('atoll pool', docs/pools.md)",
     )
-}
-
-pub(super) async fn no_storage(_: Caller<Read>) -> Failure {
-    let instead =
-        "build with 'atoll template build' where the files are, and name the template as the snapshot";
-    crate::unsupported("uploading files for a build", instead)
 }
 
 pub(super) async fn no_telemetry(_: On<Read>) -> Failure {

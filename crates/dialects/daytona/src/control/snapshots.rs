@@ -194,14 +194,12 @@ pub(super) async fn create(
         (None, None) => return Err(Failure::bad("give imageName or buildInfo")),
     };
     let entrypoint = order.entrypoint.filter(|argv| !argv.is_empty());
-    let spec = BuildSpec {
-        start: entrypoint.map(|argv| StartFrom::Command(CommandText::Argv(argv))),
-        resources: order.size.resources()?,
-        ..builds::spec(order.name, dockerfile)
-    };
-    let view = engine.create_build(spec, caller.engine()).await?;
-    builds::without_context(engine, &view).await?;
-    Ok(Json(of_build(&view.record)))
+    let described = builds::spec(order.name, dockerfile);
+    let start =
+        entrypoint.map(|argv| StartFrom::Command(CommandText::Argv(argv))).or(described.start.clone());
+    let spec = BuildSpec { start, resources: order.size.resources()?, ..described };
+    let context = order.build_info.unwrap_or_default().context(engine, &caller.key()).await?;
+    Ok(Json(of_build(&builds::begin(engine, caller.engine(), spec, context).await?)))
 }
 
 /// What a name or an id means now.

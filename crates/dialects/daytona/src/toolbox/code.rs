@@ -15,8 +15,14 @@ use crate::error::{Failure, Result};
 use crate::request::Json;
 use crate::who::Inside;
 
-/// Finds what runs a language and lets it read the program from its input: `code.sh LANGUAGE ARGUMENT…`.
+/// Finds what runs a language and lets it read the program from its input: `code.sh LANGUAGE CHARTS ARGUMENT…`.
 const SCRIPT: &str = include_str!("../../guest/code.sh");
+/// Runs a program in Python and tells the charts that it shows.
+const CHARTS: &str = include_str!("../../guest/charts.py");
+/// What is in every program that shows a chart.
+const SHOWS: &str = "show(";
+/// Charts of one program.
+const CHARTS_MAX_COUNT: usize = 1000;
 /// Arguments of a program.
 const ARGV_MAX_COUNT: usize = 1000;
 
@@ -48,7 +54,9 @@ pub(super) async fn run(inside: Inside, Json(request): Json<Run>) -> Result<Json
     if arguments.len() > ARGV_MAX_COUNT {
         return Err(Failure::bad_daemon(format!("argv: more than {ARGV_MAX_COUNT} arguments")));
     }
-    let argv = ["/bin/sh", "-c", SCRIPT, "code", language].map(str::to_owned).into_iter().chain(arguments);
+    let charts = if language == "python" && request.code.contains(SHOWS) { CHARTS } else { "" };
+    let argv =
+        ["/bin/sh", "-c", SCRIPT, "code", language, charts].map(str::to_owned).into_iter().chain(arguments);
     let draft = ExecDraft {
         env: request.envs.unwrap_or_default(),
         stdin: true,
@@ -62,5 +70,26 @@ pub(super) async fn run(inside: Inside, Json(request): Json<Run>) -> Result<Json
     let (fed, ended) = tokio::join!(feed(&inside, exec, Bytes::from(request.code)), ended(&inside, exec));
     let (output, exit) = ended?;
     fed.map_err(fail)?;
-    Ok(Json(json!({"exitCode": exit_code(&exit), "result": output.both(), "artifacts": {"charts": []}})))
+    // The program's two streams are one here, and the other one is for charts.
+    let charts = charts_in(&output.stderr());
+    Ok(Json(
+        json!({"exitCode": exit_code(&exit), "result": output.stdout(), "artifacts": {"charts": charts}}),
+    ))
+}
+
+/// Charts, one on each line. What is none is left out: whatever runs inside may write there.
+fn charts_in(told: &str) -> Vec<Value> {
+    let charts = told.lines().filter_map(|line| serde_json::from_str(line).ok());
+    charts.filter(Value::is_object).take(CHARTS_MAX_COUNT).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn charts_are_objects() {
+        let told = "[the beginning]\n{\"type\":\"line\"}\n\n1\n{\"type\":\"bar\"}\n{\"type\"";
+        assert_eq!(charts_in(told), [json!({"type": "line"}), json!({"type": "bar"})]);
+    }
 }

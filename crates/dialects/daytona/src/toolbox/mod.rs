@@ -35,6 +35,8 @@ fn processes() -> Router<App> {
         .route("/process/execute", post(execute::execute))
         .route("/process/code-run", post(code::run))
         .route("/process/session", post(session::create).get(session::list))
+        .route("/process/session/entrypoint", get(session::entrypoint::read))
+        .route("/process/session/entrypoint/logs", any(session::entrypoint::logs))
         .route("/process/session/{session}", get(session::read).delete(session::remove))
         .route("/process/session/{session}/exec", post(session::commands::run))
         .route("/process/session/{session}/command/{command}", get(session::commands::read))

@@ -6,7 +6,7 @@ use atoll_core::access::{AccessDraft, Target};
 use atoll_core::idle::IdlePolicy;
 use atoll_core::limits::JSON_BODY_MAX_BYTES;
 use atoll_core::sandbox::PauseMode;
-use atoll_core::spec::{IsolationLevel, SandboxDraft};
+use atoll_core::spec::{IsolationLevel, RequestKey, SandboxDraft};
 use atoll_core::volume::VolumeMountDraft;
 use atoll_core::{Code, Error};
 use atoll_engine::{Caller as EngineCaller, Engine};
@@ -111,20 +111,27 @@ async fn create(
         Ok(asked) => asked,
         Err(failure) => return failure.into_response(),
     };
-    let Some(key) = key else { return made(app, caller, request, timeout_s).await };
+    let Some(key) = key else { return made(app, caller, request, timeout_s, None).await };
     // What is understood of the body, so that a retry may spell it in another way.
     let print = serde_json::to_string(&(uri.path(), &request)).unwrap_or_default();
+    let kept = super::idempotency::kept(&key, &print);
     let (app_in, caller_in) = (app.clone(), caller.clone());
-    let making = async move { made(&app_in, &caller_in, request, timeout_s).await };
+    let making = async move { made(&app_in, &caller_in, request, timeout_s, Some(kept)).await };
     app.answers.once(&caller.key(), &key, &print, making).await
 }
 
-async fn made(app: &App, caller: &Caller<Manage>, request: Create, timeout_s: u64) -> Response {
+async fn made(
+    app: &App,
+    caller: &Caller<Manage>,
+    request: Create,
+    timeout_s: u64,
+    kept: Option<RequestKey>,
+) -> Response {
     let (engine, key) = (app.host.engine().clone(), caller.key());
     let by = caller.engine().clone();
     // When the client goes away half-way it is made all the same: it may ask for it by its key.
     let making = tokio::spawn(async move {
-        let record = make(&engine, &by, request, timeout_s).await?;
+        let record = make(&engine, &by, request, timeout_s, kept).await?;
         Ok::<Sandbox, Failure>(Sandbox::new(&engine, &record, &key))
     });
     match making.await {
@@ -136,11 +143,24 @@ async fn made(app: &App, caller: &Caller<Manage>, request: Create, timeout_s: u6
     }
 }
 
-async fn make(engine: &Engine, by: &EngineCaller, request: Create, timeout_s: u64) -> Result<SandboxRecord> {
+async fn make(
+    engine: &Engine,
+    by: &EngineCaller,
+    request: Create,
+    timeout_s: u64,
+    kept: Option<RequestKey>,
+) -> Result<SandboxRecord> {
     let (draft, extras) = draft(engine, by, request, timeout_s).await?;
     let public = !extras.private_ports;
+    let draft = SandboxDraft { request: kept, ..draft };
     let record = engine.create_sandbox(draft, by).await.map_err(|error| refused(&error))?;
-    if public && let Err(failure) = open_ports(engine, &record, by).await {
+    // An earlier server may have made it, with its ports or without.
+    let open = engine.accesses(&record.id).map_err(|error| Failure::of(&error))?;
+    let open = open.iter().any(|access| access.name.as_deref() == Some(ANYBODY));
+    if public
+        && !open
+        && let Err(failure) = open_ports(engine, &record, by).await
+    {
         // Nobody knows of it.
         drop(engine.delete_sandbox(&record.id).await);
         return Err(failure);
@@ -161,6 +181,7 @@ fn refused(error: &Error) -> Failure {
     match error.code {
         // What the body names is not there: nothing the path names.
         Code::VolumeNotFound | Code::SecretNotFound => Failure::bad(crate::error::sentence(error)),
+        Code::IdempotencyMismatch => super::idempotency::mismatch(),
         Code::SandboxFailed | Code::StartFailed => {
             Failure::new(StatusCode::INTERNAL_SERVER_ERROR, crate::error::sentence(error))
         }

@@ -1,13 +1,14 @@
 //! `Idempotency-Key`: the same creation asked for again gets the first one's answer.
 //!
-//! Answers are kept in memory, for a day: a server that was started anew does not know them any more, and a
-//! creation that it interrupted was undone.
+//! Answers are kept in memory, for a day. A server that was started anew does not know them any more, but finds the
+//! sandbox by the key, which is kept with it ([`kept`]); a creation that was interrupted has been undone.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::id::KeyId;
+use atoll_core::spec::RequestKey;
 use axum::body::{Body, to_bytes};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
@@ -60,6 +61,17 @@ pub(super) fn key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
     }
 }
 
+/// The key as it is kept with the sandbox: apart from the keys of the same caller's native requests.
+pub(super) fn kept(key: &str, print: &str) -> RequestKey {
+    RequestKey { key: format!("e2b {key}"), digest: blake3::hash(print.as_bytes()).to_hex().to_string() }
+}
+
+/// The key belongs to another request.
+pub(super) fn mismatch() -> Failure {
+    Failure::conflict("the Idempotency-Key was used before with another request")
+        .with_code("idempotency_request_mismatch")
+}
+
 impl Answers {
     fn table(&self) -> std::sync::MutexGuard<'_, HashMap<(KeyId, String), Kept>> {
         // A map is usable whatever panicked.
@@ -74,11 +86,7 @@ impl Answers {
             table.retain(|_, kept| kept.at_ms.saturating_add(KEPT_MS) > now);
         }
         match table.get(id).filter(|kept| kept.at_ms.saturating_add(KEPT_MS) > now) {
-            Some(kept) if kept.print != print => Some(
-                Failure::conflict("the Idempotency-Key was used before with another request")
-                    .with_code("idempotency_request_mismatch")
-                    .into_response(),
-            ),
+            Some(kept) if kept.print != print => Some(mismatch().into_response()),
             Some(Kept { answer: None, .. }) => Some(
                 Failure::conflict("the first request with this Idempotency-Key is under way")
                     .with_code("idempotency_in_progress")

@@ -14,14 +14,14 @@ use std::time::{Duration, SystemTime};
 use atoll_core::id::KeyId;
 use atoll_core::limits::BUILD_CONTEXT_MAX_BYTES;
 use atoll_core::sharing::Needs;
+use atoll_dialect_kit::spool::receive;
 use atoll_engine::{Engine, Grant};
-use atoll_server::dialect::Pieces;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use flate2::read::MultiGzDecoder;
 use http::{Extensions, StatusCode};
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncWriteExt as _};
+use tokio::io::AsyncRead;
 use tokio_util::io::SyncIoBridge;
 
 use crate::App;
@@ -123,29 +123,14 @@ pub(super) async fn upload(
     tokio::fs::create_dir_all(&dir).await.map_err(|error| broken(&error))?;
     make_room(&dir).await?;
     let beside = address.place.with_extension(format!("{}.part", &token[..16.min(token.len())]));
-    let taken = take(&beside, body).await;
-    let kept = match taken {
-        Ok(()) => tokio::fs::rename(&beside, &address.place).await.map_err(|error| broken(&error)),
-        Err(failure) => Err(failure),
+    let kept = match receive(&beside, body, BUILD_CONTEXT_MAX_BYTES).await {
+        Ok(_size) => tokio::fs::rename(&beside, &address.place).await.map_err(|error| broken(&error)),
+        Err(error) => Err(Failure::of(&error)),
     };
     if kept.is_err() {
         drop(tokio::fs::remove_file(&beside).await);
     }
     kept.map(|()| StatusCode::OK)
-}
-
-async fn take(beside: &FsPath, body: Body) -> Result<()> {
-    let mut file = tokio::fs::File::create(beside).await.map_err(|error| broken(&error))?;
-    let mut pieces = Pieces::new(body);
-    let mut taken = 0_u64;
-    while let Some(piece) = pieces.next().await.map_err(|error| Failure::of(&error))? {
-        taken += piece.len() as u64;
-        if taken > BUILD_CONTEXT_MAX_BYTES {
-            return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "the archive is too large"));
-        }
-        file.write_all(&piece).await.map_err(|error| broken(&error))?;
-    }
-    file.flush().await.map_err(|error| broken(&error))
 }
 
 /// Removes what is old; refuses when there is too much.

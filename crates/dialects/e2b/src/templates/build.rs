@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_core::build::BuildSpec;
 use atoll_core::id::{BuildId, KeyId};
+use atoll_core::service::Services;
 use atoll_core::spec::{self, ResourcesDraft};
 use axum::extract::{Path, State};
 use http::StatusCode;
@@ -166,7 +167,7 @@ pub(super) async fn begin(
         return Err(Failure::conflict("the build has begun already"));
     }
     let engine = app.host.engine();
-    let Plan { steps, lines, archives, no_cache, start, ready } =
+    let Plan { steps, lines, archives, no_cache, start, ready, login } =
         plan(engine, &asked, caller.engine()).await?;
     let spec = BuildSpec {
         name: order.name.clone(),
@@ -189,12 +190,14 @@ pub(super) async fn begin(
         ttl_ms: None,
         idle_timeout_ms: None,
         timeout_ms: None,
+        services: Services::new(),
     };
     let context = match archives.is_empty() {
         true => None,
         false => Some(archives::Context::open(engine, &caller.key(), &archives).await?),
     };
-    let view = engine.create_build(spec, caller.engine()).await.map_err(|error| Failure::of(&error))?;
+    let view =
+        engine.create_build_as(spec, login, caller.engine()).await.map_err(|error| Failure::of(&error))?;
     let build = view.record.id.clone();
     if let Some(order) = app.orders.table().get_mut(&id) {
         order.begun = Some(Begun { build: build.clone(), lines: lines.into() });

@@ -1,9 +1,9 @@
 //! The clients' steps as the engine's.
 
 use atoll_core::build::{CommandText, CopyStep, Ready, StartFrom, Step, TEMPLATE_SCHEME};
-use atoll_engine::{Caller as EngineCaller, Engine};
+use atoll_core::secret::Secret;
+use atoll_engine::{Caller as EngineCaller, Engine, ImageLogin};
 use serde::Deserialize;
-use serde_json::Value;
 use std::collections::BTreeMap;
 
 use super::{Found, find, name_of};
@@ -36,11 +36,27 @@ fi";
 pub(super) struct Asked {
     from_image: Option<String>,
     from_template: Option<String>,
-    from_image_registry: Option<Value>,
+    from_image_registry: Option<Login>,
     force: bool,
     steps: Vec<AskedStep>,
     start_cmd: Option<String>,
     ready_cmd: Option<String>,
+}
+
+/// Who the build is to the registry of its image.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase", rename_all_fields = "camelCase")]
+enum Login {
+    Registry {
+        username: String,
+        password: Secret,
+    },
+    /// A service account of Google's, whose key is the password.
+    Gcp {
+        service_account_json: Secret,
+    },
+    /// Its keys are no password: one would have to be fetched from AWS first.
+    Aws {},
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -73,6 +89,7 @@ pub(super) struct Plan {
     pub(super) archives: Vec<String>,
     pub(super) no_cache: bool,
     pub(super) start: Option<StartFrom>,
+    pub(super) login: Option<ImageLogin>,
     pub(super) ready: Option<Ready>,
 }
 
@@ -81,18 +98,14 @@ pub(super) struct Plan {
 /// # Errors
 /// 400 for what is malformed or not supported.
 pub(super) async fn plan(engine: &Engine, asked: &Asked, caller: &EngineCaller) -> Result<Plan> {
-    let registry = asked.from_image_registry.as_ref().is_some_and(|registry| !registry.is_null());
-    if registry {
-        return Err(Failure::bad(
-            "fromImageRegistry: credentials are not taken with a build; store them with 'atoll registry login'",
-        ));
-    }
+    let login = login(asked)?;
     let base = base(engine, asked, caller).await?;
     let plan = Plan {
         no_cache: asked.force || asked.steps.iter().any(|step| step.force),
         steps: Vec::new(),
         lines: Vec::new(),
         archives: Vec::new(),
+        login,
         start: text(asked.start_cmd.as_ref()).map(|line| StartFrom::Command(bash(line))),
         ready: text(asked.ready_cmd.as_ref()).map(|line| Ready {
             command: Some(bash(line)),
@@ -102,6 +115,24 @@ pub(super) async fn plan(engine: &Engine, asked: &Asked, caller: &EngineCaller) 
         }),
     };
     translate(plan, base, &asked.steps)
+}
+
+/// Who the build is to the registry of its image. Source of the name of Google's user: their documentation of Docker's
+/// authentication with a service account key.
+fn login(asked: &Asked) -> Result<Option<ImageLogin>> {
+    let (Some(registry), Some(image)) = (&asked.from_image_registry, text(asked.from_image.as_ref())) else {
+        return Ok(None);
+    };
+    let (username, password) = match registry {
+        Login::Registry { username, password } => (username.clone(), password.clone()),
+        Login::Gcp { service_account_json } => ("_json_key".to_owned(), service_account_json.clone()),
+        Login::Aws {} => {
+            return Err(Failure::bad(
+                "fromImageRegistry: keys of AWS are not taken; give the password that 'aws ecr get-login-password' prints, with the user AWS",
+            ));
+        }
+    };
+    Ok(Some(ImageLogin { image: image.to_owned(), username, password }))
 }
 
 fn text(text: Option<&String>) -> Option<&str> {
@@ -287,6 +318,7 @@ mod tests {
             archives: Vec::new(),
             no_cache: false,
             start: None,
+            login: None,
             ready: None,
         };
         translate(plan, Base::image("image".to_owned()), &asked.steps)

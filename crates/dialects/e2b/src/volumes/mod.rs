@@ -9,10 +9,14 @@ use atoll_core::volume::{VolumeDraft, VolumeState};
 use atoll_core::{Code, Error};
 use atoll_engine::{Engine, Resource, Target, VolumeChange};
 use axum::Router;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
 use axum::routing::get;
 use http::StatusCode;
+use http::header::CONTENT_LENGTH;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::App;
 use crate::error::{Failure, Result, sentence};
@@ -29,6 +33,20 @@ pub(crate) fn routes() -> Router<App> {
         )
         .route("/volumecontent/{volume}/dir", get(content::list).post(content::make_directory))
         .route("/volumecontent/{volume}/file", get(content::read).put(content::write))
+}
+
+/// An error about what is in a volume, in that API's own form: its code is a word.
+pub(crate) async fn answer(request: Request, next: Next) -> Response {
+    let about_content = request.uri().path().starts_with("/volumecontent/");
+    let mut response = next.run(request).await;
+    if about_content && let Some(failure) = response.extensions().get::<Failure>() {
+        let words = failure.status.canonical_reason().unwrap_or("error").to_ascii_lowercase();
+        let code = failure.code.map_or_else(|| words.replace([' ', '-'], "_"), str::to_owned);
+        let body = json!({"code": code, "message": failure.message}).to_string();
+        response.headers_mut().remove(CONTENT_LENGTH);
+        *response.body_mut() = body.into();
+    }
+    response
 }
 
 /// What the engine says about a volume, or about what is in one.
@@ -96,7 +114,11 @@ async fn create(
     })?;
     // As its clients know it, everybody may remove everything; ours are like `/tmp`.
     let open = VolumeChange { mode: Some(0o777), ..VolumeChange::default() };
-    engine.change_in_volume(&made.record.id, "/", open).await.map_err(|error| told(&error))?;
+    if let Err(error) = engine.change_in_volume(&made.record.id, "/", open).await {
+        // Who is told that there is none must be able to ask again for the name.
+        engine.delete_volume(&made.record.id, caller.engine()).await.map_err(|error| told(&error))?;
+        return Err(told(&error));
+    }
     let opened = Opened::new(engine, &caller, made.record.id, made.record.name);
     Ok((StatusCode::CREATED, axum::Json(opened)))
 }

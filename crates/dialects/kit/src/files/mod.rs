@@ -2,6 +2,8 @@
 
 mod download;
 mod form;
+#[cfg(test)]
+mod fuzz;
 mod range;
 
 pub use download::{SendError, send};

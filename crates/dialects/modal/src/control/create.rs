@@ -88,7 +88,7 @@ struct Plan {
 /// Makes it, with all that belongs to it, or nothing.
 async fn make(asker: &Asker, plan: Plan) -> Result<SandboxRecord> {
     let (engine, by) = (asker.engine(), asker.caller());
-    let named = plan.draft.name.clone().unwrap_or_default();
+    let named = plan.extras.name.clone().unwrap_or_default();
     let record = engine.create_sandbox(plan.draft, by).await.map_err(|error| match error.code {
         // As the clients' users know it.
         Code::NameTaken => {
@@ -128,8 +128,9 @@ async fn plan(
     env.extend(wanted.environment_variables.iter().flat_map(|env| env.contents.clone()));
     let tags = read_tags(tags)?;
     let ports = ports(wanted)?;
+    let name = wanted.name.clone().filter(|name| !name.is_empty());
     let mut draft = SandboxDraft {
-        name: wanted.name.clone().filter(|name| !name.is_empty()),
+        name: name.as_deref().map(extras::label).transpose()?,
         env,
         workdir: wanted.workdir.clone().filter(|dir| !dir.is_empty()),
         ttl_ms: (wanted.timeout_secs > 0).then(|| u64::from(wanted.timeout_secs) * 1000),
@@ -147,6 +148,7 @@ async fn plan(
     });
     let extras = Extras {
         app: app.to_owned(),
+        name,
         image: wanted.image_id.clone(),
         tags: Some(tags),
         command: command.is_some(),

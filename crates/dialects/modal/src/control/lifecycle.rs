@@ -41,14 +41,15 @@ const LOCAL: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 /// Where commands of a sandbox are run, and by what right: this server.
 ///
-/// Clients that reached the server under a name of this machine may go on without TLS; those of JavaScript want to read
+/// Clients that reached the server under a name of this machine without TLS may go on so; those of JavaScript want to read
 /// `https` all the same, and dial without. All others want TLS with a certificate that they can verify.
 pub(super) fn access(asker: &Asker, sandbox: &SandboxId) -> (String, String) {
     let authority = &asker.head.authority;
     let host = authority.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
     let host = host.map_or(authority.as_str(), |(host, _)| host).trim_matches(['[', ']']);
     let is_javascript = asker.head.text("x-modal-client-type") == Some(JAVASCRIPT);
-    let scheme = if LOCAL.contains(&host) && !is_javascript { "http" } else { "https" };
+    let in_clear = LOCAL.contains(&host) && !asker.head.encrypted && !is_javascript;
+    let scheme = if in_clear { "http" } else { "https" };
     (format!("{scheme}://{authority}"), asker.token(sandbox))
 }
 

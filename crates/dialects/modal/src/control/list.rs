@@ -77,7 +77,7 @@ fn info(record: &SandboxRecord, generation: Generation) -> SandboxInfo {
         metadata: Some(SandboxHandleMetadata { result: None, app_id: extras.app.clone() }),
         app_id: extras.app,
         tags: pairs(tags(record)),
-        name: record.name.clone().unwrap_or_default(),
+        name: extras::name(record).unwrap_or_default(),
         image_id: extras.image,
         timeout_secs: extras.timeout_s.unwrap_or_default(),
         idle_timeout_secs: record.spec.idle_timeout_ms.and_then(|ms| u32::try_from(ms / 1000).ok()),
@@ -97,13 +97,14 @@ pub(super) async fn from_name(
     let name = request.sandbox_name;
     let missing =
         || Fault::not_found(format!("Sandbox with name '{}' not found", atoll_core::error::shorten(&name)));
-    let grant = asker.grant(Needs::READ, Target::Sandbox(&name)).await.map_err(|_hidden| missing())?;
+    let label = extras::label(&name).map_err(|_no_name| missing())?;
+    let grant = asker.grant(Needs::READ, Target::Sandbox(&label)).await.map_err(|_hidden| missing())?;
     let id = grant.sandbox().ok_or_else(missing)?;
     let record = asker.engine().sandbox(id).map_err(|_gone| missing())?;
     let extras = Extras::of(&record);
     // A sandbox of another API has no app: it is in all of them.
     let of_app = extras.app.is_empty() || extras.app == app_id(&request.app_name);
-    if record.name.as_ref() != Some(&name) || !runs(&record) || !of_app {
+    if extras::name(&record).as_ref() != Some(&name) || !runs(&record) || !of_app {
         return Err(missing());
     }
     Ok(SandboxGetFromNameResponse {
@@ -141,7 +142,11 @@ pub(super) async fn set_name(
     request: SandboxSetNameRequest,
 ) -> Result<SandboxSetNameResponse> {
     let (id, _) = auth::sandbox(asker, &request.sandbox_id, Scope::Manage).await?;
-    let update = SandboxUpdate { name: Some(request.name), ..SandboxUpdate::default() };
+    let record = asker.engine().sandbox(&id)?;
+    let label = extras::label(&request.name)?;
+    let extras = Extras { name: Some(request.name), ..Extras::of(&record) };
+    let annotations = BTreeMap::from([(extras::KEY.to_owned(), Some(extras.text()?))]);
+    let update = SandboxUpdate { name: Some(label), annotations, ..SandboxUpdate::default() };
     asker.engine().update_sandbox(&id, update).await?;
     Ok(SandboxSetNameResponse {})
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use atoll_core::Error;
 use atoll_core::build::{BuildSpec, TEMPLATE_SCHEME};
+use atoll_core::service::Services;
 use atoll_engine::Engine;
 use axum::extract::State;
 use serde::Deserialize;
@@ -12,6 +14,7 @@ use super::{ARG, Parameters, recipe, slug, view};
 use crate::App;
 use crate::devboxes::launch::{Launch, says};
 use crate::error::{Failure, Result};
+use crate::objects::Opened;
 use crate::request::{Caller, Json, Manage, Read};
 
 /// A blueprint that is asked for. Fields that are not named here are ignored.
@@ -20,14 +23,29 @@ use crate::request::{Caller, Json, Manage, Read};
 pub(super) struct Create {
     #[serde(flatten)]
     parameters: Parameters,
-    build_context: Option<Value>,
+    build_context: Option<Context>,
     code_mounts: Option<Value>,
     network_policy_id: Option<String>,
     secrets: Option<Value>,
     services: Option<Value>,
 }
 
+/// The files of a build: an object that is an archive.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Context {
+    Object { object_id: String },
+}
+
 impl Create {
+    /// Opens the files of the build.
+    async fn context<S>(&self, app: &App, caller: &Caller<S>) -> Result<Option<Opened>> {
+        match &self.build_context {
+            Some(Context::Object { object_id }) => Opened::new(app, caller, object_id).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     fn check(&self) -> Result<()> {
         let named = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
         let unsupported = |what: &str, hint: &str| {
@@ -35,9 +53,6 @@ impl Create {
         };
         if self.parameters.name.is_empty() {
             return Err(Failure::bad("name: is missing"));
-        }
-        if says(self.build_context.as_ref()) {
-            return unsupported("build_context", "it has no objects; build with 'atoll template build'");
         }
         if says(self.code_mounts.as_ref()) {
             return unsupported("code_mounts", "clone in the Dockerfile, or give them to the devbox");
@@ -108,6 +123,7 @@ impl Create {
             ttl_ms: None,
             idle_timeout_ms: None,
             timeout_ms: None,
+            services: Services::new(),
         })
     }
 }
@@ -120,13 +136,18 @@ pub(super) async fn create(
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
     let base = asked.base(&caller, engine).await?;
+    let context = asked.context(&app, &caller).await?;
     let spec = asked.spec(&base)?;
     let made = engine.create_build(spec, caller.engine()).await.map_err(|error| Failure::of(&error))?;
     if made.needs_context {
-        drop(engine.cancel_build(&made.record.id).await);
-        return Err(Failure::bad(
-            "dockerfile: COPY from a build context is not supported by this server; use file_mounts, COPY with a here-document, or 'atoll template build'",
-        ));
+        let sent = match context {
+            Some(context) => engine.put_build_context(&made.record.id, context.into_tar()).await,
+            None => Err(Error::invalid("build_context", "the Dockerfile copies files, and there are none")),
+        };
+        if let Err(error) = sent {
+            drop(engine.cancel_build(&made.record.id).await);
+            return Err(Failure::of(&error));
+        }
     }
     Ok(Json(view::view(engine, &made.record).await))
 }

@@ -85,15 +85,7 @@ impl Parameters {
 
 /// The name of the template of a blueprint: its own where it has the form of one, else one made from it.
 fn slug(name: &str) -> String {
-    if atoll_core::spec::name("name", name).is_ok() {
-        return name.to_owned();
-    }
-    let fits = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let start: String = name.chars().map(fits).skip_while(|c| !c.is_ascii_lowercase()).take(40).collect();
-    let hash = blake3::derive_key("atoll runloop blueprint name", name.as_bytes());
-    let hash = blake3::Hash::from_bytes(hash).to_hex();
-    let start = start.trim_matches('-');
-    format!("{}-{}", if start.is_empty() { "blueprint" } else { start }, &hash.as_str()[..12])
+    atoll_dialect_kit::names::label(name, "atoll runloop blueprint name", "blueprint")
 }
 
 /// Every build that a key may know of, newest first.
@@ -205,20 +197,5 @@ async fn remove(
     match removed {
         Err(error) if error.code != Code::TemplateNotFound => Err(Failure::of(&error)),
         Ok(()) | Err(_) => Ok(Json(json!({}))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn any_name_gives_a_template() {
-        assert_eq!(slug("my-env"), "my-env");
-        for name in ["My Env", "", "9", "é", "a/b:c", &"x".repeat(200), "-", "under_score"] {
-            let made = slug(name);
-            assert!(atoll_core::spec::name("name", &made).is_ok(), "{name}: {made}");
-        }
-        assert_ne!(slug("My Env"), slug("my env"));
     }
 }

@@ -20,6 +20,7 @@ use super::view;
 use crate::App;
 use crate::error::{Failure, Result};
 use crate::extras::{self, Extras, Phase};
+use crate::objects::Opened;
 use crate::request::{Caller, Json, Manage};
 use crate::tunnel::Tunnel;
 use crate::{blueprints, ids, snapshots, tunnel};
@@ -61,7 +62,7 @@ enum Mount {
     #[serde(rename = "code_mount")]
     Code(CodeMount),
     #[serde(rename = "object_mount")]
-    Object {},
+    Object { object_id: String, object_path: String },
     #[serde(rename = "broker_mount")]
     Broker {},
     #[serde(rename = "agent_mount")]
@@ -101,7 +102,7 @@ impl Create {
     }
 
     /// What has to be done in the devbox before it runs.
-    fn plan(&mut self, launch: &Launch) -> Result<Plan> {
+    async fn plan<S>(&mut self, launch: &Launch, app: &App, caller: &Caller<S>) -> Result<Plan> {
         let mut plan =
             Plan { commands: launch.launch_commands.clone().unwrap_or_default(), ..Plan::default() };
         plan.files.extend(self.file_mounts.take().unwrap_or_default());
@@ -110,8 +111,8 @@ impl Create {
             match mount {
                 Mount::File { target, content } => plan.files.push((target, content)),
                 Mount::Code(code) => plan.code.push(code),
-                Mount::Object {} => {
-                    return Err(Failure::bad("mounts: object_mount is not supported by this server"));
+                Mount::Object { object_id, object_path } => {
+                    plan.objects.push((Opened::new(app, caller, &object_id).await?, object_path));
                 }
                 Mount::Broker {} => {
                     return Err(Failure::bad(
@@ -139,7 +140,7 @@ pub(super) async fn create(
 ) -> Result<Json<Value>> {
     let engine = app.host.engine();
     let by = caller.engine();
-    let (draft, plan, tunnel) = draft(engine, &caller, request).await?;
+    let (draft, plan, tunnel) = draft(&app, &caller, request).await?;
     let record = engine.create_sandbox(draft, by).await.map_err(|error| match error.code {
         // What the body names is not there: nothing that the path names.
         Code::VolumeNotFound | Code::SecretNotFound => Failure::bad(error.message),
@@ -176,11 +177,12 @@ async fn set_up(app: &App, record: &SandboxRecord, plan: Plan, by: EngineCaller)
 }
 
 async fn draft(
-    engine: &Engine,
+    app: &App,
     caller: &Caller<Manage>,
     mut request: Create,
 ) -> Result<(SandboxDraft, Plan, Option<Tunnel>)> {
     request.check()?;
+    let engine = app.host.engine();
     let shown = request.launch_parameters.take().filter(|value| says(Some(value)));
     let launch = shown.clone().map_or(Ok(Launch::default()), Launch::read)?;
     let mut draft = SandboxDraft {
@@ -202,7 +204,7 @@ async fn draft(
         // The disk of a named size is the least that there is.
         keep_larger_disk(engine, &mut draft).await.map_err(|error| Failure::of(&error))?;
     }
-    let plan = request.plan(&launch)?;
+    let plan = request.plan(&launch, app, caller).await?;
     if plan.user.as_ref().is_some_and(|user| user.username == "root") {
         draft.user = Some("root".to_owned());
     }

@@ -21,6 +21,7 @@ use super::launch::User;
 use crate::error::{Failure, Result};
 use crate::extras::{self, Extras, Phase};
 use crate::files::{self, Home};
+use crate::objects::Opened;
 
 /// Most steps of one setup.
 const STEPS_MAX_COUNT: usize = 256;
@@ -40,6 +41,12 @@ else
   GIT_TERMINAL_PROMPT=0 git clone -q "$1" "$2"
 fi || exit
 [ -z "$3" ] || git -C "$2" checkout -q "$3"
+"#;
+/// Unpacks an archive, with whatever it is compressed, and removes it.
+const UNPACK: &str = r#"mkdir -p -- "$2" && tar -xf "$1" -C "$2"
+code=$?
+rm -f -- "$1"
+exit $code
 "#;
 /// Makes a user.
 const ADD_USER: &str = r#"id -u -- "$1" >/dev/null 2>&1 || useradd --create-home --shell /bin/bash --uid "$2" -- "$1"
@@ -84,6 +91,8 @@ pub(crate) struct Plan {
     pub(crate) user: Option<User>,
     /// Paths and contents.
     pub(crate) files: Vec<(String, String)>,
+    /// Objects, and where they go: archives are unpacked there.
+    pub(crate) objects: Vec<(Opened, String)>,
     pub(crate) code: Vec<CodeMount>,
     pub(crate) commands: Vec<String>,
 }
@@ -91,7 +100,11 @@ pub(crate) struct Plan {
 impl Plan {
     /// Whether nothing has to be done: root is there already.
     pub(crate) fn is_empty(&self) -> bool {
-        self.files.is_empty() && self.code.is_empty() && self.commands.is_empty() && self.new_user().is_none()
+        self.files.is_empty()
+            && self.objects.is_empty()
+            && self.code.is_empty()
+            && self.commands.is_empty()
+            && self.new_user().is_none()
     }
 
     fn new_user(&self) -> Option<&User> {
@@ -99,7 +112,8 @@ impl Plan {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        if self.files.len() + self.code.len() + self.commands.len() > STEPS_MAX_COUNT {
+        let steps = self.files.len() + self.objects.len() + self.code.len() + self.commands.len();
+        if steps > STEPS_MAX_COUNT {
             return Err(Failure::bad(format!("more than {STEPS_MAX_COUNT} mounts and launch commands")));
         }
         if let Some(user) = &self.user {
@@ -177,10 +191,13 @@ async fn steps(engine: &Engine, id: &SandboxId, plan: Plan, by: &EngineCaller) -
     if let Some(user) = plan.new_user() {
         setup.add_user(user).await?;
     }
-    if !plan.files.is_empty() {
+    if !plan.files.is_empty() || !plan.objects.is_empty() {
         let home = Home::of(engine, id).await?;
         for (path, content) in plan.files {
             files::write(engine, id, &home.resolve(&path)?, Bytes::from(content)).await?;
+        }
+        for (object, path) in plan.objects {
+            setup.put_object(object, home.resolve(&path)?).await?;
         }
     }
     for code in &plan.code {
@@ -204,6 +221,16 @@ impl Setup<'_> {
         self.command("making the user", Command::Argv(script.to_vec()), Some("root"), None).await?;
         let update = SandboxUpdate { user: Some(user.username.clone()), ..SandboxUpdate::default() };
         self.engine.update_sandbox(self.id, update).await.map(drop)
+    }
+
+    async fn put_object(&self, object: Opened, path: String) -> Result<(), Error> {
+        if !object.is_archive() {
+            return files::write_from(self.engine, self.id, &path, object.into_file()).await;
+        }
+        let archive = format!("/tmp/.{}", object.id);
+        files::write_from(self.engine, self.id, &archive, object.into_file()).await?;
+        let script = vec![UNPACK.to_owned(), archive, path];
+        self.command("unpacking an object", Command::Argv(script), None, None).await
     }
 
     async fn clone_code(&self, code: &CodeMount) -> Result<(), Error> {

@@ -1,8 +1,9 @@
 //! What callers can do with agents and sessions.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use atoll_core::agent::{AgentSpec, SessionStatus};
+use atoll_core::agent::{AgentSpec, ModelUsage, SessionStatus};
 use atoll_core::id::{AgentId, SandboxId, SessionId};
 use atoll_core::limits::{
     AGENT_MESSAGE_MAX_BYTES, AGENT_MESSAGES_WAITING_MAX_COUNT, AGENT_SESSIONS_ALL_MAX_COUNT,
@@ -11,7 +12,7 @@ use atoll_core::limits::{
 use atoll_core::spec::{self, ExecSpec};
 use atoll_core::{Code, Error, Result};
 use atoll_store::{AgentRecord, EventRecord, SessionRecord, StoreError};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::authorize::{Caller, EffectivePermission};
 use crate::clock::{now_ms, random};
@@ -41,6 +42,11 @@ impl Engine {
         spec::name("name", &name)?;
         spec.validate()?;
         let sandbox = self.inner.sandbox(&sandbox)?;
+        if let Some(layer) =
+            spec.layer.as_ref().filter(|layer| !sandbox.record().spec.layers.contains_key(*layer))
+        {
+            return Err(Error::invalid("layer", format_args!("the sandbox has no agent layer '{layer}'")));
+        }
         // What only shows together with what the sandbox has, such as the size of all variables.
         ExecSpec::resolve(spec.to_exec(&name, "", "x".to_owned()), &sandbox.record().spec)?;
         let created_ms = now_ms();
@@ -60,7 +66,7 @@ impl Engine {
     }
 
     /// Those whose sandboxes were deleted: their rows went with these.
-    fn forget_gone_agents(&self) {
+    pub(super) fn forget_gone_agents(&self) {
         for agent in self.inner.agents.all() {
             if self.inner.find(agent.sandbox()).is_none() {
                 self.inner.agents.leave(&agent);
@@ -93,6 +99,14 @@ impl Engine {
         self.find_agent(id.as_str()).ok_or_else(|| agent_not_found(id.as_str()))
     }
 
+    /// What an agent asked of models, with all of its sessions.
+    ///
+    /// # Errors
+    /// [`Code::AgentNotFound`].
+    pub fn agent_usage(&self, id: &AgentId) -> Result<ModelUsage> {
+        Ok(self.agent_by_id(id)?.usage())
+    }
+
     /// The agents that a caller may know of, by name.
     #[must_use]
     pub fn agents(&self, caller: &Caller) -> Vec<AgentRecord> {
@@ -117,6 +131,17 @@ impl Engine {
     /// [`Code::AgentNotFound`], and what resists.
     pub async fn remove_agent(&self, id: &AgentId) -> Result<()> {
         let agent = self.agent_by_id(id)?;
+        agent.leaving.store(true, Ordering::SeqCst);
+        // Who is beginning a session has begun it when this is had, and nobody begins one after it.
+        drop(agent.making.lock().await);
+        let ended = self.end_agent(&agent).await;
+        if ended.is_err() {
+            agent.leaving.store(false, Ordering::SeqCst);
+        }
+        ended
+    }
+
+    async fn end_agent(&self, agent: &Arc<AgentShared>) -> Result<()> {
         if agent.record.spec.own_sandbox {
             // First: the agent's rows go with the sandbox's, and a crash in between leaves an agent that can be removed.
             match self.delete_sandbox(agent.sandbox()).await {
@@ -133,7 +158,7 @@ impl Engine {
             }
         }
         self.inner.store.delete_agent(&agent.record.id).await.map_err(store_error)?;
-        self.inner.agents.leave(&agent);
+        self.inner.agents.leave(agent);
         Ok(())
     }
 
@@ -142,22 +167,21 @@ impl Engine {
     /// # Errors
     /// [`Code::AgentNotFound`], [`Code::InvalidArgument`], [`Code::LimitExceeded`], [`Code::SandboxFailed`].
     pub async fn create_session(&self, agent: &AgentId, thread: Option<&str>) -> Result<(SessionView, bool)> {
-        if let Some(thread) = thread {
-            check_word("thread", thread, AGENT_THREAD_MAX_BYTES)?;
-            if thread.parse::<SessionId>().is_ok() {
-                return Err(Error::invalid("thread", "looks like an id").hint("choose another name"));
-            }
-        }
+        thread.map_or(Ok(()), check_thread)?;
         let agent = self.agent_by_id(agent)?;
         let sandbox = self.inner.sandbox(agent.sandbox())?;
         // Of two who want the same thread one makes it.
         let _turn = agent.making.lock().await;
+        if agent.leaving.load(Ordering::SeqCst) {
+            return Err(agent_not_found(&agent.record.name));
+        }
         if let Some(session) = thread.and_then(|thread| agent.session(thread).ok()) {
             return Ok((session.view(), false));
         }
         if sandbox.dead.is_cancelled() {
             return Err(Error::new(Code::SandboxFailed, "the sandbox of the agent is not alive"));
         }
+        self.forget_gone_agents();
         let all: usize = self.inner.agents.all().iter().map(|agent| agent.lock().len()).sum();
         if all >= AGENT_SESSIONS_ALL_MAX_COUNT {
             let why = format!("there are {AGENT_SESSIONS_ALL_MAX_COUNT} sessions already");
@@ -211,6 +235,7 @@ impl Engine {
         match session.ask(Wish::Remove).await {
             Err(error) if error.code == Code::SandboxFailed => {
                 let id = session.id();
+                agent.inherit(self, &session).await;
                 self.inner.store.delete_agent_session(&id).await.map_err(store_error)?;
                 agent.leave(&id);
                 Ok(())
@@ -232,22 +257,27 @@ impl Engine {
         text: &str,
         key: Option<&str>,
     ) -> Result<(EventRecord, bool)> {
-        let agent = self.agent_by_id(agent)?;
-        let session = agent.session(session)?;
-        if text.is_empty() {
-            return Err(Error::invalid("text", "is empty"));
-        }
-        if text.len() > AGENT_MESSAGE_MAX_BYTES {
-            return Err(Error::new(Code::TooLarge, "text: more than 256 KiB")
-                .hint("write it to a file in the sandbox, and name that"));
-        }
+        check_text(text)?;
         if let Some(key) = key {
             check_word("key", key, IDEMPOTENCY_KEY_MAX_BYTES)?;
         }
+        self.take_message(agent, session, json!({ "text": text }), key).await
+    }
+
+    /// The same, with all that the message's event says.
+    pub(super) async fn take_message(
+        &self,
+        agent: &AgentId,
+        session: &str,
+        data: Value,
+        key: Option<&str>,
+    ) -> Result<(EventRecord, bool)> {
+        let agent = self.agent_by_id(agent)?;
+        let session = agent.session(session)?;
         if self.inner.sandbox(agent.sandbox())?.dead.is_cancelled() {
             return Err(Error::new(Code::SandboxFailed, "the sandbox of the agent is not alive"));
         }
-        let (id, data) = (session.id(), json!({ "text": text }));
+        let id = session.id();
         let delivered = session.record.borrow().status.delivered;
         let most = AGENT_MESSAGES_WAITING_MAX_COUNT as u64;
         let store = &self.inner.store;
@@ -271,9 +301,10 @@ impl Engine {
             )
             .hint("use a new key for a new message"));
         }
+        // Also of one that was there: who sent it first may be about to tell of it.
+        session.published(event.number);
         if new {
             session.message.send_modify(|last| *last = (*last).max(event.number));
-            session.published(event.number);
             // A full inbox is one that is going to be looked into.
             drop(session.wishes.try_send(Wish::Look));
         }
@@ -327,6 +358,27 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// A message.
+pub(super) fn check_text(text: &str) -> Result<()> {
+    if text.is_empty() {
+        return Err(Error::invalid("text", "is empty"));
+    }
+    if text.len() > AGENT_MESSAGE_MAX_BYTES {
+        return Err(Error::new(Code::TooLarge, "text: more than 256 KiB")
+            .hint("write it to a file in the sandbox, and name that"));
+    }
+    Ok(())
+}
+
+/// A name of a thread.
+pub(super) fn check_thread(thread: &str) -> Result<()> {
+    check_word("thread", thread, AGENT_THREAD_MAX_BYTES)?;
+    if thread.parse::<SessionId>().is_ok() {
+        return Err(Error::invalid("thread", "looks like an id").hint("choose another name"));
+    }
+    Ok(())
 }
 
 /// A word that a client made up.

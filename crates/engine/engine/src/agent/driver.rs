@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_core::agent::{EventKind, Input, NewEvent, SessionStatus, TurnEnd, joined};
+use atoll_core::agent::{EventKind, Input, NewEvent, SessionStatus, TurnEnd};
 use atoll_core::limits::{
     AGENT_EVENTS_KEPT_MAX_BYTES, AGENT_EVENTS_KEPT_MAX_COUNT, AGENT_MESSAGES_WAITING_MAX_COUNT,
 };
@@ -133,6 +133,16 @@ impl Driver {
     pub(super) async fn obey(&mut self, wish: Wish, exec: Option<&str>) -> ControlFlow<()> {
         match wish {
             Wish::Look => {}
+            Wish::Renew => {
+                if self.status.live {
+                    self.status.renew = true;
+                    self.commit(Vec::new()).await;
+                }
+            }
+            Wish::Counted => {
+                self.heed();
+                self.commit(Vec::new()).await;
+            }
             Wish::Cancel(reply) => {
                 if self.status.turn.is_some() && !self.status.cancelling {
                     self.status.cancelling = true;
@@ -152,6 +162,7 @@ impl Driver {
                     self.kill(exec).await;
                 }
                 let id = self.session.id();
+                self.agent.inherit(&self.engine, &self.session).await;
                 let removed = self.engine.inner.store.delete_agent_session(&id).await.map_err(store_error);
                 let gone = removed.is_ok();
                 if gone {
@@ -192,6 +203,20 @@ impl Driver {
         }
     }
 
+    /// Takes over what the gateway has counted of this session, and whether it refused something.
+    pub(super) fn heed(&mut self) {
+        let (usage, refused) = {
+            let mut spending = self.session.spending();
+            (spending.usage, spending.refused.take())
+        };
+        self.status.usage = usage;
+        if let Some(why) = refused.filter(|_| self.status.turn.is_some()) {
+            self.status.over_budget = Some(why);
+            // It may try for ever.
+            self.cancel_at.get_or_insert_with(|| Instant::now() + CANCEL_WAIT);
+        }
+    }
+
     /// A message that cannot be given to anybody.
     pub(super) async fn refuse(&mut self, message: u64, error: &Error) {
         self.status.begin_turn(message);
@@ -218,15 +243,16 @@ impl Driver {
     // === what is kept and told ===
 
     /// Stores what has happened with where the session is, then tells it.
-    pub(super) async fn commit(&mut self, events: Vec<NewEvent>) {
-        let mut events = joined(events);
+    pub(super) async fn commit(&mut self, mut events: Vec<NewEvent>) {
         events.extend(self.status.settle());
         let mut rest = events.as_slice();
         loop {
             let (now, later) = rest.split_at(rest.len().min(BATCH_MAX_COUNT));
             while let Err(error) = self.store(now).await {
                 if matches!(error, StoreError::NotFound) {
-                    return; // removed with the sandbox
+                    // Removed with its agent, or with the sandbox, which is not kept awake for it.
+                    (self.using, self.cancel_at) = (None, None);
+                    return;
                 }
                 let id = self.session.id();
                 tracing::error!(session = %id, error = chain(&error), "a session cannot be recorded, trying again");

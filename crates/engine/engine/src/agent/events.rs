@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use atoll_core::id::AgentId;
+use atoll_core::id::{AgentId, SessionId};
 use atoll_core::{Code, Error, Result};
 use atoll_store::EventRecord;
 use tokio::time::Instant;
@@ -47,14 +47,20 @@ impl Engine {
             }
             if after < last {
                 let id = shared.id();
-                let events = self.inner.store.agent_events(&id, after, limit).await.map_err(store_error)?;
+                let events = self.inner.store.agent_events(&id, after, limit).await;
+                let mut events = events.map_err(store_error)?;
+                // One that is in the database and not yet told of here: who had it could not ask for what comes after it.
+                events.retain(|event| event.number <= last);
                 let gap = events.first().is_some_and(|event| event.number > after + 1);
                 if !events.is_empty() {
                     return Ok(EventPage { events, gap, view: shared.view() });
                 }
             }
             let changed = tokio::time::timeout_at(deadline, record.changed()).await;
-            // Nobody publishes any more when it was removed.
+            // Readers are woken, too, when it was removed.
+            if !self.agent_by_id(agent)?.has(&shared) {
+                return Err(SessionId::not_found(session));
+            }
             if !matches!(changed, Ok(Ok(()))) {
                 return Ok(EventPage { events: Vec::new(), gap: false, view: shared.view() });
             }

@@ -10,23 +10,30 @@
 
 mod calls;
 mod driver;
+mod due;
 mod events;
+mod fork;
+mod layer;
 mod lines;
+mod meter;
 mod run;
+mod schedule;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_core::agent::SessionState;
+use atoll_core::agent::{ModelUsage, SessionState};
 use atoll_core::error::shorten;
-use atoll_core::id::{AgentId, SandboxId, SessionId};
+use atoll_core::id::{AgentId, SandboxId, ScheduleId, SessionId};
 use atoll_core::limits::{AGENT_SESSIONS_MAX_COUNT, AGENTS_MAX_COUNT};
 use atoll_core::{Code, Error, Result};
-use atoll_store::{AgentRecord, SessionRecord};
+use atoll_store::{AgentRecord, ScheduleRecord, SessionRecord};
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use calls::AgentDraft;
 pub use events::EventPage;
+pub use fork::{AgentForkOrder, FORK_LABEL};
 
 /// The idempotency key of a process begins with this; the session and the number of the process follow.
 const RUN_KEY: &str = "atoll-agent-";
@@ -76,6 +83,10 @@ enum Wish {
     Answer(String, String, Reply),
     /// End the process and forget the session.
     Remove(Reply),
+    /// Another process is to take the place of the present one when that has nothing to do.
+    Renew,
+    /// Look at what the gateway has counted.
+    Counted,
 }
 
 /// How a wish ended.
@@ -88,13 +99,23 @@ pub(crate) struct SessionShared {
     /// Number of the last message that somebody sent.
     message: watch::Sender<u64>,
     wishes: mpsc::Sender<Wish>,
+    spending: Mutex<Spending>,
+}
+
+/// What the gateway has counted of a session.
+#[derive(Debug, Default)]
+struct Spending {
+    usage: ModelUsage,
+    /// A request was refused, and the driver has not heard of it.
+    refused: Option<String>,
 }
 
 impl SessionShared {
     fn new(record: SessionRecord) -> (Arc<Self>, mpsc::Receiver<Wish>) {
         let (wishes, inbox) = mpsc::channel(WISHES_MAX_COUNT);
+        let spending = Mutex::new(Spending { usage: record.status.usage, refused: None });
         let record = watch::Sender::new(record);
-        (Arc::new(Self { record, message: watch::Sender::new(0), wishes }), inbox)
+        (Arc::new(Self { record, message: watch::Sender::new(0), wishes, spending }), inbox)
     }
 
     fn id(&self) -> SessionId {
@@ -102,7 +123,8 @@ impl SessionShared {
     }
 
     fn view(&self) -> SessionView {
-        let record = self.record.borrow().clone();
+        let mut record = self.record.borrow().clone();
+        record.status.usage = self.spending().usage;
         let state = match record.status.state {
             // A message that was taken and not looked at yet is worked on for whoever sent it.
             SessionState::Idle | SessionState::Failed if *self.message.borrow() > record.status.delivered => {
@@ -113,6 +135,11 @@ impl SessionShared {
         SessionView { record, state }
     }
 
+    fn spending(&self) -> MutexGuard<'_, Spending> {
+        // Numbers: a panic leaves them usable as they are.
+        self.spending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Says that there are events up to this number.
     fn published(&self, last: u64) {
         self.record.send_if_modified(|record| {
@@ -120,6 +147,11 @@ impl SessionShared {
             record.events = record.events.max(last);
             newer
         });
+    }
+
+    /// Lets who waits for events look whether there still is something to wait for.
+    fn wake_readers(&self) {
+        self.record.send_modify(|_unchanged| {});
     }
 
     /// Asks the driver for something, and waits until it is done.
@@ -138,11 +170,27 @@ pub(crate) struct AgentShared {
     sessions: Mutex<BTreeMap<SessionId, Arc<SessionShared>>>,
     /// Who makes a session has the turn.
     making: tokio::sync::Mutex<()>,
+    /// It is being removed: no session is begun any more.
+    leaving: AtomicBool,
+    /// What was asked of models by no session that is there. Who counts a request holds it.
+    spent: Mutex<ModelUsage>,
+    schedules: Mutex<BTreeMap<ScheduleId, ScheduleRecord>>,
+    /// Who sends by a schedule, or forgets one, has the turn.
+    scheduling: tokio::sync::Mutex<()>,
 }
 
 impl AgentShared {
     fn new(record: AgentRecord) -> Arc<Self> {
-        Arc::new(Self { record, sessions: Mutex::default(), making: tokio::sync::Mutex::default() })
+        let spent = Mutex::new(record.spec.spent);
+        Arc::new(Self {
+            record,
+            sessions: Mutex::default(),
+            making: tokio::sync::Mutex::default(),
+            leaving: AtomicBool::new(false),
+            spent,
+            schedules: Mutex::default(),
+            scheduling: tokio::sync::Mutex::default(),
+        })
     }
 
     pub(crate) fn sandbox(&self) -> &SandboxId {
@@ -152,6 +200,11 @@ impl AgentShared {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<SessionId, Arc<SessionShared>>> {
         // One map: a panic leaves it usable as it is.
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn schedules(&self) -> MutexGuard<'_, BTreeMap<ScheduleId, ScheduleRecord>> {
+        // One map: a panic leaves it usable as it is.
+        self.schedules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The session with this id, or this name of a thread.
@@ -166,6 +219,10 @@ impl AgentShared {
 
     fn all(&self) -> Vec<Arc<SessionShared>> {
         self.lock().values().cloned().collect()
+    }
+
+    fn wake_readers(&self) {
+        self.all().iter().for_each(|session| session.wake_readers());
     }
 
     /// Enters a session if there is room.
@@ -183,7 +240,14 @@ impl AgentShared {
     }
 
     fn leave(&self, session: &SessionId) {
-        self.lock().remove(session);
+        let left = self.lock().remove(session);
+        if let Some(left) = left {
+            left.wake_readers();
+        }
+    }
+
+    fn has(&self, session: &Arc<SessionShared>) -> bool {
+        self.lock().get(&session.id()).is_some_and(|there| Arc::ptr_eq(there, session))
     }
 }
 
@@ -234,5 +298,12 @@ impl Agents {
         if agents.get(&agent.record.name).is_some_and(|there| there.record.id == agent.record.id) {
             agents.remove(&agent.record.name);
         }
+        drop(agents);
+        agent.wake_readers();
+    }
+
+    /// A sandbox is gone, and the agents in it.
+    pub(crate) fn sandbox_left(&self, sandbox: &SandboxId) {
+        self.all().iter().filter(|agent| agent.sandbox() == sandbox).for_each(|agent| agent.wake_readers());
     }
 }

@@ -4,10 +4,11 @@ use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::time::Duration;
 
-use atoll_core::agent::{Adapter, EventKind, Input, NewEvent, TurnEnd};
+use atoll_core::agent::{Adapter, EventKind, Input, NewEvent, TurnEnd, joined, marked_env};
 use atoll_core::exec::{Exit, ExitReason};
 use atoll_core::id::SandboxId;
 use atoll_core::limits::STDIN_CHUNK_MAX_BYTES;
+use atoll_core::sandbox::SandboxState;
 use atoll_core::{Code, Error, Result};
 use atoll_store::EventRecord;
 use bytes::Bytes;
@@ -53,6 +54,7 @@ impl Driver {
         }
         self.status.run += 1;
         (self.status.live, self.status.given, self.status.offset) = (true, false, 0);
+        self.status.renew = false;
         self.status.outbox.clear();
         let using = self.using.take();
         let cwd = self.cwd();
@@ -77,7 +79,7 @@ impl Driver {
         if self.status.turn.is_some() && self.using.is_none() {
             self.using = Some(self.sandbox.in_use());
         }
-        if self.status.cancelling && self.cancel_at.is_none() {
+        if (self.status.cancelling || self.status.over_budget.is_some()) && self.cancel_at.is_none() {
             // An earlier process of the server had asked for it.
             self.cancel_at = Some(Instant::now() + CANCEL_WAIT);
         }
@@ -94,6 +96,10 @@ impl Driver {
             }
         };
         loop {
+            if !process.deaf && self.is_to_go().await {
+                process.deaf = true;
+                self.kill(&process.exec).await;
+            }
             if !process.deaf {
                 self.deliver(&process.exec).await;
             }
@@ -118,6 +124,7 @@ impl Driver {
                     Ok(OutputEvent::Piece(piece)) => {
                         let lines = process.lines.push(piece);
                         self.hear(&process.lines, lines).await;
+                        self.check_flood(&mut process).await;
                     }
                     Ok(OutputEvent::End { exit, .. }) => {
                         let last = process.lines.finish().into_iter().collect();
@@ -156,7 +163,13 @@ impl Driver {
         let view = match engine.exec_by_key(sandbox, &key).await {
             Err(error) if error.code == Code::ExecNotFound => {
                 let agent = &self.agent.record;
-                let draft = agent.spec.to_exec(&agent.name, session.as_str(), key);
+                let mut draft = agent.spec.to_exec(&agent.name, session.as_str(), key);
+                let placed = self.sandbox.record().spec;
+                for (name, marked) in marked_env(&placed.egress, &session) {
+                    if !placed.env.contains_key(&name) {
+                        draft.env.entry(name).or_insert(marked);
+                    }
+                }
                 engine.create_exec(sandbox, draft, &Caller::system()).await?
             }
             found => found?,
@@ -197,11 +210,25 @@ impl Driver {
             return;
         }
         self.using = Some(using);
+        self.heed();
         self.status.begin_turn(message.number);
         let text = message.data.get("text").and_then(Value::as_str).unwrap_or_default();
         let output = self.status.adapter.step(Input::Message(message.number, text));
         let events = self.status.take(output);
         self.commit(events).await;
+    }
+
+    /// Whether another process is to take this one's place, and it can go now: it has nothing to do, and its sandbox is awake
+    /// or is needed for a message.
+    async fn is_to_go(&mut self) -> bool {
+        if !self.status.renew || self.status.turn.is_some() {
+            return false;
+        }
+        if self.next_message().await.is_some() {
+            // What cannot be woken is told by whoever delivers.
+            return self.sandbox.usable().await.is_ok();
+        }
+        self.sandbox.record().state == SandboxState::Running
     }
 
     async fn has_ended(&self, exec: &str) -> bool {
@@ -244,6 +271,7 @@ impl Driver {
         if lines.is_empty() {
             return;
         }
+        self.heed();
         let mut events = Vec::new();
         for line in lines {
             match line {
@@ -257,6 +285,7 @@ impl Driver {
             }
         }
         self.status.offset = read.offset();
+        let events = joined(events);
         let count = u32::try_from(events.len()).unwrap_or(u32::MAX);
         self.commit(events).await;
         // The database is everybody's: what says more waits, in the log of its exec.
@@ -265,7 +294,23 @@ impl Driver {
         }
     }
 
+    /// Ends a process that has more to read than it ever will. What it still says before it ends is answered by nobody.
+    async fn check_flood(&mut self, process: &mut Process) {
+        if process.deaf {
+            self.status.outbox.clear();
+        } else if self.status.is_flooded() {
+            (process.deaf, process.writing) = (true, None);
+            self.status.outbox.clear();
+            let why = "the agent asks, and does not read the answers".to_owned();
+            let end = TurnEnd::Failed("protocol".to_owned(), why);
+            let events = self.status.end_turn(end).into_iter().collect();
+            self.commit(events).await;
+            self.kill(&process.exec).await;
+        }
+    }
+
     async fn run_ended(&mut self, exit: &Exit) {
+        self.heed();
         self.status.end_run();
         let end = how_it_ended(exit, self.agent.record.spec.adapter);
         let events = self.status.end_turn(end).into_iter().collect();

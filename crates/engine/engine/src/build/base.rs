@@ -16,10 +16,11 @@ use atoll_build::recipe::Action;
 use atoll_core::build::TEMPLATE_SCHEME;
 use atoll_core::spec::{DEFAULT_PATH, ImageDefaults, TemplateSpec};
 use atoll_core::{Code, Error, Result};
-use atoll_image::{NoProgress, PullOptions};
+use atoll_image::{Credentials, NoProgress, PullOptions};
 use tokio::runtime::Handle;
 
 use super::cache::Kept;
+use super::live::ImageLogin;
 use super::run::Run;
 
 /// A file system that a stage has or begins with.
@@ -172,16 +173,26 @@ impl Run<'_> {
         })
     }
 
-    /// Pulls with the stored credentials of the registry. On a thread of its own, which a cancelled build ends.
+    /// Pulls with what the build was told of the registry, or with its stored credentials. On a thread of its own, which a cancelled build ends.
     async fn pull(&self, name: &str) -> Result<Arc<atoll_image::Image>> {
         let host = atoll_image::registry_of(name).map_err(|error| error.to_core())?;
-        let credentials = self.engine.registry_credentials(&host).await?;
+        let stored = self.engine.registry_credentials(&host).await?;
+        // Only the operator says which addresses may be reached: who asks for a build does not.
+        let known = stored.is_some();
+        let told = self.live.login.as_ref().filter(|(registry, _)| *registry == host);
+        let credentials = match told {
+            Some((_, login)) => {
+                let ImageLogin { username, password, .. } = login.clone();
+                Some(Credentials::Basic { username, password })
+            }
+            None => stored,
+        };
         let (images, name) = (self.engine.images().clone(), name.to_owned());
         let stop = self.live.cancel.child_token();
         let _stops_with_this = stop.clone().drop_guard();
         let runtime = Handle::current();
         let pulling = tokio::task::spawn_blocking(move || {
-            let options = PullOptions { known: credentials.is_some(), credentials, ..PullOptions::default() };
+            let options = PullOptions { known, credentials, ..PullOptions::default() };
             runtime.block_on(stop.run_until_cancelled(images.pull(&name, &options, &NoProgress)))
         });
         match pulling.await {

@@ -15,7 +15,7 @@ use tokio_util::io::SyncIoBridge;
 use super::context;
 use super::drive::drive;
 use super::journal::BuildLog;
-use super::live::Live;
+use super::live::{ImageLogin, Live};
 use crate::authorize::Caller;
 use crate::clock::{now_ms, random};
 use crate::engine::Engine;
@@ -52,12 +52,32 @@ fn needs_context(recipe: &Recipe) -> bool {
         .any(|instruction| of_context(&instruction.action))
 }
 
+/// A login with the registry that it is for.
+fn with_host(login: ImageLogin) -> Result<(String, ImageLogin)> {
+    crate::registries::check_login(&login.username, &login.password)?;
+    let host = atoll_image::registry_of(&login.image).map_err(|error| error.to_core())?;
+    Ok((host, login))
+}
+
 impl Engine {
     /// Begins a build. One that copies files waits for its context ([`Self::put_build_context`]).
     ///
     /// # Errors
     /// What is wrong with the request or its Dockerfile, with the place; [`Code::LimitExceeded`].
     pub async fn create_build(&self, spec: BuildSpec, caller: &Caller) -> Result<BuildView> {
+        self.create_build_as(spec, None, caller).await
+    }
+
+    /// As [`Self::create_build`], known to the registry of one image.
+    ///
+    /// # Errors
+    /// As [`Self::create_build`]; [`Code::InvalidArgument`] for a user name or password that cannot be.
+    pub async fn create_build_as(
+        &self,
+        spec: BuildSpec,
+        login: Option<ImageLogin>,
+        caller: &Caller,
+    ) -> Result<BuildView> {
         if self.inner.shutdown.is_cancelled() {
             return Err(Error::new(Code::ShuttingDown, "the server is shutting down"));
         }
@@ -70,6 +90,7 @@ impl Engine {
             self.check_can_keep_memory(level, starts, spec.template_egress.as_ref())?;
         }
         let recipe = recipe(&spec)?;
+        let login = login.map(with_host).transpose()?;
         let needs_context = needs_context(&recipe);
         let created_ms = now_ms();
         let record = BuildRecord {
@@ -83,7 +104,7 @@ impl Engine {
             ended_ms: None,
             created_by: caller.key.clone(),
         };
-        let live = Live::new(&self.inner, record.clone(), needs_context);
+        let live = Live::new(&self.inner, record.clone(), needs_context, login);
         {
             let mut builds = self.inner.builds.live();
             if builds.len() >= BUILDS_OPEN_MAX_COUNT {

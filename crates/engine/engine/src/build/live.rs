@@ -5,6 +5,7 @@ use std::sync::Arc;
 use atoll_build::context::ContextIndex;
 use atoll_core::Result;
 use atoll_core::id::BuildId;
+use atoll_core::secret::Secret;
 use atoll_store::BuildRecord;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +24,17 @@ pub(super) enum Upload {
     Here(Arc<ContextIndex>),
 }
 
+/// Who a build is to the registry of one image. Used for that build, and kept nowhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageLogin {
+    /// A reference to the image. Other registries that the build names are not told.
+    pub image: String,
+    /// User name.
+    pub username: String,
+    /// Password or access token.
+    pub password: Secret,
+}
+
 /// The published side of a build.
 #[derive(Debug)]
 pub(super) struct Live {
@@ -32,10 +44,17 @@ pub(super) struct Live {
     pub(super) journal: Journal,
     /// Somebody wants it to end.
     pub(super) cancel: CancellationToken,
+    /// Who it is to one registry, whose host is named first.
+    pub(super) login: Option<(String, ImageLogin)>,
 }
 
 impl Live {
-    pub(super) fn new(inner: &Inner, record: BuildRecord, needs_context: bool) -> Arc<Self> {
+    pub(super) fn new(
+        inner: &Inner,
+        record: BuildRecord,
+        needs_context: bool,
+        login: Option<(String, ImageLogin)>,
+    ) -> Arc<Self> {
         let upload = if needs_context { Upload::Absent } else { Upload::Here(Arc::default()) };
         Arc::new(Self {
             id: record.id.clone(),
@@ -43,6 +62,7 @@ impl Live {
             record: watch::Sender::new(record),
             upload: watch::Sender::new(upload),
             cancel: CancellationToken::new(),
+            login,
         })
     }
 

@@ -39,6 +39,7 @@ use tokio::sync::Semaphore;
 pub use cache::{CacheEntry, CachePruned};
 pub use calls::BuildView;
 pub use journal::{BuildLog, LogEntry, LogPage};
+pub use live::ImageLogin;
 
 use crate::engine::Inner;
 use cache::Pins;

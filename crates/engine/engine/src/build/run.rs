@@ -292,8 +292,13 @@ impl<'a> Run<'a> {
         if self.spec.start.is_none() && ready.is_none() {
             ready = base.and_then(|recipe| recipe.ready.clone());
         }
+        let mut services = self.spec.services.clone();
+        if services.is_empty() {
+            services = base.map(|recipe| recipe.services.clone()).unwrap_or_default();
+        }
         let template = TemplateSpec {
             resources: self.resources(&made),
+            services,
             ready,
             snapshot: made.kept.map(|kept| kept.snapshot),
             env: end.env.clone(),

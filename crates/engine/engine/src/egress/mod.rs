@@ -6,7 +6,9 @@
 
 use atoll_core::id::SandboxId;
 use atoll_core::network::{NetworkView, Transferred};
-use atoll_core::policy::EgressPolicy;
+use atoll_core::policy::{EgressMode, EgressPolicy};
+use atoll_core::spec::SandboxSpec;
+use atoll_core::trace::TraceMode;
 use atoll_core::{Code, Error, Result};
 use atoll_egress::{GatewayConfig, Stats};
 use atoll_isolation::Isolation;
@@ -65,19 +67,30 @@ impl Engine {
 impl Inner {
     /// Takes up the network of a sandbox that lives.
     pub(crate) async fn open_network(&self, sandbox: &SandboxShared) -> Result<()> {
-        let policy = sandbox.record().spec.egress;
-        self.attach_network(sandbox.driver().as_ref(), &sandbox.id, &policy).await
+        let spec = sandbox.record().spec;
+        if self.gateway_policy(&spec).mode != spec.egress.mode {
+            tracing::warn!(sandbox = %sandbox.id, "its policy only observes, but it is not recorded: its rules are enforced");
+        }
+        self.attach_network(sandbox.driver().as_ref(), &sandbox.id, &spec).await
     }
 
-    /// Lets what lives under an id reach what a policy says.
+    /// The policy that the gateway goes by. One that only observes does so where somebody is told: on a server that was started
+    /// anew without its recorder, rules are enforced.
+    pub(crate) fn gateway_policy(&self, spec: &SandboxSpec) -> EgressPolicy {
+        let unseen = self.config.trace.mode_of_spec(spec) == TraceMode::Off;
+        let mode = if unseen { EgressMode::Enforce } else { spec.egress.mode };
+        EgressPolicy { mode, ..spec.egress.clone() }
+    }
+
+    /// Lets what lives under an id reach what its policy says.
     pub(crate) async fn attach_network(
         &self,
         driver: &dyn Isolation,
         id: &SandboxId,
-        policy: &EgressPolicy,
+        spec: &SandboxSpec,
     ) -> Result<()> {
         let gate = driver.gate(id).await.map_err(|error| isolation_error(&error))?;
-        self.gateway.attach(id, policy.clone(), gate).map_err(|error| {
+        self.gateway.attach(id, self.gateway_policy(spec), gate).map_err(|error| {
             tracing::error!(sandbox = %id, %error, "a sandbox's network cannot be served");
             Error::new(Code::Internal, format!("failed to serve the sandbox's network: {error}"))
         })

@@ -11,6 +11,7 @@ use atoll_core::id::SandboxId;
 use atoll_core::spec::{ExecDraft, SandboxSpec};
 use atoll_guest_protocol::client::{ExecEvent, ExecStream, GuestClient, GuestError};
 use atoll_guest_protocol::messages::{AttachExec, Exited, SignalExec};
+use atoll_isolation::Isolation;
 use atoll_store::ExecRecord;
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -23,7 +24,7 @@ use crate::log::LogWriter;
 
 use super::calls::new_record;
 use super::disk::{append_from, blocking, blocking_with, host_error};
-use super::session::{SIGKILL, start::start_message};
+use super::session::{SIGKILL, start::start_exec};
 
 /// An exec that runs, and whoever keeps its output until a session does.
 #[derive(Debug)]
@@ -70,7 +71,8 @@ pub(crate) async fn begin(
     draft: ExecDraft,
 ) -> Result<Ahead> {
     let mut record = new_record(sandbox, spec, draft, None)?;
-    let stream = client.start_exec(start_message(&record)).await.map_err(guest_error)?;
+    let driver = inner.driver(spec.isolation)?;
+    let stream = start_exec(&**driver, client, &record).await.map_err(guest_error)?;
     record.pid = Some(stream.pid);
     let log = LogWriter::fresh(&inner.log_dir(sandbox, &record.id), record.spec.keep_output_bytes);
     let share = inner.logs.share(sandbox, &record.id, Some(spec.resources.output_max_bytes()));
@@ -134,6 +136,7 @@ async fn keep(
 /// # Errors
 /// What is wrong with the draft, or what the guest says.
 pub(crate) async fn run_to_end(
+    driver: &dyn Isolation,
     client: &GuestClient,
     sandbox: &SandboxId,
     spec: &SandboxSpec,
@@ -142,7 +145,7 @@ pub(crate) async fn run_to_end(
 ) -> Result<Option<i32>> {
     let record = new_record(sandbox, spec, draft, None)?;
     let exec_id = record.id.to_string();
-    let mut stream = client.start_exec(start_message(&record)).await.map_err(guest_error)?;
+    let mut stream = start_exec(driver, client, &record).await.map_err(guest_error)?;
     let code = match tokio::time::timeout(at_most, until_exit(&mut stream)).await {
         Ok(exited) => exited.map_err(guest_error)?.code,
         Err(_) => {

@@ -407,6 +407,8 @@ pub(crate) fn new_record(
 fn digest(draft: ExecDraft, sandbox: &SandboxSpec) -> Result<String> {
     let plain =
         SandboxSpec { env: BTreeMap::new(), user: "root".to_owned(), workdir: None, ..sandbox.clone() };
+    // A retry may be another span of its caller.
+    let draft = ExecDraft { traceparent: None, ..draft };
     let said = serde_json::to_value(ExecSpec::resolve(draft, &plain)?);
     let text = said.and_then(|mut said| {
         if let Some(fields) = said.as_object_mut() {

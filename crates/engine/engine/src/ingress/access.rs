@@ -33,10 +33,16 @@ pub struct NewAccess {
 /// An access that was presented, or is public, and is good.
 #[derive(Debug, Clone)]
 pub struct VerifiedAccess {
-    entry: Arc<Entry>,
+    pub(super) entry: Arc<Entry>,
 }
 
 impl VerifiedAccess {
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> &AccessId {
+        &self.entry.record.id
+    }
+
     /// The sandbox.
     #[must_use]
     pub fn sandbox(&self) -> &SandboxId {

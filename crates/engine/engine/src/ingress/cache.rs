@@ -66,6 +66,10 @@ impl ShareLinks {
         self.read().by_hash.get(hash).cloned()
     }
 
+    pub(super) fn by_id(&self, sandbox: &SandboxId, id: &AccessId) -> Option<Arc<Entry>> {
+        self.read().by_sandbox.get(sandbox)?.iter().find(|entry| entry.record.id == *id).cloned()
+    }
+
     /// The public access to a port, if there is one now.
     pub(super) fn public(&self, sandbox: &SandboxId, port: u16, now_ms: u64) -> Option<Arc<Entry>> {
         let maps = self.read();

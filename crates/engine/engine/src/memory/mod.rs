@@ -184,7 +184,10 @@ fn fits(spec: &SandboxSpec, mold: &Mold) -> Result<String> {
 impl Inner {
     /// The copy that a sandbox can go on from, if there is one.
     pub(crate) fn find_memory(&self, spec: &SandboxSpec, mold: &Mold) -> Option<Arc<Saved>> {
-        let template = spec.template.as_deref().filter(|_| starts_ahead(spec) && spec.volumes.is_empty())?;
+        let template = spec
+            .template
+            .as_deref()
+            .filter(|_| starts_ahead(spec) && spec.volumes.is_empty() && spec.layers.is_empty())?;
         let saved = self.memories.lock().entries.get(template)?.saved.clone()?;
         (fits(spec, mold).ok()? == saved.about.fits).then_some(saved)
     }

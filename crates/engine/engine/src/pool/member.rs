@@ -104,11 +104,11 @@ async fn try_make(
     }
     let client = isolate(inner, driver.as_ref(), &plan, spec).await?;
     let started = async {
-        rehearse(&client, id, spec).await;
+        rehearse(driver.as_ref(), &client, id, spec).await;
         if !starts_ahead(spec) {
             return Ok(None);
         }
-        inner.attach_network(driver.as_ref(), id, &spec.egress).await?;
+        inner.attach_network(driver.as_ref(), id, spec).await?;
         drop(filler);
         inner.pools.nudge.notify_one();
         let ahead = inner.start_ahead(&client, id, spec).await?;
@@ -148,7 +148,7 @@ async fn go_on(
 ) -> Result<(GuestClient, Ahead)> {
     let (plan, exec) = saved.begin(plan, spec, None)?;
     let client = isolate(inner, driver, &plan, spec).await?;
-    inner.attach_network(driver, &plan.id, &spec.egress).await?;
+    inner.attach_network(driver, &plan.id, spec).await?;
     saved.give_log(inner, &exec).await?;
     let ahead = inner.disk.unless_full(take_over_ahead(inner, &client, exec)).await?;
     atoll_failpoint::fail_point!("engine.pool.started");
@@ -157,12 +157,12 @@ async fn go_on(
 
 /// Runs a command that does nothing, so that the first one that somebody waits for is not the first of all: a
 /// machine that was restored does everything slowly once. Whether it succeeds does not matter.
-async fn rehearse(client: &GuestClient, id: &SandboxId, spec: &SandboxSpec) {
+async fn rehearse(driver: &dyn Isolation, client: &GuestClient, id: &SandboxId, spec: &SandboxSpec) {
     if spec.isolation == IsolationLevel::Container {
         return;
     }
     let draft = ExecDraft::new(Command::Argv(vec!["true".to_owned()]));
-    if let Err(error) = run_to_end(client, id, spec, draft, REHEARSAL_MAX).await {
+    if let Err(error) = run_to_end(driver, client, id, spec, draft, REHEARSAL_MAX).await {
         tracing::debug!(sandbox = %id, %error, "a member of a pool runs nothing yet");
     }
 }

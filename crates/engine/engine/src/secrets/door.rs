@@ -1,13 +1,13 @@
-//! The door through which the gateway gets secrets. The gateway is there before the engine is; until then the
+//! The door through which the gateway gets secrets, and asks who may spend them on models. The gateway is there before the engine is; until then the
 //! door is shut.
 
 use std::sync::{Arc, OnceLock, Weak};
 
 use async_trait::async_trait;
-use atoll_core::id::SandboxId;
+use atoll_core::id::{SandboxId, SessionId};
 use atoll_core::policy::{HostName, SecretRef};
 use atoll_core::{Code, Error, Result};
-use atoll_egress::intercept::{OpenedSecret, SecretSource, SecretUsed};
+use atoll_egress::intercept::{ModelMeter, OpenedSecret, SecretSource, SecretUsed, Tally};
 
 use crate::engine::{Engine, Inner};
 
@@ -39,5 +39,11 @@ impl SecretSource for SecretDoor {
 
     async fn used(&self, used: SecretUsed) -> Result<()> {
         self.inner()?.record_secret_use(used).await
+    }
+}
+
+impl ModelMeter for SecretDoor {
+    fn ask(&self, sandbox: &SandboxId, session: Option<&SessionId>) -> Result<Option<Tally>, String> {
+        self.inner().map_err(|error| error.message)?.ask_model(sandbox, session)
     }
 }

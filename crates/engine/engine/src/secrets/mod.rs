@@ -205,7 +205,7 @@ impl Inner {
         }
         let created_ms = now_ms();
         let id = SecretId::from_parts(created_ms, random()?);
-        let first = self.seal_version(&id, 1, &value)?;
+        let first = self.seal_version(&id, 1, &value, created_ms)?;
         let record = SecretRecord {
             id,
             sandbox: sandbox.cloned(),
@@ -233,7 +233,7 @@ impl Inner {
             return Ok(record);
         };
         let last = record.versions.last().map_or(0, |version| version.version);
-        let next = self.seal_version(&record.id, last.saturating_add(1), &value)?;
+        let next = self.seal_version(&record.id, last.saturating_add(1), &value, now_ms())?;
         let stored = self.store.add_secret_version(&record, &next, SECRET_VERSIONS_MAX_COUNT).await;
         stored.map_err(changed_elsewhere)?;
         let kept_from = next.version.saturating_sub(SECRET_VERSIONS_MAX_COUNT);
@@ -242,12 +242,18 @@ impl Inner {
         Ok(record)
     }
 
-    fn seal_version(&self, id: &SecretId, version: u32, value: &Secret) -> Result<SecretVersion> {
+    fn seal_version(
+        &self,
+        id: &SecretId,
+        version: u32,
+        value: &Secret,
+        created_ms: u64,
+    ) -> Result<SecretVersion> {
         let sealed = self.vault.seal(&context(id, version), value).map_err(|error| {
             tracing::error!(%error, "the vault cannot seal");
             Error::new(Code::Internal, "the vault cannot seal the secret")
         })?;
-        Ok(SecretVersion { version, sealed, created_ms: now_ms() })
+        Ok(SecretVersion { version, sealed, created_ms })
     }
 
     /// The secret that a sandbox's rule means: its own before the installation's.

@@ -10,7 +10,7 @@ use atoll_core::sandbox::SandboxState;
 use atoll_core::service::{After, STABLE_MS, ServiceOutcome, ServiceState};
 use atoll_core::{Code, Error};
 use atoll_store::ServiceRecord;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::authorize::Caller;
@@ -20,7 +20,7 @@ use crate::errors::{chain, store_error};
 use crate::exec::ExecView;
 use crate::sandbox::SandboxShared;
 
-use super::{Order, ServiceShared, probe, run_key};
+use super::{Order, ServiceShared, ServiceView, probe, run_key};
 
 /// Pause before something is tried again that failed for no fault of the service.
 const RETRY: Duration = Duration::from_secs(1);
@@ -98,6 +98,9 @@ impl Keeper {
             return self.back_off(at).await;
         }
         self.next_start = None;
+        if let Some(other) = self.held_up() {
+            return self.wait_for_other(other).await;
+        }
         match self.begin().await {
             Begun::Runs(exec) => self.attend(exec).await,
             Begun::Refused(why) => {
@@ -140,6 +143,30 @@ impl Keeper {
             biased;
             Some(order) = self.inbox.recv() => self.obey(order).await,
             _ = runs => ControlFlow::Continue(()),
+        }
+    }
+
+    /// A service that this one is started after and that is not there yet. One that was removed holds nobody up.
+    fn held_up(&self) -> Option<watch::Receiver<ServiceView>> {
+        // A run that is recorded has begun, or is about to.
+        if self.record.status.current().is_some() {
+            return None;
+        }
+        let others = self.record.spec.after.iter().filter_map(|name| self.sandbox.services.find(name).ok());
+        others.map(|other| other.view.subscribe()).find(|view| !is_there(view.borrow().state))
+    }
+
+    async fn wait_for_other(&mut self, mut view: watch::Receiver<ServiceView>) -> ControlFlow<()> {
+        let (name, state) = (view.borrow().record.name.clone(), view.borrow().state);
+        self.publish(ServiceState::Waiting, Some(format!("'{name}' is {}", state.as_str())));
+        let mut sandbox = self.sandbox.watch_record();
+        let stands = async { sandbox.wait_for(|record| record.state != SandboxState::Running).await.is_ok() };
+        tokio::select! {
+            biased;
+            Some(order) = self.inbox.recv() => self.obey(order).await,
+            _ = stands => ControlFlow::Continue(()),
+            // Or it was removed, and its sender went with it.
+            () = async { drop(view.wait_for(|view| view.state != state).await) } => ControlFlow::Continue(()),
         }
     }
 
@@ -359,6 +386,11 @@ async fn wait_end(engine: &Engine, sandbox: &SandboxShared, exec: &ExecId) -> En
         }
         tokio::time::sleep(RETRY).await;
     }
+}
+
+/// Whether a service is what those after it wait for.
+const fn is_there(state: ServiceState) -> bool {
+    matches!(state, ServiceState::Running | ServiceState::Exited)
 }
 
 /// Whether a start was refused for what the service is, rather than for how things are.

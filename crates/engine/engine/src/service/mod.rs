@@ -7,8 +7,12 @@
 //!
 //! Like what its template starts, a service is part of its sandbox and no use of it: a sandbox in which only services
 //! run is idle, and probes neither wake it nor keep it awake.
+//!
+//! Services that a sandbox begins with ([`declared`]) are recorded with it, in one commit, so that it never is there without them. Its
+//! maker waits until they have settled.
 
 mod calls;
+mod declared;
 mod keeper;
 mod log;
 mod probe;
@@ -24,6 +28,7 @@ use atoll_core::{Code, Error, Result};
 use atoll_store::ServiceRecord;
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub(crate) use declared::{Declared, check_declared};
 pub use log::{ServiceLog, ServicePiece};
 
 /// The idempotency key of a run begins with this; the service and the number of the run follow.
@@ -122,6 +127,11 @@ impl Services {
 
     fn find(&self, name: &str) -> Result<Arc<ServiceShared>> {
         self.lock().get(name).cloned().ok_or_else(|| not_found(name))
+    }
+
+    /// What is recorded of them.
+    pub(crate) fn records(&self) -> Vec<ServiceRecord> {
+        self.views().into_iter().map(|view| view.record).collect()
     }
 
     fn views(&self) -> Vec<ServiceView> {

@@ -95,9 +95,12 @@ impl Prober<'_> {
                 let spec = self.sandbox.record().spec;
                 // A command that cannot be started does not succeed; what else goes wrong is told by the connection.
                 let (client, id) = (client.clone(), self.sandbox.id.clone());
+                let driver = Arc::clone(self.sandbox.driver());
                 // A task of its own: who looks may lose interest, and the command must end all the same.
                 let command =
-                    tokio::spawn(async move { run_to_end(&client, &id, &spec, draft, at_most).await });
+                    tokio::spawn(
+                        async move { run_to_end(&*driver, &client, &id, &spec, draft, at_most).await },
+                    );
                 match command.await {
                     Ok(Ok(code)) => Some(code == Some(0)),
                     Ok(Err(error)) if error.code == Code::GuestUnavailable => None,

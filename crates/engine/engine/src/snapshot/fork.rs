@@ -22,6 +22,7 @@ use crate::authorize::Caller;
 use crate::clock::now_ms;
 use crate::engine::{Engine, Inner};
 use crate::sandbox::{self, Origin, SandboxShared};
+use crate::service::Declared;
 use crate::start::boot_from_memory;
 
 use super::{SnapshotOrder, check_memory};
@@ -126,6 +127,7 @@ impl Engine {
             state: SandboxState::Creating,
             reason: None,
             owner: caller.key.clone(),
+            request: None,
             created_ms,
             expires_ms: order.ttl_ms.or_else(|| life(parent)).map(|ttl| created_ms.saturating_add(ttl)),
             last_active_ms: created_ms,
@@ -152,6 +154,7 @@ impl Engine {
         let disk = if order.memory { DiskSource::WithMemory(from, None) } else { DiskSource::Artifact(from) };
         let plan = self.plan_for(&record, disk)?;
         let shared = SandboxShared::new(record, &self.inner)?;
+        let services = if order.memory { Declared::none() } else { Declared::enter(&shared)? };
         // Who must not see the parent must not see its children.
         self.inner.acl.hold(&shared.id, self.inner.acl.get(&parent.id).visibility);
         self.inner.enter(&shared, true).inspect_err(|_taken| self.inner.acl.forget(&shared.id))?;
@@ -159,8 +162,8 @@ impl Engine {
         self.inner.secrets.hold(&shared.id, secrets, Some(&parent.id));
         sandbox::spawn(&self.inner, &shared, Origin::Create(plan, None));
         shared.made().await?;
-        shared.trace.note(&parent.id, What::Forked { sandbox: shared.id.to_string() });
-        self.started(&shared, caller).await?;
+        shared.trace.note(&parent.id, What::Forked { child: shared.id.to_string() });
+        self.started(&shared, services, caller).await?;
         Ok(shared.record())
     }
 

@@ -151,6 +151,12 @@ impl Engine {
                 return Err(refusal(&error));
             }
         };
+        if is_told(&record.purpose)
+            && let Err(error) = driver.settle_artifact(&record.id).await
+        {
+            self.undo_snapshot(&record).await;
+            return Err(isolation_error(&error));
+        }
         atoll_failpoint::fail_point!("engine.snapshot.taken");
         let outcome = SnapshotOutcome {
             stored_bytes: taken.usage.stored_bytes,
@@ -231,6 +237,16 @@ impl Inner {
     }
 }
 
+/// Whether somebody is told that it is kept, and so may find it after a power cut: all but what is there for a moment, and
+/// what follows each command.
+fn is_told(purpose: &Purpose) -> bool {
+    match purpose {
+        Purpose::Snapshot | Purpose::Checkpoint(_) => true,
+        Purpose::AutoCheckpoint(_) => false,
+        Purpose::Held(by) => ![super::fork::HOLDER, super::compare::HOLDER].contains(&by.as_str()),
+    }
+}
+
 fn refusal(error: &IsolationError) -> Error {
     match error {
         IsolationError::Unavailable(why) => Error::new(Code::IsolationUnavailable, why.clone())
@@ -276,5 +292,6 @@ pub(crate) fn manifest(spec: &SandboxSpec, image_digest: Option<String>) -> Mani
         env: spec.env.clone(),
         user: spec.user.clone(),
         workdir: spec.workdir.clone(),
+        layers: spec.layers.clone(),
     }
 }

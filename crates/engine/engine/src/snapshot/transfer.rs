@@ -370,6 +370,7 @@ mod tests {
             env: [].into(),
             user: "root".into(),
             workdir: None,
+            layers: [].into(),
         }
     }
 

@@ -8,6 +8,7 @@ mod strict;
 
 use std::collections::BTreeMap;
 
+use atoll_core::code::{Ask, InterpreterCall};
 use atoll_core::exec::{Exit, ExitReason};
 use atoll_core::id::{ExecId, SandboxId};
 use atoll_core::snapshot::Purpose;
@@ -17,6 +18,8 @@ use atoll_core::{Code, Error, Result};
 use atoll_recorder::event::{Created, ExecEnded, ExecStarted};
 use atoll_recorder::{Event, Recorder, What, Witness, fingerprint, now_us};
 use atoll_store::{ExecRecord, SandboxRecord, SnapshotRecord};
+
+use crate::code::CellInfo;
 
 pub use key::open as open_trace_key;
 pub use read::{EventReader, TraceFilter, TracedEvent};
@@ -104,6 +107,7 @@ impl TraceConfig {
             ("resources", old.resources != new.resources),
             ("egress", old.egress != new.egress),
             ("execution", old.execution != new.execution),
+            ("layers", old.layers != new.layers),
             ("budget", old.budget != new.budget),
             ("idle", old.idle != new.idle || old.idle_timeout_ms != new.idle_timeout_ms),
             ("env", old.env != new.env),
@@ -136,8 +140,13 @@ impl TraceConfig {
     /// [`Code::HostDiskFull`], only under strict recording.
     pub(crate) async fn exec_starts(&self, record: &ExecRecord) -> Result<()> {
         let spec = &record.spec;
+        // Code may hold what nobody wants in a journal: its digest says which it was.
+        let argv = match &spec.interpreter {
+            Some(call) => call_in_words(call, &spec.argv),
+            None => spec.argv.clone(),
+        };
         let started = ExecStarted {
-            argv: spec.argv.clone(),
+            argv,
             cut: false,
             cwd: spec.cwd.clone().unwrap_or_default(),
             user: spec.user.clone(),
@@ -145,6 +154,7 @@ impl TraceConfig {
             tty: spec.tty.is_some(),
             by: record.started_by.as_ref().map(ToString::to_string),
             pid: None,
+            traceparent: spec.traceparent.map(String::from),
         };
         self.of_exec(&record.sandbox, &record.id, What::ExecStarted(started));
         self.strictly(&record.sandbox).await
@@ -178,4 +188,16 @@ impl TraceConfig {
                 .hint("the sandbox is recorded strictly: make room below the server's data directory")
         })
     }
+}
+
+/// What is asked of a code interpreter, as its client's arguments have it.
+fn call_in_words(call: &InterpreterCall, argv: &[String]) -> Vec<String> {
+    let ask = serde_json::to_value(call.ask).ok();
+    let ask = ask.as_ref().and_then(|ask| ask.as_str()).unwrap_or_default().to_owned();
+    let mut words = vec!["code-interpreter".to_owned(), ask, call.context.to_string(), call.language.clone()];
+    if call.ask == Ask::Run {
+        let CellInfo { digest, bytes, .. } = CellInfo::new(call, argv);
+        words.extend([format!("blake3:{digest}"), format!("{bytes} bytes")]);
+    }
+    words
 }

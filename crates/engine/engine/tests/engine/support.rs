@@ -345,6 +345,7 @@ pub(crate) fn row(n: u64, state: SandboxState) -> SandboxRecord {
         annotations: std::collections::BTreeMap::new(),
         image_digest: None,
         owner: None,
+        request: None,
         created_ms: n,
         expires_ms: None,
         last_active_ms: n,
@@ -385,6 +386,7 @@ pub(crate) fn plan(id: &SandboxId) -> Plan {
         hostname,
         disk: DiskSource::Empty,
         volumes: Vec::new(),
+        layers: Vec::new(),
         execution: atoll_isolation::Execution::default(),
     }
 }

@@ -14,6 +14,8 @@
 
 mod apply;
 mod archive;
+#[cfg(test)]
+mod fuzz;
 mod sparse;
 mod tar_reader;
 mod tree;

@@ -139,7 +139,9 @@ impl<R: Read> TarReader<R> {
         let Extensions { path, link, pax } = ext;
         let find = |key: &[u8]| pax.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.clone());
         let number = |key: &[u8]| find(key).map(|v| parse_number(&v)).transpose();
-        let kind = kind_of(header)?;
+        let long = find(b"GNU.sparse.name").or_else(|| find(b"path")).or(path);
+        let kind = kind_of(header, long.is_some())?;
+        let path = long.unwrap_or_else(|| header.path_bytes().into_owned());
         if let Some(size) = number(b"size")? {
             self.set_left(size)?;
         }
@@ -161,10 +163,7 @@ impl<R: Read> TarReader<R> {
             None => (i64::try_from(header.mtime().map_err(malformed)?).unwrap_or(0), 0),
         };
         Ok(Member {
-            path: find(b"GNU.sparse.name")
-                .or_else(|| find(b"path"))
-                .or(path)
-                .unwrap_or_else(|| header.path_bytes().into_owned()),
+            path,
             link: find(b"linkpath")
                 .or(link)
                 .unwrap_or_else(|| header.link_name_bytes().map(|l| l.into_owned()).unwrap_or_default()),
@@ -227,10 +226,11 @@ impl<R: Read> Read for TarReader<R> {
     }
 }
 
-fn kind_of(header: &Header) -> Result<Kind> {
+fn kind_of(header: &Header, has_long_name: bool) -> Result<Kind> {
     Ok(match header.entry_type().as_byte() {
-        // Before ustar a directory was a file whose name ends with a slash.
-        0 | b'0' if header.path_bytes().ends_with(b"/") => Kind::Dir,
+        // Before ustar a directory was a file whose name ends with a slash. The header's own name may be the beginning of a
+        // long one, cut off behind a slash.
+        0 | b'0' if !has_long_name && header.path_bytes().ends_with(b"/") => Kind::Dir,
         0 | b'0' | b'7' | b'S' => Kind::File,
         b'1' => Kind::Hardlink,
         b'2' => Kind::Symlink,
@@ -323,6 +323,29 @@ mod tests {
         for bad in [&b"99 a=b\n"[..], b"x a=b\n", b"6 ab\n\n", b"5 a=b", b"1 a=b\n", b"0 a=b\n"] {
             assert!(parse_pax(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_long_name_that_is_cut_behind_a_slash_is_no_directory() {
+        let (long, short) = (format!("{}/LICENSE", "d".repeat(99)), "after");
+        let mut archive = tar::Builder::new(Vec::new());
+        for name in [long.as_str(), short] {
+            let mut header = Header::new_gnu();
+            header.set_size(4);
+            header.set_mode(0o644);
+            header.set_uid(0);
+            header.set_gid(0);
+            header.set_mtime(0);
+            archive.append_data(&mut header, name, &b"text"[..]).unwrap();
+        }
+        let packed = archive.into_inner().unwrap();
+        let mut reader = TarReader::new(packed.as_slice());
+        for name in [long.as_str(), short] {
+            let member = reader.next().unwrap().unwrap();
+            assert_eq!(member.path, name.as_bytes());
+            assert!(member.kind == Kind::File && member.size == 4, "{name}");
+        }
+        assert!(reader.next().unwrap().is_none());
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! What must hold for agents, their sessions and events.
 
-use atoll_core::agent::{Adapter, AgentSpec, EventKind, NewEvent, SessionStatus};
+use atoll_core::agent::{
+    Adapter, AgentSpec, EventKind, ModelBudget, ModelUsage, NewEvent, ScheduleRun, ScheduleSpec,
+    ScheduleStatus, SessionStatus, When,
+};
 use atoll_core::build::CommandText;
-use atoll_core::id::{AgentId, SessionId};
+use atoll_core::id::{AgentId, ScheduleId, SessionId};
 use serde_json::json;
 
-use crate::{AgentRecord, SessionRecord, Store, StoreError};
+use crate::{AgentRecord, ScheduleRecord, SessionRecord, Store, StoreError};
 
 fn agent(n: u8, sandbox: &crate::SandboxRecord, name: &str) -> AgentRecord {
     AgentRecord {
@@ -18,7 +21,11 @@ fn agent(n: u8, sandbox: &crate::SandboxRecord, name: &str) -> AgentRecord {
             env: [("A".to_owned(), "ü".to_owned())].into(),
             cwd: None,
             user: None,
+            layer: (n == 2).then(|| "bot".to_owned()),
             own_sandbox: n == 2,
+            budget: (n == 1).then_some(ModelBudget { requests: Some(7), tokens: None }),
+            session_budget: None,
+            spent: ModelUsage::default(),
         },
         created_ms: n.into(),
     }
@@ -44,6 +51,13 @@ pub(super) async fn sessions(store: &Store) {
     store.insert_agent(&bob).await.unwrap();
     assert_eq!(store.list_agents().await.unwrap(), [ann.clone(), bob.clone()]);
     assert!(matches!(store.insert_agent(&agent(3, &two, "ann")).await, Err(StoreError::NameTaken)));
+    let mut spender = ann.clone();
+    spender.spec.spent = ModelUsage { requests: 3, input_tokens: u64::MAX, ..ModelUsage::default() };
+    store.update_agent(&spender).await.unwrap();
+    assert_eq!(store.list_agents().await.unwrap(), [spender, bob.clone()]);
+    store.update_agent(&ann).await.unwrap();
+    store.update_agent(&agent(5, &one, "gone")).await.unwrap();
+    assert_eq!(store.list_agents().await.unwrap(), [ann.clone(), bob.clone()]);
     let nowhere = agent(4, &super::sandbox(9, 9), "eve");
     assert!(matches!(store.insert_agent(&nowhere).await, Err(StoreError::NotFound)));
     let all = [
@@ -113,4 +127,37 @@ pub(super) async fn events(store: &Store) {
     assert!(matches!(none, Err(StoreError::NotFound)));
     let none = store.append_agent_message(&gone, None, &json!({}), 6, 0, 9).await;
     assert!(matches!(none, Err(StoreError::NotFound)));
+}
+
+pub(super) async fn schedules(store: &Store) {
+    let home = super::sandbox(1, 1);
+    store.insert_sandbox(&home).await.unwrap();
+    let ann = agent(1, &home, "ann");
+    store.insert_agent(&ann).await.unwrap();
+    let schedule = |n: u8, when| ScheduleRecord {
+        id: ScheduleId::from_parts(n.into(), n.into()),
+        agent: ann.id.clone(),
+        spec: ScheduleSpec { when, thread: "main".to_owned(), text: "ü".to_owned() },
+        status: ScheduleStatus { next_ms: 7, last: None },
+        created_ms: n.into(),
+    };
+    let cron = When::Cron { expression: "0 9 * * 1-5".to_owned(), time_zone: "Europe/Berlin".to_owned() };
+    let (mut first, second) = (schedule(1, When::EveryMs(5000)), schedule(2, cron));
+    store.insert_schedule(&second).await.unwrap();
+    store.insert_schedule(&first).await.unwrap();
+    assert_eq!(store.list_schedules().await.unwrap(), [first.clone(), second.clone()]);
+    first.status = ScheduleStatus {
+        next_ms: 12,
+        last: Some(ScheduleRun { due_at_ms: 7, message: Some(3), error: None }),
+    };
+    store.update_schedule(&first.id, &first.status).await.unwrap();
+    assert_eq!(store.list_schedules().await.unwrap(), [first.clone(), second.clone()]);
+    assert!(store.delete_schedule(&first.id).await.unwrap());
+    assert!(!store.delete_schedule(&first.id).await.unwrap());
+    store.update_schedule(&first.id, &first.status).await.unwrap();
+    assert_eq!(store.list_schedules().await.unwrap(), [second]);
+    // They go with their agent, and none is made for one that is gone.
+    store.delete_agent(&ann.id).await.unwrap();
+    assert_eq!(store.list_schedules().await.unwrap(), []);
+    assert!(matches!(store.insert_schedule(&first).await, Err(StoreError::NotFound)));
 }

@@ -50,12 +50,12 @@ pub(super) async fn round_trip(store: &Store) {
     assert_eq!(store.exec(&full.id).await.unwrap(), None);
     assert!(matches!(store.insert_exec(&bare).await, Err(StoreError::NotFound)));
     // Both or none.
-    store.insert_sandbox_with(&parent, None, Some(&full)).await.unwrap();
+    store.insert_sandbox_with(&parent, None, Some(&full), &[]).await.unwrap();
     assert_eq!(store.exec(&full.id).await.unwrap().as_ref(), Some(&full));
     let late = sandbox(2, 2);
     let taken = ExecRecord { sandbox: late.id.clone(), ..full.clone() };
     assert!(matches!(
-        store.insert_sandbox_with(&late, None, Some(&taken)).await,
+        store.insert_sandbox_with(&late, None, Some(&taken), &[]).await,
         Err(StoreError::AlreadyExists)
     ));
     assert_eq!(store.sandbox(&late.id).await.unwrap(), None);

@@ -8,6 +8,7 @@
 
 mod agents;
 mod builds;
+mod contexts;
 mod execs;
 mod ingress;
 mod others;
@@ -60,6 +61,7 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         execs::one_failure_does_not_touch_the_others,
         agents::sessions,
         agents::events,
+        agents::schedules,
         builds::life,
         builds::cache,
         snapshots::tags_move,
@@ -74,6 +76,7 @@ pub async fn run(fresh: impl AsyncFn() -> Store) {
         secrets::sealed_values_change_where_they_are,
         secrets::uses,
         services::life,
+        contexts::life,
         others::access,
         others::volumes,
         usage::usage_adds_up,
@@ -107,6 +110,7 @@ pub fn sandbox(ms: u64, n: u64) -> SandboxRecord {
         annotations: BTreeMap::new(),
         image_digest: None,
         owner: None,
+        request: None,
         created_ms: ms,
         expires_ms: None,
         last_active_ms: ms,

@@ -39,4 +39,8 @@ pub(super) async fn life(store: &Store) {
     assert!(!store.set_service_status(&all[1].id, &all[1].status).await.unwrap());
     assert!(store.delete_sandbox(&two.id).await.unwrap());
     assert_eq!(store.list_services().await.unwrap(), all[..1], "they go with their sandbox");
+    let three = super::sandbox(3, 3);
+    let begins = [service(6, &three, "web"), service(7, &three, "db")];
+    store.insert_sandbox_with(&three, None, None, &begins).await.unwrap();
+    assert_eq!(store.list_services().await.unwrap()[1..], begins, "or come with it");
 }

@@ -25,6 +25,7 @@ fn snapshot(n: u64, purpose: Purpose) -> SnapshotRecord {
             env: [("A".to_owned(), "b".to_owned())].into(),
             user: "root".to_owned(),
             workdir: None,
+            layers: [].into(),
         },
         digest: None,
         stored_bytes: 0,

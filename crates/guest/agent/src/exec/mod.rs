@@ -27,6 +27,9 @@ use crate::failing::{Stop, errno, invalid};
 use crate::operations::Answer;
 use crate::sys::{self, Ended};
 
+mod confine;
+mod follow;
+mod inject;
 mod input;
 mod output;
 mod prepare;
@@ -212,6 +215,14 @@ impl Execs {
             cgroup.as_ref().map(ExecCgroup::remove);
             prepare::start_failure(&request, step, cause)
         })?;
+        if program.followed
+            && let Err(cause) = follow::begin(pid, &request.profiles)
+        {
+            sys::kill(pid, libc::SIGKILL).unwrap_or_default();
+            sys::reap(pid, true);
+            cgroup.as_ref().map(ExecCgroup::remove);
+            return Err(errno("cannot follow the processes of a profile", cause));
+        }
         let exec = Rc::new(Exec {
             pid,
             window: RefCell::new(OutputWindow::new()),

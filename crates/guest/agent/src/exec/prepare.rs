@@ -6,6 +6,7 @@ use atoll_guest_protocol::messages::{Failure, Reason, StartExec};
 use atoll_guest_protocol::server::failure;
 use rustix::io::Errno;
 
+use super::confine;
 use super::spawn::{Program, Step};
 use crate::failing::{errno, invalid};
 use crate::users::{Database, Identity};
@@ -32,6 +33,8 @@ pub(super) fn program(request: &StartExec) -> Result<Program, Failure> {
     } else {
         (request.cwd.as_str(), false)
     };
+    let ruleset = request.profiles.first().map(confine::ruleset).transpose();
+    let ruleset = ruleset.map_err(|cause| errno("cannot confine it to its profile", cause))?;
     Ok(Program {
         candidates: candidates(command, request.env.get("PATH").map_or(DEFAULT_PATH, String::as_str))?,
         argv,
@@ -42,6 +45,8 @@ pub(super) fn program(request: &StartExec) -> Result<Program, Failure> {
         gid: identity.gid,
         groups: identity.groups,
         terminal: request.tty.is_some(),
+        ruleset,
+        followed: request.profiles.first().is_some_and(|profile| !profile.steps.is_empty()),
     })
 }
 

@@ -12,12 +12,13 @@
 compile_error!("the guest agent enters its children by hand, so far only on x86_64");
 
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::io::Errno;
 
+use super::{confine, follow};
 use crate::{sentry, sys};
 
 /// Stack of the child until it executes the program. It calls nothing deep.
@@ -42,6 +43,10 @@ pub(crate) struct Program {
     pub(crate) groups: Vec<u32>,
     /// Standard input is a terminal that the process shall control.
     pub(crate) terminal: bool,
+    /// The domain of its profile, to enter for good.
+    pub(crate) ruleset: Option<OwnedFd>,
+    /// It stands still at its first instruction, until somebody follows it.
+    pub(crate) followed: bool,
 }
 
 /// Where a start failed.
@@ -76,6 +81,8 @@ struct Plan {
     groups: Vec<u32>,
     stdio: [c_int; 3],
     terminal: bool,
+    ruleset: Option<c_int>,
+    followed: bool,
     /// In a sentry: how many processes its user may have, and that it has no power over the sentry.
     processes_max: Option<u32>,
     /// The child has the agent's handlers of signals, and all signals wait.
@@ -111,6 +118,8 @@ pub(crate) fn spawn(
         groups: program.groups.clone(),
         stdio: stdio.map(|fd| fd.as_raw_fd()),
         terminal: program.terminal,
+        ruleset: program.ruleset.as_ref().map(AsRawFd::as_raw_fd),
+        followed: program.followed,
         processes_max,
         reset_signals: false,
         step: AtomicI32::new(0),
@@ -261,6 +270,12 @@ fn become_program(plan: &mut Plan) -> Result<std::convert::Infallible, (i32, c_i
         if !plan.cwd_optional || unsafe { libc::chdir(c"/".as_ptr()) } != 0 {
             return Err((CWD, errno));
         }
+    }
+    if plan.ruleset.is_some_and(|ruleset| !confine::enter(ruleset)) {
+        return Err((SETUP, last()));
+    }
+    if plan.followed && !follow::ask_to_be_followed() {
+        return Err((SETUP, last()));
     }
     Err((EXECUTE, execute(plan)))
 }

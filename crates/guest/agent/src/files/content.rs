@@ -148,13 +148,16 @@ fn write_in_place(request: &WriteFile, target: &Path, owner: &Identity, mut inle
     let mode = if request.mode == 0 { FILE_MODE } else { request.mode & MODE_BITS };
     // What came in its place meanwhile may be a FIFO: opening it must not wait.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(mode)
-        .custom_flags(flags)
-        .open(target)?;
+    let open = |create| {
+        let mut how = OpenOptions::new();
+        how.write(true).create(create).truncate(true).mode(mode).custom_flags(flags).open(target)
+    };
+    // What is there is not opened as if to make it: in directories like /tmp the kernel refuses that for files of others, to
+    // root as well (fs.protected_regular).
+    let mut file = match open(false) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => open(true)?,
+        opened => opened?,
+    };
     fchown(&file, Some(owner.uid), Some(owner.gid))?;
     if request.mode != 0 {
         file.set_permissions(Permissions::from_mode(mode))?;

@@ -184,6 +184,7 @@ pub(crate) fn argv(id: &str, argv: &[&str]) -> StartExec {
         user: "root".to_owned(),
         tty: None,
         stdin: false,
+        profiles: Vec::new(),
     }
 }
 

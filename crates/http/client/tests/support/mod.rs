@@ -67,6 +67,7 @@ pub(crate) fn exec() -> Exec {
         pid: Some(2),
         user: "root".into(),
         cwd: None,
+        profile: None,
         tty: false,
         exit: None,
         output_bytes: 0,

@@ -8,6 +8,7 @@
 
 pub mod credentials;
 mod mount;
+mod origin;
 
 use std::sync::Arc;
 
@@ -28,6 +29,7 @@ use crate::shared::App;
 
 pub use self::mount::{Arrival, Mount, Named};
 pub(crate) use self::mount::{Mounts, claim};
+pub use self::origin::Origin;
 pub use crate::auth::{Admin, Exec, Manage, Read, Release, Requires};
 pub use crate::body::{Pieces, read_all, reader};
 pub use crate::hangup::{ClientGone, Undo};
@@ -107,6 +109,12 @@ impl Host {
     #[must_use]
     pub fn ports_domain(&self) -> &str {
         &self.app.config.ports_domain
+    }
+
+    /// Whether SSH clients are let in, at the same port.
+    #[must_use]
+    pub fn has_ssh(&self) -> bool {
+        self.app.ssh.get().is_some()
     }
 
     /// The ways to ports of sandboxes.

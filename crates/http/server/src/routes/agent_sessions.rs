@@ -33,7 +33,7 @@ const PAGE_MAX_COUNT: u32 = 1000;
 /// Page of events when the caller does not say.
 const PAGE_DEFAULT_COUNT: u32 = 100;
 
-fn session(view: SessionView) -> AgentSession {
+pub(super) fn session(view: SessionView) -> AgentSession {
     let SessionView { record, state } = view;
     AgentSession {
         id: record.id.into(),
@@ -41,11 +41,12 @@ fn session(view: SessionView) -> AgentSession {
         state,
         message: record.status.turn,
         last_event: record.events,
+        usage: record.status.usage,
         created_at_ms: record.created_ms,
     }
 }
 
-fn event(record: EventRecord) -> AgentEvent {
+pub(super) fn event(record: EventRecord) -> AgentEvent {
     AgentEvent { number: record.number, kind: record.kind, data: record.data, at_ms: record.at_ms }
 }
 

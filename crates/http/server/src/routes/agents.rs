@@ -1,26 +1,46 @@
 //! Agents that live in sandboxes.
 
-use atoll_api::{Agent, AgentList, CreateAgent, CreateSandbox};
+use std::collections::BTreeMap;
+
+use atoll_api::{
+    Agent, AgentList, CreateAgent, CreateSandbox, ForkAgent, ForkedAgent, ForkedAgents, UpdateAgent,
+};
+use atoll_core::layer::version_in;
 use atoll_core::sharing::Needs;
 use atoll_core::{Code, Error};
-use atoll_engine::{AgentDraft, Resource, Target};
+use atoll_engine::{AgentDraft, AgentForkOrder, FORK_LABEL, Resource, Target};
 use atoll_store::AgentRecord;
 use axum::extract::State;
 use http::StatusCode;
 
 use crate::auth::{Caller, Exec, Manage, OnAgent, Read};
-use crate::error::{ApiError, ApiResult};
+use crate::error::{ApiError, ApiResult, body_of};
 use crate::extract::Json;
 use crate::shared::App;
 
-fn convert(record: AgentRecord) -> Agent {
+fn convert(app: &App, record: AgentRecord) -> Agent {
+    // One that went meanwhile has what was recorded last.
+    let usage = app.engine.agent_usage(&record.id).unwrap_or(record.spec.spent);
+    let version = record.spec.layer.as_ref().and_then(|name| {
+        let layers = app.engine.sandbox(&record.sandbox).ok()?.spec.layers;
+        let image = layers.get(name)?.image.clone();
+        Some(version_in(name, &image).map(str::to_owned).unwrap_or(image))
+    });
+    let fork_of =
+        app.engine.sandbox(&record.sandbox).ok().and_then(|mut home| home.labels.remove(FORK_LABEL));
     Agent {
         id: record.id.into(),
         name: record.name,
         sandbox: record.sandbox.into(),
         own_sandbox: record.spec.own_sandbox,
+        fork_of,
         command: record.spec.command,
         adapter: record.spec.adapter,
+        layer: record.spec.layer,
+        version,
+        usage,
+        budget: record.spec.budget,
+        session_budget: record.spec.session_budget,
         created_at_ms: record.created_ms,
     }
 }
@@ -38,23 +58,33 @@ pub(crate) async fn create_agent(
     let by = caller.engine();
     let (sandbox, made) = match (&request.sandbox, request.template) {
         (Some(sandbox), None) => {
-            let grant = app.engine.authorize(by, Needs::EXEC, Target::Sandbox(sandbox)).await?;
-            match grant.resource() {
-                Resource::Sandbox(id) => (id.clone(), false),
-                _ => return Err(ApiError(Error::invalid("sandbox", "cannot be read"))),
+            let needs = if request.layer.is_some() { Needs::MANAGE } else { Needs::EXEC };
+            let grant = app.engine.authorize(by, needs, Target::Sandbox(sandbox)).await?;
+            let Resource::Sandbox(id) = grant.resource() else {
+                return Err(ApiError(Error::invalid("sandbox", "cannot be read")));
+            };
+            if let Some(layer) = &request.layer {
+                let version = request.version.as_deref();
+                app.engine.put_agent_layer(id, layer, version, by.key().cloned()).await?;
             }
+            (id.clone(), false)
         }
         (None, Some(template)) => {
             app.engine.authorize(by, Needs::MANAGE, Target::Installation).await?;
             let name = Some(request.name.clone());
-            let create = CreateSandbox { template: Some(template), name, ..CreateSandbox::default() };
-            (app.engine.create_sandbox(create.into(), by).await?.id, true)
+            let image = |layer: &String| app.engine.agent_version(layer, request.version.as_deref());
+            let layers = match &request.layer {
+                Some(layer) => BTreeMap::from([(layer.clone(), image(layer)?)]),
+                None => BTreeMap::new(),
+            };
+            let create = CreateSandbox { template: Some(template), name, layers, ..CreateSandbox::default() };
+            (app.engine.create_sandbox(create.try_into()?, by).await?.id, true)
         }
         _ => return Err(Error::invalid("sandbox", "give exactly one of 'sandbox' and 'template'").into()),
     };
     let draft = AgentDraft { name: request.name, sandbox: sandbox.clone(), spec };
     match app.engine.create_agent(draft).await {
-        Ok(record) => Ok((StatusCode::CREATED, Json(convert(record)))),
+        Ok(record) => Ok((StatusCode::CREATED, Json(convert(&app, record)))),
         Err(error) => {
             if made
                 && let Err(left) = app.engine.delete_sandbox(&sandbox).await
@@ -72,7 +102,7 @@ pub(crate) async fn create_agent(
     responses((status = 200, body = AgentList)))]
 pub(crate) async fn list_agents(caller: Caller<Read>, State(app): State<App>) -> ApiResult<Json<AgentList>> {
     let records = app.engine.agents(caller.engine());
-    Ok(Json(AgentList { items: records.into_iter().map(convert).collect() }))
+    Ok(Json(AgentList { items: records.into_iter().map(|record| convert(&app, record)).collect() }))
 }
 
 /// One agent.
@@ -80,7 +110,44 @@ pub(crate) async fn list_agents(caller: Caller<Read>, State(app): State<App>) ->
     params(("agent" = String, Path, description = "Id or name")),
     responses((status = 200, body = Agent)))]
 pub(crate) async fn get_agent(caller: OnAgent<Read>, State(app): State<App>) -> ApiResult<Json<Agent>> {
-    Ok(Json(convert(app.engine.agent(&caller.agent().id)?)))
+    Ok(Json(convert(&app, app.engine.agent(&caller.agent().id)?)))
+}
+
+/// Puts another version of an agent's program in its sandbox, at once: nothing else there is touched. Processes of the agent make
+/// way for new ones when they have nothing to do. An older version is a rollback.
+#[utoipa::path(post, path = "/v1/agents/{agent}/update", tag = "agents", security(("key" = ["manage"])),
+    params(("agent" = String, Path, description = "Id or name")), request_body = UpdateAgent,
+    responses((status = 200, body = Agent)))]
+pub(crate) async fn update_agent(
+    caller: OnAgent<Manage>,
+    State(app): State<App>,
+    Json(request): Json<UpdateAgent>,
+) -> ApiResult<Json<Agent>> {
+    let id = &caller.agent().id;
+    app.engine.update_agent(id, request.version.as_deref(), caller.engine().key().cloned()).await?;
+    Ok(Json(convert(&app, app.engine.agent(id)?)))
+}
+
+/// Makes forks of an agent, each in a sandbox that goes on from where the agent's is, and is deleted with the fork.
+///
+/// Files go along; processes do with `memory`, and do not without; sessions do not. The sandboxes have the label
+/// `atoll-agent-fork-of`. Each fork has an outcome of its own.
+#[utoipa::path(post, path = "/v1/agents/{agent}/fork", tag = "agents", security(("key" = ["manage"])),
+    params(("agent" = String, Path, description = "Id or name")), request_body = ForkAgent,
+    responses((status = 200, body = ForkedAgents)))]
+pub(crate) async fn fork_agent(
+    caller: OnAgent<Manage>,
+    State(app): State<App>,
+    Json(request): Json<ForkAgent>,
+) -> ApiResult<Json<ForkedAgents>> {
+    let ForkAgent { count, at, memory, name } = request;
+    let order = AgentForkOrder { count, at, name, memory };
+    let forks = app.engine.fork_agent(&caller.agent().id, &order, caller.engine()).await?;
+    let results = forks.into_iter().map(|fork| match fork {
+        Ok(record) => ForkedAgent { agent: Some(convert(&app, record)), error: None },
+        Err(error) => ForkedAgent { agent: None, error: Some(body_of(error, caller.request_id())) },
+    });
+    Ok(Json(ForkedAgents { results: results.collect() }))
 }
 
 /// Ends an agent's sessions and forgets them with it. Deletes its sandbox if that was made for it.

@@ -41,9 +41,9 @@ use crate::serve::Slot;
 use crate::shared::{App, shutting_down};
 
 /// Pause after which an idle connection is shown to be alive, for proxies in between.
-const PING_EVERY: Duration = Duration::from_secs(20);
+pub(super) const PING_EVERY: Duration = Duration::from_secs(20);
 /// How long a client may take to answer the closing of the socket.
-const CLOSE_WAIT: Duration = Duration::from_secs(5);
+pub(super) const CLOSE_WAIT: Duration = Duration::from_secs(5);
 /// Errors that wait to be sent; a client that makes more of them than it reads loses some.
 const ERRORS_MAX_COUNT: usize = 16;
 /// Output that is read at once and passed to the socket before it is flushed, bytes. The log on disk is the buffer of
@@ -51,7 +51,7 @@ const ERRORS_MAX_COUNT: usize = 16;
 const PIECE_MAX_BYTES: usize = 64 << 10;
 const FLUSH_BYTES: usize = PIECE_MAX_BYTES;
 /// Bytes that are read from a client at once.
-const RECEIVE_BYTES: usize = 8 << 10;
+pub(super) const RECEIVE_BYTES: usize = 8 << 10;
 
 /// From where.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -81,7 +81,7 @@ pub(crate) async fn attach_exec(
     slot: Option<Extension<Slot>>,
     upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> ApiResult<Response> {
-    let upgrade = upgrade.map_err(|rejection| not_a_websocket(&rejection))?;
+    let upgrade = upgrade.map_err(|rejection| not_a_websocket(&rejection, "read …/output or …/events"))?;
     let view = app.engine.exec(caller.sandbox(), &exec).await?;
     let (sandbox, exec) = (view.record.sandbox.clone(), view.record.id.to_string());
     // Only who may kill the exec counts as a client whose leaving may kill it.
@@ -96,9 +96,9 @@ pub(crate) async fn attach_exec(
         .on_upgrade(move |socket| session.run(socket, reader, hello)))
 }
 
-fn not_a_websocket(rejection: &WebSocketUpgradeRejection) -> ApiError {
+pub(super) fn not_a_websocket(rejection: &WebSocketUpgradeRejection, instead: &str) -> ApiError {
     Error::new(Code::InvalidArgument, format!("not a WebSocket request: {rejection}"))
-        .hint("connect with a WebSocket client, or read …/output or …/events")
+        .hint(format!("connect with a WebSocket client, or {instead}"))
         .into()
 }
 
@@ -111,7 +111,7 @@ struct Session {
 }
 
 /// The socket broke, or the client closed it: nobody is there to be told more.
-struct Gone;
+pub(super) struct Gone;
 
 impl From<axum::Error> for Gone {
     fn from(error: axum::Error) -> Self {
@@ -120,7 +120,7 @@ impl From<axum::Error> for Gone {
     }
 }
 
-type Sink = SplitSink<WebSocket, Message>;
+pub(super) type Sink = SplitSink<WebSocket, Message>;
 
 impl Session {
     async fn run(self, socket: WebSocket, reader: OutputReader, hello: AttachServerMessage) {
@@ -291,7 +291,7 @@ fn message(event: OutputEvent) -> (Message, bool) {
     }
 }
 
-fn message_size(message: &Message) -> usize {
+pub(super) fn message_size(message: &Message) -> usize {
     match message {
         Message::Text(text) => text.len(),
         Message::Binary(bytes) | Message::Ping(bytes) | Message::Pong(bytes) => bytes.len(),

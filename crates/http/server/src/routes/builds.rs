@@ -43,7 +43,7 @@ pub(crate) async fn create_build(
     State(app): State<App>,
     Json(request): Json<CreateBuild>,
 ) -> ApiResult<(StatusCode, Json<Build>)> {
-    let build = app.engine.create_build(request.into(), caller.engine()).await?;
+    let build = app.engine.create_build(request.try_into()?, caller.engine()).await?;
     Ok((StatusCode::CREATED, Json(convert::build(build))))
 }
 

@@ -5,10 +5,11 @@ use std::time::Duration;
 use atoll_api::{CreateExec, Exec, ExecList, ExecWithOutput, Resize, SignalExec};
 use atoll_core::exec::ExecState;
 use atoll_core::id::SandboxId;
+use atoll_core::spec::ExecDraft;
 use atoll_core::{Code, Result};
 use atoll_engine::{ExecQuery, ExecView};
 use axum::extract::State;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -18,6 +19,7 @@ use crate::convert;
 use crate::error::ApiResult;
 use crate::extract::{Json, Path, Query};
 use crate::shared::{App, Shared};
+use crate::trace::traceparent;
 
 /// Output up to this size comes with the answer to a create that waited, bytes.
 const INLINE_OUTPUT_MAX_BYTES: u64 = 1 << 20;
@@ -26,15 +28,18 @@ const INLINE_OUTPUT_MAX_BYTES: u64 = 1 << 20;
 ///
 /// A command that cannot be found or executed is an exec that ended with code 127 or 126.
 #[utoipa::path(post, path = "/v1/sandboxes/{sandbox}/execs", tag = "execs", security(("key" = ["exec"])),
-    params(("sandbox" = String, Path, description = "Id or name")),
+    params(("sandbox" = String, Path, description = "Id or name"),
+        ("traceparent" = Option<String>, Header, description = "The caller's span (W3C Trace Context), of which the exec's is a child; what is malformed counts as absent")),
     request_body = CreateExec, responses((status = 201, body = ExecWithOutput)))]
 pub(crate) async fn create_exec(
     caller: OnSandbox<auth::Exec>,
     State(app): State<App>,
+    headers: HeaderMap,
     Json(request): Json<CreateExec>,
 ) -> ApiResult<(StatusCode, Json<ExecWithOutput>)> {
     let wait = wait(request.wait_ms)?;
-    let mut view = app.engine.create_exec(caller.sandbox(), request.into_draft()?, caller.engine()).await?;
+    let draft = ExecDraft { traceparent: traceparent(&headers), ..request.into_draft()? };
+    let mut view = app.engine.create_exec(caller.sandbox(), draft, caller.engine()).await?;
     let mut output = None;
     if !wait.is_zero() {
         let (sandbox, exec) = (view.record.sandbox.clone(), view.record.id.clone());

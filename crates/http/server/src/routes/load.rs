@@ -58,6 +58,8 @@ pub(crate) async fn load_images(
 pub(crate) struct ImportImage {
     /// The image's name.
     name: String,
+    /// A further name that it gets, such as `agents.local/bot:latest`.
+    also: Option<String>,
 }
 
 /// Makes an image of the archive of a root file system.
@@ -74,9 +76,16 @@ pub(crate) async fn import_image(
     body: Body,
 ) -> ApiResult<Response> {
     spec::image_reference("name", &query.name)?;
+    if let Some(also) = &query.also {
+        spec::image_reference("also", also)?;
+    }
     let images = app.engine.images().clone();
     let work = move |_board: Arc<Board>| async move {
-        images.import(&query.name, reader(body)).await.map(|image| vec![image])
+        let image = images.import(&query.name, reader(body)).await?;
+        match &query.also {
+            Some(also) => images.tag(&image.digest, also).await.map(|image| vec![image]),
+            None => Ok(vec![image]),
+        }
     };
     with_progress(app, caller.request_id(), &client, work).await
 }

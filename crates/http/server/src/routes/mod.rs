@@ -1,12 +1,16 @@
 //! The routes, a file for each noun.
 
 mod access;
+mod agent_attach;
+mod agent_schedules;
 mod agent_sessions;
 mod agents;
 mod archive;
 mod attach;
 mod builds;
+mod cells;
 mod checkpoints;
+mod contexts;
 mod dashboard;
 mod events;
 mod execs;
@@ -93,6 +97,15 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(services::restart_service))
         .routes(routes!(services::stop_service))
         .routes(routes!(services::get_service_log))
+        .routes(routes!(contexts::create_context, contexts::list_contexts))
+        .routes(routes!(contexts::get_context, contexts::delete_context))
+        .routes(routes!(contexts::restart_context))
+        .routes(routes!(contexts::interrupt_context))
+        .routes(routes!(cells::run_cell, cells::list_cells))
+        .routes(routes!(cells::get_cell))
+        .routes(routes!(cells::interrupt_cell))
+        .routes(routes!(cells::get_cell_events))
+        .routes(routes!(cells::stream_cell_events))
         .routes(routes!(files::read_file, upload::write_file, files::remove_file))
         .routes(routes!(files::stat_file))
         .routes(routes!(files::list_files))
@@ -107,6 +120,8 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(trace::stream_all))
         .routes(routes!(agents::create_agent, agents::list_agents))
         .routes(routes!(agents::get_agent, agents::delete_agent))
+        .routes(routes!(agents::update_agent))
+        .routes(routes!(agents::fork_agent))
         .routes(routes!(agent_sessions::create_agent_session, agent_sessions::list_agent_sessions))
         .routes(routes!(agent_sessions::get_agent_session, agent_sessions::delete_agent_session))
         .routes(routes!(agent_sessions::send_agent_message))
@@ -114,6 +129,9 @@ pub(crate) fn documented() -> OpenApiRouter<App> {
         .routes(routes!(agent_sessions::answer_approval))
         .routes(routes!(agent_sessions::get_agent_events))
         .routes(routes!(agent_sessions::stream_agent_events))
+        .routes(routes!(agent_attach::attach_agent_session))
+        .routes(routes!(agent_schedules::create_agent_schedule, agent_schedules::list_agent_schedules))
+        .routes(routes!(agent_schedules::get_agent_schedule, agent_schedules::delete_agent_schedule))
         .routes(routes!(snapshots::create_snapshot))
         .routes(routes!(snapshots::list_snapshots))
         .routes(routes!(snapshots::get_snapshot, snapshots::delete_snapshot))

@@ -7,7 +7,7 @@ use atoll_api::{
 };
 use atoll_core::limits::{BATCH_MAX_COUNT, LABELS_MAX_COUNT};
 use atoll_core::sandbox::SandboxState;
-use atoll_core::spec::SandboxUpdate;
+use atoll_core::spec::{RequestKey, SandboxDraft, SandboxUpdate};
 use atoll_core::{Error, Result};
 use atoll_engine::SandboxQuery;
 use axum::Extension;
@@ -29,9 +29,11 @@ use crate::trace::Concerns;
 pub(crate) async fn create_sandbox(
     caller: Caller<Manage>,
     State(app): State<App>,
+    key: Option<Extension<RequestKey>>,
     Json(request): Json<CreateSandbox>,
 ) -> ApiResult<(StatusCode, Extension<Concerns>, Json<Sandbox>)> {
-    let record = app.engine.create_sandbox(request.into(), caller.engine()).await?;
+    let draft = SandboxDraft { request: key.map(|Extension(key)| key), ..request.try_into()? };
+    let record = app.engine.create_sandbox(draft, caller.engine()).await?;
     let concerns = Extension(Concerns(record.id.clone()));
     Ok((StatusCode::CREATED, concerns, Json(convert::sandbox(record))))
 }
@@ -42,6 +44,7 @@ pub(crate) async fn create_sandbox(
 pub(crate) async fn create_sandboxes(
     caller: Caller<Manage>,
     State(app): State<App>,
+    key: Option<Extension<RequestKey>>,
     Json(request): Json<BatchCreate>,
 ) -> ApiResult<Json<BatchResults>> {
     let count = request.sandboxes.len();
@@ -50,7 +53,18 @@ pub(crate) async fn create_sandboxes(
         return Err(Error::invalid("sandboxes", why).hint("split the batch").into());
     }
     let (engine, by) = (&app.engine, caller.engine());
-    let creates = request.sandboxes.into_iter().map(|one| engine.create_sandbox(one.into(), by));
+    let creates = request.sandboxes.into_iter().enumerate().map(|(number, one)| {
+        // Each has a part of the key: what was made of a batch before is not made again.
+        let part = |Extension(all): &Extension<RequestKey>| RequestKey {
+            key: format!("{} {number}", all.key),
+            digest: all.digest.clone(),
+        };
+        let request = key.as_ref().map(part);
+        async move {
+            let draft = SandboxDraft { request, ..one.try_into()? };
+            engine.create_sandbox(draft, by).await
+        }
+    });
     let outcomes = futures::future::join_all(creates).await.into_iter();
     let results = outcomes.map(|outcome| match outcome {
         Ok(record) => BatchResult { sandbox: Some(convert::sandbox(record)), error: None },

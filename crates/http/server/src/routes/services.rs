@@ -38,6 +38,7 @@ fn convert(view: ServiceView) -> Service {
         stop_timeout_ms: spec.stop_timeout_ms,
         ready: spec.ready,
         health: spec.health,
+        after: spec.after,
         state,
         reason,
         run: record.status.runs.last().map_or(0, |run| run.number),

@@ -106,8 +106,8 @@ pub(crate) async fn get_prometheus(
         auth::verify(&headers, &app)?;
     }
     let engine = &app.engine;
-    let text =
-        app.metrics.text(&engine.stats(), &engine.egress_stats(), &engine.pools(), engine.accelerator());
+    let (pools, spans) = (engine.pools(), app.config.spans.as_deref());
+    let text = app.metrics.text(&engine.stats(), &engine.egress_stats(), &pools, engine.accelerator(), spans);
     Ok(([(CONTENT_TYPE, OPENMETRICS)], text))
 }
 

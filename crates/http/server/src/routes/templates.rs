@@ -27,7 +27,7 @@ pub(crate) async fn create_template(
         Some(text) => Some(app.engine.usable_snapshot(text, Needs::MANAGE, caller.engine()).await?.id),
         None => None,
     };
-    let (name, recipe) = request.into_parts(snapshot);
+    let (name, recipe) = request.into_parts(snapshot)?;
     let record = app.engine.create_template(&name, recipe, caller.engine()).await?;
     Ok((StatusCode::CREATED, Json(view(&app, record).await?)))
 }

@@ -30,6 +30,7 @@ pub(crate) async fn attach(harness: &Harness, exec: &Exec, offset: u64, scope: S
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "few are made, and none is kept")]
 pub(crate) enum Got {
     Said(AttachServerMessage),
     Output { offset: u64, bytes: Vec<u8> },

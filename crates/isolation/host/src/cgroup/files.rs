@@ -35,7 +35,7 @@ pub(crate) fn write(dir: BorrowedFd<'_>, name: &str, value: &str) -> rustix::io:
     rustix::io::retry_on_intr(|| rustix::io::write(&file, value.as_bytes())).map(drop)
 }
 
-pub(super) fn read(dir: BorrowedFd<'_>, name: &str) -> rustix::io::Result<String> {
+pub(crate) fn read(dir: BorrowedFd<'_>, name: &str) -> rustix::io::Result<String> {
     let file = open_file(dir, name, OFlags::RDONLY)?;
     let mut buffer = [0; SMALL_FILE_MAX_BYTES];
     let count = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut buffer))?;

@@ -35,7 +35,7 @@ fn shared() -> PathBuf {
     let _turn = exclusive("microvm");
     if !cache.join("kernel").try_exists().unwrap() {
         std::fs::create_dir_all(&cache).unwrap();
-        Kernel::set_up_from_package(&cache.join("kernel"), &package).unwrap();
+        Kernel::set_up_from_package(&cache, &package).unwrap();
     }
     cache
 }

@@ -228,33 +228,62 @@ impl Inner {
     }
 }
 
-/// Lets the volumes of an installation go on that were left standing still: by its name where they lie in a pool, and by
-/// its data directory. For one that is to be ended: whoever waits for such a volume cannot be.
+/// Lets what an installation keeps go on that was left standing still: its pool, then its volumes, by its name where they
+/// lie in a pool, and by its data directory. For one that is to be ended: whoever waits for such a volume cannot be.
 ///
 /// # Errors
 /// When `/sys` cannot be read.
 pub fn thaw_volumes_of(instance: &str, data_dir: Option<&Path>) -> Result<(), IsolationError> {
+    if let Some(data_dir) = data_dir
+        && let Some(mount) = crate::pool::in_use(&data_dir.join("storage"))?
+    {
+        Frozen::thaw_left_over(mount.as_fd())?;
+    }
+    thaw_volumes(of_instance(instance, data_dir))
+}
+
+/// Tells the devices of the volumes of an installation by the paths of their images.
+fn of_instance(instance: &str, data_dir: Option<&Path>) -> impl Fn(&str) -> bool {
     let pooled = Path::new("/").join(format!("atoll-{instance}")).join("volumes");
     let plain = data_dir.map(|dir| dir.join("storage/store/volumes"));
-    thaw_volumes(|seen| {
+    move |seen| {
         let seen = Path::new(seen);
         seen.starts_with(&pooled) || plain.as_ref().is_some_and(|plain| seen.starts_with(plain))
-    })
+    }
 }
 
 fn thaw_volumes(is_one: impl Fn(&str) -> bool) -> Result<(), IsolationError> {
-    for (number, seen) in loops::in_use().step("list the loop devices")? {
-        if !is_one(&seen) {
-            continue;
-        }
-        let thawed = LoopDevice::existing(number)
-            .step("open the device of a volume")
-            .and_then(|device| Frozen::thaw_left_over(mount(&device)?.as_fd()));
+    for device in devices(is_one)? {
+        let thawed = mount(&device).and_then(|mount| Frozen::thaw_left_over(mount.as_fd()));
         if let Err(error) = thawed {
-            tracing::error!(device = number, %error, "a volume may stand still: whoever writes to it hangs");
+            let device = device.path();
+            tracing::error!(?device, %error, "a volume may stand still: whoever writes to it hangs");
         }
     }
     Ok(())
+}
+
+/// Makes the volumes of an installation that are in use stand still, whoever uses them.
+///
+/// # Errors
+/// [`IsolationError::Kernel`]; those that stood still by then go on.
+pub(crate) fn freeze_volumes_of(instance: &str, data_dir: &Path) -> Result<Vec<Frozen>, IsolationError> {
+    let devices = devices(of_instance(instance, Some(data_dir)))?;
+    devices.iter().map(|device| Frozen::freeze(mount(device)?.as_fd())).collect()
+}
+
+/// The devices of volumes. One that goes in between is in use by nobody.
+fn devices(is_one: impl Fn(&str) -> bool) -> Result<Vec<LoopDevice>, IsolationError> {
+    let mut devices = Vec::new();
+    for (number, _) in
+        loops::in_use().step("list the loop devices")?.into_iter().filter(|(_, seen)| is_one(seen))
+    {
+        match LoopDevice::existing(number) {
+            Err(rustix::io::Errno::NXIO) => {}
+            other => devices.push(other.step("open the device of a volume")?),
+        }
+    }
+    Ok(devices)
 }
 
 /// A mount of the device, attached nowhere. The second one of a device is of the same file system.

@@ -144,6 +144,7 @@ pub fn plan(root: RootFs, resources: Resources) -> Plan {
         hostname: "conformance".to_owned(),
         disk: DiskSource::Empty,
         volumes: Vec::new(),
+        layers: Vec::new(),
         execution: Execution::default(),
     }
 }
@@ -204,6 +205,7 @@ impl Sandbox {
             user: user.to_owned(),
             tty: None,
             stdin: false,
+            profiles: Vec::new(),
         };
         self.guest.start_exec(request).await.unwrap()
     }

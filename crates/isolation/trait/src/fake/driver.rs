@@ -225,6 +225,12 @@ impl Artifacts for FakeIsolation {
         Ok(self.host.count("artifacts").artifacts.keys().cloned().collect())
     }
 
+    async fn settle_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
+        let state = self.host.count("settle_artifact");
+        let found = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
+        found.usage().map_err(|source| kernel("measure a snapshot", source))
+    }
+
     async fn seal_artifact(&self, artifact: &SnapshotId) -> Result<ArtifactUsage, IsolationError> {
         let state = self.host.count("seal_artifact");
         let found = state.artifacts.get(artifact).ok_or(IsolationError::NoArtifact)?;
@@ -299,7 +305,7 @@ impl Gates for FakeIsolation {
             dns.set_nonblocking(true)?;
             let (proxy, resolver) = (tcp.local_addr()?, dns.local_addr()?);
             let (original, steering) = (Original::LocalAddress, Box::new(()));
-            Ok(Gate { tcp, dns: Some(dns), proxy, resolver, original, steering })
+            Ok(Gate { tcp, dns: Some(dns), proxy, resolver, original, steering, attribution: None })
         };
         open().map_err(|source| IsolationError::Kernel { step: "open the gate".to_owned(), source })
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::common::{Host, Sandbox};
 use atoll_recorder::event::{Event, PolicyDecision, What};
-use atoll_witness::{Facts, Gate, Programs, Witness};
+use atoll_witness::{Facts, Gate, Profile, Programs, Witness};
 
 fn image() -> Gate {
     Gate { programs: Programs::Image, ..Gate::default() }
@@ -89,4 +89,38 @@ fn programs_of_another_version_take_over_without_a_moment_between() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "");
     witness.forget(&sandbox.id).unwrap();
     witness.close();
+}
+
+#[test]
+fn a_sandbox_has_a_share_of_the_execs_that_start() {
+    let profile = |name: &str| Profile { name: name.to_owned(), steps: Vec::new(), others: None };
+    let gate = Gate { profiles: vec![profile("tool")], ..Gate::default() };
+    let host = Host::new();
+    let (hostile, other) = (host.parent.sandbox(), host.parent.sandbox());
+    let witness = host.witness();
+    for sandbox in [&hostile, &other] {
+        hold(sandbox, &witness, gate.clone());
+    }
+    let fill = |witness: &Witness| {
+        let told =
+            (0..1000).take_while(|n| witness.exec_starts(&hostile.id, &format!("exec-{n}"), "tool").is_ok());
+        told.count()
+    };
+    let share = fill(&witness);
+    assert!((1..1000).contains(&share), "{share}");
+    let refused = witness.exec_starts(&hostile.id, "exec-more", "tool").unwrap_err().to_string();
+    assert!(refused.contains(&share.to_string()), "{refused}");
+    assert!(witness.exec_starts(&other.id, "exec-0", "tool").unwrap());
+    // Saying it again of one is no more; one that has started makes room for one.
+    assert!(witness.exec_starts(&hostile.id, "exec-0", "tool").unwrap());
+    witness.exec_started(&hostile.id, "exec-0").unwrap();
+    assert!(witness.exec_starts(&hostile.id, "exec-more", "tool").unwrap());
+    // The next server counts them, too; what is forgotten leaves nothing.
+    drop(witness);
+    let witness = host.witness();
+    assert!(witness.exec_starts(&hostile.id, "exec-one-more", "tool").is_err());
+    witness.forget(&hostile.id).unwrap();
+    hold(&hostile, &witness, gate);
+    drop(witness);
+    assert_eq!(fill(&host.witness()), share);
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 fn the_object_is_made_of_its_source() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf");
     let dir = tempfile::tempdir().unwrap();
-    for name in ["Makefile", "gate.h", "kernel.h", "witness.bpf.c"] {
+    for name in ["Makefile", "gate.h", "kernel.h", "profile.h", "sender.h", "witness.bpf.c"] {
         std::fs::copy(source.join(name), dir.path().join(name)).unwrap();
     }
     let made = Command::new("make").args(["-s", "-C"]).arg(dir.path()).output().unwrap();

@@ -6,6 +6,8 @@
 //! a sandbox, so `AAAA` is "nothing there", too.
 
 mod cache;
+#[cfg(test)]
+mod fuzz;
 mod message;
 mod serve;
 mod servers;
@@ -13,13 +15,14 @@ mod servers;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use atoll_core::policy::{Basis, HostName};
+use atoll_core::policy::{Basis, EgressPolicy, HostName};
 use hickory_proto::rr::{RData, Record, RecordType};
 
 use crate::limits::{DNS_ADDRESSES_MAX_COUNT, DNS_NAME_MAX_BYTES};
 use crate::refusal::Refusal;
 use crate::sandbox::SandboxNet;
 use atoll_core::network::Stage;
+use atoll_recorder::event::Destination;
 
 use cache::Cache;
 use servers::Servers;
@@ -141,6 +144,7 @@ impl Resolver {
                         what: "name lookups".to_owned(),
                         why: "too many different names in a short time".to_owned(),
                         ask: None,
+                        to: None,
                     });
                     return Err(NoAnswer::Failed("too many different names in a short time"));
                 }
@@ -151,6 +155,7 @@ impl Resolver {
                         what: name.to_string(),
                         why: why.to_owned(),
                         ask: None,
+                        to: None,
                     });
                     NoAnswer::Failed(why)
                 })?;
@@ -163,11 +168,33 @@ impl Resolver {
     }
 }
 
-/// Whether a sandbox may look a name up.
+/// Whether a sandbox may look a name up. What its policy only observes is written down.
 fn may_ask(net: &SandboxNet, name: &HostName) -> Result<(), Refusal> {
     let policy = net.policy();
+    by_rules(&policy, name).or_else(|refusal| {
+        if !policy.observes_names() {
+            return Err(refusal);
+        }
+        net.observe(&refusal);
+        Ok(())
+    })
+}
+
+/// Whether a sandbox may look a name up only because its policy observes.
+fn only_observed(net: &SandboxNet, name: &HostName) -> bool {
+    let policy = net.policy();
+    policy.observes_names() && by_rules(&policy, name).is_err()
+}
+
+fn by_rules(policy: &EgressPolicy, name: &HostName) -> Result<(), Refusal> {
     let decision = policy.may_resolve(name);
-    let refuse = |why: String, ask| Refusal { stage: Stage::Dns, what: name.to_string(), why, ask };
+    let refuse = |why: String, ask| Refusal {
+        stage: Stage::Dns,
+        what: name.to_string(),
+        why,
+        ask,
+        to: Some(Box::new(Destination { names: vec![name.to_string()], ..Destination::default() })),
+    };
     if !decision.allowed {
         let ask = match decision.basis {
             Basis::Rule(_) => None,

@@ -9,7 +9,7 @@ use hickory_proto::op::{Message, OpCode, ResponseCode};
 use hickory_proto::rr::{DNSClass, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::NoAnswer;
 use super::message::{answer, for_udp, question};
@@ -35,10 +35,11 @@ pub(crate) async fn serve_udp(shared: &Arc<Shared>, net: &Arc<SandboxNet>, socke
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
             Err(error) => {
                 tracing::warn!(sandbox = %net.id, %error, "a sandbox's questions cannot be received");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
+        rest(net).await;
         let Some(question) = question(&buffer[..length]) else { continue };
         let (shared, net, socket) = (Arc::clone(shared), Arc::clone(net), Arc::clone(socket));
         tokio::spawn(async move {
@@ -54,6 +55,15 @@ pub(crate) async fn serve_udp(shared: &Arc<Shared>, net: &Arc<SandboxNet>, socke
     }
 }
 
+/// Waits when too many came. To refuse one costs nearly what an answer does: what is too much is left in the socket, and thrown away
+/// by the kernel once that is full.
+async fn rest(net: &SandboxNet) {
+    let rest = net.received.charge(1);
+    if !rest.is_zero() {
+        sleep(rest).await;
+    }
+}
+
 /// Answers questions over one TCP connection.
 pub(crate) async fn serve_tcp(context: Context, mut client: ClientStream) -> io::Result<()> {
     let cancel = context.connection.cancel.clone();
@@ -66,6 +76,7 @@ pub(crate) async fn serve_tcp(context: Context, mut client: ClientStream) -> io:
             let mut bytes = vec![0; length];
             let read = timeout(TCP_IDLE, client.read_exact(&mut bytes)).await;
             read.map_err(|_late| io::Error::from(io::ErrorKind::TimedOut))??;
+            rest(&context.net).await;
             let Some(question) = question(&bytes) else { return Ok(()) };
             let response = respond(&context.shared, &context.net, &question).await;
             let bytes = response.to_vec().map_err(io::Error::other)?;
@@ -82,7 +93,9 @@ pub(crate) async fn serve_tcp(context: Context, mut client: ClientStream) -> io:
 
 async fn respond(shared: &Shared, net: &SandboxNet, asked: &Message) -> Message {
     let answer = find_answer(shared, net, asked).await;
-    net.record_dns(asked, &answer);
+    let name = asked.queries.first().and_then(|query| query.name.to_ascii().parse::<HostName>().ok());
+    let observed = name.is_some_and(|name| super::only_observed(net, &name));
+    net.record_dns(asked, &answer, observed);
     answer
 }
 

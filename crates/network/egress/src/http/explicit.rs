@@ -56,12 +56,15 @@ pub(super) async fn answer(request: Request, context: Context, upstream: &Arc<Mu
     let (method, path) = (request.method().as_str(), request.uri().path());
     let policy = context.net.policy();
     let http = Http::Request { method, path };
-    // The first that is allowed; when none is, the first says why.
-    let chosen = targets.iter().find(|t| t.decide(&policy, http).allowed).or(targets.first()).cloned();
+    // The first that rules allow, or that is only observed; when none is, the first says why.
+    let chosen = targets.iter().find(|t| t.decide(&policy, http).by_rules);
+    let chosen = chosen.or_else(|| targets.iter().find(|t| t.decide(&policy, http).observed));
+    let chosen = chosen.or(targets.first()).cloned();
     let Some(target) = chosen else { return unreachable(&named, "the name has no address") };
     if let (Some(interceptor), [name]) = (&context.shared.config.interceptor, &*target.names) {
         let (sandbox, address, protocol) = (&context.net.id, target.address, Protocol::Http);
-        if interceptor.wants(&Ask { sandbox, policy: &policy, name, address, protocol }) {
+        let sender = target.sender.as_deref();
+        if interceptor.wants(&Ask { sandbox, policy: &policy, name, address, protocol, sender }) {
             context.connection.show("http", &target);
             return interceptor.answer(request, name.clone(), context.dialer(target.clone())).await;
         }
@@ -85,11 +88,13 @@ async fn connect(mut request: Request, context: Context) -> Response {
     // where the refusal can be read.
     let policy = context.net.policy();
     let passes =
-        |t: &&Target| t.decide(&policy, Http::Unknown).allowed || policy.needs_http(&t.destination());
-    let Some(target) = targets.iter().find(passes).cloned() else {
+        |t: &&Target| t.decide(&policy, Http::Unknown).by_rules || policy.needs_http(&t.destination());
+    let observed = |t: &&Target| t.decide(&policy, Http::Unknown).observed;
+    let target = targets.iter().find(passes).or_else(|| targets.iter().find(observed));
+    let Some(target) = target.cloned() else {
         let Some(target) = targets.first() else { return unreachable(&named, "the name has no address") };
-        let decision = target.decide(&policy, Http::Unknown);
-        let refusal = target.refusal(&policy, decision, Stage::Connect, what);
+        let ruling = target.decide(&policy, Http::Unknown);
+        let refusal = target.refusal(&policy, ruling.basis, Stage::Connect, what);
         context.net.deny(&refusal);
         return boxed(refusal.response());
     };
@@ -115,13 +120,12 @@ async fn connect(mut request: Request, context: Context) -> Response {
 /// The addresses that a host has, as our resolver says. The sandbox counts as having been told.
 async fn targets(context: &Context, host: &str, port: u16, what: &str) -> Result<Vec<Target>, Box<Response>> {
     if let Ok(address) = host.parse::<IpAddr>() {
-        return Ok(vec![Target::new(&context.shared.borders, Vec::new(), SocketAddr::new(address, port))]);
+        return Ok(vec![Target::new(context, Vec::new(), SocketAddr::new(address, port))]);
     }
     let Ok(name) = host.parse::<HostName>() else { return Err(Box::new(bad("it names no host"))) };
     match context.shared.resolver.addresses(&context.net, &name, what).await {
         Resolution::Addresses(addresses) => {
-            let borders = &context.shared.borders;
-            let target = |ip: &IpAddr| Target::new(borders, vec![name.clone()], SocketAddr::new(*ip, port));
+            let target = |ip: &IpAddr| Target::new(context, vec![name.clone()], SocketAddr::new(*ip, port));
             Ok(addresses.iter().map(target).collect())
         }
         Resolution::Refused(refusal) => Err(Box::new(boxed(refusal.response()))),

@@ -148,6 +148,7 @@ async fn wanted(
     }
     let policy = context.net.policy();
     let (sandbox, address, protocol) = (&context.net.id, target.address, Protocol::Http);
-    let wants = interceptor.wants(&Ask { sandbox, policy: &policy, name: &name, address, protocol });
+    let sender = target.sender.as_deref();
+    let wants = interceptor.wants(&Ask { sandbox, policy: &policy, name: &name, address, protocol, sender });
     Ok(wants.then(|| (Arc::clone(interceptor), name)))
 }

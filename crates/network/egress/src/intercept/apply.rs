@@ -49,28 +49,18 @@ pub(super) fn apply(
     rules: &[&InjectRule],
     asking: Asking<'_>,
 ) -> Result<Applied, Refusal> {
-    let mut work = Work {
-        asking,
-        method: parts.method.to_string(),
-        path: parts.uri.path().to_owned(),
-        open: BTreeMap::new(),
-        recorded: BTreeSet::new(),
-        headers_set: HashSet::new(),
-        query_set: BTreeSet::new(),
-        own: credentials_of_its_own(&parts.headers, rules),
-        applied: Applied::default(),
-    };
+    let mut work = Work::new(asking, parts.method.to_string(), parts.uri.path().to_owned());
+    work.own = credentials_of_its_own(&parts.headers, rules);
     for rule in rules {
         work.rule(parts, has_body, rule)?;
     }
     left_over(parts, rules)?;
-    for rule in rules.iter().filter(|rule| rule.mask_responses) {
-        work.mask_all(rule);
-    }
-    if !work.applied.masks.is_empty() {
-        prepare_for_masking(&mut parts.headers);
-    }
-    Ok(work.applied)
+    Ok(work.masked(&mut parts.headers, rules))
+}
+
+/// Puts nothing into a request, and sees to it that its answer shows no secret that an earlier one left with the server.
+pub(super) fn mask_only(headers: &mut HeaderMap, rules: &[&InjectRule], asking: Asking<'_>) -> Applied {
+    Work::new(asking, String::new(), String::new()).masked(headers, rules)
 }
 
 /// Makes the server answer in a way that can be looked through: not compressed, and whole.
@@ -94,7 +84,32 @@ struct Work<'a> {
     applied: Applied,
 }
 
-impl Work<'_> {
+impl<'a> Work<'a> {
+    fn new(asking: Asking<'a>, method: String, path: String) -> Self {
+        Self {
+            asking,
+            method,
+            path,
+            open: BTreeMap::new(),
+            recorded: BTreeSet::new(),
+            headers_set: HashSet::new(),
+            query_set: BTreeSet::new(),
+            own: Vec::new(),
+            applied: Applied::default(),
+        }
+    }
+
+    /// What was done, with what the answer must not show.
+    fn masked(mut self, headers: &mut HeaderMap, rules: &[&InjectRule]) -> Applied {
+        for rule in rules.iter().filter(|rule| rule.mask_responses) {
+            self.mask_all(rule);
+        }
+        if !self.applied.masks.is_empty() {
+            prepare_for_masking(headers);
+        }
+        self.applied
+    }
+
     fn rule(&mut self, parts: &mut Parts, has_body: bool, rule: &InjectRule) -> Result<(), Refusal> {
         let mut replaced = false;
         for placeholder in &rule.placeholders {

@@ -1,12 +1,11 @@
 //! The interceptor as the gateway knows it.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use atoll_core::id::SandboxId;
-use atoll_core::policy::{EgressPolicy, HostName};
+use atoll_core::policy::{EgressPolicy, HostName, Sender};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
@@ -41,8 +40,16 @@ impl Way for ByDialer {
         self.encrypted
     }
 
+    fn sender(&self) -> Option<&Sender> {
+        self.dialer.sender()
+    }
+
     fn policy(&self) -> Arc<EgressPolicy> {
         self.dialer.policy()
+    }
+
+    fn allowed_by_rules(&self, policy: &EgressPolicy, method: &str, path: &str) -> bool {
+        self.dialer.allowed_by_rules(policy, method, path)
     }
 
     fn admit(&self, method: &str, path: &str) -> Result<Admitted, Box<http::Response<OutBody>>> {
@@ -62,15 +69,15 @@ impl Way for ByDialer {
 }
 
 /// Whether some rule is for requests on such a connection.
-fn covered(policy: &EgressPolicy, host: &HostName, address: SocketAddr, protocol: Protocol) -> bool {
-    let encrypted = protocol == Protocol::Tls;
-    policy.inject.iter().any(|rule| rule.covers(host, address.port(), encrypted))
+fn covered(ask: &Ask<'_>) -> bool {
+    let (port, encrypted) = (ask.address.port(), ask.protocol == Protocol::Tls);
+    ask.policy.inject.iter().any(|rule| rule.covers(ask.name, port, encrypted, ask.sender))
 }
 
 #[async_trait]
 impl Interceptor for TlsInterceptor {
     fn wants(&self, ask: &Ask<'_>) -> bool {
-        covered(ask.policy, ask.name, ask.address, ask.protocol)
+        covered(ask)
     }
 
     async fn serve(&self, flow: Flow, dialer: Dialer) -> io::Result<()> {

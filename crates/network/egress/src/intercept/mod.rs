@@ -16,7 +16,11 @@ mod apply;
 mod authority;
 mod check;
 mod escape;
+#[cfg(test)]
+mod fuzz;
 mod gateway;
+mod kept;
+mod meter;
 mod refusal;
 mod replace;
 mod session;
@@ -28,7 +32,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_core::id::SandboxId;
-use atoll_core::policy::{EgressPolicy, HostName, SecretRef};
+use atoll_core::policy::{EgressPolicy, HostName, SecretRef, Sender};
 use atoll_core::secret::Secret;
 use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
@@ -40,6 +44,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::Semaphore;
 
 pub use authority::{Authority, AuthorityError, NewAuthority};
+pub use meter::{ModelMeter, ModelTokens, Tally};
 use upstream::{Io, UpstreamTls};
 
 use crate::interceptor::BoxError;
@@ -142,6 +147,7 @@ struct Shared {
     authority: Authority,
     upstream: UpstreamTls,
     secrets: Arc<dyn SecretSource>,
+    meter: Option<Arc<dyn ModelMeter>>,
     /// [`BODIES_HELD_BYTES`], what is free of them.
     held: Arc<Semaphore>,
 }
@@ -157,8 +163,15 @@ trait Way: Send + Sync {
     fn host(&self) -> &HostName;
     fn port(&self) -> u16;
     fn encrypted(&self) -> bool;
+
+    /// Who made the connection, if that is known.
+    fn sender(&self) -> Option<&Sender> {
+        None
+    }
     /// As it is now.
     fn policy(&self) -> Arc<EgressPolicy>;
+    /// Whether the rules of a policy let a request pass. It may pass against them, where the policy only observes.
+    fn allowed_by_rules(&self, policy: &EgressPolicy, method: &str, path: &str) -> bool;
     /// Whether a request may pass. What is given is kept until its answer has been passed on.
     fn admit(&self, method: &str, path: &str) -> Result<Admitted, Box<http::Response<OutBody>>>;
     /// Connects to where the client wanted to go.
@@ -166,13 +179,15 @@ trait Way: Send + Sync {
 }
 
 impl TlsInterceptor {
-    /// Sets up interception. Servers are verified against the host's authorities and `extra_roots` (PEM).
+    /// Sets up interception. Servers are verified against the host's authorities and `extra_roots` (PEM). Requests to models
+    /// are counted by `meter`, if there is one.
     ///
     /// # Errors
     /// [`SetupError`].
     pub fn new(
         authority: Authority,
         secrets: Arc<dyn SecretSource>,
+        meter: Option<Arc<dyn ModelMeter>>,
         extra_roots: &str,
     ) -> Result<Self, SetupError> {
         let mut roots = RootCertStore::empty();
@@ -200,7 +215,7 @@ impl TlsInterceptor {
         config.resumption = Resumption::disabled();
         let upstream = UpstreamTls::new(config);
         let held = Arc::new(Semaphore::new(BODIES_HELD_BYTES));
-        Ok(Self { shared: Arc::new(Shared { authority, upstream, secrets, held }), roots_pem })
+        Ok(Self { shared: Arc::new(Shared { authority, upstream, secrets, meter, held }), roots_pem })
     }
 
     /// The authority's certificate, PEM.

@@ -4,9 +4,7 @@
 //! change ([`apply`]), is the use of each secret recorded, and only then is a byte of it sent.
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use atoll_core::policy::{InjectRule, RequestFacts};
@@ -25,16 +23,19 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{Mutex, Semaphore};
 use tokio_rustls::LazyConfigAcceptor;
 
-use super::apply::{Applied, Asking, apply};
+use super::apply::{Applied, Asking, apply, mask_only};
 use super::authority::Protocol;
 use super::check::{Expected, check};
+use super::kept::{Kept, traced};
+use super::meter::{self, Counted};
 use super::refusal::Refusal;
 use super::replace::{Replaced, Replacer, replace_headers};
 use super::tasks::{EndTasks, Tasks};
 use super::upstream::{Io, Sender, UpstreamError};
 use super::{
     Admitted, BODY_WHOLE_MAX_BYTES, BoxError, CONNECTION_WINDOW_BYTES, HEAD_TIMEOUT, HEADERS_MAX_BYTES,
-    HEADERS_MAX_COUNT, OutBody, SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES, STREAMS_MAX_COUNT, Shared, Way,
+    HEADERS_MAX_COUNT, OutBody, SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES, STREAMS_MAX_COUNT, Shared, Tally,
+    Way,
 };
 
 /// How long a client may take for its part of the TLS handshake.
@@ -55,6 +56,13 @@ impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }
+}
+
+/// What became of the head of a request.
+struct Changed {
+    applied: Applied,
+    /// Who wants to know what its answer takes.
+    tally: Option<Tally>,
 }
 
 struct Session {
@@ -202,14 +210,19 @@ impl Session {
         let (mut parts, body) = request.into_parts();
         tidy_request(&mut parts.headers, upgrade.is_some());
 
-        let applied = self.apply(&mut parts, !body.is_end_stream(), &admitted).await?;
+        let has_body = !body.is_end_stream();
+        let Changed { applied, tally } = self.apply(&mut parts, has_body, &admitted).await?;
         let body = outgoing(&mut parts.headers, body, &applied, &self.shared.held).await?;
         let sent_bytes = body.size_hint().exact().unwrap_or_default();
         let request = Request::from_parts(parts, body);
+        let mut counted = tally.map(|tally| Counted::new(tally, sent_bytes));
         let response = self.exchange(request).await?;
+        if let Some(counted) = &mut counted {
+            counted.answered(response.status(), response.headers());
+        }
         traced(&admitted, |admitted| admitted.answered(response.status().as_u16(), sent_bytes));
         let answer = self.answer(response, upgrade, &applied, &admitted)?;
-        Ok(answer.map(|body| Kept { body, admitted }.boxed()))
+        Ok(answer.map(|body| Kept { body, admitted, counted }.boxed()))
     }
 
     async fn apply(
@@ -217,7 +230,7 @@ impl Session {
         parts: &mut http::request::Parts,
         has_body: bool,
         admitted: &Admitted,
-    ) -> Result<Applied, Refusal> {
+    ) -> Result<Changed, Failure> {
         // As it is now: a changed rule is felt by the next request.
         let policy = self.way.policy();
         let method = parts.method.clone();
@@ -228,16 +241,31 @@ impl Session {
             encrypted: self.way.encrypted(),
             method: method.as_str(),
             path: &path,
+            sender: self.way.sender(),
         };
         let rules: Vec<&InjectRule> = policy.inject.iter().filter(|rule| rule.matches(&facts)).collect();
         let secrets = self.shared.secrets.as_ref();
         let asking = Asking { sandbox: self.way.sandbox(), host: self.way.host(), secrets };
-        let mut applied = apply(parts, has_body, &rules, asking)?;
+        let session = meter::unmark(&mut parts.headers, &rules);
+        // No secret goes where rules let nothing pass, also when the policy only observes that.
+        let mut applied = if self.way.allowed_by_rules(&policy, method.as_str(), &path) {
+            apply(parts, has_body, &rules, asking)?
+        } else {
+            mask_only(&mut parts.headers, &rules, asking)
+        };
+        let tally = match &self.shared.meter {
+            Some(meter) if meter::is_model(&method, &path) => meter.ask(self.way.sandbox(), session.as_ref()),
+            Some(_) | None => Ok(None),
+        };
+        let tally = tally.map_err(|why| Failure::Forbidden(Box::new(meter::refused(&why))))?;
+        if tally.is_some() {
+            meter::prepare(&mut parts.headers);
+        }
         for used in std::mem::take(&mut applied.uses) {
             traced(admitted, |admitted| admitted.used(&used.secret.name));
             secrets.used(used).await.map_err(|error| Refusal::secret(&error))?;
         }
-        Ok(applied)
+        Ok(Changed { applied, tally })
     }
 
     /// Sends the request on the connection that is there, or on a new one.
@@ -341,43 +369,6 @@ impl Session {
         replace_headers(&mut parts.headers, &masks);
         let body = Replaced::new(body, masks);
         Ok(Response::from_parts(parts, body.map_err(BoxError::from).boxed()))
-    }
-}
-
-/// Tells what becomes of a request, where somebody records it.
-fn traced(admitted: &Admitted, tell: impl FnOnce(&crate::connection::Admitted)) {
-    if let Some(admitted) = admitted.downcast_ref() {
-        tell(admitted);
-    }
-}
-
-/// A body that keeps its request admitted.
-struct Kept {
-    body: OutBody,
-    admitted: Admitted,
-}
-
-impl http_body::Body for Kept {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, BoxError>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
-        if let Poll::Ready(Some(Ok(frame))) = &polled {
-            traced(&self.admitted, |admitted| admitted.passed(frame.data_ref().map_or(0, Bytes::len)));
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        self.body.size_hint()
     }
 }
 

@@ -178,6 +178,10 @@ impl Way for TestWay {
         Arc::clone(&self.policy.lock().unwrap())
     }
 
+    fn allowed_by_rules(&self, _policy: &EgressPolicy, _method: &str, path: &str) -> bool {
+        path != "/observed"
+    }
+
     fn admit(&self, method: &str, path: &str) -> Result<Admitted, Box<Response<OutBody>>> {
         if path == "/forbidden" {
             return Err(Box::new(Response::builder().status(403).body(full(method)).unwrap()));
@@ -210,7 +214,7 @@ impl House {
     fn with(rule: serde_json::Value, origin: Option<Origin>, roots: &str) -> Self {
         let vault = Arc::new(Vault::default());
         let secrets: Arc<dyn SecretSource> = Arc::<Vault>::clone(&vault);
-        let interceptor = TlsInterceptor::new(new_authority("ours"), secrets, roots).unwrap();
+        let interceptor = TlsInterceptor::new(new_authority("ours"), secrets, None, roots).unwrap();
         let house = Self { interceptor, vault, origin, policy: Arc::default() };
         house.set_rule(rule);
         house
@@ -300,6 +304,21 @@ async fn a_secret_is_put_in_and_its_use_is_told() {
     let used = house.vault.used.lock().unwrap().clone();
     let facts = used.iter().map(|one| (one.version, one.host.as_str(), one.path.as_str(), one.rule.as_str()));
     assert_eq!(Vec::from_iter(facts), [(7, "api.example.com", "/v1/models", "r")]);
+}
+
+#[tokio::test]
+async fn a_request_that_is_only_observed_gets_no_secret_and_its_answer_shows_none() {
+    let mut rule = bearer();
+    rule["mask_responses"] = true.into();
+    let house = House::new(rule, &[Protocol::Http1]);
+    // As if an earlier request had left it with the server.
+    let request = Request::post("/observed").header("host", "api.example.com").body(full(SECRET)).unwrap();
+    let (response, body) = house.send(request).await;
+    assert_eq!((response.status(), response.headers()["x-echo"].as_bytes()), (StatusCode::OK, &b""[..]));
+    assert!(!body.contains(SECRET) && body.starts_with('|'), "{body}");
+    let seen = house.origin.as_ref().unwrap().seen.lock().unwrap().clone();
+    assert!(seen.len() == 1 && !seen[0].2.contains_key("authorization"), "{seen:?}");
+    assert!(house.vault.used.lock().unwrap().is_empty());
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::entrypoint;
 use super::{existing, fail, missing, tag};
 use crate::error::{Failure, Result};
 use crate::request::{Json, Path};
@@ -59,7 +60,12 @@ pub(super) fn shown(view: &ExecView) -> Value {
     // A plain shell's exec has an id of its own; the client knows the first part.
     let id = id.split('/').next().unwrap_or_default();
     let command = record.spec.argv.get(COMMAND_ARG).map_or("", String::as_str);
-    let mut shown = json!({"id": id, "command": command});
+    with_exit(json!({"id": id, "command": command}), view)
+}
+
+/// A command with its exit code, when it has ended.
+pub(super) fn with_exit(mut shown: Value, view: &ExecView) -> Value {
+    let record = &view.record;
     if let Some(exit) = record.exit.as_ref().filter(|_| record.state.is_final()) {
         shown["exitCode"] = exit_code(exit).into();
     }
@@ -159,6 +165,9 @@ pub(super) async fn find(inside: &Inside, session: &str, command: &str) -> Resul
         let command = atoll_core::error::shorten(command);
         Failure::no_process(format!("command {command} not found"))
     };
+    if session == entrypoint::SESSION && command == entrypoint::COMMAND {
+        return entrypoint::exec(inside).await;
+    }
     let view = match by_id(inside.engine(), inside.id(), command).await {
         Ok(view) => view,
         Err(Error { code: Code::ExecNotFound, .. }) => return Err(unknown()),
@@ -175,6 +184,9 @@ pub(crate) async fn read(
     inside: Inside,
     Path((_, session, command)): Path<(String, String, String)>,
 ) -> Result<Json<Value>> {
+    if session == entrypoint::SESSION && command == entrypoint::COMMAND {
+        return entrypoint::command(&inside).await;
+    }
     let view = find(&inside, &session, &command).await?;
     let waited = inside.engine().wait_exec(inside.id(), view.record.id.as_str(), READ_WAIT).await;
     let mut shown = shown(&waited.map_err(fail)?);

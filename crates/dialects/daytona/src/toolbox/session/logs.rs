@@ -5,7 +5,7 @@
 
 use atoll_core::Code;
 use atoll_core::exec::OutputStream;
-use atoll_engine::{OutputEvent, OutputReader, Piece};
+use atoll_engine::{ExecView, OutputEvent, OutputReader, Piece};
 use axum::extract::Request;
 use axum::extract::ws::{Message, WebSocket, close_code};
 use axum::response::{IntoResponse as _, Response};
@@ -32,12 +32,17 @@ pub(crate) async fn logs(
     request: Request,
 ) -> Result<Response> {
     let view = find(&inside, &session, &command).await?;
+    tell(&inside, &view, request).await
+}
+
+/// The output of an exec, as the client wants it.
+pub(super) async fn tell(inside: &Inside, view: &ExecView, request: Request) -> Result<Response> {
     let exec = view.record.id.as_str();
     if !socket::is_wanted(&request) {
-        return Ok(Json(all(&inside, exec).await?).into_response());
+        return Ok(Json(all(inside, exec).await?).into_response());
     }
     let reader = inside.engine().output(inside.id(), exec, 0, false).await.map_err(fail)?;
-    socket::open(&inside, request, move |socket, draining| async move {
+    socket::open(inside, request, move |socket, draining| async move {
         follow(socket, reader, draining).await;
     })
     .await

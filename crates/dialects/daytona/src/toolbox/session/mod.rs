@@ -8,6 +8,7 @@
 //! server that was started in a session does not block it.
 
 pub(super) mod commands;
+pub(super) mod entrypoint;
 pub(super) mod logs;
 
 use std::fmt::Write as _;
@@ -102,6 +103,9 @@ pub(super) struct Create {
 /// Begins a session.
 pub(super) async fn create(inside: Inside, Json(Create { session_id }): Json<Create>) -> Result<StatusCode> {
     checked(&session_id)?;
+    if session_id == entrypoint::SESSION {
+        return Err(Failure::conflict("session already exists").from(Source::Daemon));
+    }
     let guest = sandboxes::awake(inside.engine(), inside.id()).await.map_err(fail)?;
     let user = inside.record()?.spec.user;
     let make = |path: String, parents| {

@@ -33,23 +33,30 @@ enum Encoding {
     Gzip,
 }
 
-/// Gzip only when it is named; nothing at all when the client takes neither.
+/// Gzip for a client that asks for it, by naming nothing else or by refusing bytes as they are; nothing at all when it
+/// takes neither. Most HTTP libraries name all that they can undo, which asks for nothing: between the two programs
+/// compressing takes longer than what it saves.
 fn encoding(headers: &HeaderMap) -> Option<Encoding> {
     let Some(accepted) = headers.get(ACCEPT_ENCODING) else { return Some(Encoding::Identity) };
     let text = accepted.to_str().unwrap_or_default();
-    let mut best = Some(Encoding::Identity);
-    let mut gzip = false;
+    let (mut gzip, mut others, mut identity) = (false, false, true);
     for part in text.split(',') {
         let (name, parameters) = part.split_once(';').unwrap_or((part, ""));
         let quality = parameters.trim().strip_prefix("q=").and_then(|text| text.trim().parse::<f32>().ok());
         let refused = quality.is_some_and(|quality| quality <= 0.0);
         match name.trim().to_ascii_lowercase().as_str() {
             "gzip" | "x-gzip" => gzip = !refused,
-            "identity" | "*" if refused => best = None,
-            _ => {}
+            "identity" | "*" if refused => identity = false,
+            "identity" | "" => {}
+            _ => others |= !refused,
         }
     }
-    if gzip { Some(Encoding::Gzip) } else { best }
+    match (gzip, identity) {
+        (true, false) => Some(Encoding::Gzip),
+        (true, true) if !others => Some(Encoding::Gzip),
+        (_, true) => Some(Encoding::Identity),
+        (false, false) => None,
+    }
 }
 
 fn header(text: &str) -> HeaderValue {
@@ -194,7 +201,10 @@ mod tests {
     fn encodings() {
         let of = |text| encoding(&headers(ACCEPT_ENCODING, text));
         assert_eq!(encoding(&HeaderMap::new()), Some(Encoding::Identity));
-        assert_eq!(of("gzip, deflate, br"), Some(Encoding::Gzip));
+        assert_eq!(of("gzip"), Some(Encoding::Gzip));
+        assert_eq!(of("gzip, identity;q=0.5"), Some(Encoding::Gzip));
+        assert_eq!(of("gzip, deflate, br"), Some(Encoding::Identity));
+        assert_eq!(of("gzip, deflate, identity;q=0"), Some(Encoding::Gzip));
         assert_eq!(of("gzip;q=0, identity"), Some(Encoding::Identity));
         assert_eq!(of("br"), Some(Encoding::Identity));
         assert_eq!(of("identity;q=0"), None);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 
+use atoll_core::spec::IsolationLevel;
 use atoll_core::{Code, Error};
 use atoll_dialect_kit::files::Form;
 use atoll_engine::{GuestLease, guest_error};
@@ -40,7 +41,15 @@ pub(crate) async fn upload(State(app): State<App>, request: Request) -> Result<R
     let (mut parts, body) = request.into_parts();
     let (envd, query) = admitted(&mut parts, &app, Operation::Write).await?;
     let guest = envd.guest().await.map_err(|error| Failure::of_file(&error))?;
-    let to = Uploads { owner: envd.owner()?, metadata: metadata(&parts.headers)?, envd, guest };
+    let metadata = metadata(&parts.headers)?;
+    let level = envd.engine().sandbox(envd.id()).map_err(|error| Failure::of_file(&error))?.spec.isolation;
+    if level == IsolationLevel::Gvisor && !metadata.is_empty() {
+        // Before anything is written: its file systems keep none.
+        return Err(Failure::bad(
+            "metadata: sandboxes of the level gvisor keep no extended attributes of files",
+        ));
+    }
+    let to = Uploads { owner: envd.owner()?, metadata, envd, guest };
     let kind = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let path = query.path.filter(|path| !path.is_empty());
     let bare = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();

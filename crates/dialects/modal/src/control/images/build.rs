@@ -8,6 +8,7 @@ use atoll_core::Code;
 use atoll_core::build::{BuildEvent, BuildSpec, BuildState, StepState};
 use atoll_core::id::{BuildId, KeyId};
 use atoll_core::key::Scope;
+use atoll_core::service::Services;
 use atoll_core::sharing::Needs;
 use atoll_core::spec::ResourcesDraft;
 use atoll_engine::BuildLog;
@@ -184,6 +185,7 @@ async fn begin(
         ttl_ms: None,
         idle_timeout_ms: None,
         timeout_ms: None,
+        services: Services::new(),
     };
     let tar = context::tar(asker, recipe).await?;
     let engine = asker.engine().clone();

@@ -1,13 +1,16 @@
 //! Starting: the exec's row first, then the guest.
 
+use atoll_core::code::InterpreterCall;
 use atoll_core::exec::{ExecState, Exit};
 use atoll_core::id::SandboxId;
+use atoll_core::profile::{ExecProfile, Profile};
 use atoll_core::{Code, Error, Result};
-use atoll_guest_protocol::client::{ExecStream, GuestError};
-use atoll_guest_protocol::messages::{Reason, StartExec, TtySize};
+use atoll_guest_protocol::client::{ExecStream, GuestClient, GuestError};
+use atoll_guest_protocol::messages::{Confine, ProfileStep, Reason, StartExec, TtySize};
+use atoll_isolation::Isolation;
 use atoll_store::{ExecRecord, Insertion, StoreError};
 
-use crate::errors::{guest_error, store_error};
+use crate::errors::{chain, guest_error, store_error};
 use crate::log::LogWriter;
 
 use super::super::shared::Started;
@@ -89,7 +92,7 @@ impl Session {
         let mut tries = 1;
         loop {
             let Ok((number, client)) = self.next_link(last).await else { return Err(GuestError::Closed) };
-            match client.start_exec(start_message(self.exec.inserted())).await {
+            match start_exec(&**self.sandbox.driver(), &client, self.exec.inserted()).await {
                 // A connection that breaks inside a message looks like a broken protocol.
                 Err(GuestError::Closed | GuestError::Protocol(_)) if tries < START_TRIES_MAX_COUNT => {
                     last = number;
@@ -101,16 +104,63 @@ impl Session {
     }
 }
 
+/// Starts an exec in the guest; what it is in, its kernel knows before.
+pub(in crate::exec) async fn start_exec(
+    driver: &dyn Isolation,
+    client: &GuestClient,
+    record: &ExecRecord,
+) -> Result<ExecStream, GuestError> {
+    let Some(profile) = &record.spec.profile else {
+        return client.start_exec(start_message(record)).await;
+    };
+    let (sandbox, exec) = (&record.sandbox, record.id.as_str());
+    if let Err(error) = driver.exec_starts(sandbox, exec, &profile.name) {
+        tracing::error!(%sandbox, exec, error = chain(&error), "an exec cannot begin in its profile");
+        return Err(GuestError::Failure {
+            reason: Reason::Other,
+            message: format!("it cannot begin in the profile '{}': {error}", profile.name),
+        });
+    }
+    let started = client.start_exec(start_message(record)).await;
+    // Where the connection broke it may begin yet: it is tried again, and what was told goes with the sandbox at the latest.
+    if !matches!(started, Err(GuestError::Closed | GuestError::Protocol(_))) {
+        driver.exec_started(sandbox, exec);
+    }
+    started
+}
+
 /// What the guest is told.
-pub(in crate::exec) fn start_message(record: &ExecRecord) -> StartExec {
+fn start_message(record: &ExecRecord) -> StartExec {
     let spec = &record.spec;
+    let argv = match &spec.interpreter {
+        Some(_) => InterpreterCall::argv(&spec.argv),
+        None => spec.argv.clone(),
+    };
     StartExec {
         exec_id: record.id.to_string(),
-        argv: spec.argv.clone(),
+        argv,
         env: spec.env.clone(),
         cwd: spec.cwd.clone().unwrap_or_default(),
         user: spec.user.clone(),
         tty: spec.tty.map(|size| TtySize { cols: size.cols.into(), rows: size.rows.into() }),
         stdin: spec.stdin,
+        profiles: spec.profile.as_ref().map(profiles).unwrap_or_default(),
     }
+}
+
+/// The profile of an exec, and then those that its processes can get into.
+fn profiles(exec: &ExecProfile) -> Vec<Confine> {
+    let own = exec.named.get_key_value(&exec.name);
+    let others = exec.named.iter().filter(|(name, _)| **name != exec.name);
+    let all: Vec<_> = own.into_iter().chain(others).collect();
+    let place = |wanted: &str| (0..).zip(&all).find(|(_, (name, _))| *name == wanted).map(|(place, _)| place);
+    let step = |(program, next): (&String, &String)| {
+        place(next).map(|profile| ProfileStep { program: program.clone(), profile })
+    };
+    let confine = |(_, profile): &(&String, &Profile)| Confine {
+        hide: profile.hide.clone(),
+        read_only: profile.read_only.clone(),
+        steps: profile.on_exec.iter().filter_map(step).collect(),
+    };
+    all.iter().map(confine).collect()
 }

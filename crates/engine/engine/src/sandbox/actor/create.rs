@@ -81,10 +81,11 @@ impl Actor {
         self.create(plan, None).await
     }
 
-    /// Writes a new sandbox down, with who sees it.
+    /// Writes a new sandbox down, with who sees it and the services that it begins with.
     async fn insert(&self, record: &SandboxRecord, exec: Option<&ExecRecord>) -> Result<()> {
         let visibility = self.inner.acl.get(&record.id).visibility;
-        self.inner.store.insert_sandbox_with(record, visibility, exec).await.map_err(store_error)
+        let services = self.shared.services.records();
+        self.inner.store.insert_sandbox_with(record, visibility, exec, &services).await.map_err(store_error)
     }
 
     /// The creation saga. Its only undo is [`Self::undo_create`], whatever step failed.

@@ -1,0 +1,141 @@
+//! Rules for one program: who else asks gets no further, and nobody can pass for it.
+
+use crate::common::code;
+use crate::common::world::{SECRET, World};
+use atoll_api::{CreateSandbox, PutSecret, UpdateSandbox};
+use atoll_blackbox::{Output, Server};
+use atoll_core::Code;
+use atoll_core::policy::EgressPolicy;
+use atoll_core::secret::Secret;
+use serde_json::{Value, json};
+
+fn policy(value: Value) -> EgressPolicy {
+    serde_json::from_value(value).unwrap()
+}
+
+async fn sandbox(server: &Server, egress: Value) -> String {
+    let create = CreateSandbox { egress: Some(policy(egress)), ..CreateSandbox::default() };
+    server.client.create_sandbox(&create).await.unwrap().id
+}
+
+async fn ok(server: &Server, sandbox: &str, line: &str) -> Output {
+    let output = server.sh(sandbox, line).await;
+    assert_eq!(output.code, Some(0), "{line}: {output:?}\n{}", server.log());
+    output
+}
+
+const CURL: &str = "curl -sSk -m 20 https://api.example.com/echo";
+const PYTHON: &str = "python3 -c \"import ssl, urllib.request as u; \
+    print(u.urlopen('https://api.example.com/echo', timeout=20, context=ssl._create_unverified_context()).read().decode())\"";
+
+/// Whether the server outside answered.
+async fn reaches(server: &Server, sandbox: &str, line: &str) -> bool {
+    let output = server.sh(sandbox, line).await;
+    output.stdout.contains("\"headers\"") || output.stdout.starts_with("HTTP/1.1 200")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_program_may_reach_no_other_reaches() {
+    let world = World::new().await;
+    let mut server = Server::with(&world.args());
+    let made = server.cli(&["create", "--allow-from", "/usr/bin/curl=api.example.com:443"]).ok();
+    let id = made.stdout.trim().to_owned();
+    assert!(reaches(&server, &id, CURL).await, "{}", server.log());
+    assert!(reaches(&server, &id, &format!("ln -s /usr/bin/curl /tmp/link; /tmp/link{}", &CURL[4..])).await);
+    let others = [
+        PYTHON.to_owned(),
+        format!("cp /usr/bin/curl /tmp/curl; /tmp/curl{}", &CURL[4..]),
+        format!(
+            "cp /usr/bin/python3 /tmp/curl; bash -c 'exec -a /usr/bin/curl /tmp{}'",
+            &PYTHON.replace("python3", "/curl")
+        ),
+        format!("unshare --user --map-root-user {PYTHON}"),
+        "python3 -c \"import socket; s = socket.create_connection(('10.0.2.2', 3128), 20); \
+         s.sendall(b'CONNECT api.example.com:443 HTTP/1.1\\r\\nHost: api.example.com:443\\r\\n\\r\\n'); \
+         print(s.recv(65536).decode())\""
+            .to_owned(),
+    ];
+    for line in &others {
+        assert!(!reaches(&server, &id, line).await, "{line}");
+    }
+    // Another server: the programs in the kernel went on, and know.
+    server.kill();
+    server.restart();
+    assert!(reaches(&server, &id, CURL).await && !reaches(&server, &id, PYTHON).await);
+    // At once for the other one, and by content.
+    let program = std::fs::canonicalize("/usr/bin/python3").unwrap();
+    let sum = std::process::Command::new("sha256sum").arg(program).output().unwrap();
+    let digest = format!("sha256:{}", String::from_utf8(sum.stdout).unwrap().split(' ').next().unwrap());
+    let egress = json!({"internet": "rules",
+        "rules": [{"action": "allow", "domain": "api.example.com", "from": {"digest": digest}}]});
+    let update = UpdateSandbox { egress: Some(policy(egress)), ..UpdateSandbox::default() };
+    server.client.update_sandbox(&id, &update).await.unwrap();
+    assert!(!reaches(&server, &id, CURL).await && reaches(&server, &id, PYTHON).await);
+    let open = json!({"internet": "rules", "rules": [{"action": "allow", "domain": "api.example.com"}]});
+    let update = UpdateSandbox { egress: Some(policy(open)), ..UpdateSandbox::default() };
+    server.client.update_sandbox(&id, &update).await.unwrap();
+    assert!(reaches(&server, &id, CURL).await && reaches(&server, &id, PYTHON).await);
+    server.client.delete_sandbox(&id).await.unwrap();
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_git_gets_the_token() {
+    let world = World::new().await;
+    let server = Server::with(&world.args());
+    let scope = serde_json::from_value(json!({"hosts": ["*.example.com"]})).unwrap();
+    let put = PutSecret { value: Some(Secret::new(SECRET)), scope: Some(scope), note: None };
+    server.client.put_secret("TOKEN", &put).await.unwrap();
+    let of_git = json!({"program": "/usr/lib/git-core/*"});
+    let rule = |name: &str, host: &str, from: &Value| {
+        json!({"name": name, "hosts": [host], "bearer": "{secret:TOKEN}", "from": from,
+            "placeholders": [{"secret": "TOKEN", "env": "TOKEN"}]})
+    };
+    let curl = json!({"program": "/usr/bin/curl"});
+    let inject = json!([rule("git", "git.example.com", &of_git), rule("curl", "api.example.com", &curl)]);
+    let id = sandbox(&server, json!({"internet": "on", "inject": inject})).await;
+    let clone = "cd /tmp && /usr/bin/git clone -q https://git.example.com/repo.git && cat repo/README";
+    assert_eq!(ok(&server, &id, clone).await.stdout, "hello\n");
+    // The same host, another program: it is reached, and without the token.
+    let get = "curl -s -o /dev/null -w '%{http_code}' https://git.example.com/repo.git/info/refs?service=git-upload-pack";
+    let code = server.sh(&id, get).await.stdout;
+    assert!(code == "401" || code == "000", "{code}");
+    let echo = |output: Output| -> Value { serde_json::from_str(&output.stdout).unwrap() };
+    let seen = echo(ok(&server, &id, "curl -sS https://api.example.com/echo").await);
+    assert_eq!(seen["headers"]["authorization"], "Bearer <SECRET>", "{seen}");
+    let python = "/usr/bin/python3 -c \"import urllib.request as u, os; \
+        r = u.Request('https://api.example.com/echo', headers={'Authorization': 'Bearer ' + os.environ['TOKEN']}); \
+        print(u.urlopen(r).read().decode())\"";
+    let output = server.sh(&id, python).await;
+    assert!(!output.stdout.contains("<SECRET>"), "{output:?}");
+    server.client.delete_sandbox(&id).await.unwrap();
+    server.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_cannot_be_told_apart_is_not_named() {
+    let server = Server::with(&["--trace", "off"]);
+    let egress = |from: Value| {
+        policy(
+            json!({"internet": "rules", "rules": [{"action": "allow", "domain": "api.example.com", "from": from}]}),
+        )
+    };
+    let create = |from| CreateSandbox { egress: Some(egress(from)), ..CreateSandbox::default() };
+    let curl = json!({"program": "/usr/bin/curl"});
+    assert_eq!(code(server.client.create_sandbox(&create(curl.clone())).await), Code::Unenforceable);
+    let open = server.sandbox().await.id;
+    let update = UpdateSandbox { egress: Some(egress(curl)), ..UpdateSandbox::default() };
+    assert_eq!(code(server.client.update_sandbox(&open, &update).await), Code::Unenforceable);
+    server.finish().await;
+
+    let server = Server::start();
+    for (from, why) in [
+        (json!({"program": "/usr/bin/gti"}), "egress: from /usr/bin/gti: the image has no '/usr/bin/gti'"),
+        (json!({"program": "curl"}), "egress.rules.0.from.program"),
+        (json!({"digest": "md5:00"}), "algorithm 'md5' are not known"),
+    ] {
+        let error = server.client.create_sandbox(&create(from)).await.unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+    server.finish().await;
+}

@@ -1,0 +1,310 @@
+//! Profiles: what the processes of one sandbox may do, each with less than the sandbox.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Code, Error, Result, shorten};
+use crate::execution::program_path;
+use crate::limits::{PROFILE_PATHS_MAX_COUNT, PROFILE_STEPS_MAX_COUNT, PROFILES_MAX_COUNT};
+use crate::policy::EgressPolicy;
+use crate::spec::check;
+
+/// Every program that `on_exec` does not name otherwise.
+pub const EVERY_PROGRAM: &str = "*";
+
+/// The profiles of a sandbox. A process is in one from its exec's first moment on, or in none; it leaves it only by running a program,
+/// and only for one that the profile names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Profiles {
+    /// The profile of execs that ask for none; in none when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<String>,
+    /// By name. What rules of the network and of secrets say is `from: {profile: NAME}` is for its processes alone.
+    pub named: BTreeMap<String, Profile>,
+}
+
+/// What the processes of a profile may do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Profile {
+    /// User of its execs, unless one says another; the sandbox's when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Its execs are killed this long after their start, unless one asks for less.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// Files and directories whose content it does not see, and below which it changes nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hide: Vec<String>,
+    /// Files and directories below which it changes nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub read_only: Vec<String>,
+    /// The profile in which a program runs that its processes execute: by path in the image, as rules about programs name them, and `*`
+    /// for all others. The profile's own name lets a program stay in it. Nothing changes the profile when this is empty.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub on_exec: BTreeMap<String, String>,
+}
+
+/// The profile in which an exec begins, as it was when that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecProfile {
+    /// Its name.
+    pub name: String,
+    /// It, and those that its processes can get into.
+    pub named: BTreeMap<String, Profile>,
+}
+
+impl Profiles {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.default.is_none() && self.named.is_empty()
+    }
+
+    /// The one that an exec means: by name, or the default.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] for one that is not there.
+    pub fn of_exec(&self, asked: Option<&str>) -> Result<Option<(&str, &Profile)>> {
+        let Some(name) = asked.or(self.default.as_deref()) else { return Ok(None) };
+        let found = self.named.get_key_value(name);
+        found
+            .map(|(name, profile)| Some((name.as_str(), profile)))
+            .ok_or_else(|| self.unknown("profile", name))
+    }
+
+    /// What an exec has to know that begins in a profile of this name.
+    #[must_use]
+    pub fn from(&self, name: &str) -> ExecProfile {
+        let mut named = BTreeMap::new();
+        let mut open = vec![name];
+        while let Some(name) = open.pop() {
+            if let Some((name, profile)) = self.named.get_key_value(name)
+                && named.insert(name.clone(), profile.clone()).is_none()
+            {
+                open.extend(profile.on_exec.values().map(String::as_str));
+            }
+        }
+        ExecProfile { name: name.to_owned(), named }
+    }
+
+    /// Checks the form of profiles, that each name means one, and that no process comes back to a profile that it left.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] or [`Code::PathInvalid`] naming the field.
+    pub fn validate(&self, field: &str) -> Result<()> {
+        if self.named.len() > PROFILES_MAX_COUNT {
+            let why = format_args!("more than {PROFILES_MAX_COUNT}");
+            return Err(Error::invalid(&format!("{field}.named"), why));
+        }
+        for (name, profile) in &self.named {
+            check::name(&format!("{field}.named"), name)?;
+            self.validate_one(&format!("{field}.named.{name}"), name, profile)?;
+        }
+        if let Some(name) = self.default.as_deref().filter(|name| !self.named.contains_key(*name)) {
+            return Err(self.unknown(&format!("{field}.default"), name));
+        }
+        for name in self.named.keys() {
+            self.check_way(field, &mut vec![name])?;
+        }
+        Ok(())
+    }
+
+    /// Checks that rules of the network and of secrets name profiles that there are.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`].
+    pub fn check_rules(&self, field: &str, policy: &EgressPolicy) -> Result<()> {
+        for origin in policy.origins() {
+            if let Some(name) = origin.profile()
+                && !self.named.contains_key(name)
+            {
+                return Err(self.unknown(&format!("{field}: from.profile"), name));
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_one(&self, field: &str, name: &str, profile: &Profile) -> Result<()> {
+        if let Some(user) = &profile.user {
+            check::user(&format!("{field}.user"), user)?;
+        }
+        if let Some(ms) = profile.timeout_ms {
+            check::duration(&format!("{field}.timeout_ms"), ms)?;
+        }
+        let mut seen = BTreeSet::new();
+        for (what, paths) in [("hide", &profile.hide), ("read_only", &profile.read_only)] {
+            let field = format!("{field}.{what}");
+            if paths.len() > PROFILE_PATHS_MAX_COUNT {
+                return Err(Error::invalid(&field, format_args!("more than {PROFILE_PATHS_MAX_COUNT}")));
+            }
+            for (number, path) in paths.iter().enumerate() {
+                let field = format!("{field}[{number}]");
+                plain_path(&field, path)?;
+                if !seen.insert(path) {
+                    return Err(Error::invalid(&field, format_args!("'{}' was named before", shorten(path))));
+                }
+            }
+        }
+        self.validate_steps(&format!("{field}.on_exec"), name, profile)
+    }
+
+    fn validate_steps(&self, field: &str, name: &str, profile: &Profile) -> Result<()> {
+        let steps = &profile.on_exec;
+        if steps.len() > PROFILE_STEPS_MAX_COUNT {
+            return Err(Error::invalid(field, format_args!("more than {PROFILE_STEPS_MAX_COUNT}")));
+        }
+        for (program, next) in steps {
+            if program != EVERY_PROGRAM {
+                program_path(field, program)?;
+            }
+            if !self.named.contains_key(next) {
+                return Err(self.unknown(&format!("{field}: '{}'", shorten(program)), next));
+            }
+        }
+        match steps.get(EVERY_PROGRAM) {
+            None if !steps.is_empty() => Err(Error::invalid(
+                field,
+                format_args!(
+                    "says nothing of other programs: a copy of one that is named would stay in '{name}'"
+                ),
+            )
+            .hint("name the profile of all others: \"*\": \"PROFILE\"")),
+            Some(next) if next == name => Err(Error::invalid(
+                field,
+                format_args!("'*' stays in '{name}': then nothing leaves it for certain"),
+            )
+            .hint("leave on_exec out, or let '*' lead to another profile")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Follows every way from the last of `way`.
+    fn check_way<'a>(&'a self, field: &str, way: &mut Vec<&'a String>) -> Result<()> {
+        let Some(last) = way.last().copied() else { return Ok(()) };
+        let steps = self.named.get(last).into_iter().flat_map(|profile| profile.on_exec.values());
+        let next: BTreeSet<&String> = steps.filter(|next| *next != last).collect();
+        for name in next {
+            if way.contains(&name) {
+                let names: Vec<&str> = way.iter().map(|name| name.as_str()).chain([name.as_str()]).collect();
+                let why = format_args!("leads back: {}", names.join(" → "));
+                return Err(Error::invalid(&format!("{field}.named.{last}.on_exec"), why)
+                    .hint("a process may only lose rights on its way"));
+            }
+            way.push(name);
+            self.check_way(field, way)?;
+            way.pop();
+        }
+        Ok(())
+    }
+
+    fn unknown(&self, field: &str, name: &str) -> Error {
+        let there: Vec<&str> = self.named.keys().map(String::as_str).collect();
+        let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+        Error::invalid(field, format_args!("there is no profile '{}'", shorten(name)))
+            .hint(format!("this sandbox's profiles: {there}"))
+    }
+}
+
+/// A path that means one place: absolute, without `.` and `..`, and not the root.
+fn plain_path(field: &str, path: &str) -> Result<()> {
+    check::path(field, path)?;
+    let names = path.split('/').skip(1).all(|name| !matches!(name, "" | "." | ".."));
+    if path.starts_with('/') && names {
+        return Ok(());
+    }
+    Err(Error::new(Code::PathInvalid, format!("{field}: '{}' is no plain path", shorten(path)))
+        .hint("write it from '/', without '.' and '..'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(value: serde_json::Value) -> Profiles {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn refused(value: serde_json::Value) -> String {
+        read(value).validate("profiles").unwrap_err().to_string()
+    }
+
+    fn steps(all: serde_json::Value) -> serde_json::Value {
+        serde_json::json!({"named": all})
+    }
+
+    #[test]
+    fn an_agent_and_its_tools() {
+        let good = read(serde_json::json!({"default": "tool", "named": {
+            "agent": {"on_exec": {"/usr/bin/env": "agent", "/bin/bash": "shell", "*": "tool"}},
+            "shell": {"on_exec": {"*": "tool"}},
+            "tool": {"user": "1000", "hide": ["/opt/agents"], "read_only": ["/etc"], "timeout_ms": 1000}}}));
+        good.validate("profiles").unwrap();
+        assert_eq!(good.of_exec(None).unwrap().unwrap().0, "tool");
+        assert_eq!(good.of_exec(Some("agent")).unwrap().unwrap().0, "agent");
+        assert!(good.of_exec(Some("aget")).unwrap_err().to_string().contains("no profile 'aget'"));
+        let reached: Vec<String> = good.from("shell").named.into_keys().collect();
+        assert_eq!(reached, ["shell", "tool"]);
+        assert!(Profiles::default().of_exec(None).unwrap().is_none());
+        assert!(Profiles::default().is_empty() && !good.is_empty());
+        Profiles::default().validate("profiles").unwrap();
+        for bad in [r#"{"name":{}}"#, r#"{"named":{"a":{"egress":"none"}}}"#] {
+            assert!(serde_json::from_str::<Profiles>(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn each_thing_that_cannot_be_meant_is_said() {
+        use serde_json::json;
+        let cases = [
+            (json!({"default": "x"}), "profiles.default: there is no profile 'x'"),
+            (json!({"named": {"A b": {}}}), "profiles.named: 'A b' is not a name"),
+            (steps(json!({"a": {"on_exec": {"*": "b"}}})), "on_exec: '*': there is no profile 'b'"),
+            (steps(json!({"a": {"on_exec": {"/bin/sh": "b"}}, "b": {}})), "says nothing of other programs"),
+            (steps(json!({"a": {"on_exec": {"*": "a"}}})), "'*' stays in 'a'"),
+            (steps(json!({"a": {"on_exec": {"sh": "b", "*": "b"}}, "b": {}})), "'sh' is no path of programs"),
+            (
+                steps(json!({"a": {"on_exec": {"*": "b"}}, "b": {"on_exec": {"*": "a"}}})),
+                "profiles.named.b.on_exec: leads back: a → b → a",
+            ),
+            (
+                steps(json!({"a": {"on_exec": {"*": "b"}}, "b": {"on_exec": {"*": "c"}},
+                    "c": {"on_exec": {"/bin/x": "b", "*": "d"}}, "d": {}})),
+                "leads back: a → b → c → b",
+            ),
+            (steps(json!({"a": {"user": "a b"}})), "profiles.named.a.user"),
+            (steps(json!({"a": {"timeout_ms": 0}})), "profiles.named.a.timeout_ms"),
+            (steps(json!({"a": {"hide": ["opt"]}})), "profiles.named.a.hide[0]"),
+            (steps(json!({"a": {"hide": ["/opt/../x"]}})), "profiles.named.a.hide[0]"),
+            (steps(json!({"a": {"hide": ["/"]}})), "profiles.named.a.hide[0]"),
+            (
+                steps(json!({"a": {"hide": ["/opt"], "read_only": ["/opt"]}})),
+                "read_only[0]: '/opt' was named before",
+            ),
+        ];
+        for (value, why) in cases {
+            let said = refused(value.clone());
+            assert!(said.contains(why), "{value}: {said}");
+        }
+        let many: BTreeMap<String, Profile> =
+            (0..=PROFILES_MAX_COUNT).map(|n| (format!("p{n}"), Profile::default())).collect();
+        assert!(Profiles { default: None, named: many }.validate("profiles").is_err());
+    }
+
+    #[test]
+    fn rules_name_profiles_that_there_are() {
+        use serde_json::json;
+        let policy: EgressPolicy = serde_json::from_value(json!({"internet": "rules", "rules":
+            [{"action": "allow", "domain": "a.example", "from": {"profile": "agent"}}]}))
+        .unwrap();
+        policy.validate("egress").unwrap();
+        let said = Profiles::default().check_rules("egress", &policy).unwrap_err().to_string();
+        assert!(said.contains("egress: from.profile: there is no profile 'agent'"), "{said}");
+        read(json!({"named": {"agent": {}}})).check_rules("egress", &policy).unwrap();
+    }
+}

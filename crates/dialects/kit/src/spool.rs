@@ -1,0 +1,52 @@
+//! Files that clients send to a server, and not into a sandbox.
+
+use std::path::Path;
+
+use atoll_core::{Code, Error};
+use atoll_server::dialect::Pieces;
+use axum::body::Body;
+use tokio::io::AsyncWriteExt as _;
+
+/// Writes the body of a request into a new file, whose directory is made. Returns its size, bytes. What was written when it
+/// fails is left to the caller.
+///
+/// # Errors
+/// [`Code::TooLarge`] beyond `max_bytes`; what cutting the body off means; [`Code::Internal`] when the disk fails.
+pub async fn receive(path: &Path, body: Body, max_bytes: u64) -> Result<u64, Error> {
+    receive_with(path, body, max_bytes, |_| {}).await
+}
+
+/// The same, showing each piece as it comes.
+///
+/// # Errors
+/// As [`receive`].
+pub async fn receive_with(
+    path: &Path,
+    body: Body,
+    max_bytes: u64,
+    mut seen: impl FnMut(&[u8]),
+) -> Result<u64, Error> {
+    let broken = |error: std::io::Error| {
+        tracing::error!(%error, "what a client sent cannot be kept");
+        Error::new(Code::Internal, "what was sent cannot be kept")
+    };
+    if let Some(dir) = path.parent() {
+        tokio::fs::create_dir_all(dir).await.map_err(broken)?;
+    }
+    let mut file = tokio::fs::File::create(path).await.map_err(broken)?;
+    let mut pieces = Pieces::new(body);
+    let mut taken = 0_u64;
+    while let Some(piece) = pieces.next().await? {
+        taken += piece.len() as u64;
+        if taken > max_bytes {
+            return Err(Error::new(
+                Code::TooLarge,
+                format!("what was sent is larger than {max_bytes} bytes"),
+            ));
+        }
+        seen(&piece);
+        file.write_all(&piece).await.map_err(broken)?;
+    }
+    file.flush().await.map_err(broken)?;
+    Ok(taken)
+}

@@ -1,0 +1,268 @@
+//! Objects: files that are sent once and read many times, as contexts of builds and as files of devboxes.
+//!
+//! An object is made, its content is sent to the address in the answer, then it is closed. Addresses carry their own
+//! authority, because the clients send nothing else with them: a signature by a key of the object's own. It holds as long as
+//! the API key that made the object does. Objects are seen by that key alone.
+
+mod content;
+mod shelf;
+
+use std::collections::BTreeMap;
+
+use atoll_core::limits::LABELS_MAX_COUNT;
+use atoll_dialect_kit::request::Root;
+use atoll_dialect_kit::time::now_ms;
+use axum::Router;
+use axum::extract::State;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post, put};
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::App;
+use crate::devboxes::limit;
+use crate::error::{Failure, Result};
+use crate::once;
+use crate::request::{Caller, Json, Manage, Path, Query, Read};
+
+pub(crate) use content::Opened;
+pub(crate) use shelf::Shelf;
+use shelf::{ContentType, Object, Totals};
+
+/// Objects of everybody, and of one key.
+const MAX_COUNT: usize = 10_000;
+const OF_KEY_MAX_COUNT: usize = 2000;
+/// Bytes of a name, and of one part of what is noted on an object.
+const NAME_MAX_BYTES: usize = 255;
+const METADATA_MAX_BYTES: usize = 1024;
+/// How long an address to read from is good where nobody says, and at most, seconds.
+const ADDRESS_S: u64 = 3600;
+const ADDRESS_MAX_S: u64 = 7 * 24 * 3600;
+
+/// The routes.
+pub(crate) fn routes(app: &App) -> Router<App> {
+    let made_once =
+        Router::new().route("/v1/objects", post(create)).layer(from_fn_with_state(app.clone(), once::layer));
+    Router::new()
+        .merge(made_once)
+        .route("/v1/objects", get(list))
+        .route("/v1/objects/list_public", get(list_public))
+        .route("/v1/objects/{object}", get(one))
+        .route("/v1/objects/{object}/complete", post(complete))
+        .route("/v1/objects/{object}/delete", post(delete))
+        .route("/v1/objects/{object}/download", get(download))
+        .route("/v1/objects/{object}/content", put(content::take))
+        .route("/v1/objects/{object}/content", get(content::give))
+}
+
+fn view(object: &Object) -> Value {
+    json!({
+        "id": object.id,
+        "name": object.name,
+        "content_type": object.content_type,
+        "state": object.state,
+        "create_time_ms": object.created_at_ms,
+        "delete_after_time_ms": object.delete_after_ms,
+        "metadata": object.metadata,
+        "size_bytes": object.size_bytes,
+    })
+}
+
+fn broken(error: &dyn std::fmt::Display) -> Failure {
+    tracing::error!(%error, "an object cannot be kept or read");
+    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the object cannot be kept or read")
+}
+
+fn missing(id: &str) -> Failure {
+    Failure::not_found(format!("Object {} not found", atoll_core::error::shorten(id)))
+}
+
+/// Work on the files, beside the tasks that answer.
+async fn work<T: Send + 'static>(work: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await.map_err(|error| broken(&error))?;
+    done.map_err(|error| broken(&error))
+}
+
+/// The object that a key means.
+async fn find<S>(app: &App, caller: &Caller<S>, id: &str) -> Result<Object> {
+    let (shelf, name) = (app.objects.clone(), id.to_owned());
+    let found = work(move || shelf.find(&name)).await?;
+    found.filter(|object| object.owner == caller.key().as_str()).ok_or_else(|| missing(id))
+}
+
+async fn all<S>(app: &App, caller: &Caller<S>) -> Result<(Vec<Object>, Totals)> {
+    let (shelf, owner) = (app.objects.clone(), caller.key());
+    work(move || shelf.list(&owner)).await
+}
+
+/// An object that is asked for.
+#[derive(Debug, Deserialize)]
+struct Create {
+    name: String,
+    content_type: ContentType,
+    #[serde(default)]
+    metadata: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    ttl_ms: Option<u64>,
+}
+
+impl Create {
+    fn check(&self) -> Result<()> {
+        if self.name.is_empty() || self.name.len() > NAME_MAX_BYTES {
+            return Err(Failure::bad(format!("name: 1 to {NAME_MAX_BYTES} bytes")));
+        }
+        let noted = self.metadata.iter().flatten();
+        if noted.clone().count() > LABELS_MAX_COUNT
+            || noted.clone().any(|(key, value)| key.len() + value.len() > METADATA_MAX_BYTES)
+        {
+            return Err(Failure::bad(format!(
+                "metadata: at most {LABELS_MAX_COUNT} entries of {METADATA_MAX_BYTES} bytes"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// `POST /v1/objects`.
+async fn create(
+    caller: Caller<Manage>,
+    root: Root,
+    State(app): State<App>,
+    Json(asked): Json<Create>,
+) -> Result<Json<Value>> {
+    asked.check()?;
+    let (own, totals) = all(&app, &caller).await?;
+    if own.len() >= OF_KEY_MAX_COUNT || totals.count >= MAX_COUNT {
+        return Err(Failure::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "too_many",
+            "there are too many objects: delete some",
+        ));
+    }
+    let now = now_ms();
+    let object = Object {
+        id: shelf::new_id().map_err(|error| broken(&error))?,
+        owner: caller.key().to_string(),
+        name: asked.name,
+        content_type: asked.content_type,
+        metadata: asked.metadata.unwrap_or_default(),
+        created_at_ms: now,
+        delete_after_ms: asked.ttl_ms.map(|ttl| now.saturating_add(ttl)),
+        size_bytes: None,
+        state: shelf::State::Uploading,
+        secret: shelf::random().map_err(|error| broken(&error))?,
+    };
+    let mut answer = view(&object);
+    answer["upload_url"] = content::upload_address(&root, &object).into();
+    let shelf = app.objects.clone();
+    work(move || shelf.create(&object)).await?;
+    Ok(Json(answer))
+}
+
+/// Which objects.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct List {
+    limit: Option<i64>,
+    starting_after: Option<String>,
+    name: Option<String>,
+    search: Option<String>,
+    content_type: Option<String>,
+    state: Option<String>,
+}
+
+/// `GET /v1/objects`: newest first.
+async fn list(
+    caller: Caller<Read>,
+    State(app): State<App>,
+    Query(query): Query<List>,
+) -> Result<Json<Value>> {
+    let limit = limit(query.limit)?;
+    let (own, _) = all(&app, &caller).await?;
+    let has = |text: &str, part: &Option<String>| part.as_deref().is_none_or(|part| text.contains(part));
+    let is = |value: Value, word: &Option<String>| {
+        word.as_deref().filter(|word| !word.is_empty()).is_none_or(|word| value == word)
+    };
+    let matching: Vec<&Object> = own
+        .iter()
+        .filter(|object| has(&object.name, &query.name))
+        .filter(|object| has(&object.name, &query.search) || has(&object.id, &query.search))
+        .filter(|object| is(json!(object.content_type), &query.content_type))
+        .filter(|object| is(json!(object.state), &query.state))
+        .collect();
+    let after = query.starting_after.filter(|after| !after.is_empty());
+    let begin = match after {
+        None => 0,
+        Some(after) => matching
+            .iter()
+            .position(|object| object.id == after)
+            .map(|at| at + 1)
+            .ok_or_else(|| Failure::bad("starting_after: is no id of an object in this list"))?,
+    };
+    let rest = &matching[begin..];
+    let items: Vec<Value> = rest.iter().take(limit).map(|object| view(object)).collect();
+    Ok(Json(json!({"objects": items, "has_more": rest.len() > limit, "total_count": matching.len()})))
+}
+
+/// `GET /v1/objects/list_public`: nobody's are everybody's here.
+async fn list_public(_: Caller<Read>) -> Json<Value> {
+    Json(json!({"objects": [], "has_more": false, "total_count": 0}))
+}
+
+/// `GET /v1/objects/{object}`.
+async fn one(caller: Caller<Read>, State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>> {
+    Ok(Json(view(&find(&app, &caller, &id).await?)))
+}
+
+/// `POST /v1/objects/{object}/complete`.
+async fn complete(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>> {
+    let object = find(&app, &caller, &id).await?;
+    let shelf = app.objects.clone();
+    let closed = work(move || shelf.complete(&object.id)).await?;
+    let closed = closed.ok_or_else(|| Failure::bad("the content of the object was not sent yet"))?;
+    Ok(Json(view(&closed)))
+}
+
+/// `POST /v1/objects/{object}/delete`.
+async fn delete(
+    caller: Caller<Manage>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>> {
+    let object = find(&app, &caller, &id).await?;
+    let mut answer = view(&object);
+    answer["state"] = "DELETED".into();
+    let shelf = app.objects.clone();
+    work(move || shelf.remove(&object.id)).await?;
+    Ok(Json(answer))
+}
+
+/// How long an address is good.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Download {
+    duration_seconds: Option<u64>,
+}
+
+/// `GET /v1/objects/{object}/download`.
+async fn download(
+    caller: Caller<Read>,
+    root: Root,
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Query(query): Query<Download>,
+) -> Result<Json<Value>> {
+    let object = find(&app, &caller, &id).await?;
+    content::check_closed(&object)?;
+    let seconds = query.duration_seconds.unwrap_or(ADDRESS_S);
+    if !(1..=ADDRESS_MAX_S).contains(&seconds) {
+        return Err(Failure::bad(format!("duration_seconds: 1 to {ADDRESS_MAX_S}")));
+    }
+    let until = now_ms().saturating_add(seconds * 1000);
+    Ok(Json(json!({"download_url": content::download_address(&root, &object, until)})))
+}

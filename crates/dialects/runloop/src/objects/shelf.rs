@@ -1,0 +1,311 @@
+//! Objects on disk: a directory each below the server's spool, with `object.json` and, once it was sent, `content`.
+//!
+//! What is answered for is flushed before. Changes of one object exclude each other by a lock of the process; content is
+//! received beside, and put in place under that lock.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use atoll_core::id::KeyId;
+use atoll_dialect_kit::time::now_ms;
+use atoll_engine::Engine;
+use serde::{Deserialize, Serialize};
+
+/// What ids begin with.
+const PREFIX: &str = "obj_";
+/// Hexadecimal digits of an id.
+const ID_DIGITS: usize = 24;
+/// How long an object waits for its content, milliseconds.
+const UPLOAD_MS: u64 = 24 * 3600 * 1000;
+
+/// What content is, as its owner says: archives are unpacked where they are mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ContentType {
+    Unspecified,
+    Text,
+    Binary,
+    Gzip,
+    Tar,
+    Tgz,
+}
+
+/// Whether its content can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub(crate) enum State {
+    /// Its content may be sent.
+    Uploading,
+    /// Its content stays as it is.
+    ReadOnly,
+}
+
+/// What is known of an object.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Object {
+    pub(crate) id: String,
+    /// The key that made it: nobody else sees it.
+    pub(crate) owner: String,
+    pub(crate) name: String,
+    pub(crate) content_type: ContentType,
+    pub(crate) metadata: BTreeMap<String, String>,
+    pub(crate) created_at_ms: u64,
+    pub(crate) delete_after_ms: Option<u64>,
+    pub(crate) size_bytes: Option<u64>,
+    pub(crate) state: State,
+    /// What its addresses are signed with, hexadecimal.
+    pub(crate) secret: String,
+}
+
+impl std::fmt::Debug for Object {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Object").field("id", &self.id).field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+impl Object {
+    /// Whether its time is over.
+    fn is_over(&self, now: u64) -> bool {
+        let waits = self.state == State::Uploading && now > self.created_at_ms + UPLOAD_MS;
+        waits || self.delete_after_ms.is_some_and(|at| now > at)
+    }
+}
+
+/// All objects. Clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct Shelf {
+    dir: PathBuf,
+    changing: Arc<Mutex<()>>,
+}
+
+/// Whether a text has the form of an id: it becomes part of a path.
+fn is_id(text: &str) -> bool {
+    text.strip_prefix(PREFIX).is_some_and(|rest| {
+        rest.len() == ID_DIGITS && rest.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    })
+}
+
+/// A new id, of random digits.
+pub(crate) fn new_id() -> io::Result<String> {
+    Ok(format!("{PREFIX}{}", &random()?[..ID_DIGITS]))
+}
+
+/// 64 random hexadecimal digits.
+pub(crate) fn random() -> io::Result<String> {
+    let mut bytes = [0_u8; 32];
+    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    Ok(blake3::Hash::from_bytes(bytes).to_hex().to_string())
+}
+
+fn flush_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+impl Shelf {
+    pub(crate) fn new(engine: &Engine) -> Self {
+        Self { dir: engine.spool_dir().join("runloop"), changing: Arc::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        // Nothing is behind it that a panic could leave half done.
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(&self, id: &str) -> PathBuf {
+        self.dir.join(id)
+    }
+
+    /// Keeps a new object.
+    pub(crate) fn create(&self, object: &Object) -> io::Result<()> {
+        let _lock = self.lock();
+        fs::create_dir_all(self.place(&object.id))?;
+        self.save(object)?;
+        flush_dir(&self.dir)
+    }
+
+    fn save(&self, object: &Object) -> io::Result<()> {
+        let dir = self.place(&object.id);
+        let (path, beside) = (dir.join("object.json"), dir.join("object.json.part"));
+        let mut file = File::create(&beside)?;
+        file.write_all(&serde_json::to_vec(object)?)?;
+        file.sync_all()?;
+        fs::rename(beside, path)?;
+        flush_dir(&dir)
+    }
+
+    /// The object with this id, whoever has it.
+    pub(crate) fn find(&self, id: &str) -> io::Result<Option<Object>> {
+        if !is_id(id) {
+            return Ok(None);
+        }
+        let read = match fs::read(self.place(id).join("object.json")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read?,
+        };
+        let object: Object = serde_json::from_slice(&read)?;
+        Ok(Some(object).filter(|object| !object.is_over(now_ms())))
+    }
+
+    /// The objects of a key, newest first, and how many there are of everybody; those whose time is over are removed.
+    pub(crate) fn list(&self, owner: &KeyId) -> io::Result<(Vec<Object>, Totals)> {
+        let mut found = Vec::new();
+        let mut totals = Totals::default();
+        let entries = match fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((found, totals)),
+            entries => entries?,
+        };
+        for entry in entries {
+            let name = entry?.file_name();
+            let Some(id) = name.to_str().filter(|id| is_id(id)) else { continue };
+            match self.find(id) {
+                Ok(Some(object)) => {
+                    totals.count += 1;
+                    totals.bytes += object.size_bytes.unwrap_or(0);
+                    if object.owner == owner.as_str() {
+                        found.push(object);
+                    }
+                }
+                Ok(None) => self.remove_over(id)?,
+                Err(error) => tracing::warn!(%error, id, "an object cannot be read"),
+            }
+        }
+        found.sort_unstable_by(|one, other| {
+            (other.created_at_ms, &other.id).cmp(&(one.created_at_ms, &one.id))
+        });
+        Ok((found, totals))
+    }
+
+    /// Removes an object. Who reads it reads on.
+    pub(crate) fn remove(&self, id: &str) -> io::Result<()> {
+        let _lock = self.lock();
+        self.remove_locked(id)
+    }
+
+    /// The same, if its time is over: it may have been made just now.
+    fn remove_over(&self, id: &str) -> io::Result<()> {
+        let _lock = self.lock();
+        if self.find(id)?.is_none() { self.remove_locked(id) } else { Ok(()) }
+    }
+
+    fn remove_locked(&self, id: &str) -> io::Result<()> {
+        match fs::remove_dir_all(self.place(id)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => flush_dir(&self.dir),
+        }
+    }
+
+    /// Where content may be received.
+    pub(crate) fn beside(&self, id: &str) -> io::Result<PathBuf> {
+        Ok(self.place(id).join(format!("{}.part", &random()?[..16])))
+    }
+
+    /// Puts content in its place that was received. `None` when the object takes none any more.
+    pub(crate) fn fill(&self, id: &str, received: &Path, size: u64) -> io::Result<Option<()>> {
+        File::open(received)?.sync_all()?;
+        let _lock = self.lock();
+        let Some(mut object) = self.find(id)?.filter(|object| object.state == State::Uploading) else {
+            return Ok(None);
+        };
+        fs::rename(received, self.place(id).join("content"))?;
+        object.size_bytes = Some(size);
+        self.save(&object)?;
+        Ok(Some(()))
+    }
+
+    /// Closes an object: its content stays as it is. `None` when there is no such object, or no content.
+    pub(crate) fn complete(&self, id: &str) -> io::Result<Option<Object>> {
+        let _lock = self.lock();
+        let Some(mut object) = self.find(id)?.filter(|object| object.size_bytes.is_some()) else {
+            return Ok(None);
+        };
+        object.state = State::ReadOnly;
+        self.save(&object)?;
+        Ok(Some(object))
+    }
+
+    /// Opens the content of an object that is closed.
+    pub(crate) fn open(&self, object: &Object) -> io::Result<File> {
+        File::open(self.place(&object.id).join("content"))
+    }
+}
+
+/// What there is of everybody.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Totals {
+    pub(crate) count: usize,
+    pub(crate) bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shelf() -> (tempfile::TempDir, Shelf) {
+        let dir = tempfile::tempdir().unwrap();
+        let shelf = Shelf { dir: dir.path().join("objects"), changing: Arc::default() };
+        (dir, shelf)
+    }
+
+    fn object(owner: &KeyId, created_at_ms: u64) -> Object {
+        Object {
+            id: new_id().unwrap(),
+            owner: owner.to_string(),
+            name: "x".into(),
+            content_type: ContentType::Text,
+            metadata: BTreeMap::new(),
+            created_at_ms,
+            delete_after_ms: None,
+            size_bytes: None,
+            state: State::Uploading,
+            secret: random().unwrap(),
+        }
+    }
+
+    #[test]
+    fn ids_are_no_paths() {
+        assert!(is_id(&new_id().unwrap()));
+        for bad in ["", "obj_", "obj_../../etc", "obj_ABCDEFABCDEFABCDEFABCDEF", "0123456789abcdef01234567"] {
+            assert!(!is_id(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn content_stays_when_the_object_is_closed() {
+        let (_dir, shelf) = shelf();
+        let made = object(&KeyId::from_parts(1, 1), now_ms());
+        shelf.create(&made).unwrap();
+        assert!(shelf.complete(&made.id).unwrap().is_none(), "nothing was sent");
+        for text in ["first", "second"] {
+            let beside = shelf.beside(&made.id).unwrap();
+            fs::write(&beside, text).unwrap();
+            assert!(shelf.fill(&made.id, &beside, text.len() as u64).unwrap().is_some());
+        }
+        let closed = shelf.complete(&made.id).unwrap().unwrap();
+        assert_eq!((closed.state, closed.size_bytes), (State::ReadOnly, Some(6)));
+        let late = shelf.beside(&made.id).unwrap();
+        fs::write(&late, "third").unwrap();
+        assert!(shelf.fill(&made.id, &late, 5).unwrap().is_none());
+        assert_eq!(io::read_to_string(shelf.open(&closed).unwrap()).unwrap(), "second");
+        shelf.remove(&made.id).unwrap();
+        assert!(shelf.find(&made.id).unwrap().is_none());
+    }
+
+    #[test]
+    fn those_whose_time_is_over_go() {
+        let (_dir, shelf) = shelf();
+        let [one, other] = [1, 2].map(|random| KeyId::from_parts(0, random));
+        let forgotten = object(&one, 1);
+        let over = Object { delete_after_ms: Some(1), ..object(&one, now_ms()) };
+        let (kept, theirs) = (object(&one, now_ms()), object(&other, now_ms()));
+        for object in [&forgotten, &over, &kept, &theirs] {
+            shelf.create(object).unwrap();
+        }
+        let (found, totals) = shelf.list(&one).unwrap();
+        assert_eq!(found.iter().map(|object| &object.id).collect::<Vec<_>>(), [&kept.id]);
+        assert_eq!(totals.count, 2);
+        assert!(!shelf.place(&forgotten.id).try_exists().unwrap());
+    }
+}

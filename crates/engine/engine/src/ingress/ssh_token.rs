@@ -1,0 +1,138 @@
+//! SSH logins without a key: a text that is the name to log in with, for one sandbox and a time.
+//!
+//! Each is an access to the port of SSH, which gives it its end and can be taken back, and a code over the two ids that
+//! only this installation can make. So the token of another access to that port logs nobody in. It stands for the API
+//! key that asked for it, and allows what that may do at the moment.
+
+use atoll_core::access::{AccessDraft, Target};
+use atoll_core::id::{AccessId, SandboxId};
+use atoll_core::secret::Secret;
+use atoll_core::{Code, Error, Result};
+
+use crate::authorize::Caller;
+use crate::clock::now_ms;
+use crate::engine::Engine;
+use crate::keys::VerifiedKey;
+
+use super::{Access, VerifiedAccess};
+
+/// The port that it is an access to.
+const SSH_PORT: u16 = 22;
+/// What tokens begin with: with it they are longer than any name of a sandbox.
+const MARK: &str = "t";
+/// Characters of an id behind its prefix.
+const ID_CHARS: usize = 20;
+/// Characters of the code: hexadecimal digits, 128 bits.
+const CODE_CHARS: usize = 32;
+
+/// A new token.
+#[derive(Debug)]
+pub struct NewSshToken {
+    /// What gives it its end.
+    pub access: Access,
+    /// The name to log in with.
+    pub token: Secret,
+}
+
+/// A token, in its parts.
+struct Parts<'a> {
+    sandbox: SandboxId,
+    access: AccessId,
+    code: &'a str,
+}
+
+fn parse(text: &str) -> Option<Parts<'_>> {
+    let rest = text.strip_prefix(MARK)?;
+    if rest.len() != 2 * ID_CHARS + CODE_CHARS || !rest.is_ascii() {
+        return None;
+    }
+    let (sandbox, rest) = rest.split_at(ID_CHARS);
+    let (access, code) = rest.split_at(ID_CHARS);
+    let sandbox = format!("{}{sandbox}", SandboxId::PREFIX).parse().ok()?;
+    let access = format!("{}{access}", AccessId::PREFIX).parse().ok()?;
+    Some(Parts { sandbox, access, code })
+}
+
+impl Engine {
+    /// Makes a token for SSH logins to a sandbox, which ends so long from now.
+    ///
+    /// # Errors
+    /// As [`Engine::create_access`]; [`Code::Forbidden`] for the server itself, for which nothing can stand.
+    pub async fn create_ssh_token(
+        &self,
+        sandbox: &SandboxId,
+        name: &str,
+        ttl_ms: u64,
+        caller: &Caller,
+    ) -> Result<NewSshToken> {
+        if caller.key().is_none() {
+            return Err(Error::new(Code::Forbidden, "a token must stand for an API key"));
+        }
+        let draft = AccessDraft {
+            target: Target::Port(SSH_PORT),
+            public: false,
+            name: Some(name.to_owned()),
+            ttl_ms: Some(ttl_ms),
+        };
+        let access = self.create_access(sandbox, draft, caller).await?.record;
+        let token = self.ssh_token_of(&access).ok_or_else(refused)?;
+        Ok(NewSshToken { access, token })
+    }
+
+    /// The token of an access.
+    fn ssh_token_of(&self, access: &Access) -> Option<Secret> {
+        let key = access.created_by.as_ref()?;
+        let made = self.sandbox_token(&format!("ssh login {}", access.id), key, &access.sandbox);
+        let code: String = made.reveal().rsplit('_').next()?.chars().take(CODE_CHARS).collect();
+        let sandbox = access.sandbox.as_str().strip_prefix(SandboxId::PREFIX)?;
+        let id = access.id.as_str().strip_prefix(AccessId::PREFIX)?;
+        Some(Secret::new(format!("{MARK}{sandbox}{id}{code}")))
+    }
+
+    /// The key that a token stands for, and what ends the token. What the key may do in the sandbox is asked for with
+    /// [`Engine::authorize`].
+    ///
+    /// # Errors
+    /// [`Code::Unauthorized`], which does not say in which way it is wrong.
+    pub fn verify_ssh_token(&self, presented: &str) -> Result<(VerifiedKey, VerifiedAccess)> {
+        let parts = parse(presented).ok_or_else(refused)?;
+        let entry = self.inner.share_links.by_id(&parts.sandbox, &parts.access).ok_or_else(refused)?;
+        let is_there = !entry.is_over(now_ms()) && self.inner.find(&parts.sandbox).is_some();
+        let token = self.ssh_token_of(&entry.record).filter(|_| is_there).ok_or_else(refused)?;
+        let code = token.reveal().get(token.reveal().len() - CODE_CHARS..).unwrap_or_default();
+        // In a time that does not depend on where they differ.
+        let differ = code.bytes().zip(parts.code.bytes()).fold(0, |acc, (a, b)| acc | (a ^ b));
+        if differ != 0 || entry.record.target != Target::Port(SSH_PORT) {
+            return Err(refused());
+        }
+        let key = entry.record.created_by.as_ref().and_then(|key| self.verified_by_id(key));
+        Ok((key.ok_or_else(refused)?, VerifiedAccess { entry }))
+    }
+}
+
+fn refused() -> Error {
+    Error::new(Code::Unauthorized, "the token is not valid, or no longer")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms() {
+        let (sandbox, access) = (SandboxId::from_parts(1, 1), AccessId::from_parts(2, 2));
+        let short = |text: &str, prefix: &str| text.strip_prefix(prefix).unwrap_or_default().to_owned();
+        let text = format!(
+            "{MARK}{}{}{}",
+            short(sandbox.as_str(), SandboxId::PREFIX),
+            short(access.as_str(), AccessId::PREFIX),
+            "0a".repeat(CODE_CHARS / 2)
+        );
+        let parts = parse(&text).unwrap();
+        assert_eq!((parts.sandbox, parts.access, parts.code.len()), (sandbox, access, CODE_CHARS));
+        let long = format!("{text}0");
+        for bad in ["", "t", "web", &text[1..], &text[..text.len() - 1], &long] {
+            assert!(parse(bad).is_none(), "{bad}");
+        }
+    }
+}

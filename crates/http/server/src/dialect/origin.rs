@@ -1,0 +1,79 @@
+//! By which address a request reached the server: what absolute addresses in answers begin with.
+
+use std::convert::Infallible;
+use std::fmt;
+
+use axum::extract::FromRequestParts;
+use http::header::HOST;
+use http::request::Parts;
+
+use crate::serve::Encrypted;
+
+/// Scheme, host and port of the server as its caller sees them: `https://atoll.example:7070`.
+///
+/// A proxy before the server says in `X-Forwarded-Proto` and `X-Forwarded-Host` what its client asked for. Who lies there
+/// lies to himself only: nothing but addresses in his own answer is made of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin(String);
+
+impl Origin {
+    /// Of a request with this head.
+    #[must_use]
+    pub fn of(parts: &Parts) -> Self {
+        let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+        let own = if parts.extensions.get::<Encrypted>().is_some() { "https" } else { "http" };
+        let scheme =
+            text("x-forwarded-proto").filter(|scheme| ["http", "https"].contains(scheme)).unwrap_or(own);
+        let authority = parts.uri.authority().map(http::uri::Authority::as_str);
+        let authority = text("x-forwarded-host").or_else(|| text(HOST.as_str())).or(authority);
+        Self(format!("{scheme}://{}", authority.unwrap_or("localhost")))
+    }
+
+    /// Whether the caller's connection is encrypted, as far as the server knows.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.0.starts_with("https://")
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Origin {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self::of(parts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(headers: &[(&str, &str)], encrypted: bool) -> String {
+        let mut request = http::Request::builder().uri("/e2b/sandboxes");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (mut parts, ()) = request.body(()).unwrap().into_parts();
+        if encrypted {
+            parts.extensions.insert(Encrypted);
+        }
+        Origin::of(&parts).to_string()
+    }
+
+    #[test]
+    fn it_is_what_the_caller_sees() {
+        let host = ("host", "box:7070");
+        assert_eq!(of(&[host], false), "http://box:7070");
+        assert_eq!(of(&[host], true), "https://box:7070");
+        let proxy = [host, ("x-forwarded-proto", "https"), ("x-forwarded-host", "atoll.example")];
+        assert_eq!(of(&proxy, false), "https://atoll.example");
+        assert_eq!(of(&[host, ("x-forwarded-proto", "gopher")], true), "https://box:7070");
+        assert_eq!(of(&[], false), "http://localhost");
+    }
+}
