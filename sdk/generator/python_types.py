@@ -167,26 +167,33 @@ def answers(document: Schema) -> str:
 # Requests
 
 
+def by_words(name: str, fields: list[Field]) -> str:
+    """Fields that no class body can have: their names are words of the language."""
+    lines = "".join(f'        "{field.name}": "{annotation(field.schema)}",\n' for field in fields)
+    total = "" if all(field.required for field in fields) else "    total=False,\n"
+    return f'{name} = TypedDict(\n    "{name}",\n    {{\n{lines}    }},\n{total})\n'
+
+
 def typed_dict(name: str, schema: Schema, fields: list[Field]) -> str:
-    if any(keyword.iskeyword(field.name) for field in fields):
-        lines = "".join(
-            f'        "{field.name}": "{annotation(field.schema)}",\n' for field in fields
-        )
-        total = "" if all(field.required for field in fields) else "    total=False,\n"
-        out = f'{name} = TypedDict(\n    "{name}",\n    {{\n{lines}    }},\n{total})\n'
-        return out + doc(schema.get("description", ""), "")
-    required = [field for field in fields if field.required]
-    optional = [field for field in fields if not field.required]
+    words = [field for field in fields if keyword.iskeyword(field.name)]
+    required = [field for field in fields if field.required and field not in words]
+    optional = [field for field in fields if not field.required and field not in words]
+    if words and not required and not optional:
+        return by_words(name, words) + doc(schema.get("description", ""), "")
     def body(some: list[Field]) -> str:
         return "".join(
             f"    {field.name}: {annotation(field.schema)}\n" + doc(field.doc, "    ") for field in some
         ) or "    pass\n"
     text = doc(schema.get("description", ""), "    ")
+    out, bases = "", []
+    if words:
+        out += by_words(f"_{name}Words", words) + "\n\n"
+        bases.append(f"_{name}Words")
     if required and optional:
-        out = f"class _{name}Required(TypedDict):\n{body(required)}\n\n"
-        return out + f"class {name}(_{name}Required, total=False):\n{text}\n{body(optional)}"
-    total = "" if required else ", total=False"
-    return f"class {name}(TypedDict{total}):\n{text}\n{body(required or optional)}"
+        out += f"class _{name}Required(TypedDict):\n{body(required)}\n\n"
+        bases.append(f"_{name}Required")
+    heads = ", ".join(bases or ["TypedDict"]) + (", total=False" if not required or optional else "")
+    return out + f"class {name}({heads}):\n{text}\n{body(optional if required and optional else required or optional)}"
 
 
 def request(name: str, schema: Schema, document: Schema) -> str:

@@ -1,5 +1,6 @@
-/** What can go wrong: ten classes, one for each thing that a program may want to do about it. */
+/** What can go wrong: eleven classes, one for each thing that a program may want to do about it. */
 
+import type { CodeResult } from "./code.js";
 import type { Result } from "./results.js";
 
 export interface ErrorDetails {
@@ -72,6 +73,19 @@ export class CommandFailed extends AtollError {
     const code = result.exitCode === null ? "" : ` with code ${result.exitCode}`;
     const said = (result.stderr || result.stdout).trim().slice(-500);
     super(`the command ended${code}${how}${said ? `: ${said}` : ""}`, { code: "command_failed", mayHaveRun: true });
+    this.result = result;
+  }
+}
+
+/** Code did not run to its end, and `check` was asked for. */
+export class CodeFailed extends AtollError {
+  /** How it ended, with what it said. */
+  readonly result: CodeResult;
+
+  constructor(result: CodeResult) {
+    const { error } = result;
+    const why = error ? `${error.name}: ${error.value}` : (result.reason ?? result.state).replaceAll("_", " ");
+    super(`the code did not run to its end: ${why}`, { code: "code_failed", mayHaveRun: true });
     this.result = result;
   }
 }

@@ -4,9 +4,11 @@
 (Symbol as { asyncDispose?: symbol }).asyncDispose ??= Symbol.for("Symbol.asyncDispose");
 
 export { Atoll } from "./client.js";
+export { Cell, Code, CodeOutput, CodeResult, Context } from "./code.js";
+export type { CellOptions, CodeError, ContextOptions, RunCodeOptions } from "./code.js";
 export type { BuildOptions, PullOptions } from "./catalog.js";
 export {
-  AtollError, CommandFailed, Conflict, InvalidRequest, LimitReached, NotAllowed, NotFound, ServerError, TimedOut,
+  AtollError, CodeFailed, CommandFailed, Conflict, InvalidRequest, LimitReached, NotAllowed, NotFound, ServerError, TimedOut,
   Unreachable,
 } from "./errors.js";
 export { Files, Ports, collected } from "./files.js";

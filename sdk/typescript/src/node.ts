@@ -9,6 +9,7 @@ import { createInterface } from "node:readline";
 
 import { Atoll } from "./client.js";
 import { ServerError } from "./errors.js";
+import { bundled } from "./program.cjs";
 import type { AtollOptions } from "./transport.js";
 
 const READY_MS = 60_000;
@@ -49,15 +50,15 @@ export class LocalAtoll extends Atoll implements AsyncDisposable {
 }
 
 /**
- * Starts a server on this machine: the program that `ATOLL_BIN` names, or `atoll` on the PATH, with `args` after `atoll
- * serve`. It needs what the server needs: Linux and root.
+ * Starts a server on this machine: the program that `ATOLL_BIN` names, the one that was installed with this package, or
+ * `atoll` on the PATH, with `args` after `atoll serve`. It needs what the server needs: Linux and root.
  */
 export async function local(options: Omit<AtollOptions, "url" | "apiKey"> & { args?: readonly string[] } = {}): Promise<LocalAtoll> {
   const { args = [], ...rest } = options;
   const directory = await mkdtemp(join(process.env["TMPDIR"] ?? "/var/tmp", "atoll-local-"));
   const serve = ["serve", "--ephemeral", "--listen", "127.0.0.1:0", "--ready-json"];
   const log = openSync(join(directory, "log"), "w");
-  const program = process.env["ATOLL_BIN"] ?? "atoll";
+  const program = process.env["ATOLL_BIN"] || bundled() || "atoll";
   const child = spawn("/bin/sh", ["-c", GUARD, "atoll", program, ...serve, ...args], {
     stdio: ["pipe", "pipe", log],
     detached: true,

@@ -45,7 +45,7 @@ export function output(chunk: OutputChunk): Output {
   };
 }
 
-function fromBase64(text: string): Uint8Array {
+export function fromBase64(text: string): Uint8Array {
   const binary = atob(text);
   const data = new Uint8Array(binary.length);
   for (let at = 0; at < binary.length; at++) data[at] = binary.charCodeAt(at);

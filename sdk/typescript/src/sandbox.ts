@@ -1,5 +1,6 @@
 /** One sandbox, and all of them. */
 
+import { Code } from "./code.js";
 import { AtollError, InvalidRequest, NotFound, fromBody } from "./errors.js";
 import { Files, Ports } from "./files.js";
 import { policy, secretRule } from "./network.js";
@@ -34,6 +35,7 @@ export interface ForkOptions {
 /** A computer of its own. With `await using` it is deleted at the end, unless it was made with `keep`. */
 export class Sandbox implements AsyncDisposable {
   readonly id: string;
+  readonly code: Code;
   readonly files: Files;
   readonly ports: Ports;
   readonly #path: string;
@@ -49,6 +51,7 @@ export class Sandbox implements AsyncDisposable {
     this.#transport = transport;
     this.id = info.id;
     this.#path = `/v1/sandboxes/${segment(info.id)}`;
+    this.code = new Code(transport, this.#path);
     this.files = new Files(transport, this.#path);
     this.ports = new Ports(transport, this.#path);
   }

@@ -77,10 +77,22 @@ export interface Agent {
   sandbox: string;
   /** That was made for it, and is deleted with it. */
   own_sandbox: boolean;
+  /** The name of the agent that it was forked from. */
+  fork_of?: string | null;
   /** What runs: a line for the shell, or program and arguments. */
   command: CommandText;
   /** What it speaks. */
   adapter: Adapter;
+  /** The agent layer that its program is in. */
+  layer?: string | null;
+  /** The version of that which its sandbox has. */
+  version?: string | null;
+  /** What it asked of models, with all of its sessions. */
+  usage?: ModelUsage;
+  /** What all of its sessions together may ask of models. */
+  budget?: ModelBudget | null;
+  /** What each of its sessions may ask of models. */
+  session_budget?: ModelBudget | null;
   /** When it was asked for. */
   created_at_ms: number;
 }
@@ -115,6 +127,34 @@ export interface AgentList {
   items: Agent[];
 }
 
+/** A schedule. */
+export interface AgentSchedule {
+  /** Its id. */
+  id: string;
+  /** How often, milliseconds. */
+  every_ms?: number | null;
+  /** When, by a clock. */
+  cron?: string | null;
+  /** The clock's time zone. */
+  time_zone?: string | null;
+  /** The thread that gets the messages. */
+  thread: string;
+  /** What is said. */
+  text: string;
+  /** When the next message is due. */
+  next_at_ms: number;
+  /** The last time that one was. */
+  last?: ScheduleRun | null;
+  /** When it was asked for. */
+  created_at_ms: number;
+}
+
+/** The schedules of an agent, the oldest first. */
+export interface AgentScheduleList {
+  /** All of them. */
+  items: AgentSchedule[];
+}
+
 /** A session. */
 export interface AgentSession {
   /** Its id. */
@@ -127,6 +167,8 @@ export interface AgentSession {
   message?: number | null;
   /** Number of its last event. */
   last_event: number;
+  /** What it asked of models. */
+  usage?: ModelUsage;
   /** When it was asked for. */
   created_at_ms: number;
 }
@@ -415,6 +457,88 @@ export type BuildState =
   | "failed"
   | "cancelled";
 
+/** A cell: code that a context runs, or has run. */
+export interface Cell {
+  /** Its id, which is the one of the exec that it is. */
+  id: string;
+  /** The context that runs it. */
+  context: string;
+  /** Where it is. */
+  state: CellState;
+  /**
+   * What ended a cell that `failed`: such as `interpreter_missing`, `killed`, `out_of_memory`, `sandbox_paused`.
+   */
+  reason?: string | null;
+  /** How many cells its kernel has run, with this one; once it has ended. */
+  execution_count?: number | null;
+  /** BLAKE3 of the code. */
+  code_digest: string;
+  /** Length of the code. */
+  code_bytes: number;
+  /** When it was asked for. */
+  created_at_ms: number;
+  /** When it ended. */
+  ended_at_ms?: number | null;
+  /** Id of the key that asked for it. */
+  started_by?: string | null;
+}
+
+/** Something that a cell said, or that happened to it. */
+export interface CellEvent {
+  /** Rises from event to event, not by one. */
+  number: number;
+  /** What it is about. */
+  kind: CellEventKind;
+  /** What it says: an object whose fields depend on the kind. */
+  data: Record<string, unknown>;
+}
+
+/** What an event of a cell is about. */
+export type CellEventKind =
+  | "reset"
+  | "started"
+  | "stdout"
+  | "stderr"
+  | "result"
+  | "error"
+  | "problem"
+  | "end";
+
+/** Events of a cell after a number. */
+export interface CellEventPage {
+  /** The events, in order. */
+  items: CellEvent[];
+  /** Ask after this number next. */
+  next_after: number;
+  /** Nothing more will come. */
+  ended: boolean;
+}
+
+/** A page of cells, newest first. */
+export interface CellList {
+  /** The page; it may be empty and not the last. */
+  items: Cell[];
+  /** Pass it as `cursor` for the next page. */
+  next_cursor?: string | null;
+}
+
+/** Where a cell is. */
+export type CellState =
+  | "running"
+  | "done"
+  | "error"
+  | "interrupted"
+  | "timed_out"
+  | "failed";
+
+/** A cell, with its events where that was asked for and they are few. */
+export interface CellWithEvents {
+  /** The cell. */
+  cell: Cell;
+  /** All events, when the cell ended within `wait_ms` and said at most 1 MiB. */
+  events?: CellEvent[] | null;
+}
+
 /** One difference between two snapshots. */
 export interface Change {
   /** Absolute path. What is no UTF-8 in it is replaced. */
@@ -473,6 +597,10 @@ export type Code =
   | "service_not_found"
   | "agent_not_found"
   | "session_not_found"
+  | "schedule_not_found"
+  | "context_not_found"
+  | "interpreter_missing"
+  | "interpreter_failed"
   | "template_not_found"
   | "volume_not_found"
   | "volume_busy"
@@ -575,6 +703,28 @@ export interface ConnectionView {
   received_bytes: number;
 }
 
+/** A context: it remembers what its cells did. */
+export interface Context {
+  /** Its id. */
+  id: string;
+  /** The sandbox whose interpreter it is of. */
+  sandbox: string;
+  /** The name that it was made with. */
+  name?: string | null;
+  /** Its language. */
+  language: string;
+  /** Where its cells begin; the home of the interpreter's user when absent. */
+  cwd?: string | null;
+  /** When it was asked for. */
+  created_at_ms: number;
+}
+
+/** The contexts of a sandbox, the oldest first. */
+export interface ContextList {
+  /** All of them. */
+  items: Context[];
+}
+
 /** How the disk of a snapshot came about. */
 export type CopyMethod =
   | "clone"
@@ -631,6 +781,28 @@ export interface CreateAgent {
   cwd?: string | null;
   /** User name or id, optionally `:group`; the sandbox's when absent. */
   user?: string | null;
+  /** The agent layer that its program is in, which is mounted at `/opt/agents/LAYER`. Needs the scope `manage`. */
+  layer?: string | null;
+  /** The version of that; when absent the one that the sandbox has, or else the latest. */
+  version?: string | null;
+  /** What all of its sessions together may ask of models, also those that were deleted. */
+  budget?: ModelBudget | null;
+  /** What each of its sessions may ask of models. */
+  session_budget?: ModelBudget | null;
+}
+
+/** Has messages sent to an agent by time. Give either `every_ms` or `cron`. */
+export interface CreateAgentSchedule {
+  /** Each time that so many milliseconds have passed since now: at least 1000. */
+  every_ms?: number | null;
+  /** When a clock shows it: minute, hour, day of the month, month, day of the week, as `0 9 * * 1-5`. */
+  cron?: string | null;
+  /** The clock's time zone, as the IANA database names it; `UTC` when absent. */
+  time_zone?: string | null;
+  /** The thread of the session that gets the messages, which is begun if there is none; `main` when absent. */
+  thread?: string | null;
+  /** What to say: at most 16 KiB. */
+  text: string;
 }
 
 /** Begins a session. */
@@ -685,12 +857,32 @@ export interface CreateBuild {
   idle_timeout_ms?: number | null;
   /** Give up after this long; one hour when absent. */
   timeout_ms?: number | null;
+  /**
+   * Services that every sandbox of the template begins with; those of the template that it is built on when there
+   * are none.
+   */
+  services?: CreateService[];
 }
 
 /** Takes a checkpoint of a sandbox. */
 export interface CreateCheckpoint {
   /** A line of text, to remember what it is. */
   comment?: string | null;
+}
+
+/** Makes a context. */
+export interface CreateContext {
+  /**
+   * A name of yours, unique in the sandbox: 1 to 63 lower-case letters, digits and hyphens. If the sandbox has the
+   * same context with it already, that is the answer.
+   */
+  name?: string | null;
+  /** Its language; `python` when absent. */
+  language?: string | null;
+  /** Where its cells begin; the home of the interpreter's user when absent. */
+  cwd?: string | null;
+  /** Variables of each of its cells. */
+  env?: Record<string, string>;
 }
 
 /** Runs a command. Give either `argv` or `shell`. */
@@ -705,6 +897,8 @@ export interface CreateExec {
   cwd?: string | null;
   /** User name or id, optionally `:group`; the sandbox's when absent. */
   user?: string | null;
+  /** The sandbox's profile that it runs in; the sandbox's default when absent. */
+  profile?: string | null;
   /** Run on a terminal of this size. */
   tty?: TtySize | null;
   /** Keep standard input open; otherwise the command reads end-of-file at once. */
@@ -803,6 +997,21 @@ export interface CreateSandbox {
   trace?: TraceMode | null;
   /** Which programs may run; as the template says, or all, when absent. Needs a sandbox that is recorded. */
   execution?: ExecutionPolicy | null;
+  /**
+   * Agent layers, by name: the image that is mounted read-only at `/opt/agents/NAME`. It has one layer, as those
+   * that `atoll agent build` and `POST /v1/images/import` make.
+   */
+  layers?: Record<string, string>;
+  /**
+   * Profiles of its processes; the template's, or none, when absent. They stay as they are. Containers only, and a
+   * sandbox that is recorded.
+   */
+  profiles?: Profiles | null;
+  /**
+   * Services that it begins with, beside its template's: its creation waits until they have settled. One with the
+   * name of a template's stands in its place.
+   */
+  services?: CreateService[];
 }
 
 /** Declares a service. Give either `argv` or `shell`. */
@@ -837,6 +1046,10 @@ export interface CreateService {
   ready?: ServiceReady | null;
   /** Whether it still works; not looked at when absent. */
   health?: ServiceHealth | null;
+  /**
+   * Services of the same sandbox that it is started after, each time: when they are ready, or have done their work.
+   */
+  after?: string[];
 }
 
 /** Takes a snapshot of a sandbox. */
@@ -907,6 +1120,10 @@ export interface CreateTemplate {
   memory?: boolean;
   /** Which programs may run in its sandboxes; all when absent. */
   execution?: ExecutionPolicy | null;
+  /** Profiles of the processes of its sandboxes; none when absent. */
+  profiles?: Profiles | null;
+  /** Services that every sandbox of it begins with: its creation waits until they have settled. */
+  services?: CreateService[];
 }
 
 /** Makes a volume. */
@@ -929,7 +1146,7 @@ export interface DashboardLink {
   expires_at_ms: number;
 }
 
-/** Something that was refused; equal ones are counted. */
+/** Something that was refused, or would have been; equal ones are counted. */
 export interface DenialView {
   /** At which point. */
   stage: Stage;
@@ -943,6 +1160,8 @@ export interface DenialView {
   last_at_ms: number;
   /** How often. */
   count: number;
+  /** Whether it passed all the same, because the policy's mode is to observe. */
+  observed?: boolean;
 }
 
 /**
@@ -973,10 +1192,17 @@ export interface EgressLimits {
   bytes_per_s?: number | null;
 }
 
+/** What happens to what may not pass. */
+export type EgressMode =
+  | "enforce"
+  | "observe";
+
 /** What a sandbox may reach. The default is nothing. */
 export interface EgressPolicy {
   /** What happens where no rule speaks. */
   internet?: Internet;
+  /** Whether what may not pass is refused, or only told of in the journal. */
+  mode?: EgressMode;
   /** Looked at in order; the first that matches decides. */
   rules?: Rule[];
   /** What is put into requests on their way out: credentials that the sandbox itself does not have. */
@@ -1040,6 +1266,8 @@ export interface Exec {
   pid?: number | null;
   /** User it runs as. */
   user: string;
+  /** The profile that it runs in, where it is in one. */
+  profile?: string | null;
   /** Working directory. */
   cwd?: string | null;
   /** Whether it runs on a terminal. */
@@ -1083,6 +1311,11 @@ export interface ExecWithOutput {
   output?: OutputChunk[] | null;
 }
 
+/** Whether a program may run. */
+export type ExecutionAction =
+  | "allow"
+  | "deny";
+
 /** What happens to a program that may not run. */
 export type ExecutionMode =
   | "enforce"
@@ -1094,10 +1327,32 @@ export type ExecutionMode =
  * runs any script.
  */
 export interface ExecutionPolicy {
-  /** Which programs may run. */
+  /** Which programs may run that no rule names. */
   programs?: Programs;
   /** Whether others are refused, or only told of in the journal. */
   mode?: ExecutionMode;
+  /** Exceptions: the first rule that names a program decides. */
+  rules?: ExecutionRule[];
+}
+
+/** What holds for some programs of the image: those at a path, those with a digest, or the one that has both. */
+export interface ExecutionRule {
+  /** Whether they may run. */
+  action: ExecutionAction;
+  /**
+   * Where the image has them: `/usr/bin/git`, also through links of the image; `/opt/tools/*` is every program in a
+   * directory, `/opt/tools/**` every one below it. Looked up when the sandbox is made, woken or changed, in the
+   * image as its template left it: what somebody inside did to names since changes nothing.
+   */
+  path?: string | null;
+  /**
+   * Their content: `sha256:` or `blake3:` and 64 hexadecimal digits. Without a path it is every program of the
+   * image with this content, which takes reading all of them once. With a path the image must have exactly this
+   * there.
+   */
+  digest?: string | null;
+  /** What the journal says of a refusal by this rule. */
+  message?: string | null;
 }
 
 /** How an exec ended. */
@@ -1190,6 +1445,24 @@ export interface FindFiles {
   limit?: number | null;
 }
 
+/**
+ * Makes forks of an agent: the same agent, each in a sandbox that goes on from where its own is and is deleted with
+ * it.
+ */
+export interface ForkAgent {
+  /** How many: 1 to 256. */
+  count: number;
+  /** The point to go on from: the number of a checkpoint of its sandbox, or a snapshot. Now when absent. */
+  at?: string | null;
+  /** The sandbox's processes go on in each fork, with their memory, too: at the isolation level `microvm`. */
+  memory?: boolean;
+  /**
+   * What the names of forks and their sandboxes begin with: `name-1`, `name-2`, …; the agent's and `-fork` when
+   * absent.
+   */
+  name?: string | null;
+}
+
 /** Makes sandboxes that go on from where another is. */
 export interface ForkSandbox {
   /** How many: 1 to 256. */
@@ -1209,6 +1482,20 @@ export interface ForkSandbox {
   env?: Record<string, string>;
   /** Time to live; as long as the parent was given when absent. */
   ttl_ms?: number | null;
+}
+
+/** One fork, or why there is none. */
+export interface ForkedAgent {
+  /** The fork. */
+  agent?: Agent | null;
+  /** Why there is none. */
+  error?: ErrorBody | null;
+}
+
+/** What became of each fork, in order. */
+export interface ForkedAgents {
+  /** All of them. */
+  results: ForkedAgent[];
 }
 
 /** A file, or a line in it. */
@@ -1318,6 +1605,11 @@ export interface InjectRule {
   methods?: string[];
   /** With paths that are one of these or lie below it; any when empty. */
   paths?: string[];
+  /**
+   * On connections that this program made; any when absent. Needs a sandbox whose programs the host's kernel sees
+   * (containers).
+   */
+  from?: Origin | null;
   /** Headers to set, in place of what the request has. `{secret:NAME}` in a value stands for a secret. */
   headers?: Record<string, string>;
   /** Headers to add beside those that are there. */
@@ -1394,6 +1686,14 @@ export type KeyFormat =
 export interface KeyList {
   /** The keys. */
   items: Key[];
+}
+
+/** A layer that a sandbox has. */
+export interface Layer {
+  /** The image as it was named. */
+  image: string;
+  /** The image, exactly. */
+  digest: string;
 }
 
 /** What happens to a layer. */
@@ -1481,6 +1781,29 @@ export interface Mkdir {
   parents?: boolean;
 }
 
+/** How much may be asked of models. What is absent is not bounded. */
+export interface ModelBudget {
+  /** Requests. */
+  requests?: number | null;
+  /** Tokens of both kinds. The answer with which they are used up is passed on; the next request is refused. */
+  tokens?: number | null;
+}
+
+/** What was asked of models, as the gateway saw it in their answers. */
+export interface ModelUsage {
+  /** Requests that were sent to models. */
+  requests?: number;
+  /** Tokens that models read, those of their caches included. */
+  input_tokens?: number;
+  /** Tokens that models wrote. */
+  output_tokens?: number;
+  /**
+   * Requests whose answers did not say how many tokens they took; those are counted by their size, a token for four
+   * bytes.
+   */
+  untold?: number;
+}
+
 /** Renames a file or directory. */
 export interface MoveFile {
   /** From. */
@@ -1515,6 +1838,12 @@ export type OnIdle =
   | "delete"
   | "freeze"
   | "hibernate";
+
+/**
+ * Whose process must have made a connection: a program of the image, as the image brought it, or whatever runs in a
+ * profile. The kernel of the host says which it was.
+ */
+export type Origin = { program: string } | { digest: string } | { profile: string };
 
 /** A piece of output in JSON. */
 export interface OutputChunk {
@@ -1661,10 +1990,42 @@ export interface PortList {
   items: Port[];
 }
 
+/** What the processes of a profile may do. */
+export interface Profile {
+  /** User of its execs, unless one says another; the sandbox's when absent. */
+  user?: string | null;
+  /** Its execs are killed this long after their start, unless one asks for less. */
+  timeout_ms?: number | null;
+  /** Files and directories whose content it does not see, and below which it changes nothing. */
+  hide?: string[];
+  /** Files and directories below which it changes nothing. */
+  read_only?: string[];
+  /**
+   * The profile in which a program runs that its processes execute: by path in the image, as rules about programs
+   * name them, and `*` for all others. The profile's own name lets a program stay in it. Nothing changes the
+   * profile when this is empty.
+   */
+  on_exec?: Record<string, string>;
+}
+
+/**
+ * The profiles of a sandbox. A process is in one from its exec's first moment on, or in none; it leaves it only by
+ * running a program, and only for one that the profile names.
+ */
+export interface Profiles {
+  /** The profile of execs that ask for none; in none when absent. */
+  default?: string | null;
+  /**
+   * By name. What rules of the network and of secrets say is `from: {profile: NAME}` is for its processes alone.
+   */
+  named?: Record<string, Profile>;
+}
+
 /** Which programs may run. */
 export type Programs =
   | "any"
-  | "image";
+  | "image"
+  | "listed";
 
 /** How much of the cache to keep. */
 export interface PruneBuildCache {
@@ -1891,6 +2252,28 @@ export interface Rule {
   methods?: string[];
   /** Paths of HTTP; `*` stands for any characters. */
   path?: string | null;
+  /**
+   * Only connections that this program made; of rules that allow. Needs a sandbox whose programs the host's kernel
+   * sees (containers).
+   */
+  from?: Origin | null;
+}
+
+/** Runs code in a context. */
+export interface RunCell {
+  /** The code: at most 512 KiB. */
+  code: string;
+  /** Variables on top of the context's, for this cell. */
+  env?: Record<string, string>;
+  /** Interrupt it this long after it was asked for; never when absent. */
+  timeout_ms?: number | null;
+  /**
+   * A second request with the same key in the same sandbox returns the first cell. Execs and cells share their
+   * keys.
+   */
+  idempotency_key?: string | null;
+  /** Wait up to this long for its end (at most 60,000). */
+  wait_ms?: number | null;
 }
 
 /** A sandbox. */
@@ -1945,6 +2328,8 @@ export interface Sandbox {
   egress?: EgressPolicy;
   /** Which programs may run. */
   execution?: ExecutionPolicy;
+  /** Profiles of its processes. */
+  profiles?: Profiles;
   /** See [`CreateSandbox::on_idle`]. */
   on_idle?: OnIdle;
   /** See [`CreateSandbox::idle_freeze_ms`]. */
@@ -1961,6 +2346,8 @@ export interface Sandbox {
   owner?: string | null;
   /** Volumes that are mounted in it. */
   volumes?: VolumeMount[];
+  /** Agent layers that are mounted in it below `/opt/agents`, by name. */
+  layers?: Record<string, Layer>;
 }
 
 /** Who may use a sandbox. */
@@ -1992,6 +2379,16 @@ export type SandboxState =
   | "resuming"
   | "deleting"
   | "failed";
+
+/** One time that a message was due. */
+export interface ScheduleRun {
+  /** When it was due, milliseconds since the epoch. */
+  due_at_ms: number;
+  /** The number of the message in its session; absent when it was not taken. */
+  message?: number | null;
+  /** Why it was not taken: the code of an error. */
+  error?: string | null;
+}
 
 /** What a key may do. Each includes the ones before it. */
 export type Scope =
@@ -2122,6 +2519,8 @@ export interface Service {
   ready?: ServiceReady | null;
   /** Whether it still works. */
   health?: ServiceHealth | null;
+  /** Services that it is started after. */
+  after?: string[];
   /** Where it is. */
   state: ServiceState;
   /** Why, where there is something to say. */
@@ -2428,6 +2827,10 @@ export interface Template {
   ready?: Ready | null;
   /** Which programs may run in its sandboxes. */
   execution?: ExecutionPolicy | null;
+  /** Profiles of the processes of its sandboxes. */
+  profiles?: Profiles | null;
+  /** Services that every sandbox begins with. */
+  services?: CreateService[];
   /** The memory that its sandboxes go on from, where it was asked for. */
   memory?: TemplateMemory | null;
   /** When this version was made. */
@@ -2575,6 +2978,12 @@ export interface TtySize {
   rows: number;
 }
 
+/** Puts another version of an agent's program in its sandbox. */
+export interface UpdateAgent {
+  /** Which; the latest when absent. */
+  version?: string | null;
+}
+
 /** Changes a sandbox. Absent fields stay as they are. */
 export interface UpdateSandbox {
   /** A new name. The host name inside stays. */
@@ -2611,6 +3020,11 @@ export interface UpdateSandbox {
   budget?: Budget | null;
   /** Replaces which programs may run, at once. What runs already goes on. */
   execution?: ExecutionPolicy | null;
+  /**
+   * Mounts other images as agent layers, at once: what is open in one that goes stays open. `null` takes one away.
+   * At the isolation level `gvisor` it has them when it is next started.
+   */
+  layers?: Record<string, string | null>;
 }
 
 /** What was used. Everything only grows. */

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 from . import errors
@@ -34,14 +35,22 @@ exit "$code"
 
 def program() -> str:
     """The program to start."""
-    named = os.environ.get("ATOLL_BIN")
-    bundled = Path(__file__).parent / "bin" / "atoll"
-    found = named or (str(bundled) if bundled.exists() else shutil.which("atoll"))
+    found = os.environ.get("ATOLL_BIN") or _bundled() or shutil.which("atoll")
     if not found:
         raise errors.InvalidRequest(
             "no program 'atoll' was found", code="no_program", hint="put it on the PATH, or name it with ATOLL_BIN"
         )
     return found
+
+
+def _bundled() -> str | None:
+    """The program that was installed with this package: wheels for a platform have it, wherever their scripts are."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        for file in metadata.files("atoll-sandbox") or ():
+            if file.name == "atoll" and file.parent.name == "bin":
+                path = Path(str(file.locate()))
+                return str(path.resolve()) if path.exists() else None
+    return None
 
 
 class LocalServer:

@@ -1,4 +1,4 @@
-"""What can go wrong: ten classes, one for each thing that a program may want to do about it.
+"""What can go wrong: eleven classes, one for each thing that a program may want to do about it.
 
 Every error has a stable `code` (those of the server are in the API's document), a `hint` that says what to do,
 `retryable` (the same call may succeed later), `may_have_run` (what was asked for may have been done although no answer
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    from .cells import CodeResult
     from .results import Result
 
 
@@ -96,6 +97,16 @@ class CommandFailed(AtollError):
 
     def __init__(self, result: Result) -> None:
         super().__init__(_failure(result), code="command_failed", may_have_run=True)
+        self.result = result
+
+
+class CodeFailed(AtollError):
+    """Code did not run to its end, and `check` was asked for. The result has what it said."""
+
+    def __init__(self, result: CodeResult) -> None:
+        error = result.error
+        why = f"{error.name}: {error.value}" if error else (result.reason or result.state).replace("_", " ")
+        super().__init__(f"the code did not run to its end: {why}", code="code_failed", may_have_run=True)
         self.result = result
 
 

@@ -17,6 +17,18 @@ Adapter = Literal[
 ]
 """The protocol that an agent's process speaks on its standard input and output."""
 
+EgressMode = Literal[
+    "enforce",
+    "observe",
+]
+"""What happens to what may not pass."""
+
+ExecutionAction = Literal[
+    "allow",
+    "deny",
+]
+"""Whether a program may run."""
+
 ExecutionMode = Literal[
     "enforce",
     "observe",
@@ -69,6 +81,7 @@ PauseMode = Literal[
 Programs = Literal[
     "any",
     "image",
+    "listed",
 ]
 """Which programs may run."""
 
@@ -216,18 +229,29 @@ class Chmod(_ChmodRequired, total=False):
     """New owner: name or id, optionally `:group`."""
 
 
-CopyStep = TypedDict(
-    "CopyStep",
+_CopyStepWords = TypedDict(
+    "_CopyStepWords",
     {
-        "sources": "list[str]",
-        "destination": "str",
         "from": "str | None",
-        "user": "str | None",
-        "mode": "str | None",
     },
     total=False,
 )
-"""A step that copies."""
+
+
+class _CopyStepRequired(TypedDict):
+    sources: list[str]
+    """Paths or patterns in the context, as in `COPY`."""
+    destination: str
+    """Whereto: a directory if it ends with `/`."""
+
+
+class CopyStep(_CopyStepWords, _CopyStepRequired, total=False):
+    """A step that copies."""
+
+    user: str | None
+    """Owner of the copies."""
+    mode: str | None
+    """Permissions of the copies, octal."""
 
 
 class CreateAccess(TypedDict, total=False):
@@ -272,6 +296,32 @@ class CreateAgent(_CreateAgentRequired, total=False):
     """Working directory; the sandbox's when absent."""
     user: str | None
     """User name or id, optionally `:group`; the sandbox's when absent."""
+    layer: str | None
+    """The agent layer that its program is in, which is mounted at `/opt/agents/LAYER`. Needs the scope `manage`."""
+    version: str | None
+    """The version of that; when absent the one that the sandbox has, or else the latest."""
+    budget: ModelBudget | None
+    """What all of its sessions together may ask of models, also those that were deleted."""
+    session_budget: ModelBudget | None
+    """What each of its sessions may ask of models."""
+
+
+class _CreateAgentScheduleRequired(TypedDict):
+    text: str
+    """What to say: at most 16 KiB."""
+
+
+class CreateAgentSchedule(_CreateAgentScheduleRequired, total=False):
+    """Has messages sent to an agent by time. Give either `every_ms` or `cron`."""
+
+    every_ms: int | None
+    """Each time that so many milliseconds have passed since now: at least 1000."""
+    cron: str | None
+    """When a clock shows it: minute, hour, day of the month, month, day of the week, as `0 9 * * 1-5`."""
+    time_zone: str | None
+    """The clock's time zone, as the IANA database names it; `UTC` when absent."""
+    thread: str | None
+    """The thread of the session that gets the messages, which is begun if there is none; `main` when absent."""
 
 
 class CreateAgentSession(TypedDict, total=False):
@@ -326,6 +376,10 @@ class CreateBuild(TypedDict, total=False):
     """Idle timeout of the template's sandboxes."""
     timeout_ms: int | None
     """Give up after this long; one hour when absent."""
+    services: list[CreateService]
+    """Services that every sandbox of the template begins with; those of the template that it is built on when there
+    are none.
+    """
 
 
 class CreateCheckpoint(TypedDict, total=False):
@@ -333,6 +387,21 @@ class CreateCheckpoint(TypedDict, total=False):
 
     comment: str | None
     """A line of text, to remember what it is."""
+
+
+class CreateContext(TypedDict, total=False):
+    """Makes a context."""
+
+    name: str | None
+    """A name of yours, unique in the sandbox: 1 to 63 lower-case letters, digits and hyphens. If the sandbox has
+    the same context with it already, that is the answer.
+    """
+    language: str | None
+    """Its language; `python` when absent."""
+    cwd: str | None
+    """Where its cells begin; the home of the interpreter's user when absent."""
+    env: dict[str, str]
+    """Variables of each of its cells."""
 
 
 class CreateExec(TypedDict, total=False):
@@ -348,6 +417,8 @@ class CreateExec(TypedDict, total=False):
     """Working directory; the sandbox's when absent."""
     user: str | None
     """User name or id, optionally `:group`; the sandbox's when absent."""
+    profile: str | None
+    """The sandbox's profile that it runs in; the sandbox's default when absent."""
     tty: TtySize | None
     """Run on a terminal of this size."""
     stdin: bool
@@ -448,6 +519,18 @@ class CreateSandbox(TypedDict, total=False):
     """How much of what it does is recorded; as the server says when absent, and never less than that."""
     execution: ExecutionPolicy | None
     """Which programs may run; as the template says, or all, when absent. Needs a sandbox that is recorded."""
+    layers: dict[str, str]
+    """Agent layers, by name: the image that is mounted read-only at `/opt/agents/NAME`. It has one layer, as those
+    that `atoll agent build` and `POST /v1/images/import` make.
+    """
+    profiles: Profiles | None
+    """Profiles of its processes; the template's, or none, when absent. They stay as they are. Containers only, and
+    a sandbox that is recorded.
+    """
+    services: list[CreateService]
+    """Services that it begins with, beside its template's: its creation waits until they have settled. One with the
+    name of a template's stands in its place.
+    """
 
 
 class _CreateServiceRequired(TypedDict):
@@ -486,6 +569,10 @@ class CreateService(_CreateServiceRequired, total=False):
     """When it is ready; at once when absent."""
     health: ServiceHealth | None
     """Whether it still works; not looked at when absent."""
+    after: list[str]
+    """Services of the same sandbox that it is started after, each time: when they are ready, or have done their
+    work.
+    """
 
 
 class CreateSnapshot(TypedDict, total=False):
@@ -563,19 +650,33 @@ class CreateTemplate(_CreateTemplateRequired, total=False):
     """
     execution: ExecutionPolicy | None
     """Which programs may run in its sandboxes; all when absent."""
+    profiles: Profiles | None
+    """Profiles of the processes of its sandboxes; none when absent."""
+    services: list[CreateService]
+    """Services that every sandbox of it begins with: its creation waits until they have settled."""
 
 
-CreateVolume = TypedDict(
-    "CreateVolume",
+_CreateVolumeWords = TypedDict(
+    "_CreateVolumeWords",
     {
-        "name": "str",
-        "size_bytes": "int | None",
         "from": "str | None",
-        "read_only": "bool",
     },
     total=False,
 )
-"""Makes a volume."""
+
+
+class _CreateVolumeRequired(TypedDict):
+    name: str
+    """Its name: 1 to 63 letters, digits, `-` and `_`."""
+
+
+class CreateVolume(_CreateVolumeWords, _CreateVolumeRequired, total=False):
+    """Makes a volume."""
+
+    size_bytes: int | None
+    """Its size; 10 GiB when absent. A copy has the size of its source."""
+    read_only: bool
+    """With `from`: nobody can write to it, a snapshot."""
 
 
 class EgressLimits(TypedDict, total=False):
@@ -592,6 +693,8 @@ class EgressPolicy(TypedDict, total=False):
 
     internet: Internet
     """What happens where no rule speaks."""
+    mode: EgressMode
+    """Whether what may not pass is refused, or only told of in the journal."""
     rules: list[Rule]
     """Looked at in order; the first that matches decides."""
     inject: list[InjectRule]
@@ -607,9 +710,33 @@ class ExecutionPolicy(TypedDict, total=False):
     """
 
     programs: Programs
-    """Which programs may run."""
+    """Which programs may run that no rule names."""
     mode: ExecutionMode
     """Whether others are refused, or only told of in the journal."""
+    rules: list[ExecutionRule]
+    """Exceptions: the first rule that names a program decides."""
+
+
+class _ExecutionRuleRequired(TypedDict):
+    action: ExecutionAction
+    """Whether they may run."""
+
+
+class ExecutionRule(_ExecutionRuleRequired, total=False):
+    """What holds for some programs of the image: those at a path, those with a digest, or the one that has both."""
+
+    path: str | None
+    """Where the image has them: `/usr/bin/git`, also through links of the image; `/opt/tools/*` is every program in
+    a directory, `/opt/tools/**` every one below it. Looked up when the sandbox is made, woken or changed, in the
+    image as its template left it: what somebody inside did to names since changes nothing.
+    """
+    digest: str | None
+    """Their content: `sha256:` or `blake3:` and 64 hexadecimal digits. Without a path it is every program of the
+    image with this content, which takes reading all of them once. With a path the image must have exactly this
+    there.
+    """
+    message: str | None
+    """What the journal says of a refusal by this rule."""
 
 
 class _FindFilesRequired(TypedDict):
@@ -628,6 +755,26 @@ class FindFiles(_FindFilesRequired, total=False):
     """Text to look for in the files, as it is: then lines are found, else files."""
     limit: int | None
     """Most that is found: 1 to 100,000, 1000 when absent."""
+
+
+class _ForkAgentRequired(TypedDict):
+    count: int
+    """How many: 1 to 256."""
+
+
+class ForkAgent(_ForkAgentRequired, total=False):
+    """Makes forks of an agent: the same agent, each in a sandbox that goes on from where its own is and is deleted
+    with it.
+    """
+
+    at: str | None
+    """The point to go on from: the number of a checkpoint of its sandbox, or a snapshot. Now when absent."""
+    memory: bool
+    """The sandbox's processes go on in each fork, with their memory, too: at the isolation level `microvm`."""
+    name: str | None
+    """What the names of forks and their sandboxes begin with: `name-1`, `name-2`, …; the agent's and `-fork` when
+    absent.
+    """
 
 
 class ForkSandbox(TypedDict, total=False):
@@ -651,6 +798,15 @@ class ForkSandbox(TypedDict, total=False):
     """Time to live; as long as the parent was given when absent."""
 
 
+_InjectRuleWords = TypedDict(
+    "_InjectRuleWords",
+    {
+        "from": "Origin | None",
+    },
+    total=False,
+)
+
+
 class _InjectRuleRequired(TypedDict):
     name: str
     """Its name, unique among the sandbox's rules; shown in refusals and in the record of uses."""
@@ -658,7 +814,7 @@ class _InjectRuleRequired(TypedDict):
     """For these hosts: names, or `*.example.com` for every name below."""
 
 
-class InjectRule(_InjectRuleRequired, total=False):
+class InjectRule(_InjectRuleWords, _InjectRuleRequired, total=False):
     """One rule."""
 
     ports: list[int]
@@ -709,16 +865,64 @@ class Mkdir(_MkdirRequired, total=False):
     """Make missing parents, and do not mind if it exists."""
 
 
-MoveFile = TypedDict(
-    "MoveFile",
+class ModelBudget(TypedDict, total=False):
+    """How much may be asked of models. What is absent is not bounded."""
+
+    requests: int | None
+    """Requests."""
+    tokens: int | None
+    """Tokens of both kinds. The answer with which they are used up is passed on; the next request is refused."""
+
+
+_MoveFileWords = TypedDict(
+    "_MoveFileWords",
     {
         "from": "str",
-        "to": "str",
-        "no_replace": "bool",
     },
-    total=False,
 )
-"""Renames a file or directory."""
+
+
+class _MoveFileRequired(TypedDict):
+    to: str
+    """To."""
+
+
+class MoveFile(_MoveFileWords, _MoveFileRequired, total=False):
+    """Renames a file or directory."""
+
+    no_replace: bool
+    """Fail when `to` exists."""
+
+
+class OriginProgram(TypedDict):
+    """By path in the image: `/usr/bin/git`, also through links of the image; `/usr/lib/git-core/*` is every program
+    in a directory, `/opt/tools/**` every one below it.
+    """
+
+    program: str
+    """By path in the image: `/usr/bin/git`, also through links of the image; `/usr/lib/git-core/*` is every program
+    in a directory, `/opt/tools/**` every one below it.
+    """
+
+
+class OriginDigest(TypedDict):
+    """By content: `sha256:` or `blake3:` and 64 hexadecimal digits."""
+
+    digest: str
+    """By content: `sha256:` or `blake3:` and 64 hexadecimal digits."""
+
+
+class OriginProfile(TypedDict):
+    """By the profile that the process is in."""
+
+    profile: str
+    """By the profile that the process is in."""
+
+
+Origin = Union[OriginProgram, OriginDigest, OriginProfile]
+"""Whose process must have made a connection: a program of the image, as the image brought it, or whatever runs in a
+profile. The kernel of the host says which it was.
+"""
 
 
 class PauseSandbox(TypedDict, total=False):
@@ -766,6 +970,36 @@ class PoolSpec(_PoolSpecRequired, total=False):
     """Members older than this are replaced, milliseconds. One hour when absent."""
 
 
+class Profile(TypedDict, total=False):
+    """What the processes of a profile may do."""
+
+    user: str | None
+    """User of its execs, unless one says another; the sandbox's when absent."""
+    timeout_ms: int | None
+    """Its execs are killed this long after their start, unless one asks for less."""
+    hide: list[str]
+    """Files and directories whose content it does not see, and below which it changes nothing."""
+    read_only: list[str]
+    """Files and directories below which it changes nothing."""
+    on_exec: dict[str, str]
+    """The profile in which a program runs that its processes execute: by path in the image, as rules about programs
+    name them, and `*` for all others. The profile's own name lets a program stay in it. Nothing changes the
+    profile when this is empty.
+    """
+
+
+class Profiles(TypedDict, total=False):
+    """The profiles of a sandbox. A process is in one from its exec's first moment on, or in none; it leaves it only
+    by running a program, and only for one that the profile names.
+    """
+
+    default: str | None
+    """The profile of execs that ask for none; in none when absent."""
+    named: dict[str, Profile]
+    """By name. What rules of the network and of secrets say is `from: {profile: NAME}` is for its processes alone.
+    """
+
+
 class PruneBuildCache(TypedDict, total=False):
     """How much of the cache to keep."""
 
@@ -791,16 +1025,23 @@ class PullImage(_PullImageRequired, total=False):
     """Certificate authorities to trust for this registry besides the public ones, PEM."""
 
 
-PullSnapshot = TypedDict(
-    "PullSnapshot",
+_PullSnapshotWords = TypedDict(
+    "_PullSnapshotWords",
     {
         "from": "str",
-        "tags": "list[str]",
-        "visibility": "Visibility | None",
     },
-    total=False,
 )
-"""Fetches a snapshot from the object store."""
+
+
+class PullSnapshot(_PullSnapshotWords, total=False):
+    """Fetches a snapshot from the object store."""
+
+    tags: list[str]
+    """References here that shall point to it; the same as there when absent."""
+    visibility: Visibility | None
+    """Who sees it: `private` is you and administrators. The server's default when absent; what you sent as a
+    private snapshot is private in any case.
+    """
 
 
 class PushSnapshot(TypedDict, total=False):
@@ -896,12 +1137,21 @@ class RollbackSandbox(TypedDict, total=False):
     """
 
 
+_RuleWords = TypedDict(
+    "_RuleWords",
+    {
+        "from": "Origin | None",
+    },
+    total=False,
+)
+
+
 class _RuleRequired(TypedDict):
     action: Action
     """What it says."""
 
 
-class Rule(_RuleRequired, total=False):
+class Rule(_RuleWords, _RuleRequired, total=False):
     """One rule. What is absent is not looked at; all that is present must match. `methods` and `path` speak of HTTP
     requests. For HTTPS they hold where the gateway opens TLS; where it does not, a rule that allows does not
     match and one that denies does.
@@ -919,6 +1169,26 @@ class Rule(_RuleRequired, total=False):
     """Methods of HTTP, in capitals."""
     path: str | None
     """Paths of HTTP; `*` stands for any characters."""
+
+
+class _RunCellRequired(TypedDict):
+    code: str
+    """The code: at most 512 KiB."""
+
+
+class RunCell(_RunCellRequired, total=False):
+    """Runs code in a context."""
+
+    env: dict[str, str]
+    """Variables on top of the context's, for this cell."""
+    timeout_ms: int | None
+    """Interrupt it this long after it was asked for; never when absent."""
+    idempotency_key: str | None
+    """A second request with the same key in the same sandbox returns the first cell. Execs and cells share their
+    keys.
+    """
+    wait_ms: int | None
+    """Wait up to this long for its end (at most 60,000)."""
 
 
 class _SecretScopeRequired(TypedDict):
@@ -1120,6 +1390,13 @@ class TtySize(TypedDict):
     """Rows."""
 
 
+class UpdateAgent(TypedDict, total=False):
+    """Puts another version of an agent's program in its sandbox."""
+
+    version: str | None
+    """Which; the latest when absent."""
+
+
 class UpdateSandbox(TypedDict, total=False):
     """Changes a sandbox. Absent fields stay as they are."""
 
@@ -1157,6 +1434,10 @@ class UpdateSandbox(TypedDict, total=False):
     """Replaces the budget. What was used stays used."""
     execution: ExecutionPolicy | None
     """Replaces which programs may run, at once. What runs already goes on."""
+    layers: dict[str, str | None]
+    """Mounts other images as agent layers, at once: what is open in one that goes stays open. `null` takes one
+    away. At the isolation level `gvisor` it has them when it is next started.
+    """
 
 
 class _VolumeMountDraftRequired(TypedDict):

@@ -34,6 +34,28 @@ BuildState = Literal[
 ]
 """Where a build is in its life."""
 
+CellEventKind = Literal[
+    "reset",
+    "started",
+    "stdout",
+    "stderr",
+    "result",
+    "error",
+    "problem",
+    "end",
+]
+"""What an event of a cell is about."""
+
+CellState = Literal[
+    "running",
+    "done",
+    "error",
+    "interrupted",
+    "timed_out",
+    "failed",
+]
+"""Where a cell is."""
+
 ChangeKind = Literal[
     "added",
     "changed",
@@ -54,6 +76,10 @@ Code = Literal[
     "service_not_found",
     "agent_not_found",
     "session_not_found",
+    "schedule_not_found",
+    "context_not_found",
+    "interpreter_missing",
+    "interpreter_failed",
     "template_not_found",
     "volume_not_found",
     "volume_busy",
@@ -134,6 +160,12 @@ CopyMethod = Literal[
 ]
 """How the disk of a snapshot came about."""
 
+EgressMode = Literal[
+    "enforce",
+    "observe",
+]
+"""What happens to what may not pass."""
+
 Encoding = Literal[
     "utf-8",
     "base64",
@@ -171,6 +203,12 @@ ExecState = Literal[
     "lost",
 ]
 """Where an exec is in its life: `starting → running → exited`, or `lost`."""
+
+ExecutionAction = Literal[
+    "allow",
+    "deny",
+]
+"""Whether a program may run."""
 
 ExecutionMode = Literal[
     "enforce",
@@ -259,6 +297,7 @@ PoolOrigin = Literal[
 Programs = Literal[
     "any",
     "image",
+    "listed",
 ]
 """Which programs may run."""
 
@@ -391,6 +430,8 @@ WatchChange = Literal[
 
 CommandText = str | list[str]
 
+Origin = dict[str, Any] | dict[str, Any] | dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Access:
@@ -506,10 +547,22 @@ class Agent:
     """The sandbox it lives in."""
     own_sandbox: bool
     """That was made for it, and is deleted with it."""
+    fork_of: str | None
+    """The name of the agent that it was forked from."""
     command: CommandText
     """What runs: a line for the shell, or program and arguments."""
     adapter: Adapter
     """What it speaks."""
+    layer: str | None
+    """The agent layer that its program is in."""
+    version: str | None
+    """The version of that which its sandbox has."""
+    usage: ModelUsage | None
+    """What it asked of models, with all of its sessions."""
+    budget: ModelBudget | None
+    """What all of its sessions together may ask of models."""
+    session_budget: ModelBudget | None
+    """What each of its sessions may ask of models."""
     created_at_ms: int
     """When it was asked for."""
 
@@ -521,8 +574,14 @@ class Agent:
             o["name"],
             o["sandbox"],
             o["own_sandbox"],
+            o.get("fork_of"),
             o["command"],
             o["adapter"],
+            o.get("layer"),
+            o.get("version"),
+            ModelUsage.from_json(v) if (v := o.get("usage")) is not None else None,
+            ModelBudget.from_json(v) if (v := o.get("budget")) is not None else None,
+            ModelBudget.from_json(v) if (v := o.get("session_budget")) is not None else None,
             o["created_at_ms"],
         )
 
@@ -591,6 +650,60 @@ class AgentList:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentSchedule:
+    """A schedule."""
+
+    id: str
+    """Its id."""
+    every_ms: int | None
+    """How often, milliseconds."""
+    cron: str | None
+    """When, by a clock."""
+    time_zone: str | None
+    """The clock's time zone."""
+    thread: str
+    """The thread that gets the messages."""
+    text: str
+    """What is said."""
+    next_at_ms: int
+    """When the next message is due."""
+    last: ScheduleRun | None
+    """The last time that one was."""
+    created_at_ms: int
+    """When it was asked for."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> AgentSchedule:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["id"],
+            o.get("every_ms"),
+            o.get("cron"),
+            o.get("time_zone"),
+            o["thread"],
+            o["text"],
+            o["next_at_ms"],
+            ScheduleRun.from_json(v) if (v := o.get("last")) is not None else None,
+            o["created_at_ms"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentScheduleList:
+    """The schedules of an agent, the oldest first."""
+
+    items: list[AgentSchedule]
+    """All of them."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> AgentScheduleList:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            [AgentSchedule.from_json(one) for one in o["items"]],
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class AgentSession:
     """A session."""
 
@@ -604,6 +717,8 @@ class AgentSession:
     """Number of the message that is worked on."""
     last_event: int
     """Number of its last event."""
+    usage: ModelUsage | None
+    """What it asked of models."""
     created_at_ms: int
     """When it was asked for."""
 
@@ -616,6 +731,7 @@ class AgentSession:
             o["state"],
             o.get("message"),
             o["last_event"],
+            ModelUsage.from_json(v) if (v := o.get("usage")) is not None else None,
             o["created_at_ms"],
         )
 
@@ -1125,6 +1241,127 @@ class BuildLogPage:
 
 
 @dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell: code that a context runs, or has run."""
+
+    id: str
+    """Its id, which is the one of the exec that it is."""
+    context: str
+    """The context that runs it."""
+    state: CellState
+    """Where it is."""
+    reason: str | None
+    """What ended a cell that `failed`: such as `interpreter_missing`, `killed`, `out_of_memory`, `sandbox_paused`.
+    """
+    execution_count: int | None
+    """How many cells its kernel has run, with this one; once it has ended."""
+    code_digest: str
+    """BLAKE3 of the code."""
+    code_bytes: int
+    """Length of the code."""
+    created_at_ms: int
+    """When it was asked for."""
+    ended_at_ms: int | None
+    """When it ended."""
+    started_by: str | None
+    """Id of the key that asked for it."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> Cell:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["id"],
+            o["context"],
+            o["state"],
+            o.get("reason"),
+            o.get("execution_count"),
+            o["code_digest"],
+            o["code_bytes"],
+            o["created_at_ms"],
+            o.get("ended_at_ms"),
+            o.get("started_by"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CellEvent:
+    """Something that a cell said, or that happened to it."""
+
+    number: int
+    """Rises from event to event, not by one."""
+    kind: CellEventKind
+    """What it is about."""
+    data: dict[str, Any]
+    """What it says: an object whose fields depend on the kind."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> CellEvent:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["number"],
+            o["kind"],
+            o["data"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CellEventPage:
+    """Events of a cell after a number."""
+
+    items: list[CellEvent]
+    """The events, in order."""
+    next_after: int
+    """Ask after this number next."""
+    ended: bool
+    """Nothing more will come."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> CellEventPage:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            [CellEvent.from_json(one) for one in o["items"]],
+            o["next_after"],
+            o["ended"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CellList:
+    """A page of cells, newest first."""
+
+    items: list[Cell]
+    """The page; it may be empty and not the last."""
+    next_cursor: str | None
+    """Pass it as `cursor` for the next page."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> CellList:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            [Cell.from_json(one) for one in o["items"]],
+            o.get("next_cursor"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CellWithEvents:
+    """A cell, with its events where that was asked for and they are few."""
+
+    cell: Cell
+    """The cell."""
+    events: list[CellEvent] | None
+    """All events, when the cell ended within `wait_ms` and said at most 1 MiB."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> CellWithEvents:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            Cell.from_json(o["cell"]),
+            [CellEvent.from_json(one) for one in v] if (v := o.get("events")) is not None else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """One difference between two snapshots."""
 
@@ -1233,6 +1470,112 @@ class ConnectionView:
 
 
 @dataclass(frozen=True, slots=True)
+class Context:
+    """A context: it remembers what its cells did."""
+
+    id: str
+    """Its id."""
+    sandbox: str
+    """The sandbox whose interpreter it is of."""
+    name: str | None
+    """The name that it was made with."""
+    language: str
+    """Its language."""
+    cwd: str | None
+    """Where its cells begin; the home of the interpreter's user when absent."""
+    created_at_ms: int
+    """When it was asked for."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> Context:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["id"],
+            o["sandbox"],
+            o.get("name"),
+            o["language"],
+            o.get("cwd"),
+            o["created_at_ms"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ContextList:
+    """The contexts of a sandbox, the oldest first."""
+
+    items: list[Context]
+    """All of them."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> ContextList:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            [Context.from_json(one) for one in o["items"]],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CreateService:
+    """Declares a service. Give either `argv` or `shell`."""
+
+    name: str
+    """Its name, unique in the sandbox: 1 to 63 lower-case letters, digits and hyphens."""
+    argv: list[str] | None
+    """Program and arguments, run as they are."""
+    shell: str | None
+    """A line for `/bin/sh -c`."""
+    env: dict[str, str]
+    """Variables on top of the sandbox's."""
+    cwd: str | None
+    """Working directory; the sandbox's when absent."""
+    user: str | None
+    """User name or id, optionally `:group`; the sandbox's when absent."""
+    keep_output_bytes: int | None
+    """Output of each run that is kept on the host; the oldest goes first."""
+    restart: Restart | None
+    """When it is started again; `always` when absent."""
+    backoff_ms: int | None
+    """First pause before that; half a second when absent. Doubles with each end within ten seconds."""
+    backoff_max_ms: int | None
+    """Longest such pause; 30 seconds, or `backoff_ms` if that is more, when absent."""
+    give_up_after: int | None
+    """Ends in a row, each within ten seconds, after which it is given up; 10 when absent, 0: never."""
+    stop_timeout_ms: int | None
+    """What it has to end by itself after `SIGTERM` before it is killed; ten seconds when absent, at most ten
+    minutes.
+    """
+    ready: ServiceReady | None
+    """When it is ready; at once when absent."""
+    health: ServiceHealth | None
+    """Whether it still works; not looked at when absent."""
+    after: list[str]
+    """Services of the same sandbox that it is started after, each time: when they are ready, or have done their
+    work.
+    """
+
+    @classmethod
+    def from_json(cls, o: Any) -> CreateService:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["name"],
+            o.get("argv"),
+            o.get("shell"),
+            o.get("env", {}),
+            o.get("cwd"),
+            o.get("user"),
+            o.get("keep_output_bytes"),
+            o.get("restart"),
+            o.get("backoff_ms"),
+            o.get("backoff_max_ms"),
+            o.get("give_up_after"),
+            o.get("stop_timeout_ms"),
+            ServiceReady.from_json(v) if (v := o.get("ready")) is not None else None,
+            ServiceHealth.from_json(v) if (v := o.get("health")) is not None else None,
+            o.get("after", []),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class DashboardLink:
     """A link that signs a browser in to the dashboard with the key of the request that made it."""
 
@@ -1252,7 +1595,7 @@ class DashboardLink:
 
 @dataclass(frozen=True, slots=True)
 class DenialView:
-    """Something that was refused; equal ones are counted."""
+    """Something that was refused, or would have been; equal ones are counted."""
 
     stage: Stage
     """At which point."""
@@ -1266,6 +1609,8 @@ class DenialView:
     """When it happened last."""
     count: int
     """How often."""
+    observed: bool
+    """Whether it passed all the same, because the policy's mode is to observe."""
 
     @classmethod
     def from_json(cls, o: Any) -> DenialView:
@@ -1277,6 +1622,7 @@ class DenialView:
             o.get("ask"),
             o["last_at_ms"],
             o["count"],
+            o.get("observed", False),
         )
 
 
@@ -1345,6 +1691,8 @@ class EgressPolicy:
 
     internet: Internet | None
     """What happens where no rule speaks."""
+    mode: EgressMode | None
+    """Whether what may not pass is refused, or only told of in the journal."""
     rules: list[Rule]
     """Looked at in order; the first that matches decides."""
     inject: list[InjectRule]
@@ -1357,6 +1705,7 @@ class EgressPolicy:
         """Reads what the server sent; fields it does not know are left out."""
         return cls(
             o.get("internet"),
+            o.get("mode"),
             [Rule.from_json(one) for one in o.get("rules", [])],
             [InjectRule.from_json(one) for one in o.get("inject", [])],
             EgressLimits.from_json(v) if (v := o.get("limits")) is not None else None,
@@ -1406,6 +1755,8 @@ class Exec:
     """Process id inside the sandbox."""
     user: str
     """User it runs as."""
+    profile: str | None
+    """The profile that it runs in, where it is in one."""
     cwd: str | None
     """Working directory."""
     tty: bool
@@ -1435,6 +1786,7 @@ class Exec:
             o["state"],
             o.get("pid"),
             o["user"],
+            o.get("profile"),
             o.get("cwd"),
             o["tty"],
             Exit.from_json(v) if (v := o.get("exit")) is not None else None,
@@ -1491,9 +1843,11 @@ class ExecutionPolicy:
     """
 
     programs: Programs | None
-    """Which programs may run."""
+    """Which programs may run that no rule names."""
     mode: ExecutionMode | None
     """Whether others are refused, or only told of in the journal."""
+    rules: list[ExecutionRule]
+    """Exceptions: the first rule that names a program decides."""
 
     @classmethod
     def from_json(cls, o: Any) -> ExecutionPolicy:
@@ -1501,6 +1855,37 @@ class ExecutionPolicy:
         return cls(
             o.get("programs"),
             o.get("mode"),
+            [ExecutionRule.from_json(one) for one in o.get("rules", [])],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionRule:
+    """What holds for some programs of the image: those at a path, those with a digest, or the one that has both."""
+
+    action: ExecutionAction
+    """Whether they may run."""
+    path: str | None
+    """Where the image has them: `/usr/bin/git`, also through links of the image; `/opt/tools/*` is every program in
+    a directory, `/opt/tools/**` every one below it. Looked up when the sandbox is made, woken or changed, in the
+    image as its template left it: what somebody inside did to names since changes nothing.
+    """
+    digest: str | None
+    """Their content: `sha256:` or `blake3:` and 64 hexadecimal digits. Without a path it is every program of the
+    image with this content, which takes reading all of them once. With a path the image must have exactly this
+    there.
+    """
+    message: str | None
+    """What the journal says of a refusal by this rule."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> ExecutionRule:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["action"],
+            o.get("path"),
+            o.get("digest"),
+            o.get("message"),
         )
 
 
@@ -1602,6 +1987,39 @@ class FileWritten:
         """Reads what the server sent; fields it does not know are left out."""
         return cls(
             o["bytes"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ForkedAgent:
+    """One fork, or why there is none."""
+
+    agent: Agent | None
+    """The fork."""
+    error: ErrorBody | None
+    """Why there is none."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> ForkedAgent:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            Agent.from_json(v) if (v := o.get("agent")) is not None else None,
+            ErrorBody.from_json(v) if (v := o.get("error")) is not None else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ForkedAgents:
+    """What became of each fork, in order."""
+
+    results: list[ForkedAgent]
+    """All of them."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> ForkedAgents:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            [ForkedAgent.from_json(one) for one in o["results"]],
         )
 
 
@@ -1823,6 +2241,10 @@ class InjectRule:
     """With these methods; any when empty."""
     paths: list[str]
     """With paths that are one of these or lie below it; any when empty."""
+    from_: Origin | None
+    """On connections that this program made; any when absent. Needs a sandbox whose programs the host's kernel sees
+    (containers).
+    """
     headers: dict[str, str]
     """Headers to set, in place of what the request has. `{secret:NAME}` in a value stands for a secret."""
     add_headers: dict[str, str]
@@ -1857,6 +2279,7 @@ class InjectRule:
             o.get("ports", []),
             o.get("methods", []),
             o.get("paths", []),
+            o.get("from"),
             o.get("headers", {}),
             o.get("add_headers", {}),
             o.get("remove_headers", []),
@@ -1930,6 +2353,24 @@ class KeyList:
         """Reads what the server sent; fields it does not know are left out."""
         return cls(
             [Key.from_json(one) for one in o["items"]],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer that a sandbox has."""
+
+    image: str
+    """The image as it was named."""
+    digest: str
+    """The image, exactly."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> Layer:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["image"],
+            o["digest"],
         )
 
 
@@ -2058,6 +2499,50 @@ class Metrics:
             o["disk_used_bytes"],
             o["uptime_s"],
             DiskIo.from_json(v) if (v := o.get("disk_io")) is not None else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBudget:
+    """How much may be asked of models. What is absent is not bounded."""
+
+    requests: int | None
+    """Requests."""
+    tokens: int | None
+    """Tokens of both kinds. The answer with which they are used up is passed on; the next request is refused."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> ModelBudget:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o.get("requests"),
+            o.get("tokens"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUsage:
+    """What was asked of models, as the gateway saw it in their answers."""
+
+    requests: int
+    """Requests that were sent to models."""
+    input_tokens: int
+    """Tokens that models read, those of their caches included."""
+    output_tokens: int
+    """Tokens that models wrote."""
+    untold: int
+    """Requests whose answers did not say how many tokens they took; those are counted by their size, a token for
+    four bytes.
+    """
+
+    @classmethod
+    def from_json(cls, o: Any) -> ModelUsage:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o.get("requests", 0),
+            o.get("input_tokens", 0),
+            o.get("output_tokens", 0),
+            o.get("untold", 0),
         )
 
 
@@ -2320,6 +2805,57 @@ class PortList:
 
 
 @dataclass(frozen=True, slots=True)
+class Profile:
+    """What the processes of a profile may do."""
+
+    user: str | None
+    """User of its execs, unless one says another; the sandbox's when absent."""
+    timeout_ms: int | None
+    """Its execs are killed this long after their start, unless one asks for less."""
+    hide: list[str]
+    """Files and directories whose content it does not see, and below which it changes nothing."""
+    read_only: list[str]
+    """Files and directories below which it changes nothing."""
+    on_exec: dict[str, str]
+    """The profile in which a program runs that its processes execute: by path in the image, as rules about programs
+    name them, and `*` for all others. The profile's own name lets a program stay in it. Nothing changes the
+    profile when this is empty.
+    """
+
+    @classmethod
+    def from_json(cls, o: Any) -> Profile:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o.get("user"),
+            o.get("timeout_ms"),
+            o.get("hide", []),
+            o.get("read_only", []),
+            o.get("on_exec", {}),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    """The profiles of a sandbox. A process is in one from its exec's first moment on, or in none; it leaves it only
+    by running a program, and only for one that the profile names.
+    """
+
+    default: str | None
+    """The profile of execs that ask for none; in none when absent."""
+    named: dict[str, Profile]
+    """By name. What rules of the network and of secrets say is `from: {profile: NAME}` is for its processes alone.
+    """
+
+    @classmethod
+    def from_json(cls, o: Any) -> Profiles:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o.get("default"),
+            {key: Profile.from_json(one) for key, one in o.get("named", {}).items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class PruneResult:
     """What pruning did."""
 
@@ -2557,6 +3093,10 @@ class Rule:
     """Methods of HTTP, in capitals."""
     path: str | None
     """Paths of HTTP; `*` stands for any characters."""
+    from_: Origin | None
+    """Only connections that this program made; of rules that allow. Needs a sandbox whose programs the host's
+    kernel sees (containers).
+    """
 
     @classmethod
     def from_json(cls, o: Any) -> Rule:
@@ -2569,6 +3109,7 @@ class Rule:
             o.get("ports", []),
             o.get("methods", []),
             o.get("path"),
+            o.get("from"),
         )
 
 
@@ -2626,6 +3167,8 @@ class Sandbox:
     """What it may reach."""
     execution: ExecutionPolicy | None
     """Which programs may run."""
+    profiles: Profiles | None
+    """Profiles of its processes."""
     on_idle: OnIdle | None
     """See [`on_idle`]."""
     idle_freeze_ms: int | None
@@ -2642,6 +3185,8 @@ class Sandbox:
     """Id of the key that made it."""
     volumes: list[VolumeMount]
     """Volumes that are mounted in it."""
+    layers: dict[str, Layer]
+    """Agent layers that are mounted in it below `/opt/agents`, by name."""
 
     @classmethod
     def from_json(cls, o: Any) -> Sandbox:
@@ -2672,6 +3217,7 @@ class Sandbox:
             o.get("idle_timeout_ms"),
             EgressPolicy.from_json(v) if (v := o.get("egress")) is not None else None,
             ExecutionPolicy.from_json(v) if (v := o.get("execution")) is not None else None,
+            Profiles.from_json(v) if (v := o.get("profiles")) is not None else None,
             o.get("on_idle"),
             o.get("idle_freeze_ms"),
             o.get("hibernate_after_ms"),
@@ -2680,6 +3226,7 @@ class Sandbox:
             o["last_active_at_ms"],
             o.get("owner"),
             [VolumeMount.from_json(one) for one in o.get("volumes", [])],
+            {key: Layer.from_json(one) for key, one in o.get("layers", {}).items()},
         )
 
 
@@ -2722,6 +3269,27 @@ class SandboxList:
         return cls(
             [Sandbox.from_json(one) for one in o["items"]],
             o.get("next_cursor"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRun:
+    """One time that a message was due."""
+
+    due_at_ms: int
+    """When it was due, milliseconds since the epoch."""
+    message: int | None
+    """The number of the message in its session; absent when it was not taken."""
+    error: str | None
+    """Why it was not taken: the code of an error."""
+
+    @classmethod
+    def from_json(cls, o: Any) -> ScheduleRun:
+        """Reads what the server sent; fields it does not know are left out."""
+        return cls(
+            o["due_at_ms"],
+            o.get("message"),
+            o.get("error"),
         )
 
 
@@ -2923,6 +3491,8 @@ class Service:
     """When it is ready."""
     health: ServiceHealth | None
     """Whether it still works."""
+    after: list[str]
+    """Services that it is started after."""
     state: ServiceState
     """Where it is."""
     reason: str | None
@@ -2955,6 +3525,7 @@ class Service:
             o["stop_timeout_ms"],
             ServiceReady.from_json(v) if (v := o.get("ready")) is not None else None,
             ServiceHealth.from_json(v) if (v := o.get("health")) is not None else None,
+            o.get("after", []),
             o["state"],
             o.get("reason"),
             o["run"],
@@ -3311,6 +3882,10 @@ class Template:
     """When a sandbox is ready."""
     execution: ExecutionPolicy | None
     """Which programs may run in its sandboxes."""
+    profiles: Profiles | None
+    """Profiles of the processes of its sandboxes."""
+    services: list[CreateService]
+    """Services that every sandbox begins with."""
     memory: TemplateMemory | None
     """The memory that its sandboxes go on from, where it was asked for."""
     created_at_ms: int
@@ -3338,6 +3913,8 @@ class Template:
             o.get("start"),
             Ready.from_json(v) if (v := o.get("ready")) is not None else None,
             ExecutionPolicy.from_json(v) if (v := o.get("execution")) is not None else None,
+            Profiles.from_json(v) if (v := o.get("profiles")) is not None else None,
+            [CreateService.from_json(one) for one in o.get("services", [])],
             TemplateMemory.from_json(v) if (v := o.get("memory")) is not None else None,
             o["created_at_ms"],
         )

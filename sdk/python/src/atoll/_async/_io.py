@@ -9,6 +9,7 @@ from typing import BinaryIO, TypeVar, Union
 from websockets.asyncio.client import ClientConnection as AsyncWebSocket
 from websockets.asyncio.client import connect as _connect
 
+from .. import types as t
 from .._files import BINARY, PIECE_BYTES
 from ..results import Piece
 
@@ -16,8 +17,10 @@ T = TypeVar("T")
 
 OnOutput = Callable[[Piece], Union[Awaitable[None], None]]
 """Called with each piece of output."""
+OnEvent = Callable[[t.CellEvent], Union[Awaitable[None], None]]
+"""Called with each event of a cell."""
 
-__all__ = ["AsyncWebSocket", "OnOutput", "called", "connect", "in_thread", "pieces", "receive", "sleep"]
+__all__ = ["AsyncWebSocket", "OnEvent", "OnOutput", "called", "connect", "in_thread", "pieces", "receive", "sleep"]
 
 
 

@@ -13,6 +13,7 @@ from .._units import Duration, maybe_ms
 from ..network import Network
 from ..results import OUTPUT_MAX_BYTES, Result
 from ._io import OnOutput
+from .code import AsyncCode
 from .files import AsyncFiles
 from .pager import AsyncPager
 from .ports import AsyncPorts
@@ -31,6 +32,7 @@ class AsyncSandbox:
         self.id = info.id
         self.keep = keep
         self._path = f"/v1/sandboxes/{segment(info.id)}"
+        self.code = AsyncCode(transport, self._path)
         self.files = AsyncFiles(transport, self._path)
         self.ports = AsyncPorts(transport, self._path)
 

@@ -9,6 +9,7 @@ from typing import BinaryIO, TypeVar
 from websockets.sync.client import ClientConnection as WebSocket
 from websockets.sync.client import connect as _connect
 
+from .. import types as t
 from .._files import BINARY, PIECE_BYTES
 from ..results import Piece
 
@@ -16,8 +17,10 @@ T = TypeVar("T")
 
 OnOutput = Callable[[Piece], None]
 """Called with each piece of output."""
+OnEvent = Callable[[t.CellEvent], None]
+"""Called with each event of a cell."""
 
-__all__ = ["OnOutput", "WebSocket", "called", "connect", "in_thread", "pieces", "receive", "sleep"]
+__all__ = ["OnEvent", "OnOutput", "WebSocket", "called", "connect", "in_thread", "pieces", "receive", "sleep"]
 
 
 def sleep(seconds: float) -> None:

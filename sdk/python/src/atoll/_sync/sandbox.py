@@ -14,6 +14,7 @@ from .._units import Duration, maybe_ms
 from ..network import Network
 from ..results import OUTPUT_MAX_BYTES, Result
 from ._io import OnOutput
+from .code import Code
 from .files import Files
 from .pager import Pager
 from .ports import Ports
@@ -32,6 +33,7 @@ class Sandbox:
         self.id = info.id
         self.keep = keep
         self._path = f"/v1/sandboxes/{segment(info.id)}"
+        self.code = Code(transport, self._path)
         self.files = Files(transport, self._path)
         self.ports = Ports(transport, self._path)
 
