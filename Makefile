@@ -1,6 +1,6 @@
 # The two commands of the README, and their parts. Logic lives in scripts/ and in the programs.
 
-.PHONY: demo test test-all deps build release bench lint openapi clean
+.PHONY: demo test test-all fuzz deps build release package bench lint openapi clean
 
 demo: deps
 	cargo build --locked --profile demo -p atoll
@@ -10,11 +10,17 @@ demo: deps
 test: deps
 	scripts/test fast
 
-# The same, with what takes longer: every set of clients, machines under the whole LangSmith suite, a release build.
+# The same, with what takes longer: every set of clients, machines under the whole LangSmith suite, a release build, fuzzing.
 test-all: deps
 	scripts/test all
 	tests/langsmith/run machines
 	ATOLL_TEST_LEVEL=microvm cargo nextest run --locked -p atoll --test network egress_bypass
+	scripts/fuzz 60
+
+# Each fuzz target so long, in seconds: `make fuzz SECONDS=3600`.
+SECONDS ?= 60
+fuzz: deps
+	scripts/fuzz $(SECONDS)
 
 deps:
 	scripts/install-deps
@@ -24,6 +30,10 @@ build:
 
 release:
 	cargo build --locked --release -p atoll
+
+# Everything that is published, in dist/.
+package: deps release
+	ATOLL_BIN=$(CURDIR)/target/release/atoll scripts/package
 
 bench: deps release
 	bench/run

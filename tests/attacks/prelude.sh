@@ -12,3 +12,16 @@ line_must_fail() { if out=$( (eval "$1") 2>&1); then succeeded "$1"; else refuse
 judge() { case "$2" in *RAN*) succeeded "$2";; esac; [ "$1" = 137 ] && refused "killed at its start"; [ "$1" = 126 ] && refused "$2"; echo "exit $1: $2" >&2; exit 9; }
 # The same for a command.
 killed() { out=$("$@" 2>&1); judge $? "$out"; }
+# Asks the gateway's proxy for what only /usr/bin/perl may reach, over a new socket or one that it is given; prints RAN if it is let.
+ask_file() { cat > /tmp/ask.pl <<'END'
+use Socket; my $s;
+if (@ARGV && $ARGV[0] =~ /^\d+$/) { open($s, "+<&=", $ARGV[0]) or die "no socket: $!" } else { socket($s, PF_INET, SOCK_STREAM, 0) or die }
+unless ($ENV{CONNECTED}) { connect($s, pack_sockaddr_in(3128, inet_aton("10.0.2.2"))) or die "connect: $!" }
+syswrite($s, "CONNECT 93.184.216.34:443 HTTP/1.1\r\nHost: 93.184.216.34:443\r\n\r\n"); sysread($s, my $answer, 4096);
+print $answer =~ m{^HTTP/1.1 200} ? "RAN\n" : $answer;
+END
+cp /usr/bin/perl /tmp/copy; }
+# What came of asking so.
+asks() { out=$("$@" 2>&1); case "$out" in *RAN*) succeeded "$out";; *' 403 '*) refused "$out";; esac; echo "$out" >&2; exit 9; }
+# What came of looking for the agent's secret.
+secret() { case "$*" in *agent-secret*) succeeded "$*";; esac; refused "$*"; }

@@ -1,8 +1,10 @@
 """What the Python tests share: sandboxes of the server in DAYTONA_API_URL that go away, and requests as they travel."""
 
 import importlib.metadata
+import io
 import json
 import os
+import tarfile
 import time
 import urllib.error
 import urllib.request
@@ -96,6 +98,29 @@ def own(daytona):
         sandbox.delete()
     except Exception as error:  # noqa: BLE001 - the test deleted it itself
         assert "not found" in str(error)
+
+
+# What a language server is asked about.
+PROGRAM = b"""class Greeter:
+    def greet(self):
+        return "hello"
+
+Greeter().gr
+"""
+
+
+@pytest.fixture(scope="module")
+def coder(daytona):
+    """A sandbox with a language server for Python and a project."""
+    sandbox = daytona.create(CreateSandboxFromSnapshotParams(env_vars={"PYTHONPATH": "/tmp/lsp"}))
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tar:
+        tar.add(os.path.join(os.getcwd(), "lsp"), "lsp")
+    sandbox.fs.upload_file(packed.getvalue(), "/tmp/lsp.tar.gz")
+    assert sandbox.process.exec("tar -C /tmp -xzf /tmp/lsp.tar.gz && mkdir -p /tmp/project").exit_code == 0
+    sandbox.fs.upload_file(PROGRAM, "/tmp/project/main.py")
+    yield sandbox
+    sandbox.delete()
 
 
 @pytest.fixture

@@ -1,5 +1,9 @@
 // The JavaScript SDK against the server in DAYTONA_API_URL.
 import assert from 'node:assert/strict'
+import { createHash, randomBytes } from 'node:crypto'
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { Daytona, DaytonaNotFoundError, Image } from '@daytonaio/sdk'
 
@@ -89,6 +93,28 @@ test('an image', async () => {
   assert.equal(made.state, 'started')
   await made.delete()
   await assert.rejects(daytona.get(made.id), DaytonaNotFoundError)
+})
+
+test('files of the client in an image', async () => {
+  const dir = mkdtempSync(join(tmpdir(), 'atoll-'))
+  try {
+    writeFileSync(join(dir, 'hello'), 'hello\n')
+    mkdirSync(join(dir, 'tree', 'below'), { recursive: true })
+    // Sent in several parts.
+    const large = randomBytes(13 << 20)
+    writeFileSync(join(dir, 'tree', 'below', 'large'), large)
+    const image = Image.base('host')
+      .addLocalFile(join(dir, 'hello'), '/opt/js/')
+      .addLocalDir(join(dir, 'tree'), '/opt/js/tree')
+    const made = await daytona.create({ image }, { timeout: 0 })
+    assert.equal((await made.process.executeCommand('cat /opt/js/hello')).result, 'hello\n')
+    const digest = createHash('sha256').update(large).digest('hex')
+    const told = (await made.process.executeCommand('sha256sum /opt/js/tree/below/large')).result
+    assert.equal(told.split(' ')[0], digest)
+    await made.delete()
+  } finally {
+    rmSync(dir, { recursive: true })
+  }
 })
 
 test('labels and listing', async () => {

@@ -1,35 +1,12 @@
 """Language servers of the image, asked through the toolbox."""
 
-import io
 import os
-import tarfile
 
 import pytest
 from conftest import call, toolbox
-from daytona import CreateSandboxFromSnapshotParams, Daytona, DaytonaError
+from daytona import DaytonaError
 
-SERVER = os.path.join(os.getcwd(), "lsp")
 pytestmark = pytest.mark.skipif("py-newest" not in os.getcwd(), reason="one language server is enough for all clients")
-PROGRAM = b"""class Greeter:
-    def greet(self):
-        return "hello"
-
-Greeter().gr
-"""
-
-
-@pytest.fixture(scope="module")
-def coder():
-    """A sandbox with a language server for Python and a project."""
-    sandbox = Daytona().create(CreateSandboxFromSnapshotParams(env_vars={"PYTHONPATH": "/tmp/lsp"}))
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tar:
-        tar.add(SERVER, "lsp")
-    sandbox.fs.upload_file(packed.getvalue(), "/tmp/lsp.tar.gz")
-    assert sandbox.process.exec("tar -C /tmp -xzf /tmp/lsp.tar.gz && mkdir -p /tmp/project").exit_code == 0
-    sandbox.fs.upload_file(PROGRAM, "/tmp/project/main.py")
-    yield sandbox
-    sandbox.delete()
 
 
 def test_symbols_and_completions(coder):

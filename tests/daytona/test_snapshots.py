@@ -115,11 +115,3 @@ def test_a_fork(own):
     assert child.id != own.id
     assert child.fs.download_file("/tmp/both") == b"both"
     child.delete()
-
-
-def test_files_of_a_client_are_refused(daytona):
-    status, body = call("POST", "/snapshots", {"name": name("ctx"), "buildInfo": {"dockerfileContent": "FROM host\nCOPY a /a\n"}})
-    assert (status, "atoll template build" in body["message"]) == (501, True)
-    assert call("GET", "/object-storage/push-access")[0] == 501
-
-

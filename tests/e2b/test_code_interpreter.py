@@ -162,6 +162,20 @@ def test_scripts(box, language):
     assert (error.name, error.value) == ("TypeError", "no")
 
 
+def test_scripts_lose_no_output(box):
+    if "javascript" not in {context.language for context in box.list_code_contexts()}:
+        pytest.skip("the image has no npm, and so no kernel")
+    context = box.create_code_context(language="js")
+    # The kernel says that a cell ended before all of its output is out: none of it may be missing, or be the next one's.
+    for i in range(60):
+        execution = box.run_code(f"console.log('out {i}'); console.error('err {i}'); {i}", context=context)
+        assert (execution.text, execution.execution_count) == (str(i), i + 1)
+        assert ("".join(execution.logs.stdout), "".join(execution.logs.stderr)) == (f"out {i}\n", f"err {i}\n")
+    # What a cell does to the console is its own affair.
+    assert text(box.run_code("console.log = () => {}; 5", context=context)) == "5"
+    assert text(box.run_code("console.log(1); 6", context=context)) == "6"
+
+
 def test_what_is_not_there_is_refused_with_its_name(box):
     with pytest.raises(SandboxException, match="cobol"):
         box.run_code("1", language="cobol")
@@ -192,3 +206,10 @@ async def test_asynchronous_contexts_run_side_by_side():
         assert (await sandbox.run_code("n", context=one)).text == "5"
     finally:
         await sandbox.kill()
+
+
+def test_pictures_of_pillow(box):
+    make = "from PIL import Image\nimage = Image.new('RGB', (8, 4), 'red')\n"
+    for show in ("image.show()", "image.save('/tmp/red.png')", "display(image)", "image", "image.save('/tmp/red.jpg')"):
+        results = box.run_code(make + show).results
+        assert len(results) == 1 and base64.b64decode(results[0].png).startswith(b"\x89PNG"), show

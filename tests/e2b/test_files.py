@@ -42,6 +42,17 @@ def test_several_at_once(box):
     assert box.files.write_files([]) == []
 
 
+def test_a_file_in_a_directory_of_everybody_is_written_again(box):
+    # The host's kernel may protect files of others in directories like /tmp, from root as well.
+    for user in ("user", "root"):
+        for text in ("first", "second"):
+            box.files.write(f"/tmp/again-{user}", text, user=user)
+            assert box.files.read(f"/tmp/again-{user}") == text
+    box.commands.run("echo mine > /tmp/of-a-command")
+    box.files.write("/tmp/of-a-command", "written")
+    assert box.commands.run("cat /tmp/of-a-command; stat -c %U /tmp/of-a-command").stdout == "writtenuser\n"
+
+
 def test_what_is_not_there(box):
     with pytest.raises(NotFoundException):
         box.files.read("no/such")

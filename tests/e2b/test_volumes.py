@@ -219,7 +219,7 @@ def test_a_token_is_for_one_volume_and_as_good_as_its_key(vol):
             for method, what in [("GET", "path"), ("GET", "file"), ("GET", "dir"), ("PUT", "file"), ("POST", "dir"),
                                  ("PATCH", "path"), ("DELETE", "path")]:
                 status, _, text = content(method, vol.volume_id, what, wrong, b"{}" if method[0] == "P" else None, path="/secret")
-                assert status == 401 and json.loads(text)["code"] == 401, (wrong, method, what)
+                assert status == 401 and json.loads(text)["code"] == "unauthorized", (wrong, method, what)
         with pytest.raises(AuthenticationException):
             vol.read_file("secret", token=other.token)
         assert vol.read_file("secret") == "of this volume"
@@ -365,6 +365,10 @@ def test_who_asks_too_much(vol):
     assert content("PATCH", vol.volume_id, "path", vol.token, b" " * (2 << 20), path="/")[0] == 413
     assert content("PUT", vol.volume_id, "path", vol.token, b"x", path="/")[0] == 405
     assert content("GET", vol.volume_id, "none", vol.token, path="/")[0] == 404
+    # The code of an error of what is in a volume is a word, as its own client's model has it.
+    for method, what, code in [("GET", "file", "not_found"), ("PUT", "path", "method_not_allowed"), ("GET", "dir", "not_found")]:
+        assert json.loads(content(method, vol.volume_id, what, vol.token, path="/none")[2])["code"] == code
+    assert json.loads(content("GET", vol.volume_id, "file", "wrong", path="/a")[2])["code"] == "unauthorized"
     status, _, text = raw("POST", "/volumes", {})
     assert status == 400 and json.loads(text)["code"] == 400
 

@@ -55,6 +55,8 @@ def test_the_first_command_is_the_sandbox(make):
 
 def test_names(app, make):
     sandbox = make(name="named-one")
+    strange = make(name="Named__One.2")
+    assert modal.Sandbox.from_name("tests", "Named__One.2").object_id == strange.object_id
     found = modal.Sandbox.from_name("tests", "named-one")
     assert found.object_id == sandbox.object_id
     with pytest.raises(modal.exception.AlreadyExistsError):

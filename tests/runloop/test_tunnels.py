@@ -92,7 +92,7 @@ def test_logs_and_usage(own, client):
 
 
 def test_what_there_is_not(client, own):
-    for path in ["secrets", "objects", "network-policies", "axons", "gateway-configs", "mcp-configs", "accounts/me"]:
+    for path in ["secrets", "network-policies", "axons", "gateway-configs", "mcp-configs", "accounts/me"]:
         status, body = call("GET", f"/v1/{path}")
         assert status == 400 and "not supported by this server; " in body["message"], path
         assert call("GET", f"/v1/{path}", key="wrong")[0] == 401

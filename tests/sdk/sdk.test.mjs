@@ -7,7 +7,7 @@ import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 
 import {
-  Atoll, AtollError, CommandFailed, Conflict, InvalidRequest, NotAllowed, NotFound, ServerError, TimedOut, Unreachable, VERSION,
+  Atoll, AtollError, CodeFailed, CommandFailed, Conflict, InvalidRequest, NotAllowed, NotFound, ServerError, TimedOut, Unreachable, VERSION,
   collected,
 } from "atoll-sandbox";
 import { local } from "atoll-sandbox/node";
@@ -38,6 +38,43 @@ describe("the package", () => {
     const required = createRequire(import.meta.url)("atoll-sandbox");
     assert.equal(required.VERSION, VERSION);
     assert.equal(typeof required.Atoll, "function");
+  });
+});
+
+describe("code", () => {
+  let coded;
+  before(async () => {
+    coded = await client.sandboxes.create({ template: "code-interpreter-v1" });
+  });
+  after(() => coded.delete());
+
+  test("cells remember", async () => {
+    assert.equal((await coded.code.run("x = 20")).text, null);
+    const seen = [];
+    const result = await coded.code.run("print('hi')\nx + 1", { onEvent: (event) => void seen.push(event.kind) });
+    assert.deepEqual([result.text, result.stdout, result.state, result.executionCount], ["21", "hi\n", "done", 2]);
+    assert.deepEqual([seen[0], seen.at(-1)], ["started", "end"]);
+    const [shown] = (await coded.code.run("show(png='aGk=', html='<b>', chart={'type': 'bar'})")).results;
+    assert.deepEqual([Buffer.from(shown.png).toString(), shown.html, shown.chart, shown.main], ["hi", "<b>", { type: "bar" }, false]);
+    await assert.rejects(coded.code.run("1/0", { check: true }), (error) => error instanceof CodeFailed && error.result.error.name === "ZeroDivisionError");
+    assert.equal((await coded.code.run("import time; time.sleep(1000)", { timeoutMs: 300 })).state, "timed_out");
+  });
+
+  test("contexts and cells are found again", async () => {
+    const context = await coded.code.createContext("mine", { cwd: "/var", env: { A: "a" } });
+    const printed = await context.run("import os; print(os.getcwd(), os.environ['A'], os.environ['B'])", { env: { B: "b" } });
+    assert.equal(printed.stdout, "/var a b\n");
+    assert.ok((await coded.code.contexts()).some((one) => one.info.name === "mine"));
+    const cell = await context.start("print('here'); import time; time.sleep(1000)");
+    for await (const event of cell.events()) if (event.kind === "stdout") break;
+    const again = coded.code.context("mine").cell(cell.id);
+    assert.equal((await again.info()).state, "running");
+    await again.interrupt();
+    const result = await cell.result();
+    assert.deepEqual([result.state, result.stdout, result.error.name], ["interrupted", "here\n", "KeyboardInterrupt"]);
+    await context.restart();
+    await context.remove();
+    await assert.rejects(context.run("1"), (error) => error instanceof NotFound && error.code === "context_not_found");
   });
 });
 

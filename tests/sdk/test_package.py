@@ -33,9 +33,9 @@ def test_both_halves_have_the_same_names(name):
         assert one[method].split(" -> ")[0] == other[method].split(" -> ")[0]
 
 
-def test_ten_error_classes():
+def test_eleven_error_classes():
     classes = [one for one in vars(atoll.errors).values() if inspect.isclass(one) and issubclass(one, Exception)]
-    assert len(classes) == 10 and all(issubclass(one, atoll.AtollError) for one in classes)
+    assert len(classes) == 11 and all(issubclass(one, atoll.AtollError) for one in classes)
 
 
 def test_it_works_without_opentelemetry():

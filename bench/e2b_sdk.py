@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Measures Atoll through E2B's SDK for Python, and beside it through other ways. Started by bench/e2b, with the server in E2B_API_URL."""
+
+import argparse
+import asyncio
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.parse
+
+from e2b import AsyncSandbox, Sandbox
+
+INTERPRETER = "code-interpreter-v1"
+# `base` is the default image where no template has that name: nothing but the way in differs between the rows.
+LANGSMITH = """
+import json, os, sys, time, urllib.request
+from langsmith.sandbox import SandboxClient
+pools = urllib.request.Request(os.environ["ATOLL_URL"] + "/v1/pools", headers={"Authorization": "Bearer " + os.environ["ATOLL_API_KEY"]})
+times = []
+with SandboxClient() as client:
+    for _ in range(int(sys.argv[1]) + 1):
+        while sum(pool["ready"] for pool in json.load(urllib.request.urlopen(pools))["items"]) < int(sys.argv[2]):
+            time.sleep(0.05)
+        start = time.perf_counter()
+        box = client.create_sandbox()
+        assert box.run("true").exit_code == 0
+        times.append(time.perf_counter() - start)
+        client.delete_sandbox(box.name)
+print(*times[1:])
+"""
+
+
+class Api:
+    """The native API, over one kept-alive connection."""
+
+    def __init__(self):
+        url = urllib.parse.urlsplit(os.environ["ATOLL_URL"])
+        self.connection = http.client.HTTPConnection(url.hostname, url.port, timeout=300)
+        self.headers = {"Authorization": f"Bearer {os.environ['ATOLL_API_KEY']}", "Content-Type": "application/json"}
+
+    def call(self, method, path, body=None):
+        self.connection.request(method, path, None if body is None else json.dumps(body), self.headers)
+        answer = self.connection.getresponse()
+        content = answer.read()
+        if answer.status >= 300:
+            raise RuntimeError(f"{method} {path}: {answer.status}: {content.decode()}")
+        return json.loads(content) if content else None
+
+
+class Pool:
+    """A warm pool for as long as something is measured."""
+
+    def __init__(self, api, size, **of):
+        self.api, self.size, self.of = api, size, of
+
+    def __enter__(self):
+        self.api.call("PUT", "/v1/pools", {**self.of, "min": self.size, "max": self.size})
+        return self
+
+    def __exit__(self, *_):
+        self.api.call("DELETE", "/v1/pools?" + urllib.parse.urlencode(self.of))
+
+    def full(self):
+        """Waits until it is."""
+        while sum(pool["ready"] for pool in self.api.call("GET", "/v1/pools")["items"]) < self.size:
+            time.sleep(0.05)
+
+
+def timed(count, work, before=lambda: None, after=lambda made: None):
+    """How long the work takes, each time; once more before, which nobody counts."""
+    times = []
+    for _ in range(count + 1):
+        before()
+        start = time.perf_counter()
+        made = work()
+        times.append(time.perf_counter() - start)
+        after(made)
+    return times[1:]
+
+
+def row(name, times):
+    """A line of the table."""
+    times = sorted(times)
+    at = lambda share: f"{times[min(len(times) - 1, int(len(times) * share))] * 1000:.1f} ms"
+    print(f"| {name} | {at(0.5)} | {at(0.99)} | {times[-1] * 1000:.1f} ms | {len(times)} |", flush=True)
+
+
+def native(api):
+    sandbox = api.call("POST", "/v1/sandboxes", {})["id"]
+    done = api.call("POST", f"/v1/sandboxes/{sandbox}/execs", {"argv": ["true"], "wait_ms": 60000})
+    assert done["exec"]["exit"]["code"] == 0
+    return sandbox
+
+
+def e2b():
+    sandbox = Sandbox.create(timeout=600)
+    sandbox.commands.run("true")
+    return sandbox
+
+
+def langsmith(python, count, waiting):
+    url, key = os.environ["ATOLL_URL"] + "/langsmith", os.environ["ATOLL_API_KEY"]
+    environment = {**os.environ, "LANGSMITH_ENDPOINT": url, "LANGSMITH_API_KEY": key, "LANGSMITH_TRACING": "false"}
+    done = subprocess.run([python, "-c", LANGSMITH, str(count), str(waiting)], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return [float(word) for word in done.stdout.split()]
+
+
+def creations(api, args, pool=None):
+    name, full = (f", pool of {pool.size}", pool.full) if pool else ("", lambda: None)
+    remove = lambda sandbox: api.call("DELETE", f"/v1/sandboxes/{sandbox}")
+    row(f"native API: create → exec `true`{name}", timed(args.creates, lambda: native(api), full, remove))
+    row(f'E2B: create → commands.run("true"){name}', timed(args.creates, e2b, full, lambda box: box.kill()))
+    if args.langsmith:
+        row(f'LangSmith: create → run("true"){name}', langsmith(args.langsmith, args.creates, pool.size if pool else 0))
+
+
+async def burst(count):
+    """So many at once, each its own client. How long each took, and what went wrong."""
+
+    async def one():
+        start = time.perf_counter()
+        sandbox = await AsyncSandbox.create(timeout=600, request_timeout=120)
+        await sandbox.commands.run("true", request_timeout=120)
+        return time.perf_counter() - start, sandbox
+
+    done = await asyncio.gather(*(one() for _ in range(count)), return_exceptions=True)
+    made = [one for one in done if not isinstance(one, BaseException)]
+    await asyncio.gather(*(sandbox.kill() for _, sandbox in made))
+    for error in [one for one in done if isinstance(one, BaseException)][:3]:
+        print(f"burst: {error!r}", file=sys.stderr)
+    return [took for took, _ in made]
+
+
+def commands_and_files(args):
+    with Sandbox.create(timeout=3600) as sandbox:
+        row('E2B: commands.run("true"), one after another', timed(args.runs, lambda: sandbox.commands.run("true")))
+        row("E2B: files.write 1 KiB", timed(args.runs, lambda: sandbox.files.write("f", b"x" * 1024)))
+        row("E2B: files.read 1 KiB", timed(args.runs, lambda: sandbox.files.read("f", format="bytes")))
+        data = os.urandom(1 << 20) * args.megabytes
+        size = len(data) / 1e6
+        # The first of each warms up.
+        written = min(timed(3, lambda: sandbox.files.write("large", data, request_timeout=600)))
+        read = min(timed(3, lambda: len(sandbox.files.read("large", format="bytes", request_timeout=600))))
+        return f"E2B files of {size:.0f} MB: write {size / written:.0f} MB/s, read {size / read:.0f} MB/s"
+
+
+def cells(api, args):
+    from e2b_code_interpreter import Sandbox as Interpreter
+
+    def create():
+        sandbox = Interpreter.create(timeout=600, request_timeout=300)
+        assert sandbox.run_code("1+1").text == "2"
+        return sandbox
+
+    kill = lambda sandbox: sandbox.kill()
+    row('code interpreter: create → run_code("1+1"), a kernel started each time', timed(min(args.cells, 5), create, after=kill))
+    with Pool(api, args.pool, template=INTERPRETER) as pool:
+        row(f'code interpreter: create → run_code("1+1"), pool of {args.pool}', timed(args.cells, create, pool.full, kill))
+    with Interpreter.create(timeout=3600, request_timeout=300) as sandbox:
+        row('code interpreter: run_code("1+1"), one after another', timed(args.cells * 10, lambda: sandbox.run_code("1+1")))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--creates", type=int, default=100)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--burst", type=int, default=100)
+    parser.add_argument("--cells", type=int, default=20)
+    parser.add_argument("--pool", type=int, default=8, help="how many wait in the pools")
+    parser.add_argument("--megabytes", type=int, default=100)
+    parser.add_argument("--langsmith", help="Python that has LangSmith's SDK")
+    args = parser.parse_args()
+    api = Api()
+    print("| call | median | p99 | slowest | of |\n|---|---|---|---|---|")
+    creations(api, args)
+    with Pool(api, args.pool, image=os.environ.get("POOL_IMAGE", "host")) as pool:
+        creations(api, args, pool)
+    times = asyncio.run(burst(args.burst))
+    row(f"E2B: create → commands.run, {args.burst} at once", times)
+    throughput = commands_and_files(args)
+    if INTERPRETER in {template["name"] for template in api.call("GET", "/v1/templates")["items"]}:
+        cells(api, args)
+    print(f"\nburst: {len(times)} of {args.burst} succeeded. {throughput}")
+    sys.exit(len(times) != args.burst)
+
+
+if __name__ == "__main__":
+    main()

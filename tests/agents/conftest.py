@@ -1,0 +1,139 @@
+"""What the tests share: the program, its API, a sandbox with an agent of a recipe in it."""
+
+import contextlib
+import ipaddress
+import json
+import os
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+RECIPES = HERE.parent.parent / "agents"
+KEY = os.environ["MODEL_KEY"]
+# Where packages come from while a recipe is built, by the preset that opens it.
+REGISTRIES = {"@pypi": ["pypi.org", "files.pythonhosted.org"], "@npm": ["registry.npmjs.org"]}
+
+
+class Recipe:
+    """What a test must know of a recipe: the vendor of its model, and where its packages come from."""
+
+    def __init__(self, vendor, presets):
+        self.vendor, self.presets = vendor, presets
+        self.variable = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}[vendor]
+        self.host = f"api.{vendor}.com"
+
+
+KNOWN = {
+    "python": Recipe("openai", []),
+    "typescript": Recipe("anthropic", ["@npm"]),
+    "mini-swe-agent": Recipe("openai", ["@pypi"]),
+    "deepagents": Recipe("anthropic", ["@pypi"]),
+    "opencode": Recipe("anthropic", ["@npm"]),
+    "claude-code": Recipe("anthropic", ["@npm"]),
+    "codex": Recipe("openai", ["@npm"]),
+}
+
+
+def atoll(*arguments, check=True, **options):
+    done = subprocess.run([os.environ["ATOLL_BIN"], *arguments], capture_output=True, text=True, timeout=1200, **options)
+    assert not check or done.returncode == 0, f"atoll {' '.join(arguments)}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def api(method, path, body=None, **headers):
+    headers = {"Authorization": f"Bearer {os.environ['ATOLL_API_KEY']}", "Content-Type": "application/json", **headers}
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(os.environ["ATOLL_URL"] + path, content, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            text = answer.read()
+    except urllib.error.HTTPError as error:
+        pytest.fail(f"{method} {path}: {error.code} {error.read().decode()}")
+    return json.loads(text) if text else None
+
+
+def way_out(presets):
+    """Options that let a build reach registries, also where those are mirrors at addresses that are not public."""
+    options = []
+    for preset in presets:
+        options += ["--allow", preset]
+        for host in REGISTRIES[preset]:
+            for address in {found[4][0] for found in socket.getaddrinfo(host, 443, socket.AF_INET)}:
+                if not ipaddress.ip_address(address).is_global:
+                    options += ["--allow-cidr", f"{address}:443"]
+    return options
+
+
+_built = set()
+
+
+def build(name):
+    """Builds a recipe, once, on this machine's own programs: images are not to be had everywhere."""
+    if name not in _built:
+        options = ["--build-arg", "BASE=host", *way_out(KNOWN[name].presets), "--timeout", "20m"]
+        atoll("template", "build", str(RECIPES / name), "-t", name, *options)
+        _built.add(name)
+    return name
+
+
+@contextlib.contextmanager
+def agent(recipe, name, **more):
+    """A sandbox of a recipe with the broken project in it, and the agent; gives the sandbox's name."""
+    known = KNOWN[recipe]
+    build(recipe)
+    # One name for all sandboxes of a vendor: setting it again makes another version.
+    atoll("secret", "set", known.variable, "--host", known.host, input=KEY)
+    secret = f"{known.variable}={known.host},prefix=sk-"
+    atoll("create", "--name", name, "--template", recipe, "--secret", secret)
+    try:
+        atoll("exec", name, "--", "mkdir", "-p", "/work/project")
+        for file in (HERE / "project").iterdir():
+            atoll("exec", "-i", name, "--", "sh", "-c", f"cat > /work/project/{file.name}", input=file.read_text())
+        definition = json.loads((RECIPES / recipe / "agent.json").read_text())
+        api("POST", "/v1/agents", {"name": name, "sandbox": name, **definition, **more})
+        yield name
+    finally:
+        atoll("agent", "rm", name, check=False)
+        atoll("rm", name, check=False)
+
+
+def events(name, after, session="main"):
+    """All that is told after a message until it has ended. Whatever the agent asks for is allowed."""
+    told = []
+    deadline = time.monotonic() + 600
+    while time.monotonic() < deadline:
+        page = api("GET", f"/v1/agents/{name}/sessions/{session}/events?after={after}&wait_ms=30000")
+        told += page["items"]
+        for event in page["items"]:
+            if event["kind"] == "approval":
+                option = {"option": event["data"]["options"][0]["id"]}
+                api("POST", f"/v1/agents/{name}/sessions/{session}/approvals/{event['data']['id']}", option)
+        after = page["next_after"]
+        if any(event["kind"] in ("done", "error") for event in told):
+            return told
+    pytest.fail(f"no end after ten minutes: {told}")
+
+
+def say(name, text, session="main"):
+    api("POST", f"/v1/agents/{name}/sessions", {"thread": session})
+    number = api("POST", f"/v1/agents/{name}/sessions/{session}/messages", {"text": text})["number"]
+    return events(name, number, session)
+
+
+def words(told):
+    return "".join(event["data"]["text"] for event in told if event["kind"] == "text")
+
+
+def is_done(told):
+    return [event["kind"] for event in told if event["kind"] in ("done", "error")] == ["done"]
+
+
+def requests():
+    """What the model was asked so far."""
+    return [json.loads(line) for line in Path(os.environ["MODEL_LOG"]).read_text().splitlines()]

@@ -1,0 +1,24 @@
+"""A sandbox of the level that tests/levels has set: made, used and gone."""
+
+import os
+
+import pytest
+from daytona import DaytonaNotFoundError
+
+
+def test_from_beginning_to_end(daytona):
+    sandbox = daytona.create()
+    assert sandbox.sandbox_class == ("linux-vm" if os.environ["LEVEL"] == "microvm" else "container")
+    done = sandbox.process.exec('echo "$A"; exit 3', env={"A": "b c"})
+    assert (done.result, done.exit_code) == ("b c\n", 3)
+    sandbox.fs.upload_file(b"content", "/tmp/file")
+    assert sandbox.process.exec("cat /tmp/file").result == "content"
+    assert sandbox.fs.download_file("/tmp/file") == b"content"
+    sandbox.process.create_session("s")
+    sandbox.stop()
+    assert sandbox.state == "stopped"
+    sandbox.start()
+    assert sandbox.fs.download_file("/tmp/file") == b"content"
+    sandbox.delete()
+    with pytest.raises(DaytonaNotFoundError):
+        daytona.get(sandbox.id)

@@ -1,0 +1,6 @@
+# Before the blocks of docs/code-interpreter.md: a sandbox whose interpreter is a small one, as the real one takes minutes to
+# build (tests/e2b does it), and something to plot with it.
+atoll create --name my-box >/dev/null
+atoll service add my-box interpreter --ready-port 49999 --wait -- \
+  python3 -u -c "$(cat "$REPOSITORY/crates/atoll/tests/common/interpreter.py")" >/dev/null
+echo "show(png='aGk=', text='<Figure size 640x480 with 1 Axes>')" >plot.py
