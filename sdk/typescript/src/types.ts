@@ -839,6 +839,11 @@ export interface CreateBuild {
   start?: StartFrom | null;
   /** When a sandbox is ready: its creation waits for it. */
   ready?: Ready | null;
+  /**
+   * Start what the template starts once, in a sandbox that is deleted again, and wait until it is ready: what fails
+   * then fails the build, and not the first creation.
+   */
+  verify?: boolean;
   /** Boot one sandbox of the template until it is ready, and let the others go on from its memory. */
   memory?: boolean;
   /** Isolation level of the build and of the template. */

@@ -358,6 +358,10 @@ class CreateBuild(TypedDict, total=False):
     """
     ready: Ready | None
     """When a sandbox is ready: its creation waits for it."""
+    verify: bool
+    """Start what the template starts once, in a sandbox that is deleted again, and wait until it is ready: what
+    fails then fails the build, and not the first creation.
+    """
     memory: bool
     """Boot one sandbox of the template until it is ready, and let the others go on from its memory."""
     isolation: IsolationLevel | None

@@ -26,6 +26,7 @@ mod journal;
 mod live;
 mod run;
 mod step;
+mod verify;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
