@@ -14,7 +14,7 @@ import uuid
 
 import pytest
 from conftest import call, data_plane, raw, until
-from e2b import BuildException, CommandExitException, Sandbox, SandboxException, SandboxQuery, Template, wait_for_port
+from e2b import BuildException, CommandExitException, RateLimitException, Sandbox, SandboxException, SandboxQuery, Template, wait_for_port
 
 
 def native(method, path, body=None):
@@ -238,6 +238,8 @@ def test_snapshots_in_pages(own):
     for one in taken:
         assert Sandbox.delete_snapshot(one)
     assert call("GET", "/snapshots?limit=0")[0] == 400
+    for none in ("none", "x" * 200, "%3A", "a%3Ab%3Ac"):
+        assert call("GET", f"/snapshots?name={none}") == (200, []), "nothing has a name that cannot be one"
 
 
 def test_which_part_of_a_log(own):
@@ -287,7 +289,7 @@ def test_what_is_private_is_built_on_by_its_own_only(own):
 def test_watchers_have_a_share(own):
     own.files.make_dir("watched")
     watchers = [own.files.watch_dir("watched") for _ in range(64)]
-    with pytest.raises(SandboxException, match="64 watchers already"):
+    with pytest.raises(RateLimitException, match="64 watchers already"):
         own.files.watch_dir("watched")
     watchers.pop().stop()
     watchers.append(own.files.watch_dir("watched"))

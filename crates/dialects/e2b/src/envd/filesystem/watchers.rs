@@ -140,8 +140,21 @@ impl Watcher {
     }
 }
 
+/// Refuses a watcher too many.
+fn room(table: &HashMap<String, Arc<Watcher>>, sandbox: &SandboxId) -> Result<(), Fault> {
+    if table.values().filter(|other| other.sandbox == *sandbox).count() >= OF_SANDBOX_MAX {
+        let why = format!("the sandbox has {OF_SANDBOX_MAX} watchers already: stop some of them");
+        return Err(Fault::new(Kind::ResourceExhausted, why));
+    }
+    if table.len() >= WATCHERS_MAX {
+        return Err(Fault::new(Kind::ResourceExhausted, "there are too many watchers already"));
+    }
+    Ok(())
+}
+
 /// `CreateWatcher`.
 pub(super) async fn create(envd: &Envd, request: &WatchRequest) -> Result<CreateWatcherResponse, Fault> {
+    room(&envd.app.watchers.table(), &envd.sandbox)?;
     let watching = Watching::begin(envd, request).await?;
     let random = getrandom::u64().map_err(|error| {
         tracing::error!(%error, "no randomness for a watcher");
@@ -158,16 +171,7 @@ pub(super) async fn create(envd: &Envd, request: &WatchRequest) -> Result<Create
     let watchers = envd.app.watchers.clone();
     {
         let mut table = watchers.table();
-        let own = table.values().filter(|other| other.sandbox == watcher.sandbox).count();
-        if own >= OF_SANDBOX_MAX {
-            return Err(Fault::new(
-                Kind::ResourceExhausted,
-                format!("the sandbox has {OF_SANDBOX_MAX} watchers already: stop some of them"),
-            ));
-        }
-        if table.len() >= WATCHERS_MAX {
-            return Err(Fault::new(Kind::ResourceExhausted, "there are too many watchers already"));
-        }
+        room(&table, &envd.sandbox)?;
         table.insert(id.clone(), Arc::clone(&watcher));
     }
     let (of_task, draining) = (id.clone(), envd.app.host.draining_token());
