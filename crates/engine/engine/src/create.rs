@@ -58,7 +58,7 @@ impl Engine {
     /// Whatever is wrong with the draft; [`Code::LimitExceeded`]; [`Code::NameTaken`]; [`Code::IdempotencyMismatch`]; what the host
     /// refuses. Nothing is left of a sandbox that could not be made.
     pub async fn create_sandbox(&self, draft: SandboxDraft, caller: &Caller) -> Result<SandboxRecord> {
-        self.create_from(draft, None, caller).await
+        Box::pin(self.create_from(draft, None, caller)).await
     }
 
     /// The same. `template` stands in the place of the one that the draft names: a build tries out what is no version yet.
