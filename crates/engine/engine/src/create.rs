@@ -17,7 +17,7 @@ use crate::clock::{now_ms, random};
 use crate::engine::{Engine, Inner};
 use crate::errors::limit_error;
 use crate::execution::execution;
-use crate::sandbox::{self, Origin, SandboxShared};
+use crate::sandbox::{self, Message, Origin, SandboxShared};
 use crate::service::{Declared, check_declared};
 use crate::snapshot::check_memory;
 use crate::start::{boot_from_memory, starts_ahead};
@@ -74,8 +74,16 @@ impl Engine {
         if let Some(request) = &draft.request
             && let Some(before) = self.inner.made_for(caller.key.as_ref(), request)?
         {
-            before.made().await?;
-            return Ok(before.record());
+            if before.state() != SandboxState::Deleting {
+                before.made().await?;
+                return Ok(before.record());
+            }
+            // It is being taken apart, as after a crash in the middle of its making: it is no answer, and its key and name are
+            // free when it is gone.
+            match before.ask(Message::Delete).await {
+                Err(error) if error.code != Code::SandboxNotFound => return Err(error),
+                _gone => {}
+            }
         }
         draft.validate()?;
         self.inner.disk.check()?;
