@@ -210,6 +210,8 @@ pub enum Origin {
     Written,
     /// A volume, a memory file, or anything else.
     Other,
+    /// What this installation shows to a sandbox whose processes may ask for other profiles: `atoll-run`, and the doors to profiles.
+    Atoll,
 }
 
 /// A process that ended.

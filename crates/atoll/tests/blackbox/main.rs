@@ -17,6 +17,7 @@ mod access;
 mod agent_attach;
 mod agent_forks;
 mod agent_layers;
+mod agent_profiles;
 mod agent_schedules;
 mod agents;
 mod backup;

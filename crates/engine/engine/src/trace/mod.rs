@@ -171,6 +171,11 @@ impl TraceConfig {
         self.of_exec(&record.sandbox, &record.id, What::ExecEnded(ended));
     }
 
+    /// Records that somebody typed into the terminal of a command.
+    pub(crate) fn typed(&self, record: &ExecRecord, by: Option<String>, bytes: u64) {
+        self.of_exec(&record.sandbox, &record.id, What::TerminalInput { by, bytes });
+    }
+
     /// Records that a command that was about to start did not.
     pub(crate) fn exec_did_not_start(&self, record: &ExecRecord) {
         let ended = ExecEnded { reason: "not_started".to_owned(), ..ExecEnded::default() };
