@@ -299,7 +299,7 @@ impl Profiles {
 }
 
 /// A path that means one place: absolute, without `.` and `..`, and not the root.
-fn plain_path(field: &str, path: &str) -> Result<()> {
+pub(crate) fn plain_path(field: &str, path: &str) -> Result<()> {
     check::path(field, path)?;
     let names = path.split('/').skip(1).all(|name| !matches!(name, "" | "." | ".."));
     if path.starts_with('/') && names {

@@ -555,6 +555,11 @@ pub enum RecorderEvent {
         /// By how much, milliseconds; negative: back.
         by_ms: i64,
     },
+    /// From here on changes of files at and below a path are told; nobody told of what was before.
+    WatchesFiles {
+        /// The path.
+        path: String,
+    },
     /// The server stopped in order; sandboxes go on.
     Paused,
     /// The sandbox is gone; nothing follows.

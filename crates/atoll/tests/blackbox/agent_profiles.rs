@@ -1,15 +1,14 @@
-//! Agents whose sessions begin in a profile, and people at terminals.
+//! Agents whose sessions begin in a profile.
 
 use atoll_api::{CreateAgent, CreateExec, CreateSandbox};
-use atoll_blackbox::{Server, wait_until};
+use atoll_blackbox::Server;
 use atoll_core::Code;
 use atoll_core::agent::Adapter;
-use atoll_core::exec::ExecState;
-use atoll_core::spec::TtySize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::agents::{agent, begin, said, turn};
 use crate::common::code;
+use crate::told::events;
 
 /// Says what a shell that it starts sees of what its profile hides from tools, and what it sees itself.
 const AGENT: &str = r#"
@@ -19,11 +18,6 @@ for line in sys.stdin:
     print(json.dumps({"type": "text", "text": open("/opt/kept/file").read() + "/" + tool.stdout}), flush=True)
     print(json.dumps({"type": "done"}), flush=True)
 "#;
-
-fn events(server: &Server, sandbox: &str, kind: &str) -> Vec<Value> {
-    let told = server.cli(&["trace", sandbox, "--json", "--kind", kind]).ok().stdout;
-    told.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agents_process_has_more_than_the_shell_that_it_starts() {
@@ -57,33 +51,5 @@ async fn an_agents_process_has_more_than_the_shell_that_it_starts() {
     assert_eq!(of_program("/cat"), "tool");
     assert!(started.iter().any(|event| event["profile"] == "agent" && event["argv"][2] == AGENT));
     server.client.delete_sandbox(&sandbox).await.unwrap();
-    server.finish().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_journal_says_who_typed_and_not_what() {
-    let server = Server::start();
-    let sandbox = server.sandbox().await.id;
-    let shell = CreateExec {
-        argv: Some(vec!["cat".to_owned()]),
-        tty: Some(TtySize { cols: 80, rows: 24 }),
-        ..CreateExec::default()
-    };
-    let exec = server.client.create_exec(&sandbox, &shell).await.unwrap().exec.id;
-    for piece in ["secret-word", "\n", "\u{4}"] {
-        let path = format!("/v1/sandboxes/{sandbox}/execs/{exec}/stdin");
-        let answer = server.send(server.request("POST", &path).body(piece.to_owned())).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-    }
-    wait_until("the shell has ended", async || {
-        let exec = server.client.get_exec(&sandbox, &exec, 30_000).await.unwrap();
-        (exec.state == ExecState::Exited).then_some(())
-    })
-    .await;
-    let typed = events(&server, &sandbox, "terminal_input");
-    let bytes: u64 = typed.iter().map(|event| event["bytes"].as_u64().unwrap()).sum();
-    assert_eq!(bytes, 13, "{typed:?}");
-    assert!(typed.iter().all(|event| event["by"].is_string() && event["exec"] == exec.as_str()), "{typed:?}");
-    assert!(!server.cli(&["trace", &sandbox, "--json"]).ok().stdout.contains("secret-word"));
     server.finish().await;
 }

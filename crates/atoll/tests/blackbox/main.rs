@@ -43,6 +43,7 @@ mod sandboxes;
 mod services;
 mod snapshots;
 mod survival;
+mod told;
 mod trace;
 mod usage;
 mod volumes;

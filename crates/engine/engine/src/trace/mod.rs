@@ -15,7 +15,7 @@ use atoll_core::snapshot::Purpose;
 use atoll_core::spec::SandboxSpec;
 use atoll_core::trace::TraceMode;
 use atoll_core::{Code, Error, Result};
-use atoll_recorder::event::{Created, ExecEnded, ExecStarted};
+use atoll_recorder::event::{Created, ExecEnded, ExecStarted, FileEvent};
 use atoll_recorder::{Event, Recorder, What, Witness, fingerprint, now_us};
 use atoll_store::{ExecRecord, SandboxRecord, SnapshotRecord};
 
@@ -78,6 +78,14 @@ impl TraceConfig {
         if let Some(recorder) = &self.recorder {
             recorder.note(sandbox, what);
         }
+    }
+
+    /// Records what a sandbox's agent says of a file.
+    pub(crate) fn file(&self, sandbox: &SandboxId, event: FileEvent) {
+        let Some(recorder) = &self.recorder else { return };
+        let what = What::File(event);
+        recorder
+            .record(sandbox, Event { at_us: now_us(), witness: Witness::Guest, exec: None, process: None, what });
     }
 
     fn of_exec(&self, sandbox: &SandboxId, exec: &ExecId, what: What) {
