@@ -13,10 +13,10 @@ use crate::failure::{Failure, Result};
 #[derive(Debug, Default, Args)]
 pub(crate) struct TraceFilesArgs {
     /// Tell in the journal when this file, or what is below this directory, changes (repeatable)
-    #[arg(help_heading = "Recording", long, value_name = "PATH")]
+    #[arg(help_heading = "Programs", long, value_name = "PATH")]
     pub(crate) trace_files: Vec<String>,
     /// Tell what was written there by its digest, too
-    #[arg(help_heading = "Recording", long, requires = "trace_files")]
+    #[arg(help_heading = "Programs", long, requires = "trace_files")]
     pub(crate) trace_digests: bool,
 }
 

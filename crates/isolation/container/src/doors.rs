@@ -13,17 +13,21 @@ use std::sync::{Mutex, PoisonError};
 use atoll_core::profile::{Profiles, RUN_DIR, door};
 use atoll_isolation::IsolationError;
 
+use crate::lock;
 use crate::record::private_dir;
 use crate::step::Step;
 
 /// Where the command is, below the directory that is shown.
 const COMMAND: &str = "bin/atoll-run";
+const UNUSABLE: &str = "the data directory lies on a file system that numbers files for itself, so no profile may be asked for (may_run)";
 
 /// The directories.
 #[derive(Debug)]
 pub(crate) struct Doors {
     parent: PathBuf,
     program: &'static [u8],
+    /// Whether the kernel would know doors here.
+    usable: bool,
     /// One is made at a time.
     making: Mutex<()>,
 }
@@ -47,13 +51,19 @@ impl Doors {
                 fs::remove_dir_all(path).step("remove old doors")?;
             }
         }
-        Ok(Self { parent, program, making: Mutex::default() })
+        let usable = lock::can_have_doors(&parent);
+        Ok(Self { parent, program, usable, making: Mutex::default() })
     }
 
-    /// The directory for these profiles, made when it is not there; none where nothing may be asked for.
+    /// The directory for these profiles, made when it is not there; none where nothing may be asked for. Where there can be none, only what
+    /// says that it wants to be asked for (`may_run`) is refused.
     pub(crate) fn dir(&self, profiles: &Profiles) -> Result<Option<PathBuf>, IsolationError> {
         if profiles.named.values().all(|profile| profile.asks().is_empty()) {
             return Ok(None);
+        }
+        if !self.usable {
+            let wanted = profiles.named.values().any(|profile| !profile.may_run.is_empty());
+            return if wanted { Err(lock::cannot(UNUSABLE)) } else { Ok(None) };
         }
         let mut hasher = blake3::Hasher::new();
         for part in profiles.named.keys().map(String::as_bytes).chain([self.program]) {

@@ -193,11 +193,6 @@ impl Inner {
 /// Has the kernel know the doors that a sandbox is shown.
 fn put_doors(gate: &mut Gate, execution: &Execution, dir: Option<&Path>) -> Result<(), IsolationError> {
     let Some(dir) = dir else { return Ok(()) };
-    if !is_plain(dir) || is_overlay(dir) {
-        return Err(cannot(
-            "the data directory lies on a file system that numbers files for itself: no profile may be asked for (may_run, '*' in on_exec)",
-        ));
-    }
     let files = doors::files(dir, &execution.profiles).step("look at the doors to profiles")?;
     (gate.own, gate.doors) = (files.own, files.doors);
     Ok(())
@@ -236,11 +231,13 @@ fn is_plain(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|fs| u64::try_from(fs.f_type).is_ok_and(|kind| PLAIN.contains(&kind)))
 }
 
-fn is_overlay(path: &Path) -> bool {
-    rustix::fs::statfs(path).is_ok_and(|fs| u64::try_from(fs.f_type).is_ok_and(|kind| kind == OVERLAY))
+/// Whether the kernel knows a file there by the numbers that `stat` tells, also where it is not a layer.
+pub(crate) fn can_have_doors(path: &Path) -> bool {
+    let overlay = |fs: rustix::fs::StatFs| u64::try_from(fs.f_type).is_ok_and(|kind| kind == OVERLAY);
+    is_plain(path) && !rustix::fs::statfs(path).is_ok_and(overlay)
 }
 
-fn cannot(why: &str) -> IsolationError {
+pub(crate) fn cannot(why: &str) -> IsolationError {
     IsolationError::UnenforceablePolicy(format!(
         "which programs run or connect cannot be decided on this host: {why}"
     ))

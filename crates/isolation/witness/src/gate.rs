@@ -276,6 +276,33 @@ mod tests {
     }
 
     #[test]
+    fn a_door_leads_where_may_be_asked_for_and_nowhere_else() {
+        let profile = |name: &str, asks: &[usize]| Profile {
+            name: name.to_owned(),
+            steps: Vec::new(),
+            others: None,
+            asks: asks.to_vec(),
+        };
+        let gate = Gate {
+            profiles: vec![profile("agent", &[1]), profile("tool", &[])],
+            own: vec![(0x801, 5), (0x801, 6), (0x801, 7)],
+            doors: vec![(0x801, 5), (0x801, 6)],
+            ..Gate::default()
+        };
+        let rows = gate.step_rows(9);
+        let leads = |inode, number| rows[&numbered(9, inode, kernel_device(0x801), number)];
+        // Who is in none, the agent, its tool: at the door to the agent, and at that to the tool.
+        assert_eq!([0, 1, 2].map(|number| leads(5, number)), [NOWHERE; 3]);
+        assert_eq!([0, 1, 2].map(|number| leads(6, number)), [NOWHERE, 2 | NOT_BEGUN, NOWHERE]);
+        assert_eq!(gate.rows(9), gate.own.iter().map(|file| (key(9, *file), OURS)).collect());
+        assert_eq!(gate.profile_name(2 | NOT_BEGUN), Some("tool"));
+        let file = |inode| File { device: 0x801, inode, read_only_mount: true, ..File::default() };
+        assert!(gate.is_own(&file(7)) && !gate.is_own(&file(8)));
+        assert!(!gate.is_own(&File { read_only_mount: false, ..file(7) }));
+        assert!(!gate.is_own(&File { on_overlay: true, ..file(7) }));
+    }
+
+    #[test]
     fn a_mark_says_who_it_is_as_long_as_the_gate_is_the_same() {
         let origin = |path: &str| Origin::Program(path.to_owned());
         let sender = |path, inodes: &[u64]| Sender {

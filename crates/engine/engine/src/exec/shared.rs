@@ -178,7 +178,7 @@ impl ExecShared {
         self.started.subscribe().wait_for(Option::is_some).await.ok();
     }
 
-    fn attached(&self) -> std::sync::MutexGuard<'_, Attached> {
+    fn attached(&self) -> MutexGuard<'_, Attached> {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -142,7 +142,7 @@ impl Round<'_> {
     /// The content as it is now; none of what is gone, too large, or no file.
     async fn digest(&self, path: &str) -> Option<String> {
         let read = Read { path: path.to_owned(), offset: 0, length: DIGEST_MAX_BYTES + 1 };
-        let mut content = self.client.read(read).await.ok()?.bytes;
+        let mut content = self.client.read(read).await.ok()?;
         let (mut hasher, mut bytes) = (blake3::Hasher::new(), 0);
         while let Some(piece) = content.next().await.ok()? {
             bytes += piece.len() as u64;
