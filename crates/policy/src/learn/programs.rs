@@ -95,7 +95,7 @@ fn finished(
     learned: &mut Learned,
 ) -> Result<ExecutionPolicy, String> {
     let allow =
-        |(path, digest)| ExecutionRule { action: ExecutionAction::Allow, path, digest, message: None };
+        |(path, digest)| ExecutionRule { action: ExecutionAction::Allow, path, digest, ..ExecutionRule::default() };
     let rules: Vec<ExecutionRule> = rules.into_iter().map(allow).collect();
     let covers: Vec<Vec<usize>> = rules
         .iter()

@@ -36,6 +36,7 @@ fn convert(app: &App, record: AgentRecord) -> Agent {
         fork_of,
         command: record.spec.command,
         adapter: record.spec.adapter,
+        profile: record.spec.profile,
         layer: record.spec.layer,
         version,
         usage,
