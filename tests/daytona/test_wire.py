@@ -13,7 +13,7 @@ from strict import operations
 # Of the vendor's own dashboard, administration and runners: no client of users asks for these.
 NOT_FOR_USERS = re.compile(
     r"^/(organizations|users|runners|webhooks|audit|jobs|docker-registry|regions|shared-regions|api-keys|admin|preview"
-    r"|sandbox/for-runner|workspace|toolbox|warm-pools|secret|snapshots/can-cleanup-image|devcontainer)"
+    r"|sandbox/for-runner|workspace|toolbox|warm-pools|snapshots/can-cleanup-image|devcontainer)"
 )
 # Operations that this server does not serve, and says so with 404 as it says it of what it never heard of.
 UNSERVED = {
@@ -31,7 +31,7 @@ UNSERVED = {
     ("POST", "/init"),
 }
 # Said with 501 and a sentence.
-REFUSED = re.compile(r"^/computeruse/|/(secrets|telemetry)(/|$)")
+REFUSED = re.compile(r"^/computeruse/|/telemetry(/|$)")
 
 
 def status(root, method, path):

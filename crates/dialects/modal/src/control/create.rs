@@ -8,8 +8,9 @@ use atoll_core::key::Scope;
 use atoll_core::spec::{ResourcesDraft, SandboxDraft};
 use atoll_dialect_kit::status::Status;
 use atoll_store::SandboxRecord;
+use prost::Message as _;
 
-use super::{images, lifecycle, network, secrets, tunnels, volumes};
+use super::{images, lifecycle, network, once, secrets, tunnels, volumes};
 use crate::auth::Asker;
 use crate::extras::{self, Extras, Port, Probe};
 use crate::grpc::{Fault, Result};
@@ -65,7 +66,8 @@ async fn create(
     sources: &[SecretSource],
 ) -> Result<(SandboxId, String)> {
     asker.needs(Scope::Manage)?;
-    let plan = plan(asker, &definition, &app, tags, sources).await?;
+    let mut plan = plan(asker, &definition, &app, tags, sources).await?;
+    plan.draft.request = once::kept(asker, "sandbox", &definition.encode_to_vec());
     let owned = asker.clone();
     let making = async move { make(&owned, plan).await.map(|record| record.id.to_string()) };
     let id = Box::pin(asker.app.control.once.make(asker, "sandbox", making)).await?;
@@ -124,7 +126,8 @@ async fn plan(
     sources: &[SecretSource],
 ) -> Result<Plan> {
     check(wanted)?;
-    let mut env = secrets::environment(asker, &wanted.secret_ids, sources)?;
+    let given = secrets::given(asker, &wanted.secret_ids, sources)?;
+    let mut env = given.env.clone();
     env.extend(wanted.environment_variables.iter().flat_map(|env| env.contents.clone()));
     let tags = read_tags(tags)?;
     let ports = ports(wanted)?;
@@ -142,6 +145,7 @@ async fn plan(
         ..SandboxDraft::default()
     };
     images::apply(asker, &wanted.image_id, &mut draft).await?;
+    draft.egress = given.egress(asker, draft.egress.take(), draft.template.as_deref()).await?;
     let command = (!wanted.entrypoint_args.is_empty()).then(|| task::First {
         argv: wanted.entrypoint_args.clone(),
         tty: wanted.pty_info.as_ref().filter(|pty| pty.enabled).map(task::size),
