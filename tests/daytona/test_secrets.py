@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 from conftest import call, raw, since
-from daytona import CreateSandboxFromSnapshotParams, Daytona, DaytonaConfig, DaytonaError
+from daytona import CreateSandboxFromSnapshotParams, Daytona, DaytonaConfig
 
 pytestmark = since(0, 210)
 SECRET = os.environ.get("OUTSIDE_SECRET")
@@ -52,7 +52,7 @@ def test_made_changed_and_deleted(daytona):
     status, body = call("POST", "/secret", {"name": made.name, "value": VALUE})
     assert status == 409, body
     daytona.secret.delete(made.id)
-    with pytest.raises(DaytonaError, match="not found"):
+    with pytest.raises(Exception, match="not found"):
         daytona.secret.get(made.id)
     assert call("POST", "/secret", {"name": "x", "value": VALUE, "hosts": ["a b"]})[0] == 400
 
@@ -77,7 +77,7 @@ def test_pages(daytona):
 
 
 def test_a_sandbox_uses_what_it_does_not_have(daytona, secret):
-    sandbox = daytona.create(CreateSandboxFromSnapshotParams(secrets={"TOKEN": secret.name}))
+    sandbox = daytona.create(CreateSandboxFromSnapshotParams(name=f"s-{uuid.uuid4().hex[:8]}", secrets={"TOKEN": secret.name}))
     assert sandbox.process.exec("printf %s $TOKEN").result == secret.placeholder
     assert native(sandbox)["egress"]["inject"][0]["hosts"] == ["api.example.com"]
     # Whatever else changes about its network.
@@ -113,7 +113,7 @@ def test_who_may_make_them(secret):
     key = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     weak = Daytona(DaytonaConfig(api_key=key, api_url=os.environ["DAYTONA_API_URL"]))
     assert weak.secret.get(secret.id).name == secret.name
-    with pytest.raises(DaytonaError):
+    with pytest.raises(Exception, match="scope"):
         new(weak)
-    with pytest.raises(DaytonaError):
+    with pytest.raises(Exception, match="scope"):
         weak.secret.delete(secret.id)

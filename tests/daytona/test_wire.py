@@ -29,6 +29,8 @@ UNSERVED = {
     ("PUT", "/sandbox/{sandboxId}/state"),
     ("POST", "/snapshots/{id}/deactivate"),
     ("POST", "/init"),
+    # Asked by runners, for the values.
+    ("GET", "/sandbox/{sandboxId}/secrets"),
 }
 # Said with 501 and a sentence.
 REFUSED = re.compile(r"^/computeruse/|/telemetry(/|$)")

@@ -68,9 +68,12 @@ async fn create(
     asker.needs(Scope::Manage)?;
     let mut plan = plan(asker, &definition, &app, tags, sources).await?;
     plan.draft.request = once::kept(asker, "sandbox", &definition.encode_to_vec());
+    // The engine refuses a key that was used before for something else.
+    let asked = plan.draft.request.as_ref().map(|request| request.digest.as_str());
+    let what = format!("sandbox {}", asked.unwrap_or_default());
     let owned = asker.clone();
     let making = async move { make(&owned, plan).await.map(|record| record.id.to_string()) };
-    let id = Box::pin(asker.app.control.once.make(asker, "sandbox", making)).await?;
+    let id = Box::pin(asker.app.control.once.make(asker, &what, making)).await?;
     let id: SandboxId = id.parse().map_err(|_never| Fault::not_found("the sandbox is gone"))?;
     // A retry of another key's call would be another call: this one made it.
     asker.may(&id, Scope::Read).await?;
