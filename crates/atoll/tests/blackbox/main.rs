@@ -18,6 +18,7 @@ mod agent_attach;
 mod agent_forks;
 mod agent_layers;
 mod agent_schedules;
+mod agent_served;
 mod agents;
 mod backup;
 mod bad_input;
