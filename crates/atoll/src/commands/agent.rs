@@ -42,7 +42,9 @@ pub(super) async fn agent(client: &Client, printer: Printer, command: AgentComma
             return send(client, printer, &session, key, detach, text).await;
         }
         AgentCommand::Attach { session, after } => attach(client, printer, &session, after).await?,
-        AgentCommand::Logs { session, after, follow } => logs(client, printer, &session, after, follow).await?,
+        AgentCommand::Logs { session, after, follow } => {
+            logs(client, printer, &session, after, follow).await?
+        }
         AgentCommand::Pause { agents } => {
             for agent in agents {
                 let sandbox = client.get_agent(&agent).await?.sandbox;
@@ -230,7 +232,13 @@ async fn show(printer: Printer, event: &AgentEvent) -> Result<()> {
 }
 
 /// Shows what was said in a session, and what is said from now on.
-async fn logs(client: &Client, printer: Printer, arg: &SessionArg, mut after: u64, follow: bool) -> Result<()> {
+async fn logs(
+    client: &Client,
+    printer: Printer,
+    arg: &SessionArg,
+    mut after: u64,
+    follow: bool,
+) -> Result<()> {
     let session = client.get_agent_session(&arg.agent, &arg.session).await?;
     let wait_ms = if follow { WAIT_MAX_MS } else { 0 };
     loop {

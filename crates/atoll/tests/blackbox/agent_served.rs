@@ -192,7 +192,10 @@ async fn a_conversation_over_http() {
     assert_eq!(said(&turn(&server, "bob", &one, "again").await), "- 2: again");
     assert_eq!(host::processes(&sandbox).len(), 2, "one server for all");
     let events = turn(&server, "bob", &two, "no done").await;
-    assert_eq!((said(&events).as_str(), &events.last().unwrap().data["reason"]), ("- 1: no done", &json!("answered")));
+    assert_eq!(
+        (said(&events).as_str(), &events.last().unwrap().data["reason"]),
+        ("- 1: no done", &json!("answered"))
+    );
 
     let number = send(&server, "bob", &one, "ask").await;
     until(&server, "bob", &one, number, EventKind::Approval).await;
@@ -211,7 +214,11 @@ async fn a_conversation_over_http() {
     assert_eq!(fails(&server, "bob", &one, "refuse").await, "refused");
     assert_eq!(fails(&server, "bob", &one, "redirect").await, "agent_error");
     assert_eq!(fails(&server, "bob", &one, "crash").await, "agent_crashed");
-    assert_eq!(said(&turn(&server, "bob", &one, "back").await), "- 1: back", "another process of the service");
+    assert_eq!(
+        said(&turn(&server, "bob", &one, "back").await),
+        "- 1: back",
+        "another process of the service"
+    );
     server.client.stop_service(&sandbox, "server").await.unwrap();
     assert_eq!(fails(&server, "bob", &one, "x").await, "start_failed");
     server.client.restart_service(&sandbox, "server").await.unwrap();

@@ -114,10 +114,7 @@ mod tests {
         assert_eq!(state.listens(), None);
         state.step(Input::Message(7, "hi"));
         let sent = state.listens().unwrap();
-        assert_eq!(
-            sent.body,
-            Some(json!({ "type": "message", "id": 7, "text": "hi", "session": "se1" }))
-        );
+        assert_eq!(sent.body, Some(json!({ "type": "message", "id": 7, "text": "hi", "session": "se1" })));
         state.step(Input::Dialing);
         state.step(Input::Listening(200));
         assert_eq!(state.step(Input::Line(r#"{"type":"text","text":"a"}"#)).events.len(), 1);

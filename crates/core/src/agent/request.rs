@@ -1,5 +1,7 @@
 //! Requests to an agent that serves HTTP.
 
+use std::fmt::Write as _;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -45,7 +47,8 @@ pub(super) fn in_query(text: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
             query.push(char::from(byte));
         } else {
-            query.push_str(&format!("%{byte:02X}"));
+            // Writing into a text does not fail.
+            write!(query, "%{byte:02X}").unwrap_or_default();
         }
         query
     })

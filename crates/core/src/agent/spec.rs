@@ -126,7 +126,11 @@ impl AgentSpec {
                 let why = format_args!(
                     "the adapter '{}' needs {}",
                     self.adapter.as_str(),
-                    if self.adapter.is_served() { "'service', and no command" } else { "a command, and no 'service'" }
+                    if self.adapter.is_served() {
+                        "'service', and no command"
+                    } else {
+                        "a command, and no 'service'"
+                    }
                 );
                 return Err(Error::invalid("adapter", why));
             }

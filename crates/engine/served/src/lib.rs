@@ -81,7 +81,10 @@ impl Drop for Connection {
 ///
 /// # Errors
 /// [`Failure`].
-pub async fn ask(io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, ask: Ask<'_>) -> Result<Answer, Failure> {
+pub async fn ask(
+    io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    ask: Ask<'_>,
+) -> Result<Answer, Failure> {
     let (response, _connection) = send(io, ask).await?;
     let status = response.status().as_u16();
     let body = Limited::new(response.into_body(), ANSWER_MAX_BYTES).collect().await.map_err(Failure::Body)?;
@@ -188,14 +191,19 @@ mod tests {
         let answer = ask(io, Ask { port: 4096, path: "/a?b=c", body: Some("{}") }).await.unwrap();
         assert_eq!(answer, Answer { status: 201, body: "ok".into() });
         let asked = asked.await.unwrap().to_ascii_lowercase();
-        assert!(asked.starts_with("post /a?b=c http/1.1\r\n") && asked.contains("host: localhost:4096\r\n"), "{asked}");
+        assert!(
+            asked.starts_with("post /a?b=c http/1.1\r\n") && asked.contains("host: localhost:4096\r\n"),
+            "{asked}"
+        );
     }
 
     #[tokio::test]
     async fn redirects_are_answers_and_nonsense_is_none() {
-        let (io, _asked) = says(b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n");
+        let (io, _asked) =
+            says(b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n");
         assert_eq!(ask(io, LISTEN).await.unwrap().status, 302);
-        for bad in [&b"SSH-2.0-x\r\n\r\n"[..], b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9999999999\r\n\r\nx"] {
+        for bad in [&b"SSH-2.0-x\r\n\r\n"[..], b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9999999999\r\n\r\nx"]
+        {
             let (io, _asked) = says(bad);
             assert!(ask(io, LISTEN).await.is_err(), "{bad:?}");
         }

@@ -151,7 +151,8 @@ mod tests {
     #[test]
     fn what_is_too_long_is_told_and_takes_no_room() {
         let long = vec![b'x'; LINE_MAX_BYTES / 2 + 1];
-        for (events, first, last) in [(false, "", "\nok\n"), (true, "data: ", "\ndata: same\n\ndata: ok\n\n")] {
+        for (events, first, last) in [(false, "", "\nok\n"), (true, "data: ", "\ndata: same\n\ndata: ok\n\n")]
+        {
             let mut splitter = Splitter::new(events);
             splitter.push(first.as_bytes());
             for _ in 0..8 {

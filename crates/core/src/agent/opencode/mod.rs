@@ -213,11 +213,15 @@ impl OpencodeState {
         let good = (200..300).contains(&status);
         let said: Value = serde_json::from_str(body).unwrap_or_default();
         match call {
-            Call::Create => match said.get("id").and_then(Value::as_str).filter(|id| good && is_id(id, "ses")) {
-                Some(id) => self.opened(id.to_owned(), output),
-                None if good => self.fail(output, "protocol", "OpenCode gave no id of a session".to_owned()),
-                None => self.fail(output, "agent_error", refused(status, &said)),
-            },
+            Call::Create => {
+                match said.get("id").and_then(Value::as_str).filter(|id| good && is_id(id, "ses")) {
+                    Some(id) => self.opened(id.to_owned(), output),
+                    None if good => {
+                        self.fail(output, "protocol", "OpenCode gave no id of a session".to_owned())
+                    }
+                    None => self.fail(output, "agent_error", refused(status, &said)),
+                }
+            }
             Call::Know if good => {
                 self.ready = true;
                 self.go(output);
@@ -265,7 +269,8 @@ impl OpencodeState {
     fn messages(&mut self, said: &Value, output: &mut Output) {
         let Some(turn) = &mut self.turn else { return };
         let said = said.as_array().map(Vec::as_slice).unwrap_or_default();
-        let parts = |message: &Value| message.get("parts").and_then(Value::as_array).cloned().unwrap_or_default();
+        let parts =
+            |message: &Value| message.get("parts").and_then(Value::as_array).cloned().unwrap_or_default();
         for message in said {
             parts(message).iter().for_each(|part| turn.recognize(part));
         }
@@ -369,7 +374,8 @@ impl OpencodeState {
         ]);
         let mut event = json!({ "id": id, "title": title, "options": options });
         if asked.to_string().len() < super::AGENT_EVENT_MAX_BYTES / 2 {
-            event["tool"] = json!({ "toolCallId": asked.pointer("/tool/callID"), "about": asked.get("metadata") });
+            event["tool"] =
+                json!({ "toolCallId": asked.pointer("/tool/callID"), "about": asked.get("metadata") });
         }
         output.event(EventKind::Approval, event);
         let options = ["once", "always", "reject"].map(str::to_owned).to_vec();
@@ -378,8 +384,11 @@ impl OpencodeState {
 
     /// A question with a few answers is an approval, too; others nobody can answer here.
     fn asks(&mut self, asked: &Value, output: &mut Output) {
-        let Some(id) = self.admits(asked, "que").filter(|_| self.tells.len() < APPROVALS_MAX_COUNT) else { return };
-        let questions = asked.get("questions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let Some(id) = self.admits(asked, "que").filter(|_| self.tells.len() < APPROVALS_MAX_COUNT) else {
+            return;
+        };
+        let questions =
+            asked.get("questions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let labels: Option<Vec<String>> = match questions {
             [one] => one.get("options").and_then(Value::as_array).map(|options| {
                 let labels = options.iter().filter_map(|option| option.get("label")?.as_str());

@@ -60,11 +60,17 @@ fn a_turn() {
     let delta = |text: &str| json!({ "sessionID": SESSION, "messageID": "msg_2", "partID": "prt_2", "field": "text", "delta": text });
     assert_eq!(texts(&hear(&mut state, "message.part.delta", delta("I run "))), ["I run "]);
     let whole = json!({ "type": "text", "text": "I run it" });
-    assert_eq!(texts(&hear(&mut state, "message.part.updated", part("prt_2", "msg_2", whole.clone()))), ["it"]);
+    assert_eq!(
+        texts(&hear(&mut state, "message.part.updated", part("prt_2", "msg_2", whole.clone()))),
+        ["it"]
+    );
     assert_eq!(hear(&mut state, "message.part.updated", part("prt_2", "msg_2", whole)).events, []);
     let tool = json!({ "type": "tool", "tool": "bash", "callID": "c", "state": { "status": "completed", "output": "ok" } });
     let told = hear(&mut state, "message.part.updated", part("prt_3", "msg_2", tool));
-    assert_eq!(told.events[0].data, json!({ "toolCallId": "c", "name": "bash", "status": "completed", "output": "ok" }));
+    assert_eq!(
+        told.events[0].data,
+        json!({ "toolCallId": "c", "name": "bash", "status": "completed", "output": "ok" })
+    );
     // Of others: another session, a message of somebody else.
     let other = json!({ "sessionID": "ses_two", "part": { "id": "prt_4", "messageID": "msg_2", "type": "text", "text": "x" } });
     assert_eq!(hear(&mut state, "message.part.updated", other).events, []);
@@ -99,7 +105,8 @@ fn what_nobody_listened_to_is_told_once() {
     let parts = json!([part("prt_2", "msg_2", json!({ "type": "text", "text": "one two" }))["part"]]);
     assert_eq!(texts(&answered(&mut state, 200, json!([{ "info": info, "parts": parts }]))), [" two"]);
     assert_eq!(hear(&mut state, "message.part.delta", delta).events, []);
-    let permission = json!([{ "id": "per_1", "sessionID": SESSION, "permission": "bash", "patterns": ["ls"] }]);
+    let permission =
+        json!([{ "id": "per_1", "sessionID": SESSION, "permission": "bash", "patterns": ["ls"] }]);
     assert_eq!(answered(&mut state, 200, permission).events[0].data["title"], "bash: ls");
     let whole = json!({ "type": "text", "text": "one two three" });
     assert_eq!(texts(&hear(&mut state, "message.part.updated", part("prt_2", "msg_2", whole))), [" three"]);
@@ -130,7 +137,10 @@ fn a_message_that_never_arrived_is_sent_once_more() {
 fn permissions_are_asked_for_and_answered_once() {
     let mut state = working();
     let asks = |id: &str, session: &str| json!({ "id": id, "sessionID": session, "permission": "bash", "patterns": ["rm"] });
-    assert_eq!(hear(&mut state, "permission.asked", asks("per_1", SESSION)).events[0].kind, EventKind::Approval);
+    assert_eq!(
+        hear(&mut state, "permission.asked", asks("per_1", SESSION)).events[0].kind,
+        EventKind::Approval
+    );
     assert_eq!(hear(&mut state, "permission.asked", asks("per_1", SESSION)).events, [], "once");
     assert_eq!(hear(&mut state, "permission.asked", asks("per_2", "ses_two")).events, []);
     for bad in ["per_../x", "per_", "xyz_1", "per_1/abort?"] {
@@ -139,7 +149,10 @@ fn permissions_are_asked_for_and_answered_once() {
     hear(&mut state, "session.created", json!({ "info": { "id": "ses_two", "parentID": SESSION } }));
     assert_eq!(hear(&mut state, "permission.asked", asks("per_2", "ses_two")).events.len(), 1);
     let answer = sent(&state.step(Input::Answer("per_1", "once"))).remove(0);
-    assert_eq!((answer.path.as_str(), answer.body), ("/permission/per_1/reply?directory=/work", Some(json!({ "reply": "once" }))));
+    assert_eq!(
+        (answer.path.as_str(), answer.body),
+        ("/permission/per_1/reply?directory=/work", Some(json!({ "reply": "once" })))
+    );
     // Until it is answered it is told again.
     assert_eq!(paths(&state.step(Input::Dialing)), ["/permission/per_1/reply"]);
     state.step(Input::Answered(404, ""));
@@ -148,7 +161,10 @@ fn permissions_are_asked_for_and_answered_once() {
     assert_eq!(hear(&mut state, "permission.replied", elsewhere).events[0].kind, EventKind::Answer);
     assert_eq!(state.approvals, []);
     let question = json!({ "id": "que_1", "sessionID": SESSION, "questions": [{ "question": "Which?", "options": [{ "label": "A b" }, { "label": "C" }] }] });
-    assert_eq!(hear(&mut state, "question.asked", question).events[0].data["options"][1], json!({ "id": "2", "name": "C" }));
+    assert_eq!(
+        hear(&mut state, "question.asked", question).events[0].data["options"][1],
+        json!({ "id": "2", "name": "C" })
+    );
     let answer = sent(&state.step(Input::Answer("que_1", "1"))).remove(0);
     assert_eq!(answer.body, Some(json!({ "answers": [["A b"]] })));
     let open = json!({ "id": "que_2", "sessionID": SESSION, "questions": [] });
@@ -157,7 +173,9 @@ fn permissions_are_asked_for_and_answered_once() {
 
 #[test]
 fn what_goes_wrong_is_told_apart() {
-    for (error, code) in [("ProviderAuthError", "auth_required"), ("APIError", "model_error"), ("X", "agent_error")] {
+    for (error, code) in
+        [("ProviderAuthError", "auth_required"), ("APIError", "model_error"), ("X", "agent_error")]
+    {
         let mut state = working();
         let error = json!({ "name": error, "data": { "message": "no" } });
         hear(&mut state, "session.error", json!({ "sessionID": SESSION, "error": error }));
@@ -170,7 +188,9 @@ fn what_goes_wrong_is_told_apart() {
     hear(&mut state, "session.error", json!({ "sessionID": SESSION, "error": error }));
     let end = hear(&mut state, "session.idle", json!({ "sessionID": SESSION })).end;
     assert_eq!(end, Some(TurnEnd::Done("cancelled".into())));
-    for (status, body) in [(500, json!({ "message": "no" })), (200, json!({ "id": "../x" })), (200, json!("x"))] {
+    for (status, body) in
+        [(500, json!({ "message": "no" })), (200, json!({ "id": "../x" })), (200, json!("x"))]
+    {
         let mut state = OpencodeState::default();
         state.step(Input::Begun("/", "se1"));
         state.step(Input::Message(1, "x"));
@@ -182,7 +202,9 @@ fn what_goes_wrong_is_told_apart() {
     let mut state = OpencodeState::default();
     state.step(Input::Begun("/", "se1"));
     state.step(Input::Message(1, "x"));
-    assert!(matches!(state.step(Input::Listening(302)).end, Some(TurnEnd::Failed(code, _)) if code == "protocol"));
+    assert!(
+        matches!(state.step(Input::Listening(302)).end, Some(TurnEnd::Failed(code, _)) if code == "protocol")
+    );
 }
 
 #[test]
@@ -193,7 +215,11 @@ fn what_is_kept_of_a_turn_is_bounded() {
         let said = json!({ "type": "text", "text": "x" });
         assert_eq!(hear(&mut state, "message.part.updated", part(&id, "msg_2", said)).events.len(), 1);
         hear(&mut state, "message.updated", message(&format!("msg_{number:06}"), json!({})));
-        hear(&mut state, "session.created", json!({ "info": { "id": format!("ses_{number}"), "parentID": SESSION } }));
+        hear(
+            &mut state,
+            "session.created",
+            json!({ "info": { "id": format!("ses_{number}"), "parentID": SESSION } }),
+        );
         hear(&mut state, "message.updated", message("msg_2", json!({})));
     }
     let told = part("prt_000001", "msg_2", json!({ "type": "text", "text": "xy" }));

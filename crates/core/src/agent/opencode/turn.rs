@@ -99,7 +99,10 @@ impl Turn {
     pub(super) fn message(&mut self, info: &Value) {
         let text = |field: &str| info.get(field).and_then(Value::as_str);
         let Some(id) = text("id").filter(|id| is_id(id, "msg")) else { return };
-        if self.user.is_none() || text("parentID") != self.user.as_deref() || text("role") != Some("assistant") {
+        if self.user.is_none()
+            || text("parentID") != self.user.as_deref()
+            || text("role") != Some("assistant")
+        {
             return;
         }
         self.replies.insert(id.to_owned());

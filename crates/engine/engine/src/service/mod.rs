@@ -30,8 +30,8 @@ use atoll_store::ServiceRecord;
 use tokio::sync::{RwLock, mpsc, oneshot, watch};
 
 pub(crate) use declared::{Declared, check_declared};
-pub(crate) use used::ServiceUse;
 pub use log::{ServiceLog, ServicePiece};
+pub(crate) use used::ServiceUse;
 
 /// The idempotency key of a run begins with this; the service and the number of the run follow.
 const RUN_KEY: &str = "atoll-service-";

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use crate::engine::Engine;
 use crate::sandbox::SandboxShared;
 
-use super::declared::{BEGIN_PATIENCE, settled};
 use super::calls::find;
+use super::declared::{BEGIN_PATIENCE, settled};
 use super::{Order, ServiceShared, Services};
 
 /// Pause between two looks whether a run is unused.
