@@ -19,6 +19,7 @@ mod agent_forks;
 mod agent_layers;
 mod agent_profiles;
 mod agent_schedules;
+mod agent_served;
 mod agents;
 mod backup;
 mod bad_input;

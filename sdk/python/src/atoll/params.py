@@ -14,8 +14,10 @@ Action = Literal[
 Adapter = Literal[
     "jsonl",
     "acp",
+    "opencode",
+    "http",
 ]
-"""The protocol that an agent's process speaks on its standard input and output."""
+"""The protocol that an agent speaks: its process on its standard input and output, or its server over HTTP."""
 
 EgressMode = Literal[
     "enforce",
@@ -277,7 +279,7 @@ class _CreateAgentRequired(TypedDict):
 
 
 class CreateAgent(_CreateAgentRequired, total=False):
-    """Declares an agent. Give either `argv` or `shell`, and either `sandbox` or `template`."""
+    """Declares an agent. Give one of `argv`, `shell` and `service`, and either `sandbox` or `template`."""
 
     sandbox: str | None
     """The sandbox it lives in, by id or name."""
@@ -288,8 +290,12 @@ class CreateAgent(_CreateAgentRequired, total=False):
     """Program and arguments, run once for each session when there is a message."""
     shell: str | None
     """A line for `/bin/sh -c`."""
+    service: str | None
+    """The service of the sandbox that is the agent's server, for the adapters `opencode` and `http`."""
+    port: int | None
+    """Where that listens on the sandbox's loopback; the port on which the service is ready when absent."""
     adapter: Adapter | None
-    """What it speaks on its standard input and output; `jsonl` when absent."""
+    """What it speaks: on its standard input and output, or over HTTP; `jsonl` when absent."""
     env: dict[str, str]
     """Variables on top of the sandbox's."""
     cwd: str | None
