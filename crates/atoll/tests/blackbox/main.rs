@@ -21,6 +21,7 @@ mod agent_schedules;
 mod agents;
 mod backup;
 mod bad_input;
+mod build_mounts;
 mod builds;
 mod checkpoints;
 mod cli;
