@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use atoll_core::build::{BuildEvent, BuildFailure, BuildSpec, BuildState, Ready, StartFrom, Step};
 use atoll_core::policy::EgressPolicy;
+use atoll_core::secret::Secret;
 use atoll_core::spec::{IsolationLevel, ResourcesDraft};
 use atoll_core::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,10 @@ pub struct CreateBuild {
     /// Values of `ARG`s.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub args: BTreeMap<String, String>,
+    /// Values for `RUN --mount=type=secret`, by their `id`. Kept nowhere, and in no answer.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", serialize_with = "crate::secret::reveal_all")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub secrets: BTreeMap<String, Secret>,
     /// The stage that is wanted, by name or number; the last when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,

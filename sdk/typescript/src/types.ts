@@ -842,6 +842,8 @@ export interface CreateBuild {
   ignore?: string | null;
   /** Values of `ARG`s. */
   args?: Record<string, string>;
+  /** Values for `RUN --mount=type=secret`, by their `id`. Kept nowhere, and in no answer. */
+  secrets?: Record<string, string>;
   /** The stage that is wanted, by name or number; the last when absent. */
   target?: string | null;
   /** Do every step again. */

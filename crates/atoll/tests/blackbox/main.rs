@@ -23,6 +23,7 @@ mod agent_served;
 mod agents;
 mod backup;
 mod bad_input;
+mod build_mounts;
 mod builds;
 mod checkpoints;
 mod cli;

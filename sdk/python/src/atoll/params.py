@@ -356,6 +356,8 @@ class CreateBuild(TypedDict, total=False):
     """What to leave out of the context, as in a `.dockerignore`; the one in the context when absent."""
     args: dict[str, str]
     """Values of `ARG`s."""
+    secrets: dict[str, str]
+    """Values for `RUN --mount=type=secret`, by their `id`. Kept nowhere, and in no answer."""
     target: str | None
     """The stage that is wanted, by name or number; the last when absent."""
     no_cache: bool

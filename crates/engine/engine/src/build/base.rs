@@ -12,7 +12,6 @@ use atoll_build::graph::{self, Graph, Origin};
 use atoll_build::key::Key;
 use atoll_build::place::Place;
 use atoll_build::plan::State;
-use atoll_build::recipe::Action;
 use atoll_core::build::{SNAPSHOT_SCHEME, TEMPLATE_SCHEME};
 use atoll_core::sharing::Needs;
 use atoll_core::snapshot::Manifest;
@@ -92,9 +91,7 @@ impl Run<'_> {
             let stage = &self.recipe.stages[index];
             let mut wanted = vec![(stage.place, graph.bases[index].clone())];
             for instruction in &stage.instructions {
-                if let Action::Copy(copy) = &instruction.action
-                    && let Some(from) = &copy.from
-                {
+                for from in instruction.action.takes_from() {
                     let place = instruction.place;
                     wanted.push((place, graph::source(self.recipe, index, place, from)?));
                 }

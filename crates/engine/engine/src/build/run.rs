@@ -427,9 +427,10 @@ impl Plan {
                 open.push(base);
             }
             for step in &steps[first..] {
-                if let Work::CopyFrom { from: Origin::Stage(stage), .. } = &step.work {
-                    open.push(*stage);
-                }
+                open.extend(step.work.origins().filter_map(|origin| match origin {
+                    Origin::Stage(stage) => Some(*stage),
+                    Origin::Image(_) => None,
+                }));
             }
         }
         begin
