@@ -436,13 +436,13 @@ async fn what_a_template_starts_is_tried_out_when_asked_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_can_be_built_on() {
     let server = Server::start();
-    let made = server.client.create_sandbox(&CreateSandbox {
+    let create = CreateSandbox {
         user: Some("nobody".into()),
         workdir: Some("/srv/app".into()),
         env: [("FROM_SANDBOX".to_owned(), "yes".to_owned())].into(),
         ..CreateSandbox::default()
-    });
-    let id = made.await.unwrap().id;
+    };
+    let id = server.client.create_sandbox(&create).await.unwrap().id;
     server.cli(&["exec", "--user", "root", &id, "--", "sh", "-c", "echo kept > /kept"]).ok();
     server.cli(&["snapshot", "create", "--tag", "base:one", &id]).ok();
     server.client.delete_sandbox(&id).await.unwrap();

@@ -154,7 +154,7 @@ impl Run<'_> {
         Ok(Base {
             identity: format!("snapshot {}", found.id),
             files: FileSystem { image: kept.image.clone(), kept: Some(kept) },
-            defaults: ImageDefaults { env, user: Some(user), workdir, ..ImageDefaults::default() },
+            defaults: ImageDefaults { env, user: Some(user), workdir },
             entrypoint: Vec::new(),
             cmd: Vec::new(),
             recipe: None,
