@@ -225,7 +225,8 @@ fn program_layer(field: &str, text: &str) -> Result<()> {
 fn program_package(field: &str, text: &str) -> Result<()> {
     let (name, arch) = text.split_once(':').unwrap_or((text, "all"));
     let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.');
+    let plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.');
     let is_name = first && name.len() <= PACKAGE_NAME_MAX_BYTES && name.bytes().all(plain);
     let is_arch = (1..=32).contains(&arch.len())
         && arch.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
@@ -380,8 +381,12 @@ mod tests {
             assert!(refused(&rule(bad)).contains(why), "{bad}");
         }
         let layer = format!(r#""layer":"sha256:{a}""#);
-        assert!(refused(&rule(&format!(r#"{layer},"digest":"blake3:{a}""#))).contains("with a path or alone"));
-        for good in [layer.clone(), format!(r#"{layer},"path":"/usr/bin/*""#), r#""package":"g++:amd64""#.to_owned()] {
+        assert!(
+            refused(&rule(&format!(r#"{layer},"digest":"blake3:{a}""#))).contains("with a path or alone")
+        );
+        for good in
+            [layer.clone(), format!(r#"{layer},"path":"/usr/bin/*""#), r#""package":"g++:amd64""#.to_owned()]
+        {
             read(&rule(&good)).unwrap().validate("execution").unwrap();
         }
         let many = vec![r#"{"action":"deny","path":"/x"}"#; EXECUTION_RULES_MAX_COUNT + 1].join(",");

@@ -64,7 +64,10 @@ impl TraceFiles {
             let field = format!("{paths}[{number}]");
             plain_path(&field, path)?;
             if self.paths[..number].contains(path) {
-                return Err(Error::invalid(&field, format_args!("'{}' was named before", crate::error::shorten(path))));
+                return Err(Error::invalid(
+                    &field,
+                    format_args!("'{}' was named before", crate::error::shorten(path)),
+                ));
             }
         }
         Ok(())

@@ -162,7 +162,9 @@ impl<'a> Words<'a> {
         let ip = at.transpose()?.or(literal).unwrap_or(SOMEWHERE);
         let by = match self.from {
             Some(path) => self.program(path, self.origin)?,
-            None => Program { path: String::new(), origin: ProgramOrigin::Elsewhere, digest: None, layer: None },
+            None => {
+                Program { path: String::new(), origin: ProgramOrigin::Elsewhere, digest: None, layer: None }
+            }
         };
         let address = port.map(|port| SocketAddr::new(ip, port));
         Ok(Asked { names, address, own: false, closed: None, tls, by: Some(by), what })

@@ -9,7 +9,9 @@ use clap::Args;
 
 use super::access::parse_visibility;
 use super::usage::parse_on_idle;
-use super::{BudgetArgs, EgressArgs, ExecutionArgs, IdleArgs, ProfileArgs, ServicesArgs, TraceFilesArgs, parse_mount};
+use super::{
+    BudgetArgs, EgressArgs, ExecutionArgs, IdleArgs, ProfileArgs, ServicesArgs, TraceFilesArgs, parse_mount,
+};
 use crate::units::{parse_bytes, parse_bytes_per_second, parse_cpu_millis, parse_duration_ms, parse_pair};
 
 /// Limits.

@@ -71,7 +71,9 @@ fn closed(dir: &Path) -> std::io::Result<Vec<(PathBuf, String)>> {
     let mut found = Vec::new();
     for sandbox in std::fs::read_dir(dir)? {
         let sandbox = sandbox?.path();
-        let Some(id) = sandbox.file_name().and_then(|name| name.to_str()).map(str::to_owned) else { continue };
+        let Some(id) = sandbox.file_name().and_then(|name| name.to_str()).map(str::to_owned) else {
+            continue;
+        };
         // It may go meanwhile.
         let Ok(segments) = std::fs::read_dir(&sandbox) else { continue };
         for segment in segments.flatten() {

@@ -54,10 +54,10 @@ use crate::failure::{Failure, Result};
 
 pub(crate) use data_dir::{Claim, DataDir};
 pub(crate) use embedded::embedded;
+use journals::Journals;
 pub(crate) use kernel::{check_witness, leave_kernel, left_in_kernel};
 pub(crate) use machines::Machines;
 pub(crate) use sentries::Sentries;
-use journals::Journals;
 pub(crate) use spans::Spans;
 pub(crate) use telemetry::Telemetry;
 

@@ -27,7 +27,15 @@ async fn an_agents_process_has_more_than_the_shell_that_it_starts() {
     let create: CreateSandbox = serde_json::from_value(json!({"profiles": profiles})).unwrap();
     let sandbox = server.client.create_sandbox(&create).await.unwrap().id;
     let upload = CreateExec {
-        argv: Some(["/usr/bin/python3", "-c", "import os; os.makedirs('/opt/kept'); open('/opt/kept/file', 'w').write('kept')"].map(str::to_owned).to_vec()),
+        argv: Some(
+            [
+                "/usr/bin/python3",
+                "-c",
+                "import os; os.makedirs('/opt/kept'); open('/opt/kept/file', 'w').write('kept')",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
+        ),
         profile: Some("agent".to_owned()),
         ..CreateExec::default()
     };

@@ -63,7 +63,8 @@ async fn changes_of_files_are_told_where_that_was_asked_for() {
     // What is not there yet is watched when it comes.
     server.sh(&sandbox, "mkdir /work").await;
     begun(2).await;
-    let work = "cd /work; printf one > a; mkdir -p d/e; printf two > d/e/b; mv a c; rm c; printf x > /tmp/other";
+    let work =
+        "cd /work; printf one > a; mkdir -p d/e; printf two > d/e/b; mv a c; rm c; printf x > /tmp/other";
     server.sh(&sandbox, work).await;
     let told = wait_until("all is told", async || {
         let told = events(&server, &sandbox, "file");

@@ -46,7 +46,8 @@ async fn below(sandbox: &SandboxShared, client: &GuestClient, path: &str, digest
                 said = false;
                 let begun = RecorderEvent::WatchesFiles { path: path.to_owned() };
                 sandbox.trace.note(&sandbox.id, What::Recorder(begun));
-                let error = Round { sandbox, client, digests, written: BTreeSet::new() }.follow(changes).await;
+                let error =
+                    Round { sandbox, client, digests, written: BTreeSet::new() }.follow(changes).await;
                 tracing::debug!(sandbox = %sandbox.id, path, error = chain(&error), "files are not watched any more");
             }
             Err(GuestError::Closed) => return,

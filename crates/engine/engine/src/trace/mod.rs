@@ -84,8 +84,10 @@ impl TraceConfig {
     pub(crate) fn file(&self, sandbox: &SandboxId, event: FileEvent) {
         let Some(recorder) = &self.recorder else { return };
         let what = What::File(event);
-        recorder
-            .record(sandbox, Event { at_us: now_us(), witness: Witness::Guest, exec: None, process: None, what });
+        recorder.record(
+            sandbox,
+            Event { at_us: now_us(), witness: Witness::Guest, exec: None, process: None, what },
+        );
     }
 
     fn of_exec(&self, sandbox: &SandboxId, exec: &ExecId, what: What) {

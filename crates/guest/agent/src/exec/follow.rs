@@ -78,7 +78,8 @@ fn live(pid: i32, profiles: &[Confine]) {
     let seized = trace(libc::PTRACE_SEIZE, pid, 0, OPTIONS.cast_unsigned() as usize);
     let followed = seized.and_then(|()| {
         sys::kill(pid, libc::SIGCONT)?;
-        Follower { profiles, places: HashMap::from([(pid, 0)]), early: HashSet::new(), asked: HashSet::new() }.run()
+        Follower { profiles, places: HashMap::from([(pid, 0)]), early: HashSet::new(), asked: HashSet::new() }
+            .run()
     });
     if followed.is_err() {
         // What it does not follow any more may not go on.

@@ -164,7 +164,9 @@ impl Image {
             let unread = |error: std::io::Error| format!("{PACKAGE_LISTS}/{file} cannot be read: {error}");
             let list = program(&level, at, &file, &stat).open().map_err(unread)?;
             let before = text.len();
-            std::io::Read::take(list, PACKAGE_LIST_MAX_BYTES + 1).read_to_string(&mut text).map_err(unread)?;
+            std::io::Read::take(list, PACKAGE_LIST_MAX_BYTES + 1)
+                .read_to_string(&mut text)
+                .map_err(unread)?;
             if (text.len() - before) as u64 > PACKAGE_LIST_MAX_BYTES {
                 return Err(format!("{PACKAGE_LISTS}/{file} has more than {PACKAGE_LIST_MAX_BYTES} bytes"));
             }

@@ -157,13 +157,17 @@ fn profiles(exec: &ExecProfile) -> Vec<Confine> {
     let step = |(program, next): (&String, &String)| {
         place(next).map(|profile| ProfileStep { program: program.clone(), profile, door: false })
     };
-    let open = |asked: &str| {
-        place(asked).map(|profile| ProfileStep { program: door(asked), profile, door: true })
-    };
+    let open =
+        |asked: &str| place(asked).map(|profile| ProfileStep { program: door(asked), profile, door: true });
     let confine = |(_, profile): &(&String, &Profile)| Confine {
         hide: profile.hide.clone(),
         read_only: profile.read_only.clone(),
-        steps: profile.on_exec.iter().filter_map(step).chain(profile.asks().into_iter().filter_map(open)).collect(),
+        steps: profile
+            .on_exec
+            .iter()
+            .filter_map(step)
+            .chain(profile.asks().into_iter().filter_map(open))
+            .collect(),
         memory_bytes: profile.limits.memory_bytes.unwrap_or_default(),
         processes: profile.limits.processes.unwrap_or_default(),
         cpu_seconds: profile.limits.cpu_seconds.unwrap_or_default(),
