@@ -35,7 +35,7 @@ pub(crate) use access::{AccessCommand, LeaseCommand};
 pub(crate) use agent::{
     AgentCommand, BuildAgentArgs, ForkAgentArgs, Keep, ScheduleCommand, SessionArg, UpArgs, UpdateAgentArgs,
 };
-pub(crate) use build::{BuildArgs, BuildCacheCommand, BuildCommand};
+pub(crate) use build::{BuildArgs, BuildCacheCommand, BuildCommand, BuildSecret, SecretSource};
 pub(crate) use code::{CodeArgs, CodeCommand, ContextArg};
 pub(crate) use egress::{EgressArgs, read as read_policy};
 pub(crate) use exec::{AttachArgs, ExecArgs, KillArgs, LogsArgs, RunArgs, ShellArgs, StreamArgs};

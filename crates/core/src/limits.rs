@@ -197,6 +197,10 @@ pub const BUILD_INSTRUCTIONS_MAX_COUNT: usize = 1000;
 pub const BUILD_STAGES_MAX_COUNT: usize = 64;
 /// Largest number of build arguments.
 pub const BUILD_ARGS_MAX_COUNT: usize = 256;
+/// Most secrets that a build is given.
+pub const BUILD_SECRETS_MAX_COUNT: usize = 32;
+/// Longest secret of a build, bytes: a key file, not an archive.
+pub const BUILD_SECRET_MAX_BYTES: usize = 64 << 10;
 /// Largest context of a build, bytes of all its files.
 pub const BUILD_CONTEXT_MAX_BYTES: u64 = 4 << 30;
 /// Largest number of entries of a context.

@@ -62,10 +62,12 @@ export type Action =
   | "allow"
   | "deny";
 
-/** The protocol that an agent's process speaks on its standard input and output. */
+/** The protocol that an agent speaks: its process on its standard input and output, or its server over HTTP. */
 export type Adapter =
   | "jsonl"
-  | "acp";
+  | "acp"
+  | "opencode"
+  | "http";
 
 /** An agent. */
 export interface Agent {
@@ -79,8 +81,12 @@ export interface Agent {
   own_sandbox: boolean;
   /** The name of the agent that it was forked from. */
   fork_of?: string | null;
-  /** What runs: a line for the shell, or program and arguments. */
-  command: CommandText;
+  /** What runs: a line for the shell, or program and arguments. Nothing of one that is a service. */
+  command?: CommandText | null;
+  /** The service of its sandbox that is its server. */
+  service?: string | null;
+  /** Where that listens on the sandbox's loopback. */
+  port?: number | null;
   /** What it speaks. */
   adapter: Adapter;
   /** The profile of its sandbox that its processes begin in, where one was asked for. */
@@ -763,7 +769,7 @@ export interface CreateAccess {
   ttl_ms?: number | null;
 }
 
-/** Declares an agent. Give either `argv` or `shell`, and either `sandbox` or `template`. */
+/** Declares an agent. Give one of `argv`, `shell` and `service`, and either `sandbox` or `template`. */
 export interface CreateAgent {
   /** Its name, unique among agents: 1 to 63 lower-case letters, digits and hyphens. */
   name: string;
@@ -775,7 +781,11 @@ export interface CreateAgent {
   argv?: string[] | null;
   /** A line for `/bin/sh -c`. */
   shell?: string | null;
-  /** What it speaks on its standard input and output; `jsonl` when absent. */
+  /** The service of the sandbox that is the agent's server, for the adapters `opencode` and `http`. */
+  service?: string | null;
+  /** Where that listens on the sandbox's loopback; the port on which the service is ready when absent. */
+  port?: number | null;
+  /** What it speaks: on its standard input and output, or over HTTP; `jsonl` when absent. */
   adapter?: Adapter | null;
   /** Variables on top of the sandbox's. */
   env?: Record<string, string>;
@@ -832,6 +842,8 @@ export interface CreateBuild {
   ignore?: string | null;
   /** Values of `ARG`s. */
   args?: Record<string, string>;
+  /** Values for `RUN --mount=type=secret`, by their `id`. Kept nowhere, and in no answer. */
+  secrets?: Record<string, string>;
   /** The stage that is wanted, by name or number; the last when absent. */
   target?: string | null;
   /** Do every step again. */
@@ -843,6 +855,11 @@ export interface CreateBuild {
   start?: StartFrom | null;
   /** When a sandbox is ready: its creation waits for it. */
   ready?: Ready | null;
+  /**
+   * Start what the template starts once, in a sandbox that is deleted again, and wait until it is ready: what fails
+   * then fails the build, and not the first creation.
+   */
+  verify?: boolean;
   /** Boot one sandbox of the template until it is ready, and let the others go on from its memory. */
   memory?: boolean;
   /** Isolation level of the build and of the template. */

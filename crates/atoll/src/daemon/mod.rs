@@ -368,6 +368,7 @@ impl Daemon {
             let trust = Trust {
                 ca_pem: interceptor.certificate_pem().to_owned(),
                 roots_pem: interceptor.roots_pem().to_owned(),
+                upstream_pem: limits.upstream_ca.clone(),
             };
             let mut egress = limits.egress.clone();
             egress.gateway.interceptor = Some(Arc::new(interceptor));

@@ -441,6 +441,8 @@ message! {
         /// Most bytes under way to the host that it has not acknowledged; 0 for no limit. A connection that
         /// nobody reads must not use up what all operations share.
         #[prost(uint32, tag = "2")] pub window_bytes: u32,
+        /// To the explicit proxy of the sandbox's network instead: `port` is not looked at.
+        #[prost(bool, tag = "3")] pub proxy: bool,
     }
     /// Listens on a port of the sandbox's loopback (`listen`): [`Listening`], then an [`Incoming`] for each
     /// connection. The guest stops listening when the stream ends.

@@ -14,8 +14,10 @@ Action = Literal[
 Adapter = Literal[
     "jsonl",
     "acp",
+    "opencode",
+    "http",
 ]
-"""The protocol that an agent's process speaks on its standard input and output."""
+"""The protocol that an agent speaks: its process on its standard input and output, or its server over HTTP."""
 
 EgressMode = Literal[
     "enforce",
@@ -277,7 +279,7 @@ class _CreateAgentRequired(TypedDict):
 
 
 class CreateAgent(_CreateAgentRequired, total=False):
-    """Declares an agent. Give either `argv` or `shell`, and either `sandbox` or `template`."""
+    """Declares an agent. Give one of `argv`, `shell` and `service`, and either `sandbox` or `template`."""
 
     sandbox: str | None
     """The sandbox it lives in, by id or name."""
@@ -288,8 +290,12 @@ class CreateAgent(_CreateAgentRequired, total=False):
     """Program and arguments, run once for each session when there is a message."""
     shell: str | None
     """A line for `/bin/sh -c`."""
+    service: str | None
+    """The service of the sandbox that is the agent's server, for the adapters `opencode` and `http`."""
+    port: int | None
+    """Where that listens on the sandbox's loopback; the port on which the service is ready when absent."""
     adapter: Adapter | None
-    """What it speaks on its standard input and output; `jsonl` when absent."""
+    """What it speaks: on its standard input and output, or over HTTP; `jsonl` when absent."""
     env: dict[str, str]
     """Variables on top of the sandbox's."""
     cwd: str | None
@@ -350,6 +356,8 @@ class CreateBuild(TypedDict, total=False):
     """What to leave out of the context, as in a `.dockerignore`; the one in the context when absent."""
     args: dict[str, str]
     """Values of `ARG`s."""
+    secrets: dict[str, str]
+    """Values for `RUN --mount=type=secret`, by their `id`. Kept nowhere, and in no answer."""
     target: str | None
     """The stage that is wanted, by name or number; the last when absent."""
     no_cache: bool
@@ -360,6 +368,10 @@ class CreateBuild(TypedDict, total=False):
     """
     ready: Ready | None
     """When a sandbox is ready: its creation waits for it."""
+    verify: bool
+    """Start what the template starts once, in a sandbox that is deleted again, and wait until it is ready: what
+    fails then fails the build, and not the first creation.
+    """
     memory: bool
     """Boot one sandbox of the template until it is ready, and let the others go on from its memory."""
     isolation: IsolationLevel | None

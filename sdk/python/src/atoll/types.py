@@ -21,8 +21,10 @@ Action = Literal[
 Adapter = Literal[
     "jsonl",
     "acp",
+    "opencode",
+    "http",
 ]
-"""The protocol that an agent's process speaks on its standard input and output."""
+"""The protocol that an agent speaks: its process on its standard input and output, or its server over HTTP."""
 
 BuildState = Literal[
     "waiting",
@@ -549,8 +551,12 @@ class Agent:
     """That was made for it, and is deleted with it."""
     fork_of: str | None
     """The name of the agent that it was forked from."""
-    command: CommandText
-    """What runs: a line for the shell, or program and arguments."""
+    command: CommandText | None
+    """What runs: a line for the shell, or program and arguments. Nothing of one that is a service."""
+    service: str | None
+    """The service of its sandbox that is its server."""
+    port: int | None
+    """Where that listens on the sandbox's loopback."""
     adapter: Adapter
     """What it speaks."""
     profile: str | None
@@ -577,7 +583,9 @@ class Agent:
             o["sandbox"],
             o["own_sandbox"],
             o.get("fork_of"),
-            o["command"],
+            o.get("command"),
+            o.get("service"),
+            o.get("port"),
             o["adapter"],
             o.get("profile"),
             o.get("layer"),

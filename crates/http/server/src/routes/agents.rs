@@ -35,6 +35,8 @@ fn convert(app: &App, record: AgentRecord) -> Agent {
         own_sandbox: record.spec.own_sandbox,
         fork_of,
         command: record.spec.command,
+        port: record.spec.serves.as_ref().map(|serves| serves.port),
+        service: record.spec.serves.map(|serves| serves.service),
         adapter: record.spec.adapter,
         profile: record.spec.profile,
         layer: record.spec.layer,
