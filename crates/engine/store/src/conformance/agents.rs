@@ -22,6 +22,7 @@ fn agent(n: u8, sandbox: &crate::SandboxRecord, name: &str) -> AgentRecord {
             env: [("A".to_owned(), "ü".to_owned())].into(),
             cwd: None,
             user: None,
+            profile: (n == 2).then(|| "agent".to_owned()),
             layer: (n == 2).then(|| "bot".to_owned()),
             own_sandbox: n == 2,
             budget: (n == 1).then_some(ModelBudget { requests: Some(7), tokens: None }),

@@ -38,7 +38,7 @@ pub(super) fn program(request: &StartExec) -> Result<Program, Failure> {
     let ruleset = request.profiles.first().map(confine::ruleset).transpose();
     let ruleset = ruleset.map_err(|cause| errno("cannot confine it to its profile", cause))?;
     Ok(Program {
-        candidates: candidates(command, request.env.get("PATH").map_or(DEFAULT_PATH, String::as_str))?,
+        candidates: candidates(command, &search_path(request))?,
         argv,
         env: environment(request, &identity)?,
         cwd: text(cwd)?,
@@ -73,15 +73,24 @@ fn candidates(command: &str, path: &str) -> Result<Vec<CString>, Failure> {
         .collect()
 }
 
+/// Whether somebody in it may ask for another profile.
+fn asks(request: &StartExec) -> bool {
+    request.profiles.iter().flat_map(|profile| &profile.steps).any(|step| step.door)
+}
+
+/// Where commands are looked for.
+fn search_path(request: &StartExec) -> String {
+    let path = request.env.get("PATH").map_or(DEFAULT_PATH, String::as_str);
+    if asks(request) { format!("{path}:{RUN_PATH}") } else { path.to_owned() }
+}
+
 fn environment(request: &StartExec, identity: &Identity) -> Result<Vec<CString>, Failure> {
     let mut env = Vec::with_capacity(request.env.len() + 5);
-    let asks = request.profiles.iter().flat_map(|profile| &profile.steps).any(|step| step.door);
-    if asks && !request.env.contains_key("PATH") {
-        env.push(text(&format!("PATH={DEFAULT_PATH}:{RUN_PATH}"))?);
+    if asks(request) {
+        env.push(text(&format!("PATH={}", search_path(request)))?);
     }
     for (name, value) in &request.env {
-        if asks && name == "PATH" {
-            env.push(text(&format!("PATH={value}:{RUN_PATH}"))?);
+        if name == "PATH" && asks(request) {
             continue;
         }
         if name.is_empty() || name.contains('=') {
