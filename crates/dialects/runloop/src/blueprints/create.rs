@@ -109,6 +109,7 @@ impl Create {
             no_cache: false,
             start: None,
             ready: None,
+            verify: false,
             memory: false,
             isolation: None,
             resources: launch.resources()?,
