@@ -91,7 +91,7 @@ def secrets(ask):
     ask("GET /secret/{secretId}", made["id"])
     ask("PATCH /secret/{secretId}", made["id"], body={"description": "why"})
     sandbox = ask("POST /sandbox", body={"secrets": [{"TOKEN": "of-the-models"}]})
-    ask("PUT /sandbox/{sandboxId}/secrets", sandbox["id"], body={"secrets": []})
+    ask("PUT /sandbox/{sandboxIdOrName}/secrets", sandbox["id"], body={"secrets": []})
     ask("DELETE /sandbox/{sandboxIdOrName}", sandbox["id"])
     ask("DELETE /secret/{secretId}", made["id"])
 

@@ -47,8 +47,9 @@ def test_content_is_sent_closed_and_read(sdk, client):
     assert [item.id for item in listed.objects] == [object.id]
     assert client.objects.list(state="UPLOADING", search=object.id).objects == []
     object.delete()
+    assert client.objects.retrieve(object.id).state == "DELETED"
     with pytest.raises(NotFoundError):
-        client.objects.retrieve(object.id)
+        client.objects.download(object.id)
 
 
 def test_pages(client):

@@ -34,6 +34,7 @@ mod executions;
 mod extras;
 mod files;
 mod gateways;
+mod gone;
 mod ids;
 mod logs;
 mod objects;
@@ -63,11 +64,12 @@ use crate::devboxes::ended::Ended;
 use crate::devboxes::setup::Setups;
 use crate::error::Failure;
 use crate::gateways::Gateway;
+use crate::gone::Gone;
 use crate::objects::Shelf;
 use crate::once::Answers;
 use crate::policies::NetworkPolicy;
 use crate::records::Records;
-use crate::snapshots::{Gone, Taking};
+use crate::snapshots::Taking;
 
 /// What to mount.
 pub const DIALECT: Dialect = Dialect {

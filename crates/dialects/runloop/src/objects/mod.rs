@@ -200,9 +200,12 @@ async fn list_public(_: Caller<Read>) -> Json<Value> {
     Json(json!({"objects": [], "has_more": false, "total_count": 0}))
 }
 
-/// `GET /v1/objects/{object}`.
+/// `GET /v1/objects/{object}`: also one that was deleted, for a while.
 async fn one(caller: Caller<Read>, State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>> {
-    Ok(Json(view(&find(&app, &caller, &id).await?)))
+    match find(&app, &caller, &id).await {
+        Ok(object) => Ok(Json(view(&object))),
+        Err(failure) => app.gone.find(&id, caller.sees()).map(Json).ok_or(failure),
+    }
 }
 
 /// `POST /v1/objects/{object}/complete`.
@@ -227,8 +230,9 @@ async fn delete(
     let object = find(&app, &caller, &id).await?;
     let mut answer = view(&object);
     answer["state"] = "DELETED".into();
-    let shelf = app.objects.clone();
-    work(move || shelf.remove(&object.id)).await?;
+    let (shelf, id) = (app.objects.clone(), object.id.clone());
+    work(move || shelf.remove(&id)).await?;
+    app.gone.note(object.id, &caller.key(), answer.clone());
     Ok(Json(answer))
 }
 

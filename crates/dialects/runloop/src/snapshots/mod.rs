@@ -2,8 +2,6 @@
 //!
 //! A snapshot's name, message and metadata are in its comment, which is short: what does not fit is refused.
 
-mod gone;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -29,8 +27,6 @@ use crate::error::{Failure, Result};
 use crate::extras::Extras;
 use crate::request::{self, Caller, Json, Manage, Path, Query, Read};
 use crate::{ids, once};
-
-pub(crate) use gone::Gone;
 
 /// The routes.
 pub(crate) fn routes(app: &App) -> Router<App> {
@@ -213,7 +209,7 @@ async fn status(
     let record = match find(app.host.engine(), &caller, Needs::READ, &text).await {
         Ok(record) => record,
         Err(failure) => {
-            let gone = ids::snapshot(&text).and_then(|id| app.gone.find(&id, caller.sees()));
+            let gone = ids::snapshot(&text).and_then(|id| app.gone.find(id.as_str(), caller.sees()));
             return gone.map(|view| Json(json!({"status": "deleted", "snapshot": view}))).ok_or(failure);
         }
     };
@@ -239,7 +235,7 @@ async fn remove(
     }
     let record = find(engine, &caller, Needs::MANAGE, &text).await?;
     engine.delete_snapshot(&record.id, None, caller.engine()).await.map_err(|error| Failure::of(&error))?;
-    app.gone.note(record.id.clone(), &caller.key(), view(&record));
+    app.gone.note(record.id.to_string(), &caller.key(), view(&record));
     Ok(Json(json!({})))
 }
 
