@@ -46,6 +46,9 @@ pub struct CreateAgent {
     /// User name or id, optionally `:group`; the sandbox's when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// The profile of its sandbox that its processes begin in; the sandbox's default when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
     /// The agent layer that its program is in, which is mounted at `/opt/agents/LAYER`. Needs the scope `manage`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layer: Option<String>,
@@ -87,6 +90,7 @@ impl CreateAgent {
             env: self.env.clone(),
             cwd: self.cwd.clone(),
             user: self.user.clone(),
+            profile: self.profile.clone(),
             layer: self.layer.clone(),
             own_sandbox: self.template.is_some(),
             budget: self.budget,
@@ -121,6 +125,9 @@ pub struct Agent {
     pub port: Option<u16>,
     /// What it speaks.
     pub adapter: Adapter,
+    /// The profile of its sandbox that its processes begin in, where one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
     /// The agent layer that its program is in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<String>,

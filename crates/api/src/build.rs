@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use atoll_core::build::{BuildEvent, BuildFailure, BuildSpec, BuildState, Ready, StartFrom, Step};
 use atoll_core::policy::EgressPolicy;
+use atoll_core::secret::Secret;
 use atoll_core::spec::{IsolationLevel, ResourcesDraft};
 use atoll_core::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,10 @@ pub struct CreateBuild {
     /// Values of `ARG`s.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub args: BTreeMap<String, String>,
+    /// Values for `RUN --mount=type=secret`, by their `id`. Kept nowhere, and in no answer.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", serialize_with = "crate::secret::reveal_all")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub secrets: BTreeMap<String, Secret>,
     /// The stage that is wanted, by name or number; the last when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
@@ -44,6 +49,10 @@ pub struct CreateBuild {
     /// When a sandbox is ready: its creation waits for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
+    /// Start what the template starts once, in a sandbox that is deleted again, and wait until it is ready: what fails then
+    /// fails the build, and not the first creation.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub verify: bool,
     /// Boot one sandbox of the template until it is ready, and let the others go on from its memory.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
@@ -91,6 +100,7 @@ impl TryFrom<CreateBuild> for BuildSpec {
             no_cache: request.no_cache,
             start: request.start,
             ready: request.ready,
+            verify: request.verify,
             memory: request.memory,
             isolation: request.isolation,
             resources: request.resources,

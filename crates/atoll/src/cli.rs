@@ -35,7 +35,7 @@ pub(crate) use access::{AccessCommand, LeaseCommand};
 pub(crate) use agent::{
     AgentCommand, BuildAgentArgs, ForkAgentArgs, Keep, ScheduleCommand, SessionArg, UpArgs, UpdateAgentArgs,
 };
-pub(crate) use build::{BuildArgs, BuildCacheCommand, BuildCommand};
+pub(crate) use build::{BuildArgs, BuildCacheCommand, BuildCommand, BuildSecret, SecretSource};
 pub(crate) use code::{CodeArgs, CodeCommand, ContextArg};
 pub(crate) use egress::{EgressArgs, read as read_policy};
 pub(crate) use exec::{AttachArgs, ExecArgs, KillArgs, LogsArgs, RunArgs, ShellArgs, StreamArgs};
@@ -49,7 +49,7 @@ pub(crate) use mcp::McpArgs;
 pub(crate) use net::{ChangeArgs, NetCommand, rules as net_rules};
 pub(crate) use policy::{ExplainArgs, LearnArgs, PolicyCommand, ReplayArgs, TestArgs};
 pub(crate) use pool::{PoolCommand, PoolOf, parse_pool};
-pub(crate) use profiles::ProfileArgs;
+pub(crate) use profiles::{ProfileArgs, TraceFilesArgs};
 pub(crate) use sandbox::{
     CopyArgs, ExtendArgs, InspectArgs, LimitArgs, LsArgs, RmArgs, SandboxArg, SandboxArgs, UpdateArgs,
 };

@@ -38,7 +38,7 @@ pub(crate) struct Settings {
 
 /// A variable that is set and not empty.
 #[expect(clippy::disallowed_methods, reason = "this is the configuration module")]
-fn variable(name: &str) -> Result<Option<String>> {
+pub(crate) fn variable(name: &str) -> Result<Option<String>> {
     match std::env::var(name) {
         Ok(value) if value.is_empty() => Ok(None),
         Ok(value) => Ok(Some(value)),

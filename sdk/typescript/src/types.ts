@@ -89,6 +89,8 @@ export interface Agent {
   port?: number | null;
   /** What it speaks. */
   adapter: Adapter;
+  /** The profile of its sandbox that its processes begin in, where one was asked for. */
+  profile?: string | null;
   /** The agent layer that its program is in. */
   layer?: string | null;
   /** The version of that which its sandbox has. */
@@ -791,6 +793,8 @@ export interface CreateAgent {
   cwd?: string | null;
   /** User name or id, optionally `:group`; the sandbox's when absent. */
   user?: string | null;
+  /** The profile of its sandbox that its processes begin in; the sandbox's default when absent. */
+  profile?: string | null;
   /** The agent layer that its program is in, which is mounted at `/opt/agents/LAYER`. Needs the scope `manage`. */
   layer?: string | null;
   /** The version of that; when absent the one that the sandbox has, or else the latest. */
@@ -838,6 +842,8 @@ export interface CreateBuild {
   ignore?: string | null;
   /** Values of `ARG`s. */
   args?: Record<string, string>;
+  /** Values for `RUN --mount=type=secret`, by their `id`. Kept nowhere, and in no answer. */
+  secrets?: Record<string, string>;
   /** The stage that is wanted, by name or number; the last when absent. */
   target?: string | null;
   /** Do every step again. */
@@ -849,6 +855,11 @@ export interface CreateBuild {
   start?: StartFrom | null;
   /** When a sandbox is ready: its creation waits for it. */
   ready?: Ready | null;
+  /**
+   * Start what the template starts once, in a sandbox that is deleted again, and wait until it is ready: what fails
+   * then fails the build, and not the first creation.
+   */
+  verify?: boolean;
   /** Boot one sandbox of the template until it is ready, and let the others go on from its memory. */
   memory?: boolean;
   /** Isolation level of the build and of the template. */
@@ -1005,6 +1016,11 @@ export interface CreateSandbox {
   budget?: Budget | null;
   /** How much of what it does is recorded; as the server says when absent, and never less than that. */
   trace?: TraceMode | null;
+  /**
+   * Files of which the journal tells when they change, by the word of the sandbox's agent. Needs a sandbox that is
+   * recorded.
+   */
+  trace_files?: TraceFiles | null;
   /** Which programs may run; as the template says, or all, when absent. Needs a sandbox that is recorded. */
   execution?: ExecutionPolicy | null;
   /**
@@ -1345,7 +1361,10 @@ export interface ExecutionPolicy {
   rules?: ExecutionRule[];
 }
 
-/** What holds for some programs of the image: those at a path, those with a digest, or the one that has both. */
+/**
+ * What holds for some programs of the image: those at a path, those with a digest, or the one that has both; those
+ * of a layer, also at a path; those of a package.
+ */
 export interface ExecutionRule {
   /** Whether they may run. */
   action: ExecutionAction;
@@ -1361,6 +1380,16 @@ export interface ExecutionRule {
    * there.
    */
   digest?: string | null;
+  /**
+   * The layer that brought them: `sha256:` and 64 hexadecimal digits, the digest of its content as the image's
+   * configuration has it, which is also what the journal calls it.
+   */
+  layer?: string | null;
+  /**
+   * The Debian package that brought them: `git`, or `git:amd64`, as the image's own list of files has it
+   * (`/var/lib/dpkg/info/git.list`).
+   */
+  package?: string | null;
   /** What the journal says of a refusal by this rule. */
   message?: string | null;
 }
@@ -2016,6 +2045,26 @@ export interface Profile {
    * profile when this is empty.
    */
   on_exec?: Record<string, string>;
+  /**
+   * The profiles that its processes may ask for with `atoll-run --profile NAME -- COMMAND`, beside the one to which
+   * `*` leads in `on_exec`.
+   */
+  may_run?: string[];
+  /** What each process may use that begins in it, or gets into it; less than the sandbox has. */
+  limits?: ProfileLimits;
+}
+
+/**
+ * Limits of each process of a profile. They are inherited, and nobody inside can raise them. All together have the
+ * sandbox's limits.
+ */
+export interface ProfileLimits {
+  /** Memory that one process may write to, bytes; asking for more fails. */
+  memory_bytes?: number | null;
+  /** A process of it makes no other while its user has so many in the sandbox, threads included. */
+  processes?: number | null;
+  /** CPU time of one process, seconds; then it is killed. */
+  cpu_seconds?: number | null;
 }
 
 /**
@@ -2912,6 +2961,14 @@ export interface TraceEvent {
   witness: string;
   /** What happened, such as `exec_started`. */
   kind: string;
+}
+
+/** Files of which is told when they change. */
+export interface TraceFiles {
+  /** Files, and directories with all below them, from the moment on that they are there. */
+  paths?: string[];
+  /** Whether the content of what was written is told by its BLAKE3, up to 64 MiB for each file. */
+  digests?: boolean;
 }
 
 /** Something in a journal that is not as the recorder wrote it. */

@@ -8,6 +8,7 @@ atoll image pull debian
 mkdir service
 printf 'FROM host\n\n\n\n\n\nADD files.tar.gz /srv\n' >service/Dockerfile
 printf 'FROM host\n' >Dockerfile
+echo a-token-of-a-test >token.txt
 # Docker is not needed for anything else: what it would write is there.
 docker() { cat image.tar; }
 # The memory of a template is saved in the background.

@@ -257,6 +257,9 @@ pub(crate) struct UpArgs {
     /// User name or id, optionally with :GROUP
     #[arg(short, long, value_name = "USER")]
     pub(crate) user: Option<String>,
+    /// The profile of its sandbox that its processes begin in
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) profile: Option<String>,
     /// Most tokens of models that it may use, with all of its sessions
     #[arg(long, value_name = "COUNT")]
     pub(crate) budget_tokens: Option<u64>,

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use atoll_build::mounts::is_secret_id;
 use atoll_core::spec::IsolationLevel;
 use clap::{Args, Subcommand};
 
@@ -27,6 +28,9 @@ pub(crate) struct BuildArgs {
     /// Value for an ARG
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub(crate) build_arg: Vec<(String, String)>,
+    /// Secret that commands may mount (RUN --mount=type=secret), as id=NAME,src=FILE or id=NAME,env=VARIABLE
+    #[arg(long, value_name = "id=NAME,src=FILE", value_parser = parse_build_secret)]
+    pub(crate) build_secret: Vec<BuildSecret>,
     /// Stage to build, by name or number [default: the last]
     #[arg(long, value_name = "STAGE")]
     pub(crate) target: Option<String>,
@@ -50,6 +54,9 @@ pub(crate) struct BuildArgs {
     /// Give up on a sandbox that is not ready after this long [default: 60s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ms)]
     pub(crate) ready_timeout: Option<u64>,
+    /// Start what the template starts once before there is a version of it: what fails then fails the build
+    #[arg(long)]
+    pub(crate) verify: bool,
     /// Boot one sandbox of the template until it is ready, and let the others go on from its memory (microvm)
     #[arg(long)]
     pub(crate) from_memory: bool,
@@ -76,6 +83,40 @@ pub(crate) struct BuildArgs {
     /// Print the id of the build and do not wait for it
     #[arg(short, long)]
     pub(crate) detach: bool,
+}
+
+/// A secret, and where its value is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BuildSecret {
+    pub(crate) id: String,
+    pub(crate) from: SecretSource,
+}
+
+/// Where the value of a secret is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SecretSource {
+    File(PathBuf),
+    Variable(String),
+}
+
+/// Reads `id=NAME,src=FILE` or `id=NAME,env=VARIABLE`; as Docker does, the variable `NAME` without either.
+fn parse_build_secret(text: &str) -> Result<BuildSecret, String> {
+    let (mut id, mut from) = (None, None);
+    for field in text.split(',') {
+        match field.split_once('=') {
+            Some(("id", name)) if is_secret_id(name) => id = Some(name.to_owned()),
+            Some(("id", name)) => return Err(format!("'{name}' is no name of a secret")),
+            Some(("src" | "source", file)) if !file.is_empty() => {
+                from = Some(SecretSource::File(file.into()))
+            }
+            Some(("env", name)) if !name.is_empty() => from = Some(SecretSource::Variable(name.to_owned())),
+            Some(("type", "file" | "env")) => {}
+            _ => return Err(format!("'{field}': write id=NAME,src=FILE or id=NAME,env=VARIABLE")),
+        }
+    }
+    let id = id.ok_or_else(|| "write id=NAME,src=FILE: the name that the Dockerfile has".to_owned())?;
+    let from = from.unwrap_or_else(|| SecretSource::Variable(id.clone()));
+    Ok(BuildSecret { id, from })
 }
 
 /// Builds that were begun.
@@ -118,4 +159,21 @@ pub(crate) enum BuildCacheCommand {
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "0")]
         keep: u64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets() {
+        let read = |text: &str| parse_build_secret(text).map(|secret| (secret.id, secret.from));
+        let file = |path: &str| SecretSource::File(path.into());
+        assert_eq!(read("id=key,src=/a/b"), Ok(("key".to_owned(), file("/a/b"))));
+        assert_eq!(read("type=file,source=b,id=key"), Ok(("key".to_owned(), file("b"))));
+        assert_eq!(read("id=KEY"), Ok(("KEY".to_owned(), SecretSource::Variable("KEY".to_owned()))));
+        for bad in ["", "key", "src=/a", "id=,src=/a", "id=a/b,src=/a", "id=a,src=", "id=a,size=1"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
 }

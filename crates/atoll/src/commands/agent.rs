@@ -89,6 +89,7 @@ async fn up(client: &Client, printer: Printer, args: UpArgs) -> Result<()> {
     create.env.extend(args.env);
     create.cwd = args.workdir.or(create.cwd);
     create.user = args.user.or(create.user);
+    create.profile = args.profile.or(create.profile);
     if let Some(layer) = args.layer {
         let (name, version) = match layer.split_once(':') {
             Some((name, version)) => (name.to_owned(), Some(version.to_owned())),

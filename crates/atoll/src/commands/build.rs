@@ -6,13 +6,15 @@ use atoll_api::{Build, BuildCacheEntry, BuildList, CreateBuild};
 use atoll_build::Ignore;
 use atoll_client::{Client, ListBuilds, ResumePolicy};
 use atoll_core::build::{BuildEvent, BuildFailure, BuildState, CommandText, StartFrom};
-use atoll_core::limits::{DOCKERFILE_MAX_BYTES, PAGE_MAX_COUNT};
+use atoll_core::limits::{BUILD_SECRET_MAX_BYTES, DOCKERFILE_MAX_BYTES, PAGE_MAX_COUNT};
+use atoll_core::secret::Secret;
 use atoll_core::{Code, Error};
 
 use super::image::Upload;
 use super::sandbox::limits;
 use crate::build_view::View;
-use crate::cli::{BuildArgs, BuildCacheCommand, BuildCommand, read_policy};
+use crate::cli::{BuildArgs, BuildCacheCommand, BuildCommand, BuildSecret, SecretSource, read_policy};
+use crate::config;
 use crate::failure::{Failure, Result};
 use crate::output::{Printer, age, table};
 use crate::signals::Stops;
@@ -136,10 +138,12 @@ fn request(args: BuildArgs) -> Result<(CreateBuild, Ignore)> {
         steps,
         ignore,
         args: args.build_arg.into_iter().collect(),
+        secrets: args.build_secret.into_iter().map(secret).collect::<Result<_>>()?,
         target: args.target,
         no_cache: args.no_cache,
         start,
         ready,
+        verify: args.verify,
         isolation: args.isolation,
         memory: args.from_memory,
         resources: limits(&args.limits, args.disk),
@@ -151,6 +155,17 @@ fn request(args: BuildArgs) -> Result<(CreateBuild, Ignore)> {
         ..CreateBuild::default()
     };
     Ok((request, rules))
+}
+
+/// A secret of a build, with its value.
+fn secret(secret: BuildSecret) -> Result<(String, Secret)> {
+    let value = match &secret.from {
+        SecretSource::File(path) => read(path, BUILD_SECRET_MAX_BYTES)?,
+        SecretSource::Variable(name) => config::variable(name)?.ok_or_else(|| {
+            Failure::Usage(format!("--build-secret {}: the variable {name} is not set", secret.id))
+        })?,
+    };
+    Ok((secret.id, Secret::new(value)))
 }
 
 fn read(path: &Path, max: usize) -> Result<String> {

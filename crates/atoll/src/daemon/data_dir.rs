@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use atoll_backup::STAGING;
 use atoll_core::{Code, Error};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, flock};
 
 use crate::failure::{Failure, Result};
 
@@ -28,6 +28,9 @@ pub(crate) struct Claim {
 impl Claim {
     /// Makes the directory if it is absent, and locks it.
     fn take(path: &Path, wait: Duration, in_use: impl FnOnce(&Path) -> Failure) -> Result<Self> {
+        // Directories of images and disks are what users inside sandboxes walk through: whoever starts the server, a service
+        // with a strict umask as well, does not decide that. What is private here says so itself, like this directory.
+        rustix::process::umask(Mode::from_raw_mode(0o022));
         let what = |what: &str| format!("{what} {}", path.display());
         DirBuilder::new()
             .recursive(true)

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use atoll_api::{CreateKey, CreateSandbox, CreateSnapshot, ForkSandbox, KeyFormat, TakeLease};
+use atoll_api::{CreateKey, CreateSandbox, CreateSnapshot, CreateVolume, ForkSandbox, KeyFormat, TakeLease};
 use atoll_blackbox::Server;
 use atoll_client::{Client, GetUsage, ListSandboxes, ListSnapshots, WriteFile};
 use atoll_core::Code;
 use atoll_core::key::Scope;
 use atoll_core::sharing::{Role, Visibility};
+use atoll_core::volume::VolumeMountDraft;
 
 use crate::common::{argv, code};
 
@@ -257,5 +258,83 @@ async fn private_snapshots_do_not_exist_for_others_in_any_protocol() {
         assert_eq!(ask(reqwest::Method::DELETE, path).await.0, 404, "{path}");
     }
     assert_eq!(owner.get_snapshot(&snapshot.id).await.unwrap().id, snapshot.id);
+    server.finish().await;
+}
+
+/// Who uses a volume is told as far as the asker may know of it, also where that is why it cannot go.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_names_no_sandbox_that_is_hidden() {
+    let server = Server::with(&["--visibility", "private"]);
+    let (_, owner) = key(&server, "owner", Scope::Manage).await;
+    let (_, other) = key(&server, "other", Scope::Manage).await;
+    let volume =
+        CreateVolume { name: "shared".into(), size_bytes: Some(64 << 20), ..CreateVolume::default() };
+    owner.create_volume(&volume).await.unwrap();
+    let volumes = vec![VolumeMountDraft { volume: "shared".into(), path: "/data".into(), read_only: false }];
+    let id = owner.create_sandbox(&CreateSandbox { volumes, ..CreateSandbox::default() }).await.unwrap().id;
+    assert_eq!(owner.get_volume("shared").await.unwrap().used_by, [id.as_str()]);
+    let seen = format!("{:?} {:?}", other.get_volume("shared").await, other.list_volumes().await);
+    assert!(seen.contains("shared") && !seen.contains(&id), "{seen}");
+    let busy = other.delete_volume("shared").await.unwrap_err().to_string();
+    assert!(busy.contains("1 that you may not see") && !busy.contains(&id), "{busy}");
+    server.finish().await;
+}
+
+/// What a socket of LangSmith's protocol says under another's lease does nothing, also when the socket was there first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_comes_meanwhile_silences_an_open_socket() {
+    use futures::{SinkExt as _, StreamExt as _};
+    use tokio_tungstenite::tungstenite::{Message, client::IntoClientRequest as _};
+    let server = Server::start();
+    let create =
+        CreateKey { name: "first".into(), scope: Scope::Exec, ttl_ms: None, format: KeyFormat::Atoll };
+    let first = server.client.create_key(&create).await.unwrap();
+    let (_, second) = key(&server, "second", Scope::Exec).await;
+    let id = server.sandbox().await.id;
+    let url = format!("{}/langsmith/v2/sandboxes/{id}/execute/ws", server.url.replace("http", "ws"));
+    let mut request = url.into_client_request().unwrap();
+    request.headers_mut().insert("x-api-key", first.secret.reveal().parse().unwrap());
+    let (mut socket, _) = tokio_tungstenite::connect_async(request).await.unwrap();
+    let say = |value: serde_json::Value| Message::text(value.to_string());
+    let line = |text: &str| say(serde_json::json!({"type": "input", "data": format!("{text}\n")}));
+    socket.send(say(serde_json::json!({"type": "execute", "command": "cat"}))).await.unwrap();
+    socket.send(line("one")).await.unwrap();
+    let mut said = String::new();
+    while !said.contains("one") {
+        said += socket.next().await.unwrap().unwrap().to_text().unwrap();
+    }
+    second.take_lease(&id, &lease(60_000, None)).await.unwrap();
+    socket.send(line("two")).await.unwrap();
+    // Its answer comes when the server has read what came before it.
+    socket.send(Message::Ping("here".into())).await.unwrap();
+    while !matches!(socket.next().await.unwrap().unwrap(), Message::Pong(_)) {}
+    second.release_lease(&id, false).await.unwrap();
+    socket.send(line("three")).await.unwrap();
+    while !said.contains("three") {
+        said += socket.next().await.unwrap().unwrap().to_text().unwrap_or_default();
+    }
+    assert!(!said.contains("two"), "{said}");
+    server.finish().await;
+}
+
+/// An address for an upload of E2B's protocol is as good as the key that asked for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_for_an_upload_ends_with_its_key() {
+    let server = Server::start();
+    let create = CreateKey { name: "k".into(), scope: Scope::Manage, ttl_ms: None, format: KeyFormat::E2b };
+    let made = server.client.create_key(&create).await.unwrap();
+    let http = reqwest::Client::new();
+    let address = async |hash: char| {
+        let url = format!("{}/e2b/templates/any/files/{}", server.url, hash.to_string().repeat(64));
+        let answer = http.get(url).header("x-api-key", made.secret.reveal()).send().await.unwrap();
+        let answer: serde_json::Value = answer.json().await.unwrap();
+        answer["url"].as_str().expect("an address").to_owned()
+    };
+    let (used, kept) = (address('a').await, address('b').await);
+    let put = async |url: &str| http.put(url).body("an archive").send().await.unwrap().status().as_u16();
+    assert_eq!(put(&used).await, 200);
+    assert_eq!(put(&used).await, 403, "good once");
+    server.client.delete_key(&made.key.id).await.unwrap();
+    assert_eq!(put(&kept).await, 401);
     server.finish().await;
 }

@@ -508,3 +508,27 @@ async fn other_web_sites_may_not() {
     assert_eq!(server.send(own).await.status, 200);
     server.finish().await;
 }
+
+/// Whoever begins to speak HTTP/2 and goes on to say nothing has a connection no longer than who says nothing at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_ends_a_connection_whatever_was_begun() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let server = Server::start();
+    let address = server.url.trim_start_matches("http://").to_owned();
+    let begun: [&[u8]; 5] = [b"", b"P", b"PRI ", b"PRI * HTTP/2.0\r\n\r\nSM", b"SSH"];
+    let open = begun.map(|bytes| {
+        let address = address.clone();
+        async move {
+            let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            stream.write_all(bytes).await.unwrap();
+            // It is over when nothing more comes.
+            let ended = stream.read_to_end(&mut Vec::new());
+            tokio::time::timeout(Duration::from_secs(240), ended).await
+        }
+    });
+    for (bytes, ended) in begun.iter().zip(futures::future::join_all(open).await) {
+        let said = String::from_utf8_lossy(bytes);
+        assert!(ended.is_ok(), "{said:?} holds its connection");
+    }
+    server.finish().await;
+}

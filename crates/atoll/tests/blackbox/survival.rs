@@ -164,6 +164,29 @@ async fn a_killed_agent_fails_the_sandbox_and_ends_its_streams() {
     server.finish().await;
 }
 
+/// What root inside would do to outlive a timeout; nothing inside lets it any more, so it is done from outside.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timeout_holds_though_the_agent_stands_still() {
+    let server = Server::start();
+    let sandbox = server.sandbox().await.id;
+    let other = server.sandbox().await.id;
+    let create = CreateExec { timeout_ms: Some(2000), ..shell("echo before; sleep 1000") };
+    let exec = server.client.create_exec(&sandbox, &create).await.unwrap().exec.id;
+    follow(&server, &sandbox, &exec, 7).await;
+    host::stop(host::processes(&sandbox)[0]);
+    let failed = wait_until("the sandbox to be given up", async || {
+        let sandbox = server.client.get_sandbox(&sandbox).await.unwrap();
+        (sandbox.state == SandboxState::Failed).then_some(sandbox)
+    })
+    .await;
+    assert!(failed.reason.is_some_and(|reason| reason.contains("does not answer")));
+    let exec = server.client.get_exec(&sandbox, &exec).await.unwrap();
+    assert_ne!(exec.state, ExecState::Running, "{exec:?}");
+    assert!(host::processes(&sandbox).is_empty());
+    assert_eq!(server.sh(&other, "echo alive").await.stdout, "alive\n");
+    server.finish().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_dies_while_the_server_is_away() {
     let mut server = Server::start();

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::common::code;
 use crate::common::world::{SECRET, World};
+use crate::common::{code, files_with};
 use atoll_api::{CreateSandbox, PutSecret, UpdateSandbox};
 use atoll_blackbox::{Output, Server};
 use atoll_client::{Client, ListSecretUses};
@@ -43,16 +43,6 @@ async fn ok(server: &Server, sandbox: &str, line: &str) -> Output {
 fn holds_secret(path: &Path) -> bool {
     let Ok(bytes) = std::fs::read(path) else { return false };
     bytes.windows(SECRET.len()).any(|window| window == SECRET.as_bytes())
-}
-
-/// Files below a directory that hold a text. Disks are large files that are mostly holes, which `tar` leaves out.
-fn files_with(text: &str, dir: &Path) -> Vec<String> {
-    let each = "tar --sparse -cf - -- \"$1\" 2>/dev/null | grep -qaF -- \"$0\" && echo \"$1\"; true";
-    let mut find = std::process::Command::new("find");
-    let find =
-        find.arg(dir).args(["-type", "f", "-exec", "sh", "-c", each, text, "{}", ";"]).output().unwrap();
-    assert!(find.status.success(), "{find:?}");
-    String::from_utf8_lossy(&find.stdout).lines().map(str::to_owned).collect()
 }
 
 /// Memory of a process, as far as it can be read.

@@ -88,6 +88,9 @@ pub struct AgentSpec {
     /// User name or id, optionally `:group`; the sandbox's when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// The profile of its sandbox that its processes begin in; the sandbox's default when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
     /// The agent layer of its sandbox that its program is in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<String>,
@@ -142,6 +145,9 @@ impl AgentSpec {
         if let Some(user) = &self.user {
             spec::user("user", user)?;
         }
+        if let Some(profile) = &self.profile {
+            spec::name("profile", profile)?;
+        }
         if let Some(layer) = &self.layer {
             spec::name("layer", layer)?;
         }
@@ -164,6 +170,7 @@ impl AgentSpec {
             env,
             cwd: self.cwd.clone(),
             user: self.user.clone(),
+            profile: self.profile.clone(),
             stdin: true,
             idempotency_key: Some(idempotency_key),
             ..ExecDraft::new(command)

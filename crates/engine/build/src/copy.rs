@@ -148,6 +148,7 @@ pub fn select(
                 files += 1;
                 continue;
             }
+            Source::Address(_) => return Err(place.invalid("an address is no file of the context")),
             Source::Path(path) => path,
         };
         for found in found(place, path, context, ignore)? {

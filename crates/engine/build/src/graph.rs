@@ -6,7 +6,7 @@ use atoll_core::error::shorten;
 use atoll_core::{Code, Error, Result};
 
 use crate::place::Place;
-use crate::recipe::{Action, Recipe};
+use crate::recipe::Recipe;
 
 /// What a stage begins with, or a `COPY --from` takes from.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,11 +64,10 @@ impl Graph {
                 open.push(base);
             }
             for instruction in &recipe.stages[index].instructions {
-                if let Action::Copy(copy) = &instruction.action
-                    && let Some(from) = &copy.from
-                    && let Origin::Stage(stage) = source(recipe, index, instruction.place, from)?
-                {
-                    open.push(stage);
+                for from in instruction.action.takes_from() {
+                    if let Origin::Stage(stage) = source(recipe, index, instruction.place, from)? {
+                        open.push(stage);
+                    }
                 }
             }
         }
@@ -131,8 +130,9 @@ mod tests {
     #[test]
     fn only_what_is_needed() {
         let text = "FROM x AS a\nFROM x AS unused\nFROM a AS b\nFROM y\nCOPY --from=b /x /\nCOPY --from=0 /x /\n\
-                    COPY --from=z:1 /x /\n";
-        let all = graph(text, None).unwrap();
+                    COPY --from=z:1 /x /\nFROM y AS c\nRUN --mount=from=b,target=/b x\n";
+        assert_eq!(graph(text, Some("c")).unwrap().needed, [0, 2, 4]);
+        let all = graph(text, Some("3")).unwrap();
         assert_eq!((all.target, &all.needed[..]), (3, &[0, 2, 3][..]));
         assert_eq!(all.bases[2], Origin::Stage(0));
         assert_eq!(graph(text, Some("B")).unwrap().needed, [0, 2]);

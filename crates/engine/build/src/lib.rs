@@ -24,6 +24,7 @@ pub mod graph;
 mod ignore;
 pub mod key;
 mod lines;
+pub mod mounts;
 mod parse;
 pub mod place;
 pub mod plan;

@@ -9,8 +9,9 @@ use atoll_core::limits::{BUILD_STAGES_MAX_COUNT, DOCKERFILE_MAX_BYTES};
 use atoll_core::{Code, Error, Result};
 
 use crate::lines::{self, Heredoc, Line};
+use crate::mounts::{self, MOUNTS_MAX_COUNT};
 use crate::place::Place;
-use crate::recipe::{Action, Arg, Command, Copy, Instruction, Recipe, Source, Stage};
+use crate::recipe::{Action, Arg, Command, Copy, Instruction, Mount, Recipe, Source, Stage};
 use crate::words::{self, Word};
 
 /// Characters of an instruction that are shown.
@@ -93,7 +94,10 @@ impl<'a> Reader<'a> {
                     Some(_) => Action::Arg(args),
                 }
             }
-            "RUN" => Action::Run(self.run(place, &tail, &mut recipe.notes)?),
+            "RUN" => {
+                let mounts = run_flags(place, &tail, &mut recipe.notes)?;
+                Action::Run(self.run(place, &tail)?, mounts)
+            }
             "COPY" | "ADD" => Action::Copy(self.copy(place, &tail, keyword == "ADD")?),
             "ENV" => Action::Env(self.pairs(place, &tail, "ENV")?),
             "LABEL" => Action::Label(self.pairs(place, &tail, "LABEL")?),
@@ -239,10 +243,7 @@ impl<'a> Reader<'a> {
         Ok(tail.rest.to_owned())
     }
 
-    fn run(&self, place: Place, tail: &Tail<'_>, notes: &mut Vec<String>) -> Result<Command> {
-        for (place, name, value) in &tail.flags {
-            run_flag(*place, name, value.unwrap_or_default(), notes)?;
-        }
+    fn run(&self, place: Place, tail: &Tail<'_>) -> Result<Command> {
         if tail.rest.is_empty() {
             return Err(place.invalid("RUN wants a command"));
         }
@@ -276,6 +277,7 @@ impl<'a> Reader<'a> {
             from: None,
             chown: None,
             chmod: None,
+            checksum: None,
             add,
         };
         for (place, name, value) in &tail.flags {
@@ -306,8 +308,15 @@ impl<'a> Reader<'a> {
                         &format!("put quotes around its word, <<\"{}\", and $ stands for itself", doc.name),
                     ));
                 }
-                None => Source::Path(check_source(place, keyword, word)?),
+                None => source(place, keyword, word)?,
             });
+        }
+        let fetches = copy.sources.iter().any(|source| matches!(source, Source::Address(_)));
+        if fetches && copy.sources.len() > 1 {
+            return Err(place.unsupported("ADD of an address beside other sources", "write an ADD for each"));
+        }
+        if copy.checksum.is_some() && !fetches {
+            return Err(place.invalid("--checksum is for an ADD of an address"));
         }
         Ok(copy)
     }
@@ -330,7 +339,8 @@ impl<'a> Reader<'a> {
             "from" if !copy.add => copy.from = Some(wanted()?),
             // The result is the same with and without.
             "link" => {}
-            "parents" | "exclude" | "checksum" | "keep-git-dir" | "unpack" => {
+            "checksum" if copy.add => copy.checksum = Some(checksum(place, &wanted()?)?),
+            "parents" | "exclude" | "keep-git-dir" | "unpack" => {
                 return Err(place.unsupported(
                     format_args!("{keyword} --{name}"),
                     "name the files one by one, or leave files out with a .dockerignore",
@@ -342,27 +352,31 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A flag of `RUN`. A cache is one by definition: a step must work without it.
-fn run_flag(place: Place, name: &str, value: &str, notes: &mut Vec<String>) -> Result<()> {
-    match name {
-        "mount" if value.split(',').any(|part| part == "type=cache") => {
-            notes.push(format!(
-                "{place}: RUN --mount=type=cache begins empty: whole steps are kept between builds instead"
-            ));
-            Ok(())
+/// The flags of `RUN`: what it mounts.
+fn run_flags(place: Place, tail: &Tail<'_>, notes: &mut Vec<String>) -> Result<Vec<Mount>> {
+    let mut all = Vec::new();
+    for (place, name, value) in &tail.flags {
+        let value = value.unwrap_or_default();
+        match *name {
+            "mount" => all.extend(mounts::parse(*place, value, notes)?),
+            "network" if value == "default" => {}
+            "network" => {
+                return Err(place.unsupported("RUN --network", "give the build a network policy instead"));
+            }
+            "security" | "device" => {
+                return Err(place.unsupported(
+                    format_args!("RUN --{name}"),
+                    "steps run in a sandbox, never outside of it",
+                ));
+            }
+            other => return Err(place.invalid(format_args!("RUN has no --{}", shorten(other)))),
         }
-        "mount" => Err(place.unsupported(
-            "RUN --mount of another type than cache",
-            "files come with COPY, secrets by injection into requests",
-        )),
-        "network" if value == "default" => Ok(()),
-        "network" => Err(place.unsupported("RUN --network", "give the build a network policy instead")),
-        "security" | "device" => {
-            Err(place
-                .unsupported(format_args!("RUN --{name}"), "steps run in a sandbox, never outside of it"))
-        }
-        other => Err(place.invalid(format_args!("RUN has no --{}", shorten(other)))),
     }
+    if all.len() > MOUNTS_MAX_COUNT {
+        let message = format_args!("more than {MOUNTS_MAX_COUNT} mounts of one command");
+        return Err(place.error(Code::TooLarge, message));
+    }
+    Ok(all)
 }
 
 /// Permission bits.
@@ -385,19 +399,36 @@ pub(crate) fn check_name(place: Place, name: &str) -> Result<()> {
     Ok(())
 }
 
-fn check_source(place: Place, keyword: &str, source: String) -> Result<String> {
-    let remote = ["http://", "https://", "git@", "git://", "ssh://"];
-    if remote.iter().any(|scheme| source.starts_with(scheme)) {
-        return Err(if keyword == "ADD" {
-            place.unsupported("ADD of an address", "RUN curl or wget, with a network policy that allows it")
-        } else {
-            place.invalid("COPY takes files of the context, not an address")
-        });
+/// A digest that a fetched file must have.
+fn checksum(place: Place, text: &str) -> Result<String> {
+    let digest = text.strip_prefix("sha256:").filter(|digest| digest.len() == 64);
+    let digest = digest.filter(|digest| digest.bytes().all(|b| b.is_ascii_hexdigit()));
+    digest.map(str::to_ascii_lowercase).ok_or_else(|| {
+        place
+            .invalid(format_args!("'{}' is no checksum", shorten(text)))
+            .hint("write sha256: and its 64 hexadecimal digits")
+    })
+}
+
+fn source(place: Place, keyword: &str, source: String) -> Result<Source> {
+    let git = ["git@", "git://", "ssh://"].iter().any(|scheme| source.starts_with(scheme));
+    let file = ["http://", "https://"].iter().any(|scheme| source.starts_with(scheme));
+    if keyword == "ADD" {
+        if git || (file && source.ends_with(".git")) {
+            return Err(
+                place.unsupported("ADD of a repository", "RUN git clone, with a policy that allows it")
+            );
+        }
+        if file {
+            return Ok(Source::Address(source));
+        }
+        if is_archive(&source) {
+            return Err(place.unsupported("ADD of an archive", "COPY it and RUN tar -xf"));
+        }
+    } else if git || file {
+        return Err(place.invalid("COPY takes files of the context, not an address").hint("ADD fetches one"));
     }
-    if keyword == "ADD" && is_archive(&source) {
-        return Err(place.unsupported("ADD of an archive", "COPY it and RUN tar -xf"));
-    }
-    Ok(source)
+    Ok(Source::Path(source))
 }
 
 fn is_archive(name: &str) -> bool {

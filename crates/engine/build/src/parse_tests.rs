@@ -18,9 +18,9 @@ fn every_instruction() {
          EXPOSE 80/tcp 443\nLABEL a.b=\"c d\"\nSHELL [\"/bin/bash\", \"-c\"]\n\
          COPY --from=build --chown=a:b --chmod=0755 --link x y /z/\nADD [\"a b\", \"/c\"]\n",
     );
-    assert_eq!(read[0], Action::Run(Command::Shell(text("a &&   b"))));
-    assert_eq!(read[1], Action::Run(Command::Argv(vec![text("a"), text("b c")])));
-    assert_eq!(read[2], Action::Run(Command::Shell(text("[ -f x ]"))));
+    assert_eq!(read[0], Action::Run(Command::Shell(text("a &&   b")), Vec::new()));
+    assert_eq!(read[1], Action::Run(Command::Argv(vec![text("a"), text("b c")]), Vec::new()));
+    assert_eq!(read[2], Action::Run(Command::Shell(text("[ -f x ]")), Vec::new()));
     assert_eq!(read[3], Action::Env(vec![(text("A"), text("1")), (text("B"), text("\"2 3\""))]));
     assert_eq!(read[4], Action::Env(vec![(text("OLD"), text("one two"))]));
     assert!(
@@ -42,8 +42,8 @@ fn heredocs() {
         "FROM a\nRUN <<EOF\necho one\necho two\nEOF\nRUN python3 <<'P' >x\nprint(1)\nP\n\
          COPY <<\"A\" <<B /dir/\n$x\nA\nb\nB\n",
     );
-    assert_eq!(read[0], Action::Run(Command::Shell(text("echo one\necho two\n"))));
-    assert_eq!(read[1], Action::Run(Command::Shell(text("python3 <<'P' >x\nprint(1)\nP\n"))));
+    assert_eq!(read[0], Action::Run(Command::Shell(text("echo one\necho two\n")), Vec::new()));
+    assert_eq!(read[1], Action::Run(Command::Shell(text("python3 <<'P' >x\nprint(1)\nP\n")), Vec::new()));
     let inline = |name: &str, content: &str| Source::Inline { name: text(name), content: text(content) };
     assert!(
         matches!(&read[2], Action::Copy(copy) if copy.sources == [inline("A", "$x\n"), inline("B", "b\n")])
@@ -72,9 +72,21 @@ fn what_is_wrong_is_placed() {
         ("RUN x", Code::BuildFileInvalid, "line 1, column 1: RUN stands before the first FROM"),
         ("FROM a\n  FETCH x", Code::BuildFileInvalid, "line 2, column 3: there is no instruction 'FETCH'"),
         ("FROM a\nONBUILD RUN x", Code::InstructionUnsupported, "line 2, column 1: ONBUILD is not supported"),
-        ("FROM a\nRUN --mount=type=bind x", Code::InstructionUnsupported, "line 2, column 5: RUN --mount"),
+        (
+            "FROM a\nRUN --mount=type=bind x",
+            Code::BuildFileInvalid,
+            "line 2, column 5: --mount wants a target",
+        ),
+        ("FROM a\nRUN --mount=type=ssh x", Code::InstructionUnsupported, "line 2, column 5: RUN --mount"),
         ("FROM a\nRUN --network=none x", Code::InstructionUnsupported, "line 2, column 5: RUN --network"),
-        ("FROM a\nADD https://x/y /z", Code::InstructionUnsupported, "line 2, column 5: ADD of an address"),
+        ("FROM a\nADD https://x/y b /z", Code::InstructionUnsupported, "line 2, column 1: ADD of an address"),
+        ("FROM a\nADD https://x/y.git /z", Code::InstructionUnsupported, "line 2, column 5: ADD of a repo"),
+        (
+            "FROM a\nADD --checksum=sha256:12 https://x/y /z",
+            Code::BuildFileInvalid,
+            "line 2, column 5: 'sha256:12'",
+        ),
+        ("FROM a\nCOPY https://x/y /z", Code::BuildFileInvalid, "line 2, column 6: COPY takes files"),
         ("FROM a\nADD x.tar.gz /z", Code::InstructionUnsupported, "line 2, column 5: ADD of an archive"),
         ("FROM a\nCOPY --chmod=u+x a b", Code::BuildFileInvalid, "line 2, column 6: 'u+x'"),
         ("FROM a\nCOPY a", Code::BuildFileInvalid, "line 2, column 1: COPY wants"),
@@ -112,7 +124,7 @@ proptest! {
             let body = if breaks { command.replace(' ', "\\\n ") } else { command.clone() };
             file.extend(["RUN ", &body, "\n"]);
         }
-        let want: Vec<_> = commands.into_iter().map(|line| Action::Run(Command::Shell(line))).collect();
+        let want: Vec<_> = commands.into_iter().map(|line| Action::Run(Command::Shell(line), Vec::new())).collect();
         prop_assert_eq!(actions(&file), want);
     }
 }

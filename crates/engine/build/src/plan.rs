@@ -11,8 +11,9 @@ use crate::context::ContextIndex;
 use crate::copy::{self, Selection};
 use crate::graph::{self, Origin};
 use crate::key::Key;
+use crate::mounts::Mounted;
 use crate::place::Place;
-use crate::recipe::{Action, Arg, Command, Copy, Instruction, Recipe, Source};
+use crate::recipe::{Action, Arg, Command, Copy, Instruction, Mount, Recipe, Source};
 use crate::words;
 
 /// Arguments that every build has without declaring them. They reach commands, but not the cache keys: they
@@ -104,6 +105,8 @@ pub enum Work {
         user: String,
         /// Where.
         cwd: String,
+        /// What it sees meanwhile.
+        mounts: Vec<Mounted>,
     },
     /// Makes a directory, if there is none.
     Directory(String),
@@ -111,6 +114,15 @@ pub enum Work {
     CopyContext {
         /// What.
         selection: Selection,
+        /// Whereto.
+        to: Target,
+    },
+    /// Writes a file that a server has.
+    Fetch {
+        /// Its address.
+        url: String,
+        /// Digest that it must have, SHA-256 in hexadecimal digits.
+        checksum: Option<String>,
         /// Whereto.
         to: Target,
     },
@@ -123,6 +135,22 @@ pub enum Work {
         /// Whereto.
         to: Target,
     },
+}
+
+impl Work {
+    /// The stages and images that it takes files of.
+    pub fn origins(&self) -> impl Iterator<Item = &Origin> {
+        let (copied, mounts) = match self {
+            Self::CopyFrom { from, .. } => (Some(from), &[][..]),
+            Self::Run { mounts, .. } => (None, &mounts[..]),
+            Self::Directory(_) | Self::CopyContext { .. } | Self::Fetch { .. } => (None, &[][..]),
+        };
+        let mounted = mounts.iter().filter_map(|mount| match mount {
+            Mounted::From { from, .. } => Some(from),
+            Mounted::Context { .. } | Mounted::Secret { .. } => None,
+        });
+        copied.into_iter().chain(mounted)
+    }
 }
 
 /// Whereto files are copied.
@@ -254,7 +282,7 @@ impl Planner<'_> {
     }
 }
 
-fn placed(place: Place, error: &Error) -> Error {
+pub(crate) fn placed(place: Place, error: &Error) -> Error {
     place.invalid(&error.message)
 }
 
@@ -276,10 +304,10 @@ pub fn plan_stage(
     Ok(StagePlan { steps: stage.steps, end: stage.state })
 }
 
-struct Stage<'a> {
-    planner: &'a Planner<'a>,
-    index: usize,
-    state: State,
+pub(crate) struct Stage<'a> {
+    pub(crate) planner: &'a Planner<'a>,
+    pub(crate) index: usize,
+    pub(crate) state: State,
     args: BTreeMap<String, String>,
     globals: BTreeMap<String, String>,
     steps: Vec<Step>,
@@ -290,7 +318,7 @@ impl Stage<'_> {
         self.state.env.get(name).or_else(|| self.args.get(name)).cloned()
     }
 
-    fn expand(&self, place: Place, text: &str) -> Result<String> {
+    pub(crate) fn expand(&self, place: Place, text: &str) -> Result<String> {
         self.planner.expand(place, text, &|name| self.variable(name))
     }
 
@@ -342,7 +370,7 @@ impl Stage<'_> {
                 self.state.workdir = Some(path.clone());
                 self.push(instruction, Work::Directory(path));
             }
-            Action::Run(command) => self.run(instruction, command)?,
+            Action::Run(command, mounts) => self.run(instruction, command, mounts, origin_key)?,
             Action::Copy(copy) => self.copy(instruction, copy, origin_key)?,
         }
         Ok(())
@@ -378,14 +406,26 @@ impl Stage<'_> {
             .collect()
     }
 
-    fn run(&mut self, instruction: &Instruction, command: &Command) -> Result<()> {
+    fn run(
+        &mut self,
+        instruction: &Instruction,
+        command: &Command,
+        mounts: &[Mount],
+        origin_key: &dyn Fn(&Origin) -> Result<Key>,
+    ) -> Result<()> {
         let argv = self.state.argv(command.clone());
+        let mut identities = Vec::new();
+        let mut mounted = Vec::new();
+        for mount in mounts {
+            mounted.push(self.mount(mount, origin_key, &mut identities)?);
+        }
         let mut fields: Vec<&[u8]> = vec![b"argv"];
         fields.extend(argv.iter().map(String::as_bytes));
         fields.push(b"args");
         for (name, value) in self.args.iter().filter(|(name, _)| !PROXIES.contains(&name.as_str())) {
             fields.extend([name.as_bytes(), value.as_bytes()]);
         }
+        fields.extend(identities.iter().map(Vec::as_slice));
         let key = self.state.key.then("run", fields);
         let given = self.planner.given.iter().filter(|(name, _)| PROXIES.contains(&name.as_str()));
         let mut env: BTreeMap<String, String> =
@@ -395,7 +435,7 @@ impl Stage<'_> {
         spec::command("RUN", &spec::Command::Argv(argv.clone()))
             .map_err(|error| placed(instruction.place, &error))?;
         let user = self.state.user.clone().unwrap_or_else(|| "root".to_owned());
-        let work = Work::Run { argv, env, user, cwd: self.state.cwd().to_owned() };
+        let work = Work::Run { argv, env, user, cwd: self.state.cwd().to_owned(), mounts: mounted };
         self.state.key = key;
         self.push(instruction, work);
         Ok(())
@@ -418,6 +458,7 @@ impl Stage<'_> {
             .iter()
             .map(|source| match source {
                 Source::Path(path) => self.expand(place, path).map(Source::Path),
+                Source::Address(url) => self.expand(place, url).map(Source::Address),
                 inline @ Source::Inline { .. } => Ok(inline.clone()),
             })
             .collect::<Result<_>>()?;
@@ -428,15 +469,21 @@ impl Stage<'_> {
         let owner = to.chown.clone().unwrap_or_default();
         let directory = [u8::from(to.directory)];
         let how: [&[u8]; 4] = [to.path.as_bytes(), &directory, owner.as_bytes(), mode.as_bytes()];
-        let work = match &copy.from {
-            None => {
+        let work = match (&copy.from, &sources[..]) {
+            (None, [Source::Address(url)]) => {
+                let digest = copy.checksum.clone().unwrap_or_default();
+                let fields = how.into_iter().chain([url.as_bytes(), digest.as_bytes()]);
+                self.state.key = self.state.key.then("fetch", fields);
+                Work::Fetch { url: url.clone(), checksum: copy.checksum.clone(), to }
+            }
+            (None, _) => {
                 let planner = self.planner;
                 let selection = copy::select(place, &sources, &destination, planner.context, planner.ignore)?;
                 let digest = selection.digest();
                 self.state.key = self.state.key.then("copy", how.into_iter().chain([&digest[..]]));
                 Work::CopyContext { selection, to }
             }
-            Some(from) => {
+            (Some(from), _) => {
                 let from = graph::source(self.planner.recipe, self.index, place, from)?;
                 let sources = paths(place, &sources, &to)?;
                 let origin = origin_key(&from)?.to_hex();
@@ -455,7 +502,9 @@ impl Stage<'_> {
 fn paths(place: Place, sources: &[Source], to: &Target) -> Result<Vec<String>> {
     let path = |source: &Source| match source {
         Source::Path(path) => Ok(copy::absolute("/", path)),
-        Source::Inline { .. } => Err(place.invalid("a here-document comes from no other stage")),
+        Source::Address(_) | Source::Inline { .. } => {
+            Err(place.invalid("neither an address nor a here-document comes from another stage"))
+        }
     };
     let paths = sources.iter().map(path).collect::<Result<Vec<_>>>()?;
     if (paths.len() > 1 || paths.iter().any(|path| copy::is_pattern(path))) && !to.directory {

@@ -59,7 +59,7 @@ fn variables_and_directories() {
     let StagePlan { steps, end } = &plans[0];
     assert_eq!(steps.len(), 4);
     assert_eq!(steps[1].work, Work::Directory("/h/sub".to_owned()));
-    let Work::Run { argv, env, user, cwd } = &steps[2].work else { panic!("{:?}", steps[2]) };
+    let Work::Run { argv, env, user, cwd, .. } = &steps[2].work else { panic!("{:?}", steps[2]) };
     assert_eq!((argv[2].as_str(), user.as_str(), cwd.as_str()), ("go", "u", "/h/sub"));
     assert_eq!([&env["A"], &env["X"], &env["TAG"]], ["1", "12", "1"]);
     let Work::CopyContext { to, .. } = &steps[3].work else { panic!("{:?}", steps[3]) };
@@ -111,6 +111,44 @@ fn stages_lean_on_each_other() {
     let plans = plan(&file("one"));
     assert!(matches!(&plans[1].steps[1].work, Work::CopyFrom { from: Origin::Stage(0), sources, .. }
         if sources == &["/o/*".to_owned()]));
+}
+
+#[test]
+fn what_is_mounted_counts_by_its_content_and_a_secret_by_its_name() {
+    let file = "FROM a AS t\nRUN one\nFROM a\nRUN --mount=source=file,target=f --mount=from=t,target=/t,source=/x \\\n\
+                --mount=type=secret,id=s,env=S two\n";
+    let keys_of = |file: &str, content: &str| keys(&Case { file, args: &[], content });
+    let base = keys_of(file, "1");
+    assert_eq!(base, keys_of(file, "1"));
+    assert_ne!(base[1], keys_of(file, "2")[1], "the content");
+    assert_ne!(base[1], keys_of(&file.replace("RUN one", "RUN three"), "1")[1], "the other stage");
+    for (from, to) in
+        [("id=s", "id=r"), ("env=S", "env=T"), ("target=f", "target=g"), ("source=/x", "source=/y")]
+    {
+        assert_ne!(base[1], keys_of(&file.replace(from, to), "1")[1], "{from}");
+    }
+    let plans = plan(file);
+    let Work::Run { mounts, .. } = &plans[1].steps[0].work else { panic!("{plans:?}") };
+    assert!(
+        matches!(&mounts[0], Mounted::Context { target, selection } if target == "/f" && selection.single)
+    );
+    assert_eq!(plans[1].steps[0].work.origins().collect::<Vec<_>>(), [&Origin::Stage(0)]);
+    let error = Case { file: "FROM a\nRUN --mount=target=/ x", args: &[], content: "" }.plan().unwrap_err();
+    assert!(error.message.starts_with("line 2, column 5: the target of a mount is the root"), "{error}");
+}
+
+#[test]
+fn what_is_fetched_is_known_by_address_and_checksum() {
+    let digest = "a".repeat(64);
+    let file = format!("FROM a\nARG V=1\nADD --checksum=sha256:{digest} https://x.example/v$V/y.tgz /opt/\n");
+    let plans = plan(&file);
+    let Work::Fetch { url, checksum, to } = &plans[0].steps[0].work else { panic!("{plans:?}") };
+    assert_eq!((url.as_str(), checksum.as_deref()), ("https://x.example/v1/y.tgz", Some(digest.as_str())));
+    assert_eq!((to.path.as_str(), to.directory), ("/opt", true));
+    let base = keys(&Case { file: &file, args: &[], content: "" });
+    assert_ne!(base, keys(&Case { file: &file, args: &[("V", "2")], content: "" }));
+    let other = file.replace(&digest, &"b".repeat(64));
+    assert_ne!(base, keys(&Case { file: &other, args: &[], content: "" }));
 }
 
 #[test]

@@ -67,8 +67,8 @@ pub enum Command {
 /// What an instruction does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Runs a command.
-    Run(Command),
+    /// Runs a command, with files that it sees meanwhile.
+    Run(Command, Vec<Mount>),
     /// Copies files.
     Copy(Copy),
     /// Sets variables.
@@ -91,6 +91,72 @@ pub enum Action {
     Shell(Vec<String>),
 }
 
+impl Action {
+    /// The stages and images that it takes files of, as they are named.
+    pub fn takes_from(&self) -> impl Iterator<Item = &str> {
+        let mut copied = None;
+        let mut mounts: &[Mount] = &[];
+        if let Self::Copy(copy) = self {
+            copied = copy.from.as_deref();
+        } else if let Self::Run(_, of_command) = self {
+            mounts = of_command;
+        }
+        let mounted = mounts.iter().filter_map(|mount| match &mount.kind {
+            MountKind::Bind { from, .. } => from.as_deref(),
+            MountKind::Secret { .. } => None,
+        });
+        copied.into_iter().chain(mounted)
+    }
+
+    /// Whether it takes files of the context.
+    #[must_use]
+    pub fn takes_of_context(&self) -> bool {
+        if let Self::Copy(copy) = self {
+            copy.from.is_none() && copy.sources.iter().any(|source| matches!(source, Source::Path(_)))
+        } else if let Self::Run(_, mounts) = self {
+            mounts.iter().any(|mount| matches!(mount.kind, MountKind::Bind { from: None, .. }))
+        } else {
+            false
+        }
+    }
+}
+
+/// Files that a command sees, and that what it makes does not keep.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Where it is written.
+    pub place: Place,
+    /// Where the command sees it; nowhere, for a secret that is a variable only.
+    pub target: Option<String>,
+    /// What.
+    pub kind: MountKind,
+}
+
+/// What is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MountKind {
+    /// Files.
+    Bind {
+        /// Stage or image that they are of; the context when absent.
+        from: Option<String>,
+        /// File or directory there.
+        source: String,
+    },
+    /// A secret of the build.
+    Secret {
+        /// What it is called.
+        id: String,
+        /// Variable that has its value.
+        env: Option<String>,
+        /// Permission bits.
+        mode: u32,
+        /// Owner, as `uid:gid`.
+        owner: String,
+        /// Without it the step fails.
+        required: bool,
+    },
+}
+
 /// `COPY` or `ADD`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copy {
@@ -104,6 +170,8 @@ pub struct Copy {
     pub chown: Option<String>,
     /// Permission bits of the copies.
     pub chmod: Option<u32>,
+    /// Digest that what is fetched must have, as `sha256:…`.
+    pub checksum: Option<String>,
     /// It was written `ADD`.
     pub add: bool,
 }
@@ -113,6 +181,8 @@ pub struct Copy {
 pub enum Source {
     /// A path or pattern.
     Path(String),
+    /// A file that a server has: `http://…` or `https://…`. The only source of its `ADD`.
+    Address(String),
     /// A file that stands in the Dockerfile.
     Inline {
         /// Its name.

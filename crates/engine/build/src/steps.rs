@@ -48,7 +48,7 @@ fn instruction(place: Place, step: &Step) -> Result<Instruction> {
     };
     let (action, text) = match step {
         Step::From(_) => return Err(place.invalid("'from' stands only first")),
-        Step::Run(text) => (Action::Run(command(place, text)?), format!("RUN {}", words(text))),
+        Step::Run(text) => (Action::Run(command(place, text)?, Vec::new()), format!("RUN {}", words(text))),
         Step::Copy(copy) => {
             if copy.sources.is_empty() {
                 return Err(place.invalid("'copy' has no sources"));
@@ -60,6 +60,7 @@ fn instruction(place: Place, step: &Step) -> Result<Instruction> {
                 from: copy.from.clone(),
                 chown: copy.user.clone(),
                 chmod: copy.mode.as_deref().map(|text| mode(place, text)).transpose()?,
+                checksum: None,
                 add: false,
             };
             (Action::Copy(action), text)

@@ -84,6 +84,8 @@ pub struct Trust {
     pub ca_pem: String,
     /// Public authorities, PEM, for images that have none.
     pub roots_pem: String,
+    /// Authorities of servers outside that the operator added, PEM.
+    pub upstream_pem: String,
 }
 
 /// Counts, for metrics.

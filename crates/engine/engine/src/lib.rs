@@ -62,7 +62,9 @@ pub use atoll_egress::Stats as EgressStats;
 pub use atoll_isolation::volumes::{VolumeChange, VolumeDirectory, VolumeFile, VolumeFileKind, VolumeWrite};
 pub use authority::{kept as kept_authority, open as open_authority};
 pub use authorize::{Caller, EffectivePermission, Grant, Resource, SnapshotGrant, Target};
-pub use build::{BuildLog, BuildStats, BuildView, CacheEntry, CachePruned, ImageLogin, LogEntry, LogPage};
+pub use build::{
+    BuildLog, BuildSecrets, BuildStats, BuildView, CacheEntry, CachePruned, ImageLogin, LogEntry, LogPage,
+};
 pub use code::{CellEvent, CellInfo, CellPage, CellView, ContextDraft};
 pub use egress::EgressConfig;
 pub use engine::{Config, Engine, Stats, Trust};

@@ -21,6 +21,8 @@ use tokio::sync::Notify;
 use crate::failing::{Stop, invalid, io_error};
 use crate::operations::Answer;
 
+/// The explicit proxy of every sandbox's network.
+const PROXY: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 0, 2, 2), 3128);
 /// Bytes read from a connection at once.
 const READ_BYTES: usize = 64 << 10;
 /// Bytes of a socket table that are read.
@@ -37,9 +39,14 @@ const LISTEN: &str = "0A";
 /// `dial`.
 pub(crate) async fn dial(request: &mut RecordReader, response: &mut RecordWriter) -> Result<Answer, Stop> {
     let wanted: Dial = request.message().await?;
-    let port =
-        u16::try_from(wanted.port).ok().filter(|port| *port != 0).ok_or_else(|| invalid("no such port"))?;
-    let (from, to) = connect(port).await?.into_split();
+    let stream = if wanted.proxy {
+        let failed = |error| failure(Reason::PortClosed, format!("the proxy is not there: {error}"));
+        TcpStream::connect(PROXY).await.map_err(failed)?
+    } else {
+        let port = u16::try_from(wanted.port).ok().filter(|port| *port != 0);
+        connect(port.ok_or_else(|| invalid("no such port"))?).await?
+    };
+    let (from, to) = stream.into_split();
     relay(from, to, wanted.window_bytes, request, response).await
 }
 

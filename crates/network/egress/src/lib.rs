@@ -39,6 +39,7 @@ mod config;
 mod connection;
 mod dial;
 mod dns;
+mod fetch;
 #[cfg(test)]
 mod fuzz;
 mod gateway;
@@ -60,6 +61,8 @@ pub use client::ClientStream;
 pub use config::{GatewayConfig, UpstreamProxy};
 pub use connection::{Admitted, Dialer};
 pub use dial::{DialError, UpstreamStream};
+pub use fetch::{Connect, FetchError, Fetched, ProxyStream, fetch};
 pub use gateway::{Gateway, Stats};
+pub use intercept::replace::Replacer;
 pub use interceptor::{Answer, Ask, BoxError, Flow, Interceptor, Protocol};
 pub use refusal::Refusal;

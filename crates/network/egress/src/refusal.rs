@@ -32,7 +32,7 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 /// Marks answers that come from the gateway and not from the server that was asked.
-const HEADER: &str = "x-atoll-refused";
+pub(crate) const HEADER: &str = "x-atoll-refused";
 
 impl Refusal {
     /// The answer to an HTTP request: 403, or 429 for a limit, with a text to be read.

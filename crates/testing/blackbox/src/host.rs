@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use rustix::process::Signal;
+
 /// Everything on the host that belongs to an installation: text for people, empty is good.
 #[must_use]
 pub fn remains(installation: &str, data_dir: &Path) -> Vec<String> {
@@ -90,8 +92,17 @@ pub fn inner_pid(pid: i32) -> Option<i32> {
 
 /// Kills one process by its pid.
 pub fn kill(pid: i32) {
+    signal(pid, Signal::KILL);
+}
+
+/// Stops one process by its pid: it stands still.
+pub fn stop(pid: i32) {
+    signal(pid, Signal::STOP);
+}
+
+fn signal(pid: i32, signal: Signal) {
     let pid = rustix::process::Pid::from_raw(pid).expect("a pid");
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill a process");
+    rustix::process::kill_process(pid, signal).expect("send a signal");
 }
 
 fn pids() -> Vec<i32> {

@@ -217,7 +217,7 @@ impl OpencodeState {
                 match said.get("id").and_then(Value::as_str).filter(|id| good && is_id(id, "ses")) {
                     Some(id) => self.opened(id.to_owned(), output),
                     None if good => {
-                        self.fail(output, "protocol", "OpenCode gave no id of a session".to_owned())
+                        self.fail(output, "protocol", "OpenCode gave no id of a session".to_owned());
                     }
                     None => self.fail(output, "agent_error", refused(status, &said)),
                 }
@@ -327,7 +327,8 @@ impl OpencodeState {
             }
             // Every few seconds: what was never heard of, for whatever reason, is looked for when nothing else comes.
             ("server.heartbeat", Some(turn)) if turn.given && self.ready && self.approvals.is_empty() => {
-                if std::mem::replace(&mut turn.quiet, true) {
+                let was_quiet = std::mem::replace(&mut turn.quiet, true);
+                if was_quiet {
                     self.look(output);
                 }
             }

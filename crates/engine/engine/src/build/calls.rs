@@ -3,10 +3,14 @@
 use std::sync::Arc;
 
 use atoll_build::context::ContextIndex;
-use atoll_build::recipe::{Action, Recipe, Source};
+use atoll_build::mounts::is_secret_id;
+use atoll_build::recipe::Recipe;
 use atoll_core::build::{BuildSpec, BuildState};
+use atoll_core::error::shorten;
 use atoll_core::id::BuildId;
-use atoll_core::limits::{BUILDS_KEPT_MAX_COUNT, BUILDS_OPEN_MAX_COUNT};
+use atoll_core::limits::{
+    BUILD_SECRET_MAX_BYTES, BUILD_SECRETS_MAX_COUNT, BUILDS_KEPT_MAX_COUNT, BUILDS_OPEN_MAX_COUNT,
+};
 use atoll_core::{Code, Error, Result};
 use atoll_store::{BuildRecord, Page};
 use tokio::io::AsyncRead;
@@ -15,7 +19,7 @@ use tokio_util::io::SyncIoBridge;
 use super::context;
 use super::drive::drive;
 use super::journal::BuildLog;
-use super::live::{ImageLogin, Live};
+use super::live::{BuildSecrets, Given, ImageLogin, Live};
 use crate::authorize::Caller;
 use crate::clock::{now_ms, random};
 use crate::engine::Engine;
@@ -41,15 +45,32 @@ pub(super) fn recipe(spec: &BuildSpec) -> Result<Recipe> {
 }
 
 fn needs_context(recipe: &Recipe) -> bool {
-    let of_context = |action: &Action| {
-        matches!(action, Action::Copy(copy) if copy.from.is_none()
-            && copy.sources.iter().any(|source| matches!(source, Source::Path(_))))
-    };
-    recipe
-        .stages
-        .iter()
-        .flat_map(|stage| &stage.instructions)
-        .any(|instruction| of_context(&instruction.action))
+    let mut instructions = recipe.stages.iter().flat_map(|stage| &stage.instructions);
+    instructions.any(|instruction| instruction.action.takes_of_context())
+}
+
+/// Secrets are few and small, like those that a build's commands read from files.
+fn check_secrets(secrets: &BuildSecrets) -> Result<()> {
+    if secrets.len() > BUILD_SECRETS_MAX_COUNT {
+        return Err(Error::invalid("secrets", format!("more than {BUILD_SECRETS_MAX_COUNT}")));
+    }
+    for (id, value) in secrets {
+        let field = format!("secrets.{}", shorten(id));
+        if !is_secret_id(id) {
+            return Err(Error::invalid(
+                &field,
+                "a name has letters, digits, '-', '_' and '.', and does not begin with '.'",
+            ));
+        }
+        if value.reveal().len() > BUILD_SECRET_MAX_BYTES {
+            return Err(Error::invalid(&field, format!("longer than {} KiB", BUILD_SECRET_MAX_BYTES >> 10)));
+        }
+        // A variable cannot hold it, and a file that does is none that a person wrote.
+        if value.reveal().contains('\0') {
+            return Err(Error::invalid(&field, "it contains NUL"));
+        }
+    }
+    Ok(())
 }
 
 /// A login with the registry that it is for.
@@ -65,7 +86,7 @@ impl Engine {
     /// # Errors
     /// What is wrong with the request or its Dockerfile, with the place; [`Code::LimitExceeded`].
     pub async fn create_build(&self, spec: BuildSpec, caller: &Caller) -> Result<BuildView> {
-        self.create_build_as(spec, None, caller).await
+        self.create_build_with(spec, None, BuildSecrets::new(), caller).await
     }
 
     /// As [`Self::create_build`], known to the registry of one image.
@@ -76,6 +97,29 @@ impl Engine {
         &self,
         spec: BuildSpec,
         login: Option<ImageLogin>,
+        caller: &Caller,
+    ) -> Result<BuildView> {
+        self.create_build_with(spec, login, BuildSecrets::new(), caller).await
+    }
+
+    /// As [`Self::create_build`], with secrets that its commands may mount.
+    ///
+    /// # Errors
+    /// As [`Self::create_build`]; [`Code::InvalidArgument`] for a secret that cannot be.
+    pub async fn create_build_with_secrets(
+        &self,
+        spec: BuildSpec,
+        secrets: BuildSecrets,
+        caller: &Caller,
+    ) -> Result<BuildView> {
+        self.create_build_with(spec, None, secrets, caller).await
+    }
+
+    async fn create_build_with(
+        &self,
+        spec: BuildSpec,
+        login: Option<ImageLogin>,
+        secrets: BuildSecrets,
         caller: &Caller,
     ) -> Result<BuildView> {
         if self.inner.shutdown.is_cancelled() {
@@ -90,7 +134,8 @@ impl Engine {
             self.check_can_keep_memory(level, starts, spec.template_egress.as_ref())?;
         }
         let recipe = recipe(&spec)?;
-        let login = login.map(with_host).transpose()?;
+        check_secrets(&secrets)?;
+        let given = Given { login: login.map(with_host).transpose()?, secrets };
         let needs_context = needs_context(&recipe);
         let created_ms = now_ms();
         let record = BuildRecord {
@@ -104,7 +149,7 @@ impl Engine {
             ended_ms: None,
             created_by: caller.key.clone(),
         };
-        let live = Live::new(&self.inner, record.clone(), needs_context, login);
+        let live = Live::new(&self.inner, record.clone(), needs_context, given);
         {
             let mut builds = self.inner.builds.live();
             if builds.len() >= BUILDS_OPEN_MAX_COUNT {

@@ -33,7 +33,7 @@ const PIPE_BYTES: usize = 256 << 10;
 /// Bytes sent to a guest at once.
 const PIECE_BYTES: usize = 64 << 10;
 /// Owner of what says no owner.
-const ROOT: &str = "0:0";
+pub(super) const ROOT: &str = "0:0";
 /// Links that a source may lead through.
 const LINKS_MAX_COUNT: u32 = 40;
 /// Entries that a pattern of a source may look at.
@@ -41,15 +41,15 @@ const LIST_MAX_COUNT: u32 = 100_000;
 
 /// Where members go: names in the archive begin with `directory`, which is relative to the root.
 #[derive(Debug, Clone)]
-struct Place {
+pub(super) struct Place {
     directory: PathBuf,
     /// The new name of a single file.
-    rename: Option<String>,
-    chmod: Option<u32>,
+    pub(super) rename: Option<String>,
+    pub(super) chmod: Option<u32>,
 }
 
 impl Place {
-    fn of(&self, name: &Path) -> PathBuf {
+    pub(super) fn of(&self, name: &Path) -> PathBuf {
         match &self.rename {
             Some(rename) => self.directory.join(rename),
             None => self.directory.join(name),
@@ -117,7 +117,7 @@ impl Run<'_> {
 }
 
 /// Sends what `make` writes to the guest, which unpacks it at its root.
-async fn feed(
+pub(super) async fn feed(
     lease: &GuestLease,
     user: String,
     make: impl FnOnce(SyncIoBridge<DuplexStream>) -> io::Result<()> + Send + 'static,
@@ -150,7 +150,7 @@ fn from_io(error: &io::Error) -> Error {
 }
 
 /// Where things go. A single file gets the destination's last part as its name, unless that is a directory.
-async fn place(lease: &GuestLease, to: &Target, single: bool) -> Result<Place> {
+pub(super) async fn place(lease: &GuestLease, to: &Target, single: bool) -> Result<Place> {
     let there = match lease.stat(Stat { path: to.path.clone(), no_follow: false }).await {
         Ok(info) => Some(info.kind() == FileKind::Directory),
         Err(GuestError::Failure { reason: Reason::NotFound, .. }) => None,
@@ -201,7 +201,7 @@ fn write_members(out: impl Write, members: &[Member], contents: &Path, place: &P
 }
 
 /// Without times of the context, so that the same key always gives the same files.
-fn header(kind: EntryType, mode: u32, size: u64) -> Header {
+pub(super) fn header(kind: EntryType, mode: u32, size: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
     header.set_mode(mode);

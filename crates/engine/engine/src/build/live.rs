@@ -1,5 +1,6 @@
 //! A build that has not ended, for everybody but the task that drives it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use atoll_build::context::ContextIndex;
@@ -35,6 +36,17 @@ pub struct ImageLogin {
     pub password: Secret,
 }
 
+/// Secrets of a build, by the names that its Dockerfile has for them. Used for that build, and kept nowhere.
+pub type BuildSecrets = BTreeMap<String, Secret>;
+
+/// What a build is given that is not recorded.
+#[derive(Debug, Default)]
+pub(super) struct Given {
+    /// Who it is to one registry, whose host is named first.
+    pub(super) login: Option<(String, ImageLogin)>,
+    pub(super) secrets: BuildSecrets,
+}
+
 /// The published side of a build.
 #[derive(Debug)]
 pub(super) struct Live {
@@ -46,15 +58,12 @@ pub(super) struct Live {
     pub(super) cancel: CancellationToken,
     /// Who it is to one registry, whose host is named first.
     pub(super) login: Option<(String, ImageLogin)>,
+    /// What its commands may be told, by name.
+    pub(super) secrets: BuildSecrets,
 }
 
 impl Live {
-    pub(super) fn new(
-        inner: &Inner,
-        record: BuildRecord,
-        needs_context: bool,
-        login: Option<(String, ImageLogin)>,
-    ) -> Arc<Self> {
+    pub(super) fn new(inner: &Inner, record: BuildRecord, needs_context: bool, given: Given) -> Arc<Self> {
         let upload = if needs_context { Upload::Absent } else { Upload::Here(Arc::default()) };
         Arc::new(Self {
             id: record.id.clone(),
@@ -62,7 +71,8 @@ impl Live {
             record: watch::Sender::new(record),
             upload: watch::Sender::new(upload),
             cancel: CancellationToken::new(),
-            login,
+            login: given.login,
+            secrets: given.secrets,
         })
     }
 

@@ -22,10 +22,13 @@ mod calls;
 mod context;
 mod copy;
 mod drive;
+mod fetch;
 mod journal;
 mod live;
+mod mount;
 mod run;
 mod step;
+mod verify;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -39,7 +42,7 @@ use tokio::sync::Semaphore;
 pub use cache::{CacheEntry, CachePruned};
 pub use calls::BuildView;
 pub use journal::{BuildLog, LogEntry, LogPage};
-pub use live::ImageLogin;
+pub use live::{BuildSecrets, ImageLogin};
 
 use crate::engine::Inner;
 use cache::Pins;

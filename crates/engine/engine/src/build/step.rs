@@ -4,8 +4,10 @@ use atoll_build::plan::{Step, Work};
 use atoll_core::build::{BuildEvent, BuildFailure};
 use atoll_core::exec::{Exit, ExitReason, OutputStream};
 use atoll_core::id::SandboxId;
+use atoll_core::limits::SECRET_VALUE_MIN_BYTES;
 use atoll_core::spec::{Command, ExecDraft};
 use atoll_core::{Code, Error, Result};
+use atoll_egress::Replacer;
 use atoll_guest_protocol::messages::Mkdir;
 
 use super::base::Sources;
@@ -31,15 +33,19 @@ impl Run<'_> {
         sources: &Sources<'_>,
     ) -> Result<(), BuildFailure> {
         let done = match &step.work {
-            Work::Run { argv, env, user, cwd } => {
+            Work::Run { argv, env, user, cwd, mounts } => {
+                let mounts = self.mount(step, sandbox, user, mounts, sources).await;
+                let mounts = mounts.map_err(|error| at(step.place, error))?;
                 let draft = ExecDraft {
                     env: env.clone(),
                     cwd: Some(cwd.clone()),
                     user: Some(user.clone()),
-                    ..ExecDraft::new(Command::Argv(argv.clone()))
+                    ..ExecDraft::new(Command::Argv(mounts.argv(argv)))
                 };
-                return self.command(step, sandbox, draft, numbered).await;
+                self.command(step, sandbox, draft, numbered).await?;
+                return Ok(self.unmount(step, sandbox, mounts).await?);
             }
+            Work::Fetch { url, checksum, to } => self.fetch(sandbox, url, checksum.as_deref(), to).await,
             Work::Directory(path) => self.directory(sandbox, path).await,
             Work::CopyContext { selection, to } => self.copy_context(sandbox, selection, to).await,
             Work::CopyFrom { from, sources: files, to } => {
@@ -66,28 +72,48 @@ impl Run<'_> {
         let view = self.engine.create_exec(sandbox, draft, self.caller).await.map_err(placed)?;
         let exec = view.record.id.to_string();
         let mut reader = self.engine.output(sandbox, &exec, 0, false).await.map_err(placed)?;
-        let (mut out, mut err, mut tail) = (Text::default(), Text::default(), Vec::new());
+        let (mut out, mut err) = (self.text(), self.text());
+        let mut tail = Vec::new();
         loop {
             match reader.next(PIECE_MAX_BYTES).await.map_err(placed)? {
                 OutputEvent::Piece(Piece::Output { stream, bytes, .. }) => {
-                    keep_tail(&mut tail, &bytes);
                     let text = match stream {
                         OutputStream::Stdout => out.take(&bytes),
                         OutputStream::Stderr => err.take(&bytes),
                     };
+                    keep_tail(&mut tail, text.as_bytes());
                     self.output(numbered, stream, text).await?;
                 }
                 OutputEvent::Piece(Piece::Gap { .. }) => {}
                 OutputEvent::End { exit, .. } => {
-                    self.output(numbered, OutputStream::Stdout, out.rest()).await?;
-                    self.output(numbered, OutputStream::Stderr, err.rest()).await?;
+                    for (stream, text) in
+                        [(OutputStream::Stdout, out.rest()), (OutputStream::Stderr, err.rest())]
+                    {
+                        keep_tail(&mut tail, text.as_bytes());
+                        self.output(numbered, stream, text).await?;
+                    }
                     return outcome(step, &exit, &tail);
                 }
             }
         }
     }
 
-    async fn output(&self, numbered: &Numbered<'_>, stream: OutputStream, text: String) -> Result<()> {
+    /// Output on its way into the log, which has none of the build's secrets.
+    fn text(&self) -> Text {
+        let secrets = self.live.secrets.values().map(|value| value.reveal().trim_end());
+        let found = secrets.filter(|value| value.len() >= SECRET_VALUE_MIN_BYTES);
+        Text {
+            held: Vec::new(),
+            masks: Replacer::masking(found.map(|value| value.as_bytes().to_vec().into())),
+        }
+    }
+
+    pub(super) async fn output(
+        &self,
+        numbered: &Numbered<'_>,
+        stream: OutputStream,
+        text: String,
+    ) -> Result<()> {
         if text.is_empty() {
             return Ok(());
         }
@@ -136,15 +162,18 @@ fn keep_tail(tail: &mut Vec<u8>, bytes: &[u8]) {
     tail.drain(..over);
 }
 
-/// Bytes to text, piece by piece: a character that is cut in two waits for its other half.
-#[derive(Debug, Default)]
+/// Bytes to text, piece by piece: a character that is cut in two waits for its other half, and what may be the beginning of a
+/// secret for its end.
+#[derive(Debug)]
 struct Text {
     held: Vec<u8>,
+    masks: Replacer,
 }
 
 impl Text {
     fn take(&mut self, bytes: &[u8]) -> String {
-        self.held.extend_from_slice(bytes);
+        let bytes = self.masks.push(bytes);
+        self.held.extend_from_slice(&bytes);
         let whole = match std::str::from_utf8(&self.held) {
             Ok(_) => self.held.len(),
             // Without a length the error is that the end is missing.
@@ -157,6 +186,8 @@ impl Text {
     }
 
     fn rest(&mut self) -> String {
+        let bytes = self.masks.finish();
+        self.held.extend_from_slice(&bytes);
         String::from_utf8_lossy(&std::mem::take(&mut self.held)).into_owned()
     }
 }
@@ -165,9 +196,20 @@ impl Text {
 mod tests {
     use super::*;
 
+    fn plain() -> Text {
+        Text { held: Vec::new(), masks: Replacer::masking([]) }
+    }
+
+    #[test]
+    fn a_secret_is_masked_wherever_it_is_cut() {
+        let mut text = Text { held: Vec::new(), masks: Replacer::masking([b"hunter22".to_vec().into()]) };
+        let all: String = "say hunter22, hunt".bytes().map(|byte| text.take(&[byte])).collect();
+        assert_eq!(all + &text.rest(), "say ********, hunt");
+    }
+
     #[test]
     fn a_character_in_two_pieces_is_one() {
-        let mut text = Text::default();
+        let mut text = plain();
         let bytes = "aü€".as_bytes();
         let all: String = bytes.iter().map(|byte| text.take(&[*byte])).collect();
         assert_eq!((all.as_str(), text.rest().as_str()), ("aü€", ""));

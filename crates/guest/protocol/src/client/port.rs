@@ -82,7 +82,16 @@ impl GuestClient {
     /// # Errors
     /// [`GuestError`]; `PortClosed` when nothing listens.
     pub async fn dial(&self, port: u16) -> Result<GuestPortStream, GuestError> {
-        self.port_stream("dial", &Dial { port: port.into(), window_bytes: PORT_WINDOW_BYTES }).await
+        let request = Dial { port: port.into(), window_bytes: PORT_WINDOW_BYTES, proxy: false };
+        self.port_stream("dial", &request).await
+    }
+
+    /// Connects to the explicit proxy of the sandbox's network, as a program in the sandbox would.
+    ///
+    /// # Errors
+    /// [`GuestError`].
+    pub async fn dial_proxy(&self) -> Result<GuestPortStream, GuestError> {
+        self.port_stream("dial", &Dial { port: 0, window_bytes: PORT_WINDOW_BYTES, proxy: true }).await
     }
 
     /// Takes a connection that somebody inside made.

@@ -38,6 +38,7 @@ fn convert(app: &App, record: AgentRecord) -> Agent {
         port: record.spec.serves.as_ref().map(|serves| serves.port),
         service: record.spec.serves.map(|serves| serves.service),
         adapter: record.spec.adapter,
+        profile: record.spec.profile,
         layer: record.spec.layer,
         version,
         usage,

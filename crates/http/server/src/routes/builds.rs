@@ -41,9 +41,10 @@ const PAGE_BYTES: usize = 512 << 10;
 pub(crate) async fn create_build(
     caller: Caller<Manage>,
     State(app): State<App>,
-    Json(request): Json<CreateBuild>,
+    Json(mut request): Json<CreateBuild>,
 ) -> ApiResult<(StatusCode, Json<Build>)> {
-    let build = app.engine.create_build(request.try_into()?, caller.engine()).await?;
+    let secrets = std::mem::take(&mut request.secrets);
+    let build = app.engine.create_build_with_secrets(request.try_into()?, secrets, caller.engine()).await?;
     Ok((StatusCode::CREATED, Json(convert::build(build))))
 }
 

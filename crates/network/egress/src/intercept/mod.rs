@@ -22,7 +22,7 @@ mod gateway;
 mod kept;
 mod meter;
 mod refusal;
-mod replace;
+pub(crate) mod replace;
 mod session;
 mod tasks;
 mod upstream;

@@ -22,7 +22,7 @@ struct Pair {
 
 /// Replaces the leftmost and, of those, the longest match.
 #[derive(Clone)]
-pub(super) struct Replacer {
+pub struct Replacer {
     pairs: Vec<Pair>,
     /// Whether a byte begins some text.
     begins: [bool; 256],
@@ -49,7 +49,8 @@ impl Replacer {
     }
 
     /// Replaces each text by as many asterisks.
-    pub(super) fn masking(texts: impl IntoIterator<Item = Text>) -> Self {
+    #[must_use]
+    pub fn masking(texts: impl IntoIterator<Item = Text>) -> Self {
         Self::new(texts.into_iter().map(|text| {
             let mask = Zeroizing::new(vec![b'*'; text.len()]);
             (text, mask)
@@ -57,7 +58,7 @@ impl Replacer {
     }
 
     /// Takes bytes; gives those that are settled.
-    pub(super) fn push(&mut self, chunk: &[u8]) -> Vec<u8> {
+    pub fn push(&mut self, chunk: &[u8]) -> Vec<u8> {
         let mut input = std::mem::take(&mut self.held);
         input.extend_from_slice(chunk);
         let (out, settled) = self.scan(&input, false);
@@ -67,7 +68,7 @@ impl Replacer {
     }
 
     /// The end of the stream: gives what was held back.
-    pub(super) fn finish(&mut self) -> Vec<u8> {
+    pub fn finish(&mut self) -> Vec<u8> {
         let input = std::mem::take(&mut self.held);
         self.scan(&input, true).0
     }
