@@ -9,7 +9,6 @@ use atoll_blackbox::{Server, host, wait_until};
 use atoll_core::Code;
 use atoll_core::agent::{Adapter, EventKind, SessionState};
 use atoll_core::sandbox::PauseMode;
-use atoll_core::service::ServiceReady;
 use serde_json::json;
 
 /// An agent that speaks JSON lines over HTTP. What it is told says what it does.
@@ -132,7 +131,7 @@ async fn serve(server: &Server, sandbox: &str, script: &str) {
     let create = CreateService {
         name: "server".into(),
         argv: Some(["python3", "-c", script].map(str::to_owned).to_vec()),
-        ready: Some(ServiceReady { port: Some(8000), ..ServiceReady::default() }),
+        ready: serde_json::from_value(json!({ "port": 8000 })).unwrap(),
         backoff_ms: Some(10),
         ..CreateService::default()
     };
